@@ -1,0 +1,1 @@
+"""Text environments; each imports neither torch nor transformers."""

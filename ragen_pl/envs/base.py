@@ -1,0 +1,85 @@
+"""The contract of a text environment: gymnasium's, with words for states and actions."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+
+Picture = npt.NDArray[np.uint8]
+"""(height, width, 3) RGB."""
+
+
+class TextEnv(gymnasium.Env[str, str]):
+    """Be a gymnasium environment whose observations and actions are text.
+
+    A subclass sets ``name``, ``actions`` and ``max_actions``, and writes ``instruction``,
+    ``reset``, ``step``, ``get_state``, ``set_state`` and ``render_text``; the rest has defaults.
+
+    ``reset(seed=s, options={"noise_seed": n})``: ``s`` alone decides the initial state, so the
+    members of a group share it; ``n`` seeds everything random that happens later.
+    ``step`` returns gymnasium's five values; ``info["success"]`` is a bool.
+    No global random state is read or written. ``split`` says which starts a seed may give: those
+    for training or those of an evaluation panel, which are disjoint.
+    """
+
+    name: ClassVar[str]
+    actions: ClassVar[tuple[str, ...] | None]
+    """Names of all actions, or None for free text."""
+    max_actions: int
+    """Actions that one trajectory may execute."""
+
+    @property
+    @abstractmethod
+    def instruction(self) -> str:
+        """Say what the task is, with the legend of the live configuration."""
+
+    @abstractmethod
+    def get_state(self) -> dict[str, Any]:
+        """Return plain data (JSON types) from which ``set_state`` restores and ``draw`` draws."""
+
+    @abstractmethod
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Restore what ``get_state`` returned."""
+
+    @abstractmethod
+    def render_text(self) -> str:
+        """Return the observation of the current state."""
+
+    def draw(self, state: Mapping[str, Any]) -> Picture | None:
+        """Draw a state as RGB; None where there is no picture."""
+        return None
+
+    def render(self) -> Any:
+        """Render the current state: a picture, or the text where there is none."""
+        picture = self.draw(self.get_state())
+        return self.render_text() if picture is None else picture
+
+    def state_hash(self) -> str:
+        """Identify the current state across processes."""
+        text = json.dumps(self.get_state(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def expert_turn(self, rng: random.Random, max_actions: int) -> tuple[str, tuple[str, ...]]:
+        """Return an expert's thought and its next actions, at most ``max_actions``.
+
+        Raises:
+            NotImplementedError: where the environment has no expert (a warm start needs one).
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no expert_turn")
+
+    def is_true(self, thought: str) -> bool | None:
+        """Tell whether a thought is true of the current state; None where that cannot be told."""
+        return None
+
+    def vocabulary(self) -> Iterable[str]:
+        """List pieces of text that deserve one token each in the embedded model's tokenizer:
+        whole lines of an observation, words of a thought. Anything else is spelled out."""
+        return ()

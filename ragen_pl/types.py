@@ -1,0 +1,251 @@
+"""Hold one frozen type per stage of an iteration.
+
+seed → ``Turn`` → ``Trajectory`` → ``TrajectoryGroup`` → ``RolloutBatch`` → ``TrainingBatch`` → loss.
+
+Dimensions: G groups, N trajectories per group, B trajectories in a batch, T tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
+from typing import Any, Protocol, Self
+
+import torch
+from torch import Tensor
+
+
+class StopReason(StrEnum):
+    """Say why a trajectory ended; success is a separate fact."""
+
+    TERMINATED = "terminated"
+    """The environment reached a final state."""
+    MAX_TURNS = "max_turns"
+    MAX_ACTIONS = "max_actions"
+    CONTEXT_FULL = "context_full"
+    """No room was left for another prompt and response."""
+    ENV_ERROR = "env_error"
+    """The environment raised; the trajectory carries no weight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """Choose how tokens are drawn; ``temperature`` 0 is greedy. Top-p and top-k are left out on
+    purpose: they would bias the importance ratio."""
+
+    temperature: float = 1.0
+    max_new_tokens: int = 32
+    """Per turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Ask for one completion.
+
+    The identity fields, never the row's place in a batch, seed the sampling noise.
+    """
+
+    prefix_ids: tuple[int, ...]
+    """All tokens so far, this turn's prompt included."""
+    iteration: int
+    group_id: int
+    member: int
+    turn: int
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """Keep exactly what was sampled: equal lengths, the stop token included when it was drawn."""
+
+    token_ids: tuple[int, ...]
+    log_probs: tuple[float, ...]
+    entropies: tuple[float, ...]
+    """Of the full distribution each token was drawn from, in nats."""
+    stopped: bool
+    """Whether the stop token was drawn before the length limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Record one turn; the turns' ``prompt_ids`` and completions concatenate to the sequence."""
+
+    prompt_ids: tuple[int, ...]
+    """The new context only: never what an earlier turn already holds."""
+    completion: Completion
+    observation: str
+    """What the agent saw before it answered."""
+    state_hash: str
+    """Of the state it saw."""
+    response: str
+    """The sampled text, decoded."""
+    thought: str
+    actions: tuple[str, ...]
+    """Those that were executed."""
+    rewards: Mapping[str, float]
+    """Named terms: ``env``, ``format``, …"""
+    is_valid: bool
+    """Whether the whole response followed the format with known actions only."""
+    is_true: bool | None
+    """Whether the thought was true of the state; None where the environment cannot tell."""
+
+    @property
+    def reward(self) -> float:
+        return sum(self.rewards.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """Record one episode; never edited after ``collect``.
+
+    Example: two turns whose prompts hold 9 and 4 tokens and whose completions hold 3 and 2 make
+    18 tokens, of which the loss mask marks 9-11 and 16-17, and the turn ends are 11 and 17.
+    """
+
+    group_id: int
+    member: int
+    seed: int
+    env_name: str
+    stratum: str
+    """The environment's name for this start's difficulty; empty where it has none."""
+    turns: tuple[Turn, ...]
+    initial_state: Mapping[str, Any]
+    final_state: Mapping[str, Any]
+    stop_reason: StopReason
+    success: bool
+
+    @property
+    def total_reward(self) -> float:
+        """Sum every reward term of every turn."""
+        return sum(turn.reward for turn in self.turns)
+
+    @property
+    def survived(self) -> bool:
+        """Whether it may carry weight: the environment did not raise, and something was sampled."""
+        return self.stop_reason is not StopReason.ENV_ERROR and len(self.turns) > 0
+
+
+@dataclass(frozen=True, slots=True)
+class TrajectoryGroup:
+    """Hold the N trajectories that started from one state."""
+
+    group_id: int
+    seed: int
+    trajectories: tuple[Trajectory, ...]
+
+    @property
+    def returns(self) -> tuple[float, ...]:
+        """Of the surviving members."""
+        return tuple(t.total_reward for t in self.trajectories if t.survived)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Weigh each trajectory in the policy loss: 0 drops it. The critic still learns from all."""
+
+    weights: tuple[tuple[float, ...], ...]
+    """One inner tuple per group, one weight ≥ 0 per member."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorBatch:
+    """Move and index all tensors of a batch together."""
+
+    def _map(self, fn: Any) -> Self:
+        changed: dict[str, Any] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Tensor | TensorBatch):
+                changed[field.name] = fn(value)
+        return replace(self, **changed)
+
+    def to(self, device: torch.device | str) -> Self:
+        return self._map(lambda value: value.to(device))
+
+    def rows(self, index: Tensor) -> Self:
+        """Take the trajectories at ``index`` (int or bool, (B,))."""
+        return self._map(
+            lambda value: value.rows(index) if isinstance(value, TensorBatch) else value[index]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutBatch(TensorBatch):
+    """Lay trajectories out as tensors: facts of the world only.
+
+    ``turn_ends ⊆ loss_mask ⊆ attention_mask``; rewards are zero off turn ends. Index t is about
+    token t everywhere.
+    """
+
+    input_ids: Tensor
+    """(B, T) int, right-padded."""
+    attention_mask: Tensor
+    """(B, T) bool."""
+    loss_mask: Tensor
+    """(B, T) bool: sampled tokens."""
+    turn_index: Tensor
+    """(B, T) int: which turn a token belongs to."""
+    turn_ends: Tensor
+    """(B, T) bool: the last sampled token of each turn."""
+    rewards: Tensor
+    """(B, T) float: the turn's reward, at its turn end."""
+    sampled_log_probs: Tensor
+    """(B, T) float."""
+    group_ids: Tensor
+    """(B,) int."""
+    trajectory_ids: Tensor
+    """(B,) int: unique within the iteration, over all ranks."""
+    policy_weights: Tensor
+    """(B,) float ≥ 0."""
+
+    def __post_init__(self) -> None:
+        shape = self.input_ids.shape
+        for name in ("attention_mask", "loss_mask", "turn_index", "turn_ends", "rewards"):
+            assert getattr(self, name).shape == shape, f"{name} is not (B, T)"
+        assert self.policy_weights.shape == self.group_ids.shape == shape[:1]
+
+    def __len__(self) -> int:
+        return int(self.input_ids.shape[0])
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingBatch(TensorBatch):
+    """Add the learner's estimates at one weight version; zero where ``loss_mask`` is false."""
+
+    rollout: RolloutBatch
+    old_log_probs: Tensor
+    """(B, T)."""
+    values: Tensor
+    """(B, T)."""
+    advantages: Tensor
+    """(B, T)."""
+    returns: Tensor
+    """(B, T): the critic's target."""
+
+    def __len__(self) -> int:
+        return len(self.rollout)
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration(TensorBatch):
+    """Lay expert trajectories out for imitation; the batch's ``loss_mask`` marks what is imitated
+    (the expert's answers; its random detours are context only)."""
+
+    rollout: RolloutBatch
+
+    def __len__(self) -> int:
+        return len(self.rollout)
+
+
+class Generate(Protocol):
+    """Turn prefixes into completions; where and how is the engine's business."""
+
+    def __call__(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]: ...
+
+
+class Learner(Protocol):
+    """What the data module needs of the module it collects for."""
+
+    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]: ...
+
+    def annotate(self, rollout: RolloutBatch) -> TrainingBatch: ...
