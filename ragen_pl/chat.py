@@ -1,0 +1,199 @@
+"""Translate between text and tokens: templates in, parsed responses out.
+
+Sampled tokens are decoded here for the environment and never encoded again.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from transformers import PreTrainedTokenizerFast
+
+from ragen_pl.envs.base import TextEnv
+
+SEPARATOR = "||"
+THINK_FORMAT = "<think>...</think><answer>...</answer>"
+ANSWER_FORMAT = "<answer>...</answer>"
+_SYSTEM_FIELDS = ("instruction", "actions", "separator", "max_actions_per_turn", "format")
+_TURN_FIELDS = ("turn", "reward", "actions_left", "observation")
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Word the prompts; curly braces name what is filled in.
+
+    Args:
+        think: Whether the agent thinks before it answers; false asks for the answer alone.
+        system: May use {instruction}, {actions}, {separator}, {max_actions_per_turn}, {format}.
+        turn: May use {turn}, {reward}, {actions_left}, {observation}.
+        response_format_think: What {format} says when the agent thinks.
+        response_format_answer: What {format} says when it does not.
+    """
+
+    think: bool = True
+    system: str = (
+        "{instruction}\n"
+        "Actions: {actions}\n"
+        "Answer with up to {max_actions_per_turn} actions a turn, separated by {separator}\n"
+        "Format: {format}\n"
+    )
+    turn: str = "Reward: {reward}\nActions left: {actions_left}\nState:\n{observation}"
+    response_format_think: str = THINK_FORMAT
+    response_format_answer: str = ANSWER_FORMAT
+
+    def __post_init__(self) -> None:
+        for key, known in (("system", _SYSTEM_FIELDS), ("turn", _TURN_FIELDS)):
+            for _, name, _, _ in string.Formatter().parse(getattr(self, key)):
+                if name is not None and name not in known:
+                    raise ValueError(
+                        f"prompts.{key} uses {{{name}}}; it may use only "
+                        + ", ".join(f"{{{field}}}" for field in known)
+                    )
+        if "{observation}" not in self.turn:
+            raise ValueError("prompts.turn must contain {observation}: the agent would be blind")
+
+
+@dataclass(frozen=True, slots=True)
+class Markers:
+    """Frame the messages: token ids that open each role's message and close any."""
+
+    system: tuple[int, ...]
+    user: tuple[int, ...]
+    assistant: tuple[int, ...]
+    end: int
+    """Closes a message; the agent samples it to end its turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedResponse:
+    """Hold what a response means."""
+
+    thought: str
+    actions: tuple[str, ...]
+    is_valid: bool
+    """Whether every part of the response followed the format."""
+
+
+_THINK = re.compile(r"<think>(.*?)</think>\s*<answer>(.*?)</answer>", re.DOTALL)
+_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+
+
+def parse_response(
+    text: str, *, think: bool, known: tuple[str, ...] | None, max_actions: int
+) -> ParsedResponse:
+    """Read a response, its forced opening tag included; total over any string.
+
+    Known actions are executed in order even when others beside them are unknown, as in the paper's
+    code; any unknown, missing or surplus action makes the turn invalid.
+
+    Args:
+        known: The environment's action names, or None when an action is free text.
+        max_actions: Actions allowed in one turn.
+    """
+    match = (_THINK if think else _ANSWER).search(text)
+    if match is None:
+        return ParsedResponse(thought="", actions=(), is_valid=False)
+    thought, answer = (match[1].strip(), match[2]) if think else ("", match[1])
+    whole = match.start() == 0 and text[match.end() :].strip() == ""
+    if known is None:
+        actions = (answer.strip(),) if answer.strip() else ()
+        return ParsedResponse(thought, actions, whole and bool(actions))
+    names = {name.casefold(): name for name in known}
+    asked = [part.strip().casefold() for part in answer.split(SEPARATOR)]
+    found = tuple(names[part] for part in asked if part in names)
+    is_valid = whole and 0 < len(asked) <= max_actions and len(found) == len(asked)
+    return ParsedResponse(thought, found[:max_actions], is_valid)
+
+
+class Chat:
+    """Render prompts to token ids and read responses for one environment's protocol."""
+
+    def __init__(
+        self,
+        prompts: Prompts,
+        tokenizer: PreTrainedTokenizerFast,
+        markers: Markers,
+        max_actions_per_turn: int,
+    ) -> None:
+        self.prompts = prompts
+        self.tokenizer = tokenizer
+        self.markers = markers
+        self.max_actions_per_turn = max_actions_per_turn
+        self.opening_tag = "<think>" if prompts.think else "<answer>"
+        self._opening_ids = tuple(self.encode([self.opening_tag])[0])
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Encode plain texts; a marker spelled out in a text stays text."""
+        return self.tokenizer(  # type: ignore[no-any-return]
+            list(texts), add_special_tokens=False, split_special_tokens=True
+        )["input_ids"]
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Decode sampled tokens without the marker that ends the message."""
+        ids = [token for token in token_ids if token != self.markers.end]
+        return str(self.tokenizer.decode(ids, clean_up_tokenization_spaces=False))
+
+    def system_ids(self, env: TextEnv) -> tuple[int, ...]:
+        """Render the system message."""
+        (ids,) = self.encode([system_text(self.prompts, env, self.max_actions_per_turn)])
+        return (*self.markers.system, *ids, self.markers.end)
+
+    def user_ids(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
+        """Render user messages, each with the header and forced tag the agent continues from."""
+        m = self.markers
+        tail = (m.end, *m.assistant, *self._opening_ids)
+        return [(*m.user, *ids, *tail) for ids in self.encode(texts)]
+
+    def turn_text(self, turn: int, observation: str, reward: float, actions_left: int) -> str:
+        """Fill in the turn template; the first turn's reward is 0."""
+        return self.prompts.turn.format(
+            turn=turn + 1,
+            reward=f"{reward + 0.0:.1f}",
+            actions_left=actions_left,
+            observation=observation,
+        )
+
+    def parse(self, response: str, known: tuple[str, ...] | None) -> ParsedResponse:
+        """Read a decoded response."""
+        return parse_response(
+            self.opening_tag + response,
+            think=self.prompts.think,
+            known=known,
+            max_actions=self.max_actions_per_turn,
+        )
+
+    def response_text(self, thought: str, actions: Sequence[str]) -> str:
+        """Write a response as an expert would, without the forced opening tag."""
+        answer = f" {SEPARATOR} ".join(actions)
+        if self.prompts.think:
+            return f"{thought}</think><answer>{answer}</answer>"
+        return f"{answer}</answer>"
+
+
+def system_text(prompts: Prompts, env: TextEnv, max_actions_per_turn: int) -> str:
+    """Fill in the system template from the live environment."""
+    think = prompts.think
+    return prompts.system.format(
+        instruction=env.instruction.strip(),
+        actions="free text" if env.actions is None else ", ".join(env.actions),
+        separator=SEPARATOR,
+        max_actions_per_turn=max_actions_per_turn,
+        format=prompts.response_format_think if think else prompts.response_format_answer,
+    )
+
+
+def vocabulary(prompts: Prompts, env: TextEnv, max_actions_per_turn: int) -> Iterable[str]:
+    """List the pieces of text this environment's dialogues are made of, for the embedded model's
+    tokenizer: whole lines of the system message, the turn template's constant parts, numbers,
+    tags, actions, and what the environment names itself."""
+    yield from system_text(prompts, env, max_actions_per_turn).splitlines(keepends=True)
+    yield from (literal for literal, *_ in string.Formatter().parse(prompts.turn) if literal)
+    yield from ("<think>", "</think><answer>", "<answer>", "</answer>")
+    yield from (str(number) for number in range(100))
+    yield from (f"{tenths / 10:.1f}" for tenths in range(-50, 120))
+    for action in env.actions or ():
+        yield from (action, f" {action}", f" {SEPARATOR} {action}")
+    yield from env.vocabulary()

@@ -1,0 +1,145 @@
+"""Build the embedded model: a tiny causal language model and its tokenizer, offline.
+
+Both are made from configuration alone, deterministically; nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from tokenizers import Tokenizer, decoders, models
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from ragen_pl.chat import Markers
+from ragen_pl.models.attention import NAME as GROUPED_MATMUL
+
+PAD, SYSTEM, USER, ASSISTANT, END = (
+    "<|pad|>",
+    "<|system|>",
+    "<|user|>",
+    "<|assistant|>",
+    "<|end|>",
+)
+SPECIAL = (PAD, SYSTEM, USER, ASSISTANT, END)
+
+
+@dataclass(frozen=True)
+class LanguageModel:
+    """Hold a model with its tokenizer and the markers of its dialogue."""
+
+    model: LlamaForCausalLM
+    tokenizer: PreTrainedTokenizerFast
+    markers: Markers
+
+
+@dataclass(frozen=True)
+class EmbeddedModel:
+    """Size the embedded model, a Llama of about a million parameters by default.
+
+    Args:
+        hidden_size: Width.
+        intermediate_size: Width of the feed-forward layers.
+        num_layers: Depth.
+        num_heads: Query heads; must divide ``hidden_size``.
+        num_key_value_heads: Shared key-value heads; must divide ``num_heads``.
+        init_std: Standard deviation of the initial weights.
+    """
+
+    hidden_size: int = 192
+    intermediate_size: int = 512
+    num_layers: int = 2
+    num_heads: int = 6
+    num_key_value_heads: int = 2
+    init_std: float = 0.02
+
+    def __post_init__(self) -> None:
+        if min(self.hidden_size, self.intermediate_size, self.num_layers, self.num_heads) < 1:
+            raise ValueError(f"model sizes must be at least 1: {self}")
+        if self.hidden_size % (2 * self.num_heads):
+            raise ValueError(
+                f"policy.hidden_size is {self.hidden_size} and policy.num_heads {self.num_heads}: "
+                "the width must be an even multiple of the number of heads"
+            )
+        if self.num_key_value_heads < 1 or self.num_heads % self.num_key_value_heads:
+            raise ValueError(
+                f"policy.num_key_value_heads is {self.num_key_value_heads}; it must divide "
+                f"policy.num_heads ({self.num_heads})"
+            )
+
+    def build(self, pieces: Iterable[str], seed: int) -> LanguageModel:
+        """Make tokenizer and model; equal arguments give equal weights.
+
+        Args:
+            pieces: Text worth one token each; all else is spelled in characters and bytes.
+            seed: Of the initial weights.
+        """
+        tokenizer = build_tokenizer(pieces)
+        config = LlamaConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=self.hidden_size,
+            intermediate_size=self.intermediate_size,
+            num_hidden_layers=self.num_layers,
+            num_attention_heads=self.num_heads,
+            num_key_value_heads=self.num_key_value_heads,
+            initializer_range=self.init_std,
+            tie_word_embeddings=True,
+            attn_implementation=GROUPED_MATMUL,
+            bos_token_id=None,
+            eos_token_id=tokenizer.convert_tokens_to_ids(END),
+            pad_token_id=tokenizer.convert_tokens_to_ids(PAD),
+        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = LlamaForCausalLM(config)
+            with torch.no_grad():
+                spell_embeddings(model.get_input_embeddings().weight, tokenizer, self.init_std)
+        return LanguageModel(model, tokenizer, read_markers(tokenizer))
+
+
+def build_tokenizer(pieces: Iterable[str]) -> PreTrainedTokenizerFast:
+    """Make a lossless tokenizer in which every piece is one token.
+
+    A unigram model whose tokens all cost the same picks the shortest spelling; characters come
+    with the pieces and printable ASCII, everything else falls back to bytes.
+    """
+    unique = dict.fromkeys(piece for piece in pieces if piece)
+    characters = dict.fromkeys([chr(code) for code in range(32, 127)] + ["\n"] + list("√"))
+    characters.update(dict.fromkeys(char for piece in unique for char in piece))
+    words = list(dict.fromkeys([*characters, *unique]))
+    vocab = [("<unk>", 0.0), *((f"<0x{byte:02X}>", -4.0) for byte in range(256))]
+    vocab += [(word, -1.0) for word in words]
+    tokenizer = Tokenizer(models.Unigram(vocab, unk_id=0, byte_fallback=True))
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer.add_special_tokens(list(SPECIAL))
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token=PAD, eos_token=END, clean_up_tokenization_spaces=False
+    )
+
+
+def read_markers(tokenizer: PreTrainedTokenizerFast) -> Markers:
+    """Look up the dialogue markers of an embedded tokenizer."""
+    system, user, assistant, end = tokenizer.convert_tokens_to_ids([SYSTEM, USER, ASSISTANT, END])
+    return Markers((system,), (user,), (assistant,), end)
+
+
+def spell_embeddings(weight: Tensor, tokenizer: PreTrainedTokenizerFast, std: float) -> None:
+    """Start the embedding of a piece from its letters: the sum of one random vector per character
+    and place, scaled to ``std``.
+
+    A row of a map is one token; spelled this way its cells can be read off linearly from the
+    start, and rows that no demonstration showed are not strangers.
+    """
+    letters: dict[tuple[str, int], Tensor] = {}
+    for word, index in sorted(tokenizer.get_vocab().items()):
+        if len(word) < 2 or word in SPECIAL or word.startswith("<0x"):
+            continue
+        parts = []
+        for place in enumerate(word):
+            key = (place[1], place[0])
+            if key not in letters:
+                letters[key] = torch.randn(weight.shape[1])
+            parts.append(letters[key])
+        weight[index] = torch.stack(parts).sum(0) * (std / len(parts) ** 0.5)

@@ -1,0 +1,89 @@
+"""Wrap a causal language model as policy, and its trunk as critic.
+
+The shift between logits and tokens exists in this file only: everywhere else index t is about
+token t, so here the hidden state at t−1 gives the log-prob and the value at t.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from ragen_pl.models.attention import causal_mask
+from ragen_pl.ops.losses import log_prob_and_entropy
+
+
+def _states_before(trunk: nn.Module, input_ids: Tensor, mask: Tensor, padding: Tensor) -> Tensor:
+    """Return the hidden states (n, d) that precede the n marked tokens, in row-major order."""
+    positions = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
+    hidden = trunk(
+        input_ids=input_ids,
+        attention_mask=causal_mask(padding),
+        position_ids=positions,
+        use_cache=False,
+    ).last_hidden_state
+    assert not bool(mask[:, 0].any()), "the first token of a row is never sampled"
+    return hidden[:, :-1][mask[:, 1:]]  # type: ignore[no-any-return]
+
+
+def _scatter(values: Tensor, mask: Tensor) -> Tensor:
+    """Lay n values out at the marked places of a (B, T) tensor of zeros."""
+    out = torch.zeros(mask.shape, dtype=values.dtype, device=values.device)
+    return out.masked_scatter(mask, values)
+
+
+class Policy(nn.Module):
+    """Score sampled tokens under a causal language model."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, input_ids: Tensor, mask: Tensor, padding: Tensor, temperature: float = 1.0
+    ) -> tuple[Tensor, Tensor]:
+        """Return log-probs and entropies of the tokens in ``mask``.
+
+        Only the states before marked tokens go through the vocabulary projection.
+
+        Args:
+            input_ids: (B, T).
+            mask: (B, T) bool, sampled tokens.
+            padding: (B, T) bool, true on real tokens.
+            temperature: The one the tokens were sampled at.
+
+        Returns:
+            Two (B, T) tensors, zero off the mask.
+        """
+        states = _states_before(self.model.base_model, input_ids, mask, padding)
+        logits = self.model.get_output_embeddings()(states)
+        log_probs, entropy = log_prob_and_entropy(logits.float() / temperature, input_ids[mask])
+        return _scatter(log_probs, mask), _scatter(entropy, mask)
+
+
+class Critic(nn.Module):
+    """Estimate the return from the state before each token: a trunk and a linear head."""
+
+    def __init__(self, trunk: nn.Module, hidden_size: int) -> None:
+        super().__init__()
+        self.trunk = trunk
+        self.head = nn.Linear(hidden_size, 1)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    @classmethod
+    def like(cls, model: PreTrainedModel) -> Critic:
+        """Start from a copy of the policy's trunk, as the paper does."""
+        return cls(copy.deepcopy(model.base_model), model.config.hidden_size)
+
+    def start_from(self, model: PreTrainedModel) -> None:
+        """Take over the policy's trunk weights: a warm-started trunk already sees the state."""
+        self.trunk.load_state_dict(model.base_model.state_dict())
+
+    def forward(self, input_ids: Tensor, mask: Tensor, padding: Tensor) -> Tensor:
+        """Return values (B, T) of the states before the tokens in ``mask``, zero elsewhere."""
+        states = _states_before(self.trunk, input_ids, mask, padding)
+        return _scatter(self.head(states)[:, 0].float(), mask)

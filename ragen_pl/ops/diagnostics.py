@@ -1,0 +1,35 @@
+"""Measure an update: pure functions of (B, T) tensors and a mask."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ragen_pl.ops.masked import masked_mean
+
+
+def approx_kl(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
+    """Estimate KL(old ‖ new) from sampled tokens: mean of (ρ − 1) − log ρ, never negative."""
+    log_ratio = log_probs - old_log_probs
+    return masked_mean(torch.expm1(log_ratio) - log_ratio, mask)
+
+
+def clip_fraction(
+    log_probs: Tensor, old_log_probs: Tensor, mask: Tensor, *, clip_low: float, clip_high: float
+) -> Tensor:
+    """Return the share of sampled tokens whose ratio lies outside the clip bounds."""
+    ratio = torch.exp(log_probs - old_log_probs)
+    outside = (ratio < 1.0 - clip_low) | (ratio > 1.0 + clip_high)
+    return masked_mean(outside.to(log_probs.dtype), mask)
+
+
+def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> Tensor:
+    """Return 1 − Var(R − V) / Var(R): 1 is a perfect critic, 0 a constant, below 0 a harmful one.
+
+    0 when the returns do not vary.
+    """
+    residual = (returns - values)[mask]
+    target = returns[mask]
+    if len(target) < 2 or float(target.var()) < 1e-12:
+        return torch.zeros(())
+    return 1.0 - residual.var() / target.var()
