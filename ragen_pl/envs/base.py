@@ -7,7 +7,8 @@ import json
 import random
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from difflib import get_close_matches
+from typing import Any, ClassVar, TypeVar, get_args
 
 import gymnasium
 import numpy as np
@@ -31,8 +32,9 @@ class TextEnv(gymnasium.Env[str, str]):
     """
 
     name: ClassVar[str]
-    actions: ClassVar[tuple[str, ...] | None]
-    """Names of all actions, or None for free text."""
+    actions: tuple[str, ...] | None
+    """Names of all actions, or None for free text. Where the names depend on the start (a bandit's
+    arms) an instance sets them in ``reset`` and ``set_state``."""
     max_actions: int
     """Actions that one trajectory may execute."""
 
@@ -67,6 +69,13 @@ class TextEnv(gymnasium.Env[str, str]):
         text = json.dumps(self.get_state(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    def start_key(self) -> str:
+        """Identify the current state as a start: equal keys make the same task.
+
+        Environments with symmetric starts return the same key for all of them.
+        """
+        return self.state_hash()
+
     def expert_turn(self, rng: random.Random, max_actions: int) -> tuple[str, tuple[str, ...]]:
         """Return an expert's thought and its next actions, at most ``max_actions``.
 
@@ -83,3 +92,25 @@ class TextEnv(gymnasium.Env[str, str]):
         """List pieces of text that deserve one token each in the embedded model's tokenizer:
         whole lines of an observation, words of a thought. Anything else is spelled out."""
         return ()
+
+
+Name = TypeVar("Name", bound=str)
+
+
+def one_of(key: str, value: Name, literal: Any) -> Name:
+    """Return a value that is one of a ``Literal``'s names.
+
+    Raises:
+        ValueError: naming the key, the value, the nearest name and all of them.
+    """
+    names = get_args(literal)
+    if value in names:
+        return value
+    nearest = get_close_matches(str(value), names, n=1)
+    hint = f"did you mean {nearest[0]!r}? " if nearest else ""
+    raise ValueError(f"{key}: {value!r} is unknown; {hint}known are {', '.join(names)}")
+
+
+def fresh_seed(env: gymnasium.Env[Any, Any], seed: int | None) -> int:
+    """Return the seed, or where none was given one from the environment's own generator."""
+    return int(env.np_random.integers(2**31)) if seed is None else seed

@@ -1,0 +1,134 @@
+"""Draw Sokoban rooms: to a stated mix of optimal lengths, with training and panel disjoint.
+
+Which of the two a room belongs to is a property of the room: a hash of its canonical form (the
+least of its eight rotations and reflections). So no training room, turned or mirrored, is ever on
+a panel, whatever the seeds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from functools import lru_cache
+from operator import itemgetter
+from typing import Literal, NamedTuple
+
+from ragen_pl.envs.sokoban_search import Board, Position, cells_of, fewest_pushes, starts_by_length
+
+Split = Literal["train", "panel", "reference"]
+
+STRATA = {"2-3": (2, 3), "4-5": (4, 5), "6-8": (6, 8), "9-10": (9, 10)}
+"""Names and bounds of the bins of optimal length; no room needs more than ten moves."""
+_STRATUM_OF_SEED = ("2-3",) * 4 + ("4-5",) * 7 + ("6-8",) * 7 + ("9-10",) * 2
+"""By ``seed % 20``: 20, 35, 35 and 10 %, exact over any 20 consecutive seeds."""
+_PANEL_BUCKETS = 8
+"""One room in this many is kept for panels."""
+_MAX_BOARDS = 20_000
+_STARTS_PER_BOARD = 8
+
+
+class Room(NamedTuple):
+    """Hold one start."""
+
+    board: Board
+    player: int
+    boxes: int
+    stratum: str
+    optimal_length: int
+
+
+def stratum_of_seed(seed: int) -> str:
+    """Return the bin of optimal length that a seed asks for."""
+    return _STRATUM_OF_SEED[seed % 20]
+
+
+def stratum_of_length(length: int) -> str:
+    """Return the bin that an optimal length falls into; names outside the mix read ``0-1``, ``11+``."""
+    for name, (shortest, longest) in STRATA.items():
+        if shortest <= length <= longest:
+            return name
+    return "11+" if length > 10 else "0-1"
+
+
+@lru_cache(maxsize=8)
+def _symmetries(size: int) -> tuple[itemgetter[tuple[int, ...]], ...]:
+    """Return the eight symmetries of the square, each reading a flat board in a new order."""
+    orders = []
+    for mirrored in (False, True):
+        rows = [[row * size + column for column in range(size)] for row in range(size)]
+        if mirrored:
+            rows = [row[::-1] for row in rows]
+        for _ in range(4):
+            rows = [list(row) for row in zip(*rows[::-1], strict=True)]
+            orders.append(itemgetter(*[cell for row in rows for cell in row]))
+    return tuple(orders)
+
+
+def canonical_key(board: Board, player: int, boxes: int) -> str:
+    """Identify a position up to the symmetries of the square, across processes."""
+    marks = (
+        (board.walls >> cell & 1)
+        | (board.targets >> cell & 1) << 1
+        | (boxes >> cell & 1) << 2
+        | (cell == player) << 3
+        for cell in range(board.size**2)
+    )
+    flat = tuple(marks)
+    least = min(read(flat) for read in _symmetries(board.size))
+    return hashlib.sha256(bytes(least)).hexdigest()
+
+
+def is_panel_key(key: str) -> bool:
+    """Tell whether the room with this canonical key is kept for panels."""
+    return int(key[:8], 16) % _PANEL_BUCKETS == 0
+
+
+def outer_walls(size: int) -> int:
+    """Return the mask of the frame."""
+    edge = (0, size - 1)
+    cells = range(size * size)
+    return sum(1 << cell for cell in cells if cell // size in edge or cell % size in edge)
+
+
+def _random_board(rng: random.Random, size: int, num_boxes: int) -> Board:
+    inside = list(cells_of(~outer_walls(size) & ((1 << size * size) - 1)))
+    # The larger of two draws: boards with few walls are few, and would come again and again.
+    num_walls = max(rng.randint(0, len(inside) // 4), rng.randint(0, len(inside) // 4))
+    cells = rng.sample(inside, num_walls + num_boxes)
+    walls = sum(1 << cell for cell in cells[num_boxes:])
+    targets = sum(1 << cell for cell in cells[:num_boxes])
+    return Board(size, outer_walls(size) | walls, targets)
+
+
+# The members of a group ask for the same room one after another.
+@lru_cache(maxsize=4096)
+def draw_room(seed: int, size: int, num_boxes: int, split: Literal["train", "panel"]) -> Room:
+    """Draw the room of a seed: of the seed's bin, of the split, every box off target.
+
+    From four moves up no shortest plan has fewer than two pushes: walking alone is no puzzle.
+    """
+    rng = random.Random(f"sokoban {split} {size} {num_boxes} {seed}")
+    stratum = stratum_of_seed(seed)
+    shortest, longest = STRATA[stratum]
+    for _ in range(_MAX_BOARDS):
+        board = _random_board(rng, size, num_boxes)
+        starts = [
+            (length, start)
+            for length, layer in enumerate(starts_by_length(board, longest))
+            for start in layer
+            if length >= shortest and not start[1] & board.targets
+        ]
+        for length, start in rng.sample(starts, min(len(starts), _STARTS_PER_BOARD)):
+            if is_panel_key(canonical_key(board, *start)) != (split == "panel"):
+                continue
+            if length < 4 or _is_puzzle(board, start, length):
+                return Room(board, *start, stratum, length)
+    raise ValueError(
+        f"no {size}x{size} room with {num_boxes} boxes and a solution of {stratum} moves was found"
+        f" in {_MAX_BOARDS} boards: choose a larger size or fewer boxes"
+    )
+
+
+def _is_puzzle(board: Board, start: Position, length: int) -> bool:
+    pushes = fewest_pushes(board, start, length)
+    return pushes is not None and pushes >= 2
