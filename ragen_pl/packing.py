@@ -83,7 +83,3 @@ def minibatches(lengths: Tensor, token_budget: int) -> Iterator[Tensor]:
         yield order[at : at + count]
         at += count
 
-
-def trim(batch: RolloutBatch) -> int:
-    """Return the length of the longest row, so that callers may cut common padding."""
-    return int(batch.attention_mask.sum(1).max())

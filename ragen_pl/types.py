@@ -29,6 +29,13 @@ class StopReason(StrEnum):
     """The environment raised; the trajectory carries no weight."""
 
 
+class Phase(StrEnum):
+    """Say what an iteration does."""
+
+    WARM_START = "warm_start"
+    RL = "rl"
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """Choose how tokens are drawn; ``temperature`` 0 is greedy. Top-p and top-k are left out on
@@ -207,6 +214,10 @@ class RolloutBatch(TensorBatch):
     def __len__(self) -> int:
         return int(self.input_ids.shape[0])
 
+    def cut(self, length: int) -> RolloutBatch:
+        """Drop the columns from ``length`` on: padding that the chosen rows have in common."""
+        return self._map(lambda value: value[:, :length] if value.ndim == 2 else value)
+
 
 @dataclass(frozen=True, slots=True)
 class TrainingBatch(TensorBatch):
@@ -232,9 +243,24 @@ class Demonstration(TensorBatch):
     (the expert's answers; its random detours are context only)."""
 
     rollout: RolloutBatch
+    progress: float
+    """How far the warm start has come, in [0, 1): its schedule follows this."""
 
     def __len__(self) -> int:
         return len(self.rollout)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Hold one panel's episodes, one trajectory per start."""
+
+    panel: str
+    temperature: float
+    groups: tuple[TrajectoryGroup, ...]
+
+    def to(self, device: torch.device | str) -> Self:
+        """Stay: there are no tensors to move."""
+        return self
 
 
 class Generate(Protocol):
@@ -245,6 +271,12 @@ class Generate(Protocol):
 
 class Learner(Protocol):
     """What the data module needs of the module it collects for."""
+
+    iteration: int
+
+    def begin_iteration(self, phase: Phase) -> None:
+        """Get ready to collect: called at the start of every iteration, before its first batch."""
+        ...
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]: ...
 

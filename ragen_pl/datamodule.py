@@ -1,0 +1,311 @@
+"""Regenerate the training data: one epoch is one collection under the current policy."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+import lightning.pytorch as pl
+import torch
+
+from ragen_pl import chat as chats
+from ragen_pl.chat import Chat, Prompts
+from ragen_pl.distributed import rank, world_size
+from ragen_pl.envs.bandit import Bandit
+from ragen_pl.envs.base import TextEnv
+from ragen_pl.envs.frozen_lake import FrozenLake
+from ragen_pl.envs.panel import panel_seeds
+from ragen_pl.envs.sokoban import Sokoban
+from ragen_pl.hooks import RolloutCallback
+from ragen_pl.packing import pack
+from ragen_pl.random_policy import play_randomly
+from ragen_pl.rollout import RolloutConfig, Start, collect
+from ragen_pl.types import (
+    Demonstration,
+    Evaluation,
+    Learner,
+    Phase,
+    RolloutBatch,
+    Sampling,
+    TrainingBatch,
+    TrajectoryGroup,
+)
+from ragen_pl.warm_start import WarmStart, demonstrate, demonstration_batches
+
+_EVALUATION = 1 << 40
+"""Iteration number under which evaluations sample, so that their noise meets no training noise."""
+_SEEDS_PER_RUN = 1 << 32
+_FIRST_DEMONSTRATION = 1 << 31
+"""Place of the demonstrations in a run's stream of seeds, beyond what RL can reach."""
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """Size the evaluations on panels.
+
+    Args:
+        size: Starts per panel, distinct where the environment has that many.
+        temperature: Of the sampling; the paper evaluates at 0.5, and 0 is greedy.
+    """
+
+    size: int = 256
+    temperature: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ValueError(f"evaluation.size is {self.size}; it must be at least 1")
+        if self.temperature < 0:
+            raise ValueError(
+                f"evaluation.temperature is {self.temperature}; it must be 0 (greedy) or more"
+            )
+
+
+class RolloutDataModule(pl.LightningDataModule):
+    """Collect trajectories for training and play the evaluation panels.
+
+    Args:
+        env: The environment to train in.
+        panels: Environments to evaluate in, by name; the first is the default panel.
+        prompts: How the dialogue is worded.
+        rollout: How much is collected.
+        warm_start: Imitation before RL.
+        evaluation: How panels are played.
+        run_seed: Decides every start and every draw.
+    """
+
+    def __init__(
+        self,
+        env: TextEnv,
+        panels: dict[str, TextEnv],
+        prompts: Prompts = Prompts(),  # noqa: B008  frozen, so sharing it is safe
+        rollout: RolloutConfig = RolloutConfig(),  # noqa: B008
+        warm_start: WarmStart = WarmStart(),  # noqa: B008
+        evaluation: EvaluationConfig = EvaluationConfig(),  # noqa: B008
+        run_seed: int = 0,
+    ) -> None:
+        super().__init__()
+        check_actions({"env": env, **{f"panels.{name}": panel for name, panel in panels.items()}})
+        if not panels:
+            raise ValueError("data.panels is empty; name at least one panel to evaluate on")
+        self.env, self.panels, self.prompts = env, panels, prompts
+        self.rollout, self.warm_start, self.evaluation = rollout, warm_start, evaluation
+        self.run_seed = run_seed
+        self._chat: Chat | None = None
+        self._demonstrations: RolloutBatch | None = None
+        self._panel_seeds: dict[str, list[int]] = {}
+
+    # --- words ------------------------------------------------------------------------------
+
+    def vocabulary(self) -> Iterable[str]:
+        """List the words of every shipped environment and of this run's own."""
+        shipped: list[TextEnv] = [Sokoban(), FrozenLake(), Bandit()]
+        for env in (*shipped, self.env, *self.panels.values()):
+            for think in (True, False):
+                prompts = replace(self.prompts, think=think)
+                yield from chats.vocabulary(prompts, env, self.rollout.max_actions_per_turn)
+
+    @property
+    def module(self) -> Learner:
+        """The one line that points backwards: the learner to collect for."""
+        return cast(Learner, self.trainer.lightning_module)  # type: ignore[union-attr]
+
+    @property
+    def chat(self) -> Chat:
+        if self._chat is None:
+            language = self.module.language
+            self._chat = Chat(
+                self.prompts,
+                language.tokenizer,
+                language.markers,
+                self.rollout.max_actions_per_turn,
+            )
+        return self._chat
+
+    # --- training ---------------------------------------------------------------------------
+
+    def train_dataloader(self) -> Iterable[TrainingBatch | Demonstration]:
+        """Return the one lazy loader of the run; its iteration is a collection."""
+        return IterationLoader(self)
+
+    def iterate(self) -> Iterator[TrainingBatch | Demonstration]:
+        """Yield the optimizer batches of the learner's next iteration.
+
+        All work that needs the learner is done before the first batch: the trainer fetches one
+        batch ahead.
+        """
+        learner, iteration = self.module, self.module.iteration
+        if iteration < self.warm_start.iterations:
+            learner.begin_iteration(Phase.WARM_START)
+            yield from demonstration_batches(
+                self.demonstrations, self.warm_start, iteration=iteration, seed=self.run_seed
+            )
+            return
+        learner.begin_iteration(Phase.RL)
+        groups = self.collect_training(iteration)
+        weights = self._select(groups)
+        kept = [
+            (t, w)
+            for group, row in zip(groups, weights, strict=True)
+            for t, w in zip(group.trajectories, row, strict=True)
+            if t.survived
+        ]
+        batch = learner.annotate(
+            pack(
+                [t for t, _ in kept],
+                weights=[w for _, w in kept],
+                reward_scale=learner.algorithm.reward_scale,
+            )
+        )
+        parts = split(batch, self.rollout.online_k)
+        for part in itertools.chain.from_iterable(
+            itertools.repeat(parts, learner.algorithm.epochs)
+        ):
+            yield part
+
+    def collect_training(self, iteration: int) -> list[TrajectoryGroup]:
+        """Collect this rank's share of the iteration's groups, on fresh starts."""
+        config = self.rollout
+        total = config.num_groups * config.online_k
+        first = (iteration - self.warm_start.iterations) * total
+        base = self.run_seed * _SEEDS_PER_RUN
+        starts = [
+            Start(group_id, base + first + group_id) for group_id in range(rank(), total, world_size())
+        ]
+        size = len(starts) * config.group_size
+        watchers = self._watchers()
+        for watcher in watchers:
+            watcher.on_rollout_start(self.trainer, self.module, iteration, size)
+
+        def progress(finished: int, count: int) -> None:
+            for watcher in watchers:
+                watcher.on_rollout_progress(self.trainer, self.module, finished, count)
+
+        sampling = Sampling(config.temperature, config.max_response_tokens)
+        return collect(
+            self.env,
+            starts,
+            self.chat,
+            self.module.generate,
+            config,
+            iteration=iteration,
+            sampling=sampling,
+            progress=progress,
+        )
+
+    def _select(self, groups: Sequence[TrajectoryGroup]) -> list[list[float]]:
+        """Ask the callbacks how to weigh the trajectories; their weights multiply."""
+        weights = [[1.0] * len(group.trajectories) for group in groups]
+        for watcher in self._watchers():
+            selection = watcher.on_rollout_end(self.trainer, self.module, list(groups))
+            if selection is not None:
+                weights = [
+                    [a * b for a, b in zip(old, new, strict=True)]
+                    for old, new in zip(weights, selection.weights, strict=True)
+                ]
+        return weights
+
+    def _watchers(self) -> list[RolloutCallback]:
+        callbacks = self.trainer.callbacks  # type: ignore[union-attr]
+        return [callback for callback in callbacks if isinstance(callback, RolloutCallback)]
+
+    @property
+    def demonstrations(self) -> RolloutBatch:
+        """The fixed set, played once and kept."""
+        if self._demonstrations is None:
+            self._demonstrations = demonstrate(
+                self.env,
+                self.chat,
+                self.rollout,
+                self.warm_start,
+                first_seed=self.run_seed * _SEEDS_PER_RUN + _FIRST_DEMONSTRATION,
+            )
+        return self._demonstrations
+
+    # --- evaluation -------------------------------------------------------------------------
+
+    def seeds_of(self, panel: str) -> list[int]:
+        """Return a panel's fixed starts."""
+        if panel not in self._panel_seeds:
+            self._panel_seeds[panel] = panel_seeds(self.panels[panel], self.evaluation.size)
+        return self._panel_seeds[panel]
+
+    def evaluate(self, learner: Learner, panel: str, temperature: float) -> list[TrajectoryGroup]:
+        """Play every start of a panel once; this rank's share."""
+        number = list(self.panels).index(panel)
+        starts = [Start(place, seed) for place, seed in enumerate(self.seeds_of(panel))]
+        return collect(
+            self.panels[panel],
+            starts[rank() :: world_size()],
+            self.chat,
+            learner.generate,
+            replace(self.rollout, group_size=1),
+            iteration=_EVALUATION + number * 1000 + round(temperature * 100),
+            sampling=Sampling(temperature, self.rollout.max_response_tokens),
+        )
+
+    def evaluate_random(self, panel: str) -> list[TrajectoryGroup]:
+        """Play every start of a panel once with uniformly random actions."""
+        return [
+            play_randomly(self.panels[panel], seed, place, self.rollout)
+            for place, seed in enumerate(self.seeds_of(panel))
+        ]
+
+    def val_dataloader(self) -> list[EvaluationLoader]:
+        """Return one loader per panel; each plays its panel when iterated."""
+        return [EvaluationLoader(self, panel) for panel in self.panels]
+
+    test_dataloader = val_dataloader
+    predict_dataloader = val_dataloader
+
+
+class IterationLoader:
+    """Be the loader of a whole fit: no length, one collection per iteration over it.
+
+    Lightning would prefetch, re-create or skip a sized loader (docs of ``iterate``).
+    """
+
+    def __init__(self, data: RolloutDataModule) -> None:
+        self.data = data
+
+    def __iter__(self) -> Iterator[TrainingBatch | Demonstration]:
+        return self.data.iterate()
+
+
+class EvaluationLoader:
+    """Play one panel, as one batch."""
+
+    def __init__(self, data: RolloutDataModule, panel: str) -> None:
+        self.data, self.panel = data, panel
+
+    def __len__(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[Evaluation]:
+        temperature = self.data.evaluation.temperature
+        groups = self.data.evaluate(self.data.module, self.panel, temperature)
+        yield Evaluation(self.panel, temperature, tuple(groups))
+
+
+def split(batch: TrainingBatch, parts: int) -> list[TrainingBatch]:
+    """Deal whole groups into optimizer batches: kept groups evenly first, then dropped ones."""
+    rollout = batch.rollout
+    groups, place = torch.unique(rollout.group_ids, return_inverse=True)
+    kept = torch.zeros(len(groups)).index_add(0, place, rollout.policy_weights) > 0
+    order = torch.argsort(kept.logical_not().to(torch.uint8), stable=True)
+    turn = torch.empty(len(groups), dtype=torch.long)
+    turn[order] = torch.arange(len(groups)) % parts
+    return [batch.rows(turn[place] == part) for part in range(parts)]
+
+
+def check_actions(envs: dict[str, TextEnv]) -> None:
+    """Refuse action names that the answer format cannot carry."""
+    for key, env in envs.items():
+        for action in env.actions or ():
+            if chats.SEPARATOR in action or "<" in action or action != action.strip() or not action:
+                raise ValueError(
+                    f"data.{key}: {type(env).__name__} has an action named {action!r}; an action "
+                    f"name must not be empty, contain {chats.SEPARATOR!r} or '<', or begin or end "
+                    "with a space, or answers cannot be read: rename it"
+                )

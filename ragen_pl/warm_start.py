@@ -1,0 +1,135 @@
+"""Let the environment's expert play through the agent's own protocol, for imitation."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from ragen_pl.chat import Chat
+from ragen_pl.envs.base import TextEnv
+from ragen_pl.packing import pack
+from ragen_pl.rollout import Episode, RolloutConfig
+from ragen_pl.types import Completion, Demonstration, Request, RolloutBatch, Trajectory
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """Size the imitation that precedes RL; ``iterations`` 0 leaves it out.
+
+    Args:
+        iterations: Iterations of imitation, each ``updates_per_iteration`` optimizer steps.
+        updates_per_iteration: Optimizer steps in one iteration.
+        batch_size: Demonstrations per optimizer step.
+        demonstrations: Size of the fixed set, one demonstration per start (the paper had 1,000).
+        random_turns: Share of turns at which the demonstrator moves at random: they visit states
+            off the expert's path and carry no loss.
+        strata: Difficulties demonstrated, by the environment's names; empty means all.
+    """
+
+    iterations: int = 0
+    updates_per_iteration: int = 20
+    batch_size: int = 32
+    demonstrations: int = 1000
+    random_turns: float = 0.3
+    strata: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.iterations < 0:
+            raise ValueError(f"warm_start.iterations is {self.iterations}; use 0 for none")
+        for key in ("updates_per_iteration", "batch_size", "demonstrations"):
+            if getattr(self, key) < 1:
+                raise ValueError(f"warm_start.{key} is {getattr(self, key)}; it must be at least 1")
+        if not 0 <= self.random_turns < 1:
+            raise ValueError(
+                f"warm_start.random_turns is {self.random_turns}; it is a share in [0, 1)"
+            )
+
+
+def demonstrate(
+    env: TextEnv, chat: Chat, rollout: RolloutConfig, config: WarmStart, *, first_seed: int
+) -> RolloutBatch:
+    """Play the fixed set of demonstrations and pack it.
+
+    Starts are taken from ``first_seed`` on, skipping strata that are not asked for.
+
+    Raises:
+        ValueError: when the environment has no expert, or none of the wanted strata turns up.
+    """
+    trajectories: list[Trajectory] = []
+    imitated: list[list[bool]] = []
+    skipped = 0
+    while len(trajectories) < config.demonstrations:
+        seed = first_seed + len(trajectories) + skipped
+        ids = Request((), -1, len(trajectories), 0, 0)
+        episode = Episode(copy.deepcopy(env), chat, rollout, seed=seed, ids=ids)
+        if config.strata and episode.stratum not in config.strata:
+            skipped += 1
+            if skipped > 100 * (len(trajectories) + 10):
+                raise ValueError(
+                    f"warm_start.strata is {list(config.strata)}, but {env.name} keeps giving "
+                    f"others, such as {episode.stratum!r}"
+                )
+            continue
+        imitated.append(_play(episode, random.Random(seed), config.random_turns))
+        trajectories.append(episode.trajectory())
+    return pack(trajectories, weights=[1.0] * len(trajectories), imitated=imitated)
+
+
+def _play(episode: Episode, rng: random.Random, random_turns: float) -> list[bool]:
+    """Play one episode with the expert; return which turns are to be imitated."""
+    chat, env = episode.chat, episode.env
+    imitated = []
+    while episode.stop_reason is None:
+        (user_ids,) = chat.user_ids([episode.prompt_text])
+        if episode.ask(user_ids) is None:
+            break
+        limit = min(chat.max_actions_per_turn, episode.actions_left)
+        thought, actions = env.expert_turn(rng, limit)
+        detour = env.actions is not None and rng.random() < random_turns
+        if detour:
+            assert env.actions is not None
+            actions = tuple(rng.choice(env.actions) for _ in actions)
+        (ids,) = chat.encode([chat.response_text(thought, actions)])
+        if len(ids) + 1 > episode.config.max_response_tokens:
+            raise ValueError(
+                f"rollout.max_response_tokens is {episode.config.max_response_tokens}, but a "
+                f"demonstration takes {len(ids) + 1}: raise it to about {(len(ids) + 1) * 3 // 2}"
+            )
+        tokens = (*ids, chat.markers.end)
+        zeros = (0.0,) * len(tokens)
+        episode.answer(Completion(tokens, zeros, zeros, stopped=True))
+        imitated.append(not detour)
+    return imitated
+
+
+def demonstration_batches(
+    demonstrations: RolloutBatch, config: WarmStart, *, iteration: int, seed: int
+) -> Iterator[Demonstration]:
+    """Yield one iteration's batches: passes over the fixed set, each in an order of its own."""
+    size = len(demonstrations)
+    first = iteration * config.updates_per_iteration * config.batch_size
+    total = config.iterations * config.updates_per_iteration
+    for update in range(config.updates_per_iteration):
+        wanted = range(
+            first + update * config.batch_size, first + (update + 1) * config.batch_size
+        )
+        rows = torch.tensor([_place(at, size, seed) for at in wanted])
+        progress = (iteration * config.updates_per_iteration + update) / total
+        yield Demonstration(demonstrations.rows(rows), progress)
+
+
+_ORDERS: dict[tuple[int, int, int], torch.Tensor] = {}
+
+
+def _place(at: int, size: int, seed: int) -> int:
+    """Return the row that stands at place ``at`` of an endless sequence of shuffled passes."""
+    key = (seed, at // size, size)
+    if key not in _ORDERS:
+        _ORDERS.clear()
+        generator = torch.Generator().manual_seed(seed * 100_003 + at // size)
+        _ORDERS[key] = torch.randperm(size, generator=generator)
+    return int(_ORDERS[key][at % size])
