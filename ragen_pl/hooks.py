@@ -1,0 +1,103 @@
+"""Extend Lightning's callbacks by the hooks of a collection."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback
+
+from ragen_pl.types import Selection, TrajectoryGroup
+
+
+class RolloutCallback(Callback):
+    """Be called around every collection of reinforcement learning, and log what was seen there.
+
+    The hooks run inside the training loader, where ``self.log`` does not work, and the first ones
+    before ``on_train_start``: set up in ``setup``, and hand metrics to ``record``. They do not run
+    in warm-start iterations. Every rank runs them; a hook that gathers must do so on every rank.
+    """
+
+    reason: str | None = None
+    """Why this callback stopped the run; None while it has not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._recorded: dict[str, float] = {}
+
+    def on_rollout_start(
+        self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
+    ) -> None:
+        """Learn that a collection begins.
+
+        Args:
+            iteration: Counted from 0 over the whole run, warm start included.
+            num_trajectories: How many trajectories this rank will collect.
+        """
+
+    def on_rollout_progress(
+        self, trainer: Trainer, module: LightningModule, finished: int, total: int
+    ) -> None:
+        """Learn after every turn how many of this rank's trajectories have ended."""
+
+    def on_rollout_end(
+        self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
+    ) -> Selection | None:
+        """See this rank's groups, unfiltered, before they are packed.
+
+        Returns:
+            One policy weight per trajectory, or None to leave them as they are. The weights of
+            several callbacks are multiplied.
+        """
+        return None
+
+    def on_evaluation_start(
+        self, trainer: Trainer, module: LightningModule, description: str
+    ) -> None:
+        """Learn that an explicit evaluation begins, such as that of the final policy."""
+
+    def record(self, metrics: Mapping[str, float]) -> None:
+        """Keep metrics until they can be logged; values must be the same on every rank.
+
+        Values that are not finite are left out: there was nothing to average.
+        """
+        self._recorded.update({k: float(v) for k, v in metrics.items() if math.isfinite(v)})
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Log what the collection of this epoch recorded."""
+        if batch_idx == 0 and self._recorded:
+            # The values are equal on all ranks; syncing only tells Lightning so.
+            pl_module.log_dict(
+                self._recorded, on_step=False, on_epoch=True, batch_size=1, sync_dist=True
+            )
+            self._recorded = {}
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Log directly in an epoch without batches, where nothing else could."""
+        if not self._recorded:
+            return
+        for logger in trainer.loggers:
+            logger.log_metrics(self._recorded, step=trainer.global_step)
+        trainer.callback_metrics.update({k: torch.tensor(v) for k, v in self._recorded.items()})
+        self._recorded = {}
+
+
+def rollout_callbacks(trainer: Trainer) -> Iterator[RolloutCallback]:
+    """Iterate over the trainer's callbacks that have rollout hooks."""
+    callbacks: Sequence[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    return (callback for callback in callbacks if isinstance(callback, RolloutCallback))
+
+
+def announce(trainer: Trainer, text: str) -> None:
+    """Print a line once, on rank 0, without breaking a live progress bar."""
+    if not trainer.is_global_zero:
+        return
+    if trainer.progress_bar_callback is None:
+        print(text, flush=True)
+    else:
+        trainer.progress_bar_callback.print(text)
