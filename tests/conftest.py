@@ -1,0 +1,1 @@
+"""Make this folder importable, for ``from doubles import …``."""
