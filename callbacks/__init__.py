@@ -1,5 +1,7 @@
 """Lightning callbacks to choose in YAML, one per file: ``class_path: callbacks.VarianceFilter``."""
 
+from callbacks.entropy_logger import EntropyLogger
+from callbacks.rollout_metrics import RolloutMetrics
 from callbacks.variance_filter import VarianceFilter
 
-__all__ = ["VarianceFilter"]
+__all__ = ["EntropyLogger", "RolloutMetrics", "VarianceFilter"]

@@ -1,0 +1,49 @@
+"""Log how the trajectories of a collection went."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lightning.pytorch import LightningModule, Trainer
+
+from ragen_pl.hooks import RolloutCallback
+from ragen_pl.rollout_stats import Averages
+from ragen_pl.types import StopReason, Trajectory, TrajectoryGroup
+
+
+class RolloutMetrics(RolloutCallback):
+    """Log success, return and its terms, turns, actions and why trajectories ended (RAGEN §5).
+
+    All are averages over the trajectories of all ranks, before any filter. Trajectories whose
+    environment raised count only in the shares of stop reasons.
+    """
+
+    def on_rollout_end(
+        self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
+    ) -> None:
+        """Average over all ranks and record."""
+        averages = Averages()
+        for group in groups:
+            for trajectory in group.trajectories:
+                _count_stop(averages, trajectory)
+                if trajectory.survived:
+                    _count(averages, trajectory)
+        self.record({f"rollout/{name}": value for name, value in averages.means().items()})
+
+
+def _count_stop(averages: Averages, trajectory: Trajectory) -> None:
+    for reason in StopReason:
+        averages.add(f"stop_{reason}", float(trajectory.stop_reason is reason))
+
+
+def _count(averages: Averages, trajectory: Trajectory) -> None:
+    turns = trajectory.turns
+    averages.add("success", float(trajectory.success))
+    averages.add("return", trajectory.total_reward)
+    averages.add("turns", len(turns))
+    averages.add("actions", sum(len(turn.actions) for turn in turns))
+    for term in turns[0].rewards:
+        averages.add(f"return_{term}", sum(turn.rewards.get(term, 0.0) for turn in turns))
+    judged: Sequence[bool] = [turn.is_true for turn in turns if turn.is_true is not None]
+    if judged:
+        averages.add("true_thoughts", sum(judged), len(judged))

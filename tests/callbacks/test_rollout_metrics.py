@@ -1,0 +1,74 @@
+"""What the loggers average, over one rank and over two."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from doubles import make_group, make_trajectory, make_turn
+
+from callbacks import EntropyLogger, RolloutMetrics, entropy_logger
+from ragen_pl import rollout_stats
+from ragen_pl.hooks import RolloutCallback
+from ragen_pl.types import StopReason, TrajectoryGroup
+
+NOTHING = cast(Any, None)
+
+
+def recorded(callback: RolloutCallback, groups: list[TrajectoryGroup]) -> dict[str, float]:
+    assert callback.on_rollout_end(NOTHING, NOTHING, groups) is None
+    return callback._recorded
+
+
+def two_trajectories() -> list[TrajectoryGroup]:
+    good = make_trajectory(
+        [
+            make_turn(0.0, thought="go up now", entropies=(1.0, 0.0, 0.0), is_true=True),
+            make_turn(10.0, thought="done", entropies=(0.2,), is_true=False),
+        ],
+        success=True,
+        stop_reason=StopReason.TERMINATED,
+    )
+    bad = make_trajectory([make_turn(0.0, is_valid=False, response="?")], member=1)
+    return [TrajectoryGroup(0, 0, (good, bad))]
+
+
+def test_rollout_metrics() -> None:
+    metrics = recorded(RolloutMetrics(), two_trajectories())
+    assert metrics["rollout/success"] == 0.5
+    assert metrics["rollout/return"] == pytest.approx(4.95)
+    assert metrics["rollout/return_env"] == 5.0
+    assert metrics["rollout/return_format"] == pytest.approx(-0.05)
+    assert metrics["rollout/turns"] == 1.5
+    assert metrics["rollout/actions"] == 1.0
+    assert metrics["rollout/true_thoughts"] == 0.5
+    assert metrics["rollout/stop_terminated"] == metrics["rollout/stop_max_turns"] == 0.5
+
+
+def test_entropy_is_a_mean_over_tokens() -> None:
+    metrics = recorded(EntropyLogger(), two_trajectories())
+    assert metrics["rollout/entropy"] == pytest.approx((1.0 + 0.2 + 0.5 + 0.5) / 6)
+    assert metrics["rollout/entropy_turn_2"] == pytest.approx(0.2)
+    assert metrics["rollout/entropy_first_half"] == pytest.approx(0.75)
+    assert metrics["rollout/response_length"] == 2.0
+    assert metrics["rollout/thought_length"] == pytest.approx(4 / 3)
+    assert metrics["rollout/valid_format"] == pytest.approx(2 / 3)
+    assert metrics["rollout/distinct_responses"] == pytest.approx(2 / 3)
+
+
+def test_broken_trajectories_count_only_as_stops() -> None:
+    metrics = recorded(RolloutMetrics(), [make_group([1.0, 0.0], broken=[1])])
+    assert metrics["rollout/success"] == 1.0
+    assert metrics["rollout/stop_env_error"] == 0.5
+
+
+def test_nothing_to_judge_is_not_logged() -> None:
+    assert "rollout/true_thoughts" not in recorded(RolloutMetrics(), [make_group([1.0])])
+
+
+def test_ranks_are_averaged_by_what_they_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    gather = rollout_stats.gather_objects
+    monkeypatch.setattr(rollout_stats, "gather_objects", lambda value: gather(value) * 2)
+    monkeypatch.setattr(entropy_logger, "gather_objects", lambda value: gather(value) * 2)
+    assert recorded(RolloutMetrics(), two_trajectories())["rollout/success"] == 0.5
+    assert recorded(EntropyLogger(), two_trajectories())["rollout/distinct_responses"] == 1 / 3
