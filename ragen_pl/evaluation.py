@@ -1,0 +1,144 @@
+"""Score evaluated trajectories: pure functions of trajectory groups."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+from ragen_pl.rollout_stats import survivors
+from ragen_pl.types import TrajectoryGroup
+
+NORMAL_95 = 1.959963984540054
+"""The standard normal's 97.5 % point."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Summarise an evaluation; trajectories whose environment raised are left out."""
+
+    success: float
+    low: float
+    """Lower end of success's 95 % Wilson interval, which takes trajectories as independent: true
+    of a panel, where every start is played once."""
+    high: float
+    count: int
+    mean_return: float
+    true_thoughts: float | None
+    """Share of judged thoughts that were true; None where none was judged."""
+    valid_format: float
+    """Share of turns."""
+    by_stratum: Mapping[str, tuple[float, int]]
+    """Success and count per difficulty, in the order of the names; empty without strata."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Compare success of two policies on the same starts."""
+
+    mean: float
+    low: float
+    """Lower end of the mean's 95 % interval."""
+    high: float
+    count: int
+    """Starts."""
+
+
+def wilson_interval(successes: float, count: int, z: float = NORMAL_95) -> tuple[float, float]:
+    """Bound a share by Wilson's score interval; (0, 1) when nothing was counted."""
+    if count == 0:
+        return 0.0, 1.0
+    share = successes / count
+    shrink = 1.0 + z * z / count
+    centre = (share + z * z / (2 * count)) / shrink
+    spread = z / shrink * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    return max(0.0, centre - spread), min(1.0, centre + spread)
+
+
+def score(groups: Sequence[TrajectoryGroup]) -> Score:
+    """Score the surviving trajectories of an evaluation.
+
+    Raises:
+        ValueError: when no trajectory survived.
+    """
+    trajectories = survivors(groups)
+    if not trajectories:
+        raise ValueError(
+            f"none of the trajectories in {len(groups)} evaluated groups survived: look for the "
+            "environment's errors in the log"
+        )
+    wins = sum(trajectory.success for trajectory in trajectories)
+    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
+    judged = [turn.is_true for turn in turns if turn.is_true is not None]
+    strata: dict[str, list[bool]] = {}
+    for trajectory in trajectories:
+        if trajectory.stratum:
+            strata.setdefault(trajectory.stratum, []).append(trajectory.success)
+    low, high = wilson_interval(wins, len(trajectories))
+    return Score(
+        success=wins / len(trajectories),
+        low=low,
+        high=high,
+        count=len(trajectories),
+        mean_return=fmean(trajectory.total_reward for trajectory in trajectories),
+        true_thoughts=fmean(judged) if judged else None,
+        valid_format=fmean(turn.is_valid for turn in turns),
+        by_stratum={name: (fmean(strata[name]), len(strata[name])) for name in sorted(strata)},
+    )
+
+
+def pass_at_k(count: int, successes: int, k: int) -> float:
+    """Estimate without bias the chance that k tries hold a success, from ``count`` ≥ k tries.
+
+    1 − C(count − successes, k) / C(count, k): the share of k-subsets with a success
+    (Chen et al., arXiv 2107.03374).
+    """
+    if not 1 <= k <= count:
+        raise ValueError(f"k is {k}; with {count} trajectories per start it must lie in 1..{count}")
+    return 1.0 - math.comb(count - successes, k) / math.comb(count, k)
+
+
+def mean_pass_at_k(groups: Sequence[TrajectoryGroup], k: int) -> float:
+    """Average ``pass_at_k`` over starts; groups with fewer than k survivors are left out.
+
+    NaN when that leaves none.
+    """
+    outcomes = [[t.success for t in group.trajectories if t.survived] for group in groups]
+    values = [pass_at_k(len(o), sum(o), k) for o in outcomes if len(o) >= k]
+    return fmean(values) if values else math.nan
+
+
+def paired_difference(a: Sequence[TrajectoryGroup], b: Sequence[TrajectoryGroup]) -> Difference:
+    """Estimate how much more often b succeeds than a, start by start.
+
+    Pairing removes the difference in difficulty between starts, which makes the interval
+    narrower than that of two separate evaluations. The interval is the normal one around the mean
+    of per-start differences; it has no width when all are equal.
+
+    Raises:
+        ValueError: when the two were not played on the same seeds, or no start survived in both.
+    """
+    before, after = _success_by_seed(a), _success_by_seed(b)
+    if before.keys() != after.keys():
+        odd = sorted(before.keys() ^ after.keys())
+        raise ValueError(
+            f"the evaluations were not played on the same starts: {len(odd)} seeds are in one only (such as "
+            f"{odd[0]}); evaluate both policies on the same panel"
+        )
+    pairs = [(before[seed], after[seed]) for seed in before]
+    gains = [new - old for old, new in pairs if old is not None and new is not None]
+    if not gains:
+        raise ValueError("no start survived in both evaluations: look for environment errors")
+    mean = fmean(gains)
+    half = NORMAL_95 * stdev(gains) / math.sqrt(len(gains)) if len(gains) > 1 else math.inf
+    return Difference(mean, mean - half, mean + half, len(gains))
+
+
+def _success_by_seed(groups: Sequence[TrajectoryGroup]) -> dict[int, float | None]:
+    """Average success per seed; None where nothing survived."""
+    outcomes: dict[int, list[bool]] = {}
+    for group in groups:
+        members = [t.success for t in group.trajectories if t.survived]
+        outcomes.setdefault(group.seed, []).extend(members)
+    return {seed: fmean(values) if values else None for seed, values in outcomes.items()}
