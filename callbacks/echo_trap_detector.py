@@ -1,0 +1,153 @@
+"""Warn of the Echo Trap, and stop a run that has fallen into it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import astuple
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+
+from ragen_pl.hooks import RolloutCallback, announce
+from ragen_pl.ops.collapse import CollapseRules, Indicators, Level, judge
+from ragen_pl.ops.selection import ZERO_STD
+from ragen_pl.rollout_stats import Averages, group_scores, survivors
+from ragen_pl.types import TrajectoryGroup
+
+GRAD_NORM = "train/grad_norm_policy"
+
+
+class EchoTrapDetector(RolloutCallback):
+    """Grade every collection green, amber or red by RAGEN's signs of collapse (§4, Echo Trap).
+
+    Watches the in-group std of returns, the share of groups without spread, token entropy, valid
+    format, the policy's gradient norm, success, and returns pinned at the format penalty, all
+    unfiltered, smoothed and against this run's own beginning. A policy that grows sure because it
+    has become good is not alarming; ``ragen_pl/ops/collapse.py`` has the rules. Warm-start
+    iterations do not count.
+
+    Args:
+        baseline_iterations: First RL iterations, which say what is usual; no alarm before.
+        patience: Red iterations in a row that stop the run.
+        stop: Whether to stop at all; false only warns.
+        rules: The thresholds.
+    """
+
+    def __init__(
+        self,
+        baseline_iterations: int = 10,
+        patience: int = 5,
+        stop: bool = True,
+        rules: CollapseRules = CollapseRules(),  # noqa: B008 (frozen, and shown as the default)
+    ) -> None:
+        super().__init__()
+        for key, value, least in (
+            ("baseline_iterations", baseline_iterations, 3),
+            ("patience", patience, 1),
+        ):
+            if value < least:
+                raise ValueError(f"{key} is {value}; it must be at least {least}")
+        self.baseline_iterations = baseline_iterations
+        self.patience = patience
+        self.stop = stop
+        self.rules = rules
+        self.level = Level.GREEN
+        self._history: list[Indicators] = []
+        self._red_in_a_row = 0
+        self._grad_norm: float | None = None
+        self._iteration = 0
+
+    def on_rollout_start(
+        self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
+    ) -> None:
+        """Learn which iteration this is, to say so."""
+        self._iteration = iteration
+
+    def on_rollout_end(
+        self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
+    ) -> None:
+        """Judge the collection; every rank reaches the same verdict."""
+        indicators = measure(groups, self._grad_norm)
+        if indicators is None:  # every environment raised: that says nothing about the policy
+            return
+        self._history.append(indicators)
+        verdict = judge(self._history, self.baseline_iterations, self.rules)
+        self.record({f"collapse/{name}": value for name, value in verdict.ratios.items()})
+        self.record({"collapse/level": float(verdict.level)})
+        self._red_in_a_row = self._red_in_a_row + 1 if verdict.level is Level.RED else 0
+        if self.stop and self._red_in_a_row >= self.patience:
+            self._stop(trainer, verdict.reason)
+        elif verdict.level > self.level:
+            name = verdict.level.name.lower()
+            announce(
+                trainer, f"echo trap {name} (iteration {self._iteration + 1}): {verdict.reason}"
+            )
+        self.level = verdict.level
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Keep the gradient norm for the next verdict, which comes before the next update."""
+        super().on_train_epoch_end(trainer, pl_module)
+        norm = trainer.callback_metrics.get(GRAD_NORM)
+        usable = getattr(pl_module, "phase", "rl") == "rl" and norm is not None
+        self._grad_norm = float(norm) if usable and norm is not None else None
+
+    def _stop(self, trainer: Trainer, why: str) -> None:
+        """Stop before the update; in the very first collection nobody else would say why."""
+        self.reason = f"echo trap: red for {self.patience} iterations in a row: {why}"
+        trainer.should_stop = True
+        announce(
+            trainer,
+            f"stopping at iteration {self._iteration + 1}: {self.reason}. Try a lower learning "
+            "rate or a smaller keep_fraction; echo_trap.stop false only warns.",
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Save the history as plain numbers."""
+        return {
+            "history": [list(astuple(indicators)) for indicators in self._history],
+            "red_in_a_row": self._red_in_a_row,
+            "grad_norm": self._grad_norm,
+            "level": int(self.level),
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue the history; a run resumed after a stop gets its patience back."""
+        self._history = [Indicators(*values) for values in state_dict["history"]]
+        count = int(state_dict["red_in_a_row"])
+        self._red_in_a_row = count if count < self.patience else 0
+        self._grad_norm = state_dict["grad_norm"]
+        self.level = Level(state_dict["level"])
+
+
+def measure(groups: Sequence[TrajectoryGroup], grad_norm: float | None) -> Indicators | None:
+    """Measure a collection over all ranks; None where no trajectory survived."""
+    averages = Averages()
+    for score in group_scores(groups):
+        if not math.isnan(score):
+            averages.add("in_group_std", score)
+            averages.add("zero_std_share", float(score <= ZERO_STD))
+    for trajectory in survivors(groups):
+        mute = not trajectory.success and not any(turn.is_valid for turn in trajectory.turns)
+        averages.add("penalty_share", float(mute))
+        averages.add("success", float(trajectory.success))
+        averages.add("mean_return", trajectory.total_reward)
+        for turn in trajectory.turns:
+            entropies = turn.completion.entropies
+            averages.add("entropy", sum(entropies), len(entropies))
+            averages.add("valid_format", float(turn.is_valid))
+    if grad_norm is not None and math.isfinite(grad_norm):
+        averages.add("grad_norm", grad_norm)
+    means = averages.means()
+    if "success" not in means:
+        return None
+    return Indicators(
+        in_group_std=means.get("in_group_std", 0.0),
+        zero_std_share=means.get("zero_std_share", 0.0),
+        entropy=means["entropy"],
+        valid_format=means["valid_format"],
+        penalty_share=means["penalty_share"],
+        success=means["success"],
+        mean_return=means["mean_return"],
+        grad_norm=means.get("grad_norm"),
+    )

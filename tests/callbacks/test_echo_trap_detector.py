@@ -1,0 +1,110 @@
+"""The detector judges real trajectories, stops once, says why and survives a checkpoint."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from doubles import make_group, make_trajectory, make_turn
+
+from callbacks import EchoTrapDetector
+from callbacks.echo_trap_detector import GRAD_NORM, measure
+from ragen_pl.types import TrajectoryGroup
+
+MODULE = cast(Any, SimpleNamespace(phase="rl"))
+
+
+def make_trainer() -> Any:
+    return SimpleNamespace(
+        should_stop=False,
+        is_global_zero=True,
+        progress_bar_callback=None,
+        callback_metrics={},
+        loggers=[],
+    )
+
+
+def good() -> list[TrajectoryGroup]:
+    return [make_group([0.0, 1.0, 1.0, 2.0], group_id=i) for i in range(4)]
+
+
+def dead() -> list[TrajectoryGroup]:
+    """Five turns without one valid action: the return is -0.5 for all."""
+    turns = [make_turn(is_valid=False, entropies=(0.01,)) for _ in range(5)]
+    return [
+        TrajectoryGroup(i, i, tuple(make_trajectory(turns, member=n) for n in range(4)))
+        for i in range(4)
+    ]
+
+
+def run(callback: EchoTrapDetector, trainer: Any, rollouts: list[list[TrajectoryGroup]]) -> int:
+    for iteration, groups in enumerate(rollouts):
+        callback.on_rollout_start(trainer, MODULE, iteration, 16)
+        assert callback.on_rollout_end(trainer, MODULE, groups) is None
+        if trainer.should_stop:
+            return iteration
+    return -1
+
+
+def test_measure() -> None:
+    indicators = measure(dead(), 2.0)
+    assert indicators is not None
+    assert indicators.mean_return == pytest.approx(-0.5)
+    assert indicators.penalty_share == indicators.zero_std_share == 1.0
+    assert indicators.success == indicators.valid_format == 0.0
+    assert indicators.entropy == pytest.approx(0.01)
+    assert indicators.grad_norm == 2.0
+    assert measure([make_group([1.0], broken=[0])], None) is None
+
+
+def test_a_good_run_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(EchoTrapDetector(), make_trainer(), [good()] * 40) == -1
+    assert capsys.readouterr().out == ""
+
+
+def test_a_collapse_stops_the_run_and_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    callback, trainer = EchoTrapDetector(baseline_iterations=5, patience=3), make_trainer()
+    stopped = run(callback, trainer, [good()] * 10 + [dead()] * 30)
+    assert 10 < stopped <= 25
+    assert callback.reason is not None
+    assert callback.reason.startswith("echo trap: red for 3 iterations in a row: success fell to")
+    printed = capsys.readouterr().out
+    assert f"stopping at iteration {stopped + 1}" in printed
+    assert callback._recorded["collapse/level"] == 2.0
+    assert callback._recorded["collapse/in_group_std_ratio"] < 0.5
+
+
+def test_without_stop_it_only_warns(capsys: pytest.CaptureFixture[str]) -> None:
+    callback, trainer = EchoTrapDetector(baseline_iterations=5, stop=False), make_trainer()
+    assert run(callback, trainer, [good()] * 10 + [dead()] * 30) == -1
+    assert callback.reason is None
+    assert capsys.readouterr().out.count("echo trap red") == 1
+
+
+def test_the_gradient_norm_is_that_of_the_update_before() -> None:
+    callback, trainer = EchoTrapDetector(), make_trainer()
+    trainer.callback_metrics[GRAD_NORM] = torch.tensor(3.0)
+    callback.on_train_epoch_end(trainer, MODULE)
+    callback.on_rollout_end(trainer, MODULE, good())
+    assert callback._history[-1].grad_norm == 3.0
+    callback.on_train_epoch_end(trainer, cast(Any, SimpleNamespace(phase="warm_start")))
+    callback.on_rollout_end(trainer, MODULE, good())
+    assert callback._history[-1].grad_norm is None
+
+
+def test_a_resumed_run_stops_where_the_whole_one_did() -> None:
+    rollouts = [good()] * 10 + [dead()] * 30
+    whole = run(EchoTrapDetector(baseline_iterations=5), make_trainer(), rollouts)
+    first, second = (EchoTrapDetector(baseline_iterations=5) for _ in range(2))
+    run(first, make_trainer(), rollouts[:12])
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert 12 + run(second, make_trainer(), rollouts[12:]) == whole
+
+
+@pytest.mark.parametrize("key", ["baseline_iterations", "patience"])
+def test_bad_arguments_are_refused(key: str) -> None:
+    with pytest.raises(ValueError, match=f"{key} is 0"):
+        EchoTrapDetector(**{key: 0})
