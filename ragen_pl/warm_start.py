@@ -27,6 +27,8 @@ class WarmStart:
         demonstrations: Size of the fixed set, one demonstration per start (the paper had 1,000).
         random_turns: Share of turns at which the demonstrator moves at random: they visit states
             off the expert's path and carry no loss.
+        single_actions: Share of turns at which the demonstrator takes one action although it could
+            take more: a cautious expert, whose pupil does not finish long tasks in time.
         strata: Difficulties demonstrated, by the environment's names; empty means all.
     """
 
@@ -35,6 +37,7 @@ class WarmStart:
     batch_size: int = 32
     demonstrations: int = 1000
     random_turns: float = 0.3
+    single_actions: float = 0.0
     strata: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -46,6 +49,10 @@ class WarmStart:
         if not 0 <= self.random_turns < 1:
             raise ValueError(
                 f"warm_start.random_turns is {self.random_turns}; it is a share in [0, 1)"
+            )
+        if not 0 <= self.single_actions <= 1:
+            raise ValueError(
+                f"warm_start.single_actions is {self.single_actions}; it is a share in [0, 1]"
             )
 
 
@@ -74,12 +81,12 @@ def demonstrate(
                     f"others, such as {episode.stratum!r}"
                 )
             continue
-        imitated.append(_play(episode, random.Random(seed), config.random_turns))
+        imitated.append(_play(episode, random.Random(seed), config))
         trajectories.append(episode.trajectory())
     return pack(trajectories, weights=[1.0] * len(trajectories), imitated=imitated)
 
 
-def _play(episode: Episode, rng: random.Random, random_turns: float) -> list[bool]:
+def _play(episode: Episode, rng: random.Random, config: WarmStart) -> list[bool]:
     """Play one episode with the expert; return which turns are to be imitated."""
     chat, env = episode.chat, episode.env
     imitated = []
@@ -87,9 +94,10 @@ def _play(episode: Episode, rng: random.Random, random_turns: float) -> list[boo
         (user_ids,) = chat.user_ids([episode.prompt_text])
         if episode.ask(user_ids) is None:
             break
-        limit = min(chat.max_actions_per_turn, episode.actions_left)
+        cautious = rng.random() < config.single_actions
+        limit = 1 if cautious else min(chat.max_actions_per_turn, episode.actions_left)
         thought, actions = env.expert_turn(rng, limit)
-        detour = env.actions is not None and rng.random() < random_turns
+        detour = env.actions is not None and rng.random() < config.random_turns
         if detour:
             assert env.actions is not None
             actions = tuple(rng.choice(env.actions) for _ in actions)

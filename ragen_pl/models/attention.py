@@ -47,10 +47,11 @@ def grouped_matmul_attention(
     scores = torch.matmul(stacked * scaling, key.transpose(-1, -2))
     scores = scores.view(batch, heads, length, -1)
     if attention_mask.dtype == torch.bool:
-        scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
+        hidden = scores.new_full((), torch.finfo(scores.dtype).min)
+        scores = torch.where(attention_mask, scores, hidden)
     else:
         scores = scores + attention_mask
-    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(value.dtype)
+    weights = torch.softmax(scores, dim=-1)  # the kernel accumulates in float32 by itself
     mixed = torch.matmul(weights.view(batch, shared, -1, weights.shape[-1]), value)
     return mixed.view(batch, heads, length, width).transpose(1, 2).contiguous(), None
 

@@ -1,0 +1,119 @@
+"""Check the decoder: what it samples is what the trainer scores, whatever else is in the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from ragen_pl.engines.cached import CachedDecoder, draw
+from ragen_pl.models.embedded import EmbeddedModel, LanguageModel
+from ragen_pl.models.policy import Policy
+from ragen_pl.types import Completion, Request, Sampling
+
+PIECES = [f"w{i}" for i in range(40)]
+
+
+@pytest.fixture(scope="module")
+def language() -> LanguageModel:
+    """Make a tiny model whose distribution is far from uniform."""
+    small = EmbeddedModel(
+        hidden_size=32, intermediate_size=64, num_heads=4, num_key_value_heads=2, init_std=0.3
+    )
+    return small.build(PIECES, seed=3)
+
+
+def decoder(language: LanguageModel, **kwargs: int) -> CachedDecoder:
+    return CachedDecoder(
+        language.model, stop_id=language.markers.end, max_context=256, **{"seed": 0, **kwargs}
+    )
+
+
+def play(
+    engine: CachedDecoder, members: Sequence[int], turns: int, *, fresh: bool = False
+) -> list[tuple[list[int], list[Completion]]]:
+    """Play turns with prompts of unequal length; some rows drop out on the way."""
+    prefixes = {m: [3, *range(10, 12 + m)] for m in members}
+    history: dict[int, list[Completion]] = {m: [] for m in members}
+    for turn in range(turns):
+        live = [m for m in members if m % 3 or turn < 2]
+        if fresh:
+            engine.reset()
+        requests = [Request(tuple(prefixes[m]), 5, 0, m, turn) for m in live]
+        for m, completion in zip(live, engine(requests, Sampling(1.0, 9)), strict=True):
+            history[m].append(completion)
+            prefixes[m] += [*completion.token_ids, 4, *range(20, 21 + (m + turn) % 4)]
+    return [(prefixes[m], history[m]) for m in members]
+
+
+def test_cache_across_turns_equals_reading_everything_again(language: LanguageModel) -> None:
+    cached = play(decoder(language), range(7), 4)
+    fresh = play(decoder(language), range(7), 4, fresh=True)
+    for (ids, completions), (other_ids, other) in zip(cached, fresh, strict=True):
+        assert ids == other_ids
+        for a, b in zip(completions, other, strict=True):
+            assert a.log_probs == pytest.approx(b.log_probs, abs=1e-5)
+            assert a.entropies == pytest.approx(b.entropies, abs=1e-5)
+
+
+def test_result_does_not_depend_on_the_batch(language: LanguageModel) -> None:
+    together = play(decoder(language), range(6), 3)
+    for member in range(6):
+        assert play(decoder(language), [member], 3)[0][0] == together[member][0]
+
+
+def test_another_seed_or_iteration_draws_differently(language: LanguageModel) -> None:
+    request = [Request((3, 10, 11), 1, 0, 0, 0)]
+    later = [Request((3, 10, 11), 2, 0, 0, 0)]
+    drawn = [
+        decoder(language)(request, Sampling(1.0, 9))[0].token_ids,
+        decoder(language, seed=1)(request, Sampling(1.0, 9))[0].token_ids,
+        decoder(language)(later, Sampling(1.0, 9))[0].token_ids,
+    ]
+    assert len(set(drawn)) == 3
+
+
+def test_sampled_log_probs_equal_the_trainers(language: LanguageModel) -> None:
+    """In float32 the sampler's log-probs are the trainer's within 1e-5."""
+    policy = Policy(language.model)
+    for ids, completions in play(decoder(language), range(5), 3):
+        row, place = torch.tensor([ids]), 0
+        mask = torch.zeros_like(row, dtype=torch.bool)
+        sampled = []
+        for completion in completions:
+            place = _find(ids, completion.token_ids, place)
+            mask[0, place : place + len(completion.token_ids)] = True
+            place += len(completion.token_ids)
+            sampled += completion.log_probs
+        with torch.no_grad():
+            log_probs, _ = policy(row, mask, torch.ones_like(mask))
+        assert log_probs[mask].tolist() == pytest.approx(sampled, abs=1e-5)
+
+
+def _find(ids: list[int], part: tuple[int, ...], start: int) -> int:
+    return next(i for i in range(start, len(ids)) if tuple(ids[i : i + len(part)]) == part)
+
+
+def test_work_grows_with_new_tokens_only(language: LanguageModel) -> None:
+    engine = decoder(language)
+    final = play(engine, range(1, 3), 5)
+    read = sum(len(ids) for ids, _ in final)
+    assert engine.tokens_processed <= read
+
+
+def test_greedy_takes_the_most_likely_token() -> None:
+    logits = torch.tensor([[0.0, 3.0, 1.0], [5.0, 0.0, 0.0]])
+    tokens, log_probs, _ = draw(logits, torch.tensor([0.99, 0.99]), 0.0)
+    assert tokens.tolist() == [1, 0]
+    assert log_probs.tolist() == pytest.approx(torch.log_softmax(logits, -1)[[0, 1], [1, 0]].tolist())
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_drawing_follows_the_distribution(temperature: float) -> None:
+    logits = torch.tensor([[0.0, 1.0, 2.0, -1.0]])
+    noise = (torch.arange(4000) + 0.5) / 4000
+    tokens, _, _ = draw(logits.expand(4000, 4), noise, temperature)
+    share = torch.bincount(tokens, minlength=4) / 4000
+    expected = torch.softmax(logits[0] / temperature, -1)
+    assert share.tolist() == pytest.approx(expected.tolist(), abs=1e-3)

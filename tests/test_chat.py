@@ -1,0 +1,91 @@
+"""Check the protocol: parsing is total, encoding is lossless, templates are checked."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ragen_pl.chat import Chat, Prompts, parse_response, vocabulary
+from ragen_pl.envs.sokoban import Sokoban
+from ragen_pl.models.embedded import END, USER, build_tokenizer, read_markers
+
+MOVES = ("Up", "Down", "Left", "Right")
+
+
+def chat(think: bool = True) -> Chat:
+    prompts = Prompts(think=think)
+    tokenizer = build_tokenizer(vocabulary(prompts, Sokoban(), 3))
+    return Chat(prompts, tokenizer, read_markers(tokenizer), 3)
+
+
+CHAT = chat()
+
+
+@given(st.text(), st.booleans())
+def test_parsing_is_total(text: str, think: bool) -> None:
+    parsed = parse_response(text, think=think, known=MOVES, max_actions=3)
+    assert set(parsed.actions) <= set(MOVES)
+    assert len(parsed.actions) <= 3
+
+
+@given(st.lists(st.sampled_from([*MOVES, "Fly", "", "||", "</answer>", "<think>"]), max_size=6))
+def test_valid_means_every_part_was_known(parts: list[str]) -> None:
+    text = "<think>x</think><answer>" + " || ".join(parts) + "</answer>"
+    parsed = parse_response(text, think=True, known=MOVES, max_actions=3)
+    clean = 0 < len(parts) <= 3 and set(parts) <= set(MOVES)
+    assert parsed.is_valid == clean
+    if clean:
+        assert parsed.actions == tuple(parts)
+
+
+@pytest.mark.parametrize(
+    ("text", "actions", "is_valid"),
+    [
+        ("<think>a</think><answer>Up || down</answer>", ("Up", "Down"), True),
+        ("<think>a</think>\n<answer> Up </answer>\n", ("Up",), True),
+        ("<think>a</think><answer>Up || Fly || Left</answer>", ("Up", "Left"), False),
+        ("<think>a</think><answer>Up || Up || Up || Up</answer>", ("Up", "Up", "Up"), False),
+        ("<think>a</think><answer></answer>", (), False),
+        ("<think>a</think><answer>Up</answer> and more", ("Up",), False),
+        ("<think>a<answer>Up</answer>", (), False),
+        ("", (), False),
+    ],
+)
+def test_parsing_by_example(text: str, actions: tuple[str, ...], is_valid: bool) -> None:
+    parsed = parse_response(text, think=True, known=MOVES, max_actions=3)
+    assert (parsed.actions, parsed.is_valid) == (actions, is_valid)
+
+
+def test_free_text_is_one_action() -> None:
+    parsed = parse_response("<answer> go || north </answer>", think=False, known=None, max_actions=1)
+    assert (parsed.actions, parsed.is_valid) == (("go || north",), True)
+
+
+@given(st.text(st.characters(codec="utf-8")))
+def test_tokenizer_is_lossless(text: str) -> None:
+    (ids,) = CHAT.encode([text])
+    assert CHAT.tokenizer.decode(ids, clean_up_tokenization_spaces=False) == text
+
+
+def test_markers_written_in_a_text_stay_text() -> None:
+    (ids,) = CHAT.encode([f"{USER} hi {END}"])
+    assert not set(ids) & {*CHAT.markers.user, CHAT.markers.end}
+    assert CHAT.decode(ids) == f"{USER} hi {END}"
+
+
+@pytest.mark.parametrize("think", [True, False])
+def test_experts_answers_come_back_as_they_were(think: bool) -> None:
+    talk = chat(think)
+    (ids,) = talk.encode([talk.response_text("P(1,1) Left Up", ("Left", "Up"))])
+    parsed = talk.parse(talk.decode(ids), MOVES)
+    assert parsed.actions == ("Left", "Up")
+    assert parsed.is_valid
+    assert len(ids) <= 8
+
+
+def test_prompts_name_the_wrong_placeholder() -> None:
+    with pytest.raises(ValueError, match="prompts.turn uses {state}"):
+        Prompts(turn="{state} {observation}")
+    with pytest.raises(ValueError, match="observation"):
+        Prompts(turn="Turn {turn}")
