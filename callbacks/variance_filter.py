@@ -87,7 +87,7 @@ class VarianceFilter(RolloutCallback):
             {
                 "rollout/kept_fraction": _mean([float(k) for k in mask]),
                 "rollout/in_group_std": _mean(scored),
-                "rollout/in_group_std_kept": _mean(kept),
+                "rollout/in_group_std_kept": _mean(kept) if kept else 0.0,
                 "rollout/zero_std_share": _mean([float(s <= ZERO_STD) for s in scored]),
             }
         )

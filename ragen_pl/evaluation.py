@@ -123,8 +123,8 @@ def paired_difference(a: Sequence[TrajectoryGroup], b: Sequence[TrajectoryGroup]
     if before.keys() != after.keys():
         odd = sorted(before.keys() ^ after.keys())
         raise ValueError(
-            f"the evaluations were not played on the same starts: {len(odd)} seeds are in one only (such as "
-            f"{odd[0]}); evaluate both policies on the same panel"
+            f"the evaluations were not played on the same starts: {len(odd)} seeds are in one "
+            f"only (such as {odd[0]}); evaluate both policies on the same panel"
         )
     pairs = [(before[seed], after[seed]) for seed in before]
     gains = [new - old for old, new in pairs if old is not None and new is not None]

@@ -31,11 +31,9 @@ class RolloutCallback(Callback):
     def on_rollout_start(
         self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
     ) -> None:
-        """Learn that a collection begins.
+        """Learn that a collection of ``num_trajectories`` on this rank begins.
 
-        Args:
-            iteration: Counted from 0 over the whole run, warm start included.
-            num_trajectories: How many trajectories this rank will collect.
+        Iterations count from 0 over the whole run, warm start included.
         """
 
     def on_rollout_progress(

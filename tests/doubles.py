@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback
 from torch.utils.data import DataLoader
 
+from ragen_pl.hooks import rollout_callbacks
 from ragen_pl.types import Completion, StopReason, Trajectory, TrajectoryGroup, Turn
 
 
@@ -97,6 +101,76 @@ class TinyModule(LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class TinyData(LightningDataModule):
+    """Collect made-up groups as the real data module does: lazily, calling the rollout hooks.
+
+    Args:
+        rollouts: Makes the groups of an iteration.
+        warm_iterations: Iterations that imitate first.
+    """
+
+    def __init__(
+        self, rollouts: Callable[[int], list[TrajectoryGroup]], warm_iterations: int = 0
+    ) -> None:
+        super().__init__()
+        self.rollouts = rollouts
+        self.warm_start = SimpleNamespace(iterations=warm_iterations, demonstrations=1000)
+        self.rollout = SimpleNamespace(group_size=4)
+        self.panels = {"easy": None, "hard": None}
+        self.evaluated: list[tuple[float, str, float]] = []
+        self.iteration = 0
+
+    def train_dataloader(self) -> TinyData:
+        return self
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        assert self.trainer is not None
+        module: Any = self.trainer.lightning_module
+        iteration, self.iteration = self.iteration, self.iteration + 1
+        module.phase = "rl" if iteration >= self.warm_start.iterations else "warm_start"
+        if module.phase == "rl":
+            groups = self.rollouts(iteration)
+            watchers = list(rollout_callbacks(self.trainer))
+            for watcher in watchers:
+                watcher.on_rollout_start(self.trainer, module, iteration, 16)
+                watcher.on_rollout_progress(self.trainer, module, 7, 16)
+            for watcher in watchers:
+                watcher.on_rollout_end(self.trainer, module, groups)
+            if self.trainer.should_stop:
+                return
+        yield torch.zeros(1)
+
+    def evaluate(self, module: Any, panel: str, temperature: float) -> list[TrajectoryGroup]:
+        """Win the more, the more the weight was trained."""
+        weight = float(module.weight.detach())
+        self.evaluated.append((weight, panel, temperature))
+        wins = 8 if weight < 0.7 else 4
+        return [make_group([float(i < wins)], group_id=i) for i in range(10)]
+
+    def evaluate_random(self, panel: str) -> list[TrajectoryGroup]:
+        return [make_group([float(i < 1)], group_id=i) for i in range(10)]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"iteration": self.iteration}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.iteration = state_dict["iteration"]
+
+
+def make_trainer(folder: Path, epochs: int, callbacks: Sequence[Callback], **more: Any) -> Trainer:
+    """Make a quiet trainer that runs in a folder."""
+    return Trainer(
+        max_epochs=epochs,
+        accelerator="cpu",
+        default_root_dir=folder,
+        logger=False,
+        callbacks=list(callbacks),
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        **{"enable_checkpointing": False, "enable_progress_bar": False, **more},
+    )
 
 
 def one_batch() -> DataLoader[Any]:

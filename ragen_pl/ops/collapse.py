@@ -110,8 +110,7 @@ class Verdict:
 def judge(history: Sequence[Indicators], baseline_iterations: int, rules: CollapseRules) -> Verdict:
     """Judge the last iteration of a history; green until the baseline is complete.
 
-    Args:
-        baseline_iterations: The first so many iterations say what is usual for this run.
+    The first ``baseline_iterations`` say what is usual for this run.
     """
     if len(history) <= baseline_iterations:
         return Verdict(Level.GREEN, "", {})

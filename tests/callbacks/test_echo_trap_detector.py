@@ -43,7 +43,7 @@ def dead() -> list[TrajectoryGroup]:
 def run(callback: EchoTrapDetector, trainer: Any, rollouts: list[list[TrajectoryGroup]]) -> int:
     for iteration, groups in enumerate(rollouts):
         callback.on_rollout_start(trainer, MODULE, iteration, 16)
-        assert callback.on_rollout_end(trainer, MODULE, groups) is None
+        callback.on_rollout_end(trainer, MODULE, groups)
         if trainer.should_stop:
             return iteration
     return -1
@@ -107,4 +107,4 @@ def test_a_resumed_run_stops_where_the_whole_one_did() -> None:
 @pytest.mark.parametrize("key", ["baseline_iterations", "patience"])
 def test_bad_arguments_are_refused(key: str) -> None:
     with pytest.raises(ValueError, match=f"{key} is 0"):
-        EchoTrapDetector(**{key: 0})
+        EchoTrapDetector(**cast(Any, {key: 0}))

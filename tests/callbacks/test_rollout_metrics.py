@@ -9,6 +9,7 @@ from doubles import make_group, make_trajectory, make_turn
 
 from callbacks import EntropyLogger, RolloutMetrics, entropy_logger
 from ragen_pl import rollout_stats
+from ragen_pl.distributed import gather_objects as gather
 from ragen_pl.hooks import RolloutCallback
 from ragen_pl.types import StopReason, TrajectoryGroup
 
@@ -67,7 +68,6 @@ def test_nothing_to_judge_is_not_logged() -> None:
 
 
 def test_ranks_are_averaged_by_what_they_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    gather = rollout_stats.gather_objects
     monkeypatch.setattr(rollout_stats, "gather_objects", lambda value: gather(value) * 2)
     monkeypatch.setattr(entropy_logger, "gather_objects", lambda value: gather(value) * 2)
     assert recorded(RolloutMetrics(), two_trajectories())["rollout/success"] == 0.5

@@ -11,6 +11,7 @@ from lightning.pytorch import Trainer
 
 from callbacks import VarianceFilter
 from callbacks import variance_filter as implementation
+from ragen_pl.rollout_stats import group_scores
 from ragen_pl.types import TrajectoryGroup
 
 GROUPS = [
@@ -34,10 +35,7 @@ def test_keeps_the_widest_groups_without_broken_members() -> None:
 
 def test_two_ranks_choose_what_one_would(monkeypatch: pytest.MonkeyPatch) -> None:
     halves = [[GROUPS[0], GROUPS[2]], [GROUPS[1], GROUPS[3]]]
-    tables = [
-        [(g.group_id, s) for g, s in zip(h, implementation.group_scores(h), strict=True)]
-        for h in halves
-    ]
+    tables = [[(g.group_id, s) for g, s in zip(h, group_scores(h), strict=True)] for h in halves]
     monkeypatch.setattr(implementation, "gather_objects", lambda own: tables)
     chosen = {}
     for rank, half in enumerate(halves):
@@ -76,7 +74,7 @@ def test_groups_of_one_are_refused_before_training() -> None:
     trainer = cast(
         Any, SimpleNamespace(datamodule=SimpleNamespace(rollout=SimpleNamespace(group_size=1)))
     )
-    with pytest.raises(ValueError, match="rollout.group_size is 1.*2 or more"):
+    with pytest.raises(ValueError, match=r"rollout.group_size is 1.*2 or more"):
         VarianceFilter().setup(trainer, NO_TRAINER, "fit")
     VarianceFilter(1.0).setup(trainer, NO_TRAINER, "fit")
 

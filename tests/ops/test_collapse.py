@@ -17,7 +17,7 @@ Run = Callable[[random.Random], list[Indicators]]
 
 
 def toward(start: float, end: float, t: int, half_life: float) -> float:
-    return end + (start - end) * 0.5 ** (t / half_life)
+    return end + (start - end) * math.pow(0.5, t / half_life)
 
 
 def noisy(rng: random.Random, value: float, deviation: float) -> float:

@@ -1,0 +1,288 @@
+"""Keep ``results.json``: what the run did, and how good its policies are."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+
+from ragen_pl.distributed import gather_objects
+from ragen_pl.evaluation import score
+from ragen_pl.hooks import RolloutCallback, announce, rollout_callbacks
+from ragen_pl.report import PolicyScore, lines_of_json, render
+from ragen_pl.types import TrajectoryGroup
+
+FILE_NAME = "results.json"
+_PREFIXES = ("rollout/", "train/", "collapse/", "val/", "time/")
+
+
+class _Imitation(Protocol):
+    iterations: int
+    demonstrations: int
+
+
+class _Evaluator(Protocol):
+    """What of the data module is used here."""
+
+    panels: dict[str, Any]
+    """By name; the first is the default panel."""
+    warm_start: _Imitation
+
+    def evaluate(
+        self, learner: LightningModule, panel: str, temperature: float
+    ) -> list[TrajectoryGroup]: ...
+
+    def evaluate_random(self, panel: str) -> list[TrajectoryGroup]: ...
+
+
+@dataclass(slots=True)
+class _Counters:
+    """Count over the whole run, resumptions included."""
+
+    seconds: float = 0.0
+    iterations: int = 0
+    trajectories: int = 0
+    sampled_tokens: int = 0
+    collecting_seconds: float = 0.0
+
+
+class Results(RolloutCallback):
+    """Evaluate the run's policies on every panel and keep ``results.json`` in the run folder.
+
+    Evaluates the random, the untrained, the warm-started and the final policy, the latter two on
+    the first panel at every temperature; the others at the first temperature only. Without a warm
+    start the untrained policy takes the warm-started one's place. The file is replaced atomically
+    during the run and at its end, however it ends; a resumed run carries its entries on.
+
+    Args:
+        temperatures: Of the evaluations; the first is the headline (the paper's is 0.5), 0 greedy.
+        write_every: Iterations between two writes of the file.
+    """
+
+    def __init__(
+        self, temperatures: tuple[float, ...] = (0.5, 1.0, 0.0), write_every: int = 1
+    ) -> None:
+        super().__init__()
+        if not temperatures or min(temperatures) < 0:
+            raise ValueError(
+                f"temperatures is {list(temperatures)}; give at least one, each 0 (greedy) or more"
+            )
+        if write_every < 1:
+            raise ValueError(f"write_every is {write_every}; it must be at least 1 iteration")
+        self.temperatures = tuple(temperatures)
+        self.write_every = write_every
+        self.scores: list[PolicyScore] = []
+        self._history: list[dict[str, Any]] = []
+        self._counters = _Counters()
+        self._status, self._reason = "running", ""
+        self._clock = self._collecting_since = time.monotonic()
+        self._began = False
+
+    # --- during the run ---------------------------------------------------------------------
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Start the clock."""
+        if stage == "fit":
+            self._status, self._reason, self._began = "running", "", False
+            self._clock = time.monotonic()
+
+    def on_rollout_start(
+        self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
+    ) -> None:
+        """Time the collection."""
+        self._began = True
+        self._collecting_since = time.monotonic()
+
+    def on_rollout_end(
+        self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
+    ) -> None:
+        """Count what was collected, over all ranks."""
+        trajectories = [t for group in groups for t in group.trajectories]
+        tokens = sum(len(turn.completion.token_ids) for t in trajectories for turn in t.turns)
+        for count, sampled in gather_objects((len(trajectories), tokens)):
+            self._counters.trajectories += count
+            self._counters.sampled_tokens += sampled
+        self._counters.collecting_seconds += time.monotonic() - self._collecting_since
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Evaluate the random and the untrained policy, once, before the first update."""
+        self._began = True
+        done = {entry.policy for entry in self.scores}
+        data = _data(trainer)
+        if "random" not in done:
+            for panel in data.panels:
+                self._tell(trainer, pl_module, "random", panel)
+                self._add("random", panel, None, data.evaluate_random(panel))
+        if "untrained" not in done and trainer.global_step == 0:
+            self._evaluate(trainer, pl_module, "untrained", in_full=data.warm_start.iterations == 0)
+        self._write(trainer)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note the iteration's metrics; evaluate where the warm start ends."""
+        super().on_train_epoch_end(trainer, pl_module)
+        self._counters.iterations = trainer.current_epoch + 1
+        self._note_metrics(trainer, getattr(pl_module, "phase", "rl"))
+        if self._counters.iterations == _data(trainer).warm_start.iterations:
+            self._evaluate(trainer, pl_module, "warm-started", in_full=True)
+        if self._counters.iterations % self.write_every == 0:
+            self._write(trainer)
+
+    def _note_metrics(self, trainer: Trainer, phase: str) -> None:
+        row: dict[str, Any] = {"iteration": self._counters.iterations, "phase": str(phase)}
+        for name, value in trainer.callback_metrics.items():
+            # Lightning keeps the last value for ever; imitation's would outlive the warm start.
+            stale = phase == "rl" and name.startswith("train/imitation")
+            if name.startswith(_PREFIXES) and not stale and math.isfinite(float(value)):
+                row[name] = float(f"{float(value):.5g}")
+        self._history.append(row)
+
+    # --- evaluation -------------------------------------------------------------------------
+
+    def _evaluate(
+        self, trainer: Trainer, module: LightningModule, policy: str, *, in_full: bool
+    ) -> None:
+        """Evaluate the current weights on every panel at the first temperature; ``in_full`` on the
+        first panel at all of them.
+        """
+        data = _data(trainer)
+        for index, panel in enumerate(data.panels):
+            for temperature in (
+                self.temperatures if in_full and index == 0 else self.temperatures[:1]
+            ):
+                self._tell(trainer, module, policy, panel)
+                self._add(policy, panel, temperature, data.evaluate(module, panel, temperature))
+
+    def _add(
+        self, policy: str, panel: str, temperature: float | None, groups: list[TrajectoryGroup]
+    ) -> None:
+        """Score what all ranks played; a start that several ranks played counts once."""
+        played = {group.group_id: group for part in gather_objects(groups) for group in part}
+        everything = [played[place] for place in sorted(played)]
+        self.scores.append(PolicyScore(policy, panel, temperature, score(everything)))
+
+    def _tell(self, trainer: Trainer, module: LightningModule, policy: str, panel: str) -> None:
+        for callback in rollout_callbacks(trainer):
+            callback.on_evaluation_start(trainer, module, f"{policy} on {panel}")
+
+    def _evaluate_final(self, trainer: Trainer, module: LightningModule) -> None:
+        """Evaluate the final policy, or copy where the weights are those scored before."""
+        self.scores = [entry for entry in self.scores if entry.policy != "final"]
+        warm = _data(trainer).warm_start.iterations
+        same = [e for e in self.scores if e.policy == "warm-started"]
+        if same and self._counters.iterations == warm:
+            self.scores += [replace(entry, policy="final") for entry in same]
+        else:
+            self._evaluate(trainer, module, "final", in_full=True)
+
+    # --- the end ----------------------------------------------------------------------------
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Evaluate the final policy and report."""
+        self._evaluate_final(trainer, pl_module)
+        self._close(trainer, *_ending(trainer, self._counters.iterations))
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """Report what there is; nothing may be gathered here, as other ranks may be gone."""
+        if isinstance(exception, KeyboardInterrupt | SystemExit | SIGTERMException):
+            self._close(trainer, "interrupted", type(exception).__name__)
+        else:
+            self._close(trainer, "failed", f"{type(exception).__name__}: {exception}")
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Report a run that was stopped in its first collection: it has no ``on_train_end``."""
+        if stage == "fit":
+            self._close(trainer, *_ending(trainer, self._counters.iterations))
+
+    def _close(self, trainer: Trainer, status: str, reason: str) -> None:
+        if self._status != "running" or not self._began:
+            return  # closed before, or a finished run was resumed and had nothing to do
+        self._status, self._reason = status, reason
+        self._write(trainer)
+        facts = self._facts()
+        announce(
+            trainer,
+            f"\n{render(self.scores, self.temperatures[0])}\n\n"
+            f"{status}{': ' + reason if reason else ''}; {facts['iterations']} iterations in "
+            f"{facts['seconds']:.0f} s; collecting {facts['trajectories_per_second']:.1f} "
+            f"trajectories/s and {facts['tokens_per_second']:.0f} tokens/s; "
+            f"{_run_dir(trainer) / FILE_NAME}",
+        )
+
+    # --- the file ---------------------------------------------------------------------------
+
+    def _facts(self) -> dict[str, Any]:
+        facts = asdict(self._counters) | {"seconds": round(self._seconds(), 1)}
+        facts["collecting_seconds"] = round(self._counters.collecting_seconds, 1)
+        span = max(self._counters.collecting_seconds, 1e-9)
+        facts["trajectories_per_second"] = round(self._counters.trajectories / span, 2)
+        facts["tokens_per_second"] = round(self._counters.sampled_tokens / span, 1)
+        return facts
+
+    def _seconds(self) -> float:
+        return self._counters.seconds + time.monotonic() - self._clock
+
+    def _write(self, trainer: Trainer) -> None:
+        if not trainer.is_global_zero:
+            return
+        warm = _data(trainer).warm_start
+        content = {
+            "status": self._status,
+            "reason": self._reason,
+            **self._facts(),
+            "warm_start_iterations": warm.iterations,
+            "demonstrations": warm.demonstrations if warm.iterations else 0,
+            "evaluations": [entry.plain() for entry in self.scores],
+            "history": _columns(self._history),
+        }
+        path = _run_dir(trainer) / FILE_NAME
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_suffix(".json.tmp")
+        draft.write_text(lines_of_json(content))
+        draft.replace(path)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Save the entries so far as plain data."""
+        return {
+            "counters": asdict(self._counters) | {"seconds": self._seconds()},
+            "scores": [entry.plain() for entry in self.scores],
+            "history": self._history,
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Carry on where the checkpoint was written."""
+        self._counters = _Counters(**state_dict["counters"])
+        self.scores = [PolicyScore.from_plain(entry) for entry in state_dict["scores"]]
+        self._history = list(state_dict["history"])
+        self._clock = time.monotonic()
+
+
+def _data(trainer: Trainer) -> _Evaluator:
+    return cast(_Evaluator, trainer.datamodule)  # type: ignore[attr-defined]
+
+
+def _run_dir(trainer: Trainer) -> Path:
+    return Path(trainer.default_root_dir)
+
+
+def _ending(trainer: Trainer, iterations: int) -> tuple[str, str]:
+    """Say how a run ended that was not interrupted."""
+    for callback in rollout_callbacks(trainer):
+        if callback.reason:
+            return "stopped", callback.reason
+    if iterations < (trainer.max_epochs or 0):
+        return "stopped", "by a limit of time or steps, or by early stopping"
+    return "finished", ""
+
+
+def _columns(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
+    """Turn rows into columns, None where a row has no value."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name) for row in rows] for name in names}

@@ -1,0 +1,183 @@
+"""Show a run's progress: a live bar on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from datetime import timedelta
+from statistics import median
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import ProgressBar
+from tqdm import tqdm  # type: ignore[import-untyped]
+
+from ragen_pl.hooks import RolloutCallback
+from ragen_pl.rollout_stats import Averages, survivors
+from ragen_pl.types import Phase, TrajectoryGroup
+
+_BAR = "{n_fmt}/{total_fmt} |{bar:20}| {desc}"
+_RECENT = 10
+"""Iterations whose durations predict the remaining time."""
+
+
+class RunDisplay(ProgressBar, RolloutCallback):
+    """Say which iteration a run is in, what it is doing, how well it does and how long it takes.
+
+    Takes the place of Lightning's progress bar.
+
+    Args:
+        line_every: Seconds between two lines where the output is no terminal.
+    """
+
+    def __init__(self, line_every: float = 10.0) -> None:
+        ProgressBar.__init__(self)
+        RolloutCallback.__init__(self)
+        if line_every < 0:
+            raise ValueError(f"line_every is {line_every}; it is seconds, 0 or more")
+        self.line_every = line_every
+        self._enabled = True
+        self._bar: tqdm[Any] | None = None
+        self._activity = "starting"
+        self._facts: dict[str, str] = {}
+        self._done = 0
+        self._warm_iterations = 0
+        self._durations: dict[str, deque[float]] = {phase: deque(maxlen=_RECENT) for phase in Phase}
+        self._iteration_began = 0.0
+        self._last_line = -1e9
+
+    def disable(self) -> None:
+        """Show nothing, as on all ranks but the first."""
+        self._enabled = False
+
+    def enable(self) -> None:
+        """Show progress."""
+        self._enabled = True
+
+    def print(self, *args: Any, sep: str = " ", **kwargs: Any) -> None:
+        """Print lines above the bar."""
+        text = sep.join(map(str, args))
+        if self._bar is None:
+            print(text, flush=True)
+        else:
+            self._bar.write(text, file=sys.stdout)
+
+    # --- what is happening ------------------------------------------------------------------
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Learn how many iterations belong to the warm start."""
+        super().setup(trainer, pl_module, stage)
+        warm_start = getattr(getattr(trainer, "datamodule", None), "warm_start", None)
+        self._warm_iterations = warm_start.iterations if warm_start is not None else 0
+        self._iteration_began = time.monotonic()
+
+    def on_rollout_start(
+        self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
+    ) -> None:
+        """Show that a collection begins; only here is the place of a resumed run known in time."""
+        self._done = iteration
+        self._show(f"collecting 0/{num_trajectories} trajectories")
+
+    def on_rollout_progress(
+        self, trainer: Trainer, module: LightningModule, finished: int, total: int
+    ) -> None:
+        """Show how many trajectories have ended."""
+        self._show(f"collecting {finished}/{total} trajectories")
+
+    def on_rollout_end(
+        self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
+    ) -> None:
+        """Show success and return of what was collected on all ranks."""
+        averages = Averages()
+        for trajectory in survivors(groups):
+            averages.add("success", float(trajectory.success))
+            averages.add("return", trajectory.total_reward)
+        self._facts = {name: f"{value:.2f}" for name, value in averages.means().items()}
+        self._show("updating")
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Take the place of a resumed run in its warm start."""
+        self._done = max(self._done, trainer.current_epoch)
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Show the update."""
+        super().on_train_batch_start(trainer, pl_module, batch, batch_idx)
+        if getattr(pl_module, "phase", Phase.RL) == Phase.WARM_START:
+            self._show(f"warm start {trainer.current_epoch + 1}/{self._warm_iterations}")
+        else:
+            self._show("updating")
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Show that panels are played."""
+        self._show("evaluating")
+
+    def on_evaluation_start(
+        self, trainer: Trainer, module: LightningModule, description: str
+    ) -> None:
+        """Show which policy is evaluated where."""
+        self._show(f"evaluating {description}")
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Count the iteration."""
+        super().on_train_epoch_end(trainer, pl_module)
+        now = time.monotonic()
+        phase = getattr(pl_module, "phase", Phase.RL)
+        self._durations[phase].append(now - self._iteration_began)
+        self._iteration_began = now
+        self._done = trainer.current_epoch + 1
+        loss = trainer.callback_metrics.get("train/imitation_loss")
+        if phase == Phase.WARM_START and loss is not None:
+            self._facts = {"imitation loss": f"{float(loss):.3f}"}
+        is_last = self._done == trainer.max_epochs
+        self._show("done" if is_last else self._activity, at_once=is_last)
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """Leave the terminal in order."""
+        self._close()
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Leave the bar's last state on the terminal."""
+        self._close()
+
+    # --- showing it -------------------------------------------------------------------------
+
+    def _show(self, activity: str, *, at_once: bool = False) -> None:
+        self._activity = activity
+        if not self._enabled or self.trainer.sanity_checking:
+            return
+        total = self.trainer.max_epochs or 0
+        text = " · ".join([activity, *(f"{k} {v}" for k, v in self._facts.items())])
+        left = self.remaining(total)
+        if left is not None and self._done < total:
+            text += f" · {timedelta(seconds=round(left))} left"
+        if sys.stdout.isatty():
+            self._draw(text, total)
+        elif at_once or time.monotonic() - self._last_line >= self.line_every:
+            self._last_line = time.monotonic()
+            print(f"iteration {min(self._done + 1, total)}/{total} · {text}", flush=True)
+
+    def _draw(self, text: str, total: int) -> None:
+        if self._bar is None:
+            self._bar = tqdm(
+                total=total, bar_format=_BAR, dynamic_ncols=True, file=sys.stdout, leave=True
+            )
+        self._bar.n = self._done
+        self._bar.set_description_str(text)
+
+    def remaining(self, total: int) -> float | None:
+        """Predict the seconds left from recent iterations of each phase; None while unknown."""
+        warm = max(0, self._warm_iterations - self._done)
+        counts = {Phase.WARM_START: warm, Phase.RL: max(0, total - self._done - warm)}
+        if any(count and not self._durations[phase] for phase, count in counts.items()):
+            return None
+        return sum(n * median(self._durations[phase]) for phase, n in counts.items() if n)
+
+    def _close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None

@@ -1,0 +1,185 @@
+"""``results.json`` is kept whatever happens to the run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+from doubles import TinyData, TinyModule, make_group, make_trainer
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from callbacks import Results, RolloutMetrics
+from ragen_pl.hooks import RolloutCallback
+from ragen_pl.types import TrajectoryGroup
+
+
+def mixed(iteration: int) -> list[TrajectoryGroup]:
+    return [make_group([0.0, 1.0, 1.0, 2.0], group_id=i) for i in range(4)]
+
+
+def read(folder: Path) -> dict[str, Any]:
+    return cast("dict[str, Any]", json.loads((folder / "results.json").read_text()))
+
+
+class StopIn(RolloutCallback):
+    """Do something in the n-th collection."""
+
+    def __init__(self, iteration: int, error: BaseException | None = None) -> None:
+        super().__init__()
+        self.iteration, self.error = iteration, error
+
+    def on_rollout_start(
+        self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
+    ) -> None:
+        if iteration == self.iteration:
+            if self.error is not None:
+                raise self.error
+            self.reason = "this is a test"
+            trainer.should_stop = True
+
+
+def test_a_whole_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = TinyData(mixed, warm_iterations=1)
+    module = TinyModule({"train/policy_loss": 0.123456789, "train/imitation_loss": 2.0})
+    callbacks = [RolloutMetrics(), Results(temperatures=(0.5, 0.0))]
+    make_trainer(tmp_path, 4, callbacks).fit(module, datamodule=data)
+    results = read(tmp_path)
+    assert (results["status"], results["reason"], results["iterations"]) == ("finished", "", 4)
+    assert results["demonstrations"] == 1000
+    assert (results["trajectories"], results["sampled_tokens"]) == (48, 96)
+    assert results["tokens_per_second"] > 0
+    told = [(e["policy"], e["panel"], e["temperature"]) for e in results["evaluations"]]
+    assert told == [
+        ("random", "easy", None),
+        ("random", "hard", None),
+        ("untrained", "easy", 0.5),
+        ("untrained", "hard", 0.5),
+        ("warm-started", "easy", 0.5),
+        ("warm-started", "easy", 0.0),
+        ("warm-started", "hard", 0.5),
+        ("final", "easy", 0.5),
+        ("final", "easy", 0.0),
+        ("final", "hard", 0.5),
+    ]
+    weights = [weight for weight, *_ in data.evaluated]
+    assert weights[:2] == [1.0, 1.0]  # untrained: before the first update
+    assert weights[2:5] == pytest.approx([0.8] * 3)
+    assert weights[5:] == pytest.approx([0.8**4] * 3)
+    history = results["history"]
+    assert history["iteration"] == [1, 2, 3, 4]
+    assert history["phase"] == ["warm_start", "rl", "rl", "rl"]
+    assert history["rollout/success"] == [None, 0.75, 0.75, 0.75]
+    assert history["train/policy_loss"] == [0.12346] * 4
+    assert history["train/imitation_loss"] == [2.0, None, None, None]
+    assert not list(tmp_path.glob("*.tmp"))
+    printed = capsys.readouterr().out
+    assert "final" in printed
+    assert "80.0 % [49.0, 94.3]" in printed
+    assert "finished; 4 iterations in" in printed
+
+
+def test_without_warm_start_the_untrained_policy_is_scored_in_full(tmp_path: Path) -> None:
+    make_trainer(tmp_path, 1, [Results((0.5, 1.0))]).fit(TinyModule(), datamodule=TinyData(mixed))
+    told = [e["temperature"] for e in read(tmp_path)["evaluations"] if e["policy"] == "untrained"]
+    assert told == [0.5, 1.0, 0.5]
+
+
+def test_only_a_warm_start_is_not_evaluated_twice(tmp_path: Path) -> None:
+    data = TinyData(mixed, warm_iterations=2)
+    make_trainer(tmp_path, 2, [Results((0.5,))]).fit(TinyModule(), datamodule=data)
+    assert len(data.evaluated) == 4
+    scores = {(e["policy"], e["panel"]): e["success"] for e in read(tmp_path)["evaluations"]}
+    assert scores["final", "hard"] == scores["warm-started", "hard"]
+
+
+def test_a_resumed_run_carries_its_entries_on(tmp_path: Path) -> None:
+    def fit(epochs: int, ckpt: str | None) -> TinyData:
+        data = TinyData(mixed, warm_iterations=1)
+        saver = ModelCheckpoint(tmp_path, save_last=True)
+        callbacks = [RolloutMetrics(), Results((0.5,)), saver]
+        trainer = make_trainer(tmp_path, epochs, callbacks, enable_checkpointing=True)
+        trainer.fit(TinyModule(), datamodule=data, ckpt_path=ckpt)
+        return data
+
+    fit(2, None)
+    seconds = read(tmp_path)["seconds"]
+    data = fit(4, str(tmp_path / "last.ckpt"))
+    results = read(tmp_path)
+    assert results["history"]["iteration"] == [1, 2, 3, 4]
+    assert results["trajectories"] == 48
+    assert results["seconds"] >= seconds * 0.5
+    assert len(data.evaluated) == 2  # only the final policy, on both panels
+    assert [e["policy"] for e in results["evaluations"]] == [
+        policy for policy in ("random", "untrained", "warm-started", "final") for _ in range(2)
+    ]
+
+
+@pytest.mark.parametrize("iteration", [0, 2])
+def test_a_stopped_run_says_why(tmp_path: Path, iteration: int) -> None:
+    callbacks = [StopIn(iteration), Results((0.5,))]
+    make_trainer(tmp_path, 9, callbacks).fit(TinyModule(), datamodule=TinyData(mixed))
+    results = read(tmp_path)
+    assert (results["status"], results["reason"]) == ("stopped", "this is a test")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "status", "reason"),
+    [
+        (KeyboardInterrupt(), SystemExit, "interrupted", "KeyboardInterrupt"),
+        (OSError("no space"), OSError, "failed", "OSError: no space"),
+    ],
+)
+def test_an_exception_leaves_a_valid_file(
+    tmp_path: Path, error: BaseException, kind: type[BaseException], status: str, reason: str
+) -> None:
+    trainer = make_trainer(tmp_path, 9, [StopIn(2, error), Results((0.5,))])
+    with pytest.raises(kind):
+        trainer.fit(TinyModule(), datamodule=TinyData(mixed))
+    results = read(tmp_path)
+    assert (results["status"], results["reason"]) == (status, reason)
+    assert results["iterations"] == 2
+
+
+def test_the_file_is_up_to_date_during_the_run(tmp_path: Path) -> None:
+    seen = []
+
+    class Look(RolloutCallback):
+        def on_rollout_end(self, *_: Any) -> None:
+            if (tmp_path / "results.json").exists():
+                seen.append((read(tmp_path)["status"], read(tmp_path)["iterations"]))
+
+    callbacks = [Results((0.5,)), Look()]
+    make_trainer(tmp_path, 3, callbacks).fit(TinyModule(), datamodule=TinyData(mixed))
+    assert seen == [("running", 1), ("running", 2)]
+
+
+def test_shares_of_two_ranks_are_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    share = [make_group([1.0], group_id=0), make_group([0.0], group_id=1)]
+    other = [make_group([1.0], group_id=2), make_group([0.0], group_id=1)]
+    monkeypatch.setattr("callbacks.results.gather_objects", lambda value: [value, other])
+    results = Results()
+    results._add("final", "easy", 0.5, share)
+    assert (results.scores[0].score.count, results.scores[0].score.success) == (3, 2 / 3)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("temperatures", ()), ("temperatures", (-1.0,)), ("write_every", 0)]
+)
+def test_bad_arguments_are_refused(key: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"{key} is"):
+        Results(**{key: value})
+
+
+def test_state_is_plain(tmp_path: Path) -> None:
+    results = Results((0.5,))
+    make_trainer(tmp_path, 1, [results]).fit(TinyModule(), datamodule=TinyData(mixed))
+    state = json.loads(json.dumps(results.state_dict()))
+    again = Results((0.5,))
+    again.load_state_dict(state)
+    assert again.scores == results.scores
+    torch.save(state, tmp_path / "state.pt")
+    assert torch.load(tmp_path / "state.pt", weights_only=True) == state

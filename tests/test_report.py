@@ -1,0 +1,57 @@
+"""The tables a run ends with."""
+
+from __future__ import annotations
+
+import json
+
+from ragen_pl.evaluation import Score
+from ragen_pl.report import PolicyScore, lines_of_json, render
+
+
+def entry(policy: str, panel: str, temperature: float | None, success: float) -> PolicyScore:
+    strata = {"2-3": (success, 6), "4-5": (0.0, 4)} if temperature is not None else {}
+    truth = None if temperature is None else 0.9
+    return PolicyScore(
+        policy, panel, temperature, Score(success, 0.1, 0.9, 10, 1.0, truth, 1.0, strata)
+    )
+
+
+SCORES = [
+    entry("random", "easy", None, 0.05),
+    entry("random", "hard", None, 0.01),
+    entry("final", "easy", 0.5, 0.5),
+    entry("final", "easy", 0.0, 0.6),
+    entry("final", "hard", 0.5, 0.25),
+]
+
+
+def test_render() -> None:
+    assert render(SCORES, 0.5) == (
+        "success at T=0.5 [95 % interval]                 easy                 hard\n"
+        "random                             5.0 % [10.0, 90.0]   1.0 % [10.0, 90.0]\n"
+        "final                             50.0 % [10.0, 90.0]  25.0 % [10.0, 90.0]\n"
+        "\n"
+        "easy: success at     T=0   T=0.5\n"
+        "final             60.0 %  50.0 %\n"
+        "\n"
+        "easy: success by difficulty  2-3 (n=6)  4-5 (n=4)\n"
+        "final                           50.0 %      0.0 %\n"
+        "\n"
+        "easy: true thoughts: final 90.0 %"
+    )
+
+
+def test_a_run_without_evaluations() -> None:
+    assert render([], 0.5) == "no policy was evaluated"
+
+
+def test_scores_survive_json() -> None:
+    again = [PolicyScore.from_plain(json.loads(json.dumps(s.plain()))) for s in SCORES]
+    assert again == SCORES
+
+
+def test_json_has_a_line_per_entry() -> None:
+    content = {"a": 1, "table": {"x": [1, 2], "y": [3, 4]}, "list": [{"b": 1}, {"b": 2}], "no": {}}
+    text = lines_of_json(content)
+    assert json.loads(text) == content
+    assert '  "x": [1, 2],\n' in text
