@@ -90,7 +90,8 @@ class TextEnv(gymnasium.Env[str, str]):
 
     def vocabulary(self) -> Iterable[str]:
         """List pieces of text that deserve one token each in the embedded model's tokenizer:
-        whole lines of an observation, words of a thought. Anything else is spelled out."""
+        whole lines of an observation, words of a thought. Anything else is spelled out.
+        """
         return ()
 
 
@@ -114,3 +115,11 @@ def one_of(key: str, value: Name, literal: Any) -> Name:
 def fresh_seed(env: gymnasium.Env[Any, Any], seed: int | None) -> int:
     """Return the seed, or where none was given one from the environment's own generator."""
     return int(env.np_random.integers(2**31)) if seed is None else seed
+
+
+def noise_generator(name: str, seed: int, options: Mapping[str, Any] | None) -> random.Random:
+    """Return what draws everything random after the start: ``options["noise_seed"]`` makes the
+    members of a group differ; without it the seed alone decides.
+    """
+    noise_seed = (options or {}).get("noise_seed", 0)
+    return random.Random(f"{name} noise {seed} {noise_seed}")

@@ -17,7 +17,8 @@ from ragen_pl.envs.sokoban_rooms import (
     draw_room,
     outer_walls,
 )
-from ragen_pl.envs.sokoban_search import ACTIONS, Board, cells_of, mask_of, move, shortest_plan
+from ragen_pl.envs.sokoban_search import ACTIONS, Board, move, shortest_plan
+from ragen_pl.envs.square import cells_of, mask_of
 
 Observation = Literal["grid", "coordinates", "grid_coordinates"]
 

@@ -1,19 +1,13 @@
-"""Draw Sokoban rooms: to a stated mix of optimal lengths, with training and panel disjoint.
-
-Which of the two a room belongs to is a property of the room: a hash of its canonical form (the
-least of its eight rotations and reflections). So no training room, turned or mirrored, is ever on
-a panel, whatever the seeds.
-"""
+"""Draw Sokoban rooms: to a stated mix of optimal lengths, with training and panel disjoint."""
 
 from __future__ import annotations
 
-import hashlib
 import random
 from functools import lru_cache
-from operator import itemgetter
 from typing import Literal, NamedTuple
 
-from ragen_pl.envs.sokoban_search import Board, Position, cells_of, fewest_pushes, starts_by_length
+from ragen_pl.envs.sokoban_search import Board, Position, fewest_pushes, starts_by_length
+from ragen_pl.envs.square import canonical_digest, cells_of, is_panel_digest
 
 Split = Literal["train", "panel", "reference"]
 
@@ -21,8 +15,6 @@ STRATA = {"2-3": (2, 3), "4-5": (4, 5), "6-8": (6, 8), "9-10": (9, 10)}
 """Names and bounds of the bins of optimal length; no room needs more than ten moves."""
 _STRATUM_OF_SEED = ("2-3",) * 4 + ("4-5",) * 7 + ("6-8",) * 7 + ("9-10",) * 2
 """By ``seed % 20``: 20, 35, 35 and 10 %, exact over any 20 consecutive seeds."""
-_PANEL_BUCKETS = 8
-"""One room in this many is kept for panels."""
 _MAX_BOARDS = 20_000
 _STARTS_PER_BOARD = 8
 
@@ -43,25 +35,11 @@ def stratum_of_seed(seed: int) -> str:
 
 
 def stratum_of_length(length: int) -> str:
-    """Return the bin that an optimal length falls into; names outside the mix read ``0-1``, ``11+``."""
+    """Return the bin of an optimal length; outside the mix, ``0-1`` or ``11+``."""
     for name, (shortest, longest) in STRATA.items():
         if shortest <= length <= longest:
             return name
     return "11+" if length > 10 else "0-1"
-
-
-@lru_cache(maxsize=8)
-def _symmetries(size: int) -> tuple[itemgetter[tuple[int, ...]], ...]:
-    """Return the eight symmetries of the square, each reading a flat board in a new order."""
-    orders = []
-    for mirrored in (False, True):
-        rows = [[row * size + column for column in range(size)] for row in range(size)]
-        if mirrored:
-            rows = [row[::-1] for row in rows]
-        for _ in range(4):
-            rows = [list(row) for row in zip(*rows[::-1], strict=True)]
-            orders.append(itemgetter(*[cell for row in rows for cell in row]))
-    return tuple(orders)
 
 
 def canonical_key(board: Board, player: int, boxes: int) -> str:
@@ -73,14 +51,7 @@ def canonical_key(board: Board, player: int, boxes: int) -> str:
         | (cell == player) << 3
         for cell in range(board.size**2)
     )
-    flat = tuple(marks)
-    least = min(read(flat) for read in _symmetries(board.size))
-    return hashlib.sha256(bytes(least)).hexdigest()
-
-
-def is_panel_key(key: str) -> bool:
-    """Tell whether the room with this canonical key is kept for panels."""
-    return int(key[:8], 16) % _PANEL_BUCKETS == 0
+    return canonical_digest(marks, board.size)
 
 
 def outer_walls(size: int) -> int:
@@ -119,7 +90,7 @@ def draw_room(seed: int, size: int, num_boxes: int, split: Literal["train", "pan
             if length >= shortest and not start[1] & board.targets
         ]
         for length, start in rng.sample(starts, min(len(starts), _STARTS_PER_BOARD)):
-            if is_panel_key(canonical_key(board, *start)) != (split == "panel"):
+            if is_panel_digest(canonical_key(board, *start)) != (split == "panel"):
                 continue
             if length < 4 or _is_puzzle(board, start, length):
                 return Room(board, *start, stratum, length)

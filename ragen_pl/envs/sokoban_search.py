@@ -6,9 +6,10 @@ outermost cells are walls, so no move leaves the board.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
+
+from ragen_pl.envs.square import cells_of
 
 ACTIONS = ("Up", "Down", "Left", "Right")
 
@@ -22,22 +23,6 @@ class Board(NamedTuple):
     size: int
     walls: int
     targets: int
-
-
-def cells_of(mask: int) -> Iterator[int]:
-    """Iterate over the cells of a mask, lowest first."""
-    while mask:
-        lowest = mask & -mask
-        yield lowest.bit_length() - 1
-        mask ^= lowest
-
-
-def mask_of(cells: Iterator[int] | list[int] | tuple[int, ...]) -> int:
-    """Return the mask of some cells."""
-    mask = 0
-    for cell in cells:
-        mask |= 1 << cell
-    return mask
 
 
 def offsets(size: int) -> tuple[int, int, int, int]:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Literal, NamedTuple
 
-from ragen_pl.envs.sokoban_search import ACTIONS, Board, cells_of
+from ragen_pl.envs.sokoban_search import ACTIONS, Board
+from ragen_pl.envs.square import cells_of, coordinate
 
 Vocabulary = Literal["paper", "letters"]
 STUCK = "stuck"
@@ -51,11 +52,6 @@ def grid_rows(board: Board, player: int, boxes: int, symbols: Symbols) -> list[s
     marks[player] = symbols.player_on_target if on_target else symbols.player
     size = board.size
     return ["".join(marks[row * size : (row + 1) * size]) for row in range(size)]
-
-
-def coordinate(cell: int, size: int) -> str:
-    """Write a cell as zero-indexed (row,column)."""
-    return f"({cell // size},{cell % size})"
 
 
 def coordinate_rows(board: Board, player: int, boxes: int, inner_walls: int) -> list[str]:

@@ -1,0 +1,174 @@
+"""A bandit of two arms whose names hint at their risk: one turn, one action, a noisy reward.
+
+RAGEN (arXiv 2504.20073, section on environments): the low arm always pays 0.15, the high arm pays
+1 in a quarter of all cases, so the risky arm is the better one on average.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from ragen_pl.envs.bandit_picture import draw_arms
+from ragen_pl.envs.base import Picture, TextEnv, fresh_seed, noise_generator, one_of
+
+LOW_REWARD = 0.15
+HIGH_REWARD = 1.0
+HIGH_PROBABILITY = 0.25
+
+Arms = tuple[str, str]
+"""(low, high) as the names suggest."""
+PairSet = Literal["phoenix_dragon", "teacher_engineer", "named"]
+
+PAIRS: dict[str, dict[str, tuple[Arms, ...]]] = {
+    "phoenix_dragon": {
+        "train": (("Phoenix", "Dragon"),),
+        "panel": (("Phoenix", "Dragon"),),
+    },
+    "teacher_engineer": {
+        "train": (("Teacher", "Engineer"),),
+        "panel": (("Librarian", "Trader"),),
+    },
+    "named": {
+        "train": (
+            ("Teacher", "Trader"),
+            ("Nurse", "StartupFounder"),
+            ("Librarian", "Investor"),
+            ("Accountant", "StockBroker"),
+            ("Engineer", "RealEstateAgent"),
+            ("Pharmacist", "Musician"),
+            ("Clerk", "Freelancer"),
+            ("Technician", "Youtuber"),
+            ("Planner", "Artist"),
+            ("Postman", "Pilot"),
+            ("Banker", "VentureCapitalist"),
+            ("Gardener", "Cryptominer"),
+        ),
+        "panel": (
+            ("Receptionist", "Explorer"),
+            ("Archivist", "Filmmaker"),
+            ("Bookkeeper", "Consultant"),
+            ("SocialWorker", "Photographer"),
+            ("Mechanic", "GameDesigner"),
+            ("Secretary", "Entrepreneur"),
+            ("Cashier", "DataScientist"),
+            ("CivilServant", "StartupAccelerator"),
+        ),
+    },
+}
+"""The paper's and its released code's names, by set and split."""
+
+
+class Bandit(TextEnv):
+    """Choose one of two arms.
+
+    The seed decides the pair and which arm is named first; ``noise_seed`` decides what an arm pays,
+    so the members of a group share the prompt and draw independent payoffs. Success is the choice
+    of the high arm, whatever it paid.
+
+    Args:
+        pair: ``phoenix_dragon`` (the paper's; both splits have the same pair, so its panel
+            measures no generalisation), ``teacher_engineer`` (the paper's generalisation test: its
+            panel has Librarian and Trader), or ``named`` (12 pairs, and 8 others on the panel).
+        reversed_risk: whether the arm that sounds safe is the high one (the paper's BanditRev).
+        split: names for ``train``-ing or for a ``panel``.
+    """
+
+    name = "bandit"
+    max_actions = 1
+    actions: tuple[str, ...]
+
+    def __init__(
+        self,
+        pair: PairSet = "phoenix_dragon",
+        reversed_risk: bool = False,
+        split: Literal["train", "panel"] = "train",
+    ) -> None:
+        self.split = one_of("split", split, Literal["train", "panel"])
+        self._pairs = PAIRS[one_of("pair", pair, PairSet)][self.split]
+        self.reversed_risk = reversed_risk
+        # Until a reset names two of them: all, so that a tokenizer learns every name.
+        self.actions = tuple(name for arms in self._pairs for name in arms)
+        self._low = self._pairs[0][int(reversed_risk)]
+        self._choice: str | None = None
+        self._reward = 0.0
+        self._noise = noise_generator(self.name, 0, None)
+
+    @property
+    def instruction(self) -> str:
+        """Say what the task is."""
+        return (
+            "You play a bandit with two arms, once.\n"
+            "What an arm pays is random; its name hints at how.\n"
+            "Choose the arm that pays more on average."
+        )
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Offer the two arms of the seed."""
+        seed = fresh_seed(self, seed)
+        rng = random.Random(f"bandit {seed}")
+        arms = rng.choice(self._pairs)
+        self._low = arms[int(self.reversed_risk)]
+        self.actions = arms if rng.random() < 0.5 else arms[::-1]
+        self._choice, self._reward = None, 0.0
+        self._noise = noise_generator(self.name, seed, options)
+        return self.render_text(), {"stratum": "-".join(arms), "optimal_length": 1}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Pull an arm; this ends the trajectory."""
+        if action not in self.actions:
+            raise ValueError(f"action: {action!r} is none of {', '.join(self.actions)}")
+        if self._choice is not None:
+            raise ValueError(f"action: {action!r} after {self._choice!r}; reset first")
+        high = action != self._low
+        if high:
+            self._reward = HIGH_REWARD if self._noise.random() < HIGH_PROBABILITY else 0.0
+        else:
+            self._reward = LOW_REWARD
+        self._choice = action
+        return self.render_text(), self._reward, True, False, {"success": high}
+
+    def render_text(self) -> str:
+        """Name the arms in the order of the seed, or what the chosen one paid."""
+        if self._choice is None:
+            return f"Arms: {self.actions[0]}, {self.actions[1]}"
+        return f"{self._choice} paid {self._reward:g}"
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the arms and what happened; the payoff to come is no part of it."""
+        return {
+            "arms": list(self.actions[:2]),
+            "low": self._low,
+            "choice": self._choice,
+            "reward": self._reward,
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Restore what ``get_state`` returned; payoffs come from the present noise."""
+        left, right = state["arms"]
+        self.actions = (left, right)
+        self._low, self._choice = state["low"], state["choice"]
+        self._reward = state["reward"]
+
+    def draw(self, state: Mapping[str, Any]) -> Picture:
+        """Draw the two arms as slot machines and what the chosen one paid."""
+        return draw_arms(state)
+
+    def expert_turn(self, rng: random.Random, max_actions: int) -> tuple[str, tuple[str, ...]]:
+        """Try either arm half of the time: a warm start from it teaches the format, not which
+        arm is better. The thought claims nothing, so ``is_true`` has no opinion.
+        """
+        arm = rng.choice(self.actions[:2])
+        return f"try {arm}", (arm,)
+
+    def vocabulary(self) -> Iterator[str]:
+        """List lines of the instruction, observations, and words of a thought."""
+        for line in self.instruction.split("\n"):
+            yield from (line + "\n", line)
+        yield from ("Arms:", ",", " paid", "try")
+        yield from (f" {reward:g}" for reward in (0.0, LOW_REWARD, HIGH_REWARD))
+        for arms in self._pairs:
+            yield from (spelled for name in arms for spelled in (name, f" {name}"))
