@@ -185,10 +185,9 @@ def system_text(prompts: Prompts, env: TextEnv, max_actions_per_turn: int) -> st
     )
 
 
-def vocabulary(prompts: Prompts, env: TextEnv, max_actions_per_turn: int) -> Iterable[str]:
-    """List the pieces of text this environment's dialogues are made of, for the embedded model's
-    tokenizer: whole lines of the system message, the turn template's constant parts, numbers,
-    tags, actions, and what the environment names itself."""
+def common_vocabulary(prompts: Prompts, env: TextEnv, max_actions_per_turn: int) -> Iterable[str]:
+    """List the pieces that frame an environment's dialogues: lines of the system message, the turn
+    template's constant parts, numbers, tags, actions."""
     yield from system_text(prompts, env, max_actions_per_turn).splitlines(keepends=True)
     yield from (literal for literal, *_ in string.Formatter().parse(prompts.turn) if literal)
     yield from ("<think>", "</think><answer>", "<answer>", "</answer>")
@@ -196,4 +195,10 @@ def vocabulary(prompts: Prompts, env: TextEnv, max_actions_per_turn: int) -> Ite
     yield from (f"{tenths / 10:.1f}" for tenths in range(-50, 120))
     for action in env.actions or ():
         yield from (action, f" {action}", f" {SEPARATOR} {action}")
+
+
+def vocabulary(prompts: Prompts, env: TextEnv, max_actions_per_turn: int) -> Iterable[str]:
+    """List all pieces of text worth one token each in the embedded model's tokenizer: what frames
+    the dialogues, and what the environment names itself, such as whole rows of a map."""
+    yield from common_vocabulary(prompts, env, max_actions_per_turn)
     yield from env.vocabulary()

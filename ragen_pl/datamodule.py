@@ -99,12 +99,15 @@ class RolloutDataModule(pl.LightningDataModule):
     # --- words ------------------------------------------------------------------------------
 
     def vocabulary(self) -> Iterable[str]:
-        """List the words of every shipped environment and of this run's own."""
-        shipped: list[TextEnv] = [Sokoban(), FrozenLake(), Bandit()]
-        for env in (*shipped, self.env, *self.panels.values()):
-            for think in (True, False):
-                prompts = replace(self.prompts, think=think)
-                yield from chats.vocabulary(prompts, env, self.rollout.max_actions_per_turn)
+        """List this run's words, and what frames the dialogues of every shipped environment; the
+        maps of environments that this run does not play are left to be spelled out."""
+        actions = self.rollout.max_actions_per_turn
+        for think in (True, False):
+            prompts = replace(self.prompts, think=think)
+            for env in (self.env, *self.panels.values()):
+                yield from chats.vocabulary(prompts, env, actions)
+            for env in (Sokoban(), FrozenLake(), Bandit()):
+                yield from chats.common_vocabulary(prompts, env, actions)
 
     @property
     def module(self) -> Learner:
@@ -145,6 +148,8 @@ class RolloutDataModule(pl.LightningDataModule):
         learner.begin_iteration(Phase.RL)
         groups = self.collect_training(iteration)
         weights = self._select(groups)
+        if self.trainer.should_stop:  # type: ignore[union-attr]
+            return  # a detector saw a collapse: no further step on this data
         kept = [
             (t, w)
             for group, row in zip(groups, weights, strict=True)
