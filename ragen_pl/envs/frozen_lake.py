@@ -24,8 +24,7 @@ from ragen_pl.envs.frozen_lake_search import (
     reaches_goal,
     slip,
 )
-from ragen_pl.envs.sokoban_search import cells_of
-from ragen_pl.envs.symmetry import canonical_digest, is_panel_digest
+from ragen_pl.envs.square import canonical_digest, cells_of, coordinate, is_panel_digest, mask_of
 
 SYMBOLS = {
     "player": "P",
@@ -194,8 +193,7 @@ class FrozenLake(TextEnv):
     def _lake_of(self, state: Mapping[str, Any]) -> Lake:
         if state["size"] != self.size:
             raise ValueError(f"size: the state has {state['size']}, this environment {self.size}")
-        holes = sum(1 << cell for cell in state["holes"])
-        return Lake(self.size, holes, state["goal"], self.intended)
+        return Lake(self.size, mask_of(state["holes"]), state["goal"], self.intended)
 
     def start_key(self) -> str:
         """Identify the board up to rotations and reflections, under which slips are alike."""
@@ -228,9 +226,7 @@ class FrozenLake(TextEnv):
 
     def _facts(self) -> str:
         places = (("player", self._player), ("goal", self._lake.goal))
-        return " ".join(
-            f"{SYMBOLS[kind]}({cell // self.size},{cell % self.size})" for kind, cell in places
-        )
+        return " ".join(SYMBOLS[kind] + coordinate(cell, self.size) for kind, cell in places)
 
     def _plan(self) -> tuple[str, ...] | None:
         return intended_plan(self._lake, self._player, self.max_actions - self._num_actions)

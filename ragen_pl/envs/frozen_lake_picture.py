@@ -35,7 +35,10 @@ def draw_lake(state: Mapping[str, Any]) -> Picture:
             canvas.line((row - 0.28, column - 0.14), (row - 0.14, column - 0.28), 0.06, _GLINT)
             canvas.line((row + 0.10, column + 0.30), (row + 0.30, column + 0.10), 0.06, _GLINT)
     _draw_goal(canvas, middle_of(state["goal"], size))
-    _draw_player(canvas, middle_of(state["player"], size), state["player"] in holes)
+    row, column = middle_of(state["player"], size)
+    # Beside the flag rather than in front of it.
+    aside = 0.12 if state["player"] == state["goal"] else 0.0
+    _draw_player(canvas, (row + aside, column + aside), state["player"] in holes)
     return canvas.picture()
 
 
@@ -43,7 +46,7 @@ def _draw_goal(canvas: Canvas, place: Point) -> None:
     row, column = place
     canvas.disc(place, 0.38, _MOUND)
     canvas.line((row + 0.26, column - 0.16), (row - 0.32, column - 0.16), 0.07, _POLE)
-    canvas.box((row - 0.18, column + 0.04), 0.15, _FLAG)
+    canvas.box((row - 0.20, column + 0.02), 0.14, _FLAG)
 
 
 def _draw_player(canvas: Canvas, place: Point, in_hole: bool) -> None:
