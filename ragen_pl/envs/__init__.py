@@ -1,1 +1,7 @@
 """Text environments; each imports neither torch nor transformers."""
+
+from ragen_pl.envs.bandit import Bandit
+from ragen_pl.envs.frozen_lake import FrozenLake
+from ragen_pl.envs.sokoban import Sokoban
+
+__all__ = ["Bandit", "FrozenLake", "Sokoban"]

@@ -126,11 +126,15 @@ class FrozenLake(TextEnv):
     def instruction(self) -> str:
         """Say what the task is, with the legend and the slipperiness of this configuration."""
         legend = ", ".join(f"{mark} {meaning}" for meaning, mark in SYMBOLS.items())
+        if self.intended < 1.0:
+            ice = (
+                "Ice is slippery: a step goes as meant with probability"
+                f" {self.intended:.3g}, else to one of its two sides."
+            )
+        else:
+            ice = "Nothing slips: every step goes as meant."
         return (
-            "FrozenLake: walk to the goal and do not fall into a hole.\n"
-            f"Ice is slippery: a step goes as meant with probability {self.intended:.3g},"
-            " else to one of its two sides.\n"
-            f"Symbols: {legend}."
+            f"FrozenLake: walk to the goal and do not fall into a hole.\n{ice}\nSymbols: {legend}."
         )
 
     def reset(

@@ -1,0 +1,231 @@
+"""What every environment must keep, walked through in every variant."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ragen_pl.envs.bandit import Bandit
+from ragen_pl.envs.base import TextEnv
+from ragen_pl.envs.frozen_lake import SYMBOLS, FrozenLake
+from ragen_pl.envs.sokoban import Sokoban
+
+VARIANTS: dict[str, Callable[[], TextEnv]] = {
+    "sokoban": Sokoban,
+    "sokoban-panel": lambda: Sokoban(split="panel"),
+    "sokoban-reference": lambda: Sokoban(split="reference"),
+    "sokoban-letters": lambda: Sokoban(symbols="letters"),
+    "sokoban-coordinates": lambda: Sokoban(observation="coordinates"),
+    "sokoban-both": lambda: Sokoban(observation="grid_coordinates", symbols="letters"),
+    "sokoban-large": lambda: Sokoban(size=8, num_boxes=2),
+    "sokoban-large-reference": lambda: Sokoban(size=8, num_boxes=2, split="reference"),
+    "bandit": Bandit,
+    "bandit-reversed": lambda: Bandit(reversed_risk=True),
+    "bandit-named": lambda: Bandit("named"),
+    "bandit-named-panel": lambda: Bandit("named", split="panel"),
+    "bandit-trader": lambda: Bandit("teacher_engineer", split="panel"),
+    "lake": FrozenLake,
+    "lake-paper": lambda: FrozenLake(intended=1 / 3),
+    "lake-dry": lambda: FrozenLake(intended=1.0),
+    "lake-large-panel": lambda: FrozenLake(size=6, split="panel"),
+}
+SEEDS = (0, 5, 13, 19)
+_HASHES = """
+import json, sys
+from test_env_contract import SEEDS, VARIANTS, start_hash
+print(json.dumps({name: [start_hash(make(), s) for s in SEEDS] for name, make in VARIANTS.items()}))
+assert not {"torch", "transformers"} & set(sys.modules), "envs must stay light"
+"""
+
+
+@pytest.fixture(params=VARIANTS, name="env")
+def _env(request: pytest.FixtureRequest) -> TextEnv:
+    return VARIANTS[request.param]()
+
+
+def start_hash(env: TextEnv, seed: int, noise_seed: int = 0) -> str:
+    env.reset(seed=seed, options={"noise_seed": noise_seed})
+    return env.state_hash()
+
+
+def play(env: TextEnv, seed: int, noise_seed: int) -> list[tuple[str, float, bool, bool]]:
+    """Play at random with fixed choices."""
+    observation, _ = env.reset(seed=seed, options={"noise_seed": noise_seed})
+    rng, steps = random.Random(0), [(observation, 0.0, False, False)]
+    while not (steps[-1][2] or steps[-1][3]):
+        assert env.actions is not None
+        observation, reward, terminated, truncated, info = env.step(rng.choice(env.actions))
+        assert type(info["success"]) is bool
+        assert terminated or not info["success"]
+        assert len(observation) < 400
+        steps.append((observation, float(reward), terminated, truncated))
+    assert len(steps) - 1 <= env.max_actions
+    return steps
+
+
+def test_a_seed_decides_everything(env: TextEnv) -> None:
+    for seed in SEEDS:
+        assert play(env, seed, 7) == play(env, seed, 7)
+
+
+def test_members_of_a_group_start_alike(env: TextEnv) -> None:
+    for seed in SEEDS:
+        starts = set()
+        for noise_seed in range(4):
+            observation, info = env.reset(seed=seed, options={"noise_seed": noise_seed})
+            starts.add((observation, env.state_hash(), env.instruction, env.actions, str(info)))
+        assert len(starts) == 1
+
+
+def test_a_seed_means_the_same_in_another_process() -> None:
+    here = {name: [start_hash(make(), s) for s in SEEDS] for name, make in VARIANTS.items()}
+    folder = Path(__file__).parent
+    paths = os.pathsep.join((str(folder), str(folder.parents[1])))
+    done = subprocess.run(
+        [sys.executable, "-c", _HASHES],
+        env={**os.environ, "PYTHONHASHSEED": "12345", "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout) == here
+
+
+def test_global_random_state_is_left_alone(env: TextEnv) -> None:
+    before = (random.getstate(), str(np.random.get_state()))
+    play(env, 3, 3)
+    assert (random.getstate(), str(np.random.get_state())) == before
+
+
+def test_reset_without_a_seed_draws_one(env: TextEnv) -> None:
+    observation, _ = env.reset()
+    assert observation
+
+
+def test_state_is_plain_data_and_restores(env: TextEnv) -> None:
+    env.reset(seed=5, options={"noise_seed": 1})
+    start, start_text = env.get_state(), env.render_text()
+    assert json.loads(json.dumps(start)) == start
+    assert env.actions is not None
+    env.step(env.actions[0])
+    middle, middle_text = env.get_state(), env.render_text()
+    for state, text in ((start, start_text), (middle, middle_text)):
+        env.set_state(json.loads(json.dumps(state)))
+        assert env.get_state() == state
+        assert env.render_text() == text
+
+
+def test_pickled_copy_goes_on_alike(env: TextEnv) -> None:
+    env.reset(seed=5, options={"noise_seed": 1})
+    copy = pickle.loads(pickle.dumps(env))
+    assert env.actions is not None
+    assert copy.step(env.actions[0]) == env.step(env.actions[0])
+    assert copy.state_hash() == env.state_hash()
+
+
+def test_expert_keeps_to_the_limits_and_does_not_lie(env: TextEnv) -> None:
+    rng = random.Random(0)
+    for seed in SEEDS:
+        env.reset(seed=seed)
+        for limit in (1, 2, 5):
+            thought, actions = env.expert_turn(rng, limit)
+            assert 1 <= len(actions) <= limit
+            assert env.actions is not None
+            assert set(actions) <= set(env.actions)
+            assert thought == " ".join(thought.split())
+            assert env.is_true(thought) in (True, None)
+
+
+def test_picture_is_rgb(env: TextEnv) -> None:
+    env.reset(seed=0)
+    picture = env.render()
+    assert picture.dtype == np.uint8
+    assert picture.ndim == 3
+    assert picture.shape[2] == 3
+    assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 3
+
+
+def test_action_names_hold_no_separator(env: TextEnv) -> None:
+    env.reset(seed=0)
+    assert env.actions
+    assert all("||" not in name and name == name.strip() for name in env.actions)
+    with pytest.raises(ValueError, match="Jump"):
+        env.step("Jump")
+
+
+def test_vocabulary_covers_what_is_said(env: TextEnv) -> None:
+    """Everything but digits and the odd separator is made of pieces."""
+    pieces = sorted(set(env.vocabulary()), key=len, reverse=True)
+    assert all(pieces)
+    assert len(pieces) < 1500
+    for seed in SEEDS:
+        observation, _ = env.reset(seed=seed)
+        thought, _ = env.expert_turn(random.Random(0), 3)
+        for text in (observation, thought, env.instruction):
+            count, place = 0, 0
+            while place < len(text):
+                piece = next((p for p in pieces if text.startswith(p, place)), text[place])
+                place += len(piece)
+                count += 1
+            assert count <= max(45, len(text) // 2)
+
+
+def test_legend_names_the_live_symbols() -> None:
+    for symbols in ("paper", "letters"):
+        env = Sokoban(symbols=symbols)
+        for mark in env.symbols:
+            assert f"{mark} " in env.instruction
+        for seed in range(40):
+            observation, _ = env.reset(seed=seed)
+            assert set(observation) <= {*env.symbols, "\n"}
+    other = {*"WGCB.A@"}
+    legend = Sokoban(symbols="paper").instruction.split("Symbols: ")[1]
+    assert not {part.split()[0] for part in legend.split(", ")} & other
+    lake = FrozenLake()
+    assert all(f"{mark} {meaning}" in lake.instruction for meaning, mark in SYMBOLS.items())
+
+
+@given(text=st.text(max_size=40))
+def test_is_true_is_total(text: str) -> None:
+    for env in (Sokoban(), FrozenLake(), Bandit()):
+        env.reset(seed=0)
+        assert env.is_true(text) in (False, None)
+        thought, _ = env.expert_turn(random.Random(0), 3)
+        if text:
+            assert env.is_true(thought + text) in (False, None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "words"),
+    [
+        (Sokoban, {"size": 0}, "size: 0"),
+        (Sokoban, {"num_boxes": 0}, "num_boxes: 0"),
+        (Sokoban, {"max_actions": -1}, "max_actions: -1"),
+        (Sokoban, {"symbols": "leters"}, "did you mean 'letters'"),
+        (Sokoban, {"observation": "coordinate"}, "did you mean 'coordinates'"),
+        (Sokoban, {"split": "pannel"}, "did you mean 'panel'"),
+        (Bandit, {"pair": "phenix_dragon"}, "did you mean 'phoenix_dragon'"),
+        (Bandit, {"split": "test"}, "split: 'test'"),
+        (FrozenLake, {"size": -4}, "size: -4"),
+        (FrozenLake, {"intended": 1.5}, "intended: 1.5"),
+        (FrozenLake, {"frozen_probability": 0.0}, r"frozen_probability: 0\.0"),
+        (FrozenLake, {"max_actions": 0}, "max_actions: 0"),
+    ],
+)
+def test_bad_arguments_are_named(
+    kind: Callable[..., TextEnv], arguments: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        kind(**arguments)

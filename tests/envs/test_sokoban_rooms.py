@@ -1,0 +1,118 @@
+"""The mix of rooms, the wall between training and panel, and the speed of the generator."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import Counter
+from typing import Literal
+
+import pytest
+
+from ragen_pl.envs.panel import panel_seeds
+from ragen_pl.envs.sokoban import Sokoban
+from ragen_pl.envs.sokoban_reference import draw_reference_room
+from ragen_pl.envs.sokoban_rooms import (
+    STRATA,
+    Room,
+    canonical_key,
+    draw_room,
+    stratum_of_length,
+)
+from ragen_pl.envs.sokoban_search import Board, fewest_pushes, shortest_plan
+from ragen_pl.envs.square import cells_of, mask_of
+
+MIX = {"2-3": 4, "4-5": 7, "6-8": 7, "9-10": 2}
+
+
+def turned(found: Room) -> tuple[Board, int, int]:
+    """Turn a room by a quarter and mirror it."""
+    board, size = found.board, found.board.size
+
+    def to(mask: int) -> int:
+        return mask_of((cell % size) * size + cell // size for cell in cells_of(mask))
+
+    transposed = Board(size, to(board.walls), to(board.targets))
+    return transposed, to(1 << found.player).bit_length() - 1, to(found.boxes)
+
+
+@pytest.mark.parametrize("first", [0, 7, 10_013])
+def test_the_mix_is_exact_over_twenty_seeds(first: int) -> None:
+    for size, num_boxes in ((6, 1), (8, 2)):
+        rooms = [draw_room(seed, size, num_boxes, "train") for seed in range(first, first + 20)]
+        assert Counter(found.stratum for found in rooms) == MIX
+        for found in rooms:
+            shortest, longest = STRATA[found.stratum]
+            assert shortest <= found.optimal_length <= longest
+            plan = shortest_plan(found.board, found.player, found.boxes)
+            assert plan is not None
+            assert len(plan) == found.optimal_length
+            assert not found.boxes & found.board.targets
+
+
+@pytest.mark.parametrize("split", ["train", "panel"])
+def test_long_rooms_need_two_pushes(split: Literal["train", "panel"]) -> None:
+    env = Sokoban(split=split)
+    for seed in range(100):
+        _, info = env.reset(seed=seed)
+        found = draw_room(seed, 6, 1, split)
+        assert info == {"stratum": found.stratum, "optimal_length": found.optimal_length}
+        start = (found.player, found.boxes)
+        pushes = fewest_pushes(found.board, start, found.optimal_length)
+        assert pushes is not None
+        assert pushes >= (2 if found.optimal_length >= 4 else 1)
+
+
+def test_no_training_room_is_on_a_panel() -> None:
+    train, panel, reference = Sokoban(), Sokoban(split="panel"), Sokoban(split="reference")
+    keys: dict[str, set[str]] = {}
+    for env, count in ((train, 2000), (panel, 500), (reference, 200)):
+        keys[env.split] = set()
+        for seed in range(count):
+            env.reset(seed=seed)
+            keys[env.split].add(env.start_key())
+    assert not keys["train"] & keys["panel"]
+    assert not keys["train"] & keys["reference"]
+    assert len(keys["train"]) > 1500
+
+
+def test_symmetric_rooms_share_a_key() -> None:
+    for seed in range(50):
+        found = draw_room(seed, 6, 1, "train")
+        other = turned(found)
+        assert canonical_key(*other) == canonical_key(found.board, found.player, found.boxes)
+
+
+def test_panel_starts_are_distinct_and_keep_their_mix() -> None:
+    env = Sokoban(split="panel")
+    seeds = panel_seeds(env, 200)
+    keys: set[str] = set()
+    strata: Counter[str] = Counter()
+    for index, seed in enumerate(seeds):
+        assert seed % 20 == index % 20
+        _, info = env.reset(seed=seed)
+        keys.add(env.start_key())
+        strata[info["stratum"]] += 1
+    assert len(keys) == 200
+    assert strata == {name: 10 * count for name, count in MIX.items()}
+
+
+def test_training_rooms_are_drawn_fast() -> None:
+    count = 600
+    seeds = range(5_000_000, 5_000_000 + count)
+    start = time.process_time()
+    for seed in seeds:
+        draw_room(seed, 6, 1, "train")
+    speed = count / (time.process_time() - start)
+    print(f"{speed:.0f} rooms/s")
+    assert speed > 1000
+
+
+def test_reference_rooms_have_the_reference_s_lengths() -> None:
+    """Measured there over 60 rooms: median 4, mean 3.8, 98 % solvable in ten moves."""
+    rooms = [draw_reference_room(seed, 6, 1) for seed in range(150)]
+    lengths = [found.optimal_length for found in rooms]
+    assert statistics.median(lengths) in (3, 4)
+    assert 3.2 < statistics.mean(lengths) < 4.3
+    assert sum(length <= 10 for length in lengths) >= 0.95 * len(rooms)
+    assert all(found.stratum == stratum_of_length(found.optimal_length) for found in rooms)
