@@ -1,17 +1,25 @@
 """Lightning callbacks to choose in YAML, one per file: ``class_path: callbacks.VarianceFilter``."""
 
+from callbacks.checkpoints import Checkpoints
 from callbacks.echo_trap_detector import EchoTrapDetector
 from callbacks.entropy_logger import EntropyLogger
+from callbacks.interruption import Interruption
 from callbacks.results import Results
 from callbacks.rollout_metrics import RolloutMetrics
 from callbacks.run_display import RunDisplay
+from callbacks.score_table import ScoreTable
+from callbacks.trajectory_writer import TrajectoryWriter
 from callbacks.variance_filter import VarianceFilter
 
 __all__ = [
+    "Checkpoints",
     "EchoTrapDetector",
     "EntropyLogger",
+    "Interruption",
     "Results",
     "RolloutMetrics",
     "RunDisplay",
+    "ScoreTable",
+    "TrajectoryWriter",
     "VarianceFilter",
 ]

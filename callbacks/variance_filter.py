@@ -11,6 +11,7 @@ from lightning.pytorch import LightningModule, Trainer
 from ragen_pl.distributed import gather_objects, rank
 from ragen_pl.hooks import RolloutCallback
 from ragen_pl.ops.selection import ZERO_STD, keep_top_fraction
+from ragen_pl.rollout import RolloutConfig
 from ragen_pl.rollout_stats import group_scores
 from ragen_pl.types import Selection, TrajectoryGroup
 
@@ -37,11 +38,18 @@ class VarianceFilter(RolloutCallback):
         self.include_zero = include_zero
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Refuse groups of one: they have no spread, so nothing would ever be kept."""
+        """Check the size of groups where nobody has before."""
         rollout = getattr(getattr(trainer, "datamodule", None), "rollout", None)
-        if stage != "fit" or rollout is None or self.keep_fraction == 1.0:
-            return
-        if rollout.group_size == 1:
+        if stage == "fit" and rollout is not None:
+            self.check(rollout)
+
+    def check(self, rollout: RolloutConfig) -> None:
+        """Refuse groups of one: they have no spread, so nothing would ever be kept.
+
+        Raises:
+            ValueError: unless the filter is off.
+        """
+        if rollout.group_size == 1 and self.keep_fraction < 1.0:
             raise ValueError(
                 "rollout.group_size is 1, but VarianceFilter ranks groups by the spread of their "
                 "members' returns: set rollout.group_size to 2 or more, or keep_fraction to 1.0"

@@ -239,6 +239,12 @@ class RolloutDataModule(pl.LightningDataModule):
     def evaluate(self, learner: Learner, panel: str, temperature: float) -> list[TrajectoryGroup]:
         """Play every start of a panel once; this rank's share."""
         number = list(self.panels).index(panel)
+        watchers = self._watchers()
+
+        def progress(finished: int, total: int) -> None:
+            for watcher in watchers:
+                watcher.on_evaluation_progress(self.trainer, self.module, finished, total)
+
         starts = [Start(place, seed) for place, seed in enumerate(self.seeds_of(panel))]
         return collect(
             self.panels[panel],
@@ -248,6 +254,7 @@ class RolloutDataModule(pl.LightningDataModule):
             replace(self.rollout, group_size=1),
             iteration=_EVALUATION + number * 1000 + round(temperature * 100),
             sampling=Sampling(temperature, self.rollout.max_response_tokens),
+            progress=progress,
         )
 
     def evaluate_random(self, panel: str) -> list[TrajectoryGroup]:

@@ -57,6 +57,11 @@ class RolloutCallback(Callback):
     ) -> None:
         """Learn that an explicit evaluation begins, such as that of the final policy."""
 
+    def on_evaluation_progress(
+        self, trainer: Trainer, module: LightningModule, finished: int, total: int
+    ) -> None:
+        """Learn after every turn of any evaluation how many trajectories have ended."""
+
     def record(self, metrics: Mapping[str, float]) -> None:
         """Keep metrics until they can be logged; values must be the same on every rank.
 

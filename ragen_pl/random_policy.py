@@ -7,7 +7,7 @@ import random
 
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.rollout import RolloutConfig
-from ragen_pl.types import StopReason, Trajectory, TrajectoryGroup
+from ragen_pl.types import Completion, StopReason, Trajectory, TrajectoryGroup, Turn
 
 
 def play_randomly(
@@ -20,12 +20,16 @@ def play_randomly(
     """
     env = copy.deepcopy(env)
     rng = random.Random(seed)
-    _, info = env.reset(seed=seed, options={"noise_seed": seed})
+    observation, info = env.reset(seed=seed, options={"noise_seed": seed})
     if env.actions is None:
         raise ValueError(f"{type(env).__name__} takes free text: there is no random policy for it")
-    initial_state, success, reason = env.get_state(), False, StopReason.MAX_ACTIONS
+    initial_state, initial_hash = env.get_state(), env.state_hash()
+    success, reason, gained = False, StopReason.MAX_ACTIONS, 0.0
+    actions: list[str] = []
     for _ in range(min(env.max_actions, config.max_turns * config.max_actions_per_turn)):
-        _, _, terminated, truncated, step_info = env.step(rng.choice(env.actions))
+        actions.append(rng.choice(env.actions))
+        _, reward, terminated, truncated, step_info = env.step(actions[-1])
+        gained += float(reward)
         success = bool(step_info["success"])
         if terminated or truncated:
             reason = StopReason.TERMINATED if terminated else reason
@@ -36,10 +40,26 @@ def play_randomly(
         seed=seed,
         env_name=env.name,
         stratum=str(info.get("stratum", "")),
-        turns=(),
+        turns=(_silent_turn(observation, initial_hash, actions, gained),),
         initial_state=initial_state,
         final_state=env.get_state(),
         stop_reason=reason,
         success=success,
     )
     return TrajectoryGroup(group_id, seed, (trajectory,))
+
+
+def _silent_turn(observation: str, state_hash: str, actions: list[str], reward: float) -> Turn:
+    """Record the whole episode as one turn in which nothing was said."""
+    return Turn(
+        prompt_ids=(),
+        completion=Completion((), (), (), stopped=True),
+        observation=observation,
+        state_hash=state_hash,
+        response="",
+        thought="",
+        actions=tuple(actions),
+        rewards={"env": reward},
+        is_valid=True,
+        is_true=None,
+    )

@@ -21,6 +21,7 @@ from torch import Tensor
 from ragen_pl.algorithm import Algorithm, Optimization
 from ragen_pl.distributed import all_reduce_sum, world_size
 from ragen_pl.engines.cached import CachedDecoder
+from ragen_pl.evaluation_log import log_evaluation
 from ragen_pl.models.embedded import EmbeddedModel, LanguageModel
 from ragen_pl.models.policy import Critic, Policy
 from ragen_pl.ops import advantages, diagnostics, losses
@@ -29,6 +30,7 @@ from ragen_pl.packing import minibatches
 from ragen_pl.types import (
     Completion,
     Demonstration,
+    Evaluation,
     Phase,
     Request,
     RolloutBatch,
@@ -63,6 +65,7 @@ class StarPO(pl.LightningModule):
         self.automatic_optimization = False
         self.model_config, self.algorithm, self.optimization = policy, algorithm, optimization
         self.seed = seed
+        self.vocabulary: list[str] | None = None
         self.iteration = 0
         self.phase = Phase.WARM_START
         self.rl_start = 0
@@ -76,7 +79,9 @@ class StarPO(pl.LightningModule):
         """Build policy, critic and reference once; the tokenizer knows the data module's words."""
         if hasattr(self, "policy"):
             return
-        self.language = self.model_config.build(self.trainer.datamodule.vocabulary(), self.seed)  # type: ignore[attr-defined]
+        if self.vocabulary is None:  # else a checkpoint's, whose token ids it must keep
+            self.vocabulary = list(self.trainer.datamodule.vocabulary())  # type: ignore[attr-defined]
+        self.language = self.model_config.build(self.vocabulary, self.seed)
         self.policy = Policy(self.language.model)
         self.critic = Critic.like(self.language.model) if self.algorithm.uses_critic else None
         self.reference = None
@@ -313,6 +318,20 @@ class StarPO(pl.LightningModule):
 
     def on_train_epoch_end(self) -> None:
         self.iteration += 1
+
+    def validation_step(
+        self, batch: Evaluation, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Score a panel that has been played."""
+        log_evaluation(self, batch)
+
+    test_step = validation_step
+
+    def predict_step(
+        self, batch: Evaluation, batch_idx: int, dataloader_idx: int = 0
+    ) -> Evaluation:
+        """Hand the trajectories to the callbacks."""
+        return batch
 
     # --- shared -----------------------------------------------------------------------------
 

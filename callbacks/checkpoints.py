@@ -1,0 +1,117 @@
+"""Keep a run's checkpoints and exported policies in its folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any, cast
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint
+
+from ragen_pl.models.export import export_policy
+from ragen_pl.run_folder import BEST, CHECKPOINTS, FACTS, LAST, POLICY, RunFacts
+
+
+class Checkpoints(Checkpoint):
+    """Save ``last.ckpt`` and ``best.ckpt``, and both policies as Hugging Face folders.
+
+    Saves at the end of iterations only, under a temporary name first: a run that is killed at any
+    moment leaves a whole checkpoint. The best policy is the one with the highest validated success
+    on the first panel; ``trainer.check_val_every_n_epoch`` says how often that is measured.
+
+    Args:
+        every_n_iterations: Iterations between two saves; the last iteration is always saved.
+    """
+
+    def __init__(self, every_n_iterations: int = 10) -> None:
+        super().__init__()
+        if every_n_iterations < 1:
+            raise ValueError(
+                f"every_n_iterations is {every_n_iterations}; it must be at least 1 (10 is usual)"
+            )
+        self.every_n_iterations = every_n_iterations
+        self.facts: RunFacts | None = None
+        """Set by the command line; saved with the weights."""
+        self.best_score: float | None = None
+        self._validated = False
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note that there is a new score."""
+        self._validated = True
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Save what is due at this boundary."""
+        score = self._new_score(trainer)
+        self._validated = False
+        is_best = score is not None and (self.best_score is None or score > self.best_score)
+        if is_best:
+            self.best_score = score
+            self._save(trainer, pl_module, BEST)
+        done = trainer.current_epoch + 1
+        is_end = trainer.should_stop or done == trainer.max_epochs
+        if is_end or done % self.every_n_iterations == 0:
+            self._save(trainer, pl_module, LAST)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Without any validation the last policy is the best that is known."""
+        folder = Path(trainer.default_root_dir)
+        last, best = (folder / CHECKPOINTS / f"{name}.ckpt" for name in (LAST, BEST))
+        if trainer.is_global_zero and last.is_file() and not best.exists():
+            shutil.copyfile(last, best.with_suffix(".tmp"))
+            os.replace(best.with_suffix(".tmp"), best)
+            _swap_in(_copied(folder / POLICY / LAST), folder / POLICY / BEST)
+
+    def _new_score(self, trainer: Trainer) -> float | None:
+        if not self._validated:
+            return None
+        panel = next(iter(trainer.datamodule.panels))  # type: ignore[attr-defined]
+        value = trainer.callback_metrics.get(f"val/{panel}/success")
+        return None if value is None else float(value)
+
+    def _save(self, trainer: Trainer, module: LightningModule, name: str) -> None:
+        folder = Path(trainer.default_root_dir)
+        path = folder / CHECKPOINTS / f"{name}.ckpt"
+        draft = path.with_suffix(".tmp")
+        trainer.save_checkpoint(draft)
+        if trainer.is_global_zero:
+            _swap_in(draft, path)
+            draft_policy = folder / POLICY / f"{name}.tmp"
+            export_policy(cast(Any, module).language, draft_policy)
+            _swap_in(draft_policy, folder / POLICY / name)
+
+    # --- what else is saved -------------------------------------------------------------------
+
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Add what the weights were made with."""
+        if self.facts is not None:
+            checkpoint[FACTS] = self.facts.plain()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Save the score to beat."""
+        return {"best_score": self.best_score}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from the score to beat."""
+        self.best_score = state_dict["best_score"]
+
+
+def _swap_in(draft: Path, path: Path) -> None:
+    """Put a finished draft in place; a folder cannot replace a full one in a single step."""
+    if path.is_dir():
+        old = path.with_suffix(".old")
+        shutil.rmtree(old, ignore_errors=True)
+        path.rename(old)
+        draft.rename(path)
+        shutil.rmtree(old)
+    else:
+        os.replace(draft, path)
+
+
+def _copied(folder: Path) -> Path:
+    copy = folder.with_suffix(".tmp")
+    shutil.copytree(folder, copy, dirs_exist_ok=True)
+    return copy

@@ -1,0 +1,134 @@
+"""End a run in order when it is told to stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from lightning.pytorch import LightningModule, Trainer
+
+from ragen_pl.hooks import RolloutCallback, announce
+from ragen_pl.run_folder import CHECKPOINTS, LAST
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupted(SystemExit):
+    """End the process with the status a shell expects after a signal."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(128 + signum)
+        self.signum = signum
+
+    def __str__(self) -> str:
+        return signal.Signals(self.signum).name
+
+
+class Interruption(RolloutCallback):
+    """Notice SIGINT and SIGTERM between turns and updates, and leave with 130 or 143.
+
+    What was collected since the last checkpoint is dropped; going on repeats it bit for bit. A
+    second signal ends the process at once.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.signum: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Take over the signals; the trainer calls this handler besides its own."""
+
+        def note(signum: int, frame: FrameType | None) -> None:
+            if self.signum is not None:
+                _kill(signum)
+            self.signum = signum
+            os.write(2, b"\nstopping; once more to end at once\n")
+            launcher = trainer.strategy.launcher
+            if launcher is not None:
+                launcher.kill(signal.Signals(signum))
+
+        for signum in _SIGNALS:
+            self._before[signum] = signal.signal(signum, note)
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Give the signals back."""
+        self._give_back()
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """Say how to go on."""
+        self._give_back()
+        if self.signum is None:
+            return
+        folder = Path(trainer.default_root_dir)
+        saved = (folder / CHECKPOINTS / f"{LAST}.ckpt").exists()
+        how = "--ckpt_path last added" if saved else "again: no iteration had been saved"
+        announce(
+            trainer,
+            f"interrupted by {signal.Signals(self.signum).name}; to go on, give the same command "
+            f"{how}",
+        )
+
+    def _give_back(self) -> None:
+        for signum, handler in self._before.items():
+            signal.signal(signum, handler)
+        self._before = {}
+
+    def _check(self) -> None:
+        if self.signum is not None:
+            raise Interrupted(self.signum)
+
+    # --- the places where a run may be left ---------------------------------------------------
+
+    def on_rollout_start(
+        self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
+    ) -> None:
+        """Leave before a collection."""
+        self._check()
+
+    def on_rollout_progress(
+        self, trainer: Trainer, module: LightningModule, finished: int, total: int
+    ) -> None:
+        """Leave between turns."""
+        self._check()
+
+    def on_evaluation_start(
+        self, trainer: Trainer, module: LightningModule, description: str
+    ) -> None:
+        """Leave before an evaluation."""
+        self._check()
+
+    def on_evaluation_progress(
+        self, trainer: Trainer, module: LightningModule, finished: int, total: int
+    ) -> None:
+        """Leave between the turns of an evaluation."""
+        self._check()
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Leave before an update."""
+        self._check()
+        super().on_train_batch_start(trainer, pl_module, batch, batch_idx)
+
+    def on_train_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        """Leave after an update."""
+        self._check()
+
+
+def _kill(signum: int) -> NoReturn:
+    signal.signal(signum, signal.SIG_DFL)
+    os.kill(os.getpid(), signum)
+    os._exit(128 + signum)

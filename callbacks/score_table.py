@@ -1,0 +1,64 @@
+"""Print the scores of ``validate``, ``test`` and ``predict``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
+
+from ragen_pl.distributed import gather_objects
+from ragen_pl.evaluation import score
+from ragen_pl.hooks import announce
+from ragen_pl.report import PolicyScore, render
+from ragen_pl.types import Evaluation
+
+
+class ScoreTable(Callback):
+    """Print success per panel with its 95 % interval when an evaluation has ended.
+
+    Silent in ``fit``, whose own table has more in it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._scores: list[PolicyScore] = []
+
+    def on_validation_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
+        """Take a panel in."""
+        self._take(trainer, args[2])
+
+    def on_test_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
+        """Take a panel in."""
+        self._take(trainer, args[2])
+
+    def on_predict_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
+        """Take a panel in."""
+        self._take(trainer, args[2])
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Print."""
+        self._print(trainer)
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Print."""
+        self._print(trainer)
+
+    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Print."""
+        self._print(trainer)
+
+    def _take(self, trainer: Trainer, batch: Any) -> None:
+        if trainer.state.fn == TrainerFn.FITTING or not isinstance(batch, Evaluation):
+            return
+        parts = gather_objects(batch.groups)
+        played = {group.group_id: group for part in parts for group in part}
+        path = str(trainer.ckpt_path or "untrained")
+        scored = score([played[place] for place in sorted(played)])
+        self._scores.append(PolicyScore(path, batch.panel, batch.temperature, scored))
+
+    def _print(self, trainer: Trainer) -> None:
+        if self._scores:
+            temperature = self._scores[0].temperature or 0.0
+            announce(trainer, "\n" + render(self._scores, temperature))
+        self._scores = []

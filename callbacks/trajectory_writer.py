@@ -1,0 +1,101 @@
+"""Write trajectories as JSON lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from lightning.pytorch import LightningModule, Trainer
+
+from ragen_pl.chat import Chat, system_text
+from ragen_pl.distributed import gather_objects
+from ragen_pl.envs.base import TextEnv
+from ragen_pl.hooks import RolloutCallback, announce
+from ragen_pl.run_folder import TRAJECTORIES
+from ragen_pl.trajectory_record import trajectory_record
+from ragen_pl.types import Evaluation, TrajectoryGroup
+
+
+class _Source(Protocol):
+    """What of the data module is used here."""
+
+    env: TextEnv
+    panels: dict[str, TextEnv]
+    chat: Chat
+
+
+class TrajectoryWriter(RolloutCallback):
+    """Write trajectories to ``trajectories/`` in the run folder, one JSON object a line.
+
+    ``predict`` writes every panel; in training the collections of chosen iterations are written.
+    Each line holds messages, token ids, loss mask, log-probs, per-turn rewards and metrics.
+
+    Args:
+        every_n_iterations: Write the whole collection of every n-th iteration; 0 writes none.
+    """
+
+    def __init__(self, every_n_iterations: int = 0) -> None:
+        super().__init__()
+        if every_n_iterations < 0:
+            raise ValueError(
+                f"every_n_iterations is {every_n_iterations}; it must be 0 (never) or more"
+            )
+        self.every_n_iterations = every_n_iterations
+        self._iteration = 0
+
+    def on_rollout_start(
+        self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
+    ) -> None:
+        """Learn which iteration this is."""
+        self._iteration = iteration
+
+    def on_rollout_end(
+        self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
+    ) -> None:
+        """Write a collection that is due."""
+        every = self.every_n_iterations
+        if every and (self._iteration + 1) % every == 0:
+            name = f"iteration-{self._iteration + 1:05d}.jsonl"
+            _write(trainer, name, groups, _source(trainer).env)
+
+    def on_predict_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Write a panel."""
+        if isinstance(outputs, Evaluation):
+            env = _source(trainer).panels[outputs.panel]
+            path = _write(trainer, f"predict-{outputs.panel}.jsonl", outputs.groups, env)
+            announce(trainer, f"trajectories on {outputs.panel}: {path}")
+
+
+def _source(trainer: Trainer) -> _Source:
+    return cast(_Source, trainer.datamodule)  # type: ignore[attr-defined]
+
+
+def _write(trainer: Trainer, name: str, groups: Iterable[TrajectoryGroup], env: TextEnv) -> Path:
+    """Write the trajectories of all ranks to one file; every rank must call it."""
+    path = Path(trainer.default_root_dir) / TRAJECTORIES / name
+    everyone = [group for part in gather_objects(list(groups)) for group in part]
+    if not trainer.is_global_zero:
+        return path
+    chat = _source(trainer).chat
+    # An environment may name its task only once it has started, as a bandit does.
+    texts: dict[int, str] = {}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8") as file:
+        for group in sorted(everyone, key=lambda group: group.group_id):
+            if group.seed not in texts:
+                env.reset(seed=group.seed)
+                texts[group.seed] = system_text(chat.prompts, env, chat.max_actions_per_turn)
+            for trajectory in group.trajectories:
+                record = trajectory_record(trajectory, chat, texts[group.seed])
+                file.write(json.dumps(record, ensure_ascii=False) + "\n")
+    return path

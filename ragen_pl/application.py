@@ -1,0 +1,288 @@
+"""Assemble a command from its configuration: LightningCLI with named groups and short errors."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+import yaml
+from jsonargparse import set_parsing_settings
+from jsonargparse.typing import NonNegativeInt, PositiveInt
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.cli import (
+    LightningArgumentParser,
+    LightningCLI,
+    SaveConfigCallback,
+)
+from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
+
+import callbacks as cb
+from ragen_pl.config_errors import qualify, shorten
+from ragen_pl.config_files import COMMANDS, ConfigError, config_paths
+from ragen_pl.config_keys import Schema, check_arguments, constructor_keys, parameter_keys
+from ragen_pl.datamodule import RolloutDataModule
+from ragen_pl.run_folder import (
+    CONFIG,
+    RunFacts,
+    check_continuation,
+    checkpoint_path,
+    leaves,
+    move_aside,
+)
+from ragen_pl.starpo import StarPO
+from ragen_pl.threads import choose_threads, set_threads
+
+GROUPS: dict[str, type[Callback]] = {
+    "filter": cb.VarianceFilter,
+    "echo_trap": cb.EchoTrapDetector,
+    "entropy": cb.EntropyLogger,
+    "results": cb.Results,
+    "checkpoints": cb.Checkpoints,
+    "trajectories": cb.TrajectoryWriter,
+    "display": cb.RunDisplay,
+}
+"""Callbacks that every run has, by the name of their keys."""
+LINKED = {
+    "data.run_seed": "seed_everything",
+    "model.seed": "seed_everything",
+    "trainer.default_root_dir": "run_dir",
+}
+"""Keys that follow another one."""
+_TRAINER_DEFAULTS = {
+    "max_epochs": 100,
+    "check_val_every_n_epoch": 25,
+    "num_sanity_val_steps": 0,
+    "log_every_n_steps": 1,
+    "enable_model_summary": False,
+}
+
+
+class _Parser(LightningArgumentParser):
+    """Raise short errors in the place of a page of usage."""
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        raise ConfigError(shorten(message)) from ex
+
+
+class _RunConfig(SaveConfigCallback):
+    """Save the resolved configuration in the run folder; it can be given as ``--config``."""
+
+    def save_config(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+        if stage == "fit":
+            path = Path(trainer.default_root_dir) / CONFIG
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.parser.save(self.config, path, skip_none=False, overwrite=True, multifile=False)
+
+
+class Application(LightningCLI):
+    """Parse, check, build and run one command; constructing it does all of that."""
+
+    def __init__(self, argv: Sequence[str]) -> None:
+        self._argv = list(argv)
+        super().__init__(
+            model_class=StarPO,
+            datamodule_class=RolloutDataModule,
+            save_config_callback=_RunConfig,
+            save_config_kwargs={"save_to_log_dir": False},
+            trainer_defaults=dict(_TRAINER_DEFAULTS),
+            seed_everything_default=0,
+            parser_class=_Parser,
+            args=self._argv,
+            auto_configure_optimizers=False,
+            load_from_checkpoint_support=False,
+        )
+
+    # --- keys -------------------------------------------------------------------------------
+
+    def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        parser.add_argument(
+            "--seed_everything",
+            type=NonNegativeInt,
+            default=0,
+            help="The run's only seed: of weights, starts, sampling and slips.",
+        )
+        parser.add_argument(
+            "--run_dir",
+            type=str,
+            default=str(Path("runs") / self._name),
+            help="Folder of the run. An earlier run there that is not gone on with is moved aside.",
+        )
+        parser.add_argument(
+            "--threads",
+            type=Literal["auto"] | PositiveInt,
+            default="auto",
+            help="Threads PyTorch computes with; auto tries and takes the fastest number.",
+        )
+
+    @property
+    def _name(self) -> str:
+        paths = config_paths(self._argv)
+        return paths[0].stem if paths else "unnamed"
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        for name, kind in GROUPS.items():
+            parser.add_lightning_class_args(kind, name)
+        for target, source in LINKED.items():
+            parser.link_arguments(source, target)
+
+    def _prepare_subcommand_parser(
+        self, klass: type, subcommand: str, **kwargs: Any
+    ) -> LightningArgumentParser:
+        parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
+        parser.set_defaults({"weights_only": True})
+        if subcommand != "fit":
+            parser.set_defaults({"ckpt_path": "last"})
+        if subcommand in ("validate", "test"):
+            parser.set_defaults({"verbose": False})
+        if subcommand == "predict":
+            parser.set_defaults({"return_predictions": False})
+        return parser
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        """Check the keys first: the parser's own report of a wrong one can be a page long."""
+        if self._argv and self._argv[0] in COMMANDS:
+            check_arguments(self._argv[1:], _schema(self._argv[0]), LINKED)
+        self.config = parser.parse_args(args)
+
+    def _parse_ckpt_path(self) -> None:
+        """Do nothing: Lightning would let a checkpoint's values override the command line."""
+
+    # --- checks and set-up, before any model is built -------------------------------------------
+
+    def instantiate_classes(self) -> None:
+        """Let the constructors judge their values."""
+        try:
+            super().instantiate_classes()
+        except (ValueError, MisconfigurationException) as error:
+            raise ConfigError(
+                qualify(str(error), [key for key, _ in leaves(self._plain)])
+            ) from error
+
+    @property
+    def _plain(self) -> dict[str, Any]:
+        """The command's resolved configuration as plain data."""
+        text = self._parser(self.subcommand).dump(
+            self.config[self.subcommand], skip_none=False, skip_link_targets=False
+        )
+        return dict(yaml.safe_load(text))
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """Add the callbacks without keys and, unless another logger is given, TensorBoard."""
+        config = self.config_init[self.subcommand]
+        if config.trainer.logger in (None, True):
+            kwargs["logger"] = TensorBoardLogger(config.run_dir, name="", version="tensorboard")
+        given = config.trainer.callbacks or []
+        given = given if isinstance(given, list) else [given]
+        extra = [cb.RolloutMetrics(), cb.ScoreTable(), cb.Interruption()]
+        return super().instantiate_trainer(callbacks=[*given, *extra], **kwargs)
+
+    def after_instantiate_classes(self) -> None:
+        """Check what several parts decide together, find the checkpoint, set the threads."""
+        config = self.config[self.subcommand]
+        for callback in self.trainer.callbacks:
+            if isinstance(callback, cb.VarianceFilter) and self.subcommand == "fit":
+                try:
+                    callback.check(self.datamodule.rollout)
+                except ValueError as error:
+                    raise ConfigError(str(error)) from error
+        loaded = self._find_checkpoint(config)
+        facts = self._facts(loaded)
+        if loaded is not None:
+            self._compare(loaded, facts)
+        elif self.subcommand == "fit" and rank_zero_only.rank == 0:
+            aside = move_aside(Path(config.run_dir))
+            if aside is not None:
+                print(f"{config.run_dir} held an earlier run: it is now {aside}")
+        self.model.vocabulary = facts.vocabulary
+        self.trainer.checkpoint_callback.facts = facts
+
+    def _find_checkpoint(self, config: Any) -> tuple[Path, RunFacts] | None:
+        if config.ckpt_path is None:
+            return None
+        path = checkpoint_path(Path(config.run_dir), config.ckpt_path)
+        self.config_init[self.subcommand]["ckpt_path"] = str(path)
+        return path, RunFacts.read(path)
+
+    def _facts(self, loaded: tuple[Path, RunFacts] | None) -> RunFacts:
+        """Describe this run; a loaded checkpoint decides on the threads and the vocabulary."""
+        plain = self._plain
+        asked = self.config[self.subcommand].threads
+        if asked == "auto" and loaded is not None:
+            asked = loaded[1].threads
+        config: dict[str, Any] = {"model": plain["model"], "data": plain["data"]}
+        del config["model"]["seed"], config["data"]["run_seed"]
+        return RunFacts(
+            config=config,
+            seed=plain["seed_everything"],
+            threads=_decide_threads(asked),
+            vocabulary=(
+                list(dict.fromkeys(self.datamodule.vocabulary()))
+                if loaded is None
+                else loaded[1].vocabulary
+            ),
+        )
+
+    def _compare(self, loaded: tuple[Path, RunFacts], facts: RunFacts) -> None:
+        path, old = loaded
+        changed = check_continuation(old, facts, path, goes_on=self.subcommand == "fit")
+        if changed and self.subcommand == "fit":
+            print(f"changed since {path}: {'; '.join(changed)}")
+
+
+def _schema(command: str) -> Schema:
+    """List the top-level keys of a command with the constructors behind them."""
+    groups = {"trainer": Trainer, "model": StarPO, "data": RolloutDataModule, **GROUPS}
+    method = parameter_keys(getattr(Trainer, command)) or {}
+    keys: dict[str, Any] = dict.fromkeys(("config", "seed_everything", "run_dir", "threads"))
+    keys |= {name: None for name in method if name not in LightningCLI.subcommands()[command]}
+    keys |= {name: kind for name, kind in groups.items() if constructor_keys(kind) is not None}
+    return keys
+
+
+def _decide_threads(asked: int | str) -> int:
+    """Set the number of threads and say which."""
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    if asked == "auto" and given.isdigit():
+        asked = int(given)
+    if asked != "auto":
+        set_threads(int(asked))
+        return int(asked)
+    chosen, times = choose_threads()
+    tried = ", ".join(f"{count}: {1000 * seconds:.1f} ms" for count, seconds in times.items())
+    print(f"threads: {chosen} (a small training step took, by threads, {tried})")
+    return chosen
+
+
+def _quieten() -> None:
+    """Keep what the display does not need to compete with off the terminal."""
+    for name in ("lightning.pytorch", "lightning.fabric", "lightning", "pytorch_lightning"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    for text in (
+        r".*does not have many workers.*",
+        r".*`isinstance\(treespec, LeafSpec\)` is deprecated.*",
+        r".*dataloader is not resumable.*",
+        r".*Checkpoint directory .* exists and is not empty.*",
+        r".*You're resuming from a checkpoint that ended before the epoch ended.*",
+    ):
+        warnings.filterwarnings("ignore", text)
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run one prepared command line.
+
+    Raises:
+        ConfigError: when the configuration is wrong.
+    """
+    _quieten()
+    set_parsing_settings(docstring_parse_attribute_docstrings=True)
+    try:
+        Application(argv)
+    except MisconfigurationException as error:
+        raise ConfigError(shorten(str(error))) from error
+    return 0

@@ -1,0 +1,27 @@
+"""Be the entry point: prepare the command line, run the application, word the errors."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from ragen_pl.config_files import ConfigError, prepare
+
+INTERRUPTED = 130
+BAD_CONFIG = 2
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run a command and return the exit status: 0, 2 for a bad configuration, 130 and 143 after
+    SIGINT and SIGTERM."""
+    try:
+        prepared = prepare(argv)
+        # Imported here, so that a wrong file name is an error at once.
+        from ragen_pl.application import run
+
+        return run(prepared)
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_CONFIG
+    except KeyboardInterrupt:  # before the run took over the signals
+        return INTERRUPTED

@@ -1,0 +1,241 @@
+"""Check the keys of a configuration against the constructors that will receive them.
+
+The parser alone reports a misspelled key inside a list or a nested group as a failed union of
+types; here the key is named, with the nearest ones that exist.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ragen_pl.config_files import ConfigError, options
+
+Schema = Mapping[str, Any]
+"""Key → annotation, or None for a value that the parser alone judges."""
+
+_SUBCLASS_KEYS = ("class_path", "init_args", "dict_kwargs")
+
+
+def check_arguments(argv: Sequence[str], schema: Schema, linked: Mapping[str, str]) -> None:
+    """Check every key of a prepared command line and of its config files, left to right.
+
+    Args:
+        schema: The top-level keys.
+        linked: Keys that follow another one and cannot be given.
+
+    Raises:
+        ConfigError: for the first key that does not exist.
+    """
+    tree: dict[str, Any] = {}
+    for key, value in options(argv):
+        if key == "config":
+            tree = _merge(tree, _read(Path(str(value))))
+        elif not key.split(".")[-1].startswith(("help", "print_")):
+            _insert(tree, key.removesuffix("+"), value)
+        _check_keys(tree, schema, "")
+        _refuse_linked(tree, linked)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{path} holds a {type(tree).__name__}; a config is `key: value` lines")
+    return tree
+
+
+def _merge(old: Any, new: Any) -> Any:
+    """Merge like the parser: mappings by key, unless another class takes the place."""
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        return new
+    if new.get("class_path", old.get("class_path")) != old.get("class_path"):
+        return new
+    merged = dict(old)
+    for key, value in new.items():
+        key = str(key).removesuffix("+")
+        merged[key] = _merge(merged[key], value) if key in merged else value
+    return merged
+
+
+def _insert(tree: dict[str, Any], key: str, value: Any) -> None:
+    """Put one option of the command line in its place; ``env.size`` means its ``init_args``."""
+    *parents, last = key.split(".")
+    node: Any = tree
+    for part in parents:
+        node = _enter(node, part)
+        if not isinstance(node, dict):
+            return
+    if "class_path" in node and last not in _SUBCLASS_KEYS:
+        node = node.setdefault("init_args", {})
+    if isinstance(value, str):
+        value = yaml.safe_load(value) if value[:1] in "{[" else value
+    is_class_name = isinstance(value, str) and isinstance(node.get(last), dict | None)
+    if is_class_name and isinstance(node.get(last), dict):
+        node[last] = {"class_path": value}
+    else:
+        node[last] = value
+
+
+def _enter(node: dict[str, Any], part: str) -> Any:
+    if "class_path" in node and part not in _SUBCLASS_KEYS:
+        node = node.setdefault("init_args", {})
+    child = node.get(part)
+    if isinstance(child, list):  # an option speaks of the entry that was added last
+        child = child[-1] if child else None
+    if isinstance(child, str):
+        child = node[part] = {"class_path": child}
+    if child is None:
+        child = node[part] = {}
+    return child
+
+
+# --- walking ------------------------------------------------------------------------------------
+
+
+def _check_keys(tree: Mapping[str, Any], schema: Schema, path: str) -> None:
+    for key, value in tree.items():
+        if key not in schema:
+            raise ConfigError(_unknown(f"{path}{key}", value, [f"{path}{k}" for k in schema]))
+        if schema[key] is not None:
+            _check_value(value, schema[key], f"{path}{key}")
+
+
+def _check_value(value: Any, annotation: Any, path: str) -> None:
+    """Descend into groups, lists, mappings and ``class_path`` entries."""
+    for kind in _alternatives(annotation):
+        origin, args = typing.get_origin(kind), typing.get_args(kind)
+        if isinstance(value, list) and origin in (list, tuple, Sequence) and args:
+            for index, entry in enumerate(value):
+                _check_value(entry, args[0], f"{path}[{index}]")
+            return
+        if isinstance(value, dict) and origin in (dict, Mapping) and len(args) == 2:
+            for key, entry in value.items():
+                _check_value(entry, args[1], f"{path}.{key}")
+            return
+        if isinstance(value, dict) and inspect.isclass(kind) and _has_keys(kind):
+            if "class_path" in value:
+                _check_subclass(value, kind, path)
+            else:
+                _check_group(value, kind, path)
+            return
+
+
+def _check_subclass(value: Mapping[str, Any], kind: type, path: str) -> None:
+    extra = [key for key in value if key not in _SUBCLASS_KEYS]
+    if extra:
+        known = [f"{path}.{key}" for key in _SUBCLASS_KEYS]
+        raise ConfigError(_unknown(f"{path}.{extra[0]}", value[extra[0]], known))
+    _check_group(
+        value.get("init_args") or {},
+        find_class(str(value["class_path"]), kind, f"{path}.class_path"),
+        f"{path}.init_args",
+    )
+
+
+def _check_group(value: Mapping[str, Any], kind: type, path: str) -> None:
+    keys = constructor_keys(kind)
+    if keys is not None:
+        _check_keys(value, keys, f"{path}.")
+
+
+def find_class(name: str, base: type, path: str) -> type:
+    """Import a class by its path, or find a subclass of ``base`` by its bare name.
+
+    Raises:
+        ConfigError: with the nearest names.
+    """
+    module_name, _, class_name = name.rpartition(".")
+    known: list[str]
+    if not module_name:
+        subclasses = {cls.__name__: cls for cls in _subclasses(base)}
+        if name in subclasses:
+            return subclasses[name]
+        known = list(subclasses)
+    else:
+        try:
+            module = importlib.import_module(module_name)
+        except ImportError as error:
+            raise ConfigError(f"{path}: {name} cannot be imported: {error}") from error
+        found = getattr(module, class_name, None)
+        if inspect.isclass(found):
+            return found
+        known = [
+            f"{module_name}.{n}" for n, member in vars(module).items() if inspect.isclass(member)
+        ]
+    raise ConfigError(_unknown(path, name, known, what="class"))
+
+
+def _subclasses(base: type) -> list[type]:
+    found = []
+    for cls in base.__subclasses__():
+        found += [cls, *_subclasses(cls)]
+    return found
+
+
+def _alternatives(annotation: Any) -> list[Any]:
+    """Take unions, ``Annotated`` and the like apart."""
+    origin = typing.get_origin(annotation)
+    if origin in (typing.Union, types.UnionType):
+        return [kind for arg in typing.get_args(annotation) for kind in _alternatives(arg)]
+    if origin is typing.Annotated:
+        return _alternatives(typing.get_args(annotation)[0])
+    return [annotation]
+
+
+def _has_keys(kind: type) -> bool:
+    return kind.__module__ != "builtins"
+
+
+def constructor_keys(kind: type) -> dict[str, Any] | None:
+    """Return a constructor's parameters with their annotations; None when it takes any."""
+    if dataclasses.is_dataclass(kind):
+        hints = typing.get_type_hints(kind)
+        return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.init}
+    return parameter_keys(kind.__init__)
+
+
+def parameter_keys(function: Any) -> dict[str, Any] | None:
+    """Return a function's parameters with their annotations; None when it takes any."""
+    parameters = list(inspect.signature(function).parameters.values())[1:]
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return None
+    try:
+        hints = typing.get_type_hints(function)
+    except (NameError, TypeError):  # annotations of other libraries may not resolve
+        hints = {}
+    return {parameter.name: hints.get(parameter.name) for parameter in parameters}
+
+
+# --- words --------------------------------------------------------------------------------------
+
+
+def _refuse_linked(tree: Mapping[str, Any], linked: Mapping[str, str]) -> None:
+    for key, source in linked.items():
+        node: Any = tree
+        for part in key.split("."):
+            node = node.get(part) if isinstance(node, dict) else None
+        if node is not None:
+            raise ConfigError(f"{key} is {node!r}, but it follows {source}: set {source} instead")
+
+
+def _unknown(path: str, value: Any, known: Sequence[str], what: str = "key") -> str:
+    wanted = str(value) if what == "class" else path
+    nearest = get_close_matches(wanted, known, n=3, cutoff=0.6)
+    text = f"{path}: there is no class {value}" if what == "class" else f"unknown key {path}"
+    if what == "key" and not isinstance(value, dict | list):
+        text += f" (value {value})"
+    if nearest:
+        return f"{text}\n  did you mean {' or '.join(nearest)}?"
+    return f"{text}\n  known: {', '.join(name.rpartition('.')[2] for name in known)}"

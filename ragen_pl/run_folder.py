@@ -1,0 +1,133 @@
+"""Keep each run in a folder of its own: names, making room, and what a checkpoint was made with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from ragen_pl.config_files import ConfigError
+
+CHECKPOINTS, POLICY, TRAJECTORIES = "checkpoints", "policy", "trajectories"
+CONFIG, RESULTS = "config.yaml", "results.json"
+LAST, BEST = "last", "best"
+FACTS = "run"
+"""Key of the facts in a checkpoint."""
+_WEIGHTS = ("model.policy", "model.algorithm.advantage", "model.algorithm.kl_coef")
+"""What decides which weights there are."""
+_FIXED = (*_WEIGHTS, "seed", "data.env", "data.prompts", "data.warm_start")
+"""What a run that goes on must share with the one before: all else may change."""
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """Record what a checkpoint was made with, as plain data."""
+
+    config: dict[str, Any]
+    """The parts of the configuration that decide what the weights mean: ``model`` and ``data``."""
+    seed: int
+    threads: int
+    """More or fewer change the order of floating-point sums, and so the last bits."""
+    vocabulary: list[str]
+    """Pieces of text the embedded model's tokenizer was made from."""
+
+    def plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a checkpoint's facts without loading its tensors.
+
+        Raises:
+            ConfigError: when the file is no checkpoint of a run.
+        """
+        file = path / "meta.pt" if path.is_dir() else path
+        try:
+            content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+            return cls(**content[FACTS])
+        except (OSError, RuntimeError, KeyError, TypeError) as error:
+            raise ConfigError(
+                f"--ckpt_path {path}: this is no readable checkpoint of ragen-pl "
+                f"({type(error).__name__}); give last, best or the path of a .ckpt file"
+            ) from error
+
+
+def checkpoint_path(run_dir: Path, wanted: str) -> Path:
+    """Resolve ``last``, ``best`` or a path.
+
+    Raises:
+        ConfigError: when there is nothing.
+    """
+    if wanted in (LAST, BEST):
+        path = run_dir / CHECKPOINTS / f"{wanted}.ckpt"
+        if path.exists():
+            return path
+        found = sorted(str(p) for p in run_dir.glob(f"{CHECKPOINTS}/*.ckpt"))
+        hint = f"there is {', '.join(found)}" if found else "check --run_dir, or start without it"
+        raise ConfigError(f"--ckpt_path {wanted}: there is no {path}\n  {hint}")
+    if not Path(wanted).exists():
+        raise ConfigError(
+            f"--ckpt_path {wanted}: there is no such file; give last, best or the path of a .ckpt"
+        )
+    return Path(wanted)
+
+
+def move_aside(run_dir: Path) -> Path | None:
+    """Rename an earlier run to the first free ``<run_dir>.1``, ``.2``, …; None without one."""
+    if not any((run_dir / name).exists() for name in (CONFIG, RESULTS, CHECKPOINTS)):
+        return None
+    number = 1
+    while (aside := run_dir.with_name(f"{run_dir.name}.{number}")).exists():
+        number += 1
+    run_dir.rename(aside)
+    return aside
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return dotted key → (old, new) for every leaf that differs."""
+    before, after = dict(leaves(old)), dict(leaves(new))
+    return {
+        key: (before.get(key), after.get(key))
+        for key in {**before, **after}
+        if before.get(key) != after.get(key)
+    }
+
+
+def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Iterate over (dotted key, value) of nested mappings."""
+    if isinstance(tree, Mapping) and tree:
+        for key, value in tree.items():
+            yield from leaves(value, f"{path}.{key}" if path else str(key))
+    else:
+        # Configurations come back from YAML with lists where constructors hold tuples.
+        yield path, list(tree) if isinstance(tree, tuple) else tree
+
+
+def check_continuation(old: RunFacts, new: RunFacts, path: Path, *, goes_on: bool) -> list[str]:
+    """Compare a checkpoint with the run that wants to use it.
+
+    Args:
+        goes_on: Whether training goes on; an evaluation only needs the same weights.
+
+    Returns:
+        One line per difference that may be meant.
+
+    Raises:
+        ConfigError: when the run would no longer be the same experiment.
+    """
+    changed = differences(
+        {"seed": old.seed, **old.config},
+        {"seed": new.seed, **new.config},
+    )
+    for key, (before, after) in changed.items():
+        fixed_keys = _FIXED if goes_on else _WEIGHTS
+        if any(key == fixed or key.startswith(f"{fixed}.") for fixed in fixed_keys):
+            name = "seed_everything" if key == "seed" else key
+            raise ConfigError(
+                f"{name} is {after!r}, but {path} was made with {before!r}\n"
+                f"  set {name} to {before!r}, or start anew without --ckpt_path"
+            )
+    return [f"{key}: {before!r} → {after!r}" for key, (before, after) in sorted(changed.items())]

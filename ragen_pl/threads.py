@@ -1,0 +1,86 @@
+"""Choose how many threads PyTorch computes with, by trying."""
+
+from __future__ import annotations
+
+import os
+import time
+from statistics import median
+
+import torch
+from torch import nn
+
+_GAIN = 0.9
+"""More threads must take less than this share of the time of fewer: they also cost others."""
+_SECONDS = 0.15
+"""Spent on each candidate."""
+
+
+def usable_cores() -> int:
+    """Count the cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def set_threads(count: int) -> None:
+    """Compute with ``count`` threads."""
+    torch.set_num_threads(count)
+
+
+def choose_threads(cores: int | None = None) -> tuple[int, dict[int, float]]:
+    """Time a small training step with 1, 2, 4, … threads and set the fastest.
+
+    Several threads wait for one another after every operation; on a machine whose cores are busy
+    that is many times slower than one thread alone.
+
+    Returns:
+        The number now set, and the seconds of one step per candidate.
+    """
+    limit = usable_cores() if cores is None else cores
+    step = _training_step()
+    times: dict[int, float] = {}
+    chosen = count = 1
+    while count <= limit:
+        torch.set_num_threads(count)
+        times[count] = _time(step)
+        if count > 1 and times[count] < _GAIN * times[chosen]:
+            chosen = count
+        elif count > 1 and times[count] > 1.5 * times[chosen]:
+            break  # it only gets worse
+        count *= 2
+    torch.set_num_threads(chosen)
+    return chosen, times
+
+
+def _time(step: _Step) -> float:
+    step()  # the first run with a new number of threads starts them
+    runs = []
+    end = time.perf_counter() + _SECONDS
+    while len(runs) < 3 or time.perf_counter() < end:
+        begin = time.perf_counter()
+        step()
+        runs.append(time.perf_counter() - begin)
+        if len(runs) >= 3 and sum(runs) > 10 * _SECONDS:
+            break
+    return median(runs)
+
+
+class _Step:
+    """Take forward and backward passes of a block like the embedded model's."""
+
+    def __init__(self) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self.inputs = torch.randn(8, 128, 192, generator=generator)
+        self.attention = nn.Linear(192, 3 * 192)
+        self.norm = nn.LayerNorm(192)
+        self.mlp = nn.Sequential(nn.Linear(192, 512), nn.SiLU(), nn.Linear(512, 192))
+
+    def __call__(self) -> None:
+        query, key, value = self.attention(self.norm(self.inputs)).chunk(3, dim=-1)
+        mixed = torch.softmax(query @ key.transpose(1, 2), dim=-1) @ value
+        self.mlp(mixed).square().mean().backward()
+
+
+def _training_step() -> _Step:
+    with torch.random.fork_rng(devices=[]):
+        return _Step()
