@@ -67,6 +67,8 @@ class _Parser(LightningArgumentParser):
     """Raise short errors in the place of a page of usage."""
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        if not self.exit_on_error:  # a parser within another: the outer one reports
+            super().error(message, ex)
         raise ConfigError(shorten(message)) from ex
 
 
@@ -129,7 +131,8 @@ class Application(LightningCLI):
         for name, kind in GROUPS.items():
             parser.add_lightning_class_args(kind, name)
         for target, source in LINKED.items():
-            parser.link_arguments(source, target)
+            # A plain int, where the parser's own kind of number could not be written back.
+            parser.link_arguments(source, target, compute_fn=int if "seed" in source else None)
 
     def _prepare_subcommand_parser(
         self, klass: type, subcommand: str, **kwargs: Any
@@ -160,9 +163,10 @@ class Application(LightningCLI):
         try:
             super().instantiate_classes()
         except (ValueError, MisconfigurationException) as error:
-            raise ConfigError(
-                qualify(str(error), [key for key, _ in leaves(self._plain)])
-            ) from error
+            raise ConfigError(self._qualified(error)) from error
+
+    def _qualified(self, error: Exception) -> str:
+        return qualify(str(error), dict(leaves(self._plain)))
 
     @property
     def _plain(self) -> dict[str, Any]:
@@ -190,7 +194,7 @@ class Application(LightningCLI):
                 try:
                     callback.check(self.datamodule.rollout)
                 except ValueError as error:
-                    raise ConfigError(str(error)) from error
+                    raise ConfigError(self._qualified(error)) from error
         loaded = self._find_checkpoint(config)
         facts = self._facts(loaded)
         if loaded is not None:

@@ -1,61 +1,98 @@
-"""Word configuration errors in one to three lines."""
+"""Word configuration errors in one to three lines: key, value, remedy."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from typing import Any
 
-_NOISE = (
-    r"^error: ",
-    r"^Parser key \"[^\"]*\": ?",
-    r"^Problem with given class_path '[^']*': ?",
-    r"^Validation failed: ?",
-    r"^- ",
-)
-_LINES, _WIDTH = 3, 240
+from ragen_pl.config_files import COMMANDS
+
+_KINDS = {
+    "int": "an integer",
+    "float": "a number",
+    "str": "text",
+    "bool": "true or false",
+    "dict": "a mapping",
+    "list": "a list",
+    "tuple": "a list",
+    "NoneType": "null",
+}
+_BOUNDS = {"v>0": "above 0", "v>=0": "0 or more"}
+_LONGEST = 480
 
 
 def shorten(message: str) -> str:
-    """Reduce the parser's report to the key, the value and the most telling reason."""
-    key = _deepest_key(message)
-    lines = [_clean(line) for line in message.splitlines()]
-    lines = [line for line in lines if line and not line.startswith(("For details", "Usage:"))]
-    telling = [line for line in lines if "Expected a <class 'NoneType'>" not in line] or lines
-    text = telling[-1] if len(telling) > _LINES else "\n  ".join(telling)
-    if key and key not in text:
-        text = f"{key}: {text}"
-    return text if len(text) <= _LINES * _WIDTH else text[: _LINES * _WIDTH] + " …"
+    """Reduce the parser's report of a wrong value to the key, the value and what is expected."""
+    key = _key(message)
+    value = re.search(r"(?:Got|Given) value: (.*)", message)
+    value = value or re.search(r"Not of type \w+: (\S+) does not conform", message)
+    expected = _expectations(message)
+    if key and value and expected:
+        hint = did_you_mean(value[1], _literals(message))
+        text = f"{key} is {value[1]}; it must be {' or '.join(expected)}"
+        return _cut(f"{text}\n  {hint}" if hint else text)
+    required = re.search(r"arguments are required: (.*)", message)
+    if required:
+        keys = re.sub(rf"\b(?:{'|'.join(COMMANDS)})\.", "", required[1])
+        return f"{keys} must be set: give a config first, such as --config sokoban.yaml"
+    if "subcommand" in message:
+        wrong = re.search(r"invalid choice: '([^']*)'", message)
+        given = f"command {wrong[1]} is unknown" if wrong else "a command is missing"
+        hint = did_you_mean(wrong[1], COMMANDS) if wrong else ""
+        return f"{given}; {hint or 'use one of ' + ', '.join(COMMANDS)}"
+    lines = [re.sub(r"^(?:Parser key \"[^\"]*\":|-)\s*", "", s.strip()) for s in message.split("\n")]
+    text = "\n  ".join([line for line in lines if line][-3:])
+    return _cut(f"{key}: {text}" if key and key not in text else text)
 
 
-def _clean(line: str) -> str:
-    text = line.strip()
-    for _ in range(len(_NOISE)):
-        for pattern in _NOISE:
-            text = re.sub(pattern, "", text).strip()
-    return text
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else text[:_LONGEST] + " …"
 
 
-def _deepest_key(message: str) -> str:
-    keys = re.findall(r"(?:Parser key|Key|key) [\"']([\w.\[\]-]+)[\"']", message)
-    return max(keys, key=lambda key: key.count("."), default="")
+def _key(message: str) -> str:
+    """Join the keys of nested parsers: each reports its own part."""
+    keys = re.findall(r"Parser key \"([^\"]+)\"", message)
+    if not keys:
+        return ""
+    return f"{keys[0]}.{keys[-1]}" if len(keys) > 1 and keys[-1] not in keys[0] else str(keys[0])
 
 
-def qualify(message: str, keys: Iterable[str]) -> str:
+def _literals(message: str) -> list[str]:
+    lists = re.findall(r"Expected a typing\.Literal\[(.*?)\]", message)
+    return [name.strip().strip("'\"") for names in lists for name in names.split(",")]
+
+
+def _expectations(message: str) -> list[str]:
+    literals = _literals(message)
+    found = [", ".join(literals)] if literals else []
+    for name in re.findall(r"Expected a <class '([^']*)'>", message):
+        found.append(_KINDS.get(name, f"a {name.rpartition('.')[2]}"))
+    for bound in re.findall(r"restriction (v\S+)", message):
+        found.append(f"a number {_BOUNDS.get(bound, bound)}")
+    return list(dict.fromkeys(found))
+
+
+def qualify(message: str, leaves: Mapping[str, Any]) -> str:
     """Complete the key that a constructor's error begins with to the one a user sets.
 
     A constructor knows its own argument (``keep_fraction is 3``) but not under which name the
     configuration holds it (``filter.keep_fraction``).
+
+    Args:
+        leaves: Every dotted key of the configuration with its value.
     """
-    match = re.match(r"([\w.]+)(?= is |: )", message)
+    match = re.match(r"([\w.]+)(?: is |: )'?([^\s;,']+)", message)
     if match is None:
         return message
-    whole = [key for key in keys if key == match[1] or key.endswith(f".{match[1]}")]
-    whole = [key for key in whole if ".init_args." not in key or len(whole) == 1] or whole
-    return message if len(whole) != 1 else whole[0] + message[match.end() :]
+    whole = [key for key in leaves if key == match[1] or key.endswith(f".{match[1]}")]
+    if len(whole) > 1:
+        whole = [key for key in whole if str(leaves[key]) == match[2]]
+    return message if len(whole) != 1 else whole[0] + message[match.end(1) :]
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Offer the names closest to a word as a clause; empty when none is close."""
     found = get_close_matches(word, list(known), n=3, cutoff=0.6)
     return f"did you mean {' or '.join(found)}?" if found else ""

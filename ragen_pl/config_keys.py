@@ -11,7 +11,7 @@ import importlib
 import inspect
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -107,7 +107,7 @@ def _enter(node: dict[str, Any], part: str) -> Any:
 def _check_keys(tree: Mapping[str, Any], schema: Schema, path: str) -> None:
     for key, value in tree.items():
         if key not in schema:
-            raise ConfigError(_unknown(f"{path}{key}", value, [f"{path}{k}" for k in schema]))
+            raise ConfigError(_unknown(f"{path}{key}", value, list(_all_keys(schema, path))))
         if schema[key] is not None:
             _check_value(value, schema[key], f"{path}{key}")
 
@@ -218,6 +218,19 @@ def parameter_keys(function: Any) -> dict[str, Any] | None:
     return {parameter.name: hints.get(parameter.name) for parameter in parameters}
 
 
+def _all_keys(schema: Schema, path: str) -> Iterator[str]:
+    """Iterate over the keys of a group, then over those within: some are looked for too high up."""
+    yield from (f"{path}{key}" for key in schema)
+    for key, annotation in schema.items():
+        for kind in _alternatives(annotation):
+            if dataclasses.is_dataclass(kind) or (inspect.isclass(kind) and _is_ours(kind)):
+                yield from _all_keys(constructor_keys(kind) or {}, f"{path}{key}.")
+
+
+def _is_ours(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] in ("ragen_pl", "callbacks")
+
+
 # --- words --------------------------------------------------------------------------------------
 
 
@@ -231,11 +244,17 @@ def _refuse_linked(tree: Mapping[str, Any], linked: Mapping[str, str]) -> None:
 
 
 def _unknown(path: str, value: Any, known: Sequence[str], what: str = "key") -> str:
-    wanted = str(value) if what == "class" else path
-    nearest = get_close_matches(wanted, known, n=3, cutoff=0.6)
+    # The last parts are compared: names in one place share what precedes them.
+    by_last: dict[str, str] = {}
+    for name in known:
+        by_last.setdefault(name.rpartition(".")[2], name)
+    wanted = (str(value) if what == "class" else path).rpartition(".")[2]
+    nearest = [by_last[last] for last in get_close_matches(wanted, by_last, n=3, cutoff=0.6)]
     text = f"{path}: there is no class {value}" if what == "class" else f"unknown key {path}"
     if what == "key" and not isinstance(value, dict | list):
         text += f" (value {value})"
     if nearest:
         return f"{text}\n  did you mean {' or '.join(nearest)}?"
-    return f"{text}\n  known: {', '.join(name.rpartition('.')[2] for name in known)}"
+    depth = min((name.count(".") for name in known), default=0)
+    here = [name.rpartition(".")[2] for name in known if name.count(".") == depth]
+    return f"{text}\n  known: {', '.join(here)}"

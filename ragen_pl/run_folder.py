@@ -124,7 +124,9 @@ def check_continuation(old: RunFacts, new: RunFacts, path: Path, *, goes_on: boo
     )
     for key, (before, after) in changed.items():
         fixed_keys = _FIXED if goes_on else _WEIGHTS
-        if any(key == fixed or key.startswith(f"{fixed}.") for fixed in fixed_keys):
+        is_fixed = any(key == fixed or key.startswith(f"{fixed}.") for fixed in fixed_keys)
+        # A key that only one of them has came or went with a version of this program.
+        if is_fixed and None not in (before, after):
             name = "seed_everything" if key == "seed" else key
             raise ConfigError(
                 f"{name} is {after!r}, but {path} was made with {before!r}\n"
