@@ -25,10 +25,10 @@ class WarmStart:
         updates_per_iteration: Optimizer steps in one iteration.
         batch_size: Demonstrations per optimizer step.
         demonstrations: Size of the fixed set, one demonstration per start (the paper had 1,000).
-        random_turns: Share of turns at which the demonstrator moves at random: they visit states
-            off the expert's path and carry no loss.
-        single_actions: Share of turns at which the demonstrator takes one action although it could
-            take more: a cautious expert, whose pupil does not finish long tasks in time.
+        random_turns: Share of turns at which the demonstrator's moves are random, whatever it
+            thought: they visit states off the expert's path.
+        imitate_random: Whether those turns carry loss too. The demonstrator is then a noisy one,
+            whose pupil knows more than it shows, and RL has something to bring out.
         strata: Difficulties demonstrated, by the environment's names; empty means all.
     """
 
@@ -37,7 +37,7 @@ class WarmStart:
     batch_size: int = 32
     demonstrations: int = 1000
     random_turns: float = 0.3
-    single_actions: float = 0.0
+    imitate_random: bool = False
     strata: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -49,10 +49,6 @@ class WarmStart:
         if not 0 <= self.random_turns < 1:
             raise ValueError(
                 f"warm_start.random_turns is {self.random_turns}; it is a share in [0, 1)"
-            )
-        if not 0 <= self.single_actions <= 1:
-            raise ValueError(
-                f"warm_start.single_actions is {self.single_actions}; it is a share in [0, 1]"
             )
 
 
@@ -94,8 +90,7 @@ def _play(episode: Episode, rng: random.Random, config: WarmStart) -> list[bool]
         (user_ids,) = chat.user_ids([episode.prompt_text])
         if episode.ask(user_ids) is None:
             break
-        cautious = rng.random() < config.single_actions
-        limit = 1 if cautious else min(chat.max_actions_per_turn, episode.actions_left)
+        limit = min(chat.max_actions_per_turn, episode.actions_left)
         thought, actions = env.expert_turn(rng, limit)
         detour = env.actions is not None and rng.random() < config.random_turns
         if detour:
@@ -110,7 +105,7 @@ def _play(episode: Episode, rng: random.Random, config: WarmStart) -> list[bool]
         tokens = (*ids, chat.markers.end)
         zeros = (0.0,) * len(tokens)
         episode.answer(Completion(tokens, zeros, zeros, stopped=True))
-        imitated.append(not detour)
+        imitated.append(config.imitate_random or not detour)
     return imitated
 
 

@@ -21,6 +21,7 @@ from ragen_pl.envs.sokoban_search import ACTIONS, Board, move, shortest_plan
 from ragen_pl.envs.square import cells_of, mask_of
 
 Observation = Literal["grid", "coordinates", "grid_coordinates"]
+Thought = Literal["plan", "facts_and_plan"]
 
 
 class Sokoban(TextEnv):
@@ -37,6 +38,9 @@ class Sokoban(TextEnv):
         split: rooms for ``train``-ing, for a ``panel``, or a panel of the ``reference``'s own
             distribution of rooms (see ``sokoban_reference``).
         max_actions: actions per trajectory.
+        thought: what the expert thinks: the moves that remain to be made, or first where player,
+            boxes and targets are. Every word of a thought is one more place for outcome reward to
+            be noise, so the shorter one is the default.
     """
 
     name = "sokoban"
@@ -50,6 +54,7 @@ class Sokoban(TextEnv):
         observation: Observation = "grid",
         split: Split = "train",
         max_actions: int = 10,
+        thought: Thought = "plan",
     ) -> None:
         if not 6 <= size <= 10:
             raise ValueError(f"size: {size} is not between 6 and 10 (try 6 or 8)")
@@ -63,6 +68,7 @@ class Sokoban(TextEnv):
         self.observation: Observation = one_of("observation", observation, Observation)
         self.split: Split = one_of("split", split, Split)
         self.max_actions = max_actions
+        self.thought: Thought = one_of("thought", thought, Thought)
         self._board = Board(size, outer_walls(size), 0)
         self._player = 0
         self._boxes = 0
@@ -156,11 +162,18 @@ class Sokoban(TextEnv):
 
         In a room that can no longer be solved the thought says so, and the move is random.
         """
-        facts = words.facts(self._board, self._player, self._boxes, self.symbols)
         plan = shortest_plan(self._board, self._player, self._boxes)
+        words_of_plan = (words.STUCK,) if plan is None else plan
+        thought = " ".join((*self._facts(), *words_of_plan))
         if plan is None:
-            return f"{facts} {words.STUCK}", (rng.choice(self._effective_actions()),)
-        return " ".join((facts, *plan)), plan[:max_actions]
+            return thought, (rng.choice(self._effective_actions()),)
+        return thought, plan[:max_actions]
+
+    def _facts(self) -> tuple[str, ...]:
+        """Return the words with which a thought begins."""
+        if self.thought == "plan":
+            return ()
+        return words.facts(self._board, self._player, self._boxes, self.symbols)
 
     def _effective_actions(self) -> list[str]:
         position = (self._player, self._boxes)
@@ -170,11 +183,10 @@ class Sokoban(TextEnv):
     def is_true(self, thought: str) -> bool:
         """Tell whether a thought, in the expert's format, is true of the current state.
 
-        Its coordinates must be the current ones and its plan must solve the room with its last
-        move; ``stuck`` is true where no plan exists.
+        Its coordinates, if it has any, must be the current ones and its plan must solve the room
+        with its last move; ``stuck`` is true where no plan exists.
         """
-        facts = words.facts(self._board, self._player, self._boxes, self.symbols)
-        plan = words.read_plan(thought, facts)
+        plan = words.read_plan(thought, self._facts())
         if plan is None:
             return False
         if plan == (words.STUCK,):

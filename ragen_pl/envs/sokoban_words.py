@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from itertools import product
 from typing import Literal, NamedTuple
@@ -73,28 +72,24 @@ def coordinate_rows(board: Board, player: int, boxes: int, inner_walls: int) -> 
     ]
 
 
-def facts(board: Board, player: int, boxes: int, symbols: Symbols) -> str:
+def facts(board: Board, player: int, boxes: int, symbols: Symbols) -> tuple[str, ...]:
     """Return where player, boxes and all targets are: the first words of a true thought."""
     words = [symbols.player + coordinate(player, board.size)]
     words += [symbols.box + coordinate(cell, board.size) for cell in cells_of(boxes)]
     words += [symbols.target + coordinate(cell, board.size) for cell in cells_of(board.targets)]
-    return " ".join(words)
+    return tuple(words)
 
 
-_PLAN = re.compile(rf"(?: (?:{'|'.join(ACTIONS)}))*")
-
-
-def read_plan(thought: str, expected_facts: str) -> tuple[str, ...] | None:
+def read_plan(thought: str, expected_facts: tuple[str, ...]) -> tuple[str, ...] | None:
     """Return the plan of a thought that begins with the expected facts; None for any other text.
 
     A thought that calls the room unsolvable yields ``(STUCK,)``.
     """
-    if not thought.startswith(expected_facts):
+    words = tuple(thought.split(" "))
+    plan = words[len(expected_facts) :]
+    if words[: len(expected_facts)] != expected_facts:
         return None
-    rest = thought[len(expected_facts) :]
-    if rest == f" {STUCK}":
-        return (STUCK,)
-    return tuple(rest.split()) if _PLAN.fullmatch(rest) else None
+    return plan if plan == (STUCK,) or set(plan) <= set(ACTIONS) else None
 
 
 def row_pieces(size: int, num_boxes: int, symbols: Symbols) -> Iterator[str]:
@@ -130,6 +125,7 @@ def thought_pieces(size: int, symbols: Symbols) -> Iterator[str]:
         yield f"{symbols.player}({row},{column})"
         yield f" {symbols.box}({row},{column})"
         yield f" {symbols.target}({row},{column})"
+    yield from (*ACTIONS, STUCK)
     yield from (f" {word}" for word in (*ACTIONS, STUCK))
 
 

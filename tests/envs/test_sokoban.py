@@ -9,17 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen_pl.envs.sokoban import Sokoban
+from ragen_pl.envs.sokoban import Sokoban, Thought
 from ragen_pl.envs.sokoban_rooms import draw_room
 from ragen_pl.envs.sokoban_search import ACTIONS, move, shortest_plan, starts_by_length
 
 
-def room(text: str, max_actions: int = 10) -> Sokoban:
+def room(text: str, max_actions: int = 10, thought: Thought = "facts_and_plan") -> Sokoban:
     """Set up a room from its grid in the paper's symbols."""
     rows = text.split()
     marks = "".join(rows)
     boxes = [cell for cell, mark in enumerate(marks) if mark in "X√"]
-    env = Sokoban(size=len(rows), num_boxes=len(boxes), max_actions=max_actions)
+    env = Sokoban(
+        size=len(rows), num_boxes=len(boxes), max_actions=max_actions, thought=thought
+    )
     env.set_state(
         {
             "size": len(rows),
@@ -158,6 +160,21 @@ def test_expert_admits_a_dead_room() -> None:
 )
 def test_truth_of_thoughts(thought: str, truth: bool) -> None:
     assert room(ONE_PUSH).is_true(thought) is truth
+
+
+@pytest.mark.parametrize(
+    ("thought", "truth"),
+    [("Right", True), ("Left Right Right", True), ("Up", False), ("stuck", False), ("", False)],
+)
+def test_truth_of_bare_plans(thought: str, truth: bool) -> None:
+    assert room(ONE_PUSH, thought="plan").is_true(thought) is truth
+
+
+def test_a_bare_plan_is_what_the_expert_thinks_by_default() -> None:
+    assert Sokoban().thought == "plan"
+    env = room(ONE_PUSH, thought="plan")
+    assert env.expert_turn(random.Random(0), 3) == ("Right", ("Right",))
+    assert room(CORNER, thought="plan").expert_turn(random.Random(0), 3)[0] == "stuck"
 
 
 @given(plan=st.lists(st.sampled_from([*ACTIONS, "stuck", "Jump"]), max_size=6))
