@@ -192,7 +192,7 @@ class Results(RolloutCallback):
     ) -> None:
         """Report what there is; nothing may be gathered here, as other ranks may be gone."""
         if isinstance(exception, KeyboardInterrupt | SystemExit | SIGTERMException):
-            self._close(trainer, "interrupted", type(exception).__name__)
+            self._close(trainer, "interrupted", str(exception) or type(exception).__name__)
         else:
             self._close(trainer, "failed", f"{type(exception).__name__}: {exception}")
 

@@ -79,7 +79,7 @@ class _RunConfig(SaveConfigCallback):
         if stage == "fit":
             path = Path(trainer.default_root_dir) / CONFIG
             path.parent.mkdir(parents=True, exist_ok=True)
-            self.parser.save(self.config, path, skip_none=False, overwrite=True, multifile=False)
+            self.parser.save(self.config, path, skip_unset=False, overwrite=True, multifile=False)
 
 
 class Application(LightningCLI):
@@ -92,13 +92,22 @@ class Application(LightningCLI):
             datamodule_class=RolloutDataModule,
             save_config_callback=_RunConfig,
             save_config_kwargs={"save_to_log_dir": False},
-            trainer_defaults=dict(_TRAINER_DEFAULTS),
+            trainer_defaults={
+                **_TRAINER_DEFAULTS,
+                # Without keys, and after all others: how to go on is the last word.
+                "callbacks": [cb.RolloutMetrics(), cb.ScoreTable(), cb.Interruption()],
+            },
             seed_everything_default=0,
             parser_class=_Parser,
             args=self._argv,
             auto_configure_optimizers=False,
             load_from_checkpoint_support=False,
         )
+
+    def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]
+        """Name the commands; only the one that was asked for, as each costs time to set up."""
+        every = LightningCLI.subcommands()
+        return {name: every[name] for name in self._argv[:1] if name in every} or every
 
     # --- keys -------------------------------------------------------------------------------
 
@@ -172,23 +181,25 @@ class Application(LightningCLI):
     def _plain(self) -> dict[str, Any]:
         """The command's resolved configuration as plain data."""
         text = self._parser(self.subcommand).dump(
-            self.config[self.subcommand], skip_none=False, skip_link_targets=False
+            self.config[self.subcommand], skip_unset=False, skip_link_targets=False
         )
         return dict(yaml.safe_load(text))
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Add the callbacks without keys and, unless another logger is given, TensorBoard."""
+        """Log to TensorBoard in the run folder unless another logger is given."""
         config = self.config_init[self.subcommand]
         if config.trainer.logger in (None, True):
             kwargs["logger"] = TensorBoardLogger(config.run_dir, name="", version="tensorboard")
-        given = config.trainer.callbacks or []
-        given = given if isinstance(given, list) else [given]
-        extra = [cb.RolloutMetrics(), cb.ScoreTable(), cb.Interruption()]
-        return super().instantiate_trainer(callbacks=[*given, *extra], **kwargs)
+        return super().instantiate_trainer(**kwargs)
 
     def after_instantiate_classes(self) -> None:
         """Check what several parts decide together, find the checkpoint, set the threads."""
         config = self.config[self.subcommand]
+        if config.trainer.max_steps != -1:  # Lightning miscounts epochs when such a run is resumed
+            raise ConfigError(
+                f"trainer.max_steps is {config.trainer.max_steps}, but a run is counted in "
+                "iterations: set trainer.max_epochs instead"
+            )
         for callback in self.trainer.callbacks:
             if isinstance(callback, cb.VarianceFilter) and self.subcommand == "fit":
                 try:

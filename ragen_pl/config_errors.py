@@ -42,7 +42,9 @@ def shorten(message: str) -> str:
         given = f"command {wrong[1]} is unknown" if wrong else "a command is missing"
         hint = did_you_mean(wrong[1], COMMANDS) if wrong else ""
         return f"{given}; {hint or 'use one of ' + ', '.join(COMMANDS)}"
-    lines = [re.sub(r"^(?:Parser key \"[^\"]*\":|-)\s*", "", s.strip()) for s in message.split("\n")]
+    lines = [
+        re.sub(r"^(?:Parser key \"[^\"]*\":|-)\s*", "", s.strip()) for s in message.split("\n")
+    ]
     text = "\n  ".join([line for line in lines if line][-3:])
     return _cut(f"{key}: {text}" if key and key not in text else text)
 

@@ -1,0 +1,173 @@
+"""Wrong input is one short error with the key, the value and what to do; no model is built."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ragen_pl.cli import main
+from ragen_pl.config_files import ConfigError, find_config, prepare
+from ragen_pl.envs import Sokoban
+from ragen_pl.models.embedded import EmbeddedModel
+from tests.tiny import run, write_config
+
+
+class Piped(Sokoban):
+    """Has an action that no answer can carry."""
+
+    actions = ("Up", "Left||Right")
+
+
+GROUPS = ("seed_everything", "run_dir", "threads", "model", "data", "filter", "echo_trap")
+GROUPS += ("entropy", "results", "checkpoints", "trajectories", "display")
+
+
+@pytest.fixture
+def config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Path]:
+    def build(*_: object) -> None:
+        raise AssertionError("a model was built before the configuration was checked")
+
+    monkeypatch.setattr(EmbeddedModel, "build", build)
+    monkeypatch.chdir(tmp_path)
+    yield write_config(tmp_path)
+
+
+def fails(capsys: pytest.CaptureFixture[str], *args: str) -> str:
+    """Run a command that must fail shortly; return what it said."""
+    assert main(["fit", "--config", "tiny.yaml", *args]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert len(error.splitlines()) <= 3
+    assert "Traceback" not in error
+    assert "usage" not in error.lower()
+    return error
+
+
+@pytest.mark.usefixtures("config")
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["--filter.kep_fraction", "0.5"], ["filter.kep_fraction", "0.5", "filter.keep_fraction"]),
+        (["--data.rollout.group_sise", "4"], ["group_sise", "4", "data.rollout.group_size"]),
+        (["--data.env.sise=8"], ["sise", "8", "size"]),
+        (["--model.algorithm.clip_hi=0.3"], ["clip_hi", "0.3", "model.algorithm.clip_high"]),
+        (["--data.grup_size=3"], ["data.grup_size", "3", "data.rollout.group_size"]),
+        (["--fliter.keep_fraction=1"], ["fliter", "filter"]),
+        (
+            ["--trainer.callbacks+=callbacks.TrajectoryWriter", "--trainer.callbacks.every_n", "3"],
+            ["every_n", "3", "every_n_iterations"],
+        ),
+        (["--data.env", "ragen_pl.envs.Sokobn"], ["data.env", "Sokobn", "ragen_pl.envs.Sokoban"]),
+        (["--data.rollout.group_size=-3"], ["data.rollout.group_size is -3", "at least 1"]),
+        (["--data.rollout.max_turns=0"], ["data.rollout.max_turns is 0", "at least 1"]),
+        (["--data.env.size=22"], ["data.env.init_args.size: 22", "between 6 and 10"]),
+        (["--model.policy.num_layers=0"], ["num_layers", "0", "at least 1"]),
+        (["--data.rollout.group_size=1"], ["data.rollout.group_size is 1", "2 or more"]),
+        (["--filter.keep_fraction=1.5"], ["filter.keep_fraction is 1.5", "(0, 1]"]),
+        (["--filter.keep_fraction=0"], ["filter.keep_fraction is 0", "(0, 1]"]),
+        (["--data.rollout.group_size=many"], ["data.rollout.group_size is many", "an integer"]),
+        (["--data.env.symbols=leters"], ["data.env.symbols is leters", "letters"]),
+        (["--trainer.max_steps=9"], ["trainer.max_steps is 9", "trainer.max_epochs"]),
+        (["--threads=0"], ["threads is 0", "auto or a number above 0"]),
+        (["--seed_everything=-1"], ["seed_everything is -1", "0 or more"]),
+        (["--model.seed=4"], ["model.seed is '4'", "seed_everything"]),
+        (["--data.env=tests.test_cli.Piped"], ["data.env", "'Left||Right'", "rename"]),
+        (["--ckpt_path=last"], ["--ckpt_path last", "last.ckpt", "--run_dir"]),
+        (["--ckpt_path=nowhere.ckpt"], ["nowhere.ckpt", "no such file"]),
+        (["--ckpt_path=tiny.yaml"], ["tiny.yaml", "no readable checkpoint"]),
+        (["--config", "sokobn.yaml"], ["sokobn.yaml", "sokoban"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_wrong_input_is_a_short_error_that_names_key_value_and_remedy(
+    capsys: pytest.CaptureFixture[str], args: list[str], told: list[str]
+) -> None:
+    error = fails(capsys, *args)
+    for words in told:
+        assert words in error
+
+
+@pytest.mark.usefixtures("config")
+def test_a_misspelled_key_in_a_list_of_callbacks_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "over.yaml").write_text(
+        "trainer:\n  callbacks:\n  - class_path: callbacks.VarianceFilter\n"
+        "    init_args: {kep_fraction: 0.5}\n"
+    )
+    error = fails(capsys, "--config", "over.yaml")
+    assert "trainer.callbacks[0].init_args.kep_fraction" in error
+    assert "keep_fraction" in error.splitlines()[1]
+
+
+@pytest.mark.usefixtures("config")
+def test_a_misspelled_class_in_a_list_of_callbacks_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "over.yaml").write_text(
+        "trainer: {callbacks: [{class_path: callbacks.VarianceFiler}]}"
+    )
+    assert "did you mean callbacks.VarianceFilter" in fails(capsys, "--config", "over.yaml")
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [([], "a command is missing"), (["ft"], "did you mean fit"), (["fit"], "data.env")],
+)
+def test_a_command_is_asked_for(
+    capsys: pytest.CaptureFixture[str], argv: list[str], told: str
+) -> None:
+    assert main(argv) == 2
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("config")
+def test_a_bad_command_ends_with_status_2_and_leaves_an_earlier_run_alone(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "tiny" / "checkpoints").mkdir(parents=True)
+    result = run(tmp_path, "fit", "--config", "tiny", "--filter.kep_fraction", "0.5")
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert (tmp_path / "runs" / "tiny" / "checkpoints").is_dir()
+    assert not (tmp_path / "runs" / "tiny.1").exists()
+
+
+def test_configs_are_found_by_name_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert find_config("sokoban") == find_config("sokoban.yaml")
+    shutil.copyfile(find_config("sokoban"), tmp_path / "sokoban.yaml")
+    assert find_config("sokoban.yaml") == Path("sokoban.yaml")
+    with pytest.raises(ConfigError, match="did you mean frozen_lake"):
+        find_config("frozenlake.yaml")
+
+
+def test_the_command_may_come_after_its_options() -> None:
+    prepared = prepare(["--config=bandit", "fit", "-c", "grpo", "--run_dir", "x"])
+    assert prepared[0] == "fit"
+    assert [Path(arg).name for arg in prepared[1:]] == [
+        "--config",
+        "bandit.yaml",
+        "-c",
+        "grpo.yaml",
+        "--run_dir",
+        "x",
+    ]
+
+
+def test_every_key_has_a_help_text(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["fit", "--help"])
+    entries = re.split(r"\n  (?=-)", capsys.readouterr().out)
+    own = [entry for entry in entries if re.match(rf"--(?:{'|'.join(GROUPS)})\b", entry)]
+    assert len(own) > 60
+    for entry in own:
+        words = entry.partition("(type:")[0].partition("(required")[0].split()[1:]
+        said = [word for word in words if not re.fullmatch(r"[A-Z_.\[\]{},|'a-z]*[A-Z]{3}.*", word)]
+        assert said, f"no help for {entry.splitlines()[0]}"

@@ -1,0 +1,78 @@
+"""Every shipped config, alone and under every overlay, makes a run that could start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ragen_pl.application import Application
+from ragen_pl.config_files import FOLDER, prepare
+
+EXPERIMENTS = ("bandit", "frozen_lake", "sokoban")
+OVERLAYS = sorted(path.stem for path in FOLDER.glob("*.yaml") if path.stem not in EXPERIMENTS)
+
+
+class Assembled(Application):
+    """Stop short of running."""
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        pass
+
+
+def assemble(*args: str) -> Assembled:
+    return Assembled(prepare(["fit", *args, "--threads", "1"]))
+
+
+@pytest.mark.parametrize("overlay", ["", *OVERLAYS])
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_a_config_makes_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, experiment: str, overlay: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    overlays = ["--config", overlay] if overlay else []
+    app = assemble("--config", experiment, *overlays)
+    assert app.config["fit"].run_dir == str(Path("runs") / experiment)
+    assert app.trainer.default_root_dir == app.config["fit"].run_dir
+    assert app.datamodule.env.name == experiment
+    assert set(app.datamodule.env.actions or ())
+
+
+def test_overlays_are_small_diffs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert not assemble("--config", "sokoban", "--config", "no_think").datamodule.prompts.think
+    assert assemble("--config", "sokoban", "--config", "grpo").model.algorithm.advantage == "grpo"
+    vanilla = assemble("--config", "sokoban", "--config", "vanilla").model.algorithm
+    assert (vanilla.clip_high, vanilla.kl_coef) == (0.2, 0.001)
+    sft = assemble("--config", "sokoban", "--config", "sft")
+    assert sft.datamodule.warm_start.iterations >= (sft.trainer.max_epochs or 0)
+
+
+def test_later_configs_win_and_options_after_them_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text("data: {rollout: {group_size: 7}}")
+    app = assemble("--config", "bandit", "--config", "mine", "--data.rollout.num_groups", "3")
+    assert (app.datamodule.rollout.group_size, app.datamodule.rollout.num_groups) == (7, 3)
+
+
+def test_one_seed_decides_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    app = assemble("--config", "bandit", "--seed_everything", "5")
+    assert app.datamodule.run_seed == app.model.seed == 5
+
+
+def test_print_config_gives_a_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="0"):
+        assemble("--config", "frozen_lake", "--filter.keep_fraction", "0.75", "--print_config")
+    text = capsys.readouterr().out
+    config: dict[str, Any] = yaml.safe_load(text)
+    assert config["filter"]["keep_fraction"] == 0.75
+    (tmp_path / "printed.yaml").write_text(text)
+    assert assemble("--config", "printed.yaml").datamodule.env.name == "frozen_lake"

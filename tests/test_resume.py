@@ -1,0 +1,141 @@
+"""A run that goes on ends as one that was never stopped."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Trainer
+
+from ragen_pl.cli import main
+from ragen_pl.hooks import RolloutCallback
+from tests.tiny import write_config
+
+
+def fit(*args: object) -> None:
+    assert main(["fit", "--config", "tiny", *map(str, args)]) == 0
+
+
+def checkpoint(run_dir: str) -> dict[str, Any]:
+    """Load the last checkpoint as anyone could: without unpickling arbitrary objects."""
+    path = Path(run_dir) / "checkpoints" / "last.ckpt"
+    return dict(torch.load(path, weights_only=True))
+
+
+def flat(tree: Any, path: str = "") -> dict[str, Any]:
+    if isinstance(tree, dict):
+        return {k: v for key, sub in tree.items() for k, v in flat(sub, f"{path}/{key}").items()}
+    if isinstance(tree, list | tuple):
+        return {k: v for i, sub in enumerate(tree) for k, v in flat(sub, f"{path}/{i}").items()}
+    return {path: tree}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write_config(tmp_path)
+    return tmp_path
+
+
+class StopAt(RolloutCallback):
+    """Die in the middle of an iteration.
+
+    Args:
+        iteration: Counted from 0.
+        updating: Whether to die after its first update instead of before its last.
+    """
+
+    def __init__(self, iteration: int, updating: bool = False) -> None:
+        super().__init__()
+        self.iteration, self.updating = iteration, updating
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if pl_module.iteration == self.iteration and not self.updating:
+            raise SystemExit(9)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if pl_module.iteration == self.iteration and self.updating:
+            raise SystemExit(9)
+
+
+@pytest.mark.parametrize(
+    ("every", "stops"),
+    [(1, [1, 3]), (1, [2, 4]), (2, [3])],
+    ids=["in each phase", "where RL begins", "between checkpoints"],
+)
+@pytest.mark.parametrize("updating", [False, True], ids=["before an update", "after an update"])
+def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(
+    every: int, stops: list[int], updating: bool
+) -> None:
+    fit("--run_dir", "whole")
+    resume: list[object] = []
+    for stop in stops:
+        with pytest.raises(SystemExit, match="9"):
+            fit(
+                *("--run_dir", "parts", "--checkpoints.every_n_iterations", every),
+                *("--trainer.callbacks+=tests.test_resume.StopAt",),
+                *("--trainer.callbacks.iteration", stop),
+                *("--trainer.callbacks.updating", str(updating).lower(), *resume),
+            )
+        resume = ["--ckpt_path", "last"]
+    fit("--run_dir", "parts", *resume)
+    whole, parts = checkpoint("whole"), checkpoint("parts")
+    for key in ("state_dict", "optimizer_states", "starpo", "epoch", "global_step"):
+        one, other = flat(whole[key]), flat(parts[key])
+        assert one.keys() == other.keys()
+        for name, value in one.items():
+            if isinstance(value, torch.Tensor):
+                assert torch.equal(value, other[name]), name
+            else:
+                assert value == other[name], f"{key}{name}"
+
+
+def test_results_carry_on(folder: Path) -> None:
+    fit("--run_dir", "run", "--trainer.max_epochs", 3)
+    before = json.loads((folder / "run/results.json").read_text())
+    fit("--run_dir", "run", "--ckpt_path", "last")
+    after = json.loads((folder / "run/results.json").read_text())
+    assert after["status"] == "finished"
+    assert after["iterations"] == 5
+    assert after["history"]["iteration"] == [1, 2, 3, 4, 5]
+    assert after["seconds"] > before["seconds"]
+    policies = [entry["policy"] for entry in after["evaluations"]]
+    assert policies.count("random") == 1
+    assert set(policies) == {"random", "untrained", "warm-started", "final"}
+
+
+def test_a_run_goes_on_under_its_own_seed_and_environment_only(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fit("--trainer.max_epochs", 1)
+    again = ["fit", "--config", "tiny", "--ckpt_path", "last"]
+    assert main([*again, "--seed_everything", "1"]) == 2
+    assert "seed_everything is 1" in capsys.readouterr().err
+    assert main([*again, "--data.env.size", "8"]) == 2
+    assert "data.env.init_args.size is 8" in capsys.readouterr().err
+
+
+def test_an_earlier_run_is_moved_aside(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(3):
+        fit("--trainer.max_epochs", 1)
+    assert "runs/tiny held an earlier run: it is now runs/tiny.2" in capsys.readouterr().out
+    for name in ("tiny", "tiny.1", "tiny.2"):
+        assert (folder / "runs" / name / "results.json").is_file()
+
+
+def test_another_panel_does_not_change_the_meaning_of_tokens(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fit("--trainer.max_epochs", 1)
+    (folder / "wide.yaml").write_text(
+        "data: {panels: {wide: {class_path: ragen_pl.envs.Sokoban, init_args: {size: 8}}}}"
+    )
+    assert main(["validate", "--config", "tiny", "--config", "wide"]) == 0
+    assert "wide" in capsys.readouterr().out
