@@ -101,7 +101,7 @@ class Optimization:
             )
 
     def rl_factor(self, iteration: int, total: int) -> float:
-        """Scale the rates at RL iteration ``iteration`` of ``total``, both counted from RL's start."""
+        """Scale the rates at iteration ``iteration`` of ``total``, counted from RL's start."""
         rise = min(1.0, (iteration + 1) / (self.warmup + 1))
         return rise * (1.0 - (1.0 - self.final_lr) * min(1.0, iteration / max(1, total)))
 

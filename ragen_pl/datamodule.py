@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
@@ -82,7 +81,7 @@ class RolloutDataModule(pl.LightningDataModule):
         prompts: Prompts = Prompts(),  # noqa: B008  frozen, so sharing it is safe
         rollout: RolloutConfig = RolloutConfig(),  # noqa: B008
         warm_start: WarmStart = WarmStart(),  # noqa: B008
-        evaluation: EvaluationConfig = EvaluationConfig(),  # noqa: B008
+        evaluation: EvaluationConfig = EvaluationConfig(),
         run_seed: int = 0,
     ) -> None:
         super().__init__()
@@ -164,10 +163,8 @@ class RolloutDataModule(pl.LightningDataModule):
             )
         )
         parts = split(batch, self.rollout.online_k)
-        for part in itertools.chain.from_iterable(
-            itertools.repeat(parts, learner.algorithm.epochs)
-        ):
-            yield part
+        for _ in range(learner.algorithm.epochs):
+            yield from parts
 
     def collect_training(self, iteration: int) -> list[TrajectoryGroup]:
         """Collect this rank's share of the iteration's groups, on fresh starts."""
@@ -176,7 +173,8 @@ class RolloutDataModule(pl.LightningDataModule):
         first = (iteration - self.warm_start.iterations) * total
         base = self.run_seed * _SEEDS_PER_RUN
         starts = [
-            Start(group_id, base + first + group_id) for group_id in range(rank(), total, world_size())
+            Start(group_id, base + first + group_id)
+            for group_id in range(rank(), total, world_size())
         ]
         size = len(starts) * config.group_size
         watchers = self._watchers()

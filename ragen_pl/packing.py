@@ -34,7 +34,10 @@ def pack(
     ]
     shape = (len(trajectories), max(lengths, default=1))
     input_ids = torch.full(shape, pad_id, dtype=torch.long)
-    loss_mask, turn_ends = torch.zeros(shape, dtype=torch.bool), torch.zeros(shape, dtype=torch.bool)
+    loss_mask, turn_ends = (
+        torch.zeros(shape, dtype=torch.bool),
+        torch.zeros(shape, dtype=torch.bool),
+    )
     turn_index = torch.zeros(shape, dtype=torch.long)
     rewards, log_probs = torch.zeros(shape), torch.zeros(shape)
     for row, trajectory in enumerate(trajectories):
@@ -83,3 +86,19 @@ def minibatches(lengths: Tensor, token_budget: int) -> Iterator[Tensor]:
         yield order[at : at + count]
         at += count
 
+
+def micro_batches(
+    rollout: RolloutBatch, chosen: Tensor, token_budget: int
+) -> Iterator[tuple[Tensor, RolloutBatch]]:
+    """Yield (row indices, those rows cut to their longest) of the chosen rows, within the budget.
+
+    Args:
+        rollout: B rows.
+        chosen: (B,) bool.
+        token_budget: As in ``minibatches``.
+    """
+    index = torch.nonzero(chosen)[:, 0]
+    lengths = rollout.attention_mask.sum(1)[index].cpu()
+    for rows in minibatches(lengths, token_budget):
+        at = index[rows.to(index.device)]
+        yield at, rollout.rows(at).cut(int(lengths[rows].max()))

@@ -9,13 +9,13 @@ StarPO-S is StarPO with three changes, each visible in one place:
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor
 
 from ragen_pl.algorithm import Algorithm, Optimization
@@ -24,9 +24,17 @@ from ragen_pl.engines.cached import CachedDecoder
 from ragen_pl.evaluation_log import log_evaluation
 from ragen_pl.models.embedded import EmbeddedModel, LanguageModel
 from ragen_pl.models.policy import Critic, Policy
-from ragen_pl.ops import advantages, diagnostics, losses
-from ragen_pl.ops.masked import masked_mean, masked_sum, whiten
-from ragen_pl.packing import minibatches
+from ragen_pl.objective import (
+    POLICY_METRICS,
+    Scores,
+    estimate,
+    policy_objective,
+    value_objective,
+)
+from ragen_pl.ops.diagnostics import explained_variance
+from ragen_pl.ops.masked import masked_sum
+from ragen_pl.optimizer import build_optimizer, take_step
+from ragen_pl.packing import micro_batches
 from ragen_pl.types import (
     Completion,
     Demonstration,
@@ -73,8 +81,6 @@ class StarPO(pl.LightningModule):
         self._engine: CachedDecoder | None = None
         self._engine_version = -1
 
-    # --- set-up -----------------------------------------------------------------------------
-
     def configure_model(self) -> None:
         """Build policy, critic and reference once; the tokenizer knows the data module's words."""
         if hasattr(self, "policy"):
@@ -90,21 +96,10 @@ class StarPO(pl.LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Make one AdamW with the groups ``policy`` and ``critic``."""
-        config = self.optimization
-        groups: list[dict[str, Any]] = [
-            {"name": "policy", "params": list(self.policy.parameters()), "lr": config.lr}
-        ]
+        networks: dict[str, torch.nn.Module] = {"policy": self.policy}
         if self.critic is not None:
-            groups.append(
-                {
-                    "name": "critic",
-                    "params": list(self.critic.parameters()),
-                    "lr": config.critic_lr,
-                }
-            )
-        return torch.optim.AdamW(
-            groups, betas=config.betas, weight_decay=config.weight_decay, fused=True
-        )
+            networks["critic"] = self.critic
+        return build_optimizer(networks, self.optimization)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["starpo"] = {
@@ -119,11 +114,12 @@ class StarPO(pl.LightningModule):
         self.iteration, self.rl_start = state["iteration"], state["rl_start"]
         self.phase, self.skipped_steps = Phase(state["phase"]), state["skipped_steps"]
 
-    # --- collecting -------------------------------------------------------------------------
-
     def begin_iteration(self, phase: Phase) -> None:
-        """Enter an iteration; the first of RL restarts the optimizer and hands the critic the
-        warm-started trunk, the reference its weights."""
+        """Enter an iteration.
+
+        The first of RL restarts the optimizer's moments, hands the critic the warm-started trunk
+        and the reference the policy's weights.
+        """
         if phase is Phase.RL and (self.phase is not Phase.RL or self.iteration == 0):
             self.rl_start = self.iteration
             self.trainer.optimizers[0].state.clear()
@@ -161,12 +157,7 @@ class StarPO(pl.LightningModule):
         return engine(requests, sampling)
 
     def annotate(self, rollout: RolloutBatch) -> TrainingBatch:
-        """Add old log-probs, values, advantages and returns at the current weights.
-
-        Advantages are whitened (gae) over the sampled tokens of all kept trajectories of the
-        collection, on all ranks; the critic's targets cover every trajectory.
-        """
-        algorithm = self.algorithm
+        """Add old log-probs, values, advantages and returns at the current weights."""
         kept = rollout.policy_weights > 0
         old, values = torch.zeros_like(rollout.rewards), torch.zeros_like(rollout.rewards)
         device = self.device
@@ -179,22 +170,7 @@ class StarPO(pl.LightningModule):
                     part = part.to(device)
                     valued = self.critic(part.input_ids, part.loss_mask, part.attention_mask)
                     values[rows, : valued.shape[1]] = valued.cpu()
-        mask = rollout.loss_mask
-        advantage, returns = advantages.gae(
-            rollout.rewards, values, mask, algorithm.gamma, algorithm.gae_lambda
-        )
-        if algorithm.uses_critic:
-            advantage = whiten(advantage, mask & kept[:, None], all_reduce_sum)
-        else:
-            advantage = advantages.grpo(
-                rollout.rewards,
-                mask,
-                rollout.group_ids,
-                divide_by_std=algorithm.advantage == "grpo",
-            )
-        return TrainingBatch(rollout, old, values, advantage, returns)
-
-    # --- learning ---------------------------------------------------------------------------
+        return TrainingBatch(rollout, old, values, *estimate(rollout, values, self.algorithm))
 
     def training_step(self, batch: TrainingBatch | Demonstration, batch_idx: int) -> None:
         """Take one optimizer step on one optimizer batch, micro-batch by micro-batch."""
@@ -214,62 +190,52 @@ class StarPO(pl.LightningModule):
             self.manual_backward(loss * world_size())
             total += loss.detach().cpu()
         rate = self.optimization.imitation_lr
-        self._step(policy_lr=rate * self.optimization.imitation_factor(batch.progress))
+        self._step(policy=rate * self.optimization.imitation_factor(batch.progress))
         self._log({"train/imitation_loss": all_reduce_sum(total)})
 
     def _improve(self, batch: TrainingBatch) -> None:
-        """Take a StarPO step: clipped policy loss, value loss, entropy bonus, KL if asked."""
+        """Take a StarPO step on policy and critic; in its first iterations on the critic alone."""
         since = self.iteration - self.rl_start
         factor = self.optimization.rl_factor(since, (self.trainer.max_epochs or 1) - self.rl_start)
-        learns = not self.algorithm.uses_critic or since >= self.algorithm.critic_iterations
-        metrics = self._policy_backward(batch, scale=1.0 if learns else 0.0)
+        metrics = {}
         if self.critic is not None:
             metrics |= self._value_backward(batch, self.critic)
+        if self.critic is None or since >= self.algorithm.critic_iterations:
+            metrics |= self._policy_backward(batch)
+        elif world_size() > 1:
+            self._policy_backward(batch)  # every rank's every parameter must take part
+            self.policy.zero_grad(set_to_none=True)
         metrics |= self._step(
-            policy_lr=self.optimization.lr * factor if learns else 0.0,
-            critic_lr=self.optimization.critic_lr * factor,
+            policy=self.optimization.lr * factor, critic=self.optimization.critic_lr * factor
         )
         self._log(metrics)
 
-    def _policy_backward(self, batch: TrainingBatch, scale: float) -> dict[str, Tensor]:
+    def _policy_backward(self, batch: TrainingBatch) -> dict[str, Tensor]:
         """Accumulate the policy's gradient over the kept trajectories; return what to log."""
-        algorithm, rollout = self.algorithm, batch.rollout
+        rollout = batch.rollout
         kept = rollout.policy_weights > 0
         tokens = all_reduce_sum((rollout.loss_mask & kept[:, None]).sum().float()).clamp(min=1)
-        sums = torch.zeros(6)
+        sums = torch.zeros(len(POLICY_METRICS))
         for rows, part in self._micro_batches(rollout, kept):
             length = part.input_ids.shape[1]
-            old, advantage = batch.old_log_probs[rows, :length], batch.advantages[rows, :length]
-            log_probs, entropy = self._score(self.policy, part)
-            loss = losses.clipped_policy_loss(
-                log_probs,
-                old,
-                advantage,
-                clip_low=algorithm.clip_low,
-                clip_high=algorithm.clip_high,
-                dual_clip=algorithm.dual_clip,
-            )
-            policy_loss = masked_sum(loss * part.policy_weights[:, None], part.loss_mask) / tokens
-            bonus = masked_sum(entropy, part.loss_mask) / tokens
-            total = policy_loss - algorithm.entropy_coef * bonus
-            kl = torch.zeros_like(total)
+            reference = None
             if self.reference is not None:
                 with torch.no_grad():
                     reference, _ = self._score(self.reference, part)
-                kl = masked_sum(losses.kl_estimate(log_probs, reference), part.loss_mask) / tokens
-                total = total + algorithm.kl_coef * kl
-            self.manual_backward(total * scale * world_size())
-            with torch.no_grad():
-                mask, share = part.loss_mask, part.loss_mask.sum() / tokens
-                bounds = {"clip_low": algorithm.clip_low, "clip_high": algorithm.clip_high}
-                clipped = diagnostics.clip_fraction(log_probs, old, mask, **bounds)
-                moved = diagnostics.approx_kl(log_probs, old, mask)
-                gap = masked_mean((old - part.sampled_log_probs).abs(), mask)
-                terms = [policy_loss, bonus, kl, share * clipped, share * moved, share * gap]
-                sums += torch.stack(terms).float().cpu()
-        names = ("policy_loss", "entropy", "kl", "clip_fraction", "approx_kl", "log_prob_gap")
-        sums = all_reduce_sum(sums)
-        return {f"train/{name}": value for name, value in zip(names, sums, strict=True)}
+            loss, terms = policy_objective(
+                Scores(*self._score(self.policy, part), reference),
+                batch.old_log_probs[rows, :length],
+                batch.advantages[rows, :length],
+                part,
+                self.algorithm,
+                tokens,
+            )
+            self.manual_backward(loss * world_size())
+            sums += terms
+        return {
+            f"train/{name}": value
+            for name, value in zip(POLICY_METRICS, all_reduce_sum(sums), strict=True)
+        }
 
     def _value_backward(self, batch: TrainingBatch, critic: Critic) -> dict[str, Tensor]:
         """Accumulate the critic's gradient over all trajectories, dropped ones included."""
@@ -279,49 +245,35 @@ class StarPO(pl.LightningModule):
         everyone = torch.ones_like(rollout.policy_weights, dtype=torch.bool)
         for rows, part in self._micro_batches(rollout, everyone):
             length = part.input_ids.shape[1]
-            values = critic(part.input_ids, part.loss_mask, part.attention_mask)
-            loss = losses.clipped_value_loss(
-                values,
+            loss = value_objective(
+                critic(part.input_ids, part.loss_mask, part.attention_mask),
                 batch.values[rows, :length],
                 batch.returns[rows, :length],
-                self.algorithm.value_clip,
+                part,
+                self.algorithm,
+                tokens,
             )
-            loss = masked_sum(loss, part.loss_mask) / tokens
             self.manual_backward(self.algorithm.value_coef * loss * world_size())
             total += loss.detach().cpu()
-        explained = diagnostics.explained_variance(batch.values, batch.returns, rollout.loss_mask)
-        return {
-            "train/value_loss": all_reduce_sum(total),
-            "train/explained_variance": explained,
-        }
+        explained = explained_variance(batch.values, batch.returns, rollout.loss_mask)
+        return {"train/value_loss": all_reduce_sum(total), "train/explained_variance": explained}
 
-    def _step(self, policy_lr: float, critic_lr: float = 0.0) -> dict[str, Tensor]:
-        """Clip each group, step once, clear the gradients; skip a step that is not finite."""
+    def _step(self, **rates: float) -> dict[str, Tensor]:
+        """Take the optimizer step; count it when it had to be skipped."""
         optimizer = self.optimizers()
-        assert not isinstance(optimizer, list)
-        metrics: dict[str, Tensor] = {}
-        for group in optimizer.param_groups:
-            name = group["name"]
-            group["lr"] = policy_lr if name == "policy" else critic_lr
-            norm = torch.nn.utils.clip_grad_norm_(group["params"], self.optimization.max_grad_norm)
-            metrics[f"train/grad_norm_{name}"] = norm
-        bad = not all(math.isfinite(float(norm)) for norm in metrics.values())
-        if all_reduce_sum(torch.tensor(float(bad))) > 0:
-            self.skipped_steps += 1
-            metrics = {}
-        else:
-            optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        metrics["train/skipped_steps"] = torch.tensor(float(self.skipped_steps))
-        metrics["train/lr"] = torch.tensor(policy_lr)
-        return metrics
+        assert isinstance(optimizer, LightningOptimizer)
+        norms = take_step(optimizer, rates, self.optimization.max_grad_norm)
+        self.skipped_steps += norms is None
+        return {
+            **{f"train/grad_norm_{name}": norm for name, norm in (norms or {}).items()},
+            "train/skipped_steps": torch.tensor(float(self.skipped_steps)),
+            "train/lr": torch.tensor(rates["policy"]),
+        }
 
     def on_train_epoch_end(self) -> None:
         self.iteration += 1
 
-    def validation_step(
-        self, batch: Evaluation, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
+    def validation_step(self, batch: Evaluation, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Score a panel that has been played."""
         log_evaluation(self, batch)
 
@@ -333,8 +285,6 @@ class StarPO(pl.LightningModule):
         """Hand the trajectories to the callbacks."""
         return batch
 
-    # --- shared -----------------------------------------------------------------------------
-
     def _score(self, policy: Policy, part: RolloutBatch) -> tuple[Tensor, Tensor]:
         temperature = 1.0
         if self.phase is Phase.RL:
@@ -344,12 +294,7 @@ class StarPO(pl.LightningModule):
     def _micro_batches(
         self, rollout: RolloutBatch, chosen: Tensor
     ) -> Iterator[tuple[Tensor, RolloutBatch]]:
-        """Yield (row indices, those rows cut to their longest), within the token budget."""
-        index = torch.nonzero(chosen)[:, 0]
-        lengths = rollout.attention_mask.sum(1)[index].cpu()
-        for rows in minibatches(lengths, self.optimization.tokens_per_micro_batch):
-            at = index[rows.to(index.device)]
-            yield at, rollout.rows(at).cut(int(lengths[rows].max()))
+        return micro_batches(rollout, chosen, self.optimization.tokens_per_micro_batch)
 
     def _log(self, metrics: dict[str, Tensor]) -> None:
         self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=1)

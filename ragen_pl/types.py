@@ -1,6 +1,6 @@
 """Hold one frozen type per stage of an iteration.
 
-seed → ``Turn`` → ``Trajectory`` → ``TrajectoryGroup`` → ``RolloutBatch`` → ``TrainingBatch`` → loss.
+seed → ``Turn`` → ``Trajectory`` → ``TrajectoryGroup`` → ``RolloutBatch`` → ``TrainingBatch``.
 
 Dimensions: G groups, N trajectories per group, B trajectories in a batch, T tokens.
 """
