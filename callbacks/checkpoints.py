@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 from typing import Any, cast
@@ -60,7 +59,7 @@ class Checkpoints(Checkpoint):
         last, best = (folder / CHECKPOINTS / f"{name}.ckpt" for name in (LAST, BEST))
         if trainer.is_global_zero and last.is_file() and not best.exists():
             shutil.copyfile(last, best.with_suffix(".tmp"))
-            os.replace(best.with_suffix(".tmp"), best)
+            best.with_suffix(".tmp").replace(best)
             _swap_in(_copied(folder / POLICY / LAST), folder / POLICY / BEST)
 
     def _new_score(self, trainer: Trainer) -> float | None:
@@ -108,7 +107,7 @@ def _swap_in(draft: Path, path: Path) -> None:
         draft.rename(path)
         shutil.rmtree(old)
     else:
-        os.replace(draft, path)
+        draft.replace(path)
 
 
 def _copied(folder: Path) -> Path:

@@ -12,6 +12,7 @@ from typing import Any, Literal, NoReturn
 import yaml
 from jsonargparse import set_parsing_settings
 from jsonargparse.typing import NonNegativeInt, PositiveInt
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.cli import (
     LightningArgumentParser,
@@ -19,14 +20,13 @@ from lightning.pytorch.cli import (
     SaveConfigCallback,
 )
 from lightning.pytorch.loggers import TensorBoardLogger
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 import callbacks as cb
 from ragen_pl.config_errors import qualify, shorten
 from ragen_pl.config_files import COMMANDS, ConfigError, config_paths
 from ragen_pl.config_keys import Schema, check_arguments, constructor_keys, parameter_keys
 from ragen_pl.datamodule import RolloutDataModule
+from ragen_pl.hooks import rollout_callbacks
 from ragen_pl.run_folder import (
     CONFIG,
     RunFacts,
@@ -200,7 +200,7 @@ class Application(LightningCLI):
                 f"trainer.max_steps is {config.trainer.max_steps}, but a run is counted in "
                 "iterations: set trainer.max_epochs instead"
             )
-        for callback in self.trainer.callbacks:
+        for callback in rollout_callbacks(self.trainer):
             if isinstance(callback, cb.VarianceFilter) and self.subcommand == "fit":
                 try:
                     callback.check(self.datamodule.rollout)
@@ -210,12 +210,12 @@ class Application(LightningCLI):
         facts = self._facts(loaded)
         if loaded is not None:
             self._compare(loaded, facts)
-        elif self.subcommand == "fit" and rank_zero_only.rank == 0:
+        elif self.subcommand == "fit" and self.trainer.is_global_zero:
             aside = move_aside(Path(config.run_dir))
             if aside is not None:
                 print(f"{config.run_dir} held an earlier run: it is now {aside}")
         self.model.vocabulary = facts.vocabulary
-        self.trainer.checkpoint_callback.facts = facts
+        self.config_init[self.subcommand].checkpoints.facts = facts
 
     def _find_checkpoint(self, config: Any) -> tuple[Path, RunFacts] | None:
         if config.ckpt_path is None:

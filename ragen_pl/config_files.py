@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
+from itertools import pairwise
 from pathlib import Path
 
 COMMANDS = ("fit", "validate", "test", "predict")
@@ -19,7 +20,7 @@ class ConfigError(ValueError):
 def find_config(name: str) -> Path:
     """Find a config file by path or name, with or without its suffix.
 
-    Looks in the working directory first, then in its ``configs/``, then in the shipped ``configs/``.
+    Looks in the working directory, then in its ``configs/``, then in the shipped ``configs/``.
 
     Raises:
         ConfigError: with the nearest names.
@@ -59,7 +60,7 @@ def prepare(argv: Sequence[str]) -> list[str]:
 
 def config_paths(argv: Sequence[str]) -> list[Path]:
     """List the config files of a prepared command line, in order."""
-    return [Path(value) for flag, value in zip(argv, argv[1:], strict=False) if _is_config(flag)]
+    return [Path(value) for flag, value in pairwise(argv) if _is_config(flag)]
 
 
 def options(argv: Sequence[str]) -> Iterator[tuple[str, str | None]]:

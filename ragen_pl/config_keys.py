@@ -178,7 +178,8 @@ def find_class(name: str, base: type, path: str) -> type:
 
 
 def _subclasses(base: type) -> list[type]:
-    found = []
+    found: list[type[Any]] = []
+    cls: type[Any]
     for cls in base.__subclasses__():
         found += [cls, *_subclasses(cls)]
     return found
@@ -203,7 +204,7 @@ def constructor_keys(kind: type) -> dict[str, Any] | None:
     if dataclasses.is_dataclass(kind):
         hints = typing.get_type_hints(kind)
         return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.init}
-    return parameter_keys(kind.__init__)
+    return parameter_keys(kind.__init__)  # type: ignore[misc]  # this very class's own
 
 
 def parameter_keys(function: Any) -> dict[str, Any] | None:
@@ -223,7 +224,7 @@ def _all_keys(schema: Schema, path: str) -> Iterator[str]:
     yield from (f"{path}{key}" for key in schema)
     for key, annotation in schema.items():
         for kind in _alternatives(annotation):
-            if dataclasses.is_dataclass(kind) or (inspect.isclass(kind) and _is_ours(kind)):
+            if inspect.isclass(kind) and _is_ours(kind):
                 yield from _all_keys(constructor_keys(kind) or {}, f"{path}{key}.")
 
 

@@ -54,7 +54,7 @@ def choose_threads(cores: int | None = None) -> tuple[int, dict[int, float]]:
 
 def _time(step: _Step) -> float:
     step()  # the first run with a new number of threads starts them
-    runs = []
+    runs: list[float] = []
     end = time.perf_counter() + _SECONDS
     while len(runs) < 3 or time.perf_counter() < end:
         begin = time.perf_counter()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,20 +21,22 @@ class Piped(Sokoban):
     actions = ("Up", "Left||Right")
 
 
-GROUPS = ("seed_everything", "run_dir", "threads", "model", "data", "filter", "echo_trap")
-GROUPS += ("entropy", "results", "checkpoints", "trajectories", "display")
+GROUPS = (
+    *("seed_everything", "run_dir", "threads", "model", "data", "filter", "echo_trap"),
+    *("entropy", "results", "checkpoints", "trajectories", "display"),
+)
 
 
 @pytest.fixture
 def config(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Path]:
+) -> Path:
     def build(*_: object) -> None:
         raise AssertionError("a model was built before the configuration was checked")
 
     monkeypatch.setattr(EmbeddedModel, "build", build)
     monkeypatch.chdir(tmp_path)
-    yield write_config(tmp_path)
+    return write_config(tmp_path)
 
 
 def fails(capsys: pytest.CaptureFixture[str], *args: str) -> str:

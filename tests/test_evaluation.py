@@ -6,7 +6,6 @@ import itertools
 import math
 
 import pytest
-from doubles import make_group, make_trajectory, make_turn
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ from ragen_pl.evaluation import (
     wilson_interval,
 )
 from ragen_pl.types import TrajectoryGroup
+from tests.doubles import make_group, make_trajectory, make_turn
 
 
 def panel(outcomes: list[bool], first_seed: int = 0) -> list[TrajectoryGroup]:

@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 import torch
-from doubles import make_group, make_trajectory, make_turn
 
 from callbacks import EchoTrapDetector
 from callbacks.echo_trap_detector import GRAD_NORM, measure
 from ragen_pl.types import TrajectoryGroup
+from tests.doubles import make_group, make_trajectory, make_turn
 
 MODULE = cast(Any, SimpleNamespace(phase="rl"))
 

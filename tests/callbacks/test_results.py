@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import pytest
 import torch
-from doubles import TinyData, TinyModule, make_group, make_trainer
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from callbacks import Results, RolloutMetrics
 from ragen_pl.hooks import RolloutCallback
 from ragen_pl.types import TrajectoryGroup
+from tests.doubles import TinyData, TinyModule, make_group, make_trainer
 
 
 def mixed(iteration: int) -> list[TrajectoryGroup]:

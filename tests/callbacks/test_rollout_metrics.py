@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any, cast
 
 import pytest
-from doubles import make_group, make_trajectory, make_turn
 
 from callbacks import EntropyLogger, RolloutMetrics, entropy_logger
 from ragen_pl import rollout_stats
 from ragen_pl.distributed import gather_objects as gather
 from ragen_pl.hooks import RolloutCallback
 from ragen_pl.types import StopReason, TrajectoryGroup
+from tests.doubles import make_group, make_trajectory, make_turn
 
 NOTHING = cast(Any, None)
 

@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from doubles import TinyData, TinyModule, make_group, make_trainer
 
 from callbacks import Results, RunDisplay
 from ragen_pl.types import TrajectoryGroup
+from tests.doubles import TinyData, TinyModule, make_group, make_trainer
 
 
 def mixed(iteration: int) -> list[TrajectoryGroup]:

@@ -6,13 +6,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from doubles import TinyModule, make_group, one_batch
 from lightning.pytorch import Trainer
 
 from callbacks import VarianceFilter
 from callbacks import variance_filter as implementation
 from ragen_pl.rollout_stats import group_scores
 from ragen_pl.types import TrajectoryGroup
+from tests.doubles import TinyModule, make_group, one_batch
 
 GROUPS = [
     make_group([0.0, 0.0, 0.0], group_id=0),

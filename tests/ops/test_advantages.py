@@ -14,7 +14,6 @@ from ragen_pl.ops.advantages import gae, grpo, reward_to_go
 from ragen_pl.ops.masked import masked_mean, whiten
 
 
-
 def rows(draw: st.DrawFn, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
     """Draw rewards, values and a mask of one shape, with anything off the mask."""
     batch, length = draw(st.integers(1, 4)), draw(st.integers(1, 9))
