@@ -58,7 +58,8 @@ def test_parsing_by_example(text: str, actions: tuple[str, ...], is_valid: bool)
 
 
 def test_free_text_is_one_action() -> None:
-    parsed = parse_response("<answer> go || north </answer>", think=False, known=None, max_actions=1)
+    text = "<answer> go || north </answer>"
+    parsed = parse_response(text, think=False, known=None, max_actions=1)
     assert (parsed.actions, parsed.is_valid) == (("go || north",), True)
 
 
@@ -85,7 +86,7 @@ def test_experts_answers_come_back_as_they_were(think: bool) -> None:
 
 
 def test_prompts_name_the_wrong_placeholder() -> None:
-    with pytest.raises(ValueError, match="prompts.turn uses {state}"):
+    with pytest.raises(ValueError, match=r"prompts\.turn uses \{state\}"):
         Prompts(turn="{state} {observation}")
     with pytest.raises(ValueError, match="observation"):
         Prompts(turn="Turn {turn}")

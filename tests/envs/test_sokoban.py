@@ -192,7 +192,7 @@ def test_a_plan_is_true_iff_it_solves(plan: list[str]) -> None:
 
 
 def test_letters_speak_letters() -> None:
-    env = Sokoban(symbols="letters")
+    env = Sokoban(symbols="letters", thought="facts_and_plan")
     env.reset(seed=0)
     thought, _ = env.expert_turn(random.Random(0), 3)
     assert thought.startswith("A(")
