@@ -36,7 +36,8 @@ class RolloutConfig:
         max_context: Tokens a whole trajectory may hold.
         temperature: Of the sampling; top-p and top-k would bias the ratio and do not exist.
         format_penalty: Reward term of an invalid turn, at most 0.
-        truth_bonus: Reward term of a turn whose thought is true of the state; 0 is outcome only.
+        truth_penalty: Reward term of a turn whose thought is not true of the state, at most 0; a
+            penalty, since a bonus per turn would reward taking more turns. 0 is outcome only.
     """
 
     num_groups: int = 8
@@ -48,7 +49,7 @@ class RolloutConfig:
     max_context: int = 1024
     temperature: float = 1.0
     format_penalty: float = -0.1
-    truth_bonus: float = 0.0
+    truth_penalty: float = 0.0
 
     def __post_init__(self) -> None:
         for key in (
@@ -67,11 +68,12 @@ class RolloutConfig:
                 f"rollout.temperature is {self.temperature}; training samples at a temperature "
                 "above 0 (1.0 is usual)"
             )
-        if self.format_penalty > 0:
-            raise ValueError(
-                f"rollout.format_penalty is {self.format_penalty}; a penalty is 0 or negative "
-                "(the paper's is -0.1)"
-            )
+        for key in ("format_penalty", "truth_penalty"):
+            if getattr(self, key) > 0:
+                raise ValueError(
+                    f"rollout.{key} is {getattr(self, key)}; a penalty is 0 or negative "
+                    "(the paper's for a wrong format is -0.1)"
+                )
 
 
 class Episode:
@@ -141,8 +143,8 @@ class Episode:
             if ended:
                 break
         rewards = {"env": reward, "format": 0.0 if is_valid else self.config.format_penalty}
-        if self.config.truth_bonus:
-            rewards["truth"] = self.config.truth_bonus if is_true else 0.0
+        if self.config.truth_penalty and is_true is not None:
+            rewards["truth"] = 0.0 if is_true else self.config.truth_penalty
         self.prefix.extend(completion.token_ids)
         self.actions_left -= executed
         self.turns.append(
