@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,7 +35,7 @@ from ragen_pl.run_folder import (
     move_aside,
 )
 from ragen_pl.starpo import StarPO
-from ragen_pl.threads import choose_threads, set_threads
+from ragen_pl.threads import decide_threads
 
 GROUPS: dict[str, type[Callback]] = {
     "filter": cb.VarianceFilter,
@@ -235,7 +234,7 @@ class Application(LightningCLI):
         return RunFacts(
             config=config,
             seed=plain["seed_everything"],
-            threads=_decide_threads(asked),
+            threads=decide_threads(asked),
             vocabulary=(
                 list(dict.fromkeys(self.datamodule.vocabulary()))
                 if loaded is None
@@ -258,20 +257,6 @@ def _schema(command: str) -> Schema:
     keys |= {name: None for name in method if name not in LightningCLI.subcommands()[command]}
     keys |= {name: kind for name, kind in groups.items() if constructor_keys(kind) is not None}
     return keys
-
-
-def _decide_threads(asked: int | str) -> int:
-    """Set the number of threads and say which."""
-    given = os.environ.get("OMP_NUM_THREADS", "")
-    if asked == "auto" and given.isdigit():
-        asked = int(given)
-    if asked != "auto":
-        set_threads(int(asked))
-        return int(asked)
-    chosen, times = choose_threads()
-    tried = ", ".join(f"{count}: {1000 * seconds:.1f} ms" for count, seconds in times.items())
-    print(f"threads: {chosen} (a small training step took, by threads, {tried})")
-    return chosen
 
 
 def _quieten() -> None:

@@ -22,9 +22,23 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-def set_threads(count: int) -> None:
-    """Compute with ``count`` threads."""
-    torch.set_num_threads(count)
+def decide_threads(asked: int | str) -> int:
+    """Set the number of threads and say which.
+
+    Args:
+        asked: A number, or ``auto``: what ``OMP_NUM_THREADS`` says, and where it says nothing the
+            fastest number by trial.
+    """
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    if asked == "auto" and given.isdigit():
+        asked = int(given)
+    if asked != "auto":
+        torch.set_num_threads(int(asked))
+        return int(asked)
+    chosen, times = choose_threads()
+    tried = ", ".join(f"{count}: {1000 * seconds:.1f} ms" for count, seconds in times.items())
+    print(f"threads: {chosen} (a small training step took, by threads, {tried})")
+    return chosen
 
 
 def choose_threads(cores: int | None = None) -> tuple[int, dict[int, float]]:

@@ -20,6 +20,7 @@ LAYERS = (
     {"envs", "ops"},
     {"chat", "rollout_stats", "algorithm"},
     {"models", "engines", "rollout", "packing", "warm_start", "random_policy", "evaluation"},
+    {"objective", "optimizer"},
     {"evaluation_log", "hooks", "report", "trajectory_record"},
     {"config_files", "config_errors", "config_keys", "run_folder", "threads"},
     {"starpo", "datamodule", "callbacks"},
