@@ -84,7 +84,7 @@ class Optimization:
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0
-    tokens_per_micro_batch: int = 8192
+    tokens_per_micro_batch: int = 4096
 
     def __post_init__(self) -> None:
         for key in ("lr", "critic_lr", "imitation_lr", "max_grad_norm"):

@@ -53,7 +53,7 @@ class EmbeddedModel:
     num_layers: int = 2
     num_heads: int = 6
     num_key_value_heads: int = 2
-    init_std: float = 0.02
+    init_std: float = 0.05
 
     def __post_init__(self) -> None:
         if min(self.hidden_size, self.intermediate_size, self.num_layers, self.num_heads) < 1:
