@@ -21,6 +21,7 @@ from lightning.pytorch.cli import (
 from lightning.pytorch.loggers import TensorBoardLogger
 
 import callbacks as cb
+from ragen_pl.allocator import keep_freed_memory
 from ragen_pl.config_errors import qualify, shorten
 from ragen_pl.config_files import COMMANDS, ConfigError, config_paths
 from ragen_pl.config_keys import Schema, check_arguments, constructor_keys, parameter_keys
@@ -234,6 +235,7 @@ class Application(LightningCLI):
         return RunFacts(
             config=config,
             seed=plain["seed_everything"],
+            keep_freed_memory()
             threads=decide_threads(asked),
             vocabulary=(
                 list(dict.fromkeys(self.datamodule.vocabulary()))
