@@ -227,6 +227,7 @@ class Application(LightningCLI):
     def _facts(self, loaded: tuple[Path, RunFacts] | None) -> RunFacts:
         """Describe this run; a loaded checkpoint decides on the threads and the vocabulary."""
         plain = self._plain
+        keep_freed_memory()
         asked = self.config[self.subcommand].threads
         if asked == "auto" and loaded is not None:
             asked = loaded[1].threads
@@ -235,7 +236,6 @@ class Application(LightningCLI):
         return RunFacts(
             config=config,
             seed=plain["seed_everything"],
-            keep_freed_memory()
             threads=decide_threads(asked),
             vocabulary=(
                 list(dict.fromkeys(self.datamodule.vocabulary()))
