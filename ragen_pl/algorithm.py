@@ -21,7 +21,6 @@ class Algorithm:
         value_coef: Weight of the value loss.
         entropy_coef: Weight of the entropy bonus.
         kl_coef: Weight of the KL term towards the policy RL started from; 0 keeps no reference.
-        epochs: Passes over each collection.
         reward_scale: Multiplies rewards in the estimator, so that value targets are near 1.
         critic_iterations: First RL iterations in which only the critic learns.
     """
@@ -36,7 +35,6 @@ class Algorithm:
     value_coef: float = 1.0
     entropy_coef: float = 0.001
     kl_coef: float = 0.0
-    epochs: int = 1
     reward_scale: float = 0.1
     critic_iterations: int = 5
 
@@ -49,8 +47,6 @@ class Algorithm:
                 raise ValueError(
                     f"algorithm.{key} is {getattr(self, key)}; it must not be negative"
                 )
-        if self.epochs < 1:
-            raise ValueError(f"algorithm.epochs is {self.epochs}; it must be at least 1")
         if self.reward_scale <= 0:
             raise ValueError(f"algorithm.reward_scale is {self.reward_scale}; it must be positive")
 
@@ -73,6 +69,9 @@ class Optimization:
         betas: Of AdamW.
         weight_decay: Of AdamW.
         max_grad_norm: Gradients are clipped to this norm, policy and critic separately.
+        train_embeddings: Whether RL also changes the token embeddings of policy and critic. A token
+            seen once in many updates gets AdamW's largest steps from its smallest evidence, which
+            harms a small model whose rows of a map are single tokens.
         tokens_per_micro_batch: Padded tokens of one forward and backward pass.
     """
 
@@ -84,6 +83,7 @@ class Optimization:
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0
+    train_embeddings: bool = True
     tokens_per_micro_batch: int = 4096
 
     def __post_init__(self) -> None:

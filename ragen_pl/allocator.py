@@ -21,4 +21,5 @@ def keep_freed_memory() -> bool:
     if mallopt is None:  # another C library than glibc
         return False
     settings = ((_MMAP_THRESHOLD, 1 << 25), (_TRIM_THRESHOLD, 1 << 30), (_TOP_PAD, 1 << 26))
-    return all([mallopt(key, value) == 1 for key, value in settings])
+    accepted = [mallopt(key, value) == 1 for key, value in settings]
+    return all(accepted)

@@ -173,6 +173,18 @@ class Chat:
         return f"{answer}</answer>"
 
 
+def check_actions(envs: dict[str, TextEnv]) -> None:
+    """Refuse action names that the answer format cannot carry."""
+    for key, env in envs.items():
+        for action in env.actions or ():
+            if SEPARATOR in action or "<" in action or action != action.strip() or not action:
+                raise ValueError(
+                    f"data.{key}: {type(env).__name__} has an action named {action!r}; an action "
+                    f"name must not be empty, contain {SEPARATOR!r} or '<', or begin or end "
+                    "with a space, or answers cannot be read: rename it"
+                )
+
+
 def system_text(prompts: Prompts, env: TextEnv, max_actions_per_turn: int) -> str:
     """Fill in the system template from the live environment."""
     think = prompts.think

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Protocol, cast
 
 import lightning.pytorch as pl
-import torch
 
 from ragen_pl import chat as chats
 from ragen_pl.chat import Chat, Prompts
@@ -17,8 +16,9 @@ from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.frozen_lake import FrozenLake
 from ragen_pl.envs.panel import panel_seeds
 from ragen_pl.envs.sokoban import Sokoban
-from ragen_pl.hooks import RolloutCallback
-from ragen_pl.packing import pack
+from ragen_pl.hooks import RolloutCallback, rollout_callbacks
+from ragen_pl.models.embedded import LanguageModel
+from ragen_pl.packing import pack, split
 from ragen_pl.random_policy import play_randomly
 from ragen_pl.rollout import RolloutConfig, Start, collect
 from ragen_pl.types import (
@@ -38,6 +38,12 @@ _EVALUATION = 1 << 40
 _SEEDS_PER_RUN = 1 << 32
 _FIRST_DEMONSTRATION = 1 << 31
 """Place of the demonstrations in a run's stream of seeds, beyond what RL can reach."""
+
+
+class SpeakingLearner(Learner, Protocol):
+    """A learner that brings its tokenizer."""
+
+    language: LanguageModel
 
 
 @dataclass(frozen=True)
@@ -85,7 +91,9 @@ class RolloutDataModule(pl.LightningDataModule):
         run_seed: int = 0,
     ) -> None:
         super().__init__()
-        check_actions({"env": env, **{f"panels.{name}": panel for name, panel in panels.items()}})
+        chats.check_actions(
+            {"env": env, **{f"panels.{name}": panel for name, panel in panels.items()}}
+        )
         if not panels:
             raise ValueError("data.panels is empty; name at least one panel to evaluate on")
         self.env, self.panels, self.prompts = env, panels, prompts
@@ -94,8 +102,6 @@ class RolloutDataModule(pl.LightningDataModule):
         self._chat: Chat | None = None
         self._demonstrations: RolloutBatch | None = None
         self._panel_seeds: dict[str, list[int]] = {}
-
-    # --- words ------------------------------------------------------------------------------
 
     def vocabulary(self) -> Iterable[str]:
         """List this run's words, and what frames the dialogues of every shipped environment; the
@@ -109,9 +115,15 @@ class RolloutDataModule(pl.LightningDataModule):
                 yield from chats.common_vocabulary(prompts, env, actions)
 
     @property
-    def module(self) -> Learner:
+    def fitter(self) -> pl.Trainer:
+        """The trainer this module is attached to."""
+        assert self.trainer is not None
+        return self.trainer
+
+    @property
+    def module(self) -> SpeakingLearner:
         """The one line that points backwards: the learner to collect for."""
-        return cast(Learner, self.trainer.lightning_module)  # type: ignore[union-attr]
+        return cast(SpeakingLearner, self.fitter.lightning_module)
 
     @property
     def chat(self) -> Chat:
@@ -124,8 +136,6 @@ class RolloutDataModule(pl.LightningDataModule):
                 self.rollout.max_actions_per_turn,
             )
         return self._chat
-
-    # --- training ---------------------------------------------------------------------------
 
     def train_dataloader(self) -> Iterable[TrainingBatch | Demonstration]:
         """Return the one lazy loader of the run; its iteration is a collection."""
@@ -147,23 +157,22 @@ class RolloutDataModule(pl.LightningDataModule):
         learner.begin_iteration(Phase.RL)
         groups = self.collect_training(iteration)
         weights = self._select(groups)
-        if self.trainer.should_stop:  # type: ignore[union-attr]
+        if self.fitter.should_stop:
             return  # a detector saw a collapse: no further step on this data
-        kept = [
-            (t, w)
+        survivors = [
+            (trajectory, weight)
             for group, row in zip(groups, weights, strict=True)
-            for t, w in zip(group.trajectories, row, strict=True)
-            if t.survived
+            for trajectory, weight in zip(group.trajectories, row, strict=True)
+            if trajectory.survived
         ]
-        batch = learner.annotate(
-            pack(
-                [t for t, _ in kept],
-                weights=[w for _, w in kept],
-                reward_scale=learner.algorithm.reward_scale,
+        if not survivors:
+            raise RuntimeError(
+                f"every trajectory of iteration {iteration} ended in an error of the environment "
+                f"{self.env.name!r}; the warnings above say which: there is nothing to learn from"
             )
-        )
-        parts = split(batch, self.rollout.online_k)
-        for _ in range(learner.algorithm.epochs):
+        rollout = pack([t for t, _ in survivors], weights=[w for _, w in survivors])
+        parts = split(learner.annotate(rollout), self.rollout.online_k)
+        for _ in range(self.rollout.epochs):
             yield from parts
 
     def collect_training(self, iteration: int) -> list[TrajectoryGroup]:
@@ -177,13 +186,13 @@ class RolloutDataModule(pl.LightningDataModule):
             for group_id in range(rank(), total, world_size())
         ]
         size = len(starts) * config.group_size
-        watchers = self._watchers()
+        trainer, watchers = self.fitter, self._watchers()
         for watcher in watchers:
-            watcher.on_rollout_start(self.trainer, self.module, iteration, size)
+            watcher.on_rollout_start(trainer, trainer.lightning_module, iteration, size)
 
         def progress(finished: int, count: int) -> None:
             for watcher in watchers:
-                watcher.on_rollout_progress(self.trainer, self.module, finished, count)
+                watcher.on_rollout_progress(trainer, trainer.lightning_module, finished, count)
 
         sampling = Sampling(config.temperature, config.max_response_tokens)
         return collect(
@@ -199,9 +208,10 @@ class RolloutDataModule(pl.LightningDataModule):
 
     def _select(self, groups: Sequence[TrajectoryGroup]) -> list[list[float]]:
         """Ask the callbacks how to weigh the trajectories; their weights multiply."""
+        trainer = self.fitter
         weights = [[1.0] * len(group.trajectories) for group in groups]
         for watcher in self._watchers():
-            selection = watcher.on_rollout_end(self.trainer, self.module, list(groups))
+            selection = watcher.on_rollout_end(trainer, trainer.lightning_module, list(groups))
             if selection is not None:
                 weights = [
                     [a * b for a, b in zip(old, new, strict=True)]
@@ -210,8 +220,7 @@ class RolloutDataModule(pl.LightningDataModule):
         return weights
 
     def _watchers(self) -> list[RolloutCallback]:
-        callbacks = self.trainer.callbacks  # type: ignore[union-attr]
-        return [callback for callback in callbacks if isinstance(callback, RolloutCallback)]
+        return rollout_callbacks(self.fitter)
 
     @property
     def demonstrations(self) -> RolloutBatch:
@@ -226,8 +235,6 @@ class RolloutDataModule(pl.LightningDataModule):
             )
         return self._demonstrations
 
-    # --- evaluation -------------------------------------------------------------------------
-
     def seeds_of(self, panel: str) -> list[int]:
         """Return a panel's fixed starts."""
         if panel not in self._panel_seeds:
@@ -237,11 +244,11 @@ class RolloutDataModule(pl.LightningDataModule):
     def evaluate(self, learner: Learner, panel: str, temperature: float) -> list[TrajectoryGroup]:
         """Play every start of a panel once; this rank's share."""
         number = list(self.panels).index(panel)
-        watchers = self._watchers()
+        trainer, watchers = self.fitter, self._watchers()
 
         def progress(finished: int, total: int) -> None:
             for watcher in watchers:
-                watcher.on_evaluation_progress(self.trainer, self.module, finished, total)
+                watcher.on_evaluation_progress(trainer, trainer.lightning_module, finished, total)
 
         starts = [Start(place, seed) for place, seed in enumerate(self.seeds_of(panel))]
         return collect(
@@ -257,10 +264,8 @@ class RolloutDataModule(pl.LightningDataModule):
 
     def evaluate_random(self, panel: str) -> list[TrajectoryGroup]:
         """Play every start of a panel once with uniformly random actions."""
-        return [
-            play_randomly(self.panels[panel], seed, place, self.rollout)
-            for place, seed in enumerate(self.seeds_of(panel))
-        ]
+        env, seeds = self.panels[panel], self.seeds_of(panel)
+        return [play_randomly(env, seed, at, self.rollout) for at, seed in enumerate(seeds)]
 
     def val_dataloader(self) -> list[EvaluationLoader]:
         """Return one loader per panel; each plays its panel when iterated."""
@@ -271,10 +276,8 @@ class RolloutDataModule(pl.LightningDataModule):
 
 
 class IterationLoader:
-    """Be the loader of a whole fit: no length, one collection per iteration over it.
-
-    Lightning would prefetch, re-create or skip a sized loader (docs of ``iterate``).
-    """
+    """Be the loader of a whole fit: no length, which Lightning would act on; one collection each
+    time it is iterated over."""
 
     def __init__(self, data: RolloutDataModule) -> None:
         self.data = data
@@ -296,26 +299,3 @@ class EvaluationLoader:
         temperature = self.data.evaluation.temperature
         groups = self.data.evaluate(self.data.module, self.panel, temperature)
         yield Evaluation(self.panel, temperature, tuple(groups))
-
-
-def split(batch: TrainingBatch, parts: int) -> list[TrainingBatch]:
-    """Deal whole groups into optimizer batches: kept groups evenly first, then dropped ones."""
-    rollout = batch.rollout
-    groups, place = torch.unique(rollout.group_ids, return_inverse=True)
-    kept = torch.zeros(len(groups)).index_add(0, place, rollout.policy_weights) > 0
-    order = torch.argsort(kept.logical_not().to(torch.uint8), stable=True)
-    turn = torch.empty(len(groups), dtype=torch.long)
-    turn[order] = torch.arange(len(groups)) % parts
-    return [batch.rows(turn[place] == part) for part in range(parts)]
-
-
-def check_actions(envs: dict[str, TextEnv]) -> None:
-    """Refuse action names that the answer format cannot carry."""
-    for key, env in envs.items():
-        for action in env.actions or ():
-            if chats.SEPARATOR in action or "<" in action or action != action.strip() or not action:
-                raise ValueError(
-                    f"data.{key}: {type(env).__name__} has an action named {action!r}; an action "
-                    f"name must not be empty, contain {chats.SEPARATOR!r} or '<', or begin or end "
-                    "with a space, or answers cannot be read: rename it"
-                )

@@ -42,14 +42,15 @@ def estimate(rollout: RolloutBatch, values: Tensor, algorithm: Algorithm) -> tup
         algorithm: Names the estimator and its discounts.
     """
     mask = rollout.loss_mask
+    rewards = rollout.rewards * algorithm.reward_scale
     advantage, returns = advantages.gae(
-        rollout.rewards, values, mask, algorithm.gamma, algorithm.gae_lambda
+        rewards, values, mask, algorithm.gamma, algorithm.gae_lambda
     )
     if algorithm.uses_critic:
         kept = mask & (rollout.policy_weights > 0)[:, None]
         return whiten(advantage, kept, all_reduce_sum), returns
     divide = algorithm.advantage == "grpo"
-    return advantages.grpo(rollout.rewards, mask, rollout.group_ids, divide_by_std=divide), returns
+    return advantages.grpo(rewards, mask, rollout.group_ids, divide_by_std=divide), returns
 
 
 def policy_objective(

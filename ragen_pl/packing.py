@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from ragen_pl.types import RolloutBatch, Trajectory
+from ragen_pl.types import RolloutBatch, TrainingBatch, Trajectory
 
 
 def pack(
@@ -15,57 +17,63 @@ def pack(
     *,
     weights: Sequence[float],
     imitated: Sequence[Sequence[bool]] | None = None,
-    reward_scale: float = 1.0,
-    pad_id: int = 0,
 ) -> RolloutBatch:
     """Concatenate each trajectory's turns into one row, writing masks and turn ends on the way.
 
     Args:
+        trajectories: One row each.
         weights: Policy weight of each trajectory.
         imitated: For demonstrations, which turns carry loss; every turn does by default.
-        reward_scale: Multiplies the rewards (a value head learns best on targets near 1).
 
     Returns:
         B rows, right-padded to the longest.
     """
-    lengths = [
-        sum(len(turn.prompt_ids) + len(turn.completion.token_ids) for turn in trajectory.turns)
-        for trajectory in trajectories
+    rows = [
+        _row(trajectory, imitated[place] if imitated else [True] * len(trajectory.turns))
+        for place, trajectory in enumerate(trajectories)
     ]
-    shape = (len(trajectories), max(lengths, default=1))
-    input_ids = torch.full(shape, pad_id, dtype=torch.long)
-    loss_mask, turn_ends = (
-        torch.zeros(shape, dtype=torch.bool),
-        torch.zeros(shape, dtype=torch.bool),
-    )
-    turn_index = torch.zeros(shape, dtype=torch.long)
-    rewards, log_probs = torch.zeros(shape), torch.zeros(shape)
-    for row, trajectory in enumerate(trajectories):
-        at = 0
-        for number, turn in enumerate(trajectory.turns):
-            start = at + len(turn.prompt_ids)
-            end = start + len(turn.completion.token_ids)
-            input_ids[row, at:end] = torch.tensor(turn.prompt_ids + turn.completion.token_ids)
-            turn_index[row, at:end] = number
-            if imitated is None or imitated[row][number]:
-                loss_mask[row, start:end] = True
-                turn_ends[row, end - 1] = True
-                rewards[row, end - 1] = turn.reward * reward_scale
-                log_probs[row, start:end] = torch.tensor(turn.completion.log_probs)
-            at = end
-    attention_mask = torch.arange(shape[1])[None] < torch.tensor(lengths)[:, None]
+    lengths = torch.tensor([len(row.input_ids) for row in rows])
+    attention_mask = torch.arange(int(lengths.max()))[None] < lengths[:, None]
+    columns = {
+        column.name: pad_sequence(
+            [torch.tensor(getattr(row, column.name)) for row in rows], batch_first=True
+        )
+        for column in fields(_Row)
+    }
     return RolloutBatch(
-        input_ids=input_ids,
+        **columns,
         attention_mask=attention_mask,
-        loss_mask=loss_mask,
-        turn_index=turn_index,
-        turn_ends=turn_ends,
-        rewards=rewards,
-        sampled_log_probs=log_probs,
         group_ids=torch.tensor([t.group_id for t in trajectories]),
         trajectory_ids=torch.tensor([t.group_id * 4096 + t.member for t in trajectories]),
         policy_weights=torch.tensor(weights, dtype=torch.float32),
     )
+
+
+@dataclass(slots=True)
+class _Row:
+    """Collect the columns of one row, token by token."""
+
+    input_ids: list[int] = field(default_factory=list)
+    loss_mask: list[bool] = field(default_factory=list)
+    turn_index: list[int] = field(default_factory=list)
+    turn_ends: list[bool] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
+    sampled_log_probs: list[float] = field(default_factory=list)
+
+
+def _row(trajectory: Trajectory, imitated: Sequence[bool]) -> _Row:
+    """Append every turn's prompt, which carries nothing, and its completion, which may."""
+    row = _Row()
+    for number, (turn, learns) in enumerate(zip(trajectory.turns, imitated, strict=True)):
+        before, sampled = len(turn.prompt_ids), len(turn.completion.token_ids)
+        row.input_ids += [*turn.prompt_ids, *turn.completion.token_ids]
+        row.turn_index += [number] * (before + sampled)
+        row.loss_mask += [False] * before + [learns] * sampled
+        row.turn_ends += [False] * (before + sampled - 1) + [learns]
+        row.rewards += [0.0] * (before + sampled - 1) + [turn.reward if learns else 0.0]
+        log_probs = turn.completion.log_probs if learns else [0.0] * sampled
+        row.sampled_log_probs += [*[0.0] * before, *log_probs]
+    return row
 
 
 def minibatches(lengths: Tensor, token_budget: int) -> Iterator[Tensor]:
@@ -102,3 +110,14 @@ def micro_batches(
     for rows in minibatches(lengths, token_budget):
         at = index[rows.to(index.device)]
         yield at, rollout.rows(at).cut(int(lengths[rows].max()))
+
+
+def split(batch: TrainingBatch, parts: int) -> list[TrainingBatch]:
+    """Deal whole groups into optimizer batches: kept groups evenly first, then dropped ones."""
+    rollout = batch.rollout
+    groups, place = torch.unique(rollout.group_ids, return_inverse=True)
+    kept = torch.zeros(len(groups)).index_add(0, place, rollout.policy_weights) > 0
+    order = torch.argsort(kept.logical_not().to(torch.uint8), stable=True)
+    turn = torch.empty(len(groups), dtype=torch.long)
+    turn[order] = torch.arange(len(groups)) % parts
+    return [batch.rows(turn[place] == part) for part in range(parts)]

@@ -10,9 +10,7 @@ from ragen_pl.rollout import RolloutConfig
 from ragen_pl.types import Completion, StopReason, Trajectory, TrajectoryGroup, Turn
 
 
-def play_randomly(
-    env: TextEnv, seed: int, group_id: int, config: RolloutConfig
-) -> TrajectoryGroup:
+def play_randomly(env: TextEnv, seed: int, group_id: int, config: RolloutConfig) -> TrajectoryGroup:
     """Play one episode of random valid actions, as many as the turns and budgets allow.
 
     Raises:

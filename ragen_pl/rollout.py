@@ -30,6 +30,7 @@ class RolloutConfig:
         num_groups: Initial states per optimizer batch (the paper's P).
         group_size: Trajectories per initial state (N).
         online_k: Optimizer batches per collection; 1 keeps every update on-policy.
+        epochs: Passes over each collection.
         max_turns: Turns per trajectory (K).
         max_actions_per_turn: Actions one response may hold.
         max_response_tokens: Tokens one response may hold.
@@ -43,6 +44,7 @@ class RolloutConfig:
     num_groups: int = 8
     group_size: int = 16
     online_k: int = 1
+    epochs: int = 1
     max_turns: int = 5
     max_actions_per_turn: int = 2
     max_response_tokens: int = 32
@@ -56,6 +58,7 @@ class RolloutConfig:
             "num_groups",
             "group_size",
             "online_k",
+            "epochs",
             "max_turns",
             "max_actions_per_turn",
             "max_response_tokens",

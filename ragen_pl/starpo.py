@@ -197,7 +197,7 @@ class StarPO(pl.LightningModule):
         """Take a StarPO step on policy and critic; in its first iterations on the critic alone."""
         since = self.iteration - self.rl_start
         factor = self.optimization.rl_factor(since, (self.trainer.max_epochs or 1) - self.rl_start)
-        metrics = {}
+        metrics: dict[str, Tensor] = {}
         if self.critic is not None:
             metrics |= self._value_backward(batch, self.critic)
         if self.critic is None or since >= self.algorithm.critic_iterations:
@@ -205,6 +205,10 @@ class StarPO(pl.LightningModule):
         elif world_size() > 1:
             self._policy_backward(batch)  # every rank's every parameter must take part
             self.policy.zero_grad(set_to_none=True)
+        if not self.optimization.train_embeddings:
+            for network in (self.policy.model, self.critic and self.critic.trunk):
+                if network is not None:
+                    network.get_input_embeddings().weight.grad = None
         metrics |= self._step(
             policy=self.optimization.lr * factor, critic=self.optimization.critic_lr * factor
         )

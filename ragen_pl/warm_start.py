@@ -117,9 +117,7 @@ def demonstration_batches(
     first = iteration * config.updates_per_iteration * config.batch_size
     total = config.iterations * config.updates_per_iteration
     for update in range(config.updates_per_iteration):
-        wanted = range(
-            first + update * config.batch_size, first + (update + 1) * config.batch_size
-        )
+        wanted = range(first + update * config.batch_size, first + (update + 1) * config.batch_size)
         rows = torch.tensor([_place(at, size, seed) for at in wanted])
         progress = (iteration * config.updates_per_iteration + update) / total
         yield Demonstration(demonstrations.rows(rows), progress)

@@ -22,7 +22,7 @@ LAYERS = (
     {"models", "engines", "rollout", "packing", "warm_start", "random_policy", "evaluation"},
     {"objective", "optimizer"},
     {"evaluation_log", "hooks", "report", "trajectory_record"},
-    {"config_files", "config_errors", "config_keys", "run_folder", "threads"},
+    {"allocator", "config_files", "config_errors", "config_keys", "run_folder", "threads"},
     {"starpo", "datamodule", "callbacks"},
     {"application"},
     {"cli"},

@@ -127,7 +127,7 @@ class CachedDecoder:
     def _forward(self, cache: RaggedCache, ids: Tensor, counts: Tensor) -> Tensor:
         positions, mask = cache.open_block(ids.shape[1], counts)
         device = self.model.device
-        logits = self.model(
+        logits: Tensor = self.model(
             input_ids=ids.to(device),
             attention_mask=mask.to(device),
             position_ids=positions.to(device),

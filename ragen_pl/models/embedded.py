@@ -86,16 +86,18 @@ class EmbeddedModel:
             num_key_value_heads=self.num_key_value_heads,
             initializer_range=self.init_std,
             tie_word_embeddings=True,
-            attn_implementation=GROUPED_MATMUL,
+            attn_implementation=GROUPED_MATMUL,  # type: ignore[call-arg]
             bos_token_id=None,
-            eos_token_id=tokenizer.convert_tokens_to_ids(END),
-            pad_token_id=tokenizer.convert_tokens_to_ids(PAD),
+            eos_token_id=token_id(tokenizer, END),
+            pad_token_id=token_id(tokenizer, PAD),
         )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             model = LlamaForCausalLM(config)
             with torch.no_grad():
-                spell_embeddings(model.get_input_embeddings().weight, tokenizer, self.init_std)
+                embedding = model.get_input_embeddings().weight
+                assert isinstance(embedding, Tensor)
+                spell_embeddings(embedding, tokenizer, self.init_std)
         return LanguageModel(model, tokenizer, read_markers(tokenizer))
 
 
@@ -114,15 +116,22 @@ def build_tokenizer(pieces: Iterable[str]) -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.Unigram(vocab, unk_id=0, byte_fallback=True))
     tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
     tokenizer.add_special_tokens(list(SPECIAL))
-    return PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer, pad_token=PAD, eos_token=END, clean_up_tokenization_spaces=False
     )
 
 
 def read_markers(tokenizer: PreTrainedTokenizerFast) -> Markers:
     """Look up the dialogue markers of an embedded tokenizer."""
-    system, user, assistant, end = tokenizer.convert_tokens_to_ids([SYSTEM, USER, ASSISTANT, END])
+    system, user, assistant, end = (token_id(tokenizer, mark) for mark in SPECIAL[1:])
     return Markers((system,), (user,), (assistant,), end)
+
+
+def token_id(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
+    """Look up one token."""
+    index = tokenizer.convert_tokens_to_ids(token)
+    assert isinstance(index, int), token
+    return index
 
 
 def spell_embeddings(weight: Tensor, tokenizer: PreTrainedTokenizerFast, std: float) -> None:

@@ -59,7 +59,7 @@ class Policy(nn.Module):
             Two (B, T) tensors, zero off the mask.
         """
         states = _states_before(self.model.base_model, input_ids, mask, padding)
-        logits = self.model.get_output_embeddings()(states)
+        logits = self.model.get_output_embeddings()(states)  # type: ignore[no-untyped-call]
         log_probs, entropy = log_prob_and_entropy(logits.float() / temperature, input_ids[mask])
         return _scatter(log_probs, mask), _scatter(entropy, mask)
 

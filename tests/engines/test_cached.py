@@ -24,10 +24,8 @@ def language() -> LanguageModel:
     return small.build(PIECES, seed=3)
 
 
-def decoder(language: LanguageModel, **kwargs: int) -> CachedDecoder:
-    return CachedDecoder(
-        language.model, stop_id=language.markers.end, max_context=256, **{"seed": 0, **kwargs}
-    )
+def decoder(language: LanguageModel, seed: int = 0) -> CachedDecoder:
+    return CachedDecoder(language.model, stop_id=language.markers.end, max_context=256, seed=seed)
 
 
 def play(
@@ -80,7 +78,7 @@ def test_sampled_log_probs_equal_the_trainers(language: LanguageModel) -> None:
     for ids, completions in play(decoder(language), range(5), 3):
         row, place = torch.tensor([ids]), 0
         mask = torch.zeros_like(row, dtype=torch.bool)
-        sampled = []
+        sampled: list[float] = []
         for completion in completions:
             place = _find(ids, completion.token_ids, place)
             mask[0, place : place + len(completion.token_ids)] = True

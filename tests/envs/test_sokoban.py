@@ -19,9 +19,7 @@ def room(text: str, max_actions: int = 10, thought: Thought = "facts_and_plan") 
     rows = text.split()
     marks = "".join(rows)
     boxes = [cell for cell, mark in enumerate(marks) if mark in "X√"]
-    env = Sokoban(
-        size=len(rows), num_boxes=len(boxes), max_actions=max_actions, thought=thought
-    )
+    env = Sokoban(size=len(rows), num_boxes=len(boxes), max_actions=max_actions, thought=thought)
     env.set_state(
         {
             "size": len(rows),
