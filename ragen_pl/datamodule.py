@@ -62,9 +62,8 @@ class EvaluationConfig:
         if self.size < 1:
             raise ValueError(f"evaluation.size is {self.size}; it must be at least 1")
         if self.temperature < 0:
-            raise ValueError(
-                f"evaluation.temperature is {self.temperature}; it must be 0 (greedy) or more"
-            )
+            given = self.temperature
+            raise ValueError(f"evaluation.temperature is {given}; it must be 0 (greedy) or more")
 
 
 class RolloutDataModule(pl.LightningDataModule):

@@ -23,7 +23,7 @@ from ragen_pl.distributed import all_reduce_sum, world_size
 from ragen_pl.engines.cached import CachedDecoder
 from ragen_pl.evaluation_log import log_evaluation
 from ragen_pl.models.embedded import EmbeddedModel, LanguageModel
-from ragen_pl.models.policy import Critic, Policy
+from ragen_pl.models.policy import Critic, Policy, drop_embedding_gradients
 from ragen_pl.objective import (
     POLICY_METRICS,
     Scores,
@@ -206,9 +206,7 @@ class StarPO(pl.LightningModule):
             self._policy_backward(batch)  # every rank's every parameter must take part
             self.policy.zero_grad(set_to_none=True)
         if not self.optimization.train_embeddings:
-            for network in (self.policy.model, self.critic and self.critic.trunk):
-                if network is not None:
-                    network.get_input_embeddings().weight.grad = None
+            drop_embedding_gradients(self.policy, self.critic)
         metrics |= self._step(
             policy=self.optimization.lr * factor, critic=self.optimization.critic_lr * factor
         )
@@ -283,9 +281,7 @@ class StarPO(pl.LightningModule):
 
     test_step = validation_step
 
-    def predict_step(
-        self, batch: Evaluation, batch_idx: int, dataloader_idx: int = 0
-    ) -> Evaluation:
+    def predict_step(self, batch: Evaluation, *_: int) -> Evaluation:
         """Hand the trajectories to the callbacks."""
         return batch
 

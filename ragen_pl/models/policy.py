@@ -87,3 +87,11 @@ class Critic(nn.Module):
         """Return values (B, T) of the states before the tokens in ``mask``, zero elsewhere."""
         states = _states_before(self.trunk, input_ids, mask, padding)
         return _scatter(self.head(states)[:, 0].float(), mask)
+
+
+def drop_embedding_gradients(policy: Policy, critic: Critic | None) -> None:
+    """Forget the gradients of the token embeddings, so that the next step leaves them alone."""
+    for module in (policy, critic):
+        for part in module.modules() if module is not None else ():
+            if isinstance(part, nn.Embedding):
+                part.weight.grad = None
