@@ -219,7 +219,7 @@ class RolloutDataModule(pl.LightningDataModule):
         return weights
 
     def _watchers(self) -> list[RolloutCallback]:
-        return rollout_callbacks(self.fitter)
+        return list(rollout_callbacks(self.fitter))
 
     @property
     def demonstrations(self) -> RolloutBatch:
