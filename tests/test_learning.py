@@ -20,19 +20,21 @@ from ragen_pl.types import RolloutBatch
 from ragen_pl.warm_start import WarmStart
 
 
-def learn_bandit(advantage: str, iterations: int = 60) -> float:
+def learn_bandit(advantage: str, iterations: int = 34) -> float:
     """Train on the bandit; return how often the high arm is chosen at temperature 1."""
     data = RolloutDataModule(
         env=Bandit(),
         panels={"default": Bandit(split="panel")},
         rollout=RolloutConfig(max_turns=1, max_actions_per_turn=1, max_context=256),
-        warm_start=WarmStart(iterations=2, demonstrations=64, updates_per_iteration=15),
+        warm_start=WarmStart(
+            iterations=4, demonstrations=64, updates_per_iteration=25, random_turns=0.0
+        ),
         evaluation=EvaluationConfig(size=128, temperature=1.0),
     )
     module = StarPO(
         policy=EmbeddedModel(hidden_size=64, intermediate_size=128, num_heads=4),
         algorithm=Algorithm(advantage=advantage, critic_iterations=2),  # type: ignore[arg-type]
-        optimization=Optimization(lr=1e-3, imitation_lr=3e-3, final_lr=1.0),
+        optimization=Optimization(lr=5e-4, imitation_lr=3e-3, final_lr=1.0),
     )
     trainer = pl.Trainer(
         accelerator="cpu",
