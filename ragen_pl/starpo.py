@@ -120,7 +120,7 @@ class StarPO(pl.LightningModule):
         The first of RL restarts the optimizer's moments, hands the critic the warm-started trunk
         and the reference the policy's weights.
         """
-        if phase is Phase.RL and (self.phase is not Phase.RL or self.iteration == 0):
+        if phase is Phase.RL and self.phase is not Phase.RL:
             self.rl_start = self.iteration
             self.trainer.optimizers[0].state.clear()
             if self.critic is not None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from ragen_pl.chat import Chat
+from ragen_pl.distributed import rank
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.packing import pack
 from ragen_pl.rollout import Episode, RolloutConfig
@@ -79,7 +81,21 @@ def demonstrate(
             continue
         imitated.append(_play(episode, random.Random(seed), config))
         trajectories.append(episode.trajectory())
+    if rank() == 0:
+        print(describe(trajectories, config))
     return pack(trajectories, weights=[1.0] * len(trajectories), imitated=imitated)
+
+
+def describe(trajectories: Sequence[Trajectory], config: WarmStart) -> str:
+    """Say in one line how many demonstrations there are, how hard, and how noisy."""
+    strata = Counter(trajectory.stratum for trajectory in trajectories if trajectory.stratum)
+    shares = ", ".join(f"{name}: {count}" for name, count in sorted(strata.items()))
+    noise = "imitated too" if config.imitate_random else "without loss"
+    return (
+        f"warm start: {len(trajectories)} demonstrations"
+        + (f" (by difficulty {shares})" if shares else "")
+        + f"; {config.random_turns:.0%} of turns move at random, {noise}"
+    )
 
 
 def _play(episode: Episode, rng: random.Random, config: WarmStart) -> list[bool]:
