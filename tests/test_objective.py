@@ -75,13 +75,14 @@ def parts_of(rollout: RolloutBatch, budget: int) -> tuple[Tensor, Tensor]:
             Algorithm(),
             tokens,
         )
-        loss.backward()
+        torch.autograd.backward(loss)
     for rows, part in micro_batches(rollout, torch.ones(6, dtype=torch.bool), budget):
         cut = part.input_ids.shape[1]
         zeros = torch.zeros(len(rows), cut, dtype=torch.float64)
-        value_objective(
+        loss = value_objective(
             values[rows, :cut], zeros, zeros + 1, part, Algorithm(), rollout.loss_mask.sum()
-        ).backward()
+        )
+        torch.autograd.backward(loss)
     assert log_probs.grad is not None
     assert values.grad is not None
     return log_probs.grad, values.grad
