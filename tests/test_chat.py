@@ -85,7 +85,7 @@ def test_experts_answers_come_back_as_they_were(think: bool) -> None:
     assert len(ids) <= 8
 
 
-def test_prompts_name_the_wrong_placeholder() -> None:
+def test_prompts_name_the_unknown_field() -> None:
     with pytest.raises(ValueError, match=r"prompts\.turn uses \{state\}"):
         Prompts(turn="{state} {observation}")
     with pytest.raises(ValueError, match="observation"):
