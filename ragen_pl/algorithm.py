@@ -70,8 +70,8 @@ class Optimization:
         weight_decay: Of AdamW.
         max_grad_norm: Gradients are clipped to this norm, policy and critic separately.
         train_embeddings: Whether RL also changes the token embeddings of policy and critic. A token
-            seen once in many updates gets AdamW's largest steps from its smallest evidence, which
-            harms a small model whose rows of a map are single tokens.
+            seen once in many updates gets AdamW's largest steps from its smallest evidence; a small
+            model whose rows of a map are single tokens has many of those.
         tokens_per_micro_batch: Padded tokens of one forward and backward pass.
     """
 
