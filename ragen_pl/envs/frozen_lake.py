@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import product
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from ragen_pl.envs.base import Picture, TextEnv, fresh_seed, noise_generator, one_of
 from ragen_pl.envs.frozen_lake_picture import draw_lake
@@ -24,7 +24,14 @@ from ragen_pl.envs.frozen_lake_search import (
     reaches_goal,
     slip,
 )
-from ragen_pl.envs.square import canonical_digest, cells_of, coordinate, is_panel_digest, mask_of
+from ragen_pl.envs.square import (
+    BoardSplit,
+    canonical_digest,
+    cells_of,
+    coordinate,
+    mask_of,
+    split_of_digest,
+)
 
 SYMBOLS = {
     "player": "P",
@@ -49,7 +56,7 @@ class _Start(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _draw_start(
-    seed: int, size: int, frozen_probability: float, split: str, longest: int
+    seed: int, size: int, frozen_probability: float, split: BoardSplit, longest: int
 ) -> _Start:
     """Draw map, goal and start until there is a path and the board belongs to the split."""
     rng = random.Random(f"frozen_lake {split} {size} {frozen_probability} {seed}")
@@ -62,7 +69,7 @@ def _draw_start(
         if distance is None or distance > longest:
             continue
         digest = canonical_digest(_marks(size, holes, goal, player), size)
-        if is_panel_digest(digest) == (split == "panel"):
+        if split_of_digest(digest) == split:
             return _Start(holes, goal, player, distance)
     raise ValueError(
         f"frozen_probability: {frozen_probability} gave no {size}x{size} map with a path in"
@@ -89,7 +96,7 @@ class FrozenLake(TextEnv):
         size: cells along one side.
         frozen_probability: of each cell; the others are holes.
         intended: probability that a step goes where it was meant to.
-        split: maps for ``train``-ing or for a ``panel``.
+        split: maps for ``train``-ing, for ``tuning`` the settings, or for a ``panel``.
         max_actions: actions per trajectory; no start is farther from its goal.
     """
 
@@ -101,7 +108,7 @@ class FrozenLake(TextEnv):
         size: int = 4,
         frozen_probability: float = 0.8,
         intended: float = 0.8,
-        split: Literal["train", "panel"] = "train",
+        split: BoardSplit = "train",
         max_actions: int = 10,
     ) -> None:
         if not 2 <= size <= 10:
@@ -115,7 +122,7 @@ class FrozenLake(TextEnv):
         self.size = size
         self.frozen_probability = frozen_probability
         self.intended = intended
-        self.split = one_of("split", split, Literal["train", "panel"])
+        self.split = one_of("split", split, BoardSplit)
         self.max_actions = max_actions
         self._lake = Lake(size, 0, 0, intended)
         self._player = 0

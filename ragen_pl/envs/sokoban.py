@@ -35,8 +35,8 @@ class Sokoban(TextEnv):
         num_boxes: boxes, and as many targets.
         symbols: ``paper``'s ``# _ O √ X P S`` or the ``letters`` ``W . G C B A @``.
         observation: what a state looks like in the prompt.
-        split: rooms for ``train``-ing, for a ``panel``, or a panel of the ``reference``'s own
-            distribution of rooms (see ``sokoban_reference``).
+        split: rooms for ``train``-ing, for ``tuning`` the settings, for a ``panel``, or a panel of
+            the ``reference``'s own distribution of rooms (see ``sokoban_reference``).
         max_actions: actions per trajectory.
         thought: what the expert thinks: the moves that remain to be made, or first where player,
             boxes and targets are. Every word of a thought is one more place for outcome reward to

@@ -19,7 +19,7 @@ from ragen_pl.envs.sokoban_rooms import (
     stratum_of_length,
 )
 from ragen_pl.envs.sokoban_search import Board, Position, offsets, shortest_plan
-from ragen_pl.envs.square import is_panel_digest, mask_of
+from ragen_pl.envs.square import mask_of, split_of_digest
 
 _TURN_PROBABILITY = 0.35
 _STAMPS = (
@@ -141,7 +141,7 @@ def draw_reference_room(seed: int, size: int, num_boxes: int) -> Room:
     rng = random.Random(f"sokoban reference {size} {num_boxes} {seed}")
     for _ in range(_MAX_ROOMS):
         drawn = _draw(rng, size, num_boxes)
-        if drawn is None or not is_panel_digest(canonical_key(drawn[0], *drawn[1])):
+        if drawn is None or split_of_digest(canonical_key(drawn[0], *drawn[1])) != "panel":
             continue
         board, (player, boxes) = drawn
         plan = shortest_plan(board, player, boxes)

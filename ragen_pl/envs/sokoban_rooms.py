@@ -1,4 +1,4 @@
-"""Draw Sokoban rooms: to a stated mix of optimal lengths, with training and panel disjoint."""
+"""Draw Sokoban rooms: to a stated mix of optimal lengths, with splits that share no room."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from ragen_pl.envs.sokoban_search import Board, Position, fewest_pushes, starts_by_length
-from ragen_pl.envs.square import canonical_digest, cells_of, is_panel_digest
+from ragen_pl.envs.square import BoardSplit, canonical_digest, cells_of, split_of_digest
 
-Split = Literal["train", "panel", "reference"]
+Split = Literal["train", "tuning", "panel", "reference"]
 
 STRATA = {"2-3": (2, 3), "4-5": (4, 5), "6-8": (6, 8), "9-10": (9, 10)}
 """Names and bounds of the bins of optimal length; no room needs more than ten moves."""
@@ -73,7 +73,7 @@ def _random_board(rng: random.Random, size: int, num_boxes: int) -> Board:
 
 # The members of a group ask for the same room one after another.
 @lru_cache(maxsize=4096)
-def draw_room(seed: int, size: int, num_boxes: int, split: Literal["train", "panel"]) -> Room:
+def draw_room(seed: int, size: int, num_boxes: int, split: BoardSplit) -> Room:
     """Draw the room of a seed: of the seed's bin, of the split, every box off target.
 
     From four moves up no shortest plan has fewer than two pushes: walking alone is no puzzle.
@@ -90,7 +90,7 @@ def draw_room(seed: int, size: int, num_boxes: int, split: Literal["train", "pan
             if length >= shortest and not start[1] & board.targets
         ]
         for length, start in rng.sample(starts, min(len(starts), _STARTS_PER_BOARD)):
-            if is_panel_digest(canonical_key(board, *start)) != (split == "panel"):
+            if split_of_digest(canonical_key(board, *start)) != split:
                 continue
             if length < 4 or _is_puzzle(board, start, length):
                 return Room(board, *start, stratum, length)

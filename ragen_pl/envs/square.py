@@ -4,7 +4,8 @@ A cell is a number, counted row by row; a set of cells is a bit mask.
 
 Which split a board belongs to is a property of the board: a hash of its canonical form (the least
 of its eight rotations and reflections). So no training board, turned or mirrored, is ever on a
-panel, whatever the seeds.
+panel, whatever the seeds, and no board by which settings were chosen is on a panel they are judged
+by.
 """
 
 from __future__ import annotations
@@ -13,9 +14,13 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from operator import itemgetter
+from typing import Literal
 
-_PANEL_BUCKETS = 8
-"""One board in this many is kept for panels."""
+BoardSplit = Literal["train", "tuning", "panel"]
+"""To learn from, to choose settings by, to report on."""
+_NUM_BUCKETS = 8
+_HELD_OUT: dict[int, BoardSplit] = {0: "tuning", 1: "panel"}
+"""One board in eight each; the others are for training."""
 
 
 @lru_cache(maxsize=16)
@@ -39,9 +44,9 @@ def canonical_digest(marks: Iterable[int], size: int) -> str:
     return hashlib.sha256(bytes(least)).hexdigest()
 
 
-def is_panel_digest(digest: str) -> bool:
-    """Tell whether the board with this canonical digest is kept for panels."""
-    return int(digest[:8], 16) % _PANEL_BUCKETS == 0
+def split_of_digest(digest: str) -> BoardSplit:
+    """Return the split of the board with this canonical digest."""
+    return _HELD_OUT.get(int(digest[:8], 16) % _NUM_BUCKETS, "train")
 
 
 def cells_of(mask: int) -> Iterator[int]:

@@ -25,6 +25,7 @@ from ragen_pl.envs.sokoban import Sokoban
 VARIANTS: dict[str, Callable[[], TextEnv]] = {
     "sokoban": Sokoban,
     "sokoban-panel": lambda: Sokoban(split="panel"),
+    "sokoban-tuning": lambda: Sokoban(split="tuning"),
     "sokoban-reference": lambda: Sokoban(split="reference"),
     "sokoban-letters": lambda: Sokoban(symbols="letters"),
     "sokoban-coordinates": lambda: Sokoban(observation="coordinates"),

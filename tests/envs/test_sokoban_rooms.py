@@ -64,15 +64,17 @@ def test_long_rooms_need_two_pushes(split: Literal["train", "panel"]) -> None:
 
 
 def test_no_training_room_is_on_a_panel() -> None:
-    train, panel, reference = Sokoban(), Sokoban(split="panel"), Sokoban(split="reference")
+    train, tuning, panel = Sokoban(), Sokoban(split="tuning"), Sokoban(split="panel")
+    reference = Sokoban(split="reference")
     keys: dict[str, set[str]] = {}
-    for env, count in ((train, 2000), (panel, 500), (reference, 200)):
+    for env, count in ((train, 2000), (tuning, 500), (panel, 500), (reference, 200)):
         keys[env.split] = set()
         for seed in range(count):
             env.reset(seed=seed)
             keys[env.split].add(env.start_key())
     assert not keys["train"] & keys["panel"]
     assert not keys["train"] & keys["reference"]
+    assert not keys["tuning"] & (keys["train"] | keys["panel"] | keys["reference"])
     assert len(keys["train"]) > 1500
 
 
