@@ -12,6 +12,7 @@ from typing import Any, Protocol, cast
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+from ragen_pl.baselines import BASELINES, Baseline
 from ragen_pl.distributed import gather_objects
 from ragen_pl.evaluation import score
 from ragen_pl.hooks import RolloutCallback, announce, rollout_callbacks
@@ -38,7 +39,7 @@ class _Evaluator(Protocol):
         self, learner: LightningModule, panel: str, temperature: float
     ) -> list[TrajectoryGroup]: ...
 
-    def evaluate_random(self, panel: str) -> list[TrajectoryGroup]: ...
+    def evaluate_baseline(self, panel: str, baseline: Baseline) -> list[TrajectoryGroup]: ...
 
 
 @dataclass(slots=True)
@@ -55,8 +56,9 @@ class _Counters:
 class Results(RolloutCallback):
     """Evaluate the run's policies on every panel and keep ``results.json`` in the run folder.
 
-    Evaluates the random, the untrained, the warm-started and the final policy, the latter two on
-    the first panel at every temperature; the others at the first temperature only. Without a warm
+    Evaluates random moves, the environment's expert, the untrained, the warm-started and the final
+    policy, the latter two on the first panel at every temperature; the others at the first one
+    only. Without a warm
     start the untrained policy takes the warm-started one's place. The file is replaced atomically
     during the run and at its end, however it ends; a resumed run carries its entries on.
 
@@ -111,14 +113,13 @@ class Results(RolloutCallback):
         self._counters.collecting_seconds += time.monotonic() - self._collecting_since
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Evaluate the random and the untrained policy, once, before the first update."""
+        """Evaluate the baselines and the untrained policy, once, before the first update."""
         self._began = True
         done = {entry.policy for entry in self.scores}
         data = _data(trainer)
-        if "random" not in done:
-            for panel in data.panels:
-                self._tell(trainer, pl_module, "random", panel)
-                self._add("random", panel, None, data.evaluate_random(panel))
+        for baseline in BASELINES:
+            if baseline.name not in done:
+                self._evaluate_baseline(trainer, pl_module, baseline)
         if "untrained" not in done and trainer.global_step == 0:
             self._evaluate(trainer, pl_module, "untrained", in_full=data.warm_start.iterations == 0)
         self._write(trainer)
@@ -143,6 +144,16 @@ class Results(RolloutCallback):
         self._history.append(row)
 
     # --- evaluation -------------------------------------------------------------------------
+
+    def _evaluate_baseline(
+        self, trainer: Trainer, module: LightningModule, baseline: Baseline
+    ) -> None:
+        """Evaluate what needs no model on every panel whose environment can be played so."""
+        data = _data(trainer)
+        for panel, env in data.panels.items():
+            if baseline.exists(env):
+                self._tell(trainer, module, baseline.name, panel)
+                self._add(baseline.name, panel, None, data.evaluate_baseline(panel, baseline))
 
     def _evaluate(
         self, trainer: Trainer, module: LightningModule, policy: str, *, in_full: bool

@@ -9,6 +9,7 @@ from typing import Protocol, cast
 import lightning.pytorch as pl
 
 from ragen_pl import chat as chats
+from ragen_pl.baselines import Baseline, play_baseline
 from ragen_pl.chat import Chat, Prompts
 from ragen_pl.distributed import rank, world_size
 from ragen_pl.envs.bandit import Bandit
@@ -19,7 +20,6 @@ from ragen_pl.envs.sokoban import Sokoban
 from ragen_pl.hooks import RolloutCallback, rollout_callbacks
 from ragen_pl.models.embedded import LanguageModel
 from ragen_pl.packing import pack, split
-from ragen_pl.random_policy import play_randomly
 from ragen_pl.rollout import RolloutConfig, Start, collect
 from ragen_pl.types import (
     Demonstration,
@@ -261,10 +261,10 @@ class RolloutDataModule(pl.LightningDataModule):
             progress=progress,
         )
 
-    def evaluate_random(self, panel: str) -> list[TrajectoryGroup]:
-        """Play every start of a panel once with uniformly random actions."""
-        env, seeds = self.panels[panel], self.seeds_of(panel)
-        return [play_randomly(env, seed, at, self.rollout) for at, seed in enumerate(seeds)]
+    def evaluate_baseline(self, panel: str, baseline: Baseline) -> list[TrajectoryGroup]:
+        """Play every start of a panel once without the learner."""
+        env, seeds, config = self.panels[panel], self.seeds_of(panel), self.rollout
+        return [play_baseline(env, s, place, config, baseline) for place, s in enumerate(seeds)]
 
     def val_dataloader(self) -> list[EvaluationLoader]:
         """Return one loader per panel; each plays its panel when iterated."""

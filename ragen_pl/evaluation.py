@@ -31,6 +31,9 @@ class Score:
     """Share of turns."""
     by_stratum: Mapping[str, tuple[float, int]]
     """Success and count per difficulty, in the order of the names; empty without strata."""
+    solved: tuple[int, ...]
+    """Seeds of the starts where success came; a start played several times stands several times."""
+    failed: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,8 @@ def score(groups: Sequence[TrajectoryGroup]) -> Score:
         true_thoughts=fmean(judged) if judged else None,
         valid_format=fmean(turn.is_valid for turn in turns),
         by_stratum={name: (fmean(strata[name]), len(strata[name])) for name in sorted(strata)},
+        solved=tuple(t.seed for t in trajectories if t.success),
+        failed=tuple(t.seed for t in trajectories if not t.success),
     )
 
 
@@ -109,36 +114,34 @@ def mean_pass_at_k(groups: Sequence[TrajectoryGroup], k: int) -> float:
     return fmean(values) if values else math.nan
 
 
-def paired_difference(a: Sequence[TrajectoryGroup], b: Sequence[TrajectoryGroup]) -> Difference:
-    """Estimate how much more often b succeeds than a, start by start.
+def paired_difference(before: Score, after: Score) -> Difference:
+    """Estimate how much more often one policy succeeds than another, start by start.
 
     Pairing removes the difference in difficulty between starts, which makes the interval
     narrower than that of two separate evaluations. The interval is the normal one around the mean
     of per-start differences; it has no width when all are equal.
 
     Raises:
-        ValueError: when the two were not played on the same seeds, or no start survived in both.
+        ValueError: when the two were not scored on the same starts. (A start where the environment
+            raised for one policy counts as missing there.)
     """
-    before, after = _success_by_seed(a), _success_by_seed(b)
-    if before.keys() != after.keys():
-        odd = sorted(before.keys() ^ after.keys())
+    old, new = _success_by_seed(before), _success_by_seed(after)
+    if old.keys() != new.keys():
+        odd = sorted(old.keys() ^ new.keys())
         raise ValueError(
             f"the evaluations were not played on the same starts: {len(odd)} seeds are in one "
             f"only (such as {odd[0]}); evaluate both policies on the same panel"
         )
-    pairs = [(before[seed], after[seed]) for seed in before]
-    gains = [new - old for old, new in pairs if old is not None and new is not None]
-    if not gains:
-        raise ValueError("no start survived in both evaluations: look for environment errors")
+    gains = [new[seed] - old[seed] for seed in old]
     mean = fmean(gains)
     half = NORMAL_95 * stdev(gains) / math.sqrt(len(gains)) if len(gains) > 1 else math.inf
     return Difference(mean, mean - half, mean + half, len(gains))
 
 
-def _success_by_seed(groups: Sequence[TrajectoryGroup]) -> dict[int, float | None]:
-    """Average success per seed; None where nothing survived."""
-    outcomes: dict[int, list[bool]] = {}
-    for group in groups:
-        members = [t.success for t in group.trajectories if t.survived]
-        outcomes.setdefault(group.seed, []).extend(members)
-    return {seed: fmean(values) if values else None for seed, values in outcomes.items()}
+def _success_by_seed(scored: Score) -> dict[int, float]:
+    """Average success per seed."""
+    outcomes: dict[int, list[float]] = {}
+    for seeds, success in ((scored.solved, 1.0), (scored.failed, 0.0)):
+        for seed in seeds:
+            outcomes.setdefault(seed, []).append(success)
+    return {seed: fmean(values) for seed, values in outcomes.items()}

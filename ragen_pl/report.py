@@ -15,10 +15,10 @@ class PolicyScore:
     """Say which policy scored what, where and how it was sampled."""
 
     policy: str
-    """``random``, ``untrained``, ``warm-started`` or ``final``."""
+    """``random``, ``expert``, ``untrained``, ``warm-started`` or ``final``."""
     panel: str
     temperature: float | None
-    """None for the random policy, which has none."""
+    """None for random moves and the expert, which have none."""
     score: Score
 
     def plain(self) -> dict[str, Any]:
@@ -38,7 +38,9 @@ class PolicyScore:
         facts = dict(data)
         place = {name: facts.pop(name) for name in ("policy", "panel", "temperature")}
         strata = {name: (float(s), int(n)) for name, (s, n) in facts.pop("by_stratum").items()}
-        return cls(**place, score=Score(**facts, by_stratum=strata))
+        solved, failed = tuple(facts.pop("solved")), tuple(facts.pop("failed"))
+        scored = Score(**facts, by_stratum=strata, solved=solved, failed=failed)
+        return cls(**place, score=scored)
 
 
 def lines_of_json(content: Mapping[str, Any]) -> str:

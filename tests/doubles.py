@@ -12,6 +12,8 @@ from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch.utils.data import DataLoader
 
+from ragen_pl.baselines import Baseline
+from ragen_pl.envs.bandit import Bandit
 from ragen_pl.hooks import rollout_callbacks
 from ragen_pl.types import Completion, StopReason, Trajectory, TrajectoryGroup, Turn
 
@@ -118,7 +120,7 @@ class TinyData(LightningDataModule):
         self.rollouts = rollouts
         self.warm_start = SimpleNamespace(iterations=warm_iterations, demonstrations=1000)
         self.rollout = SimpleNamespace(group_size=4)
-        self.panels = {"easy": None, "hard": None}
+        self.panels = {"easy": Bandit(), "hard": Bandit()}
         self.evaluated: list[tuple[float, str, float]] = []
         self.iteration = 0
 
@@ -149,8 +151,9 @@ class TinyData(LightningDataModule):
         wins = 8 if weight < 0.7 else 4
         return [make_group([float(i < wins)], group_id=i) for i in range(10)]
 
-    def evaluate_random(self, panel: str) -> list[TrajectoryGroup]:
-        return [make_group([float(i < 1)], group_id=i) for i in range(10)]
+    def evaluate_baseline(self, panel: str, baseline: Baseline) -> list[TrajectoryGroup]:
+        wins = {"random": 1, "expert": 9}[baseline.name]
+        return [make_group([float(i < wins)], group_id=i) for i in range(10)]
 
     def state_dict(self) -> dict[str, Any]:
         return {"iteration": self.iteration}

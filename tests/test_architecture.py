@@ -19,7 +19,7 @@ LAYERS = (
     {"types", "distributed"},
     {"envs", "ops"},
     {"chat", "rollout_stats", "algorithm"},
-    {"models", "engines", "rollout", "packing", "warm_start", "random_policy", "evaluation"},
+    {"models", "engines", "rollout", "packing", "warm_start", "baselines", "evaluation"},
     {"objective", "optimizer"},
     {"evaluation_log", "hooks", "report", "trajectory_record"},
     {"allocator", "config_files", "config_errors", "config_keys", "run_folder", "threads"},

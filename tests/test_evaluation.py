@@ -75,6 +75,7 @@ def test_score() -> None:
     assert result.true_thoughts == 0.5
     assert result.valid_format == pytest.approx(2 / 3)
     assert result.by_stratum == {"2-3": (1.0, 1), "4-5": (0.0, 1)}
+    assert (result.solved, result.failed) == ((0,), (0,))
 
 
 def test_score_without_thoughts_or_strata() -> None:
@@ -90,7 +91,7 @@ def test_score_of_nothing_is_an_error() -> None:
 
 def test_paired_difference() -> None:
     before, after = [False] * 6 + [True] * 4, [True] * 3 + [False] * 3 + [True] * 3 + [False]
-    difference = paired_difference(panel(before), panel(after))
+    difference = paired_difference(score(panel(before)), score(panel(after)))
     assert difference.mean == pytest.approx(0.2)
     # Gains are 3 × 1, 1 × −1 and 6 × 0: sample variance 3.6 / 9.
     half = 1.96 * math.sqrt(3.6 / 9 / 10)
@@ -99,10 +100,10 @@ def test_paired_difference() -> None:
 
 def test_paired_difference_wants_the_same_starts() -> None:
     with pytest.raises(ValueError, match="same panel"):
-        paired_difference(panel([True, False]), panel([True, False], first_seed=1))
+        paired_difference(score(panel([True, False])), score(panel([True, False], first_seed=1)))
 
 
 @given(st.lists(st.booleans(), min_size=2, max_size=20))
 def test_a_policy_does_not_differ_from_itself(outcomes: list[bool]) -> None:
-    difference = paired_difference(panel(outcomes), panel(outcomes))
+    difference = paired_difference(score(panel(outcomes)), score(panel(outcomes)))
     assert (difference.low, difference.mean, difference.high) == (0.0, 0.0, 0.0)

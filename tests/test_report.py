@@ -12,7 +12,10 @@ def entry(policy: str, panel: str, temperature: float | None, success: float) ->
     strata = {"2-3": (success, 6), "4-5": (0.0, 4)} if temperature is not None else {}
     truth = None if temperature is None else 0.9
     return PolicyScore(
-        policy, panel, temperature, Score(success, 0.1, 0.9, 10, 1.0, truth, 1.0, strata)
+        policy,
+        panel,
+        temperature,
+        Score(success, 0.1, 0.9, 10, 1.0, truth, 1.0, strata, (1, 2), (3,)),
     )
 
 

@@ -56,6 +56,8 @@ def test_a_whole_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert told == [
         ("random", "easy", None),
         ("random", "hard", None),
+        ("expert", "easy", None),
+        ("expert", "hard", None),
         ("untrained", "easy", 0.5),
         ("untrained", "hard", 0.5),
         ("warm-started", "easy", 0.5),
@@ -114,7 +116,9 @@ def test_a_resumed_run_carries_its_entries_on(tmp_path: Path) -> None:
     assert results["seconds"] >= seconds * 0.5
     assert len(data.evaluated) == 2  # only the final policy, on both panels
     assert [e["policy"] for e in results["evaluations"]] == [
-        policy for policy in ("random", "untrained", "warm-started", "final") for _ in range(2)
+        policy
+        for policy in ("random", "expert", "untrained", "warm-started", "final")
+        for _ in range(2)
     ]
 
 
