@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from tokenizers import Tokenizer, decoders, models
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -46,6 +48,8 @@ class EmbeddedModel:
         num_heads: Query heads; must divide ``hidden_size``.
         num_key_value_heads: Shared key-value heads; must divide ``num_heads``.
         init_std: Standard deviation of the initial weights.
+        weights: A policy folder of an earlier run (such as ``runs/sokoban/policy/last``) to start
+            from instead of random weights; its sizes and its words must be this model's.
     """
 
     hidden_size: int = 192
@@ -54,6 +58,7 @@ class EmbeddedModel:
     num_heads: int = 6
     num_key_value_heads: int = 2
     init_std: float = 0.05
+    weights: str | None = None
 
     def __post_init__(self) -> None:
         if min(self.hidden_size, self.intermediate_size, self.num_layers, self.num_heads) < 1:
@@ -75,6 +80,9 @@ class EmbeddedModel:
         Args:
             pieces: Text worth one token each; all else is spelled in characters and bytes.
             seed: Of the initial weights.
+
+        Raises:
+            ValueError: when ``weights`` holds no policy, or one of other sizes or words.
         """
         tokenizer = build_tokenizer(pieces)
         config = LlamaConfig(
@@ -98,7 +106,38 @@ class EmbeddedModel:
                 embedding = model.get_input_embeddings().weight
                 assert isinstance(embedding, Tensor)
                 spell_embeddings(embedding, tokenizer, self.init_std)
+        if self.weights is not None:
+            load_weights(model, tokenizer, Path(self.weights))
         return LanguageModel(model, tokenizer, read_markers(tokenizer))
+
+
+def load_weights(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    """Take over the weights of an exported policy that speaks the same words.
+
+    Raises:
+        ValueError: when there is none, or it does not fit.
+    """
+    words, file = folder / "tokenizer.json", folder / "model.safetensors"
+    if not (words.is_file() and file.is_file()):
+        raise ValueError(
+            f"policy.weights is {folder}, which holds no exported policy: name a folder such as "
+            "runs/sokoban/policy/last"
+        )
+    if Tokenizer.from_file(str(words)).get_vocab() != tokenizer.get_vocab():
+        raise ValueError(
+            f"policy.weights is {folder}, whose words are not this run's: it was trained with "
+            "other environments, prompts or numbers of actions"
+        )
+    loaded = load_file(file)
+    there = {name: tuple(tensor.shape) for name, tensor in loaded.items()}
+    here = {name: tuple(tensor.shape) for name, tensor in model.named_parameters()}
+    if there != here:
+        name, *_ = sorted(n for n in there | here if there.get(n) != here.get(n))
+        raise ValueError(
+            f"policy.weights is {folder}, a policy of other sizes: {name} is "
+            f"{there.get(name, 'missing')} there and {here.get(name, 'missing')} here"
+        )
+    model.load_state_dict(loaded, strict=False)  # tied weights stand in the file once
 
 
 def build_tokenizer(pieces: Iterable[str]) -> PreTrainedTokenizerFast:

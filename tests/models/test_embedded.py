@@ -1,0 +1,36 @@
+"""Starting the embedded model from an earlier run's policy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from ragen_pl.models.embedded import EmbeddedModel
+from ragen_pl.models.export import export_policy
+
+SMALL = EmbeddedModel(hidden_size=16, intermediate_size=32, num_layers=1, num_heads=2)
+WORDS = ("Up", "Down", "#__#\n")
+
+
+def test_an_exported_policy_can_be_gone_on_from(tmp_path: Path) -> None:
+    earlier = SMALL.build(WORDS, seed=1)
+    export_policy(earlier, tmp_path / "policy")
+    again = replace(SMALL, weights=str(tmp_path / "policy")).build(WORDS, seed=2)
+    ids = torch.tensor([[1, 300, 301]])
+    torch.testing.assert_close(again.model(ids).logits, earlier.model(ids).logits)
+    assert not torch.equal(SMALL.build(WORDS, seed=2).model(ids).logits, again.model(ids).logits)
+
+
+def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+    export_policy(SMALL.build(WORDS, seed=1), tmp_path / "policy")
+    there = str(tmp_path / "policy")
+    with pytest.raises(ValueError, match="no exported policy"):
+        replace(SMALL, weights=str(tmp_path)).build(WORDS, seed=1)
+    with pytest.raises(ValueError, match="words"):
+        replace(SMALL, weights=there).build((*WORDS, "Left"), seed=1)
+    for other in ({"num_layers": 2}, {"intermediate_size": 64}):
+        with pytest.raises(ValueError, match="other sizes"):
+            replace(SMALL, weights=there, **other).build(WORDS, seed=1)
