@@ -56,6 +56,7 @@ def _silent_turn(observation: str, state_hash: str, actions: list[str], reward: 
         state_hash=state_hash,
         response="",
         thought="",
+        thought_tokens=0,
         actions=tuple(actions),
         rewards={"env": reward},
         is_valid=True,
