@@ -121,7 +121,7 @@ def _score_block(
     cache.open_block(width, torch.full((count,), width))
     positions = cache.lengths[:, None] + offset
     states = _states(model, cache, ids, positions, _branching_mask(cache, segment, offset))
-    project = model.get_output_embeddings()
+    project = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     out = torch.zeros(count, len(lengths))
     targets, segment = targets.to(states.device), segment
     for row, hidden in enumerate(states):  # one row at a time: a vocabulary can be large
