@@ -19,8 +19,8 @@ class EntropyLogger(RolloutCallback):
     Entropy is that of the distribution each token was drawn from, in nats, averaged over sampled
     tokens: overall, over the first and the second half of a response (thoughts come first, answers
     last), and per turn. ``distinct_responses`` and ``distinct_thoughts`` are the shares of
-    different texts among all; ``distinct_responses_in_group`` is that share among the first responses of a
-    group, which all answer the same prompt, averaged over groups.
+    different texts among all; ``distinct_responses_in_group`` is that share among the first
+    responses of a group, which all answer the same prompt, averaged over groups.
     """
 
     def on_rollout_end(

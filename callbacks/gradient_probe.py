@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -21,6 +21,9 @@ from ragen_pl.ops.gradient_probe import gradient_norms, quantile_buckets
 from ragen_pl.packing import micro_batches
 from ragen_pl.types import RolloutBatch, TrainingBatch
 
+_ROUNDING = 1e-5
+"""Spreads up to here are zero: rewards are added up in single precision."""
+
 
 class _Learner(Protocol):
     """What of the module is used here."""
@@ -32,6 +35,10 @@ class _Learner(Protocol):
     optimization: Optimization
 
 
+Score = Callable[[Tensor, RolloutBatch], dict[str, Tensor]]
+"""From row indices and those rows, cut to their longest, to each term's share in the loss."""
+
+
 @dataclass(frozen=True, slots=True)
 class PolicyTerms:
     """Be the probe's whole view of the objective."""
@@ -39,9 +46,9 @@ class PolicyTerms:
     names: tuple[str, ...]
     rollout: RolloutBatch
     """The trajectories to probe, dropped ones included."""
-    score: Callable[[Tensor, RolloutBatch, Tensor], dict[str, Tensor]]
-    """Of (row indices, those rows cut to their longest, loss tokens to divide by): each term as it
-    stands in the loss, coefficient included, at the collecting weights."""
+    among: Callable[[Tensor], Score]
+    """From (B,) bool, the trajectories the loss is taken over, to their terms as they stand in it,
+    coefficients included, at the collecting weights. Every rank must call it."""
 
 
 def policy_terms(module: _Learner, batch: TrainingBatch, temperature: float) -> PolicyTerms:
@@ -77,8 +84,12 @@ def policy_terms(module: _Learner, batch: TrainingBatch, temperature: float) -> 
             terms["kl"] = loss(kl_coef=algorithm.kl_coef) - task
         return terms
 
+    def among(chosen: Tensor) -> Score:
+        tokens = all_reduce_sum((rollout.loss_mask & chosen[:, None]).sum().float()).clamp(min=1)
+        return lambda at, part: score(at, part, tokens)
+
     names = ("task", "entropy", *(("kl",) if reference is not None else ()))
-    return PolicyTerms(names, rollout, score)
+    return PolicyTerms(names, rollout, among)
 
 
 class GradientProbe(RolloutCallback):
@@ -112,9 +123,9 @@ class GradientProbe(RolloutCallback):
     ) -> None:
         """Probe the first batch of an iteration that is due, before it is learnt from."""
         module = cast(_Learner, pl_module)
-        if isinstance(batch, TrainingBatch) and batch_idx == 0:
-            if (module.iteration + 1) % self.every_n_iterations == 0:
-                self.record(self._probe(trainer, module, batch))
+        due = batch_idx == 0 and (module.iteration + 1) % self.every_n_iterations == 0
+        if due and isinstance(batch, TrainingBatch):
+            self.record(self._probe(trainer, module, batch))
         super().on_train_batch_start(trainer, pl_module, batch, batch_idx)
 
     def _probe(self, trainer: Trainer, module: _Learner, batch: TrainingBatch) -> dict[str, float]:
@@ -144,12 +155,10 @@ class GradientProbe(RolloutCallback):
 def _parts(
     trainer: Trainer, module: _Learner, terms: PolicyTerms, chosen: Tensor
 ) -> Iterator[dict[str, Tensor]]:
-    rollout = terms.rollout
-    tokens = all_reduce_sum((rollout.loss_mask & chosen[:, None]).sum().float()).clamp(min=1)
-    budget = module.optimization.tokens_per_micro_batch
-    for at, part in micro_batches(rollout, chosen, budget):
+    score, budget = terms.among(chosen), module.optimization.tokens_per_micro_batch
+    for at, part in micro_batches(terms.rollout, chosen, budget):
         with trainer.precision_plugin.forward_context():
-            scored = terms.score(at, part, tokens)
+            scored = score(at, part)
         yield scored
 
 
@@ -161,10 +170,5 @@ def group_spread(rollout: RolloutBatch) -> dict[int, float]:
     for part in gather_objects(own):
         for group_id, value in part:
             returns[group_id].append(value)
-    spread = {
-        g: float(torch.tensor(returns[g], dtype=torch.float64).std())
-        for g in sorted(returns)
-        if len(returns[g]) > 1
-    }
-    assert all(math.isfinite(value) for value in spread.values())
-    return spread
+    spread = {g: statistics.stdev(v) for g, v in sorted(returns.items()) if len(v) > 1}
+    return {g: value if value > _ROUNDING else 0.0 for g, value in spread.items()}

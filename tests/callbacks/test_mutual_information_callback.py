@@ -11,7 +11,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
-from torch import distributed, multiprocessing
+from torch import distributed
+from torch.multiprocessing.spawn import start_processes
 
 from callbacks import MutualInformation
 from callbacks.mutual_information import first_turns, uniform_turns
@@ -191,7 +192,7 @@ def test_draws_are_distinct_and_depend_on_the_generator_alone() -> None:
 @pytest.mark.parametrize(
     "options", [{"every_n_iterations": 0}, {"num_prompts": 1}, {"num_responses": 0}]
 )
-def test_bad_values_are_named(options: dict[str, int]) -> None:
+def test_bad_values_are_named(options: dict[str, Any]) -> None:
     (key,) = options
     with pytest.raises(ValueError, match=f"{key} is"):
         MutualInformation(**options)
@@ -212,7 +213,7 @@ def test_two_ranks_measure_what_one_does(tmp_path: Path) -> None:
     language = replace(SMALL, num_key_value_heads=1).build([f"w{i}" for i in range(40)], seed=0)
     alone = measured(language, play(language), num_prompts=5)
     assert len(alone) == 8
-    multiprocessing.start_processes(  # type: ignore[no-untyped-call]
+    start_processes(  # type: ignore[no-untyped-call]
         _on_rank, (str(tmp_path),), nprocs=2, start_method="spawn"
     )
     first, second = (torch.load(tmp_path / f"{place}.pt") for place in range(2))
