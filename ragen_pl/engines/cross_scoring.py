@@ -13,7 +13,7 @@ from ragen_pl.engines.ragged_cache import RaggedCache
 
 Ids = tuple[int, ...]
 
-_BLOCK = 512
+_BLOCK = 128
 """Tokens of continuations read side by side: each attends within its own, but the mask covers the
 square of the block."""
 
