@@ -3,7 +3,9 @@
 from callbacks.checkpoints import Checkpoints
 from callbacks.echo_trap_detector import EchoTrapDetector
 from callbacks.entropy_logger import EntropyLogger
+from callbacks.gradient_probe import GradientProbe
 from callbacks.interruption import Interruption
+from callbacks.mutual_information import MutualInformation
 from callbacks.results import Results
 from callbacks.rollout_metrics import RolloutMetrics
 from callbacks.run_display import RunDisplay
@@ -15,7 +17,9 @@ __all__ = [
     "Checkpoints",
     "EchoTrapDetector",
     "EntropyLogger",
+    "GradientProbe",
     "Interruption",
+    "MutualInformation",
     "Results",
     "RolloutMetrics",
     "RunDisplay",

@@ -10,7 +10,7 @@ from lightning.pytorch import LightningModule, Trainer
 from ragen_pl.distributed import gather_objects
 from ragen_pl.hooks import RolloutCallback
 from ragen_pl.rollout_stats import Averages, survivors
-from ragen_pl.types import Trajectory, TrajectoryGroup, Turn
+from ragen_pl.types import TrajectoryGroup, Turn
 
 
 class EntropyLogger(RolloutCallback):
@@ -18,7 +18,9 @@ class EntropyLogger(RolloutCallback):
 
     Entropy is that of the distribution each token was drawn from, in nats, averaged over sampled
     tokens: overall, over the first and the second half of a response (thoughts come first, answers
-    last), and per turn. ``distinct_responses`` is the share of different texts among all responses.
+    last), and per turn. ``distinct_responses`` and ``distinct_thoughts`` are the shares of
+    different texts among all; ``distinct_responses_in_group`` is that share among the first
+    responses of a group, which all answer the same prompt, averaged over groups.
     """
 
     def on_rollout_end(
@@ -30,8 +32,18 @@ class EntropyLogger(RolloutCallback):
         for trajectory in trajectories:
             for index, turn in enumerate(trajectory.turns):
                 _count(averages, index, turn)
-        metrics = {f"rollout/{name}": value for name, value in averages.means().items()}
-        self.record(metrics | {"rollout/distinct_responses": _distinct_share(trajectories)})
+                ending = "success" if trajectory.success else "failure"
+                averages.add(f"thought_length_{ending}", len(turn.thought.split()))
+        for group in groups:
+            first = [t.turns[0].response for t in survivors([group])]
+            if first:
+                averages.add("distinct_responses_in_group", len(set(first)) / len(first))
+        turns = [turn for trajectory in trajectories for turn in trajectory.turns]
+        metrics = averages.means() | {
+            "distinct_responses": _distinct_share(turn.response for turn in turns),
+            "distinct_thoughts": _distinct_share(turn.thought for turn in turns if turn.thought),
+        }
+        self.record({f"rollout/{name}": value for name, value in metrics.items()})
 
 
 def _count(averages: Averages, index: int, turn: Turn) -> None:
@@ -50,12 +62,8 @@ def _count(averages: Averages, index: int, turn: Turn) -> None:
     averages.add("valid_format", float(turn.is_valid))
 
 
-def _distinct_share(trajectories: Iterable[Trajectory]) -> float:
-    """Count different responses over all ranks; digests keep what is sent small."""
-    digests = [
-        hashlib.blake2b(turn.response.encode(), digest_size=8).digest()
-        for trajectory in trajectories
-        for turn in trajectory.turns
-    ]
+def _distinct_share(texts: Iterable[str]) -> float:
+    """Count different texts over all ranks; digests keep what is sent small."""
+    digests = [hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts]
     everyone = [digest for part in gather_objects(digests) for digest in part]
     return len(set(everyone)) / len(everyone) if everyone else float("nan")

@@ -95,6 +95,7 @@ def _silent_turn(
         state_hash=state_hash,
         response="",
         thought="",
+        thought_tokens=0,
         actions=actions,
         rewards={"env": reward},
         is_valid=True,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import string
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -124,6 +125,7 @@ class Chat:
         self.max_actions_per_turn = max_actions_per_turn
         self.opening_tag = "<think>" if prompts.think else "<answer>"
         self._opening_ids = tuple(self.encode([self.opening_tag])[0])
+        self._pieces: dict[int, str] = {}
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Encode plain texts; a marker spelled out in a text stays text."""
@@ -164,6 +166,27 @@ class Chat:
             known=known,
             max_actions=self.max_actions_per_turn,
         )
+
+    def count_thought_tokens(self, token_ids: Sequence[int]) -> int:
+        """Count the first tokens of a response that hold nothing but its thought.
+
+        The tags are searched in the tokens' own texts, side by side, so that nothing is encoded
+        again; a token that holds the thought's end together with a part of the closing tag counts
+        as tag. 0 where the agent does not think or its thought cannot be read.
+        """
+        if not self.prompts.think:
+            return 0
+        text, ends = self.opening_tag, []
+        for token in token_ids:
+            text += self._piece(token)
+            ends.append(len(text))
+        match = _THINK.search(text)
+        return bisect_right(ends, match.end(1)) if match is not None else 0
+
+    def _piece(self, token: int) -> str:
+        if token not in self._pieces:
+            self._pieces[token] = self.decode([token])
+        return self._pieces[token]
 
     def response_text(self, thought: str, actions: Sequence[str]) -> str:
         """Write a response as an expert would, without the forced opening tag."""

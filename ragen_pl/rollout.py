@@ -158,6 +158,7 @@ class Episode:
                 state_hash=state_hash,
                 response=response,
                 thought=parsed.thought,
+                thought_tokens=self.chat.count_thought_tokens(completion.token_ids),
                 actions=actions[:executed],
                 rewards=rewards,
                 is_valid=is_valid,

@@ -87,6 +87,8 @@ class Turn:
     response: str
     """The sampled text, decoded."""
     thought: str
+    thought_tokens: int
+    """How many of the completion's first tokens are the thought; 0 where none could be read."""
     actions: tuple[str, ...]
     """Those that were executed."""
     rewards: Mapping[str, float]

@@ -36,6 +36,7 @@ def make_turn(
         state_hash="s",
         response=response,
         thought=thought,
+        thought_tokens=min(n, len(thought.split())),
         actions=("Up",) if is_valid else (),
         rewards={"env": reward, "format": 0.0 if is_valid else -0.1},
         is_valid=is_valid,

@@ -63,6 +63,26 @@ def test_free_text_is_one_action() -> None:
     assert (parsed.actions, parsed.is_valid) == (("go || north",), True)
 
 
+@given(st.text(st.characters(codec="utf-8"), max_size=30), st.booleans())
+def test_thought_tokens_are_those_before_the_closing_tag(thought: str, is_whole: bool) -> None:
+    """The embedded tokenizer has one piece for both tags, so the thought ends on a token."""
+    text = CHAT.response_text(thought, ("Up",)) if is_whole else thought
+    (ids,) = CHAT.encode([text])
+    count = CHAT.count_thought_tokens((*ids, CHAT.markers.end))
+    parsed = CHAT.parse(CHAT.decode(ids), MOVES)
+    assert CHAT.decode(ids[:count]).strip() == parsed.thought
+    assert bool(count) == bool(is_whole and thought) or "</think>" in thought
+
+
+def test_a_token_that_straddles_thought_and_tag_counts_as_tag() -> None:
+    prompts = Prompts()
+    tokenizer = build_tokenizer(["go up", ".</", "think><answer>"])
+    straddling = Chat(prompts, tokenizer, read_markers(tokenizer), 3)
+    (ids,) = straddling.encode(["go up.</think><answer>Up</answer>"])
+    assert straddling.count_thought_tokens(ids) == 1
+    assert chat(think=False).count_thought_tokens(ids) == 0
+
+
 @given(st.text(st.characters(codec="utf-8")))
 def test_tokenizer_is_lossless(text: str) -> None:
     (ids,) = CHAT.encode([text])

@@ -20,6 +20,7 @@ def turn(prompt: tuple[int, ...], sampled: tuple[int, ...], reward: float) -> Tu
         state_hash="",
         response="",
         thought="",
+        thought_tokens=0,
         actions=(),
         rewards={"env": reward, "format": -0.1},
         is_valid=False,

@@ -7,6 +7,8 @@ token t, so here the hidden state at t−1 gives the log-prob and the value at t
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -87,6 +89,19 @@ class Critic(nn.Module):
         """Return values (B, T) of the states before the tokens in ``mask``, zero elsewhere."""
         states = _states_before(self.trunk, input_ids, mask, padding)
         return _scatter(self.head(states)[:, 0].float(), mask)
+
+
+@contextmanager
+def evaluation_mode(module: nn.Module) -> Iterator[None]:
+    """Switch dropout and its like off, and back on where they were: a look at the policy must not
+    draw from the training's random stream."""
+    training = [part for part in module.modules() if part.training]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part in training:
+            part.training = True
 
 
 def drop_embedding_gradients(policy: Policy, critic: Critic | None) -> None:

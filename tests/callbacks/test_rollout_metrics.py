@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -55,6 +56,21 @@ def test_entropy_is_a_mean_over_tokens() -> None:
     assert metrics["rollout/thought_length"] == pytest.approx(4 / 3)
     assert metrics["rollout/valid_format"] == pytest.approx(2 / 3)
     assert metrics["rollout/distinct_responses"] == pytest.approx(2 / 3)
+
+
+def test_lengths_and_distinct_thoughts_are_told_apart() -> None:
+    metrics = recorded(EntropyLogger(), two_trajectories())
+    assert metrics["rollout/thought_length_success"] == 2.0
+    assert metrics["rollout/thought_length_failure"] == 0.0
+    assert metrics["rollout/distinct_thoughts"] == 1.0  # the empty one is none
+    assert metrics["rollout/distinct_responses_in_group"] == 1.0
+    echo = make_trajectory([make_turn(thought="go up now"), make_turn(response="Left")], member=2)
+    (group,) = two_trajectories()
+    groups = [replace(group, trajectories=(*group.trajectories, echo)), make_group([0.0] * 4)]
+    metrics = recorded(EntropyLogger(), groups)
+    assert metrics["rollout/distinct_thoughts"] == pytest.approx(2 / 3)
+    # First responses only: two different ones of three, and one of four.
+    assert metrics["rollout/distinct_responses_in_group"] == pytest.approx((2 / 3 + 1 / 4) / 2)
 
 
 def test_broken_trajectories_count_only_as_stops() -> None:

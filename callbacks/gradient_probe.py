@@ -1,0 +1,174 @@
+"""Measure which terms of the loss pull on the policy, by how much there is to learn from."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, cast
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from torch import Tensor
+
+from ragen_pl.algorithm import Algorithm, Optimization
+from ragen_pl.distributed import all_reduce_sum, gather_objects
+from ragen_pl.hooks import RolloutCallback
+from ragen_pl.models.policy import Policy, evaluation_mode
+from ragen_pl.objective import Scores, estimate, policy_objective
+from ragen_pl.ops.gradient_probe import gradient_norms, quantile_buckets
+from ragen_pl.packing import micro_batches
+from ragen_pl.types import RolloutBatch, TrainingBatch
+
+_ROUNDING = 1e-5
+"""Spreads up to here are zero: rewards are added up in single precision."""
+
+
+class _Learner(Protocol):
+    """What of the module is used here."""
+
+    iteration: int
+    policy: Policy
+    reference: Policy | None
+    algorithm: Algorithm
+    optimization: Optimization
+
+
+Score = Callable[[Tensor, RolloutBatch], dict[str, Tensor]]
+"""From row indices and those rows, cut to their longest, to each term's share in the loss."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyTerms:
+    """Be the probe's whole view of the objective."""
+
+    names: tuple[str, ...]
+    rollout: RolloutBatch
+    """The trajectories to probe, dropped ones included."""
+    among: Callable[[Tensor], Score]
+    """From (B,) bool, the trajectories the loss is taken over, to their terms as they stand in it,
+    coefficients included, at the collecting weights. Every rank must call it."""
+
+
+def policy_terms(module: _Learner, batch: TrainingBatch, temperature: float) -> PolicyTerms:
+    """Take the present objective apart: the only place here that knows ``ragen_pl.objective``.
+
+    Advantages are estimated over all trajectories, as without a filter, whose effect is the
+    question; and the old log-probs are the present ones, since nothing was updated yet.
+    """
+    algorithm, reference = module.algorithm, module.reference
+    rollout = replace(batch.rollout, policy_weights=torch.ones_like(batch.rollout.policy_weights))
+    advantages, _ = estimate(rollout, batch.values, algorithm)
+
+    def score(at: Tensor, part: RolloutBatch, num_tokens: Tensor) -> dict[str, Tensor]:
+        arguments = (part.input_ids, part.loss_mask, part.attention_mask, temperature)
+        log_probs, entropy = module.policy(*arguments)
+        ref_log_probs = None
+        if reference is not None:
+            with torch.no_grad():
+                ref_log_probs, _ = reference(*arguments)
+        scores = Scores(log_probs, entropy, ref_log_probs)
+
+        def loss(entropy_coef: float = 0.0, kl_coef: float = 0.0) -> Tensor:
+            chosen = replace(algorithm, entropy_coef=entropy_coef, kl_coef=kl_coef)
+            advantage = advantages[at, : part.input_ids.shape[1]]
+            total, _ = policy_objective(
+                scores, log_probs.detach(), advantage, part, chosen, num_tokens
+            )
+            return total
+
+        task = loss()
+        terms = {"task": task, "entropy": loss(entropy_coef=algorithm.entropy_coef) - task}
+        if reference is not None:
+            terms["kl"] = loss(kl_coef=algorithm.kl_coef) - task
+        return terms
+
+    def among(chosen: Tensor) -> Score:
+        tokens = all_reduce_sum((rollout.loss_mask & chosen[:, None]).sum().float()).clamp(min=1)
+        return lambda at, part: score(at, part, tokens)
+
+    names = ("task", "entropy", *(("kl",) if reference is not None else ()))
+    return PolicyTerms(names, rollout, among)
+
+
+class GradientProbe(RolloutCallback):
+    """Log the gradient norms of the loss's terms by the spread of a group's returns (RAGEN-2).
+
+    The groups of an iteration's first optimizer batch, unfiltered, are sorted into quantile buckets
+    of their in-group standard deviation. In each, the task term, the entropy bonus and the KL term
+    are differentiated by themselves, as they stand in the loss and per sampled token. Where the
+    task's pull is below the regularisers', the group teaches nothing but noise. No step is taken,
+    and neither gradients, weights nor random streams are touched. Needs memory for three gradients
+    and a forward and up to three backward passes over the batch.
+
+    Args:
+        every_n_iterations: Probe at every n-th iteration.
+        num_buckets: Quantile buckets; bucket 1 has the least spread.
+    """
+
+    def __init__(self, every_n_iterations: int = 50, num_buckets: int = 6) -> None:
+        super().__init__()
+        for key, value in (
+            ("every_n_iterations", every_n_iterations),
+            ("num_buckets", num_buckets),
+        ):
+            if value < 1:
+                raise ValueError(f"{key} is {value}; it must be at least 1")
+        self.every_n_iterations = every_n_iterations
+        self.num_buckets = num_buckets
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Probe the first batch of an iteration that is due, before it is learnt from."""
+        module = cast(_Learner, pl_module)
+        due = batch_idx == 0 and (module.iteration + 1) % self.every_n_iterations == 0
+        if due and isinstance(batch, TrainingBatch):
+            self.record(self._probe(trainer, module, batch))
+        super().on_train_batch_start(trainer, pl_module, batch, batch_idx)
+
+    def _probe(self, trainer: Trainer, module: _Learner, batch: TrainingBatch) -> dict[str, float]:
+        """Measure every bucket that has a group; the same on every rank."""
+        temperature = trainer.datamodule.rollout.temperature  # type: ignore[attr-defined]
+        terms = policy_terms(module, batch, temperature)
+        spread = group_spread(terms.rollout)
+        buckets = quantile_buckets(
+            torch.tensor(list(spread.values()), dtype=torch.float64), self.num_buckets
+        ).tolist()
+        metrics: dict[str, float] = {}
+        parameters = [p for p in module.policy.parameters() if p.requires_grad]
+        for bucket in sorted(set(buckets)):
+            members = [g for g, b in zip(spread, buckets, strict=True) if b == bucket]
+            group_ids = terms.rollout.group_ids
+            chosen = torch.isin(group_ids, torch.tensor(members, device=group_ids.device))
+            with torch.enable_grad(), evaluation_mode(module.policy):
+                parts = _parts(trainer, module, terms, chosen)
+                norms = gradient_norms(terms.names, parts, parameters, all_reduce_sum)
+            name = f"bucket_{bucket + 1}"
+            mean = sum(spread[g] for g in members) / len(members)
+            metrics[f"diagnostics/in_group_std_{name}"] = mean
+            metrics |= {f"diagnostics/grad_{term}_{name}": norm for term, norm in norms.items()}
+        return metrics
+
+
+def _parts(
+    trainer: Trainer, module: _Learner, terms: PolicyTerms, chosen: Tensor
+) -> Iterator[dict[str, Tensor]]:
+    score, budget = terms.among(chosen), module.optimization.tokens_per_micro_batch
+    for at, part in micro_batches(terms.rollout, chosen, budget):
+        with trainer.precision_plugin.forward_context():
+            scored = score(at, part)
+        yield scored
+
+
+def group_spread(rollout: RolloutBatch) -> dict[int, float]:
+    """Return the in-group standard deviation of the return by group, over all ranks, in order of
+    the groups' ids; groups of one have none and are left out."""
+    own = list(zip(rollout.group_ids.tolist(), rollout.rewards.sum(1).tolist(), strict=True))
+    returns: defaultdict[int, list[float]] = defaultdict(list)
+    for part in gather_objects(own):
+        for group_id, value in part:
+            returns[group_id].append(value)
+    spread = {g: statistics.stdev(v) for g, v in sorted(returns.items()) if len(v) > 1}
+    return {g: value if value > _ROUNDING else 0.0 for g, value in spread.items()}

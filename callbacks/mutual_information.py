@@ -1,0 +1,222 @@
+"""Watch whether thoughts still depend on what the agent sees."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol, TypeVar, cast
+
+import numpy as np
+import torch
+from lightning.pytorch import LightningModule, Trainer
+
+from ragen_pl.algorithm import Optimization
+from ragen_pl.chat import Prompts
+from ragen_pl.distributed import gather_objects
+from ragen_pl.engines.cross_scoring import cross_score
+from ragen_pl.hooks import RolloutCallback, announce
+from ragen_pl.models.embedded import LanguageModel
+from ragen_pl.models.policy import evaluation_mode
+from ragen_pl.ops.mutual_information import (
+    Information,
+    count_pairs,
+    estimate_information,
+    merge_duplicates,
+)
+from ragen_pl.rollout import RolloutConfig
+from ragen_pl.rollout_stats import survivors
+from ragen_pl.types import Trajectory, TrajectoryGroup
+
+T = TypeVar("T")
+Key = tuple[int, int, int]
+"""Group, member and turn of a thought."""
+Thoughtful = Mapping[tuple[int, int], Sequence[int]]
+"""The turns with a readable thought, by group and member."""
+Pairing = tuple[tuple[int, ...], tuple[int, ...]]
+"""All tokens before a thought, and the thought's."""
+
+
+class _Learner(Protocol):
+    """What of the module is used here."""
+
+    seed: int
+    language: LanguageModel
+    optimization: Optimization
+
+
+class _Source(Protocol):
+    """What of the data module is used here."""
+
+    prompts: Prompts
+    rollout: RolloutConfig
+
+
+class MutualInformation(RolloutCallback):
+    """Log RAGEN-2's signs of template collapse: thoughts that no longer depend on the prompt.
+
+    Every few iterations a few thoughts are scored under each other's prompts by the policy that
+    thought them, unfiltered: all that precedes a thought, forced opening tag included, is its
+    prompt. ``first_turn`` compares the first thoughts of different groups; ``trajectory_uniform``
+    one thought each, at a random turn, of trajectories drawn from all. Logged are the mutual
+    information, its z-score, the conditional entropy and the retrieval accuracy above chance
+    (``ragen_pl.ops.mutual_information``). The choice has a random stream of its own, and the
+    weights are left alone: a run is the same with and without. Switched off, with a line that says
+    so, where the agent does not think.
+
+    Args:
+        every_n_iterations: Measure at every n-th iteration.
+        num_prompts: Groups whose first thoughts are compared, and trajectories in the other
+            comparison; fewer where there are fewer.
+        num_responses: First thoughts of each group.
+        normalisation: ``sequence`` gives nats per thought, at most log P for P prompts; ``token``
+            divides by each thought's length, as RAGEN-2 reports.
+    """
+
+    def __init__(
+        self,
+        every_n_iterations: int = 5,
+        num_prompts: int = 32,
+        num_responses: int = 2,
+        normalisation: Literal["sequence", "token"] = "sequence",
+    ) -> None:
+        super().__init__()
+        for key, value, least in (
+            ("every_n_iterations", every_n_iterations, 1),
+            ("num_prompts", num_prompts, 2),
+            ("num_responses", num_responses, 1),
+        ):
+            if value < least:
+                raise ValueError(f"{key} is {value}; it must be at least {least}")
+        self.every_n_iterations = every_n_iterations
+        self.num_prompts = num_prompts
+        self.num_responses = num_responses
+        self.normalisation = normalisation
+        self._iteration = 0
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Say it when there is nothing to measure."""
+        if stage == "fit" and not _source(trainer).prompts.think:
+            announce(trainer, "mutual information is not measured: the agent does not think")
+
+    def on_rollout_start(
+        self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
+    ) -> None:
+        """Learn which iteration this is."""
+        self._iteration = iteration
+
+    def on_rollout_end(
+        self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
+    ) -> None:
+        """Measure when it is due; every rank takes part and gets the same numbers."""
+        due = (self._iteration + 1) % self.every_n_iterations == 0
+        if not due or not _source(trainer).prompts.think:
+            return
+        thoughtful = _thoughtful(groups)
+        seed = cast(_Learner, module).seed
+        chosen = {
+            "first_turn": first_turns(
+                thoughtful, self.num_prompts, self.num_responses, _generator(seed, self, 0)
+            ),
+            "trajectory_uniform": uniform_turns(
+                thoughtful, self.num_prompts, _generator(seed, self, 1)
+            ),
+        }
+        for variant, keys in chosen.items():
+            information = self._measure(trainer, cast(_Learner, module), _fetch(groups, keys))
+            if information is not None:
+                self.record(
+                    {
+                        f"diagnostics/mi_{variant}": information.mutual_information,
+                        f"diagnostics/mi_z_{variant}": information.z_score,
+                        f"diagnostics/conditional_entropy_{variant}": (
+                            information.conditional_entropy
+                        ),
+                        f"diagnostics/retrieval_{variant}": information.retrieval_above_chance,
+                    }
+                )
+
+    def _measure(
+        self, trainer: Trainer, module: _Learner, pairings: Sequence[Pairing]
+    ) -> Information | None:
+        """Score every distinct thought under every distinct prompt; None without two prompts."""
+        prompts, prompt_of = merge_duplicates([prompt for prompt, _ in pairings])
+        thoughts, thought_of = merge_duplicates([thought for _, thought in pairings])
+        if len(prompts) < 2:
+            return None
+        model = module.language.model
+        with evaluation_mode(model), trainer.precision_plugin.forward_context():
+            table = cross_score(
+                model,
+                prompts,
+                thoughts,
+                temperature=_source(trainer).rollout.temperature,
+                token_budget=module.optimization.tokens_per_micro_batch,
+            )
+        rows, own, counts = count_pairs(thought_of, prompt_of)
+        lengths = torch.tensor([len(thought) for thought in thoughts])[rows]
+        per_token = self.normalisation == "token"
+        return estimate_information(
+            table[rows], own, counts=counts, lengths=lengths if per_token else None
+        )
+
+
+def first_turns(
+    thoughtful: Thoughtful, num_prompts: int, num_responses: int, rng: np.random.Generator
+) -> list[Key]:
+    """Draw groups, and of each some members' first thoughts, all without replacement."""
+    members: defaultdict[int, list[int]] = defaultdict(list)
+    for group_id, member in sorted(thoughtful):
+        if 0 in thoughtful[group_id, member]:
+            members[group_id].append(member)
+    return [
+        (group_id, member, 0)
+        for group_id in _draw(sorted(members), num_prompts, rng)
+        for member in _draw(members[group_id], num_responses, rng)
+    ]
+
+
+def uniform_turns(thoughtful: Thoughtful, num_prompts: int, rng: np.random.Generator) -> list[Key]:
+    """Draw trajectories without replacement, and of each one thought at a uniform turn."""
+    places = sorted(place for place, turns in thoughtful.items() if turns)
+    return [
+        (group_id, member, int(rng.choice(thoughtful[group_id, member])))
+        for group_id, member in _draw(places, num_prompts, rng)
+    ]
+
+
+def _draw(items: Sequence[T], count: int, rng: np.random.Generator) -> list[T]:
+    order = rng.permutation(len(items))[:count]
+    return [items[place] for place in sorted(order)]
+
+
+def _generator(seed: int, callback: MutualInformation, variant: int) -> np.random.Generator:
+    key = np.random.SeedSequence((seed, callback._iteration, variant))
+    return np.random.Generator(np.random.Philox(key))
+
+
+def _thoughtful(groups: Sequence[TrajectoryGroup]) -> Thoughtful:
+    """List where the thoughts of all ranks are."""
+    own = {
+        (t.group_id, t.member): [k for k, turn in enumerate(t.turns) if turn.thought_tokens]
+        for t in survivors(groups)
+    }
+    return {place: turns for part in gather_objects(own) for place, turns in part.items()}
+
+
+def _fetch(groups: Sequence[TrajectoryGroup], keys: Sequence[Key]) -> list[Pairing]:
+    """Gather the chosen thoughts with all that precedes them from the ranks that hold them."""
+    members = {(t.group_id, t.member): t for t in survivors(groups)}
+    own = {key: _pairing(members[key[:2]], key[2]) for key in keys if key[:2] in members}
+    everyone = {key: pairing for part in gather_objects(own) for key, pairing in part.items()}
+    return [everyone[key] for key in keys]
+
+
+def _pairing(trajectory: Trajectory, turn: int) -> Pairing:
+    before = trajectory.turns[:turn]
+    prompt = [token for t in before for token in (*t.prompt_ids, *t.completion.token_ids)]
+    this = trajectory.turns[turn]
+    return (*prompt, *this.prompt_ids), this.completion.token_ids[: this.thought_tokens]
+
+
+def _source(trainer: Trainer) -> _Source:
+    return cast(_Source, trainer.datamodule)  # type: ignore[attr-defined]

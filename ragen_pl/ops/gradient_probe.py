@@ -1,0 +1,58 @@
+"""Compare the pull of a loss's terms: gradient norms, bucket by bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+
+def quantile_buckets(scores: Tensor, num_buckets: int) -> Tensor:
+    """Return (G,) the quantile bucket of each group, 0 for the lowest scores.
+
+    Equal scores share a bucket, so the buckets of a collection with many of them are uneven and
+    some may be empty; the order of the groups does not matter.
+
+    Args:
+        scores: (G,), all finite.
+        num_buckets: At least 1.
+    """
+    ordered = scores.sort().values
+    smaller = torch.searchsorted(ordered, scores.contiguous(), right=False)
+    return smaller * num_buckets // max(1, len(scores))
+
+
+def gradient_norms(
+    names: Sequence[str],
+    parts: Iterable[Mapping[str, Tensor]],
+    parameters: Sequence[Tensor],
+    reduce: Callable[[Tensor], Tensor],
+) -> dict[str, float]:
+    """Return the norm of each term's gradient, summed over the parts.
+
+    The parameters' own ``grad`` is neither read nor written. Every rank must call it with the same
+    names, one that has no part as well.
+
+    Args:
+        names: The terms.
+        parts: One mapping of name to scalar loss per micro-batch; consumed one by one, so that one
+            graph is alive at a time.
+        parameters: What the gradients are with respect to.
+        reduce: Sums a tensor over all ranks.
+    """
+    sums = {name: [torch.zeros_like(p) for p in parameters] for name in names}
+    for part in parts:
+        for name in names:
+            gradients = torch.autograd.grad(
+                part[name], parameters, retain_graph=True, allow_unused=True
+            )
+            for total, gradient in zip(sums[name], gradients, strict=True):
+                if gradient is not None:
+                    total += gradient
+    return {
+        name: float(
+            torch.stack([reduce(g).double().square().sum() for g in gradients]).sum() ** 0.5
+        )
+        for name, gradients in sums.items()
+    }

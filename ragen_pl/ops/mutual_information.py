@@ -1,0 +1,140 @@
+"""Measure how much thoughts say about their prompts, from log-probs of every pairing.
+
+Entropy alone cannot tell a policy that thinks about what it sees from one that recites varied
+templates: H(Z) = I(X; Z) + H(Z | X), and template collapse is a high H(Z | X) with I near 0
+(RAGEN-2, arXiv 2604.06268). Dimensions: R thoughts Z, P distinct prompts X. All in nats.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+H = TypeVar("H", bound=Hashable)
+
+_FLOOR = -1e4
+"""Log-probs below it count as it in the z-score: an impossible pairing has no finite moments."""
+_TIE = 1e-6
+"""Log-probs this close are equal in retrieval."""
+
+
+@dataclass(frozen=True, slots=True)
+class Information:
+    """Hold the estimates; NaN where there was no thought."""
+
+    mutual_information: float
+    """I(X; Z): 0 for a template, at most H(X), which is log P for equally frequent prompts."""
+    z_score: float
+    """Of the pairing against all re-pairings: ``permutation_z_score``."""
+    conditional_entropy: float
+    """H(Z | X)."""
+    marginal_entropy: float
+    """H(Z) = I + H(Z | X)."""
+    retrieval: float
+    """Share of thoughts whose own prompt is the likeliest to have produced them."""
+    chance: float
+    """What retrieval a blind guess has: 1 / P."""
+
+    @property
+    def retrieval_above_chance(self) -> float:
+        return self.retrieval - self.chance
+
+
+def estimate_information(
+    log_probs: Tensor, own: Tensor, *, counts: Tensor | None = None, lengths: Tensor | None = None
+) -> Information:
+    """Estimate I(X; Z) and its companions from thoughts scored under every prompt (RAGEN-2).
+
+    A thought is matched with log p(z | x_own) and marginally has log Σ_j q_j p(z | x_j), where q_j
+    is the share of thoughts that prompt j brought forth; RAGEN-2's 1/P is the case of as many for
+    each. A prompt without thoughts takes no part.
+
+    Args:
+        log_probs: (R, P) log p(thought | prompt), summed over the thought's tokens.
+        own: (R,) int: the prompt each thought was a response to.
+        counts: (R,) how often each pair of thought and own prompt was seen; 0 leaves a lost row
+            out, whatever it holds. Once each by default.
+        lengths: (R,) tokens of each thought. When given, all but retrieval is per token: each
+            thought's terms are divided by its length after the sum over prompts (the paper's
+            MI-Est; without lengths, its MI-Seq-Est).
+    """
+    counts = torch.ones(len(own)) if counts is None else counts
+    counts = counts.to(log_probs.device, torch.float64)
+    seen = counts > 0
+    if not bool(seen.any()):
+        return Information(*[math.nan] * 6)
+    scores, own, counts = log_probs[seen].double(), own[seen], counts[seen]
+    prompts, own = torch.unique(own, return_inverse=True)
+    scores = scores[:, prompts]
+    scale = 1.0 / lengths[seen].double() if lengths is not None else torch.ones_like(counts)
+    shares = torch.zeros(len(prompts), dtype=torch.float64, device=scores.device)
+    shares = shares.index_add(0, own, counts) / counts.sum()
+    matched = scores.gather(1, own[:, None])[:, 0]
+    marginal = torch.logsumexp(scores + shares.log(), dim=1)
+    weights = scale * counts / counts.sum()
+    return Information(
+        mutual_information=float((weights * (matched - marginal)).sum()),
+        z_score=permutation_z_score(scores * scale[:, None], own, counts),
+        conditional_entropy=float(-(weights * matched).sum()),
+        marginal_entropy=float(-(weights * marginal).sum()),
+        retrieval=float((counts * _retrieved(scores, own)).sum() / counts.sum()),
+        chance=1.0 / len(prompts),
+    )
+
+
+def _retrieved(scores: Tensor, own: Tensor) -> Tensor:
+    """Return (R,) 1 where the own prompt is the likeliest, 1/k where k prompts tie, else 0."""
+    best = scores >= scores.max(dim=1, keepdim=True).values - _TIE
+    return best.gather(1, own[:, None])[:, 0].double() / best.sum(1)
+
+
+def permutation_z_score(scores: Tensor, own: Tensor, counts: Tensor) -> float:
+    """Say how many standard deviations the matched log-prob lies above that of random pairings.
+
+    The null hypothesis deals the own prompts out to the thoughts at random, each as often as it
+    was. Mean and variance of Σ_i a_{i, π(i)} over all permutations π have closed forms (Hoeffding
+    1951): n·ā and Σ d²/(n − 1) with the doubly centred d. So nothing is drawn, and a prompt that
+    makes every thought likelier counts for nothing. RAGEN-2's own score divides by the spread of
+    the marginal log-probs instead and explodes where that vanishes.
+
+    Args:
+        scores: (R, P).
+        own: (R,) int.
+        counts: (R,) float: copies of each row.
+
+    Returns:
+        0 where all pairings are equally likely, or there is one row only.
+    """
+    scores = scores.clamp(min=_FLOOR)
+    total = counts.sum()
+    wanted = torch.zeros(scores.shape[1], dtype=scores.dtype, device=scores.device)
+    wanted = wanted.index_add(0, own, counts)
+    row_mean = scores @ wanted / total
+    column_mean = counts @ scores / total
+    mean = counts @ row_mean / total
+    centred = scores - row_mean[:, None] - column_mean + mean
+    squares = counts @ centred.square() @ wanted
+    deviation = float(torch.sqrt(squares / (total - 1).clamp(min=1)))
+    if deviation < 1e-9:
+        return 0.0
+    matched = scores.gather(1, own[:, None])[:, 0]
+    return float(counts @ matched - total * mean) / deviation
+
+
+def merge_duplicates(items: Sequence[H]) -> tuple[list[H], list[int]]:
+    """List the distinct items in order of appearance, and each item's place among them."""
+    distinct = {item: place for place, item in enumerate(dict.fromkeys(items))}
+    return list(distinct), [distinct[item] for item in items]
+
+
+def count_pairs(first: Sequence[int], second: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+    """Merge equal pairs: return the two members of each distinct pair and how often it occurs."""
+    pairs = Counter(zip(first, second, strict=True))
+    left, right = zip(*pairs, strict=True) if pairs else ((), ())
+    return torch.tensor(left), torch.tensor(right), torch.tensor(list(pairs.values()))

@@ -1,0 +1,197 @@
+"""The probe finds the gradients of the loss itself, and leaves no trace in a run."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import Tensor
+
+from callbacks import GradientProbe, MutualInformation
+from callbacks.gradient_probe import group_spread
+from ragen_pl.algorithm import Algorithm, Optimization
+from ragen_pl.chat import Chat
+from ragen_pl.cli import main
+from ragen_pl.models.embedded import EmbeddedModel
+from ragen_pl.models.policy import Policy
+from ragen_pl.packing import pack
+from ragen_pl.types import Completion, TrainingBatch
+from tests.doubles import make_trajectory, make_turn
+from tests.tiny import write_config
+
+TRAINER: Any = SimpleNamespace(
+    datamodule=SimpleNamespace(rollout=SimpleNamespace(temperature=1.0)),
+    precision_plugin=SimpleNamespace(forward_context=nullcontext),
+)
+RETURNS = {0: [1.0, 1.0], 1: [0.0, 2.0], 2: [0.0, 8.0]}
+
+
+def training_batch(weight: float = 1.0) -> TrainingBatch:
+    """Pack three groups of two, with spreads 0, √2 and 4√2."""
+    trajectories = []
+    for group_id, returns in RETURNS.items():
+        for member, value in enumerate(returns):
+            sampled = tuple(range(20 + group_id, 23 + group_id + member))
+            turn = replace(
+                make_turn(value),
+                completion=Completion(sampled, (-1.0,) * len(sampled), (1.0,) * len(sampled), True),
+            )
+            trajectories.append(make_trajectory([turn], group_id=group_id, member=member))
+    rollout = pack(trajectories, weights=[weight] * 6)
+    zeros = torch.zeros_like(rollout.rewards)
+    return TrainingBatch(rollout, zeros, zeros, zeros, zeros)
+
+
+def learner(algorithm: Algorithm, budget: int = 4096) -> Any:
+    small = EmbeddedModel(
+        hidden_size=32, intermediate_size=64, num_heads=4, num_key_value_heads=2, init_std=0.3
+    )
+    policy = Policy(small.build([f"w{i}" for i in range(40)], seed=3).model)
+    reference = copy.deepcopy(policy) if algorithm.kl_coef else None
+    if reference is not None:
+        with torch.no_grad():
+            for parameter in reference.parameters():
+                parameter.add_(0.01)
+    return SimpleNamespace(
+        iteration=0,
+        policy=policy,
+        reference=reference,
+        algorithm=algorithm,
+        optimization=Optimization(tokens_per_micro_batch=budget),
+    )
+
+
+def probed(module: Any, batch: TrainingBatch, **options: Any) -> dict[str, float]:
+    callback = GradientProbe(every_n_iterations=1, **options)
+    found = callback._probe(TRAINER, module, batch)
+    return {name.removeprefix("diagnostics/"): value for name, value in found.items()}
+
+
+DR_GRPO = Algorithm(advantage="dr_grpo", entropy_coef=0.5, reward_scale=1.0)
+
+
+def norm(loss: Tensor, policy: Policy) -> float:
+    grads = torch.autograd.grad(loss, list(policy.parameters()), allow_unused=True)
+    return float(torch.stack([g.square().sum() for g in grads if g is not None]).sum().sqrt())
+
+
+def test_norms_are_those_of_the_policy_gradient_and_the_entropy() -> None:
+    module, batch = learner(DR_GRPO), training_batch()
+    found = probed(module, batch, num_buckets=3)
+    for group_id, returns in RETURNS.items():
+        part = batch.rollout.rows(batch.rollout.group_ids == group_id)
+        log_probs, entropy = module.policy(part.input_ids, part.loss_mask, part.attention_mask)
+        advantages = torch.tensor(returns) - sum(returns) / 2
+        tokens = part.loss_mask.sum()
+        bucket = f"bucket_{group_id + 1}"
+        expected = norm((log_probs * advantages[:, None]).sum() / tokens, module.policy)
+        assert found[f"grad_task_{bucket}"] == pytest.approx(expected, rel=1e-4, abs=1e-6)
+        log_probs, entropy = module.policy(part.input_ids, part.loss_mask, part.attention_mask)
+        expected = norm(0.5 * entropy.sum() / tokens, module.policy)
+        assert found[f"grad_entropy_{bucket}"] == pytest.approx(expected, rel=1e-4)
+        assert found[f"in_group_std_{bucket}"] == pytest.approx([0.0, 2**0.5, 32**0.5][group_id])
+    assert not [name for name in found if "kl" in name]
+
+
+def test_groups_without_spread_teach_nothing_but_noise() -> None:
+    """RAGEN-2's finding: the task's pull grows with the spread, the regularisers' does not."""
+    found = probed(learner(replace(DR_GRPO, kl_coef=0.1)), training_batch(), num_buckets=3)
+    task = [found[f"grad_task_bucket_{b}"] for b in (1, 2, 3)]
+    assert task[0] == pytest.approx(0.0, abs=1e-6)
+    assert task[1] < task[2]
+    for term in ("entropy", "kl"):
+        assert min(found[f"grad_{term}_bucket_{b}"] for b in (1, 2, 3)) > 1e-3
+
+
+def test_neither_micro_batches_nor_the_filter_matter() -> None:
+    whole = probed(learner(DR_GRPO), training_batch(), num_buckets=2)
+    cut = probed(learner(DR_GRPO, budget=1), training_batch(), num_buckets=2)
+    dropped = probed(learner(DR_GRPO), training_batch(weight=0.0), num_buckets=2)
+    assert cut == pytest.approx(whole, rel=1e-4, abs=1e-6)
+    assert dropped == pytest.approx(whole, rel=1e-6)
+
+
+def test_the_policy_is_left_as_it_was() -> None:
+    module = learner(DR_GRPO)
+    module.policy.train()
+    before = copy.deepcopy(module.policy.state_dict())
+    state = torch.get_rng_state()
+    probed(module, training_batch())
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(parameter.grad is None for parameter in module.policy.parameters())
+    assert all(part.training for part in module.policy.modules())
+    for name, weight in module.policy.state_dict().items():
+        assert torch.equal(weight, before[name])
+
+
+def test_rounding_is_no_spread() -> None:
+    rollout = training_batch().rollout
+    noise = rollout.rewards + torch.linspace(0, 1e-7, 6)[:, None] * (rollout.rewards > 0)
+    spread = group_spread(replace(rollout, rewards=noise))
+    assert spread[0] == 0.0
+    assert list(spread) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("key", ["every_n_iterations", "num_buckets"])
+def test_bad_values_are_named(key: str) -> None:
+    with pytest.raises(ValueError, match=f"{key} is 0"):
+        GradientProbe(**cast(Any, {key: 0}))
+
+
+OVERLAY = """
+trainer:
+  callbacks:
+    - {class_path: callbacks.MutualInformation, init_args: {every_n_iterations: 1}}
+    - {class_path: callbacks.GradientProbe, init_args: {every_n_iterations: 2}}
+"""
+
+
+@pytest.mark.slow
+def test_a_run_with_both_diagnostics_equals_one_without_bit_for_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An untrained policy has no readable thoughts, so its first tokens stand in for them."""
+    monkeypatch.chdir(tmp_path)
+    write_config(tmp_path)
+    (tmp_path / "watch.yaml").write_text(OVERLAY)
+    monkeypatch.setattr(Chat, "count_thought_tokens", lambda self, ids: min(4, len(ids)))
+    seen: list[str] = []
+    for kind in (MutualInformation, GradientProbe):
+
+        def spy(self: Any, metrics: dict[str, float], record: Any = kind.record) -> None:
+            seen.extend(metrics)
+            record(self, metrics)
+
+        monkeypatch.setattr(kind, "record", spy)
+    # bf16: a cast of the weights that outlives a look at them would be found here.
+    fit = ["fit", "--config", "tiny", "--trainer.precision", "bf16-mixed"]
+    fit += ["--data.evaluation.size", "2", "--model.algorithm.kl_coef", "0.01"]
+    assert main([*fit, "--run_dir", "without"]) == 0
+    assert main([*fit, "--run_dir", "with", "--config", "watch.yaml"]) == 0
+    assert seen.count("diagnostics/mi_first_turn") == 3
+    assert seen.count("diagnostics/grad_kl_bucket_1") == 1
+    states = [
+        torch.load(Path(run) / "checkpoints" / "last.ckpt", weights_only=True)
+        for run in ("without", "with")
+    ]
+    for key in ("state_dict", "optimizer_states"):
+        a, b = (dict(leaves(state[key])) for state in states)
+        assert a.keys() == b.keys()
+        for name, value in a.items():
+            same = torch.equal(value, b[name]) if isinstance(value, Tensor) else value == b[name]
+            assert same, name
+
+
+def leaves(tree: Any, path: str = "") -> Any:
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree)
+    for key, value in items:
+        if isinstance(value, dict | list | tuple):
+            yield from leaves(value, f"{path}/{key}")
+        else:
+            yield f"{path}/{key}", value
