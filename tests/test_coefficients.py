@@ -66,11 +66,11 @@ def test_a_checkpoint_keeps_what_was_steered_and_the_configuration_says_the_rest
 
 
 def test_keys_that_could_not_act_together_are_refused() -> None:
-    with pytest.raises(ValueError, match="kl.place is reward"):
+    with pytest.raises(ValueError, match=r"kl\.place is reward"):
         Algorithm(advantage=Success(), kl=KLPenalty(place="reward"))
-    with pytest.raises(ValueError, match="entropy.coef is 0"):
+    with pytest.raises(ValueError, match=r"entropy\.coef is 0"):
         EntropyBonus(coef=0.0, control=CONTROL)
-    with pytest.raises(ValueError, match="control.target is 0"):
+    with pytest.raises(ValueError, match=r"control\.target is 0"):
         Control(target=0)
-    with pytest.raises(ValueError, match="advantage.reward_scale is 0"):
+    with pytest.raises(ValueError, match=r"advantage\.reward_scale is 0"):
         GAE(reward_scale=0)

@@ -1,4 +1,4 @@
-"""Every preset of an algorithm trains on the bandit and starts Sokoban, through the real command."""
+"""Every preset trains on the bandit and starts Sokoban, through the real command."""
 
 from __future__ import annotations
 

@@ -35,9 +35,9 @@ def test_a_collection_hands_its_keys_on() -> None:
 
 
 def test_wrong_values_are_refused() -> None:
-    with pytest.raises(ValueError, match="overlong.buffer is 0"):
+    with pytest.raises(ValueError, match=r"overlong\.buffer is 0"):
         Overlong(buffer=0)
-    with pytest.raises(ValueError, match="overlong.penalty is 1"):
+    with pytest.raises(ValueError, match=r"overlong\.penalty is 1"):
         Overlong(buffer=1, penalty=1)
-    with pytest.raises(ValueError, match="rollout.overlong.buffer is 64"):
+    with pytest.raises(ValueError, match=r"rollout\.overlong\.buffer is 64"):
         RolloutConfig(overlong=Overlong(buffer=64))

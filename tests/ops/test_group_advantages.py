@@ -68,8 +68,10 @@ def test_order_and_observations_do_not_matter(
     assert bool((plain[~mask] == 0).all())
     noisy = torch.where(mask, rewards, torch.full_like(rewards, torch.nan))
     torch.testing.assert_close(estimate(noisy, mask, ids), plain, atol=0, rtol=0)
-    wider = [torch.nn.functional.pad(each, (0, 3)) for each in (rewards, mask)]
-    torch.testing.assert_close(estimate(*wider, ids)[:, : mask.shape[1]], plain, atol=0, rtol=0)
+    wider, longer = (torch.nn.functional.pad(x, (0, 3)) for x in (rewards, mask))
+    torch.testing.assert_close(
+        estimate(wider, longer, ids)[:, : mask.shape[1]], plain, atol=0, rtol=0
+    )
 
 
 @each
