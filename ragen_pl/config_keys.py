@@ -142,7 +142,7 @@ def _check_value(value: Any, annotation: Any, path: str, default: type | None = 
             else:
                 _check_group(value, kind, path)
             return
-        if isinstance(value, str) and inspect.isabstract(kind):
+        if isinstance(value, str) and inspect.isabstract(kind) and _is_ours(kind):
             find_class(value, kind, path)
             return
 
@@ -174,7 +174,8 @@ def find_class(name: str, base: type, path: str) -> type:
     module_name, _, class_name = name.rpartition(".")
     known: list[str]
     if not module_name:
-        subclasses = {cls.__name__: cls for cls in _subclasses(base)}
+        concrete = [cls for cls in _subclasses(base) if not inspect.isabstract(cls)]
+        subclasses = {cls.__name__: cls for cls in concrete}
         if name in subclasses:
             return subclasses[name]
         known = list(subclasses)

@@ -128,7 +128,9 @@ class CISPO(PolicyLoss):
 class LogLikelihood(PolicyLoss):
     """Raise the log-likelihood of each token by its advantage: -A log π, without any ratio.
 
-    REINFORCE; with ``estimators.Success`` it imitates the successful trajectories (STaR).
+    REINFORCE, which is right for the first update on a collection only: later ones (``online_k`` or
+    ``epochs`` above 1) are not corrected for being off-policy. With ``estimators.Success`` it
+    imitates the successful trajectories (STaR).
     """
 
     def __call__(
