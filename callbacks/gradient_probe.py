@@ -13,10 +13,11 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
 from ragen_pl.algorithm import Algorithm, Optimization
+from ragen_pl.coefficients import Coefficients, FixedCoefficients
 from ragen_pl.distributed import all_reduce_sum, gather_objects
 from ragen_pl.hooks import RolloutCallback
 from ragen_pl.models.policy import Policy, evaluation_mode
-from ragen_pl.objective import Scores, estimate, policy_objective
+from ragen_pl.objective import Scores, Totals, estimate, policy_objective
 from ragen_pl.ops.gradient_probe import gradient_norms, quantile_buckets
 from ragen_pl.packing import micro_batches
 from ragen_pl.types import RolloutBatch, TrainingBatch
@@ -33,6 +34,7 @@ class _Learner(Protocol):
     reference: Policy | None
     algorithm: Algorithm
     optimization: Optimization
+    coefficients: Coefficients
 
 
 Score = Callable[[Tensor, RolloutBatch], dict[str, Tensor]]
@@ -55,13 +57,15 @@ def policy_terms(module: _Learner, batch: TrainingBatch, temperature: float) -> 
     """Take the present objective apart: the only place here that knows ``ragen_pl.objective``.
 
     Advantages are estimated over all trajectories, as without a filter, whose effect is the
-    question; and the old log-probs are the present ones, since nothing was updated yet.
+    question; and the old log-probs are the present ones, since nothing was updated yet. A KL that
+    stands in the rewards is left out.
     """
-    algorithm, reference = module.algorithm, module.reference
+    algorithm, coefficients = module.algorithm, module.coefficients
+    reference = module.reference if algorithm.kl_in_loss else None
     rollout = replace(batch.rollout, policy_weights=torch.ones_like(batch.rollout.policy_weights))
     advantages, _ = estimate(rollout, batch.values, algorithm)
 
-    def score(at: Tensor, part: RolloutBatch, num_tokens: Tensor) -> dict[str, Tensor]:
+    def score(at: Tensor, part: RolloutBatch, totals: Totals) -> dict[str, Tensor]:
         arguments = (part.input_ids, part.loss_mask, part.attention_mask, temperature)
         log_probs, entropy = module.policy(*arguments)
         ref_log_probs = None
@@ -69,24 +73,22 @@ def policy_terms(module: _Learner, batch: TrainingBatch, temperature: float) -> 
             with torch.no_grad():
                 ref_log_probs, _ = reference(*arguments)
         scores = Scores(log_probs, entropy, ref_log_probs)
+        advantage = advantages[at, : part.input_ids.shape[1]]
 
         def loss(entropy_coef: float = 0.0, kl_coef: float = 0.0) -> Tensor:
-            chosen = replace(algorithm, entropy_coef=entropy_coef, kl_coef=kl_coef)
-            advantage = advantages[at, : part.input_ids.shape[1]]
-            total, _ = policy_objective(
-                scores, log_probs.detach(), advantage, part, chosen, num_tokens
-            )
-            return total
+            weights = FixedCoefficients(kl=kl_coef, entropy=entropy_coef)
+            old = log_probs.detach()
+            return policy_objective(scores, old, advantage, part, algorithm, weights, totals)[0]
 
         task = loss()
-        terms = {"task": task, "entropy": loss(entropy_coef=algorithm.entropy_coef) - task}
+        terms = {"task": task, "entropy": loss(entropy_coef=coefficients.entropy) - task}
         if reference is not None:
-            terms["kl"] = loss(kl_coef=algorithm.kl_coef) - task
+            terms["kl"] = loss(kl_coef=coefficients.kl) - task
         return terms
 
     def among(chosen: Tensor) -> Score:
-        tokens = all_reduce_sum((rollout.loss_mask & chosen[:, None]).sum().float()).clamp(min=1)
-        return lambda at, part: score(at, part, tokens)
+        totals = Totals.of(replace(rollout, policy_weights=chosen.float()), algorithm.aggregation)
+        return lambda at, part: score(at, part, totals)
 
     names = ("task", "entropy", *(("kl",) if reference is not None else ()))
     return PolicyTerms(names, rollout, among)

@@ -5,54 +5,109 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from ragen_pl.estimators import GAE, AdvantageEstimator, CriticConfig, Success
+from ragen_pl.ops.aggregation import Aggregation
+from ragen_pl.ops.kl import KLEstimator
+from ragen_pl.policy_losses import Clip, PolicyLoss
+
+
+@dataclass(frozen=True)
+class Control:
+    """Steer a coefficient so that what it acts on stays near a target.
+
+    Args:
+        target: What is aimed at, in nats per token.
+        horizon: Updates in which the coefficient changes by 20 % at the largest error.
+    """
+
+    target: float
+    horizon: float = 10.0
+
+    def __post_init__(self) -> None:
+        for key in ("target", "horizon"):
+            if getattr(self, key) <= 0:
+                raise ValueError(f"control.{key} is {getattr(self, key)}; it must be positive")
+
+
+@dataclass(frozen=True)
+class KLPenalty:
+    """Hold the policy near the one that RL started from.
+
+    Args:
+        coef: Weight of the divergence, in the loss or against rewards before they are scaled; with
+            ``control`` where it starts.
+        estimator: How the divergence is estimated from sampled tokens. k1 is unbiased but pulls
+            nowhere when it stands in the loss; k2 and k3 do.
+        place: Whether it is a term of the loss or is taken off each token's reward.
+        control: Steers the coefficient towards a target divergence; null keeps it fixed.
+    """
+
+    coef: float = 0.001
+    estimator: KLEstimator = "k3"
+    place: Literal["loss", "reward"] = "loss"
+    control: Control | None = None
+
+    def __post_init__(self) -> None:
+        if self.coef <= 0:
+            raise ValueError(f"kl.coef is {self.coef}; it must be positive (kl: null for no term)")
+
+
+@dataclass(frozen=True)
+class EntropyBonus:
+    """Reward the policy for keeping its distribution wide.
+
+    Args:
+        coef: Weight of the mean entropy in the loss; with ``control`` where it starts.
+        control: Steers the coefficient towards a target entropy; null keeps it fixed.
+    """
+
+    coef: float = 0.001
+    control: Control | None = None
+
+    def __post_init__(self) -> None:
+        if self.coef < 0:
+            raise ValueError(f"entropy.coef is {self.coef}; it must not be negative")
+        if self.control is not None and self.coef == 0:
+            raise ValueError("entropy.coef is 0; entropy.control needs a start above 0")
+
 
 @dataclass(frozen=True)
 class Algorithm:
     """Choose the terms of the loss; the defaults are StarPO-S with PPO (RAGEN §3, §4.3).
 
     Args:
-        advantage: ``gae`` uses the critic; ``grpo`` and ``dr_grpo`` compare within the group.
-        gamma: Discount per sampled token.
-        gae_lambda: Decay of the advantage trace per sampled token.
-        clip_low: The ratio's lower bound is 1 - clip_low.
-        clip_high: The ratio's upper bound is 1 + clip_high (0.28: "clip-higher").
-        dual_clip: Bounds the loss of a bad token whose ratio exploded; null switches it off.
-        value_clip: How far a value may move from the old one before its loss is clipped; null off.
-        value_coef: Weight of the value loss.
-        entropy_coef: Weight of the entropy bonus.
-        kl_coef: Weight of the KL term towards the policy RL started from; 0 keeps no reference.
-        reward_scale: Multiplies rewards in the estimator, so that value targets are near 1.
-        critic_iterations: First RL iterations in which only the critic learns.
+        advantage: How advantages are estimated (``ragen_pl.estimators``).
+        policy_loss: What the policy's loss is (``ragen_pl.policy_losses``).
+        aggregation: How tokens and trajectories are weighed in the policy's terms of the loss.
+        kl: A penalty on the distance from the policy RL started from; null keeps no reference.
+        entropy: The entropy bonus.
     """
 
-    advantage: Literal["gae", "grpo", "dr_grpo"] = "gae"
-    gamma: float = 1.0
-    gae_lambda: float = 1.0
-    clip_low: float = 0.2
-    clip_high: float = 0.28
-    dual_clip: float | None = 3.0
-    value_clip: float | None = 0.5
-    value_coef: float = 1.0
-    entropy_coef: float = 0.001
-    kl_coef: float = 0.0
-    reward_scale: float = 0.1
-    critic_iterations: int = 5
+    advantage: AdvantageEstimator = GAE()  # noqa: RUF009  frozen, so sharing it is safe
+    policy_loss: PolicyLoss = Clip()  # noqa: RUF009
+    aggregation: Aggregation = "token_mean"
+    kl: KLPenalty | None = None
+    entropy: EntropyBonus = EntropyBonus()
 
     def __post_init__(self) -> None:
-        for key in ("gamma", "gae_lambda", "clip_low"):
-            if not 0 <= getattr(self, key) <= 1:
-                raise ValueError(f"algorithm.{key} is {getattr(self, key)}; it lies in [0, 1]")
-        for key in ("clip_high", "value_coef", "kl_coef", "critic_iterations"):
-            if getattr(self, key) < 0:
-                raise ValueError(
-                    f"algorithm.{key} is {getattr(self, key)}; it must not be negative"
-                )
-        if self.reward_scale <= 0:
-            raise ValueError(f"algorithm.reward_scale is {self.reward_scale}; it must be positive")
+        if isinstance(self.advantage, Success) and self.kl_in_reward:
+            raise ValueError(
+                "kl.place is reward, but estimators.Success looks at no reward: set kl.place to "
+                "loss, or kl to null"
+            )
 
     @property
-    def uses_critic(self) -> bool:
-        return self.advantage == "gae"
+    def critic(self) -> CriticConfig | None:
+        """How the critic learns; None where the estimator has none."""
+        return self.advantage.critic
+
+    @property
+    def kl_in_loss(self) -> bool:
+        return self.kl is not None and self.kl.place == "loss"
+
+    @property
+    def kl_in_reward(self) -> bool:
+        return self.kl is not None and self.kl.place == "reward"
 
 
 @dataclass(frozen=True)
@@ -61,7 +116,6 @@ class Optimization:
 
     Args:
         lr: Policy learning rate in RL.
-        critic_lr: Critic learning rate.
         imitation_lr: Policy learning rate in the warm start.
         warmup: RL iterations over which the rates rise linearly; the warm start rises over its
             first tenth.
@@ -76,7 +130,6 @@ class Optimization:
     """
 
     lr: float = 1e-4
-    critic_lr: float = 1e-3
     imitation_lr: float = 1e-3
     warmup: int = 5
     final_lr: float = 0.1
@@ -87,7 +140,7 @@ class Optimization:
     tokens_per_micro_batch: int = 4096
 
     def __post_init__(self) -> None:
-        for key in ("lr", "critic_lr", "imitation_lr", "max_grad_norm"):
+        for key in ("lr", "imitation_lr", "max_grad_norm"):
             if getattr(self, key) <= 0:
                 raise ValueError(f"optimization.{key} is {getattr(self, key)}; it must be positive")
         if not 0 <= self.final_lr <= 1:

@@ -88,7 +88,9 @@ def qualify(message: str, leaves: Mapping[str, Any]) -> str:
     match = re.match(r"([\w.]+)(?: is |: )'?([^\s;,']+)", message)
     if match is None:
         return message
-    whole = [key for key in leaves if key == match[1] or key.endswith(f".{match[1]}")]
+    # A constructor does not know either that it was chosen by a class_path.
+    plain = {key: f".{key}".replace(".init_args.", ".") for key in leaves}
+    whole = [key for key, short in plain.items() if short.endswith(f".{match[1]}")]
     if len(whole) > 1:
         whole = [key for key in whole if str(leaves[key]) == match[2]]
     return message if len(whole) != 1 else whole[0] + message[match.end(1) :]

@@ -77,7 +77,7 @@ def _insert(tree: dict[str, Any], key: str, value: Any) -> None:
         node = _enter(node, part)
         if not isinstance(node, dict):
             return
-    if "class_path" in node and last not in _SUBCLASS_KEYS:
+    if _is_subclass(node) and last not in _SUBCLASS_KEYS:
         node = node.setdefault("init_args", {})
     if isinstance(value, str):
         value = yaml.safe_load(value) if value[:1] in "{[" else value
@@ -89,7 +89,7 @@ def _insert(tree: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _enter(node: dict[str, Any], part: str) -> Any:
-    if "class_path" in node and part not in _SUBCLASS_KEYS:
+    if _is_subclass(node) and part not in _SUBCLASS_KEYS:
         node = node.setdefault("init_args", {})
     child = node.get(part)
     if isinstance(child, list):  # an option speaks of the entry that was added last
@@ -101,19 +101,29 @@ def _enter(node: dict[str, Any], part: str) -> Any:
     return child
 
 
+def _is_subclass(node: Mapping[str, Any]) -> bool:
+    return any(key in node for key in _SUBCLASS_KEYS)
+
+
 # --- walking ------------------------------------------------------------------------------------
 
 
-def _check_keys(tree: Mapping[str, Any], schema: Schema, path: str) -> None:
+def _check_keys(
+    tree: Mapping[str, Any], schema: Schema, path: str, defaults: Mapping[str, type] | None = None
+) -> None:
     for key, value in tree.items():
         if key not in schema:
             raise ConfigError(_unknown(f"{path}{key}", value, list(_all_keys(schema, path))))
         if schema[key] is not None:
-            _check_value(value, schema[key], f"{path}{key}")
+            _check_value(value, schema[key], f"{path}{key}", (defaults or {}).get(key))
 
 
-def _check_value(value: Any, annotation: Any, path: str) -> None:
-    """Descend into groups, lists, mappings and ``class_path`` entries."""
+def _check_value(value: Any, annotation: Any, path: str, default: type | None = None) -> None:
+    """Descend into groups, lists, mappings and ``class_path`` entries.
+
+    Args:
+        default: The class that takes the keys where no ``class_path`` names one.
+    """
     for kind in _alternatives(annotation):
         origin, args = typing.get_origin(kind), typing.get_args(kind)
         if isinstance(value, list) and origin in (list, tuple, Sequence) and args:
@@ -127,8 +137,13 @@ def _check_value(value: Any, annotation: Any, path: str) -> None:
         if isinstance(value, dict) and inspect.isclass(kind) and _has_keys(kind):
             if "class_path" in value:
                 _check_subclass(value, kind, path)
+            elif default is not None and issubclass(default, kind):
+                _check_group(value.get("init_args", value), default, path)
             else:
                 _check_group(value, kind, path)
+            return
+        if isinstance(value, str) and inspect.isabstract(kind) and _is_ours(kind):
+            find_class(value, kind, path)
             return
 
 
@@ -147,7 +162,7 @@ def _check_subclass(value: Mapping[str, Any], kind: type, path: str) -> None:
 def _check_group(value: Mapping[str, Any], kind: type, path: str) -> None:
     keys = constructor_keys(kind)
     if keys is not None:
-        _check_keys(value, keys, f"{path}.")
+        _check_keys(value, keys, f"{path}.", _default_classes(kind))
 
 
 def find_class(name: str, base: type, path: str) -> type:
@@ -159,7 +174,8 @@ def find_class(name: str, base: type, path: str) -> type:
     module_name, _, class_name = name.rpartition(".")
     known: list[str]
     if not module_name:
-        subclasses = {cls.__name__: cls for cls in _subclasses(base)}
+        concrete = [cls for cls in _subclasses(base) if not inspect.isabstract(cls)]
+        subclasses = {cls.__name__: cls for cls in concrete}
         if name in subclasses:
             return subclasses[name]
         known = list(subclasses)
@@ -207,6 +223,13 @@ def constructor_keys(kind: type) -> dict[str, Any] | None:
     return parameter_keys(kind.__init__)  # type: ignore[misc]  # this very class's own
 
 
+def _default_classes(kind: type) -> dict[str, type]:
+    """Return a constructor's parameters with the classes of their defaults."""
+    parameters = inspect.signature(kind).parameters.values()
+    given = [p for p in parameters if p.default is not p.empty and p.default is not None]
+    return {parameter.name: type(parameter.default) for parameter in given}
+
+
 def parameter_keys(function: Any) -> dict[str, Any] | None:
     """Return a function's parameters with their annotations; None when it takes any."""
     parameters = list(inspect.signature(function).parameters.values())[1:]
@@ -225,7 +248,8 @@ def _all_keys(schema: Schema, path: str) -> Iterator[str]:
     for key, annotation in schema.items():
         for kind in _alternatives(annotation):
             if inspect.isclass(kind) and _is_ours(kind):
-                yield from _all_keys(constructor_keys(kind) or {}, f"{path}{key}.")
+                for variant in _subclasses(kind) if inspect.isabstract(kind) else [kind]:
+                    yield from _all_keys(constructor_keys(variant) or {}, f"{path}{key}.")
 
 
 def _is_ours(kind: type) -> bool:
@@ -258,4 +282,4 @@ def _unknown(path: str, value: Any, known: Sequence[str], what: str = "key") -> 
         return f"{text}\n  did you mean {' or '.join(nearest)}?"
     depth = min((name.count(".") for name in known), default=0)
     here = [name.rpartition(".")[2] for name in known if name.count(".") == depth]
-    return f"{text}\n  known: {', '.join(here)}"
+    return f"{text}\n  known: {', '.join(here)}" if here else f"{text}\n  there are none here"

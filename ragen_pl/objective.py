@@ -1,7 +1,7 @@
 """Put the terms of the loss together for one micro-batch: what StarPO minimises.
 
-Every term is a sum over tokens divided by the number of loss tokens of the *whole* optimizer batch
-on all ranks, so neither micro-batches nor ranks change the update.
+Every term is a sum divided by a count over the *whole* optimizer batch on all ranks, so neither
+micro-batches nor ranks change the update.
 """
 
 from __future__ import annotations
@@ -12,9 +12,13 @@ import torch
 from torch import Tensor
 
 from ragen_pl.algorithm import Algorithm
+from ragen_pl.coefficients import Coefficients, FixedCoefficients
 from ragen_pl.distributed import all_reduce_sum
-from ragen_pl.ops import advantages, diagnostics, losses
-from ragen_pl.ops.masked import masked_mean, masked_sum, whiten
+from ragen_pl.estimators import CriticConfig
+from ragen_pl.ops import diagnostics, losses
+from ragen_pl.ops.aggregation import Aggregation, aggregate, count
+from ragen_pl.ops.kl import kl_estimate
+from ragen_pl.ops.masked import masked_mean, masked_sum
 from ragen_pl.types import RolloutBatch
 
 POLICY_METRICS = ("policy_loss", "entropy", "kl", "clip_fraction", "approx_kl", "log_prob_gap")
@@ -27,30 +31,45 @@ class Scores:
     log_probs: Tensor
     entropy: Tensor
     ref_log_probs: Tensor | None
-    """Of the policy RL started from, where a KL term is asked for."""
+    """Of the policy RL started from, where the loss has a KL term."""
 
 
-def estimate(rollout: RolloutBatch, values: Tensor, algorithm: Algorithm) -> tuple[Tensor, Tensor]:
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Count what the policy learns from in the whole optimizer batch, on all ranks."""
+
+    tokens: Tensor
+    """Loss tokens of the kept trajectories: what divides metrics."""
+    divisor: Tensor
+    """What divides the loss, by the kind of aggregation."""
+
+    @classmethod
+    def of(cls, rollout: RolloutBatch, aggregation: Aggregation) -> Totals:
+        """Count this rank's share and add the others'; every rank must call it."""
+        mask = rollout.loss_mask & (rollout.policy_weights > 0)[:, None]
+        own = torch.stack([mask.sum().float(), count(mask, aggregation)])
+        tokens, divisor = all_reduce_sum(own).clamp(min=1)
+        return cls(tokens, divisor)
+
+
+def estimate(
+    rollout: RolloutBatch, values: Tensor, algorithm: Algorithm, kl_penalty: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Return advantages and the critic's targets, each (B, T).
 
-    With a critic, advantages are whitened over the sampled tokens of all kept trajectories of the
-    collection, on all ranks; its targets cover every trajectory.
+    What is whitened is so over the sampled tokens of all kept trajectories of the collection, on
+    all ranks; the critic's targets cover every trajectory.
 
     Args:
         rollout: The whole collection of this rank.
         values: (B, T); zeros without a critic.
-        algorithm: Names the estimator and its discounts.
+        algorithm: Holds the estimator.
+        kl_penalty: (B, T), taken off the rewards token by token, wherever those are credited.
     """
-    mask = rollout.loss_mask
-    rewards = rollout.rewards * algorithm.reward_scale
-    advantage, returns = advantages.gae(
-        rewards, values, mask, algorithm.gamma, algorithm.gae_lambda
-    )
-    if algorithm.uses_critic:
-        kept = mask & (rollout.policy_weights > 0)[:, None]
-        return whiten(advantage, kept, all_reduce_sum), returns
-    divide = algorithm.advantage == "grpo"
-    return advantages.grpo(rewards, mask, rollout.group_ids, divide_by_std=divide), returns
+    rewards = algorithm.advantage.credit(rollout)
+    if kl_penalty is not None:
+        rewards = rewards - kl_penalty
+    return algorithm.advantage(rollout, rewards, values)
 
 
 def policy_objective(
@@ -59,40 +78,44 @@ def policy_objective(
     advantage: Tensor,
     part: RolloutBatch,
     algorithm: Algorithm,
-    num_tokens: Tensor,
+    coefficients: Coefficients | FixedCoefficients,
+    totals: Totals,
 ) -> tuple[Tensor, Tensor]:
     """Return the policy's loss and this micro-batch's share of ``POLICY_METRICS``.
 
-    Clipped surrogate, weighted by trajectory, less the entropy bonus, plus KL where it is asked
-    for (RAGEN §3, §4.3).
+    The surrogate, weighted by trajectory, less the entropy bonus, plus KL where it is asked for
+    (RAGEN §3, §4.3). The metrics other than the loss are means over tokens.
 
     Args:
         scores: What the networks say of the micro-batch.
         old_log_probs: (B, T).
         advantage: (B, T).
         part: The micro-batch.
-        algorithm: Clip bounds and coefficients.
-        num_tokens: Loss tokens of the kept trajectories of the whole optimizer batch.
+        algorithm: Holds the loss and how it is aggregated.
+        coefficients: Of the entropy bonus and the KL term, now.
+        totals: Of the whole optimizer batch.
     """
     mask, log_probs = part.loss_mask, scores.log_probs
-    bounds = {"clip_low": algorithm.clip_low, "clip_high": algorithm.clip_high}
-    surrogate = losses.clipped_policy_loss(
-        log_probs, old_log_probs, advantage, dual_clip=algorithm.dual_clip, **bounds
-    )
-    policy_loss = masked_sum(surrogate * part.policy_weights[:, None], mask) / num_tokens
-    entropy = masked_sum(scores.entropy, mask) / num_tokens
-    total = policy_loss - algorithm.entropy_coef * entropy
-    kl = torch.zeros_like(total)
+
+    def mean(values: Tensor, weights: Tensor | None = None) -> Tensor:
+        return aggregate(values, mask, algorithm.aggregation, totals.divisor, weights)
+
+    terms = algorithm.policy_loss(log_probs, old_log_probs, advantage, mask)
+    policy_loss = mean(terms.loss, part.policy_weights)
+    total = policy_loss - coefficients.entropy * mean(scores.entropy)
+    kl = torch.zeros_like(log_probs)
     if scores.ref_log_probs is not None:
-        kl = masked_sum(losses.kl_estimate(log_probs, scores.ref_log_probs), mask) / num_tokens
-        total = total + algorithm.kl_coef * kl
+        assert algorithm.kl is not None
+        kl = kl_estimate(log_probs, scores.ref_log_probs, algorithm.kl.estimator)
+        total = total + coefficients.kl * mean(kl)
     with torch.no_grad():
-        share = mask.sum() / num_tokens
-        clipped = diagnostics.clip_fraction(log_probs, old_log_probs, mask, **bounds)
+        share = mask.sum() / totals.tokens
+        clipped = masked_mean(terms.clipped.to(log_probs.dtype), mask)
         moved = diagnostics.approx_kl(log_probs, old_log_probs, mask)
         gap = masked_mean((old_log_probs - part.sampled_log_probs).abs(), mask)
-        terms = [policy_loss, entropy, kl, share * clipped, share * moved, share * gap]
-        return total, torch.stack(terms).float().cpu()
+        means = [masked_sum(each, mask) / totals.tokens for each in (scores.entropy, kl)]
+        metrics = [policy_loss, *means, share * clipped, share * moved, share * gap]
+        return total, torch.stack(metrics).float().cpu()
 
 
 def value_objective(
@@ -100,9 +123,12 @@ def value_objective(
     old_values: Tensor,
     returns: Tensor,
     part: RolloutBatch,
-    algorithm: Algorithm,
+    config: CriticConfig,
     num_tokens: Tensor,
 ) -> Tensor:
-    """Return the critic's loss: clipped, over every trajectory, dropped ones included."""
-    loss = losses.clipped_value_loss(values, old_values, returns, algorithm.value_clip)
+    """Return the critic's loss: clipped, over every trajectory, dropped ones included.
+
+    A mean over tokens, whatever the policy's aggregation: a value is a prediction at a token.
+    """
+    loss = losses.clipped_value_loss(values, old_values, returns, config.value_clip)
     return masked_sum(loss, part.loss_mask) / num_tokens

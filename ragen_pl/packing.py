@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 
@@ -45,6 +46,7 @@ def pack(
         attention_mask=attention_mask,
         group_ids=torch.tensor([t.group_id for t in trajectories]),
         trajectory_ids=torch.tensor([t.group_id * 4096 + t.member for t in trajectories]),
+        successes=torch.tensor([t.success for t in trajectories]),
         policy_weights=torch.tensor(weights, dtype=torch.float32),
     )
 
@@ -56,6 +58,7 @@ class _Row:
     input_ids: list[int] = field(default_factory=list)
     loss_mask: list[bool] = field(default_factory=list)
     turn_index: list[int] = field(default_factory=list)
+    state_ids: list[int] = field(default_factory=list)
     turn_ends: list[bool] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
     sampled_log_probs: list[float] = field(default_factory=list)
@@ -68,12 +71,19 @@ def _row(trajectory: Trajectory, imitated: Sequence[bool]) -> _Row:
         before, sampled = len(turn.prompt_ids), len(turn.completion.token_ids)
         row.input_ids += [*turn.prompt_ids, *turn.completion.token_ids]
         row.turn_index += [number] * (before + sampled)
+        row.state_ids += [_state_id(turn.state_hash)] * (before + sampled)
         row.loss_mask += [False] * before + [learns] * sampled
         row.turn_ends += [False] * (before + sampled - 1) + [learns]
         row.rewards += [0.0] * (before + sampled - 1) + [turn.reward if learns else 0.0]
         log_probs = turn.completion.log_probs if learns else [0.0] * sampled
         row.sampled_log_probs += [*[0.0] * before, *log_probs]
     return row
+
+
+def _state_id(state_hash: str) -> int:
+    """Turn a state's hash, of any alphabet, into an integer that is the same on every rank."""
+    digest = hashlib.blake2b(state_hash.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1  # within a signed 64-bit integer
 
 
 def minibatches(lengths: Tensor, token_budget: int) -> Iterator[Tensor]:

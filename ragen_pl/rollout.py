@@ -10,6 +10,7 @@ import numpy as np
 
 from ragen_pl.chat import Chat
 from ragen_pl.envs.base import TextEnv
+from ragen_pl.rewards import Overlong, Shaping
 from ragen_pl.types import (
     Completion,
     Generate,
@@ -39,6 +40,7 @@ class RolloutConfig:
         format_penalty: Reward term of an invalid turn, at most 0.
         truth_penalty: Reward term of a turn whose thought is not true of the state, at most 0; a
             penalty, since a bonus per turn would reward taking more turns. 0 is outcome only.
+        overlong: A penalty on responses near ``max_response_tokens``; null for none.
     """
 
     num_groups: int = 8
@@ -52,6 +54,7 @@ class RolloutConfig:
     temperature: float = 1.0
     format_penalty: float = -0.1
     truth_penalty: float = 0.0
+    overlong: Overlong | None = None
 
     def __post_init__(self) -> None:
         for key in (
@@ -77,6 +80,18 @@ class RolloutConfig:
                     f"rollout.{key} is {getattr(self, key)}; a penalty is 0 or negative "
                     "(the paper's for a wrong format is -0.1)"
                 )
+        if self.overlong is not None and self.overlong.buffer > self.max_response_tokens:
+            raise ValueError(
+                f"rollout.overlong.buffer is {self.overlong.buffer}; it must not be larger than "
+                f"rollout.max_response_tokens ({self.max_response_tokens})"
+            )
+
+    @property
+    def shaping(self) -> Shaping:
+        """What a turn earns beside the environment's reward."""
+        return Shaping(
+            self.format_penalty, self.truth_penalty, self.overlong, self.max_response_tokens
+        )
 
 
 class Episode:
@@ -145,9 +160,9 @@ class Episode:
                 self.stop_reason = StopReason.TERMINATED
             if ended:
                 break
-        rewards = {"env": reward, "format": 0.0 if is_valid else self.config.format_penalty}
-        if self.config.truth_penalty and is_true is not None:
-            rewards["truth"] = 0.0 if is_true else self.config.truth_penalty
+        rewards = self.config.shaping.terms(
+            reward, is_valid=is_valid, is_true=is_true, length=len(completion.token_ids)
+        )
         self.prefix.extend(completion.token_ids)
         self.actions_left -= executed
         self.turns.append(

@@ -16,8 +16,10 @@ CONFIG, RESULTS = "config.yaml", "results.json"
 LAST, BEST = "last", "best"
 FACTS = "run"
 """Key of the facts in a checkpoint."""
-_WEIGHTS = ("model.policy", "model.algorithm.advantage", "model.algorithm.kl_coef")
-"""What decides which weights there are."""
+_WEIGHTS = ("model.policy", "model.algorithm.advantage.class_path")
+"""What decides which weights there are: those of the policy and of a critic."""
+_PRESENT = ("model.algorithm.kl",)
+"""The same, where it only matters whether the key is null: the weights of a reference."""
 _FIXED = (*_WEIGHTS, "seed", "data.env", "data.prompts", "data.warm_start")
 """What a run that goes on must share with the one before: all else may change."""
 
@@ -118,10 +120,16 @@ def check_continuation(old: RunFacts, new: RunFacts, path: Path, *, goes_on: boo
     Raises:
         ConfigError: when the run would no longer be the same experiment.
     """
-    changed = differences(
-        {"seed": old.seed, **old.config},
-        {"seed": new.seed, **new.config},
-    )
+    before_all, after_all = {"seed": old.seed, **old.config}, {"seed": new.seed, **new.config}
+    changed = differences(before_all, after_all)
+    for key in _PRESENT:
+        before, after = (_is_set(config, key) for config in (before_all, after_all))
+        if before != after:
+            words = {True: "set", False: "null"}
+            raise ConfigError(
+                f"{key} is {words[after]}, but {path} was made with it {words[before]}\n"
+                f"  keep {key} {words[before]}, or start anew without --ckpt_path"
+            )
     for key, (before, after) in changed.items():
         fixed_keys = _FIXED if goes_on else _WEIGHTS
         is_fixed = any(key == fixed or key.startswith(f"{fixed}.") for fixed in fixed_keys)
@@ -133,3 +141,10 @@ def check_continuation(old: RunFacts, new: RunFacts, path: Path, *, goes_on: boo
                 f"  set {name} to {before!r}, or start anew without --ckpt_path"
             )
     return [f"{key}: {before!r} → {after!r}" for key, (before, after) in sorted(changed.items())]
+
+
+def _is_set(config: Mapping[str, Any], key: str) -> bool:
+    node: Any = config
+    for part in key.split("."):
+        node = node.get(part) if isinstance(node, Mapping) else None
+    return node is not None

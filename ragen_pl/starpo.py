@@ -2,8 +2,8 @@
 
 StarPO-S is StarPO with three changes, each visible in one place:
 1. uncertainty filtering: ``callbacks.VarianceFilter`` weighs the groups (§4.3);
-2. a critic: ``Algorithm.advantage = "gae"``;
-3. no KL term, and clip-higher: ``Algorithm.kl_coef = 0``, ``clip_high = 0.28``.
+2. a critic: ``Algorithm.advantage = GAE()``;
+3. no KL term, and clip-higher: ``Algorithm.kl = None``, ``policy_loss = Clip(clip_high=0.28)``.
 """
 
 from __future__ import annotations
@@ -19,22 +19,16 @@ from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor
 
 from ragen_pl.algorithm import Algorithm, Optimization
-from ragen_pl.distributed import all_reduce_sum, world_size
+from ragen_pl.coefficients import Coefficients
+from ragen_pl.distributed import world_size
 from ragen_pl.engines.cached import CachedDecoder
 from ragen_pl.evaluation_log import log_evaluation
+from ragen_pl.gradients import imitation_gradient, policy_gradient, value_gradient
 from ragen_pl.models.embedded import EmbeddedModel, LanguageModel
 from ragen_pl.models.policy import Critic, Policy, drop_embedding_gradients
-from ragen_pl.objective import (
-    POLICY_METRICS,
-    Scores,
-    estimate,
-    policy_objective,
-    value_objective,
-)
-from ragen_pl.ops.diagnostics import explained_variance
-from ragen_pl.ops.masked import masked_sum
+from ragen_pl.objective import estimate
 from ragen_pl.optimizer import build_optimizer, take_step
-from ragen_pl.packing import micro_batches
+from ragen_pl.scoring import Scorer
 from ragen_pl.types import (
     Completion,
     Demonstration,
@@ -72,6 +66,7 @@ class StarPO(pl.LightningModule):
         super().__init__()
         self.automatic_optimization = False
         self.model_config, self.algorithm, self.optimization = policy, algorithm, optimization
+        self.coefficients = Coefficients(algorithm)
         self.seed = seed
         self.vocabulary: list[str] | None = None
         self.iteration = 0
@@ -89,9 +84,9 @@ class StarPO(pl.LightningModule):
             self.vocabulary = list(self.trainer.datamodule.vocabulary())  # type: ignore[attr-defined]
         self.language = self.model_config.build(self.vocabulary, self.seed)
         self.policy = Policy(self.language.model)
-        self.critic = Critic.like(self.language.model) if self.algorithm.uses_critic else None
+        self.critic = Critic.like(self.language.model) if self.algorithm.critic else None
         self.reference = None
-        if self.algorithm.kl_coef:
+        if self.algorithm.kl is not None:
             self.reference = copy.deepcopy(self.policy).requires_grad_(False)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -107,12 +102,14 @@ class StarPO(pl.LightningModule):
             "phase": str(self.phase),
             "rl_start": self.rl_start,
             "skipped_steps": self.skipped_steps,
+            "coefficients": self.coefficients.state_dict(),
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         state = checkpoint["starpo"]
         self.iteration, self.rl_start = state["iteration"], state["rl_start"]
         self.phase, self.skipped_steps = Phase(state["phase"]), state["skipped_steps"]
+        self.coefficients.load_state_dict(state["coefficients"])
 
     def begin_iteration(self, phase: Phase) -> None:
         """Enter an iteration.
@@ -158,19 +155,19 @@ class StarPO(pl.LightningModule):
 
     def annotate(self, rollout: RolloutBatch) -> TrainingBatch:
         """Add old log-probs, values, advantages and returns at the current weights."""
-        kept = rollout.policy_weights > 0
-        old, values = torch.zeros_like(rollout.rewards), torch.zeros_like(rollout.rewards)
-        device = self.device
+        scorer, kept = self.scorer, rollout.policy_weights > 0
+        penalty, values = None, torch.zeros_like(rollout.rewards)
         with self._frozen():
-            for rows, part in self._micro_batches(rollout, kept):
-                scored, _ = self._score(self.policy, part.to(device))
-                old[rows, : scored.shape[1]] = scored.cpu()
+            if self.reference is not None and self.algorithm.kl_in_reward:
+                kept = torch.ones_like(kept)  # all bear the penalty: the critic learns from all
+                reference = scorer.log_probs(self.reference, rollout, kept)
+            old = scorer.log_probs(self.policy, rollout, kept)
             if self.critic is not None:
-                for rows, part in self._micro_batches(rollout, torch.ones_like(kept)):
-                    part = part.to(device)
-                    valued = self.critic(part.input_ids, part.loss_mask, part.attention_mask)
-                    values[rows, : valued.shape[1]] = valued.cpu()
-        return TrainingBatch(rollout, old, values, *estimate(rollout, values, self.algorithm))
+                values = scorer.values(self.critic, rollout)
+        if self.algorithm.kl_in_reward:
+            penalty = self.coefficients.reward_penalty(old, reference, rollout.loss_mask)
+        advantages, returns = estimate(rollout, values, self.algorithm, penalty)
+        return TrainingBatch(rollout, old, values, advantages, returns)
 
     def training_step(self, batch: TrainingBatch | Demonstration, batch_idx: int) -> None:
         """Take one optimizer step on one optimizer batch, micro-batch by micro-batch."""
@@ -180,85 +177,47 @@ class StarPO(pl.LightningModule):
             self._improve(batch)
 
     def _imitate(self, batch: Demonstration) -> None:
-        """Lower the negative log-likelihood of the expert's tokens."""
-        rollout = batch.rollout
-        tokens = all_reduce_sum(rollout.loss_mask.sum().float())
-        total = torch.zeros(())
-        for _, part in self._micro_batches(rollout, rollout.policy_weights > 0):
-            log_probs, _ = self._score(self.policy, part)
-            loss = -masked_sum(log_probs, part.loss_mask) / tokens
-            self.manual_backward(loss * world_size())
-            total += loss.detach().cpu()
+        """Take a step towards the expert's answers."""
+        metrics = imitation_gradient(batch, self.policy, self.scorer, self._backward)
         rate = self.optimization.imitation_lr
         self._step(policy=rate * self.optimization.imitation_factor(batch.progress))
-        self._log({"train/imitation_loss": all_reduce_sum(total)})
+        self._log(metrics)
 
     def _improve(self, batch: TrainingBatch) -> None:
         """Take a StarPO step on policy and critic; in its first iterations on the critic alone."""
         since = self.iteration - self.rl_start
         factor = self.optimization.rl_factor(since, (self.trainer.max_epochs or 1) - self.rl_start)
-        metrics: dict[str, Tensor] = {}
-        if self.critic is not None:
-            metrics |= self._value_backward(batch, self.critic)
-        if self.critic is None or since >= self.algorithm.critic_iterations:
-            metrics |= self._policy_backward(batch)
+        critic, metrics = self.algorithm.critic, self.coefficients.metrics()
+        if self.critic is not None and critic is not None:
+            metrics |= value_gradient(batch, self.critic, critic, self.scorer, self._backward)
+        if critic is None or since >= critic.warmup_iterations:
+            measured = self._policy_gradient(batch)
+            self.coefficients.observe(measured["train/entropy"], measured["train/kl"])
+            metrics = measured | metrics
         elif world_size() > 1:
-            self._policy_backward(batch)  # every rank's every parameter must take part
+            self._policy_gradient(batch)  # every rank's every parameter must take part
             self.policy.zero_grad(set_to_none=True)
         if not self.optimization.train_embeddings:
             drop_embedding_gradients(self.policy, self.critic)
-        metrics |= self._step(
-            policy=self.optimization.lr * factor, critic=self.optimization.critic_lr * factor
+        rates = {"policy": self.optimization.lr * factor}
+        if critic is not None:
+            rates["critic"] = critic.lr * factor
+        self._log(metrics | self._step(**rates))
+
+    def _policy_gradient(self, batch: TrainingBatch) -> dict[str, Tensor]:
+        return policy_gradient(
+            batch,
+            self.policy,
+            self.reference if self.algorithm.kl_in_loss else None,
+            self.scorer,
+            self.algorithm,
+            self.coefficients,
+            self._backward,
         )
-        self._log(metrics)
 
-    def _policy_backward(self, batch: TrainingBatch) -> dict[str, Tensor]:
-        """Accumulate the policy's gradient over the kept trajectories; return what to log."""
-        rollout = batch.rollout
-        kept = rollout.policy_weights > 0
-        tokens = all_reduce_sum((rollout.loss_mask & kept[:, None]).sum().float()).clamp(min=1)
-        sums = torch.zeros(len(POLICY_METRICS))
-        for rows, part in self._micro_batches(rollout, kept):
-            length = part.input_ids.shape[1]
-            reference = None
-            if self.reference is not None:
-                with torch.no_grad():
-                    reference, _ = self._score(self.reference, part)
-            loss, terms = policy_objective(
-                Scores(*self._score(self.policy, part), reference),
-                batch.old_log_probs[rows, :length],
-                batch.advantages[rows, :length],
-                part,
-                self.algorithm,
-                tokens,
-            )
-            self.manual_backward(loss * world_size())
-            sums += terms
-        return {
-            f"train/{name}": value
-            for name, value in zip(POLICY_METRICS, all_reduce_sum(sums), strict=True)
-        }
-
-    def _value_backward(self, batch: TrainingBatch, critic: Critic) -> dict[str, Tensor]:
-        """Accumulate the critic's gradient over all trajectories, dropped ones included."""
-        rollout = batch.rollout
-        tokens = all_reduce_sum(rollout.loss_mask.sum().float()).clamp(min=1)
-        total = torch.zeros(())
-        everyone = torch.ones_like(rollout.policy_weights, dtype=torch.bool)
-        for rows, part in self._micro_batches(rollout, everyone):
-            length = part.input_ids.shape[1]
-            loss = value_objective(
-                critic(part.input_ids, part.loss_mask, part.attention_mask),
-                batch.values[rows, :length],
-                batch.returns[rows, :length],
-                part,
-                self.algorithm,
-                tokens,
-            )
-            self.manual_backward(self.algorithm.value_coef * loss * world_size())
-            total += loss.detach().cpu()
-        explained = explained_variance(batch.values, batch.returns, rollout.loss_mask)
-        return {"train/value_loss": all_reduce_sum(total), "train/explained_variance": explained}
+    def _backward(self, loss: Tensor) -> None:
+        # Gradients are averaged over ranks, where the loss is a sum over them.
+        self.manual_backward(loss * world_size())
 
     def _step(self, **rates: float) -> dict[str, Tensor]:
         """Take the optimizer step; count it when it had to be skipped."""
@@ -285,16 +244,14 @@ class StarPO(pl.LightningModule):
         """Hand the trajectories to the callbacks."""
         return batch
 
-    def _score(self, policy: Policy, part: RolloutBatch) -> tuple[Tensor, Tensor]:
+    @property
+    def scorer(self) -> Scorer:
+        """What runs the networks: at the temperature the tokens were sampled at, 1 for an
+        expert's."""
         temperature = 1.0
         if self.phase is Phase.RL:
             temperature = self.trainer.datamodule.rollout.temperature  # type: ignore[attr-defined]
-        return policy(part.input_ids, part.loss_mask, part.attention_mask, temperature)  # type: ignore[no-any-return]
-
-    def _micro_batches(
-        self, rollout: RolloutBatch, chosen: Tensor
-    ) -> Iterator[tuple[Tensor, RolloutBatch]]:
-        return micro_batches(rollout, chosen, self.optimization.tokens_per_micro_batch)
+        return Scorer(temperature, self.optimization.tokens_per_micro_batch, self.device)
 
     def _log(self, metrics: dict[str, Tensor]) -> None:
         self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=1)

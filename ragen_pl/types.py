@@ -194,6 +194,8 @@ class RolloutBatch(TensorBatch):
     """(B, T) bool: sampled tokens."""
     turn_index: Tensor
     """(B, T) int: which turn a token belongs to."""
+    state_ids: Tensor
+    """(B, T) int: the state in which the token's turn was taken; equal states, equal ids."""
     turn_ends: Tensor
     """(B, T) bool: the last sampled token of each turn."""
     rewards: Tensor
@@ -204,14 +206,18 @@ class RolloutBatch(TensorBatch):
     """(B,) int."""
     trajectory_ids: Tensor
     """(B,) int: unique within the iteration, over all ranks."""
+    successes: Tensor
+    """(B,) bool."""
     policy_weights: Tensor
     """(B,) float ≥ 0."""
 
     def __post_init__(self) -> None:
         shape = self.input_ids.shape
-        for name in ("attention_mask", "loss_mask", "turn_index", "turn_ends", "rewards"):
+        places = ("attention_mask", "loss_mask", "turn_index", "state_ids", "turn_ends", "rewards")
+        for name in places:
             assert getattr(self, name).shape == shape, f"{name} is not (B, T)"
-        assert self.policy_weights.shape == self.group_ids.shape == shape[:1]
+        for name in ("group_ids", "successes", "policy_weights"):
+            assert getattr(self, name).shape == shape[:1], f"{name} is not (B,)"
 
     def __len__(self) -> int:
         return int(self.input_ids.shape[0])

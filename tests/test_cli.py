@@ -57,7 +57,27 @@ def fails(capsys: pytest.CaptureFixture[str], *args: str) -> str:
         (["--filter.kep_fraction", "0.5"], ["filter.kep_fraction", "0.5", "filter.keep_fraction"]),
         (["--data.rollout.group_sise", "4"], ["group_sise", "4", "data.rollout.group_size"]),
         (["--data.env.sise=8"], ["sise", "8", "size"]),
-        (["--model.algorithm.clip_hi=0.3"], ["clip_hi", "0.3", "model.algorithm.clip_high"]),
+        (["--model.algorithm.clip_hi=0.3"], ["clip_hi", "0.3", "policy_loss.clip_high"]),
+        (["--model.algorithm.policy_loss.clip_hi=0.3"], ["clip_hi", "0.3", "clip_high"]),
+        (["--model.algorithm.advantage=GRPOO"], ["advantage", "GRPOO", "did you mean GRPO"]),
+        (
+            ["--model.algorithm.advantage=GRPO", "--model.algorithm.advantage.gae_lambda=0.9"],
+            ["advantage.init_args.gae_lambda", "0.9", "there are none here"],
+        ),
+        (
+            ["--model.algorithm.advantage.critic.warmup_iteration=3"],
+            ["critic.warmup_iteration ", "3", "critic.warmup_iterations"],
+        ),
+        (["--model.algorithm.kl.coeff=0.1"], ["kl.coeff", "0.1", "model.algorithm.kl.coef"]),
+        (
+            ["--model.algorithm.kl.control.targets=0.1"],
+            ["control.targets", "0.1", "kl.control.target"],
+        ),
+        (["--model.algorithm.kl.place=rewards"], ["kl", "rewards", "reward"]),
+        (["--model.algorithm.aggregation=tokens"], ["aggregation is tokens", "token_mean"]),
+        (["--model.algorithm.advantage.gamma=1.5"], ["advantage.init_args.gamma is 1.5", "[0, 1]"]),
+        (["--model.algorithm.kl.coef=0"], ["model.algorithm.kl.coef is 0", "kl: null"]),
+        (["--data.rollout.overlong.buffer=99"], ["data.rollout.overlong.buffer is 99", "40"]),
         (["--data.grup_size=3"], ["data.grup_size", "3", "data.rollout.group_size"]),
         (["--fliter.keep_fraction=1"], ["fliter", "filter"]),
         (

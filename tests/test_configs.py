@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
+from ragen_pl.algorithm import KLPenalty
 from ragen_pl.application import Application
 from ragen_pl.config_files import FOLDER, prepare
+from ragen_pl.estimators import GAE, GRPO
+from ragen_pl.policy_losses import Clip
 
 EXPERIMENTS = ("bandit", "frozen_lake", "sokoban")
 OVERLAYS = sorted(path.stem for path in FOLDER.glob("*.yaml") if path.stem not in EXPERIMENTS)
@@ -43,11 +46,33 @@ def test_a_config_makes_a_run(
 def test_overlays_are_small_diffs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert not assemble("--config", "sokoban", "--config", "no_think").datamodule.prompts.think
-    assert assemble("--config", "sokoban", "--config", "grpo").model.algorithm.advantage == "grpo"
-    vanilla = assemble("--config", "sokoban", "--config", "vanilla").model.algorithm
-    assert (vanilla.clip_high, vanilla.kl_coef) == (0.2, 0.001)
+    grpo = assemble("--config", "sokoban", "--config", "grpo").model.algorithm
+    assert (grpo.advantage, grpo.critic) == (GRPO(), None)
+    both = assemble("--config", "sokoban", "--config", "grpo", "--config", "starpo").model.algorithm
+    assert (both.advantage, both.policy_loss) == (GRPO(), Clip(clip_high=0.2))
+    assert both.kl == KLPenalty(coef=0.001)
     sft = assemble("--config", "sokoban", "--config", "sft")
     assert sft.datamodule.warm_start.iterations >= (sft.trainer.max_epochs or 0)
+
+
+@pytest.mark.parametrize("experiment", ["sokoban", "frozen_lake"])
+@pytest.mark.parametrize("before", ["", "starpo", "grpo", "dr_grpo"])
+def test_starpo_s_is_the_default_and_comes_back_over_another_overlay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, experiment: str, before: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    overlays = ["--config", before] if before else []
+    app = assemble("--config", experiment, *overlays, "--config", "starpo_s")
+    plain = assemble("--config", experiment)
+    if before in (
+        "grpo",
+        "dr_grpo",
+    ):  # the class went and came, its keys did not
+        assert isinstance(app.model.algorithm.advantage, GAE)
+        assert app.model.algorithm.aggregation == "token_mean"
+    else:
+        assert app.model.algorithm == plain.model.algorithm
+    assert app.config["fit"].filter.keep_fraction == plain.config["fit"].filter.keep_fraction
 
 
 def test_later_configs_win_and_options_after_them_too(

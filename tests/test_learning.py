@@ -11,6 +11,7 @@ from ragen_pl import starpo
 from ragen_pl.algorithm import Algorithm, Optimization
 from ragen_pl.datamodule import EvaluationConfig, RolloutDataModule
 from ragen_pl.envs.bandit import Bandit
+from ragen_pl.estimators import GAE, GRPO, AdvantageEstimator, CriticConfig
 from ragen_pl.evaluation import score
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.objective import estimate
@@ -20,7 +21,7 @@ from ragen_pl.types import RolloutBatch
 from ragen_pl.warm_start import WarmStart
 
 
-def learn_bandit(advantage: str, iterations: int = 34) -> float:
+def learn_bandit(advantage: AdvantageEstimator, iterations: int = 34) -> float:
     """Train on the bandit; return how often the high arm is chosen at temperature 1."""
     data = RolloutDataModule(
         env=Bandit(),
@@ -33,7 +34,7 @@ def learn_bandit(advantage: str, iterations: int = 34) -> float:
     )
     module = StarPO(
         policy=EmbeddedModel(hidden_size=64, intermediate_size=128, num_heads=4),
-        algorithm=Algorithm(advantage=advantage, critic_iterations=2),  # type: ignore[arg-type]
+        algorithm=Algorithm(advantage=advantage),
         optimization=Optimization(lr=5e-4, imitation_lr=3e-3, final_lr=1.0),
     )
     trainer = pl.Trainer(
@@ -50,8 +51,8 @@ def learn_bandit(advantage: str, iterations: int = 34) -> float:
     return score(data.evaluate(module, "default", 1.0)).success
 
 
-@pytest.mark.parametrize("advantage", ["gae", "grpo"])
-def test_the_bandit_is_learned(advantage: str) -> None:
+@pytest.mark.parametrize("advantage", [GAE(critic=CriticConfig(warmup_iterations=2)), GRPO()])
+def test_the_bandit_is_learned(advantage: AdvantageEstimator) -> None:
     assert learn_bandit(advantage) >= 0.8
 
 
@@ -59,10 +60,10 @@ def test_a_flipped_advantage_unlearns_it(monkeypatch: pytest.MonkeyPatch) -> Non
     """What the test above would not survive: it notices a wrong sign."""
 
     def flipped(
-        rollout: RolloutBatch, values: Tensor, algorithm: Algorithm
+        rollout: RolloutBatch, values: Tensor, algorithm: Algorithm, penalty: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        advantage, returns = estimate(rollout, values, algorithm)
+        advantage, returns = estimate(rollout, values, algorithm, penalty)
         return -advantage, returns
 
     monkeypatch.setattr(starpo, "estimate", flipped)
-    assert learn_bandit("grpo") <= 0.3
+    assert learn_bandit(GRPO()) <= 0.3

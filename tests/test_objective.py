@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ragen_pl.algorithm import Algorithm
-from ragen_pl.objective import Scores, estimate, policy_objective, value_objective
+from ragen_pl.algorithm import Algorithm, KLPenalty
+from ragen_pl.coefficients import Coefficients
+from ragen_pl.estimators import GAE, CriticConfig, ReinforcePlusPlus, Success
+from ragen_pl.objective import Scores, Totals, estimate, policy_objective, value_objective
 from ragen_pl.ops.advantages import reward_to_go
+from ragen_pl.ops.aggregation import Aggregation
+from ragen_pl.ops.kl import KLEstimator
 from ragen_pl.packing import micro_batches
+from ragen_pl.policy_losses import CISPO, GSPO, LogLikelihood
 from ragen_pl.types import RolloutBatch
 
 
@@ -30,11 +37,13 @@ def batch(seed: int, rows: int = 6, length: int = 9) -> RolloutBatch:
         attention_mask=attention,
         loss_mask=loss_mask,
         turn_index=torch.zeros(rows, length, dtype=torch.long),
+        state_ids=torch.zeros(rows, length, dtype=torch.long),
         turn_ends=ends,
         rewards=rewards.double(),
         sampled_log_probs=torch.zeros(rows, length),
         group_ids=torch.arange(rows) // 2,
         trajectory_ids=torch.arange(rows),
+        successes=torch.arange(rows) % 3 == 1,
         policy_weights=weights,
     )
 
@@ -45,8 +54,8 @@ def test_whitened_advantages_do_not_know_the_scale_of_rewards(seed: int, scale: 
     kept = rollout.loss_mask & (rollout.policy_weights > 0)[:, None]
     assume(int(kept.sum()) > 1)
     assume(float(reward_to_go(rollout.rewards, kept)[kept].var()) > 1e-2)  # else ε shows
-    one, _ = estimate(rollout, values, Algorithm(reward_scale=1.0))
-    other, _ = estimate(rollout, values, Algorithm(reward_scale=scale))
+    one, _ = estimate(rollout, values, Algorithm(advantage=GAE(reward_scale=1.0)))
+    other, _ = estimate(rollout, values, Algorithm(advantage=GAE(reward_scale=scale)))
     torch.testing.assert_close(one, other, atol=1e-3, rtol=1e-3)
 
 
@@ -60,48 +69,112 @@ def test_whitening_counts_kept_tokens_only() -> None:
     assert bool((returns[dropped].abs().sum(1) > 0).any()), "the critic learns from dropped ones"
 
 
-def parts_of(rollout: RolloutBatch, budget: int) -> tuple[Tensor, Tensor]:
-    """Return the gradients of the policy's and the critic's loss, cut by a token budget."""
+KINDS: tuple[Aggregation, ...] = get_args(Aggregation)
+ALGORITHMS = {
+    **{kind: Algorithm(aggregation=kind) for kind in KINDS},
+    "gspo": Algorithm(policy_loss=GSPO(clip_low=0.5, clip_high=0.5), aggregation=KINDS[1]),
+    "cispo": Algorithm(policy_loss=CISPO()),
+    "star": Algorithm(advantage=Success(), policy_loss=LogLikelihood()),
+    **{name: Algorithm(kl=KLPenalty(coef=0.5, estimator=name)) for name in get_args(KLEstimator)},
+}
+
+
+def gradients(
+    rollout: RolloutBatch, budget: int, algorithm: Algorithm, ranks: int = 1
+) -> tuple[Tensor, Tensor]:
+    """Return the gradients of the policy's and the critic's loss.
+
+    Args:
+        budget: Tokens of a micro-batch.
+        ranks: Over how many the groups are dealt; what they share is handed to each.
+    """
     generator = torch.Generator().manual_seed(7)
-    log_probs = torch.randn(6, 9, generator=generator, dtype=torch.float64).requires_grad_()
-    values = torch.randn(6, 9, generator=generator, dtype=torch.float64).requires_grad_()
-    advantage = torch.randn(6, 9, generator=generator, dtype=torch.float64)
+    shape = rollout.rewards.shape
+    draws = torch.randn(4, *shape, generator=generator, dtype=torch.float64)
+    log_probs, values = draws[0].requires_grad_(), draws[1].clone().requires_grad_()
+    advantage, reference = draws[2], draws[3]
     kept = rollout.policy_weights > 0
-    tokens = (rollout.loss_mask & kept[:, None]).sum()
-    for rows, part in micro_batches(rollout, kept, budget):
-        cut = part.input_ids.shape[1]
-        here = log_probs[rows, :cut]
-        loss, _ = policy_objective(
-            Scores(here, -here, None),
-            torch.zeros_like(here),
-            advantage[rows, :cut],
-            part,
-            Algorithm(),
-            tokens,
-        )
-        torch.autograd.backward(loss)
-    for rows, part in micro_batches(rollout, torch.ones(6, dtype=torch.bool), budget):
-        cut = part.input_ids.shape[1]
-        zeros = torch.zeros(len(rows), cut, dtype=torch.float64)
-        loss = value_objective(
-            values[rows, :cut], zeros, zeros + 1, part, Algorithm(), rollout.loss_mask.sum()
-        )
-        torch.autograd.backward(loss)
+    totals = Totals.of(rollout, algorithm.aggregation)
+    coefficients = Coefficients(algorithm)
+    for own in range(ranks):
+        mine = rollout.group_ids % ranks == own
+        for rows, part in micro_batches(rollout, kept & mine, budget):
+            cut = part.input_ids.shape[1]
+            here = log_probs[rows, :cut]
+            ref = reference[rows, :cut] if algorithm.kl_in_loss else None
+            loss, _ = policy_objective(
+                Scores(here, -here, ref),
+                torch.zeros_like(here),
+                advantage[rows, :cut],
+                part,
+                algorithm,
+                coefficients,
+                totals,
+            )
+            torch.autograd.backward(loss)
+        for rows, part in micro_batches(rollout, mine, budget):
+            cut = part.input_ids.shape[1]
+            zeros = torch.zeros(len(rows), cut, dtype=torch.float64)
+            loss = value_objective(
+                values[rows, :cut],
+                zeros,
+                zeros + 1,
+                part,
+                CriticConfig(),
+                rollout.loss_mask.sum(),
+            )
+            torch.autograd.backward(loss)
     assert log_probs.grad is not None
     assert values.grad is not None
     return log_probs.grad, values.grad
 
 
-@given(st.integers(0, 10**6), st.integers(1, 60))
-def test_micro_batches_do_not_change_the_update(seed: int, budget: int) -> None:
-    rollout = batch(seed)
-    for cut, whole in zip(parts_of(rollout, budget), parts_of(rollout, 10**6), strict=True):
-        torch.testing.assert_close(cut, whole, atol=1e-12, rtol=0)
+@pytest.mark.parametrize("name", ALGORITHMS)
+@given(seed=st.integers(0, 10**6), budget=st.integers(1, 60))
+@settings(max_examples=20)
+def test_neither_micro_batches_nor_ranks_change_the_update(
+    name: str, seed: int, budget: int
+) -> None:
+    rollout, algorithm = batch(seed), ALGORITHMS[name]
+    whole = gradients(rollout, 10**6, algorithm)
+    for cut in (gradients(rollout, budget, algorithm), gradients(rollout, budget, algorithm, 3)):
+        for one, other in zip(cut, whole, strict=True):
+            torch.testing.assert_close(one, other, atol=1e-12, rtol=0)
 
 
 def test_a_dropped_trajectory_moves_the_critic_but_not_the_policy() -> None:
     rollout = batch(3)
-    policy, critic = parts_of(rollout, 20)
+    policy, critic = gradients(rollout, 20, Algorithm())
     dropped = rollout.policy_weights == 0
     assert bool((policy[dropped] == 0).all())
     assert bool((critic[dropped].abs().sum(1) > 0).any())
+
+
+def test_a_kl_penalty_stays_at_its_token_when_rewards_go_to_the_last() -> None:
+    rollout = batch(2)
+    penalty = torch.where(rollout.loss_mask, 0.5, 0.0).double()
+    algorithm = Algorithm(advantage=ReinforcePlusPlus(reward_at="trajectory"))
+    _, returns = estimate(rollout, torch.zeros_like(penalty), algorithm, penalty)
+    _, plain = estimate(rollout, torch.zeros_like(penalty), algorithm)
+    expected = reward_to_go(penalty, rollout.loss_mask)
+    torch.testing.assert_close(plain - returns, expected, atol=1e-12, rtol=0)
+
+
+def test_imitated_successes_give_their_mean_negative_log_likelihood() -> None:
+    rollout, algorithm = batch(5), ALGORITHMS["star"]
+    log_probs = -torch.rand(6, 9, dtype=torch.float64)
+    advantage, _ = estimate(rollout, torch.zeros_like(log_probs), algorithm)
+    kept = rollout.rows(rollout.policy_weights > 0)
+    here = torch.where(kept.loss_mask, log_probs[rollout.policy_weights > 0], 0.0)
+    _, metrics = policy_objective(
+        Scores(here, torch.zeros_like(here), None),
+        here,
+        advantage[rollout.policy_weights > 0],
+        kept,
+        algorithm,
+        Coefficients(algorithm),
+        Totals.of(rollout, algorithm.aggregation),
+    )
+    imitated = kept.loss_mask & kept.successes[:, None]
+    assert bool(imitated.any())
+    assert float(metrics[0]) == pytest.approx(-float(here[imitated].mean()), rel=1e-5)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -91,3 +93,16 @@ def test_minibatches_hold_every_row_once_within_budget(lengths: list[int], budge
     assert sorted(torch.cat(parts).tolist()) == list(range(len(lengths)))
     for part in parts:
         assert len(part) == 1 or len(part) * int(sizes[part].max()) <= budget
+
+
+def test_equal_states_have_equal_ids_and_success_is_kept() -> None:
+    turns = [turn((7, 8), (1,), 1.0), turn((9,), (4,), 2.0), turn((9,), (4,), 2.0)]
+    hashes = ("deadbeef", "a state", "deadbeef")
+    seen = [replace(t, state_hash=h) for t, h in zip(turns, hashes, strict=True)]
+    won = replace(trajectory(seen), success=True)
+    batch = pack([won, trajectory([seen[1]], member=1)], weights=[1.0, 1.0])
+    first, second = int(batch.state_ids[0, 0]), int(batch.state_ids[0, 3])
+    assert first != second
+    assert batch.state_ids[0].tolist() == [first] * 3 + [second] * 2 + [first] * 2
+    assert batch.state_ids[1, :2].tolist() == [second] * 2
+    assert batch.successes.tolist() == [True, False]

@@ -41,7 +41,7 @@ CONFIG = {
             "num_heads": 2,
             "num_key_value_heads": 1,
         },
-        "algorithm": {"critic_iterations": 1},
+        "algorithm": {"advantage": {"init_args": {"critic": {"warmup_iterations": 1}}}},
     },
     # Nothing is solved so early: without equal groups nothing would be kept.
     "filter": {"keep_fraction": 0.5, "include_zero": True},

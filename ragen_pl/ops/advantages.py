@@ -1,16 +1,23 @@
-"""Estimate advantages: pure functions of tensors.
+"""Estimate advantages along a trajectory: pure functions of tensors.
 
 All take and return (B, T) tensors in which index t is about token t, and are zero off the mask.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 
 def gae(
-    rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, gae_lambda: float
+    rewards: Tensor,
+    values: Tensor,
+    mask: Tensor,
+    gamma: float,
+    gae_lambda: float,
+    stops: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Run generalised advantage estimation along the sampled tokens only.
 
@@ -22,6 +29,7 @@ def gae(
         rewards: (B, T) at turn ends.
         values: (B, T) of the state before token t.
         mask: (B, T) bool, sampled tokens.
+        stops: (B, T) bool: after these tokens too V₊ = A₊ = 0; nothing flows back across them.
 
     Returns:
         Advantages and returns (advantages + values), both (B, T).
@@ -38,6 +46,9 @@ def gae(
     next_value, next_advantage = zero[:, 0], zero[:, 0]
     for t in range(values.shape[1] - 1, -1, -1):
         here = mask[:, t]
+        if stops is not None:
+            next_value = torch.where(stops[:, t], zero[:, t], next_value)
+            next_advantage = torch.where(stops[:, t], zero[:, t], next_advantage)
         delta = rewards[:, t] + gamma * next_value - values[:, t]
         advantage = delta + gamma * gae_lambda * next_advantage
         advantages[:, t] = torch.where(here, advantage, zero[:, t])
@@ -46,38 +57,94 @@ def gae(
     return advantages, advantages + values
 
 
-def reward_to_go(rewards: Tensor, mask: Tensor) -> Tensor:
-    """Sum each token's own and later rewards; (B, T), zero off the mask."""
-    rewards = torch.where(mask, rewards, torch.zeros_like(rewards))
-    return torch.where(mask, rewards.flip(1).cumsum(1).flip(1), torch.zeros_like(rewards))
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """Say where a batch's turns lie, as recorded when they were played.
+
+    Rewards say nothing about it: a turn may well earn zero.
+    """
+
+    mask: Tensor
+    """(B, T) bool: sampled tokens."""
+    index: Tensor
+    """(B, T) int: which turn a token belongs to."""
+    ends: Tensor
+    """(B, T) bool: the last sampled token of each turn."""
 
 
-def grpo(
-    rewards: Tensor, mask: Tensor, group_ids: Tensor, *, divide_by_std: bool, eps: float = 1e-6
-) -> Tensor:
-    """Compare each trajectory's return with its group's: Â = (R − mean) / (std + ε).
+def bi_level_gae(
+    rewards: Tensor,
+    values: Tensor,
+    turns: Turns,
+    *,
+    gamma: float,
+    gae_lambda: float,
+    turn_gamma: float,
+) -> tuple[Tensor, Tensor]:
+    """Run GAE over the turns, then over the tokens of each turn.
 
-    RAGEN eq. 5 with the group's own statistics (Bessel-corrected), as in GRPO (2402.03300).
-    A group of one gets 0: it has nothing to be compared with.
+    With b_k the last sampled token of turn k and r_k the sum of the turn's rewards:
+    δ_k = r_k + γ_turn V(b_{k+1}) − V(b_k), A_k = δ_k + γ_turn λ A_{k+1}; the turn's return
+    G_k = A_k + V(b_k) stands in for its rewards at b_k, and token-level GAE with γ and λ runs
+    inside the turn, starting afresh at every b_k. RAGEN, appendix on bi-level GAE. With
+    γ = γ_turn = λ = 1 it equals ``gae``.
+
+    A reward that does not stand at the end of its turn (a KL penalty per token) stays at its token
+    and is taken off what the turn's end receives, so that it is counted once.
 
     Args:
-        rewards: (B, T).
-        mask: (B, T) bool.
-        group_ids: (B,) int.
-        divide_by_std: False is Dr. GRPO (2503.20783).
+        rewards: (B, T); any may be zero.
+        values: (B, T) of the state before token t.
+        turns: Where the turns lie.
 
     Returns:
-        (B, T), the same for all sampled tokens of a trajectory.
+        Advantages and returns (advantages + values), both (B, T).
     """
-    returns = torch.where(mask, rewards, torch.zeros_like(rewards)).sum(1)
-    _, group = torch.unique(group_ids, return_inverse=True)
-    groups = int(group.max()) + 1 if len(group) else 0
-    count = torch.zeros(groups, dtype=returns.dtype).index_add(0, group, torch.ones_like(returns))
-    mean = torch.zeros_like(count).index_add(0, group, returns) / count
-    centred = returns - mean[group]
-    advantage = centred
-    if divide_by_std:
-        square = torch.zeros_like(count).index_add(0, group, centred.square())
-        std = torch.sqrt(square / (count - 1).clamp(min=1))
-        advantage = centred / (std[group] + eps)
-    return torch.where(mask, advantage[:, None], torch.zeros_like(rewards))
+    zero = torch.zeros_like(values)
+    rewards = torch.where(turns.mask, rewards, zero)
+    size = int(turns.index.max()) + 1 if turns.index.numel() else 0
+    sums = rewards.new_zeros(len(rewards), size).scatter_add(1, turns.index, rewards)
+    of_turn = sums.gather(1, turns.index)
+    _, turn_returns = gae(of_turn, values, turns.ends, turn_gamma, gae_lambda)
+    inside = of_turn - rewards  # what the turn's other tokens keep for themselves
+    credited = torch.where(turns.ends, turn_returns - inside, rewards)
+    return gae(credited, values, turns.mask, gamma, gae_lambda, stops=turns.ends)
+
+
+def reward_to_go(rewards: Tensor, mask: Tensor, gamma: float = 1.0) -> Tensor:
+    """Sum each token's own and later rewards, discounted per sampled token.
+
+    Returns:
+        (B, T), zero off the mask.
+    """
+    return gae(rewards, torch.zeros_like(rewards), mask, gamma, 1.0)[0]
+
+
+def on_last_token(rewards: Tensor, mask: Tensor) -> Tensor:
+    """Move each row's rewards to its last sampled token; (B, T), zero elsewhere.
+
+    The trajectory is then credited as a whole: no token is told which turn earned what (RAGEN's
+    default placement).
+    """
+    total = torch.where(mask, rewards, torch.zeros_like(rewards)).sum(1, keepdim=True)
+    later = mask.flip(1).cumsum(1).flip(1)
+    return torch.where(mask & (later == 1), total, torch.zeros_like(rewards))
+
+
+def success_weights(mask: Tensor, successes: Tensor, tokens: Tensor, imitated: Tensor) -> Tensor:
+    """Weigh successful trajectories so that the mean over all sampled tokens is 1; others get 0.
+
+    The weighted log-likelihood per token then is the mean over the successful ones' tokens, however
+    many there are. Without any success all weights are 0.
+
+    Args:
+        mask: (B, T) bool, sampled tokens.
+        successes: (B,) bool.
+        tokens: Sampled tokens of the kept trajectories, over all ranks.
+        imitated: Those among them of successful trajectories, over all ranks.
+
+    Returns:
+        (B, T) of the type of ``tokens``.
+    """
+    weight = tokens / imitated.clamp(min=1)
+    return torch.where(mask & successes[:, None], weight, torch.zeros_like(weight))

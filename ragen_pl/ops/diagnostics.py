@@ -14,13 +14,10 @@ def approx_kl(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
     return masked_mean(torch.expm1(log_ratio) - log_ratio, mask)
 
 
-def clip_fraction(
-    log_probs: Tensor, old_log_probs: Tensor, mask: Tensor, *, clip_low: float, clip_high: float
-) -> Tensor:
-    """Return the share of sampled tokens whose ratio lies outside the clip bounds."""
-    ratio = torch.exp(log_probs - old_log_probs)
-    outside = (ratio < 1.0 - clip_low) | (ratio > 1.0 + clip_high)
-    return masked_mean(outside.to(log_probs.dtype), mask)
+def outside_clip(log_ratio: Tensor, *, clip_low: float, clip_high: float) -> Tensor:
+    """Mark the entries whose ratio lies outside [1 − clip_low, 1 + clip_high]; bool, same shape."""
+    ratio = torch.exp(log_ratio)
+    return (ratio < 1.0 - clip_low) | (ratio > 1.0 + clip_high)
 
 
 def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> Tensor:

@@ -28,6 +28,68 @@ def clipped_policy_loss(
     return loss
 
 
+def sequence_log_ratio(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
+    """Average log ρ over each trajectory's sampled tokens; (B, 1).
+
+    The logarithm of GSPO's length-normalised sequence ratio (2507.18071, eq. 7). Rows without
+    sampled tokens give 0.
+    """
+    log_ratio = torch.where(mask, log_probs - old_log_probs, torch.zeros_like(log_probs))
+    return log_ratio.sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)
+
+
+def sequence_policy_loss(
+    log_probs: Tensor,
+    old_log_probs: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    *,
+    clip_low: float,
+    clip_high: float,
+) -> Tensor:
+    """Clip the surrogate by the ratio of the whole trajectory: GSPO (2507.18071).
+
+    Every token carries its trajectory's ratio s, as s · π/sg(π) (eq. 14 there, "GSPO-token"), so
+    that advantages may differ from token to token. Where they do not, the mean over a trajectory's
+    tokens has the value and the gradient of min(s A, clip(s) A), eq. 5.
+
+    Args:
+        log_probs: (B, T); gradients flow through these.
+        old_log_probs: (B, T).
+        advantages: (B, T).
+        mask: (B, T) bool, sampled tokens; the length counts these only.
+
+    Returns:
+        (B, T).
+    """
+    whole = sequence_log_ratio(log_probs, old_log_probs, mask).detach()
+    log_ratio = whole + log_probs - log_probs.detach()
+    return clipped_policy_loss(
+        log_ratio,
+        torch.zeros_like(log_ratio),
+        advantages,
+        clip_low=clip_low,
+        clip_high=clip_high,
+        dual_clip=None,
+    )
+
+
+def clipped_weight_loss(
+    log_probs: Tensor,
+    old_log_probs: Tensor,
+    advantages: Tensor,
+    *,
+    clip_low: float,
+    clip_high: float,
+) -> Tensor:
+    """Weigh REINFORCE by a clipped ratio: −sg(clip(ρ, 1−ε_low, 1+ε_high)) A log π per token.
+
+    CISPO (2506.13585, eq. 4-5): clipping bounds a token's weight but never takes its gradient away.
+    """
+    ratio = torch.exp((log_probs - old_log_probs).clamp(-20.0, 20.0)).detach()
+    return -ratio.clamp(1.0 - clip_low, 1.0 + clip_high) * advantages * log_probs
+
+
 def clipped_value_loss(
     values: Tensor, old_values: Tensor, returns: Tensor, clip: float | None
 ) -> Tensor:
@@ -37,15 +99,6 @@ def clipped_value_loss(
         near = old_values + (values - old_values).clamp(-clip, clip)
         loss = torch.maximum(loss, (near - returns).square())
     return 0.5 * loss
-
-
-def kl_estimate(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
-    """Estimate KL(policy ‖ reference) per token: exp(d) − d − 1 with d = log ref − log policy.
-
-    The unbiased, non-negative "k3" of Schulman's note on approximating KL divergence.
-    """
-    difference = (ref_log_probs - log_probs).clamp(-20.0, 20.0)
-    return torch.exp(difference) - difference - 1.0
 
 
 def log_prob_and_entropy(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

@@ -15,9 +15,11 @@ from torch import Tensor
 
 from callbacks import GradientProbe, MutualInformation
 from callbacks.gradient_probe import group_spread
-from ragen_pl.algorithm import Algorithm, Optimization
+from ragen_pl.algorithm import Algorithm, EntropyBonus, KLPenalty, Optimization
 from ragen_pl.chat import Chat
 from ragen_pl.cli import main
+from ragen_pl.coefficients import Coefficients
+from ragen_pl.estimators import DrGRPO
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.policy import Policy
 from ragen_pl.packing import pack
@@ -53,7 +55,7 @@ def learner(algorithm: Algorithm, budget: int = 4096) -> Any:
         hidden_size=32, intermediate_size=64, num_heads=4, num_key_value_heads=2, init_std=0.3
     )
     policy = Policy(small.build([f"w{i}" for i in range(40)], seed=3).model)
-    reference = copy.deepcopy(policy) if algorithm.kl_coef else None
+    reference = copy.deepcopy(policy) if algorithm.kl_in_loss else None
     if reference is not None:
         with torch.no_grad():
             for parameter in reference.parameters():
@@ -64,6 +66,7 @@ def learner(algorithm: Algorithm, budget: int = 4096) -> Any:
         reference=reference,
         algorithm=algorithm,
         optimization=Optimization(tokens_per_micro_batch=budget),
+        coefficients=Coefficients(algorithm),
     )
 
 
@@ -73,7 +76,7 @@ def probed(module: Any, batch: TrainingBatch, **options: Any) -> dict[str, float
     return {name.removeprefix("diagnostics/"): value for name, value in found.items()}
 
 
-DR_GRPO = Algorithm(advantage="dr_grpo", entropy_coef=0.5, reward_scale=1.0)
+DR_GRPO = Algorithm(advantage=DrGRPO(reward_scale=1.0), entropy=EntropyBonus(coef=0.5))
 
 
 def norm(loss: Tensor, policy: Policy) -> float:
@@ -101,7 +104,9 @@ def test_norms_are_those_of_the_policy_gradient_and_the_entropy() -> None:
 
 def test_groups_without_spread_teach_nothing_but_noise() -> None:
     """RAGEN-2's finding: the task's pull grows with the spread, the regularisers' does not."""
-    found = probed(learner(replace(DR_GRPO, kl_coef=0.1)), training_batch(), num_buckets=3)
+    found = probed(
+        learner(replace(DR_GRPO, kl=KLPenalty(coef=0.1))), training_batch(), num_buckets=3
+    )
     task = [found[f"grad_task_bucket_{b}"] for b in (1, 2, 3)]
     assert task[0] == pytest.approx(0.0, abs=1e-6)
     assert task[1] < task[2]
@@ -171,7 +176,7 @@ def test_a_run_with_both_diagnostics_equals_one_without_bit_for_bit(
         monkeypatch.setattr(kind, "record", spy)
     # bf16: a cast of the weights that outlives a look at them would be found here.
     fit = ["fit", "--config", "tiny", "--trainer.precision", "bf16-mixed"]
-    fit += ["--data.evaluation.size", "2", "--model.algorithm.kl_coef", "0.01"]
+    fit += ["--data.evaluation.size", "2", "--model.algorithm.kl.coef", "0.01"]
     assert main([*fit, "--run_dir", "without"]) == 0
     assert main([*fit, "--run_dir", "with", "--config", "watch.yaml"]) == 0
     assert seen.count("diagnostics/mi_first_turn") == 3

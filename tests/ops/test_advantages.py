@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ragen_pl.ops.advantages import gae, grpo, reward_to_go
+from ragen_pl.ops.advantages import (
+    Turns,
+    bi_level_gae,
+    gae,
+    on_last_token,
+    reward_to_go,
+    success_weights,
+)
 from ragen_pl.ops.masked import masked_mean, whiten
+from tests.ops.tiny_process import (
+    HORIZON,
+    enumerate_paths,
+    exact_values,
+    random_policy,
+    true_gradient,
+)
 
 
 def rows(draw: st.DrawFn, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
@@ -81,40 +93,6 @@ def test_environment_tokens_change_nothing(
     torch.testing.assert_close(after[longer_mask], before[mask], atol=1e-10, rtol=0)
 
 
-@given(
-    st.lists(st.floats(-10, 10), min_size=2, max_size=8),
-    st.floats(-5, 5),
-    st.floats(0.1, 10),
-)
-def test_grpo_ignores_shift_and_scale(returns: list[float], shift: float, scale: float) -> None:
-    base = torch.tensor(returns, dtype=torch.float64)
-    if float(base.std()) < 1e-2:
-        return
-    mask, ids = torch.ones(len(base), 1, dtype=torch.bool), torch.zeros(len(base), dtype=torch.long)
-    first = grpo(base[:, None], mask, ids, divide_by_std=True)
-    second = grpo((base * scale + shift)[:, None], mask, ids, divide_by_std=True)
-    torch.testing.assert_close(first, second, atol=2e-3, rtol=0)
-    assert abs(float(first.sum())) < 1e-9
-
-
-def test_grpo_closed_form() -> None:
-    rewards = torch.tensor([[0.0, 1.0], [0.0, 3.0], [5.0, 0.0], [2.0, 2.0]], dtype=torch.float64)
-    mask = torch.ones(4, 2, dtype=torch.bool)
-    advantages = grpo(rewards, mask, torch.tensor([7, 7, 9, 9]), divide_by_std=True, eps=0.0)
-    root = 2**-0.5
-    assert advantages[:, 0].tolist() == pytest.approx([-root, root, root, -root])
-    plain = grpo(rewards, mask, torch.tensor([7, 7, 9, 9]), divide_by_std=False)
-    assert plain[:, 1].tolist() == [-1.0, 1.0, 0.5, -0.5]
-
-
-@pytest.mark.parametrize("divide", [True, False])
-def test_grpo_of_lonely_and_equal_members_is_zero_and_finite(divide: bool) -> None:
-    rewards = torch.tensor([[3.0], [1.0], [1.0]])
-    mask = torch.ones(3, 1, dtype=torch.bool)
-    advantages = grpo(rewards, mask, torch.tensor([0, 1, 1]), divide_by_std=divide)
-    assert advantages.tolist() == [[0.0], [0.0], [0.0]]
-
-
 @given(batches())
 def test_whitening_gives_mean_zero_variance_one(batch: tuple[Tensor, Tensor, Tensor]) -> None:
     rewards, _, mask = batch
@@ -125,70 +103,150 @@ def test_whitening_gives_mean_zero_variance_one(batch: tuple[Tensor, Tensor, Ten
         assert float(white[mask].var()) == pytest.approx(1.0, abs=1e-3)
 
 
-# --- the true policy gradient of a tiny decision process, by enumeration -------------------------
-
-STATES, ACTIONS, HORIZON = 3, 2, 3
-NEXT = torch.tensor([[1, 2], [2, 0], [0, 1]])
-REWARD = torch.tensor([[0.0, 1.0], [0.5, -1.0], [2.0, 0.0]], dtype=torch.float64)
+# --- turns --------------------------------------------------------------------------------------
 
 
-def enumerate_paths(theta: Tensor) -> list[tuple[list[int], list[int], Tensor, list[float]]]:
-    """List every (states, actions, probability, rewards) of the process from state 0."""
-    paths = []
-    for actions in itertools.product(range(ACTIONS), repeat=HORIZON):
-        state, states, rewards = 0, [], []
-        probability = torch.ones((), dtype=torch.float64)
-        for action in actions:
-            states.append(state)
-            probability = probability * torch.softmax(theta[state], -1)[action]
-            rewards.append(float(REWARD[state, action]))
-            state = int(NEXT[state, action])
-        paths.append((states, list(actions), probability, rewards))
-    return paths
+@st.composite
+def batches_of_turns(draw: st.DrawFn) -> tuple[Tensor, Tensor, Turns]:
+    """Draw rows cut into turns, each ending at a sampled token; any reward may be zero."""
+    rewards, values, mask = rows(draw)
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 10**6)))
+    last = mask & (mask.flip(1).cumsum(1).flip(1) == 1)
+    ends = (mask & (torch.rand(mask.shape, generator=generator) < 0.4)) | last
+    index = ends.cumsum(1) - ends.long()
+    earns = torch.rand(mask.shape, generator=generator) < 0.5
+    rewards = torch.where(ends & earns, rewards, torch.zeros_like(rewards))
+    return rewards, values, Turns(mask, index, ends)
+
+
+def naive_bi_level(
+    turns: list[tuple[float, list[float]]], gamma: float, lam: float, turn_gamma: float
+) -> list[float]:
+    """Follow the definition over one row: (reward, values of the tokens) for each turn."""
+    ends = [values[-1] for _, values in turns]
+    of_turns = naive_gae([reward for reward, _ in turns], ends, turn_gamma, lam)
+    found: list[float] = []
+    for (_, values), end, advantage in zip(turns, ends, of_turns, strict=True):
+        found += naive_gae([0.0] * (len(values) - 1) + [advantage + end], values, gamma, lam)
+    return found
+
+
+@given(batches_of_turns(), st.floats(0, 1), st.floats(0, 1), st.floats(0, 1))
+def test_bi_level_gae_follows_its_definition_with_rewards_of_zero(
+    batch: tuple[Tensor, Tensor, Turns], gamma: float, lam: float, turn_gamma: float
+) -> None:
+    rewards, values, turns = batch
+    advantages, returns = bi_level_gae(
+        rewards, values, turns, gamma=gamma, gae_lambda=lam, turn_gamma=turn_gamma
+    )
+    for row in range(len(rewards)):
+        at = turns.mask[row]
+        cut = []
+        for turn in range(int(turns.ends[row].sum())):
+            here = at & (turns.index[row] == turn)
+            cut.append((float(rewards[row, here].sum()), values[row, here].tolist()))
+        expected = torch.tensor(naive_bi_level(cut, gamma, lam, turn_gamma), dtype=torch.float64)
+        torch.testing.assert_close(advantages[row, at], expected, atol=1e-10, rtol=0)
+    torch.testing.assert_close(
+        returns, advantages + torch.where(turns.mask, values, 0.0), atol=1e-12, rtol=0
+    )
+    assert bool((advantages[~turns.mask] == 0).all())
+
+
+@given(batches_of_turns(), st.integers(0, 10**6))
+def test_bi_level_gae_without_discounts_is_gae_even_with_rewards_inside_turns(
+    batch: tuple[Tensor, Tensor, Turns], seed: int
+) -> None:
+    _, values, turns = batch
+    generator = torch.Generator().manual_seed(seed)
+    rewards = torch.randn(values.shape, generator=generator, dtype=torch.float64)
+    two = bi_level_gae(rewards, values, turns, gamma=1.0, gae_lambda=1.0, turn_gamma=1.0)
+    one = gae(rewards, values, turns.mask, 1.0, 1.0)
+    torch.testing.assert_close(two[0], one[0], atol=1e-10, rtol=0)
+
+
+def test_bi_level_gae_discounts_per_turn_however_long_the_turns() -> None:
+    """With λ = 1 a turn's first token sees r₁ + γ_turn r₂ less its value."""
+    rewards = torch.tensor([[0.0, 0.0, 0.0, 0.0, 1.0]], dtype=torch.float64)
+    turns = Turns(
+        torch.ones(1, 5, dtype=torch.bool),
+        torch.tensor([[0, 0, 0, 1, 1]]),
+        torch.tensor([[False, False, True, False, True]]),
+    )
+    advantages, _ = bi_level_gae(
+        rewards, torch.zeros_like(rewards), turns, gamma=1.0, gae_lambda=1.0, turn_gamma=0.5
+    )
+    assert advantages.tolist() == [[0.5, 0.5, 0.5, 1.0, 1.0]]
+
+
+@given(batches(), st.floats(0, 1))
+def test_reward_to_go_is_the_discounted_sum(
+    batch: tuple[Tensor, Tensor, Tensor], gamma: float
+) -> None:
+    rewards, _, mask = batch
+    found = reward_to_go(rewards, mask, gamma)
+    for row in range(len(rewards)):
+        own = rewards[row, mask[row]].tolist()
+        expected = [
+            sum(gamma ** (k - t) * own[k] for k in range(t, len(own))) for t in range(len(own))
+        ]
+        torch.testing.assert_close(
+            found[row, mask[row]], torch.tensor(expected, dtype=torch.float64), atol=1e-9, rtol=0
+        )
+
+
+@given(batches())
+def test_rewards_on_the_last_token_keep_their_sum(batch: tuple[Tensor, Tensor, Tensor]) -> None:
+    rewards, _, mask = batch
+    moved = on_last_token(rewards, mask)
+    for row in range(len(rewards)):
+        places = torch.nonzero(mask[row])[:, 0]
+        expected = torch.zeros_like(rewards[row])
+        if len(places):
+            expected[places[-1]] = rewards[row, mask[row]].sum()
+        torch.testing.assert_close(moved[row], expected, atol=1e-12, rtol=0)
+
+
+@given(batches(), st.integers(0, 2**4 - 1))
+def test_weights_of_successes_average_to_one(
+    batch: tuple[Tensor, Tensor, Tensor], bits: int
+) -> None:
+    _, _, mask = batch
+    successes = torch.tensor([bool(bits >> row & 1) for row in range(len(mask))])
+    tokens = mask.sum().double()
+    imitated = (mask & successes[:, None]).sum().double()
+    weights = success_weights(mask, successes, tokens, imitated)
+    assert bool((weights[~mask] == 0).all())
+    assert bool((weights[~successes] == 0).all())
+    if float(imitated):
+        assert float(weights.sum() / tokens) == pytest.approx(1.0)
+        assert len(torch.unique(weights[mask & successes[:, None]])) == 1
+
+
+# --- against an enumerated policy gradient ------------------------------------------------------
 
 
 @pytest.mark.parametrize("lam", [1.0, 0.7, 0.0])
-def test_gae_with_exact_values_gives_the_true_policy_gradient(lam: float) -> None:
-    """With V equal to V^π, E[Σ ∇log π · A] is the gradient of J for every λ."""
-    torch.manual_seed(0)
-    theta = torch.randn(STATES, ACTIONS, dtype=torch.float64, requires_grad=True)
+@pytest.mark.parametrize("bi_level", [False, True])
+def test_with_exact_values_gae_gives_the_true_policy_gradient(lam: float, bi_level: bool) -> None:
+    """With V equal to V^π, E[Σ ∇log π · A] is the gradient of J for every λ, one token a turn."""
+    theta = random_policy(0)
     paths = enumerate_paths(theta)
-    objective = sum(p * sum(r) for _, _, p, r in paths)
-    (truth,) = torch.autograd.grad(objective, theta, retain_graph=True)  # type: ignore[arg-type]
-
-    exact = torch.zeros(HORIZON + 1, STATES, dtype=torch.float64)
-    policy = torch.softmax(theta.detach(), -1)
-    for t in reversed(range(HORIZON)):
-        exact[t] = (policy * (REWARD + exact[t + 1][NEXT])).sum(-1)
-
+    exact = exact_values(theta)
     rewards = torch.tensor([r for *_, r in paths], dtype=torch.float64)
     states = torch.tensor([s for s, *_ in paths])
     values = torch.stack([exact[t, states[:, t]] for t in range(HORIZON)], 1)
     mask = torch.ones_like(rewards, dtype=torch.bool)
     advantages, _ = gae(rewards, values, mask, 1.0, lam)
+    if bi_level:
+        turns = Turns(mask, torch.arange(HORIZON).expand(len(mask), -1), mask)
+        advantages, _ = bi_level_gae(
+            rewards, values, turns, gamma=1.0, gae_lambda=lam, turn_gamma=1.0
+        )
     surrogate = torch.zeros((), dtype=torch.float64)
     for (path_states, actions, probability, _), row in zip(paths, advantages, strict=True):
         for t, (state, action) in enumerate(zip(path_states, actions, strict=True)):
             log_prob = torch.log_softmax(theta[state], -1)[action]
             surrogate = surrogate + probability.detach() * log_prob * row[t]
     (estimate,) = torch.autograd.grad(surrogate, theta)
-    torch.testing.assert_close(estimate, truth, atol=1e-12, rtol=0)
-
-
-def test_dr_grpo_is_unbiased_up_to_its_known_factor() -> None:
-    """Over all pairs of paths, Dr. GRPO's estimate is (N−1)/N of the true gradient."""
-    torch.manual_seed(1)
-    theta = torch.randn(STATES, ACTIONS, dtype=torch.float64, requires_grad=True)
-    paths = enumerate_paths(theta)
-    objective = sum(p * sum(r) for _, _, p, r in paths)
-    (truth,) = torch.autograd.grad(objective, theta, retain_graph=True)  # type: ignore[arg-type]
-    log_probs = torch.stack([p.log() for _, _, p, _ in paths])
-    surrogate = torch.zeros((), dtype=torch.float64)
-    for i, j in itertools.product(range(len(paths)), repeat=2):
-        rewards = torch.tensor([[sum(paths[i][3])], [sum(paths[j][3])]], dtype=torch.float64)
-        mask = torch.ones(2, 1, dtype=torch.bool)
-        advantage = grpo(rewards, mask, torch.zeros(2, dtype=torch.long), divide_by_std=False)
-        weight = (paths[i][2] * paths[j][2]).detach()
-        surrogate = surrogate + weight * (log_probs[[i, j]] * advantage[:, 0]).mean()
-    (estimate,) = torch.autograd.grad(surrogate, theta)
-    torch.testing.assert_close(estimate, truth * 0.5, atol=1e-12, rtol=0)
+    torch.testing.assert_close(estimate, true_gradient(theta), atol=1e-12, rtol=0)

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
-from ragen_pl.ops.diagnostics import approx_kl, clip_fraction, explained_variance
+from ragen_pl.ops.diagnostics import approx_kl, explained_variance, outside_clip
 from ragen_pl.ops.losses import (
     clipped_policy_loss,
     clipped_value_loss,
-    kl_estimate,
+    clipped_weight_loss,
     log_prob_and_entropy,
+    sequence_log_ratio,
+    sequence_policy_loss,
 )
+from ragen_pl.policy_losses import CISPO, GSPO, Clip, LogLikelihood, PolicyLoss
 
 
 def policy_loss(ratio: float, advantage: float, dual: float | None = 3.0) -> tuple[float, float]:
@@ -53,17 +58,113 @@ def test_without_dual_clip_the_loss_grows() -> None:
     assert policy_loss(5.0, -1.0, dual=None) == pytest.approx((5.0, 5.0))
 
 
-@given(st.floats(-3, 3), st.floats(-3, 3))
-def test_kl_estimate_is_never_negative(a: float, b: float) -> None:
-    assert float(kl_estimate(torch.tensor([a]), torch.tensor([b]))) >= -1e-6
+def random_rows(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Draw log-probs, old ones near them, advantages and a mask, (3, 5)."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = (3, 5)
+    old = torch.randn(shape, generator=generator, dtype=torch.float64)
+    new = old + 0.4 * torch.randn(shape, generator=generator, dtype=torch.float64)
+    advantages = torch.randn(shape, generator=generator, dtype=torch.float64)
+    mask = torch.rand(shape, generator=generator) < 0.7
+    mask[:, 0] = True
+    return new.requires_grad_(), old, advantages, mask
 
 
-def test_kl_estimate_is_unbiased() -> None:
-    """Its expectation under the policy is KL(policy ‖ reference), exactly, by enumeration."""
-    p = torch.tensor([0.7, 0.2, 0.1], dtype=torch.float64)
-    q = torch.tensor([0.3, 0.3, 0.4], dtype=torch.float64)
-    estimate = (p * kl_estimate(p.log(), q.log())).sum()
-    assert float(estimate) == pytest.approx(float((p * (p / q).log()).sum()))
+@given(st.integers(0, 10**6))
+def test_gradients_of_the_clipped_losses_are_those_of_their_values(seed: int) -> None:
+    """Numerically, in float64: no gradient is stopped where it should flow."""
+    new, old, advantages, _ = random_rows(seed)
+
+    def policy(x: Tensor) -> Tensor:
+        return clipped_policy_loss(x, old, advantages, clip_low=0.2, clip_high=0.28).sum()
+
+    def value(x: Tensor) -> Tensor:
+        return clipped_value_loss(x, old, advantages, 0.5).sum()
+
+    ratio = (new - old).detach()
+    kinks = torch.tensor([0.8, 1.28, 3.0], dtype=torch.float64).log()
+    if float((ratio[..., None] - kinks).abs().min()) > 1e-4:
+        assert torch.autograd.gradcheck(policy, (new,))
+    far = (ratio.abs() - 0.5).abs().min()
+    near = old + ratio.clamp(-0.5, 0.5)
+    ties = ((new.detach() - advantages).abs() - (near - advantages).abs())[ratio.abs() > 0.5].abs()
+    if float(far) > 1e-4 and (not len(ties) or float(ties.min()) > 1e-4):
+        assert torch.autograd.gradcheck(value, (new,))
+
+
+@given(st.integers(0, 10**6), st.sampled_from([(3e-4, 4e-4), (0.1, 0.2), (0.9, 5.0)]))
+def test_gspo_has_value_and_gradient_of_the_clipped_sequence_ratio(
+    seed: int, bounds: tuple[float, float]
+) -> None:
+    """Eq. 5 of the paper, differentiated directly; advantages are a trajectory's there."""
+    new, old, advantages, mask = random_rows(seed)
+    of_row = advantages[:, :1].expand_as(advantages)
+    low, high = bounds
+    loss = sequence_policy_loss(new, old, of_row, mask, clip_low=low, clip_high=high)
+    lengths = mask.sum(1)
+    ours = ((loss * mask).sum(1) / lengths).mean()
+    ratio = torch.exp(((new - old) * mask).sum(1) / lengths)
+    a = of_row[:, 0]
+    theirs = -torch.minimum(ratio * a, ratio.clamp(1 - low, 1 + high) * a).mean()
+    torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=0)
+    (mine,) = torch.autograd.grad(ours, new)
+    (truth,) = torch.autograd.grad(theirs, new)
+    torch.testing.assert_close(mine, truth, atol=1e-12, rtol=0)
+
+
+@given(st.integers(0, 10**6))
+def test_the_sequence_ratio_counts_sampled_tokens_only(seed: int) -> None:
+    new, old, _, mask = random_rows(seed)
+    noisy = torch.where(mask, new, torch.full_like(new, 1e6))
+    torch.testing.assert_close(
+        sequence_log_ratio(noisy, old, mask), sequence_log_ratio(new, old, mask)
+    )
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "weight"),
+    [(0.5, 1.0, 0.8), (1.1, -2.0, 1.1), (4.0, 1.0, 1.28), (4.0, -1.0, 1.28)],
+)
+def test_cispo_bounds_the_weight_and_never_the_gradient(
+    ratio: float, advantage: float, weight: float
+) -> None:
+    new = torch.tensor([math.log(ratio)], dtype=torch.float64, requires_grad=True)
+    old, a = torch.zeros(1, dtype=torch.float64), torch.tensor([advantage]).double()
+    loss = clipped_weight_loss(new, old, a, clip_low=0.2, clip_high=0.28).sum()
+    assert loss.item() == pytest.approx(-weight * advantage * math.log(ratio))
+    (gradient,) = torch.autograd.grad(loss, new)
+    assert gradient.item() == pytest.approx(-weight * advantage)
+
+
+@given(st.integers(0, 10**6), st.sampled_from([Clip(), GSPO(), CISPO(), LogLikelihood()]))
+def test_on_policy_every_loss_has_the_gradient_of_reinforce(seed: int, loss: PolicyLoss) -> None:
+    """In the mean over each trajectory's tokens, for advantages that a trajectory shares."""
+    new, _, advantages, mask = random_rows(seed)
+    of_row = advantages[:, :1].expand_as(advantages)
+    terms = loss(new, new.detach(), of_row, mask)
+    assert not bool(terms.clipped.any())
+    (gradient,) = torch.autograd.grad((terms.loss * mask).sum(), new)
+    torch.testing.assert_close(gradient, -of_row * mask, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("loss", [Clip(), GSPO(), CISPO()])
+def test_what_is_clipped_is_marked(loss: PolicyLoss) -> None:
+    old, mask = torch.zeros(1, 2), torch.ones(1, 2, dtype=torch.bool)
+    assert bool(loss(old + 0.9, old, old + 1, mask).clipped.all())
+    assert not bool(loss(old, old, old + 1, mask).clipped.any())
+
+
+@pytest.mark.parametrize(
+    ("make", "key"),
+    [
+        (lambda: Clip(clip_low=1.5), "policy_loss.clip_low is 1.5"),
+        (lambda: GSPO(clip_high=-0.1), "policy_loss.clip_high is -0.1"),
+        (lambda: Clip(dual_clip=0.5), "policy_loss.dual_clip is 0.5"),
+    ],
+)
+def test_bounds_that_are_none_are_refused(make: Callable[[], PolicyLoss], key: str) -> None:
+    with pytest.raises(ValueError, match=key):
+        make()
 
 
 def test_value_loss_takes_the_worse_of_clipped_and_not() -> None:
@@ -81,7 +182,8 @@ def test_log_prob_and_entropy_of_a_uniform_distribution() -> None:
 def test_diagnostics() -> None:
     mask = torch.tensor([True, True, False])
     new, old = torch.tensor([0.0, math.log(1.5), 9.0]), torch.zeros(3)
-    assert float(clip_fraction(new, old, mask, clip_low=0.2, clip_high=0.28)) == 0.5
+    outside = outside_clip(new - old, clip_low=0.2, clip_high=0.28)
+    assert outside.tolist() == [False, True, True]
     assert float(approx_kl(new, old, mask)) == pytest.approx((0.5 - math.log(1.5)) / 2)
     returns = torch.tensor([1.0, 3.0, 100.0])
     assert float(explained_variance(returns, returns, mask)) == 1.0

@@ -1,0 +1,89 @@
+"""Hold the coefficients that a run may change as it goes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ragen_pl.algorithm import Algorithm, Control
+from ragen_pl.distributed import all_reduce_sum
+from ragen_pl.ops.control import steer
+from ragen_pl.ops.kl import kl_estimate
+from ragen_pl.ops.masked import masked_mean
+
+
+@dataclass(frozen=True, slots=True)
+class FixedCoefficients:
+    """Weigh the KL term and the entropy bonus, for one look at the loss."""
+
+    kl: float
+    entropy: float
+
+
+class Coefficients:
+    """Keep the weights of the KL term and of the entropy bonus, fixed or steered to a target.
+
+    What steers them is measured over all ranks, so they are equal on all; they belong into the
+    checkpoint.
+    """
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        self.algorithm = algorithm
+        self.kl = 0.0 if algorithm.kl is None else algorithm.kl.coef
+        self.entropy = algorithm.entropy.coef
+        self._collected_kl = 0.0
+
+    def reward_penalty(self, log_probs: Tensor, ref_log_probs: Tensor, mask: Tensor) -> Tensor:
+        """Return what a collection's KL takes off each token's reward, and learn from how large it
+        is. (B, T); every rank must call it."""
+        config = self.algorithm.kl
+        assert config is not None
+        kl = kl_estimate(log_probs, ref_log_probs, config.estimator)
+        penalty = self.kl * kl
+        self._collected_kl = float(masked_mean(kl, mask, all_reduce_sum))
+        self.kl = _steered(self.kl, self._collected_kl, config.control, raises=False)
+        return penalty
+
+    def observe(self, entropy: Tensor, kl: Tensor) -> None:
+        """Learn what an optimizer batch measured, over all ranks.
+
+        Args:
+            entropy: Mean per token; 0 says that nothing was kept and so nothing measured.
+            kl: Mean per token; without meaning unless the loss has a KL term.
+        """
+        if not float(entropy) > 0:
+            return
+        bonus, penalty = self.algorithm.entropy, self.algorithm.kl
+        self.entropy = _steered(self.entropy, float(entropy), bonus.control, raises=True)
+        if penalty is not None and self.algorithm.kl_in_loss:
+            self.kl = _steered(self.kl, float(kl), penalty.control, raises=False)
+
+    def metrics(self) -> dict[str, Tensor]:
+        """Return the coefficients in use, and the KL of a collection where rewards bear it."""
+        found = {"train/entropy_coef": self.entropy}
+        if self.algorithm.kl is not None:
+            found["train/kl_coef"] = self.kl
+        if self.algorithm.kl_in_reward:
+            found["train/kl"] = self._collected_kl
+        return {name: torch.tensor(value) for name, value in found.items()}
+
+    def state_dict(self) -> dict[str, float]:
+        return {"kl": self.kl, "entropy": self.entropy}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what was steered; a fixed coefficient is the configuration's to say."""
+        if self.algorithm.kl is not None and self.algorithm.kl.control is not None:
+            self.kl = float(state["kl"])
+        if self.algorithm.entropy.control is not None:
+            self.entropy = float(state["entropy"])
+
+
+def _steered(coef: float, measured: float, control: Control | None, *, raises: bool) -> float:
+    if control is None or not math.isfinite(measured):
+        return coef
+    return steer(coef, measured, control.target, control.horizon, raises=raises)

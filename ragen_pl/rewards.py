@@ -1,0 +1,60 @@
+"""Name the terms of a turn's reward that are not the environment's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Overlong:
+    """Penalise responses that come near the limit of their length (DAPO, 2503.14476 §3.4, eq. 13).
+
+    The term is 0 up to ``buffer`` tokens below the limit, and from there falls linearly to
+    ``penalty`` at the limit: what has been cut off is not worth a sudden blow.
+
+    Args:
+        buffer: Tokens below ``max_response_tokens`` over which the penalty rises.
+        penalty: Reward term of a response as long as the limit, at most 0.
+    """
+
+    buffer: int
+    penalty: float = -0.1
+
+    def __post_init__(self) -> None:
+        if self.buffer < 1:
+            raise ValueError(f"overlong.buffer is {self.buffer}; it must be at least 1")
+        if self.penalty > 0:
+            raise ValueError(f"overlong.penalty is {self.penalty}; a penalty is 0 or negative")
+
+    def term(self, length: int, limit: int) -> float:
+        """Return the reward term of a response of ``length`` tokens where ``limit`` may be held."""
+        excess = length - (limit - self.buffer)
+        return self.penalty * min(1.0, max(0.0, excess / self.buffer))
+
+
+@dataclass(frozen=True, slots=True)
+class Shaping:
+    """Say what a turn earns beside the environment's reward."""
+
+    format_penalty: float
+    truth_penalty: float
+    overlong: Overlong | None
+    max_response_tokens: int
+
+    def terms(
+        self, env: float, *, is_valid: bool, is_true: bool | None, length: int
+    ) -> dict[str, float]:
+        """Return the named terms of one turn's reward.
+
+        Args:
+            env: What the environment gave.
+            is_valid: Whether the response followed the format.
+            is_true: Whether the thought was true of the state; None where that cannot be told.
+            length: Sampled tokens of the response.
+        """
+        terms = {"env": env, "format": 0.0 if is_valid else self.format_penalty}
+        if self.truth_penalty and is_true is not None:
+            terms["truth"] = 0.0 if is_true else self.truth_penalty
+        if self.overlong is not None:
+            terms["overlong"] = self.overlong.term(length, self.max_response_tokens)
+        return terms

@@ -1,0 +1,76 @@
+"""Check the coefficients that a run may change: what moves them, and what a checkpoint keeps."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ragen_pl.algorithm import Algorithm, Control, EntropyBonus, KLPenalty
+from ragen_pl.coefficients import Coefficients
+from ragen_pl.estimators import GAE, Success
+
+CONTROL = Control(target=0.1, horizon=10)
+NONE, MUCH = torch.tensor(0.0), torch.tensor(9.0)
+
+
+def test_fixed_coefficients_stay() -> None:
+    coefficients = Coefficients(Algorithm(kl=KLPenalty(coef=0.2), entropy=EntropyBonus(0.01)))
+    coefficients.observe(MUCH, MUCH)
+    assert (coefficients.kl, coefficients.entropy) == (0.2, 0.01)
+    assert Coefficients(Algorithm()).kl == 0.0
+
+
+def test_too_much_kl_raises_its_coefficient_and_too_much_entropy_lowers_its() -> None:
+    algorithm = Algorithm(
+        kl=KLPenalty(coef=0.2, control=CONTROL), entropy=EntropyBonus(0.01, control=CONTROL)
+    )
+    coefficients = Coefficients(algorithm)
+    coefficients.observe(MUCH, MUCH)
+    assert coefficients.kl == pytest.approx(0.2 * 1.02)
+    assert coefficients.entropy == pytest.approx(0.01 * 0.98)
+
+
+@pytest.mark.parametrize("entropy", [0.0, float("nan")])
+def test_what_measured_nothing_moves_nothing(entropy: float) -> None:
+    algorithm = Algorithm(
+        kl=KLPenalty(coef=0.2, control=CONTROL), entropy=EntropyBonus(0.01, control=CONTROL)
+    )
+    coefficients = Coefficients(algorithm)
+    coefficients.observe(torch.tensor(entropy), torch.tensor(entropy))
+    assert (coefficients.kl, coefficients.entropy) == (0.2, 0.01)
+
+
+def test_a_collection_pays_the_coefficient_it_was_met_with_and_steers_the_next() -> None:
+    algorithm = Algorithm(kl=KLPenalty(0.5, "k1", "reward", CONTROL))
+    coefficients = Coefficients(algorithm)
+    mask = torch.tensor([[False, True, True]])
+    log_probs, reference = torch.tensor([[0.0, -1.0, -2.0]]), torch.tensor([[0.0, -2.0, -2.5]])
+    penalty = coefficients.reward_penalty(log_probs, reference, mask)
+    assert penalty[mask].tolist() == [0.5, 0.25]
+    assert float(coefficients.metrics()["train/kl"]) == pytest.approx(0.75)
+    assert coefficients.kl == pytest.approx(0.5 * 1.02)
+    coefficients.observe(MUCH, NONE)  # the loss has no KL term: nothing was measured there
+    assert coefficients.kl == pytest.approx(0.5 * 1.02)
+
+
+def test_a_checkpoint_keeps_what_was_steered_and_the_configuration_says_the_rest() -> None:
+    steered = Algorithm(kl=KLPenalty(coef=0.2, control=CONTROL), entropy=EntropyBonus(0.01))
+    before = Coefficients(steered)
+    before.observe(MUCH, MUCH)
+    after = Coefficients(steered)
+    after.load_state_dict(before.state_dict())
+    assert after.kl == before.kl != 0.2
+    other = Coefficients(Algorithm(entropy=EntropyBonus(0.7)))
+    other.load_state_dict(before.state_dict())
+    assert (other.kl, other.entropy) == (0.0, 0.7)
+
+
+def test_keys_that_could_not_act_together_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"kl\.place is reward"):
+        Algorithm(advantage=Success(), kl=KLPenalty(place="reward"))
+    with pytest.raises(ValueError, match=r"entropy\.coef is 0"):
+        EntropyBonus(coef=0.0, control=CONTROL)
+    with pytest.raises(ValueError, match=r"control\.target is 0"):
+        Control(target=0)
+    with pytest.raises(ValueError, match=r"advantage\.reward_scale is 0"):
+        GAE(reward_scale=0)

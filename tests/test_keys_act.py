@@ -1,0 +1,251 @@
+"""No key of the algorithm or the optimization is ignored: each one, changed, changes a tiny run.
+
+A run imitates for one iteration and learns for two, in this process. What it gives is its weights
+and everything it logged. Keys are found by walking the configuration, so that a new one without a
+changed value here fails.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+import lightning.pytorch as pl
+import pytest
+import torch
+
+from callbacks import VarianceFilter
+from ragen_pl.algorithm import Algorithm, Control, EntropyBonus, KLPenalty, Optimization
+from ragen_pl.chat import Prompts
+from ragen_pl.datamodule import RolloutDataModule
+from ragen_pl.envs.base import TextEnv
+from ragen_pl.estimators import (
+    GAE,
+    GRPO,
+    RLOO,
+    BiLevelGAE,
+    CriticConfig,
+    DrGRPO,
+    GiGPO,
+    ReinforcePlusPlus,
+    ReinforcePlusPlusBaseline,
+    Success,
+)
+from ragen_pl.models.embedded import EmbeddedModel
+from ragen_pl.policy_losses import CISPO, GSPO, LogLikelihood
+from ragen_pl.rollout import RolloutConfig
+from ragen_pl.starpo import StarPO
+from ragen_pl.warm_start import WarmStart
+
+
+class Lamp(TextEnv):
+    """Press one of two buttons three times; a press pays what the noise says."""
+
+    name, actions, max_actions = "lamp", ("on", "off"), 3
+    instruction = "Press."
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        self.rng = random.Random((options or {}).get("noise_seed", 0))
+        self.lit = False
+        return self.render_text(), {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        self.lit = action == "on"
+        reward = self.rng.choice([0.0, 1.0, 3.0])
+        return self.render_text(), reward, False, False, {"success": reward > 0}
+
+    def render_text(self) -> str:
+        return "lit" if self.lit else "dark"
+
+    def get_state(self) -> dict[str, Any]:
+        return {"lit": self.lit}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self.lit = state["lit"]
+
+    def expert_turn(self, rng: random.Random, max_actions: int) -> tuple[str, tuple[str, ...]]:
+        return "", (rng.choice(("on", "off")),)
+
+
+@cache
+def outcome(algorithm: Algorithm, optimization: Optimization) -> dict[str, Any]:
+    """Train; return the weights and the last metrics, by name."""
+    data = RolloutDataModule(
+        env=Lamp(),
+        panels={"default": Lamp()},
+        prompts=Prompts(think=False, system="{instruction}", turn="{observation}"),
+        rollout=RolloutConfig(
+            num_groups=2,
+            group_size=4,
+            epochs=2,
+            max_turns=3,
+            max_actions_per_turn=1,
+            max_response_tokens=6,
+            max_context=96,
+        ),
+        warm_start=WarmStart(iterations=1, demonstrations=8, updates_per_iteration=15),
+    )
+    module = StarPO(
+        policy=EmbeddedModel(hidden_size=16, intermediate_size=16, num_layers=1, num_heads=2),
+        algorithm=algorithm,
+        optimization=optimization,
+    )
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        max_epochs=3,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        limit_val_batches=0,
+        callbacks=[VarianceFilter(keep_fraction=1.0)],
+    )
+    trainer.fit(module, datamodule=data)
+    weights = {f"weights/{name}": value for name, value in module.state_dict().items()}
+    return {**weights, **trainer.callback_metrics}
+
+
+def differ(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether they hold different things, or one by more than rounding."""
+    return one.keys() != other.keys() or any(
+        not torch.allclose(one[name].double(), other[name].double(), rtol=1e-5, atol=1e-8)
+        for name in one
+    )
+
+
+OPTIMIZATION = Optimization(lr=5e-3, imitation_lr=1e-2, warmup=0)
+CRITIC = CriticConfig(lr=5e-3, warmup_iterations=0)
+PPO = Algorithm(advantage=GAE(gamma=0.9, gae_lambda=0.9, critic=CRITIC))
+
+
+def but(algorithm: Algorithm = PPO, **changes: Any) -> Algorithm:
+    return dataclasses.replace(algorithm, **changes)
+
+
+CONTROL = Control(target=0.01, horizon=2.0)
+ALGORITHMS = {
+    "GAE": PPO,
+    "BiLevelGAE": but(advantage=BiLevelGAE(gamma=0.9, gae_lambda=0.9, critic=CRITIC)),
+    "ReinforcePlusPlus": but(advantage=ReinforcePlusPlus()),
+    "ReinforcePlusPlusBaseline": but(advantage=ReinforcePlusPlusBaseline()),
+    "GRPO": but(advantage=GRPO()),
+    "DrGRPO": but(advantage=DrGRPO()),
+    "RLOO": but(advantage=RLOO()),
+    "GiGPO": but(advantage=GiGPO()),
+    "Success": but(advantage=Success()),
+    "GSPO": but(advantage=GRPO(), policy_loss=GSPO()),
+    "CISPO": but(advantage=GRPO(), policy_loss=CISPO()),
+    "LogLikelihood": but(advantage=GRPO(), policy_loss=LogLikelihood()),
+    "KL in the loss": but(kl=KLPenalty(coef=0.1, control=CONTROL)),
+    "KL in rewards": but(advantage=GRPO(), kl=KLPenalty(coef=0.1, place="reward", control=CONTROL)),
+    "entropy control": but(advantage=GRPO(), entropy=EntropyBonus(control=CONTROL)),
+}
+OTHER: dict[str, tuple[Any, ...]] = {
+    "advantage.gamma": (0.5,),
+    "advantage.gae_lambda": (0.3,),
+    "advantage.turn_gamma": (0.3,),
+    "advantage.reward_at": ("turn", "trajectory"),
+    "advantage.reward_scale": (1.0,),
+    "advantage.step_weight": (0.0,),
+    "advantage.divide_by_std": (False,),
+    "critic.lr": (1e-3,),
+    "critic.value_coef": (0.0,),
+    "critic.value_clip": (1e-3, None),
+    "critic.warmup_iterations": (1,),
+    "policy_loss.clip_low": (1e-5, 0.999),
+    "policy_loss.clip_high": (1e-5, 9.0),
+    "policy_loss.dual_clip": (1.001,),
+    "algorithm.aggregation": ("sequence_mean_token_mean", "sequence_mean_token_sum"),
+    "algorithm.kl": (KLPenalty(coef=0.1),),
+    "kl.coef": (0.9,),
+    "kl.estimator": ("k1", "k2"),
+    "kl.place": ("loss", "reward"),
+    "kl.control": (None,),
+    "entropy.coef": (0.5,),
+    "entropy.control": (CONTROL,),
+    "control.target": (90.0,),
+    "control.horizon": (9.0,),
+    "optimization.lr": (1e-3,),
+    "optimization.imitation_lr": (1e-3,),
+    "optimization.warmup": (3,),
+    "optimization.final_lr": (0.9,),
+    "optimization.betas": ((0.5, 0.9),),
+    "optimization.weight_decay": (0.5,),
+    "optimization.max_grad_norm": (1e-3,),
+    "optimization.train_embeddings": (False,),
+}
+"""Values of which at least one is not the base's, and must change the run."""
+SPEED_ONLY = ("optimization.tokens_per_micro_batch",)
+"""Keys that must not change a result; ``tests/test_objective.py`` checks that."""
+
+
+def walk(config: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Iterate over the paths of all keys that hold plain values or null."""
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from walk(value, (*path, field.name))
+        else:
+            yield (*path, field.name)
+
+
+def replaced(config: Any, path: tuple[str, ...], value: Any) -> Any:
+    head, *rest = path
+    inner = replaced(getattr(config, head), tuple(rest), value) if rest else value
+    return dataclasses.replace(config, **{head: inner})
+
+
+def owner(base: str, path: tuple[str, ...]) -> type:
+    config: Any = ALGORITHMS[base]
+    for key in path[:-1]:
+        config = getattr(config, key)
+    return type(config)
+
+
+def once_per_class() -> list[tuple[str, tuple[str, ...]]]:
+    """List (base, path): every key of every class once, those of KL and control in each base."""
+    found: dict[tuple[Any, ...], tuple[str, tuple[str, ...]]] = {}
+    for base, algorithm in ALGORITHMS.items():
+        for path in walk(algorithm, ()):
+            own = base if path[0] in ("kl", "entropy") and len(path) > 1 else ""
+            found.setdefault((owner(base, path), path[-1], own * ("control" in path)), (base, path))
+    return list(found.values())
+
+
+@pytest.mark.parametrize(
+    ("base", "path"), once_per_class(), ids=lambda v: v if isinstance(v, str) else ".".join(v)
+)
+def test_a_key_of_the_algorithm_acts(base: str, path: tuple[str, ...]) -> None:
+    before = outcome(ALGORITHMS[base], OPTIMIZATION)
+    name = ".".join(("algorithm", *path)[-2:])
+    changed = [replaced(ALGORITHMS[base], path, value) for value in OTHER[name]]
+    others = [algorithm for algorithm in changed if algorithm != ALGORITHMS[base]]
+    assert others, f"{name} needs a value in OTHER that is not the base's"
+    for algorithm in others:
+        assert differ(before, outcome(algorithm, OPTIMIZATION)), f"{name} is ignored by {base}"
+
+
+@pytest.mark.parametrize("base", [name for name in ALGORITHMS if name != "GAE"])
+def test_every_algorithm_is_one_of_its_own(base: str) -> None:
+    found = outcome(ALGORITHMS[base], OPTIMIZATION)
+    assert all(bool(value.isfinite().all()) for value in found.values())
+    for other in ALGORITHMS:
+        if other != base:
+            assert differ(found, outcome(ALGORITHMS[other], OPTIMIZATION)), f"{base} is {other}"
+
+
+@pytest.mark.parametrize(
+    "key", [f.name for f in dataclasses.fields(Optimization)], ids=lambda key: str(key)
+)
+def test_a_key_of_the_optimization_acts(key: str) -> None:
+    name = f"optimization.{key}"
+    if name in SPEED_ONLY:
+        return
+    for value in OTHER[name]:
+        changed = dataclasses.replace(OPTIMIZATION, **{key: value})
+        assert differ(outcome(PPO, OPTIMIZATION), outcome(PPO, changed)), f"{name} is ignored"

@@ -1,0 +1,43 @@
+"""Check the terms of a reward that are not the environment's."""
+
+from __future__ import annotations
+
+import pytest
+
+from ragen_pl.rewards import Overlong, Shaping
+from ragen_pl.rollout import RolloutConfig
+
+
+@pytest.mark.parametrize(
+    ("length", "term"), [(1, 0.0), (24, 0.0), (26, -0.125), (28, -0.25), (32, -0.5), (40, -0.5)]
+)
+def test_the_penalty_rises_over_the_buffer(length: int, term: float) -> None:
+    assert Overlong(buffer=8, penalty=-0.5).term(length, limit=32) == pytest.approx(term)
+
+
+def test_terms_appear_only_where_they_are_asked_for() -> None:
+    plain = Shaping(-0.1, 0.0, None, 32).terms(2.0, is_valid=False, is_true=False, length=32)
+    assert plain == {"env": 2.0, "format": -0.1}
+    shaping = Shaping(-0.1, -0.5, Overlong(buffer=4, penalty=-1.0), 32)
+    assert shaping.terms(0.0, is_valid=True, is_true=False, length=32) == {
+        "env": 0.0,
+        "format": 0.0,
+        "truth": -0.5,
+        "overlong": -1.0,
+    }
+    assert "truth" not in shaping.terms(0.0, is_valid=True, is_true=None, length=1)
+
+
+def test_a_collection_hands_its_keys_on() -> None:
+    overlong = Overlong(buffer=4)
+    config = RolloutConfig(format_penalty=-0.3, truth_penalty=-0.2, overlong=overlong)
+    assert config.shaping == Shaping(-0.3, -0.2, overlong, config.max_response_tokens)
+
+
+def test_wrong_values_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"overlong\.buffer is 0"):
+        Overlong(buffer=0)
+    with pytest.raises(ValueError, match=r"overlong\.penalty is 1"):
+        Overlong(buffer=1, penalty=1)
+    with pytest.raises(ValueError, match=r"rollout\.overlong\.buffer is 64"):
+        RolloutConfig(overlong=Overlong(buffer=64))

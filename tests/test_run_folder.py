@@ -1,0 +1,47 @@
+"""Check what may change between a checkpoint and the run that goes on from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ragen_pl.config_files import ConfigError
+from ragen_pl.run_folder import RunFacts, check_continuation
+
+
+def facts(advantage: str = "GAE", gamma: float = 1.0, kl: dict[str, Any] | None = None) -> RunFacts:
+    algorithm = {"advantage": {"class_path": advantage, "init_args": {"gamma": gamma}}, "kl": kl}
+    config = {"model": {"policy": {"hidden_size": 8}, "algorithm": algorithm}, "data": {}}
+    return RunFacts(config=config, seed=0, threads=1, vocabulary=[])
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+@pytest.mark.parametrize(
+    ("new", "told"),
+    [
+        (facts("GRPO"), "model.algorithm.advantage.class_path is 'GRPO'"),
+        (facts(kl={"coef": 0.1}), "model.algorithm.kl is set"),
+    ],
+)
+def test_what_decides_which_weights_there_are_is_fixed(
+    new: RunFacts, told: str, goes_on: bool
+) -> None:
+    with pytest.raises(ConfigError, match=told):
+        check_continuation(facts(), new, Path("last.ckpt"), goes_on=goes_on)
+
+
+def test_a_reference_cannot_be_left_behind() -> None:
+    with pytest.raises(ConfigError, match=r"model\.algorithm\.kl is null"):
+        check_continuation(facts(kl={"coef": 0.1}), facts(), Path("last.ckpt"), goes_on=True)
+
+
+def test_keys_of_the_same_classes_may_change() -> None:
+    changed = check_continuation(
+        facts(kl={"coef": 0.1}), facts(gamma=0.9, kl={"coef": 0.2}), Path("x"), goes_on=True
+    )
+    assert changed == [
+        "model.algorithm.advantage.init_args.gamma: 1.0 → 0.9",
+        "model.algorithm.kl.coef: 0.1 → 0.2",
+    ]
