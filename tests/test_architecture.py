@@ -18,10 +18,10 @@ MAX_FILE, MAX_FUNCTION, MAX_PARAMETERS = 300, 50, 8
 LAYERS = (
     {"types", "distributed"},
     {"envs", "ops"},
-    {"chat", "rollout_stats", "algorithm"},
+    {"chat", "rollout_stats", "algorithm", "filter_rules"},
     {"models", "engines", "rollout", "packing", "warm_start", "random_policy", "evaluation"},
     {"objective", "optimizer"},
-    {"evaluation_log", "hooks", "report", "trajectory_record"},
+    {"evaluation_log", "hooks", "report", "trajectory_record", "collection"},
     {"allocator", "config_files", "config_errors", "config_keys", "run_folder", "threads"},
     {"starpo", "datamodule", "callbacks"},
     {"application"},
