@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
+from callbacks import VarianceFilter
 from ragen_pl.application import Application
 from ragen_pl.config_files import FOLDER, prepare
+from ragen_pl.filter_rules import TopP
 
 EXPERIMENTS = ("bandit", "frozen_lake", "sokoban")
 OVERLAYS = sorted(path.stem for path in FOLDER.glob("*.yaml") if path.stem not in EXPERIMENTS)
@@ -46,6 +48,11 @@ def test_overlays_are_small_diffs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert assemble("--config", "sokoban", "--config", "grpo").model.algorithm.advantage == "grpo"
     vanilla = assemble("--config", "sokoban", "--config", "vanilla").model.algorithm
     assert (vanilla.clip_high, vanilla.kl_coef) == (0.2, 0.001)
+    again = assemble("--config", "sokoban", "--config", "dynamic_sampling").datamodule
+    assert again.dynamic_sampling.max_collections == 4
+    top_p = assemble("--config", "sokoban", "--config", "top_p")
+    (chosen,) = [c for c in top_p.trainer.callbacks if isinstance(c, VarianceFilter)]
+    assert (chosen.rule, chosen.score, chosen.loss_scaling) == (TopP(0.9), "variance", "linear")
     sft = assemble("--config", "sokoban", "--config", "sft")
     assert sft.datamodule.warm_start.iterations >= (sft.trainer.max_epochs or 0)
 
@@ -76,3 +83,17 @@ def test_print_config_gives_a_config(
     assert config["filter"]["keep_fraction"] == 0.75
     (tmp_path / "printed.yaml").write_text(text)
     assert assemble("--config", "printed.yaml").datamodule.env.name == "frozen_lake"
+
+
+def test_a_printed_rule_is_read_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    overlays = ("--config", "top_p", "--config", "dynamic_sampling", "--filter.keep_fraction=null")
+    with pytest.raises(SystemExit, match="0"):
+        assemble("--config", "bandit", *overlays, "--filter.rule.p=0.7", "--print_config")
+    (tmp_path / "printed.yaml").write_text(capsys.readouterr().out)
+    app = assemble("--config", "printed.yaml")
+    (chosen,) = [c for c in app.trainer.callbacks if isinstance(c, VarianceFilter)]
+    assert chosen.rule == TopP(0.7)
+    assert app.datamodule.dynamic_sampling.max_collections == 4

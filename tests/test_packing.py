@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen_pl.packing import minibatches, pack
+from ragen_pl.packing import minibatches, num_updates, pack
 from ragen_pl.types import Completion, StopReason, Trajectory, Turn
 
 
@@ -90,3 +90,24 @@ def test_minibatches_hold_every_row_once_within_budget(lengths: list[int], budge
     assert sorted(torch.cat(parts).tolist()) == list(range(len(lengths)))
     for part in parts:
         assert len(part) == 1 or len(part) * int(sizes[part].max()) <= budget
+
+
+@pytest.mark.parametrize(
+    ("kept", "collected", "most", "updates"),
+    [
+        (240, 240, 4, 4),
+        (239, 240, 4, 4),  # an environment raised: no step the fewer
+        (120, 240, 4, 2),
+        (119, 240, 2, 1),
+        (121, 240, 2, 2),
+        (60, 240, 4, 1),
+        (60, 240, 2, 1),
+        (0, 240, 4, 1),
+        (72, 100, 10, 8),
+    ],
+)
+def test_updates_in_proportion_to_what_is_kept(
+    kept: int, collected: int, most: int, updates: int
+) -> None:
+    assert num_updates(kept, collected, most) == updates
+    assert updates == 1 or kept / updates <= collected / most
