@@ -12,6 +12,7 @@ from callbacks import VarianceFilter
 from ragen_pl.application import Application
 from ragen_pl.config_files import FOLDER, prepare
 from ragen_pl.filter_rules import TopP
+from ragen_pl.hooks import rollout_callbacks
 
 EXPERIMENTS = ("bandit", "frozen_lake", "sokoban")
 OVERLAYS = sorted(path.stem for path in FOLDER.glob("*.yaml") if path.stem not in EXPERIMENTS)
@@ -26,6 +27,12 @@ class Assembled(Application):
 
 def assemble(*args: str) -> Assembled:
     return Assembled(prepare(["fit", *args, "--threads", "1"]))
+
+
+def filter_of(app: Application) -> VarianceFilter:
+    """Find the run's filter."""
+    (found,) = [c for c in rollout_callbacks(app.trainer) if isinstance(c, VarianceFilter)]
+    return found
 
 
 @pytest.mark.parametrize("overlay", ["", *OVERLAYS])
@@ -51,7 +58,7 @@ def test_overlays_are_small_diffs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     again = assemble("--config", "sokoban", "--config", "dynamic_sampling").datamodule
     assert again.dynamic_sampling.max_collections == 4
     top_p = assemble("--config", "sokoban", "--config", "top_p")
-    (chosen,) = [c for c in top_p.trainer.callbacks if isinstance(c, VarianceFilter)]
+    chosen = filter_of(top_p)
     assert (chosen.rule, chosen.score, chosen.loss_scaling) == (TopP(0.9), "variance", "linear")
     sft = assemble("--config", "sokoban", "--config", "sft")
     assert sft.datamodule.warm_start.iterations >= (sft.trainer.max_epochs or 0)
@@ -94,6 +101,5 @@ def test_a_printed_rule_is_read_back(
         assemble("--config", "bandit", *overlays, "--filter.rule.p=0.7", "--print_config")
     (tmp_path / "printed.yaml").write_text(capsys.readouterr().out)
     app = assemble("--config", "printed.yaml")
-    (chosen,) = [c for c in app.trainer.callbacks if isinstance(c, VarianceFilter)]
-    assert chosen.rule == TopP(0.7)
+    assert filter_of(app).rule == TopP(0.7)
     assert app.datamodule.dynamic_sampling.max_collections == 4

@@ -123,15 +123,15 @@ def test_where_all_scores_are_zero_they_share_the_mass(order: str) -> None:
 
 def test_ties_go_to_the_earlier_group() -> None:
     ones = torch.ones(4)
-    for rule in (
-        lambda s: top_fraction(s, 0.5),
-        lambda s: top_fraction(s, 0.5, "smallest"),
-        lambda s: top_k(s, 2),
-        lambda s: top_p(s, 0.5),
-        lambda s: top_p_softmax(s, 0.5, 0.2),
-        lambda s: percentile_band(s, 0.5, 1.0),
+    for kept in (
+        top_fraction(ones, 0.5),
+        top_fraction(ones, 0.5, "smallest"),
+        top_k(ones, 2),
+        top_p(ones, 0.5),
+        top_p_softmax(ones, 0.5, 0.2),
+        percentile_band(ones, 0.5, 1.0),
     ):
-        assert places(rule(ones)) == [0, 1]
+        assert places(kept) == [0, 1]
 
 
 def test_rounding_does_not_cost_a_group() -> None:
