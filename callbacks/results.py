@@ -101,16 +101,18 @@ class Results(RolloutCallback):
         self._began = True
         self._collecting_since = time.monotonic()
 
-    def on_rollout_end(
+    def on_collection_end(
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
     ) -> None:
-        """Count what was collected, over all ranks."""
+        """Count what was collected, over all ranks; dynamic sampling may not keep all of it."""
         trajectories = [t for group in groups for t in group.trajectories]
         tokens = sum(len(turn.completion.token_ids) for t in trajectories for turn in t.turns)
         for count, sampled in gather_objects((len(trajectories), tokens)):
             self._counters.trajectories += count
             self._counters.sampled_tokens += sampled
-        self._counters.collecting_seconds += time.monotonic() - self._collecting_since
+        now = time.monotonic()
+        self._counters.collecting_seconds += now - self._collecting_since
+        self._collecting_since = now
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Evaluate the baselines and the untrained policy, once, before the first update."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from lightning.pytorch import LightningModule, Trainer
 
+from ragen_pl.distributed import gather_objects
 from ragen_pl.hooks import RolloutCallback
 from ragen_pl.rollout_stats import Averages
 from ragen_pl.types import StopReason, Trajectory, TrajectoryGroup
@@ -14,21 +15,47 @@ from ragen_pl.types import StopReason, Trajectory, TrajectoryGroup
 class RolloutMetrics(RolloutCallback):
     """Log success, return and its terms, turns, actions and why trajectories ended (RAGEN §5).
 
-    All are averages over the trajectories of all ranks, before any filter. Trajectories whose
-    environment raised count only in the shares of stop reasons.
+    All are averages over everything that all ranks played in an iteration, before any filter and
+    before dynamic sampling throws groups away. Trajectories whose environment raised count only in
+    the shares of stop reasons.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._averages = Averages()
+        self._collections = 0
+        self._tokens = 0
+
+    def on_rollout_start(
+        self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
+    ) -> None:
+        """Begin to count anew, also after an interrupted collection."""
+        self._averages, self._collections, self._tokens = Averages(), 0, 0
+
+    def on_collection_end(
+        self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
+    ) -> None:
+        """Count everything that was played."""
+        self._collections += 1
+        for group in groups:
+            for trajectory in group.trajectories:
+                self._tokens += sum(len(turn.completion.token_ids) for turn in trajectory.turns)
+                _count_stop(self._averages, trajectory)
+                if trajectory.survived:
+                    _count(self._averages, trajectory)
 
     def on_rollout_end(
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
     ) -> None:
         """Average over all ranks and record."""
-        averages = Averages()
-        for group in groups:
-            for trajectory in group.trajectories:
-                _count_stop(averages, trajectory)
-                if trajectory.survived:
-                    _count(averages, trajectory)
-        self.record({f"rollout/{name}": value for name, value in averages.means().items()})
+        means = self._averages.means()
+        self.record({f"rollout/{name}": value for name, value in means.items()})
+        self.record(
+            {
+                "rollout/collections": float(self._collections),
+                "rollout/sampled_tokens": float(sum(gather_objects(self._tokens))),
+            }
+        )
 
 
 def _count_stop(averages: Averages, trajectory: Trajectory) -> None:

@@ -85,7 +85,7 @@ class RunDisplay(ProgressBar, RolloutCallback):
         """Show how many trajectories have ended."""
         self._show(f"collecting {finished}/{total} trajectories")
 
-    def on_rollout_end(
+    def on_collection_end(
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
     ) -> None:
         """Show success and return of what was collected on all ranks."""

@@ -2,40 +2,88 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable
+from typing import Literal
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
+from torch import Tensor
 
-from ragen_pl.distributed import gather_objects, rank
+from ragen_pl.filter_rules import FilterRule, TopFraction
 from ragen_pl.hooks import RolloutCallback
-from ragen_pl.ops.selection import ZERO_STD, keep_top_fraction
+from ragen_pl.ops.members import most_varied_members
+from ragen_pl.ops.scores import carries_signal, group_mean, group_std
 from ragen_pl.rollout import RolloutConfig
-from ragen_pl.rollout_stats import group_scores
+from ragen_pl.rollout_stats import GroupTable
 from ragen_pl.types import Selection, TrajectoryGroup
+
+Score = Literal["std", "variance", "mean", "length", "entropy"]
+Scaling = Literal["none", "linear", "sqrt"]
+
+_SCORES: dict[Score, Callable[[GroupTable], Tensor]] = {
+    "std": lambda table: group_std(table.returns, table.survived),
+    "variance": lambda table: group_std(table.returns, table.survived).square(),
+    "mean": lambda table: group_mean(table.returns, table.survived),
+    "length": lambda table: group_mean(table.lengths, table.survived),
+    "entropy": lambda table: group_mean(table.entropies, table.survived),
+}
+_FACTORS: dict[Scaling, float] = {"none": 0.0, "linear": 1.0, "sqrt": 0.5}
+"""Exponent of the kept share."""
 
 
 class VarianceFilter(RolloutCallback):
     """Train the policy on the most uncertain groups only: StarPO-S's trajectory filter (RAGEN §4).
 
     A group's score is the standard deviation of its members' returns; the best share is chosen over
-    the groups of all ranks. The critic still learns from every trajectory.
+    the groups of all ranks. The critic still learns from every trajectory. ``rule`` and ``score``
+    choose otherwise (RAGEN-2, arXiv 2604.06268, has top-p over variances).
 
     Args:
-        keep_fraction: Share of groups to keep; 1 switches the filter off.
-        include_zero: Whether groups whose members all got the same return may fill up the share.
+        keep_fraction: Share of groups to keep; 1 switches the choice of groups off. Must be null
+            beside ``rule``, whose place it takes.
+        include_zero: Whether groups whose members all got the same return may be kept.
+        rule: How to choose or weigh groups by their scores: a class of ``ragen_pl.filter_rules``
+            (TopFraction, TopK, TopP, SoftmaxTopP, MinP, PercentileBand, SoftWeights).
+        score: What a group is judged by: the spread of its members' returns (std or variance),
+            their mean return, mean sampled tokens, or mean entropy per token.
+        epsilon: Standard deviations up to this share of the batch's largest absolute return count
+            as zero.
+        keep_members: Members that a kept group keeps, those whose returns vary most; null for all.
+        loss_scaling: How the policy loss shrinks with the share of groups kept: linear is RAGEN-2's
+            factor, sqrt its root.
     """
 
-    def __init__(self, keep_fraction: float = 0.25, include_zero: bool = False) -> None:
+    def __init__(
+        self,
+        keep_fraction: float | None = 0.25,
+        include_zero: bool = False,
+        rule: FilterRule | None = None,
+        score: Score = "std",
+        epsilon: float = 1e-9,
+        keep_members: int | None = None,
+        loss_scaling: Scaling = "none",
+    ) -> None:
         super().__init__()
-        if not 0.0 < keep_fraction <= 1.0:
+        self.rule = _one_rule(keep_fraction, rule)
+        if not 0.0 <= epsilon < 1.0:
             raise ValueError(
-                f"keep_fraction is {keep_fraction}; it must lie in (0, 1] (the paper's is 0.25, "
-                "1 switches the filter off)"
+                f"epsilon is {epsilon}; it is a share of the batch's largest return, in [0, 1)"
             )
-        self.keep_fraction = keep_fraction
+        if keep_members is not None and keep_members < 2:
+            raise ValueError(
+                f"keep_members is {keep_members}; it must be at least 2 (fewer have no spread), or "
+                "null to keep all"
+            )
+        if score == "mean" and self.rule is not None and self.rule.compares_sizes:
+            raise ValueError(
+                f"score is {score}, which may be negative, but {type(self.rule).__name__} compares "
+                "sizes: choose TopFraction, TopK, SoftmaxTopP or PercentileBand, or another score"
+            )
         self.include_zero = include_zero
+        self.score: Score = score
+        self.epsilon = epsilon
+        self.keep_members = keep_members
+        self.loss_scaling: Scaling = loss_scaling
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Check the size of groups where nobody has before."""
@@ -47,59 +95,89 @@ class VarianceFilter(RolloutCallback):
         """Refuse groups of one: they have no spread, so nothing would ever be kept.
 
         Raises:
-            ValueError: unless the filter is off.
+            ValueError: unless the filter is off or needs no spread; also where ``keep_members``
+                would change nothing.
         """
-        if rollout.group_size == 1 and self.keep_fraction < 1.0:
+        needs_spread = self.score in ("std", "variance") or not self.include_zero
+        if rollout.group_size == 1 and self.rule is not None and needs_spread:
             raise ValueError(
                 "rollout.group_size is 1, but VarianceFilter ranks groups by the spread of their "
                 "members' returns: set rollout.group_size to 2 or more, or keep_fraction to 1.0"
+            )
+        if self.keep_members is not None and self.keep_members >= rollout.group_size:
+            raise ValueError(
+                f"keep_members is {self.keep_members}, but groups have {rollout.group_size} "
+                "members: choose fewer, or null to keep all"
             )
 
     def on_rollout_end(
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
     ) -> Selection:
-        """Weigh kept groups 1 and the others, and members without a fair ending, 0."""
-        own = [
-            (group.group_id, score)
-            for group, score in zip(groups, group_scores(groups), strict=True)
-        ]
-        # Sorted by identity, so that ties break alike however the groups are dealt to ranks.
-        table = sorted(
-            (group_id, source, index, score)
-            for source, scores in enumerate(gather_objects(own))
-            for index, (group_id, score) in enumerate(scores)
-        )
-        scores = [score for *_, score in table]
-        mask = keep_top_fraction(
-            torch.tensor(scores, dtype=torch.float64),
-            self.keep_fraction,
-            include_zero=self.include_zero,
-        ).tolist()
-        self._record_scores(scores, mask)
-        kept = {
-            index
-            for (_, source, index, _), is_kept in zip(table, mask, strict=True)
-            if is_kept and source == rank()
-        }
+        """Weigh the groups; members without a fair ending, or not chosen, get 0."""
+        table = GroupTable.gather(groups)
+        weights = self.weigh(table)
+        own = dict(zip(table.group_ids, weights.tolist(), strict=True))
         return Selection(
-            tuple(
-                tuple(float(index in kept and member.survived) for member in group.trajectories)
-                for index, group in enumerate(groups)
-            )
+            tuple(tuple(own[group.group_id][: len(group.trajectories)]) for group in groups)
         )
 
-    def _record_scores(self, scores: Sequence[float], mask: Sequence[bool]) -> None:
-        scored = [s for s in scores if not math.isnan(s)]
-        kept = [s for s, k in zip(scores, mask, strict=True) if k and not math.isnan(s)]
+    def weigh(self, table: GroupTable) -> Tensor:
+        """Return every member's policy weight, (G, N), and record what was kept."""
+        signal = carries_signal(table.returns, table.survived, self.epsilon)
+        by_group = torch.ones(len(signal), dtype=torch.float64)
+        if self.rule is not None:
+            scores = _SCORES[self.score](table)
+            if not self.include_zero:
+                scores = torch.where(signal, scores, torch.nan)
+            by_group = self.rule(scores).double()
+        kept = (by_group > 0).double()
+        by_group = by_group * float(_mean(kept)) ** _FACTORS[self.loss_scaling]
+        members = table.survived
+        if self.keep_members is not None:
+            members = most_varied_members(table.returns, members, self.keep_members)
+        weights: Tensor = by_group[:, None] * members
+        self._record_choice(table, signal, weights)
+        return weights
+
+    def _record_choice(self, table: GroupTable, signal: Tensor, weights: Tensor) -> None:
+        std = group_std(table.returns, table.survived)
+        scored = std.isnan().logical_not()
+        kept = (weights > 0).any(dim=1)
+        square = float(weights.square().sum())
+        effective = float(weights.sum()) ** 2 / (square * weights.numel()) if square else 0.0
         self.record(
             {
-                "rollout/kept_fraction": _mean([float(k) for k in mask]),
-                "rollout/in_group_std": _mean(scored),
-                "rollout/in_group_std_kept": _mean(kept) if kept else 0.0,
-                "rollout/zero_std_share": _mean([float(s <= ZERO_STD) for s in scored]),
+                "rollout/kept_fraction": float(_mean(kept.double())),
+                "rollout/effective_fraction": effective,
+                "rollout/in_group_std": float(_mean(std[scored])),
+                "rollout/in_group_std_kept": float(std[kept & scored].sum())
+                / max(1, int((kept & scored).sum())),
+                "rollout/zero_std_share": float(_mean(signal[scored].logical_not().double())),
             }
         )
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else math.nan
+def _one_rule(keep_fraction: float | None, rule: FilterRule | None) -> FilterRule | None:
+    """Return the rule in force; None keeps every group."""
+    if rule is not None:
+        if keep_fraction is not None:
+            raise ValueError(
+                f"keep_fraction is {keep_fraction} beside the rule {type(rule).__name__}: only one "
+                "can choose; set keep_fraction to null to use the rule"
+            )
+        return rule
+    if keep_fraction is None:
+        raise ValueError(
+            "keep_fraction is null and there is no rule: set keep_fraction to 1.0 to keep every "
+            "group"
+        )
+    if not 0.0 < keep_fraction <= 1.0:
+        raise ValueError(
+            f"keep_fraction is {keep_fraction}; it must lie in (0, 1] (the paper's is 0.25, "
+            "1 switches the filter off)"
+        )
+    return None if keep_fraction == 1.0 else TopFraction(keep_fraction)
+
+
+def _mean(values: Tensor) -> Tensor:
+    return values.mean() if values.numel() else values.new_full((), torch.nan)

@@ -80,7 +80,7 @@ def _insert(tree: dict[str, Any], key: str, value: Any) -> None:
     if _is_subclass(node) and last not in _SUBCLASS_KEYS:
         node = node.setdefault("init_args", {})
     if isinstance(value, str):
-        value = yaml.safe_load(value) if value[:1] in "{[" else value
+        value = yaml.safe_load(value) if value[:1] in "{[" or value == "null" else value
     is_class_name = isinstance(value, str) and isinstance(node.get(last), dict | None)
     if is_class_name and isinstance(node.get(last), dict):
         node[last] = {"class_path": value}
@@ -133,6 +133,9 @@ def _check_value(value: Any, annotation: Any, path: str, default: type | None = 
         if isinstance(value, dict) and origin in (dict, Mapping) and len(args) == 2:
             for key, entry in value.items():
                 _check_value(entry, args[1], f"{path}.{key}")
+            return
+        if isinstance(value, str) and inspect.isclass(kind) and inspect.isabstract(kind):
+            find_class(value, kind, path)
             return
         if isinstance(value, dict) and inspect.isclass(kind) and _has_keys(kind):
             if "class_path" in value:

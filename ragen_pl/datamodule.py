@@ -11,7 +11,15 @@ import lightning.pytorch as pl
 from ragen_pl import chat as chats
 from ragen_pl.baselines import Baseline, play_baseline
 from ragen_pl.chat import Chat, Prompts
-from ragen_pl.distributed import rank, world_size
+from ragen_pl.collection import (
+    FIRST_DEMONSTRATION,
+    SEEDS_PER_RUN,
+    Collector,
+    DynamicSampling,
+    collect_enough,
+    starts,
+)
+from ragen_pl.distributed import gather_objects, rank, world_size
 from ragen_pl.envs.bandit import Bandit
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.frozen_lake import FrozenLake
@@ -19,7 +27,7 @@ from ragen_pl.envs.panel import panel_seeds
 from ragen_pl.envs.sokoban import Sokoban
 from ragen_pl.hooks import RolloutCallback, rollout_callbacks
 from ragen_pl.models.embedded import LanguageModel
-from ragen_pl.packing import pack, split
+from ragen_pl.packing import num_updates, pack, split
 from ragen_pl.rollout import RolloutConfig, Start, collect
 from ragen_pl.types import (
     Demonstration,
@@ -35,9 +43,6 @@ from ragen_pl.warm_start import WarmStart, demonstrate, demonstration_batches
 
 _EVALUATION = 1 << 40
 """Iteration number under which evaluations sample, so that their noise meets no training noise."""
-_SEEDS_PER_RUN = 1 << 32
-_FIRST_DEMONSTRATION = 1 << 31
-"""Place of the demonstrations in a run's stream of seeds, beyond what RL can reach."""
 
 
 class SpeakingLearner(Learner, Protocol):
@@ -76,6 +81,8 @@ class RolloutDataModule(pl.LightningDataModule):
         rollout: How much is collected.
         warm_start: Imitation before RL.
         evaluation: How panels are played.
+        dynamic_sampling: Whether and how to collect again when too few groups carry signal; null
+            collects once.
         run_seed: Decides every start and every draw.
     """
 
@@ -87,9 +94,12 @@ class RolloutDataModule(pl.LightningDataModule):
         rollout: RolloutConfig = RolloutConfig(),  # noqa: B008
         warm_start: WarmStart = WarmStart(),  # noqa: B008
         evaluation: EvaluationConfig = EvaluationConfig(),
+        dynamic_sampling: DynamicSampling | None = None,
         run_seed: int = 0,
     ) -> None:
         super().__init__()
+        if dynamic_sampling is not None:
+            dynamic_sampling.check(rollout.group_size)
         chats.check_actions(
             {"env": env, **{f"panels.{name}": panel for name, panel in panels.items()}}
         )
@@ -97,7 +107,7 @@ class RolloutDataModule(pl.LightningDataModule):
             raise ValueError("data.panels is empty; name at least one panel to evaluate on")
         self.env, self.panels, self.prompts = env, panels, prompts
         self.rollout, self.warm_start, self.evaluation = rollout, warm_start, evaluation
-        self.run_seed = run_seed
+        self.dynamic_sampling, self.run_seed = dynamic_sampling, run_seed
         self._chat: Chat | None = None
         self._demonstrations: RolloutBatch | None = None
         self._panel_seeds: dict[str, list[int]] = {}
@@ -154,13 +164,18 @@ class RolloutDataModule(pl.LightningDataModule):
             )
             return
         learner.begin_iteration(Phase.RL)
-        groups = self.collect_training(iteration)
-        weights = self._select(groups)
+        collector = Collector(self.fitter, self.env, self.chat, self.rollout, learner.generate)
+        collected = collect_enough(
+            lambda starts: collector.play(starts, iteration),
+            lambda nth: self.starts(iteration, nth),
+            self.dynamic_sampling,
+        )
+        weights = collector.select(collected)
         if self.fitter.should_stop:
             return  # a detector saw a collapse: no further step on this data
         survivors = [
             (trajectory, weight)
-            for group, row in zip(groups, weights, strict=True)
+            for group, row in zip(collected.groups, weights, strict=True)
             for trajectory, weight in zip(group.trajectories, row, strict=True)
             if trajectory.survived
         ]
@@ -170,53 +185,23 @@ class RolloutDataModule(pl.LightningDataModule):
                 f"{self.env.name!r}; the warnings above say which: there is nothing to learn from"
             )
         rollout = pack([t for t, _ in survivors], weights=[w for _, w in survivors])
-        parts = split(learner.annotate(rollout), self.rollout.online_k)
+        parts = split(learner.annotate(rollout), self._num_updates(weights))
         for _ in range(self.rollout.epochs):
             yield from parts
 
-    def collect_training(self, iteration: int) -> list[TrajectoryGroup]:
-        """Collect this rank's share of the iteration's groups, on fresh starts."""
-        config = self.rollout
-        total = config.num_groups * config.online_k
-        first = (iteration - self.warm_start.iterations) * total
-        base = self.run_seed * _SEEDS_PER_RUN
-        starts = [
-            Start(group_id, base + first + group_id)
-            for group_id in range(rank(), total, world_size())
-        ]
-        size = len(starts) * config.group_size
-        trainer, watchers = self.fitter, self._watchers()
-        for watcher in watchers:
-            watcher.on_rollout_start(trainer, trainer.lightning_module, iteration, size)
+    def starts(self, iteration: int, collection: int) -> list[Start]:
+        """List all ranks' starts of the n-th collection of an iteration of RL."""
+        total = self.rollout.num_groups * self.rollout.online_k
+        return starts(self.run_seed, iteration - self.warm_start.iterations, total, collection)
 
-        def progress(finished: int, count: int) -> None:
-            for watcher in watchers:
-                watcher.on_rollout_progress(trainer, trainer.lightning_module, finished, count)
-
-        sampling = Sampling(config.temperature, config.max_response_tokens)
-        return collect(
-            self.env,
-            starts,
-            self.chat,
-            self.module.generate,
-            config,
-            iteration=iteration,
-            sampling=sampling,
-            progress=progress,
-        )
-
-    def _select(self, groups: Sequence[TrajectoryGroup]) -> list[list[float]]:
-        """Ask the callbacks how to weigh the trajectories; their weights multiply."""
-        trainer = self.fitter
-        weights = [[1.0] * len(group.trajectories) for group in groups]
-        for watcher in self._watchers():
-            selection = watcher.on_rollout_end(trainer, trainer.lightning_module, list(groups))
-            if selection is not None:
-                weights = [
-                    [a * b for a, b in zip(old, new, strict=True)]
-                    for old, new in zip(weights, selection.weights, strict=True)
-                ]
-        return weights
+    def _num_updates(self, weights: Sequence[Sequence[float]]) -> int:
+        """Count the optimizer batches to make of what was kept on all ranks."""
+        if self.rollout.updates == "fixed":
+            return self.rollout.online_k
+        flat = [weight > 0 for row in weights for weight in row]
+        counts = gather_objects((sum(flat), len(flat)))
+        kept, collected = (sum(column) for column in zip(*counts, strict=True))
+        return num_updates(kept, collected, self.rollout.online_k)
 
     def _watchers(self) -> list[RolloutCallback]:
         return list(rollout_callbacks(self.fitter))
@@ -230,7 +215,7 @@ class RolloutDataModule(pl.LightningDataModule):
                 self.chat,
                 self.rollout,
                 self.warm_start,
-                first_seed=self.run_seed * _SEEDS_PER_RUN + _FIRST_DEMONSTRATION,
+                first_seed=self.run_seed * SEEDS_PER_RUN + FIRST_DEMONSTRATION,
             )
         return self._demonstrations
 

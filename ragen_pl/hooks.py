@@ -41,10 +41,19 @@ class RolloutCallback(Callback):
     ) -> None:
         """Learn after every turn how many of this rank's trajectories have ended."""
 
+    def on_collection_end(
+        self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
+    ) -> None:
+        """See everything this rank has just played.
+
+        A rollout is one collection; with dynamic sampling it is one or several, of which some
+        groups are thrown away before ``on_rollout_end``.
+        """
+
     def on_rollout_end(
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
     ) -> Selection | None:
-        """See this rank's groups, unfiltered, before they are packed.
+        """See this rank's groups, before any filter and before they are packed, once an iteration.
 
         Returns:
             One policy weight per trajectory, or None to leave them as they are. The weights of

@@ -122,6 +122,18 @@ def micro_batches(
         yield at, rollout.rows(at).cut(int(lengths[rows].max()))
 
 
+def num_updates(kept: int, collected: int, most: int) -> int:
+    """Return how many optimizer batches a filtered collection makes, so that none holds more kept
+    trajectories than one of an unfiltered collection: at least one.
+
+    Args:
+        kept: Trajectories the policy learns from, on all ranks.
+        collected: All trajectories, on all ranks.
+        most: Optimizer batches of an unfiltered collection.
+    """
+    return max(1, -(-kept * most // collected))
+
+
 def split(batch: TrainingBatch, parts: int) -> list[TrainingBatch]:
     """Deal whole groups into optimizer batches: kept groups evenly first, then dropped ones."""
     rollout = batch.rollout

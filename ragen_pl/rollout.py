@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -31,6 +32,9 @@ class RolloutConfig:
         num_groups: Initial states per optimizer batch (the paper's P).
         group_size: Trajectories per initial state (N).
         online_k: Optimizer batches per collection; 1 keeps every update on-policy.
+        updates: How many of those are made of a filtered collection. fixed: always online_k, each
+            of fewer trajectories, so that filtered and unfiltered runs take equally many steps;
+            proportional: fewer, as the share of trajectories kept, at least one.
         epochs: Passes over each collection.
         max_turns: Turns per trajectory (K).
         max_actions_per_turn: Actions one response may hold.
@@ -46,6 +50,7 @@ class RolloutConfig:
     num_groups: int = 8
     group_size: int = 16
     online_k: int = 1
+    updates: Literal["fixed", "proportional"] = "fixed"
     epochs: int = 1
     max_turns: int = 5
     max_actions_per_turn: int = 2

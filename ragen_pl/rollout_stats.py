@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
 from ragen_pl.distributed import gather_objects
-from ragen_pl.ops.selection import group_std
+from ragen_pl.ops.scores import group_std
 from ragen_pl.types import Trajectory, TrajectoryGroup
 
 
@@ -37,6 +38,45 @@ class Averages:
 def survivors(groups: Sequence[TrajectoryGroup]) -> list[Trajectory]:
     """List the trajectories that may carry weight."""
     return [t for group in groups for t in group.trajectories if t.survived]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTable:
+    """Lay out the groups of all ranks, by identity, so that every rank decides alike.
+
+    Each tensor is (G, N); groups of fewer members are filled up with members that did not survive.
+    """
+
+    group_ids: tuple[int, ...]
+    """Ascending."""
+    survived: Tensor
+    """Bool."""
+    returns: Tensor
+    """Float64: the sum of all reward terms."""
+    lengths: Tensor
+    """Float64: sampled tokens of the trajectory."""
+    entropies: Tensor
+    """Float64: mean over the sampled tokens, in nats."""
+
+    @classmethod
+    def gather(cls, groups: Sequence[TrajectoryGroup]) -> GroupTable:
+        """Collect this rank's groups and the others'; every rank must call it."""
+        own = [(group.group_id, [_facts(t) for t in group.trajectories]) for group in groups]
+        rows = sorted((row for part in gather_objects(own) for row in part), key=lambda row: row[0])
+        size = max((len(facts) for _, facts in rows), default=0)
+        table = torch.zeros(len(rows), size, 4, dtype=torch.float64)
+        for row, (_, facts) in zip(table, rows, strict=True):
+            row[: len(facts)] = torch.tensor(facts, dtype=torch.float64)
+        survived, returns, lengths, entropies = table.unbind(dim=2)
+        ids = tuple(group_id for group_id, _ in rows)
+        return cls(ids, survived > 0, returns, lengths, entropies)
+
+
+def _facts(trajectory: Trajectory) -> tuple[float, float, float, float]:
+    entropies = [h for turn in trajectory.turns for h in turn.completion.entropies]
+    length = len(entropies)
+    mean = sum(entropies) / max(1, length)
+    return float(trajectory.survived), trajectory.total_reward, float(length), mean
 
 
 def group_scores(groups: Sequence[TrajectoryGroup]) -> list[float]:

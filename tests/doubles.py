@@ -140,6 +140,8 @@ class TinyData(LightningDataModule):
                 watcher.on_rollout_start(self.trainer, module, iteration, 16)
                 watcher.on_rollout_progress(self.trainer, module, 7, 16)
             for watcher in watchers:
+                watcher.on_collection_end(self.trainer, module, groups)
+            for watcher in watchers:
                 watcher.on_rollout_end(self.trainer, module, groups)
             if self.trainer.should_stop:
                 return

@@ -92,6 +92,28 @@ def fails(capsys: pytest.CaptureFixture[str], *args: str) -> str:
         (["--data.rollout.group_size=1"], ["data.rollout.group_size is 1", "2 or more"]),
         (["--filter.keep_fraction=1.5"], ["filter.keep_fraction is 1.5", "(0, 1]"]),
         (["--filter.keep_fraction=0"], ["filter.keep_fraction is 0", "(0, 1]"]),
+        (["--filter.rule=TopP"], ["filter.keep_fraction is 0.5", "TopP", "null"]),
+        (["--filter.keep_fraction=null"], ["filter.keep_fraction is null", "1.0"]),
+        (
+            ["--filter.keep_fraction=null", "--filter.rule=TopP", "--filter.rule.pp=0.5"],
+            ["filter.rule.init_args.pp", "0.5", "filter.rule.init_args.p"],
+        ),
+        (
+            ["--filter.keep_fraction=null", "--filter.rule=TopP", "--filter.rule.p=1.5"],
+            ["filter.rule.init_args.p is 1.5", "(0, 1]"],
+        ),
+        (["--filter.rule=ragen_pl.filter_rules.TopQ"], ["TopQ", "ragen_pl.filter_rules.TopP"]),
+        (["--filter.score=lenght"], ["filter.score is lenght", "did you mean length"]),
+        (["--filter.keep_members=4"], ["filter.keep_members is 4", "choose fewer"]),
+        (
+            ["--data.dynamic_sampling.max_colections=4"],
+            ["max_colections", "4", "data.dynamic_sampling.max_collections"],
+        ),
+        (
+            ["--data.dynamic_sampling.max_collections=1"],
+            ["data.dynamic_sampling.max_collections is 1", "from 2 to 32"],
+        ),
+        (["--data.rollout.updates=fix"], ["data.rollout.updates is fix", "proportional"]),
         (["--data.rollout.group_size=many"], ["data.rollout.group_size is many", "an integer"]),
         (["--data.env.symbols=leters"], ["data.env.symbols is leters", "letters"]),
         (["--trainer.max_steps=9"], ["trainer.max_steps is 9", "trainer.max_epochs"]),

@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 import yaml
 
+from callbacks import VarianceFilter
 from ragen_pl.algorithm import KLPenalty
 from ragen_pl.application import Application
 from ragen_pl.config_files import FOLDER, prepare
 from ragen_pl.estimators import GAE, GRPO
+from ragen_pl.filter_rules import TopP
+from ragen_pl.hooks import rollout_callbacks
 from ragen_pl.policy_losses import Clip
 
 EXPERIMENTS = ("bandit", "frozen_lake", "sokoban")
@@ -27,6 +30,12 @@ class Assembled(Application):
 
 def assemble(*args: str) -> Assembled:
     return Assembled(prepare(["fit", *args, "--threads", "1"]))
+
+
+def filter_of(app: Application) -> VarianceFilter:
+    """Find the run's filter."""
+    (found,) = [c for c in rollout_callbacks(app.trainer) if isinstance(c, VarianceFilter)]
+    return found
 
 
 @pytest.mark.parametrize("overlay", ["", *OVERLAYS])
@@ -51,6 +60,11 @@ def test_overlays_are_small_diffs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     both = assemble("--config", "sokoban", "--config", "grpo", "--config", "starpo").model.algorithm
     assert (both.advantage, both.policy_loss) == (GRPO(), Clip(clip_high=0.2))
     assert both.kl == KLPenalty(coef=0.001)
+    again = assemble("--config", "sokoban", "--config", "dynamic_sampling").datamodule
+    assert again.dynamic_sampling.max_collections == 4
+    top_p = assemble("--config", "sokoban", "--config", "top_p")
+    chosen = filter_of(top_p)
+    assert (chosen.rule, chosen.score, chosen.loss_scaling) == (TopP(0.9), "variance", "linear")
     sft = assemble("--config", "sokoban", "--config", "sft")
     assert sft.datamodule.warm_start.iterations >= (sft.trainer.max_epochs or 0)
 
@@ -101,3 +115,16 @@ def test_print_config_gives_a_config(
     assert config["filter"]["keep_fraction"] == 0.75
     (tmp_path / "printed.yaml").write_text(text)
     assert assemble("--config", "printed.yaml").datamodule.env.name == "frozen_lake"
+
+
+def test_a_printed_rule_is_read_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    overlays = ("--config", "top_p", "--config", "dynamic_sampling", "--filter.keep_fraction=null")
+    with pytest.raises(SystemExit, match="0"):
+        assemble("--config", "bandit", *overlays, "--filter.rule.p=0.7", "--print_config")
+    (tmp_path / "printed.yaml").write_text(capsys.readouterr().out)
+    app = assemble("--config", "printed.yaml")
+    assert filter_of(app).rule == TopP(0.7)
+    assert app.datamodule.dynamic_sampling.max_collections == 4

@@ -86,15 +86,42 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(
             )
         resume = ["--ckpt_path", "last"]
     fit("--run_dir", "parts", *resume)
-    whole, parts = checkpoint("whole"), checkpoint("parts")
+    assert_equal_ends("whole", "parts")
+
+
+@pytest.mark.parametrize("updating", [False, True], ids=["before an update", "after an update"])
+def test_a_run_that_collects_again_resumes_bit_for_bit(folder: Path, updating: bool) -> None:
+    again = ("--data.dynamic_sampling.max_collections", 3, "--filter.include_zero", "false")
+    fit("--run_dir", "whole", *again)
+    with pytest.raises(SystemExit, match="9"):
+        fit(
+            *("--run_dir", "parts", *again),
+            *("--trainer.callbacks+=tests.test_resume.StopAt", "--trainer.callbacks.iteration", 3),
+            *("--trainer.callbacks.updating", str(updating).lower()),
+        )
+    fit("--run_dir", "parts", *again, "--ckpt_path", "last")
+    assert_equal_ends("whole", "parts")
+    histories = [
+        json.loads((folder / name / "results.json").read_text())["history"]
+        for name in ("whole", "parts")
+    ]
+    names = ("rollout/collections", "rollout/sampled_tokens", "rollout/return")
+    for name in names:
+        assert histories[0][name] == histories[1][name]
+    assert max(histories[0]["rollout/collections"][2:]) > 1
+
+
+def assert_equal_ends(one: str, other: str) -> None:
+    """Require two runs' last checkpoints to be equal bit for bit."""
+    whole, parts = checkpoint(one), checkpoint(other)
     for key in ("state_dict", "optimizer_states", "starpo", "epoch", "global_step"):
-        one, other = flat(whole[key]), flat(parts[key])
-        assert one.keys() == other.keys()
-        for name, value in one.items():
+        left, right = flat(whole[key]), flat(parts[key])
+        assert left.keys() == right.keys()
+        for name, value in left.items():
             if isinstance(value, torch.Tensor):
-                assert torch.equal(value, other[name]), name
+                assert torch.equal(value, right[name]), name
             else:
-                assert value == other[name], f"{key}{name}"
+                assert value == right[name], f"{key}{name}"
 
 
 def test_results_carry_on(folder: Path) -> None:

@@ -1,62 +1,206 @@
 """Choose which groups the policy learns from: one pure function per rule.
 
-A rule takes one score per group, (G,) with NaN where a group has none, and returns a bool mask.
+A rule takes one score per group, (G,) with NaN where a group is out of the question, and returns a
+bool mask, or weights. Of equal scores the earlier group wins: callers sort groups by identity, so
+that the choice is the same on every rank.
 """
 
 from __future__ import annotations
+
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 ZERO_STD = 1e-10
 """Scores up to here count as zero: rounding leaves a little of equal returns."""
+Order = Literal["largest", "smallest"]
+_ROUNDING = 1e-9
+"""Relative slack at thresholds: 0.29 · 100 is 28.999…, and shares of a sum miss 1 by a little."""
 
 
-def group_std(returns: Tensor, survived: Tensor) -> Tensor:
-    """Return each group's standard deviation of returns (ddof 1) over its surviving members.
-
-    StarPO-S's uncertainty U (RAGEN, section on trajectory filtering).
-
-    Args:
-        returns: (G, N) raw returns; what stands at members that did not survive does not matter.
-        survived: (G, N) bool.
-
-    Returns:
-        (G,) float64; NaN where fewer than two members survived.
-    """
-    values = torch.where(survived, returns.double(), 0.0)
-    count = survived.sum(dim=1).double()
-    mean = values.sum(dim=1) / count.clamp(min=1)
-    centred = torch.where(survived, values - mean[:, None], 0.0)
-    variance = centred.square().sum(dim=1) / (count - 1).clamp(min=1)
-    return torch.where(count >= 2, variance.sqrt(), torch.nan)
-
-
-def keep_top_fraction(
-    scores: Tensor, keep_fraction: float, *, include_zero: bool = False
-) -> Tensor:
-    """Keep the highest-scoring share of groups (RAGEN's StarPO-S filter, p = 25 %).
-
-    Keeps max(1, ⌊keep_fraction · G⌋) groups; of equal scores the earlier group. Groups without a
-    score are never kept, and groups whose score is zero only with ``include_zero``, so fewer may
-    remain, down to none. ``keep_fraction`` 1 is no filter at all: it keeps every group.
+def ranking(scores: Tensor, order: Order = "largest") -> Tensor:
+    """List the groups that have a score, best first; of equal ones the earlier first.
 
     Args:
         scores: (G,).
-        keep_fraction: In (0, 1].
-        include_zero: Whether groups that carry no signal may fill up the share.
+        order: Which scores are best.
+
+    Returns:
+        Indices into ``scores``.
     """
-    if not 0.0 < keep_fraction <= 1.0:
-        raise ValueError(f"keep_fraction is {keep_fraction}; it must lie in (0, 1]")
-    if keep_fraction == 1.0:
-        return torch.ones_like(scores, dtype=torch.bool)
-    # The small term undoes rounding: 0.29 · 100 is 28.999…
-    wanted = max(1, int(keep_fraction * len(scores) + 1e-9))
-    eligible = scores.isnan().logical_not()
-    if not include_zero:
-        eligible &= scores > ZERO_STD
-    ranked = torch.where(eligible, scores.double(), -torch.inf)
-    best = torch.sort(ranked, descending=True, stable=True).indices[:wanted]
-    kept = torch.zeros_like(eligible)
-    kept[best] = True
-    return kept & eligible
+    if order not in ("largest", "smallest"):
+        raise ValueError(f"order is {order!r}; it must be largest or smallest")
+    scored = torch.nonzero(scores.isnan().logical_not())[:, 0]
+    by_score = torch.sort(scores[scored].double(), descending=order == "largest", stable=True)
+    return scored[by_score.indices]
+
+
+def _mask(scores: Tensor, chosen: Tensor) -> Tensor:
+    kept = torch.zeros_like(scores, dtype=torch.bool)
+    kept[chosen] = True
+    return kept
+
+
+def top_fraction(scores: Tensor, fraction: float, order: Order = "largest") -> Tensor:
+    """Keep the best max(1, ⌊fraction · G⌋) groups (RAGEN's StarPO-S filter, p = 25 %).
+
+    The share is of all groups; those without a score are never kept, so fewer may remain.
+
+    Args:
+        scores: (G,).
+        fraction: In (0, 1].
+        order: Which scores are best.
+    """
+    _check_share("fraction", fraction)
+    wanted = max(1, int(fraction * len(scores) + _ROUNDING))
+    return _mask(scores, ranking(scores, order)[:wanted])
+
+
+def top_k(scores: Tensor, k: int, order: Order = "largest") -> Tensor:
+    """Keep the best ``k`` groups, or all that have a score.
+
+    Args:
+        scores: (G,).
+        k: At least 1.
+        order: Which scores are best.
+    """
+    if k < 1:
+        raise ValueError(f"k is {k}; it must be at least 1")
+    return _mask(scores, ranking(scores, order)[:k])
+
+
+def top_p(scores: Tensor, p: float, order: Order = "largest") -> Tensor:
+    """Keep the shortest prefix of the ranking that holds the share ``p`` of the total score.
+
+    RAGEN-2's filter (2604.06268), where the score is the variance. Scale-free. Where every score
+    is zero, each group holds the same share.
+
+    Args:
+        scores: (G,), none negative.
+        p: In (0, 1].
+        order: Which scores are best.
+    """
+    _check_share("p", p)
+    _check_positive(scores)
+    ranked = ranking(scores, order)
+    mass = scores[ranked].double()
+    return _mask(scores, ranked[: _nucleus(mass if mass.any() else torch.ones_like(mass), p)])
+
+
+def top_p_softmax(scores: Tensor, p: float, temperature: float, order: Order = "largest") -> Tensor:
+    """Keep the shortest prefix of the ranking that holds ``p`` of the softmax of the scores.
+
+    Scores are divided by the largest absolute one first, which makes the rule scale-free; plain
+    softmax keeps everything where returns are small.
+
+    Args:
+        scores: (G,).
+        p: In (0, 1].
+        temperature: In units of the largest absolute score, above 0.
+        order: Which scores are best.
+    """
+    _check_share("p", p)
+    if temperature <= 0:
+        raise ValueError(f"temperature is {temperature}; it must be above 0")
+    ranked = ranking(scores, order)
+    if not len(ranked):
+        return _mask(scores, ranked)
+    values = scores[ranked].double()
+    largest = values.abs().max()
+    values = values / largest if largest > 0 else values
+    sign = 1.0 if order == "largest" else -1.0
+    return _mask(scores, ranked[: _nucleus(torch.softmax(sign * values / temperature, 0), p)])
+
+
+def _nucleus(mass: Tensor, p: float) -> int:
+    """Count the leading entries that together hold the share ``p`` of the mass."""
+    share = mass.cumsum(0) / mass.sum()
+    return int((share < p * (1 - _ROUNDING)).sum()) + 1
+
+
+def min_p(scores: Tensor, p: float, order: Order = "largest") -> Tensor:
+    """Keep the groups within a factor ``p`` of the best one: at least p times the largest score,
+    or at most the smallest divided by p. Scale-free.
+
+    Args:
+        scores: (G,), none negative.
+        p: In (0, 1]; 1 keeps those that tie with the best.
+        order: Which scores are best.
+    """
+    _check_share("p", p)
+    _check_positive(scores)
+    ranked = ranking(scores, order)
+    if not len(ranked):
+        return _mask(scores, ranked)
+    best = scores[ranked[0]]
+    # Comparisons with NaN are false.
+    return scores >= p * best if order == "largest" else scores * p <= best
+
+
+def percentile_band(scores: Tensor, low: float, high: float) -> Tensor:
+    """Keep the groups whose place in the ranking, from the lowest score up, lies in [low, high).
+
+    Bands that share a border share no group, and together keep all. A band narrower than one group
+    may keep none.
+
+    Args:
+        scores: (G,).
+        low: Share of the scored groups below the band.
+        high: Share of the scored groups below its upper end.
+    """
+    if not 0.0 <= low < high <= 1.0:
+        raise ValueError(f"low is {low} and high is {high}; the band needs 0 ≤ low < high ≤ 1")
+    ranked = ranking(scores)
+    first, last = (int(share * len(ranked) + _ROUNDING) for share in (low, high))
+    return _mask(scores, ranked[len(ranked) - last : len(ranked) - first])
+
+
+def soft_weights(scores: Tensor, power: float = 1.0) -> Tensor:
+    """Weigh groups by their score instead of dropping any: w ∝ score^power.
+
+    The mean is one over the groups that keep a weight above 0, so the step does not shrink.
+    Scale-free. Where every score is zero, each group weighs one.
+
+    Args:
+        scores: (G,), none negative.
+        power: Above 0; the higher, the nearer to a hard choice.
+
+    Returns:
+        (G,) float64, 0 where a group has no score.
+    """
+    if power <= 0:
+        raise ValueError(f"power is {power}; it must be above 0")
+    _check_positive(scores)
+    scored = scores.isnan().logical_not()
+    values = torch.where(scored, scores.double(), 0.0)
+    if not values.any():
+        return scored.double()
+    weights = (values / values.max()).pow(power)
+    return weights * (weights > 0).sum() / weights.sum()
+
+
+def fill_with_signal(signal: Tensor, wanted: int) -> Tensor:
+    """Choose ``wanted`` groups: the first that carry signal, then the first of the others.
+
+    What dynamic sampling keeps of its collections (DAPO, 2503.14476, section 3.2).
+
+    Args:
+        signal: (G,) bool.
+        wanted: How many to choose; all where there are fewer.
+    """
+    order = torch.argsort(signal.logical_not().to(torch.uint8), stable=True)
+    return _mask(signal, order[:wanted])
+
+
+def _check_share(name: str, value: float) -> None:
+    if not 0.0 < value <= 1.0:
+        raise ValueError(f"{name} is {value}; it must lie in (0, 1]")
+
+
+def _check_positive(scores: Tensor) -> None:
+    if bool((scores < 0).any()):
+        raise ValueError(
+            f"a score is {float(scores[scores < 0][0])}; this rule compares sizes and needs scores "
+            "of 0 or more"
+        )

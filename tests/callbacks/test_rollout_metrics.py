@@ -18,6 +18,7 @@ NOTHING = cast(Any, None)
 
 
 def recorded(callback: RolloutCallback, groups: list[TrajectoryGroup]) -> dict[str, float]:
+    callback.on_collection_end(NOTHING, NOTHING, groups)
     assert callback.on_rollout_end(NOTHING, NOTHING, groups) is None
     return callback._recorded
 

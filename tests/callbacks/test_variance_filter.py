@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -9,10 +11,21 @@ import pytest
 from lightning.pytorch import Trainer
 
 from callbacks import VarianceFilter
-from callbacks import variance_filter as implementation
-from ragen_pl.rollout_stats import group_scores
+from ragen_pl import rollout_stats
+from ragen_pl.filter_rules import (
+    FilterRule,
+    MinP,
+    PercentileBand,
+    SoftmaxTopP,
+    SoftWeights,
+    TopFraction,
+    TopK,
+    TopP,
+)
+from ragen_pl.rollout import RolloutConfig
 from ragen_pl.types import TrajectoryGroup
-from tests.doubles import TinyModule, make_group, one_batch
+from tests.doubles import TinyModule, make_group, make_trajectory, make_turn, one_batch
+from tests.ranks import on_ranks
 
 GROUPS = [
     make_group([0.0, 0.0, 0.0], group_id=0),
@@ -34,16 +47,146 @@ def test_keeps_the_widest_groups_without_broken_members() -> None:
 
 
 def test_two_ranks_choose_what_one_would(monkeypatch: pytest.MonkeyPatch) -> None:
-    halves = [[GROUPS[0], GROUPS[2]], [GROUPS[1], GROUPS[3]]]
-    tables = [[(g.group_id, s) for g, s in zip(h, group_scores(h), strict=True)] for h in halves]
-    monkeypatch.setattr(implementation, "gather_objects", lambda own: tables)
-    chosen = {}
-    for rank, half in enumerate(halves):
-        monkeypatch.setattr(implementation, "rank", lambda rank=rank: rank)
-        for group, weights in zip(half, select(VarianceFilter(0.5), half), strict=True):
-            chosen[group.group_id] = weights
-    monkeypatch.undo()
-    assert [chosen[i] for i in range(4)] == select(VarianceFilter(0.5), GROUPS)
+    halves = [[GROUPS[2], GROUPS[0]], [GROUPS[3], GROUPS[1]]]
+
+    def work(rank: int) -> list[list[float]]:
+        return select(VarianceFilter(0.5, keep_members=2), halves[rank])
+
+    chosen = {
+        group.group_id: weights
+        for half, rows in zip(halves, on_ranks(2, work, monkeypatch, rollout_stats), strict=True)
+        for group, weights in zip(half, rows, strict=True)
+    }
+    alone = select(VarianceFilter(0.5, keep_members=2), GROUPS)
+    assert [chosen[i] for i in range(4)] == alone
+
+
+def group(
+    returns: Sequence[float], group_id: int, length: int = 2, entropy: float = 0.5
+) -> TrajectoryGroup:
+    """Make a group whose responses have this length and this entropy per token."""
+    members = tuple(
+        make_trajectory(
+            [make_turn(value, entropies=(entropy,) * length)], group_id=group_id, member=member
+        )
+        for member, value in enumerate(returns)
+    )
+    return TrajectoryGroup(group_id, group_id, members)
+
+
+# Each score ranks these otherwise: by std 3, 2, 1, 0; mean 0, 3, 2, 1; length 1 …; entropy 2 …
+VARIED = [
+    group([9.0, 9.0, 9.0], 0, length=3, entropy=0.2),
+    group([0.0, 0.5, 0.0], 1, length=9, entropy=0.4),
+    group([0.0, 1.0, 1.5], 2, length=4, entropy=0.9),
+    group([0.0, 8.0, 1.0], 3, length=2, entropy=0.3),
+]
+
+
+def kept(groups: list[TrajectoryGroup], **keys: Any) -> list[int]:
+    """Name the groups that keep a weight."""
+    return [g for g, row in enumerate(select(VarianceFilter(**keys), groups)) if any(row)]
+
+
+@pytest.mark.parametrize(
+    ("keys", "groups"),
+    [
+        ({}, [3]),
+        ({"keep_fraction": 0.5}, [2, 3]),
+        ({"keep_fraction": 1.0}, [0, 1, 2, 3]),
+        ({"keep_fraction": None, "rule": TopFraction(0.5)}, [2, 3]),
+        ({"keep_fraction": None, "rule": TopFraction(0.25, "smallest")}, [1]),
+        (
+            {
+                "keep_fraction": None,
+                "rule": TopFraction(0.25, "smallest"),
+                "include_zero": True,
+            },
+            [0],
+        ),
+        ({"keep_fraction": None, "rule": TopK(3)}, [1, 2, 3]),
+        # Stds 4.36, 0.76, 0.29: 5.41 in all; variances 19, 0.58, 0.08.
+        ({"keep_fraction": None, "rule": TopP(0.9)}, [2, 3]),
+        ({"keep_fraction": None, "rule": TopP(0.9), "score": "variance"}, [3]),
+        ({"keep_fraction": None, "rule": SoftmaxTopP(0.9, 0.2)}, [3]),
+        ({"keep_fraction": None, "rule": SoftmaxTopP(0.99, 0.2)}, [2, 3]),
+        ({"keep_fraction": None, "rule": SoftmaxTopP(0.9, 5.0)}, [1, 2, 3]),
+        ({"keep_fraction": None, "rule": MinP(0.1)}, [2, 3]),
+        ({"keep_fraction": None, "rule": MinP(0.01)}, [1, 2, 3]),
+        ({"keep_fraction": None, "rule": PercentileBand(0.34, 0.7)}, [2]),
+        ({"keep_fraction": None, "rule": SoftWeights()}, [1, 2, 3]),
+        ({"score": "mean"}, [3]),
+        ({"score": "mean", "include_zero": True}, [0]),
+        ({"score": "length"}, [1]),
+        ({"score": "entropy"}, [2]),
+        ({"keep_fraction": 0.75}, [1, 2, 3]),
+        # The largest return is 9: spreads up to 0.9 count as none.
+        ({"keep_fraction": 0.75, "epsilon": 0.1}, [3]),
+    ],
+)
+def test_every_key_changes_what_is_kept(keys: dict[str, Any], groups: list[int]) -> None:
+    assert kept(VARIED, **keys) == groups
+
+
+def test_soft_weights_follow_the_spread() -> None:
+    rows = select(VarianceFilter(None, rule=SoftWeights()), VARIED)
+    by_group = [row[0] for row in rows]
+    assert by_group[0] == 0.0
+    assert sum(by_group[1:]) / 3 == pytest.approx(1.0)
+    assert by_group[3] / by_group[2] == pytest.approx(math.sqrt(57 / 1.75), rel=1e-6)
+    squared = [row[0] for row in select(VarianceFilter(None, rule=SoftWeights(2.0)), VARIED)]
+    assert squared[3] / squared[2] == pytest.approx(57 / 1.75, rel=1e-6)
+
+
+def test_members_are_the_most_varied_survivors() -> None:
+    assert select(VarianceFilter(0.5, keep_members=2), VARIED)[2:] == [[1, 0, 1], [1, 1, 0]]
+    assert select(VarianceFilter(1.0, keep_members=2), GROUPS)[3] == [1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("scaling", "factor"), [("none", 1.0), ("linear", 0.5), ("sqrt", math.sqrt(0.5))]
+)
+def test_the_loss_is_scaled_by_the_share_of_groups_kept(scaling: Any, factor: float) -> None:
+    rows = select(VarianceFilter(0.5, loss_scaling=scaling), VARIED)
+    assert rows[3] == pytest.approx([factor] * 3)
+    assert select(VarianceFilter(1.0, loss_scaling=scaling), VARIED)[3] == [1.0] * 3
+
+
+def test_groups_of_unequal_size_keep_their_places() -> None:
+    ragged = [group([0.0, 1.0], 0), group([0.0, 1.0, 5.0, 5.0], 1)]
+    assert select(VarianceFilter(1.0), ragged) == [[1, 1], [1, 1, 1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({"rule": TopP()}, "keep_fraction is 0.25 beside the rule TopP.*null"),
+        ({"keep_fraction": None}, "keep_fraction is null and there is no rule"),
+        ({"epsilon": 1.0}, "epsilon is 1.0"),
+        ({"keep_members": 1}, "keep_members is 1"),
+        ({"keep_fraction": None, "rule": MinP(), "score": "mean"}, "score is mean.*MinP"),
+    ],
+)
+def test_keys_that_contradict_each_other_are_refused(keys: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        VarianceFilter(**keys)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: TopFraction(0.0),
+        lambda: TopK(0),
+        lambda: TopP(1.5),
+        lambda: SoftmaxTopP(temperature=0.0),
+        lambda: MinP(0.0),
+        lambda: PercentileBand(0.5, 0.5),
+        lambda: SoftWeights(-1.0),
+    ],
+)
+def test_bad_rules_are_refused_where_they_are_made(make: Callable[[], FilterRule]) -> None:
+    with pytest.raises(ValueError, match=" is "):
+        make()
 
 
 def test_metrics_reach_callback_metrics() -> None:
@@ -52,8 +195,26 @@ def test_metrics_reach_callback_metrics() -> None:
     trainer = fit_once(callback)
     metrics = {k: float(v) for k, v in trainer.callback_metrics.items()}
     assert metrics["rollout/kept_fraction"] == 0.5
+    assert metrics["rollout/effective_fraction"] == pytest.approx(5 / 12)  # one member is broken
     assert metrics["rollout/zero_std_share"] == 0.25
     assert metrics["rollout/in_group_std_kept"] > metrics["rollout/in_group_std"] > 0
+
+
+def test_unequal_weights_are_worth_fewer_trajectories() -> None:
+    callback = VarianceFilter(None, rule=SoftWeights())
+    one, other = group([0.0, 1.0], 0), group([0.0, 3.0], 1)
+    select(callback, [one, other])
+    # Weights 0.5 and 1.5: (2 · 2)² / (4 · (0.5 + 4.5)).
+    assert callback._recorded["rollout/effective_fraction"] == pytest.approx(0.8)
+    assert callback._recorded["rollout/kept_fraction"] == 1.0
+
+
+def test_nothing_kept_is_recorded_as_such() -> None:
+    callback = VarianceFilter()
+    assert select(callback, [group([1.0, 1.0], 0)]) == [[0.0, 0.0]]
+    assert callback._recorded["rollout/kept_fraction"] == 0.0
+    assert callback._recorded["rollout/effective_fraction"] == 0.0
+    assert callback._recorded["rollout/in_group_std_kept"] == 0.0
 
 
 def test_an_epoch_without_batches_still_shows_its_metrics() -> None:
@@ -77,6 +238,13 @@ def test_groups_of_one_are_refused_before_training() -> None:
     with pytest.raises(ValueError, match=r"rollout.group_size is 1.*2 or more"):
         VarianceFilter().setup(trainer, NO_TRAINER, "fit")
     VarianceFilter(1.0).setup(trainer, NO_TRAINER, "fit")
+    VarianceFilter(0.5, include_zero=True, score="length").setup(trainer, NO_TRAINER, "fit")
+
+
+def test_keeping_all_members_by_number_is_refused_before_training() -> None:
+    with pytest.raises(ValueError, match="keep_members is 4, but groups have 4"):
+        VarianceFilter(keep_members=4).check(RolloutConfig(group_size=4))
+    VarianceFilter(keep_members=3).check(RolloutConfig(group_size=4))
 
 
 def fit_once(*callbacks: Any) -> Trainer:

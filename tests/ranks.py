@@ -1,0 +1,48 @@
+"""Run code as several ranks in one process: threads that wait for each other when they gather."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier, local
+from types import ModuleType
+from typing import Any, TypeVar
+
+import pytest
+
+Result = TypeVar("Result")
+_PATIENCE = 20.0
+"""Seconds after which a rank that waits alone is an error: the others gather less often."""
+
+
+def on_ranks(
+    count: int,
+    work: Callable[[int], Result],
+    monkeypatch: pytest.MonkeyPatch,
+    *modules: ModuleType,
+) -> list[Result]:
+    """Return what each rank's ``work`` returns.
+
+    Args:
+        modules: Those whose ``gather_objects``, ``rank`` and ``world_size`` take part.
+    """
+    me, barrier = local(), Barrier(count, timeout=_PATIENCE)
+    slots: list[Any] = [None] * count
+
+    def gather(value: Any) -> list[Any]:
+        slots[me.rank] = value
+        barrier.wait()
+        gathered = list(slots)
+        barrier.wait()
+        return gathered
+
+    def start(rank: int) -> Result:
+        me.rank = rank
+        return work(rank)
+
+    with monkeypatch.context() as patch, ThreadPoolExecutor(count) as pool:
+        for module in modules:
+            patch.setattr(module, "gather_objects", gather, raising=False)
+            patch.setattr(module, "rank", lambda: me.rank, raising=False)
+            patch.setattr(module, "world_size", lambda: count, raising=False)
+        return list(pool.map(start, range(count)))

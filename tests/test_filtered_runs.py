@@ -1,0 +1,125 @@
+"""Real iterations under every rule: steps are taken, counted, and the same on resume."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning.pytorch as pl
+import pytest
+import torch
+
+from callbacks import RolloutMetrics, VarianceFilter
+from ragen_pl import datamodule
+from ragen_pl.algorithm import Algorithm
+from ragen_pl.collection import DynamicSampling
+from ragen_pl.datamodule import EvaluationConfig, RolloutDataModule
+from ragen_pl.envs.bandit import Bandit
+from ragen_pl.estimators import GAE, CriticConfig
+from ragen_pl.filter_rules import (
+    FilterRule,
+    MinP,
+    PercentileBand,
+    SoftmaxTopP,
+    SoftWeights,
+    TopFraction,
+    TopK,
+    TopP,
+)
+from ragen_pl.models.embedded import EmbeddedModel
+from ragen_pl.rollout import RolloutConfig
+from ragen_pl.starpo import StarPO
+from ragen_pl.warm_start import WarmStart
+from tests.ranks import on_ranks
+
+
+def train(
+    chosen: VarianceFilter, dynamic: DynamicSampling | None = None, **rollout: Any
+) -> tuple[StarPO, dict[str, float]]:
+    """Take one iteration of RL on the bandit, whose untrained groups all earn the same."""
+    sizes = {"num_groups": 1, "online_k": 4, "group_size": 4, "max_response_tokens": 6}
+    data = RolloutDataModule(
+        env=Bandit(),
+        panels={"default": Bandit(split="panel")},
+        rollout=RolloutConfig(
+            max_turns=1, max_actions_per_turn=1, max_context=256, **{**sizes, **rollout}
+        ),
+        warm_start=WarmStart(iterations=0),
+        evaluation=EvaluationConfig(size=2),
+        dynamic_sampling=dynamic,
+    )
+    module = StarPO(
+        policy=EmbeddedModel(hidden_size=32, intermediate_size=64, num_layers=1, num_heads=2),
+        algorithm=Algorithm(advantage=GAE(critic=CriticConfig(warmup_iterations=0))),
+    )
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        max_epochs=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        limit_val_batches=0,
+        callbacks=[chosen, RolloutMetrics()],
+    )
+    trainer.fit(module, datamodule=data)
+    return module, {name: float(value) for name, value in trainer.callback_metrics.items()}
+
+
+@pytest.mark.parametrize(
+    ("rule", "kept"),
+    [
+        (TopFraction(0.5), 0.5),
+        (TopK(1), 0.25),
+        (TopP(0.75), 0.75),
+        (SoftmaxTopP(0.5), 0.5),
+        (MinP(), 1.0),
+        (PercentileBand(0.5, 0.75), 0.25),
+        (SoftWeights(), 1.0),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_every_rule_trains(rule: FilterRule, kept: float) -> None:
+    module, metrics = train(VarianceFilter(None, include_zero=True, rule=rule))
+    assert metrics["rollout/kept_fraction"] == kept
+    assert module.global_step == 4
+    assert module.skipped_steps == 0
+
+
+@pytest.mark.parametrize(
+    ("updates", "keep_fraction", "steps"),
+    [
+        ("fixed", 0.25, 4),
+        ("fixed", 1.0, 4),
+        ("proportional", 0.25, 1),
+        ("proportional", 0.5, 2),
+        ("proportional", 1.0, 4),
+    ],
+)
+def test_the_number_of_steps(updates: str, keep_fraction: float, steps: int) -> None:
+    chosen = VarianceFilter(keep_fraction, include_zero=True)
+    assert train(chosen, updates=updates)[0].global_step == steps
+
+
+def test_ranks_take_equally_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One kept most of its share, the other little: together half of eight."""
+    data = RolloutDataModule(
+        env=Bandit(),
+        panels={"default": Bandit(split="panel")},
+        rollout=RolloutConfig(online_k=4, updates="proportional"),
+    )
+    shares = [[[1.0, 0.5], [1.0, 0.0]], [[0.0, 1.0], [0.0, 0.0]]]
+    steps = on_ranks(2, lambda rank: data._num_updates(shares[rank]), monkeypatch, datamodule)
+    assert steps == [2, 2]
+
+
+def test_collecting_again_is_counted_and_teaches_the_policy_nothing_without_signal() -> None:
+    _, once = train(VarianceFilter(1.0))
+    module, twice = train(VarianceFilter(1.0), DynamicSampling(max_collections=2))
+    assert (once["rollout/collections"], twice["rollout/collections"]) == (1, 2)
+    assert twice["rollout/sampled_tokens"] > once["rollout/sampled_tokens"]
+    assert twice["train/policy_loss"] == 0
+    assert "train/grad_norm_policy" not in twice  # there was no gradient
+    assert once["train/grad_norm_policy"] > 0
+    assert twice["train/grad_norm_critic"] > 0
+    assert module.global_step == 4
+    assert all(torch.isfinite(p).all() for p in module.parameters())
