@@ -134,7 +134,7 @@ def _check_value(value: Any, annotation: Any, path: str, default: type | None = 
             for key, entry in value.items():
                 _check_value(entry, args[1], f"{path}.{key}")
             return
-        if isinstance(value, str) and inspect.isclass(kind) and inspect.isabstract(kind):
+        if isinstance(value, str) and inspect.isabstract(kind) and _is_ours(kind):
             find_class(value, kind, path)
             return
         if isinstance(value, dict) and inspect.isclass(kind) and _has_keys(kind):
