@@ -85,6 +85,9 @@ def qualify(message: str, leaves: Mapping[str, Any]) -> str:
     Args:
         leaves: Every dotted key of the configuration with its value.
     """
+    # For a group that may be null, the parser lists it among what else the value is not.
+    listed = re.search(r"^\s*- ([\w.]+ is .+; .+)$", message, re.MULTILINE)
+    message = listed[1] if listed else message
     match = re.match(r"([\w.]+)(?: is |: )'?([^\s;,']+)", message)
     if match is None:
         return message
