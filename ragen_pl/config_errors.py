@@ -85,9 +85,9 @@ def qualify(message: str, leaves: Mapping[str, Any]) -> str:
     Args:
         leaves: Every dotted key of the configuration with its value.
     """
-    # A constructor behind an optional key is tried by the parser, which adds its own words.
-    tried = re.search(r"^Errors:\n  - (.*)$", message, flags=re.MULTILINE)
-    message = tried[1] if tried else message
+    # For a group that may be null, the parser lists it among what else the value is not.
+    listed = re.search(r"^\s*- ([\w.]+ is .+; .+)$", message, re.MULTILINE)
+    message = listed[1] if listed else message
     match = re.match(r"([\w.]+)(?: is |: )'?([^\s;,']+)", message)
     if match is None:
         return message

@@ -77,6 +77,10 @@ def fails(capsys: pytest.CaptureFixture[str], *args: str) -> str:
         (["--model.algorithm.aggregation=tokens"], ["aggregation is tokens", "token_mean"]),
         (["--model.algorithm.advantage.gamma=1.5"], ["advantage.init_args.gamma is 1.5", "[0, 1]"]),
         (["--model.algorithm.kl.coef=0"], ["model.algorithm.kl.coef is 0", "kl: null"]),
+        (
+            ["--model.algorithm.entropy.control.target=0"],
+            ["model.algorithm.entropy.control.target is 0", "positive"],
+        ),
         (["--data.rollout.overlong.buffer=99"], ["data.rollout.overlong.buffer is 99", "40"]),
         (["--data.grup_size=3"], ["data.grup_size", "3", "data.rollout.group_size"]),
         (["--fliter.keep_fraction=1"], ["fliter", "filter"]),

@@ -42,7 +42,8 @@ from ragen_pl.warm_start import WarmStart
 
 
 class Lamp(TextEnv):
-    """Press one of two buttons three times; a press pays what the noise says."""
+    """Press one of two buttons up to three times; a press pays what the noise says, and may be the
+    last: lengths and returns differ within a group."""
 
     name, actions, max_actions = "lamp", ("on", "off"), 3
     instruction = "Press."
@@ -57,7 +58,8 @@ class Lamp(TextEnv):
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         self.lit = action == "on"
         reward = self.rng.choice([0.0, 1.0, 3.0])
-        return self.render_text(), reward, False, False, {"success": reward > 0}
+        ends = self.rng.random() < 0.4
+        return self.render_text(), reward, ends, False, {"success": ends and reward > 0}
 
     def render_text(self) -> str:
         return "lit" if self.lit else "dark"
@@ -88,10 +90,16 @@ def outcome(algorithm: Algorithm, optimization: Optimization) -> dict[str, Any]:
             max_response_tokens=6,
             max_context=96,
         ),
-        warm_start=WarmStart(iterations=1, demonstrations=8, updates_per_iteration=15),
+        warm_start=WarmStart(
+            iterations=1,
+            demonstrations=16,
+            batch_size=8,
+            updates_per_iteration=60,
+            random_turns=0.0,
+        ),
     )
     module = StarPO(
-        policy=EmbeddedModel(hidden_size=16, intermediate_size=16, num_layers=1, num_heads=2),
+        policy=EmbeddedModel(hidden_size=32, intermediate_size=32, num_layers=1, num_heads=2),
         algorithm=algorithm,
         optimization=optimization,
     )
@@ -106,6 +114,7 @@ def outcome(algorithm: Algorithm, optimization: Optimization) -> dict[str, Any]:
         callbacks=[VarianceFilter(keep_fraction=1.0)],
     )
     trainer.fit(module, datamodule=data)
+    assert trainer.callback_metrics["rollout/in_group_std"] > 0.1, "there is something to learn"
     weights = {f"weights/{name}": value for name, value in module.state_dict().items()}
     return {**weights, **trainer.callback_metrics}
 
@@ -155,7 +164,7 @@ OTHER: dict[str, tuple[Any, ...]] = {
     "advantage.divide_by_std": (False,),
     "critic.lr": (1e-3,),
     "critic.value_coef": (0.0,),
-    "critic.value_clip": (1e-3, None),
+    "critic.value_clip": (1e-3,),
     "critic.warmup_iterations": (1,),
     "policy_loss.clip_low": (1e-5, 0.999),
     "policy_loss.clip_high": (1e-5, 9.0),
@@ -171,7 +180,7 @@ OTHER: dict[str, tuple[Any, ...]] = {
     "control.target": (90.0,),
     "control.horizon": (9.0,),
     "optimization.lr": (1e-3,),
-    "optimization.imitation_lr": (1e-3,),
+    "optimization.imitation_lr": (5e-3,),
     "optimization.warmup": (3,),
     "optimization.final_lr": (0.9,),
     "optimization.betas": ((0.5, 0.9),),
@@ -226,8 +235,8 @@ def test_a_key_of_the_algorithm_acts(base: str, path: tuple[str, ...]) -> None:
     changed = [replaced(ALGORITHMS[base], path, value) for value in OTHER[name]]
     others = [algorithm for algorithm in changed if algorithm != ALGORITHMS[base]]
     assert others, f"{name} needs a value in OTHER that is not the base's"
-    for algorithm in others:
-        assert differ(before, outcome(algorithm, OPTIMIZATION)), f"{name} is ignored by {base}"
+    acts = any(differ(before, outcome(algorithm, OPTIMIZATION)) for algorithm in others)
+    assert acts, f"{name} is ignored by {base}"
 
 
 @pytest.mark.parametrize("base", [name for name in ALGORITHMS if name != "GAE"])
