@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -13,6 +13,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from ragen_pl.baselines import BASELINES, Baseline
+from ragen_pl.counters import Counters
 from ragen_pl.distributed import gather_objects
 from ragen_pl.evaluation import score
 from ragen_pl.hooks import RolloutCallback, announce, rollout_callbacks
@@ -40,17 +41,6 @@ class _Evaluator(Protocol):
     ) -> list[TrajectoryGroup]: ...
 
     def evaluate_baseline(self, panel: str, baseline: Baseline) -> list[TrajectoryGroup]: ...
-
-
-@dataclass(slots=True)
-class _Counters:
-    """Count over the whole run, resumptions included."""
-
-    seconds: float = 0.0
-    iterations: int = 0
-    trajectories: int = 0
-    sampled_tokens: int = 0
-    collecting_seconds: float = 0.0
 
 
 class Results(RolloutCallback):
@@ -81,7 +71,7 @@ class Results(RolloutCallback):
         self.write_every = write_every
         self.scores: list[PolicyScore] = []
         self._history: list[dict[str, Any]] = []
-        self._counters = _Counters()
+        self._counters = Counters()
         self._status, self._reason = "running", ""
         self._clock = self._collecting_since = time.monotonic()
         self._began = False
@@ -219,7 +209,7 @@ class Results(RolloutCallback):
             return  # closed before, or a finished run was resumed and had nothing to do
         self._status, self._reason = status, reason
         self._write(trainer)
-        facts = self._facts()
+        facts = self._counters.facts(self._seconds())
         announce(
             trainer,
             f"\n{render(self.scores, self.temperatures[0])}\n\n"
@@ -231,14 +221,6 @@ class Results(RolloutCallback):
 
     # --- the file ---------------------------------------------------------------------------
 
-    def _facts(self) -> dict[str, Any]:
-        facts = asdict(self._counters) | {"seconds": round(self._seconds(), 1)}
-        facts["collecting_seconds"] = round(self._counters.collecting_seconds, 1)
-        span = max(self._counters.collecting_seconds, 1e-9)
-        facts["trajectories_per_second"] = round(self._counters.trajectories / span, 2)
-        facts["tokens_per_second"] = round(self._counters.sampled_tokens / span, 1)
-        return facts
-
     def _seconds(self) -> float:
         return self._counters.seconds + time.monotonic() - self._clock
 
@@ -249,7 +231,7 @@ class Results(RolloutCallback):
         content = {
             "status": self._status,
             "reason": self._reason,
-            **self._facts(),
+            **self._counters.facts(self._seconds()),
             "warm_start_iterations": warm.iterations,
             "demonstrations": warm.demonstrations if warm.iterations else 0,
             "evaluations": [entry.plain() for entry in self.scores],
@@ -271,7 +253,7 @@ class Results(RolloutCallback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Carry on where the checkpoint was written."""
-        self._counters = _Counters(**state_dict["counters"])
+        self._counters = Counters(**state_dict["counters"])
         self.scores = [PolicyScore.from_plain(entry) for entry in state_dict["scores"]]
         self._history = list(state_dict["history"])
         self._clock = time.monotonic()

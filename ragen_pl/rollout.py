@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -22,6 +23,8 @@ from ragen_pl.types import (
     TrajectoryGroup,
     Turn,
 )
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -273,20 +276,10 @@ def _answer(episode: Episode, completion: Completion) -> None:
         episode.answer(completion)
     except Exception as error:  # the boundary to user code: any error is theirs, and reported
         episode.stop_reason = StopReason.ENV_ERROR
-        report_environment_error(episode.env, episode.seed, error)
-
-
-def report_environment_error(env: TextEnv, seed: int, error: Exception) -> None:
-    """Say that an environment raised, once per kind of error through the logging module."""
-    import logging
-
-    logging.getLogger(__name__).warning(
-        "environment %s (seed %d) raised %s: %s; its trajectory is left out",
-        env.name,
-        seed,
-        type(error).__name__,
-        error,
-    )
+        _LOG.warning(
+            "environment %s (seed %d) raised %s: %s; its trajectory is left out",
+            *(episode.env.name, episode.seed, type(error).__name__, error),
+        )
 
 
 def _check_starts(episodes: Sequence[Episode], group_size: int) -> None:
