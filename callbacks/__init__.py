@@ -5,6 +5,7 @@ from callbacks.echo_trap_detector import EchoTrapDetector
 from callbacks.entropy_logger import EntropyLogger
 from callbacks.interruption import Interruption
 from callbacks.results import Results
+from callbacks.rollback import Rollback
 from callbacks.rollout_metrics import RolloutMetrics
 from callbacks.run_display import RunDisplay
 from callbacks.score_table import ScoreTable
@@ -17,6 +18,7 @@ __all__ = [
     "EntropyLogger",
     "Interruption",
     "Results",
+    "Rollback",
     "RolloutMetrics",
     "RunDisplay",
     "ScoreTable",

@@ -10,7 +10,7 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 
 from ragen_pl.hooks import RolloutCallback, announce
-from ragen_pl.ops.collapse import CollapseRules, Indicators, Level, judge
+from ragen_pl.ops.collapse import CALM, CollapseRules, Indicators, Level, judge
 from ragen_pl.ops.selection import ZERO_STD
 from ragen_pl.rollout_stats import Averages, group_scores, survivors
 from ragen_pl.types import TrajectoryGroup
@@ -53,16 +53,28 @@ class EchoTrapDetector(RolloutCallback):
         self.stop = stop
         self.rules = rules
         self.level = Level.GREEN
+        self.verdict = CALM
+        """On the latest collection."""
+        self.red_in_a_row = 0
         self._history: list[Indicators] = []
-        self._red_in_a_row = 0
         self._grad_norm: float | None = None
-        self._iteration = 0
+        self._rewound = False
 
-    def on_rollout_start(
-        self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
-    ) -> None:
-        """Learn which iteration this is, to say so."""
-        self._iteration = iteration
+    @property
+    def position(self) -> int:
+        """How many collections the history holds."""
+        return len(self._history)
+
+    @property
+    def has_baseline(self) -> bool:
+        """Whether the latest collection was judged; green means nothing before."""
+        return len(self._history) > self.baseline_iterations
+
+    def rewind(self, position: int) -> None:
+        """Forget what came after the first ``position`` collections: the policy is that of then."""
+        del self._history[position:]
+        self.red_in_a_row, self._grad_norm, self._rewound = 0, None, True
+        self.level, self.verdict = Level.GREEN, CALM
 
     def on_rollout_end(
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
@@ -75,13 +87,14 @@ class EchoTrapDetector(RolloutCallback):
         verdict = judge(self._history, self.baseline_iterations, self.rules)
         self.record({f"collapse/{name}": value for name, value in verdict.ratios.items()})
         self.record({"collapse/level": float(verdict.level)})
-        self._red_in_a_row = self._red_in_a_row + 1 if verdict.level is Level.RED else 0
-        if self.stop and self._red_in_a_row >= self.patience:
+        self.verdict = verdict
+        self.red_in_a_row = self.red_in_a_row + 1 if verdict.level is Level.RED else 0
+        if self.stop and self.red_in_a_row >= self.patience:
             self._stop(trainer, verdict.reason)
         elif verdict.level > self.level:
             name = verdict.level.name.lower()
             announce(
-                trainer, f"echo trap {name} (iteration {self._iteration + 1}): {verdict.reason}"
+                trainer, f"echo trap {name} (iteration {self.iteration + 1}): {verdict.reason}"
             )
         self.level = verdict.level
 
@@ -89,8 +102,10 @@ class EchoTrapDetector(RolloutCallback):
         """Keep the gradient norm for the next verdict, which comes before the next update."""
         super().on_train_epoch_end(trainer, pl_module)
         norm = trainer.callback_metrics.get(GRAD_NORM)
-        usable = getattr(pl_module, "phase", "rl") == "rl" and norm is not None
+        # After a rewind the metric is an older update's: this iteration had none.
+        usable = getattr(pl_module, "phase", "rl") == "rl" and not self._rewound
         self._grad_norm = float(norm) if usable and norm is not None else None
+        self._rewound = False
 
     def _stop(self, trainer: Trainer, why: str) -> None:
         """Stop before the update; in the very first collection nobody else would say why."""
@@ -98,7 +113,7 @@ class EchoTrapDetector(RolloutCallback):
         trainer.should_stop = True
         announce(
             trainer,
-            f"stopping at iteration {self._iteration + 1}: {self.reason}. Try a lower learning "
+            f"stopping at iteration {self.iteration + 1}: {self.reason}. Try a lower learning "
             "rate or a smaller keep_fraction; echo_trap.stop false only warns.",
         )
 
@@ -106,7 +121,7 @@ class EchoTrapDetector(RolloutCallback):
         """Save the history as plain numbers."""
         return {
             "history": [list(astuple(indicators)) for indicators in self._history],
-            "red_in_a_row": self._red_in_a_row,
+            "red_in_a_row": self.red_in_a_row,
             "grad_norm": self._grad_norm,
             "level": int(self.level),
         }
@@ -115,7 +130,7 @@ class EchoTrapDetector(RolloutCallback):
         """Continue the history; a run resumed after a stop gets its patience back."""
         self._history = [Indicators(*values) for values in state_dict["history"]]
         count = int(state_dict["red_in_a_row"])
-        self._red_in_a_row = count if count < self.patience else 0
+        self.red_in_a_row = count if count < self.patience else 0
         self._grad_norm = state_dict["grad_norm"]
         self.level = Level(state_dict["level"])
 

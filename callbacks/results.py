@@ -96,6 +96,7 @@ class Results(RolloutCallback):
         self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
     ) -> None:
         """Time the collection."""
+        super().on_rollout_start(trainer, module, iteration, num_trajectories)
         self._began = True
         self._collecting_since = time.monotonic()
 
@@ -239,6 +240,7 @@ class Results(RolloutCallback):
             **self._facts(),
             "warm_start_iterations": warm.iterations,
             "demonstrations": warm.demonstrations if warm.iterations else 0,
+            **{k: v for c in rollout_callbacks(trainer) for k, v in c.facts().items()},
             "evaluations": [entry.plain() for entry in self.scores],
             "history": _columns(self._history),
         }

@@ -156,7 +156,7 @@ class RolloutDataModule(pl.LightningDataModule):
         learner.begin_iteration(Phase.RL)
         groups = self.collect_training(iteration)
         weights = self._select(groups)
-        if self.fitter.should_stop:
+        if self.fitter.should_stop or any(watcher.discard for watcher in self._watchers()):
             return  # a detector saw a collapse: no further step on this data
         survivors = [
             (trajectory, weight)

@@ -24,13 +24,7 @@ from ragen_pl.engines.cached import CachedDecoder
 from ragen_pl.evaluation_log import log_evaluation
 from ragen_pl.models.embedded import EmbeddedModel, LanguageModel
 from ragen_pl.models.policy import Critic, Policy, drop_embedding_gradients
-from ragen_pl.objective import (
-    POLICY_METRICS,
-    Scores,
-    estimate,
-    policy_objective,
-    value_objective,
-)
+from ragen_pl.objective import POLICY_METRICS, Scores, estimate, policy_objective, value_objective
 from ragen_pl.ops.diagnostics import explained_variance
 from ragen_pl.ops.masked import masked_sum
 from ragen_pl.optimizer import build_optimizer, take_step
@@ -74,10 +68,9 @@ class StarPO(pl.LightningModule):
         self.model_config, self.algorithm, self.optimization = policy, algorithm, optimization
         self.seed = seed
         self.vocabulary: list[str] | None = None
-        self.iteration = 0
+        self.iteration = self.rl_start = self.skipped_steps = 0
         self.phase = Phase.WARM_START
-        self.rl_start = 0
-        self.skipped_steps = 0
+        self.lr_scale = 1.0  # of RL's rates, on top of their schedule
         self._engine: CachedDecoder | None = None
         self._engine_version = -1
 
@@ -107,12 +100,14 @@ class StarPO(pl.LightningModule):
             "phase": str(self.phase),
             "rl_start": self.rl_start,
             "skipped_steps": self.skipped_steps,
+            "lr_scale": self.lr_scale,
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         state = checkpoint["starpo"]
         self.iteration, self.rl_start = state["iteration"], state["rl_start"]
         self.phase, self.skipped_steps = Phase(state["phase"]), state["skipped_steps"]
+        self.lr_scale = state.get("lr_scale", 1.0)
 
     def begin_iteration(self, phase: Phase) -> None:
         """Enter an iteration.
@@ -156,6 +151,10 @@ class StarPO(pl.LightningModule):
             self._engine_version = self.global_step
         return engine(requests, sampling)
 
+    def forget_cache(self) -> None:
+        """Drop what was computed with older weights: for whoever sets weights without a step."""
+        self._engine_version = -1
+
     def annotate(self, rollout: RolloutBatch) -> TrainingBatch:
         """Add old log-probs, values, advantages and returns at the current weights."""
         kept = rollout.policy_weights > 0
@@ -196,7 +195,8 @@ class StarPO(pl.LightningModule):
     def _improve(self, batch: TrainingBatch) -> None:
         """Take a StarPO step on policy and critic; in its first iterations on the critic alone."""
         since = self.iteration - self.rl_start
-        factor = self.optimization.rl_factor(since, (self.trainer.max_epochs or 1) - self.rl_start)
+        total = (self.trainer.max_epochs or 1) - self.rl_start
+        factor = self.lr_scale * self.optimization.rl_factor(since, total)
         metrics: dict[str, Tensor] = {}
         if self.critic is not None:
             metrics |= self._value_backward(batch, self.critic)

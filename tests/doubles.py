@@ -138,7 +138,7 @@ class TinyData(LightningDataModule):
                 watcher.on_rollout_progress(self.trainer, module, 7, 16)
             for watcher in watchers:
                 watcher.on_rollout_end(self.trainer, module, groups)
-            if self.trainer.should_stop:
+            if self.trainer.should_stop or any(watcher.discard for watcher in watchers):
                 return
         yield torch.zeros(1)
 

@@ -20,7 +20,7 @@ LAYERS = (
     {"envs", "ops"},
     {"chat", "rollout_stats", "algorithm"},
     {"models", "engines", "rollout", "packing", "warm_start", "random_policy", "evaluation"},
-    {"objective", "optimizer"},
+    {"objective", "optimizer", "snapshot"},
     {"evaluation_log", "hooks", "report", "trajectory_record"},
     {"allocator", "config_files", "config_errors", "config_keys", "run_folder", "threads"},
     {"starpo", "datamodule", "callbacks"},

@@ -107,6 +107,9 @@ class Verdict:
     """Of smoothed indicators to their baseline or best; empty before there is a baseline."""
 
 
+CALM = Verdict(Level.GREEN, "", {})
+
+
 def judge(history: Sequence[Indicators], baseline_iterations: int, rules: CollapseRules) -> Verdict:
     """Judge the last iteration of a history; green until the baseline is complete.
 
