@@ -10,7 +10,8 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 
 from ragen_pl.hooks import RolloutCallback, announce
-from ragen_pl.ops.collapse import CALM, CollapseRules, Indicators, Level, judge
+from ragen_pl.ops.collapse import CALM, CollapseRules, Level, judge
+from ragen_pl.ops.indicators import Indicators
 from ragen_pl.ops.selection import ZERO_STD
 from ragen_pl.rollout_stats import Averages, group_scores, survivors
 from ragen_pl.types import TrajectoryGroup
@@ -22,13 +23,22 @@ class EchoTrapDetector(RolloutCallback):
     """Grade every collection green, amber or red by RAGEN's signs of collapse (§4, Echo Trap).
 
     Watches the in-group std of returns, the share of groups without spread, token entropy, valid
-    format, the policy's gradient norm, success, and returns pinned at the format penalty, all
-    unfiltered, smoothed and against this run's own beginning. A policy that grows sure because it
-    has become good is not alarming; ``ragen_pl/ops/collapse.py`` has the rules. Warm-start
-    iterations do not count.
+    format, response length, the policy's gradient norm, success, and returns pinned at the format
+    penalty, all unfiltered, smoothed and against this run's own beginning. A policy that grows sure
+    because it has become good is not alarming. Warm-start iterations do not count.
+
+    | level | meaning | what happens |
+    |---|---|---|
+    | green | nothing, or one sign alone | – |
+    | amber | early signs together, or success wears off beside a sign | it is said |
+    | red | success lost, no valid turn left, or variety gone for nothing | said; ``patience`` stops |
+
+    ``docs/echo_trap.md`` explains every rule, ``ragen_pl/ops/collapse.py`` holds them, and
+    ``Rollback`` leads a run back from red.
 
     Args:
-        baseline_iterations: First RL iterations, which say what is usual; no alarm before.
+        baseline_iterations: First RL iterations, which say what is usual. Until they are complete
+            half of what there is must do, and slow starts are not judged.
         patience: Red iterations in a row that stop the run.
         stop: Whether to stop at all; false only warns.
         rules: The thresholds.
@@ -58,7 +68,6 @@ class EchoTrapDetector(RolloutCallback):
         self.red_in_a_row = 0
         self._history: list[Indicators] = []
         self._grad_norm: float | None = None
-        self._rewound = False
 
     @property
     def position(self) -> int:
@@ -73,7 +82,7 @@ class EchoTrapDetector(RolloutCallback):
     def rewind(self, position: int) -> None:
         """Forget what came after the first ``position`` collections: the policy is that of then."""
         del self._history[position:]
-        self.red_in_a_row, self._grad_norm, self._rewound = 0, None, True
+        self.red_in_a_row, self._grad_norm = 0, None
         self.level, self.verdict = Level.GREEN, CALM
 
     def on_rollout_end(
@@ -98,14 +107,16 @@ class EchoTrapDetector(RolloutCallback):
             )
         self.level = verdict.level
 
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Forget the last gradient norm: Lightning would keep it where no update gives another."""
+        trainer.callback_metrics.pop(GRAD_NORM, None)
+
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Keep the gradient norm for the next verdict, which comes before the next update."""
         super().on_train_epoch_end(trainer, pl_module)
         norm = trainer.callback_metrics.get(GRAD_NORM)
-        # After a rewind the metric is an older update's: this iteration had none.
-        usable = getattr(pl_module, "phase", "rl") == "rl" and not self._rewound
+        usable = getattr(pl_module, "phase", "rl") == "rl" and norm is not None
         self._grad_norm = float(norm) if usable and norm is not None else None
-        self._rewound = False
 
     def _stop(self, trainer: Trainer, why: str) -> None:
         """Stop before the update; in the very first collection nobody else would say why."""
@@ -150,6 +161,7 @@ def measure(groups: Sequence[TrajectoryGroup], grad_norm: float | None) -> Indic
         for turn in trajectory.turns:
             entropies = turn.completion.entropies
             averages.add("entropy", sum(entropies), len(entropies))
+            averages.add("response_length", len(entropies))
             averages.add("valid_format", float(turn.is_valid))
     if grad_norm is not None and math.isfinite(grad_norm):
         averages.add("grad_norm", grad_norm)
@@ -165,4 +177,5 @@ def measure(groups: Sequence[TrajectoryGroup], grad_norm: float | None) -> Indic
         success=means["success"],
         mean_return=means["mean_return"],
         grad_norm=means.get("grad_norm"),
+        response_length=means["response_length"],
     )

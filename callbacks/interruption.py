@@ -30,8 +30,10 @@ class Interrupted(SystemExit):
 class Interruption(RolloutCallback):
     """Notice SIGINT and SIGTERM between turns and updates, and leave with 130 or 143.
 
-    What was collected since the last checkpoint is dropped; going on repeats it bit for bit. A
-    second signal ends the process at once.
+    Nothing is saved and no final policy is scored on the way out: what was collected since the last
+    checkpoint is dropped, and going on repeats it bit for bit. A run that a callback stops is
+    another matter: ``last.ckpt`` is then the policy that was scored. A second signal ends the
+    process at once.
     """
 
     def __init__(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -63,6 +63,42 @@ class StopAt(RolloutCallback):
     ) -> None:
         if pl_module.iteration == self.iteration and self.updating:
             raise SystemExit(9)
+
+
+class Stop(RolloutCallback):
+    """Stop as the Echo Trap's detector does, and note which weights are scored at the end.
+
+    Args:
+        at: Iteration, counted from 0.
+    """
+
+    scored: ClassVar[dict[str, torch.Tensor]] = {}
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self.at = at
+
+    def on_rollout_end(self, trainer: Trainer, module: Any, groups: Any) -> None:
+        if self.iteration == self.at:
+            self.reason, trainer.should_stop = "enough", True
+
+    def on_evaluation_start(self, trainer: Trainer, module: Any, description: str) -> None:
+        if description.startswith("final"):
+            self.scored.update({k: v.clone() for k, v in module.state_dict().items()})
+
+
+def test_after_a_stop_the_last_checkpoint_is_the_policy_that_was_scored(folder: Path) -> None:
+    fit(
+        *("--checkpoints.every_n_iterations", 100),
+        *("--trainer.callbacks+=tests.test_resume.Stop", "--trainer.callbacks.at", 4),
+    )
+    results = json.loads((folder / "runs/tiny/results.json").read_text())
+    assert (results["status"], results["reason"]) == ("stopped", "enough")
+    saved = checkpoint("runs/tiny")
+    assert saved["global_step"] == 2 * 3 + 2  # two RL updates before the stop
+    assert saved["state_dict"].keys() == Stop.scored.keys()
+    for name, value in saved["state_dict"].items():
+        assert torch.equal(value, Stop.scored[name]), name
 
 
 @pytest.mark.parametrize(
