@@ -31,7 +31,7 @@ class EchoTrapDetector(RolloutCallback):
     |---|---|---|
     | green | nothing, or one sign alone | – |
     | amber | early signs together, or success wears off beside a sign | it is said |
-    | red | success lost, no valid turn left, or variety gone for nothing | said; ``patience`` stops |
+    | red | success lost, no valid turn left, or variety gone for nothing | ``patience`` stops |
 
     ``docs/echo_trap.md`` explains every rule, ``ragen_pl/ops/collapse.py`` holds them, and
     ``Rollback`` leads a run back from red.

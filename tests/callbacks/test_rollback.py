@@ -22,8 +22,8 @@ from tests.doubles import (
     TinyData,
     TinyModule,
     make_group,
-    make_trajectory,
     make_trainer,
+    make_trajectory,
     make_turn,
 )
 
