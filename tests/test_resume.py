@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +12,7 @@ from lightning.pytorch import Trainer
 
 from ragen_pl.cli import main
 from ragen_pl.hooks import RolloutCallback
+from tests.doubles import Stop
 from tests.tiny import write_config
 
 
@@ -65,32 +66,10 @@ class StopAt(RolloutCallback):
             raise SystemExit(9)
 
 
-class Stop(RolloutCallback):
-    """Stop as the Echo Trap's detector does, and note which weights are scored at the end.
-
-    Args:
-        at: Iteration, counted from 0.
-    """
-
-    scored: ClassVar[dict[str, torch.Tensor]] = {}
-
-    def __init__(self, at: int) -> None:
-        super().__init__()
-        self.at = at
-
-    def on_rollout_end(self, trainer: Trainer, module: Any, groups: Any) -> None:
-        if self.iteration == self.at:
-            self.reason, trainer.should_stop = "enough", True
-
-    def on_evaluation_start(self, trainer: Trainer, module: Any, description: str) -> None:
-        if description.startswith("final"):
-            self.scored.update({k: v.clone() for k, v in module.state_dict().items()})
-
-
 def test_after_a_stop_the_last_checkpoint_is_the_policy_that_was_scored(folder: Path) -> None:
     fit(
         *("--checkpoints.every_n_iterations", 100),
-        *("--trainer.callbacks+=tests.test_resume.Stop", "--trainer.callbacks.at", 4),
+        *("--trainer.callbacks+=tests.doubles.Stop", "--trainer.callbacks.at", 4),
     )
     results = json.loads((folder / "runs/tiny/results.json").read_text())
     assert (results["status"], results["reason"]) == ("stopped", "enough")
