@@ -86,7 +86,7 @@ def test_frozen_weights_are_left_out_and_a_snapshot_serves_twice() -> None:
     optimizer = torch.optim.AdamW(module.moving.parameters(), lr=0.1)
 
     def step() -> None:
-        module.moving.weight.square().sum().backward()
+        torch.autograd.backward(module.moving.weight.square().sum())
         optimizer.step()
         optimizer.zero_grad()
 

@@ -278,7 +278,7 @@ def play_half(rank: int, folder: str) -> None:
 
 
 def test_two_ranks_go_back_together(tmp_path: Path) -> None:
-    mp.spawn(play_half, args=(str(tmp_path),), nprocs=2)  # type: ignore[no-untyped-call]
+    mp.spawn(play_half, args=(str(tmp_path),), nprocs=2)  # type: ignore[attr-defined, no-untyped-call]
     one, other = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
     assert one == other
     assert one["weight"] == one["events"][0]["restored"]  # it began at 1 and grew by 1 each time

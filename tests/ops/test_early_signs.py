@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 
@@ -239,3 +240,19 @@ def test_lost_variety_is_no_sign_once_success_has_risen() -> None:
     better = [look(rng, success=0.55, mean_return=5.0, **poor) for _ in range(15)]
     assert first(verdicts(start + stuck), Level.AMBER) < 22
     assert first(verdicts(start + better), Level.AMBER) > 30
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("smoothing", 1.0),
+        ("early_smoothing", -0.1),
+        ("entropy_rose", 0.5),
+        ("responses_grew", 1.0),
+        ("success_fell", 1.5),
+        ("early_signs", 0),
+    ],
+)
+def test_bad_rules_are_refused(key: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"rules.{key} is {value}"):
+        CollapseRules(**cast(Any, {key: value}))
