@@ -7,6 +7,7 @@ from callbacks.gradient_probe import GradientProbe
 from callbacks.interruption import Interruption
 from callbacks.mutual_information import MutualInformation
 from callbacks.results import Results
+from callbacks.rollback import Rollback
 from callbacks.rollout_metrics import RolloutMetrics
 from callbacks.run_display import RunDisplay
 from callbacks.score_table import ScoreTable
@@ -21,6 +22,7 @@ __all__ = [
     "Interruption",
     "MutualInformation",
     "Results",
+    "Rollback",
     "RolloutMetrics",
     "RunDisplay",
     "ScoreTable",

@@ -21,7 +21,8 @@ class Checkpoints(Checkpoint):
     on the first panel; ``trainer.check_val_every_n_epoch`` says how often that is measured.
 
     Args:
-        every_n_iterations: Iterations between two saves; the last iteration is always saved.
+        every_n_iterations: Iterations between two saves; the last iteration is always saved, that
+            of a stop by a callback too.
     """
 
     def __init__(self, every_n_iterations: int = 10) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 
 from ragen_pl.hooks import RolloutCallback, announce
-from ragen_pl.ops.collapse import CollapseRules, Indicators, Level, judge
+from ragen_pl.ops.collapse import CALM, CollapseRules, Level, judge
+from ragen_pl.ops.indicators import Indicators
 from ragen_pl.ops.selection import ZERO_STD
 from ragen_pl.rollout_stats import Averages, group_scores, survivors
 from ragen_pl.types import TrajectoryGroup
@@ -22,13 +23,22 @@ class EchoTrapDetector(RolloutCallback):
     """Grade every collection green, amber or red by RAGEN's signs of collapse (§4, Echo Trap).
 
     Watches the in-group std of returns, the share of groups without spread, token entropy, valid
-    format, the policy's gradient norm, success, and returns pinned at the format penalty, all
-    unfiltered, smoothed and against this run's own beginning. A policy that grows sure because it
-    has become good is not alarming; ``ragen_pl/ops/collapse.py`` has the rules. Warm-start
-    iterations do not count.
+    format, response length, the policy's gradient norm, success, and returns pinned at the format
+    penalty, all unfiltered, smoothed and against this run's own beginning. A policy that grows sure
+    because it has become good is not alarming. Warm-start iterations do not count.
+
+    | level | meaning | what happens |
+    |---|---|---|
+    | green | nothing, or one sign alone | – |
+    | amber | early signs together, or success wears off beside a sign | it is said |
+    | red | success lost, no valid turn left, or variety gone for nothing | ``patience`` stops |
+
+    ``docs/echo_trap.md`` explains every rule, ``ragen_pl/ops/collapse.py`` holds them, and
+    ``Rollback`` leads a run back from red.
 
     Args:
-        baseline_iterations: First RL iterations, which say what is usual; no alarm before.
+        baseline_iterations: First RL iterations, which say what is usual. Until they are complete
+            half of what there is must do, and slow starts are not judged.
         patience: Red iterations in a row that stop the run.
         stop: Whether to stop at all; false only warns.
         rules: The thresholds.
@@ -53,16 +63,27 @@ class EchoTrapDetector(RolloutCallback):
         self.stop = stop
         self.rules = rules
         self.level = Level.GREEN
+        self.verdict = CALM
+        """On the latest collection."""
+        self.red_in_a_row = 0
         self._history: list[Indicators] = []
-        self._red_in_a_row = 0
         self._grad_norm: float | None = None
-        self._iteration = 0
 
-    def on_rollout_start(
-        self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
-    ) -> None:
-        """Learn which iteration this is, to say so."""
-        self._iteration = iteration
+    @property
+    def position(self) -> int:
+        """How many collections the history holds."""
+        return len(self._history)
+
+    @property
+    def has_baseline(self) -> bool:
+        """Whether the latest collection was judged; green means nothing before."""
+        return len(self._history) > self.baseline_iterations
+
+    def rewind(self, position: int) -> None:
+        """Forget what came after the first ``position`` collections: the policy is that of then."""
+        del self._history[position:]
+        self.red_in_a_row, self._grad_norm = 0, None
+        self.level, self.verdict = Level.GREEN, CALM
 
     def on_rollout_end(
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
@@ -75,15 +96,20 @@ class EchoTrapDetector(RolloutCallback):
         verdict = judge(self._history, self.baseline_iterations, self.rules)
         self.record({f"collapse/{name}": value for name, value in verdict.ratios.items()})
         self.record({"collapse/level": float(verdict.level)})
-        self._red_in_a_row = self._red_in_a_row + 1 if verdict.level is Level.RED else 0
-        if self.stop and self._red_in_a_row >= self.patience:
+        self.verdict = verdict
+        self.red_in_a_row = self.red_in_a_row + 1 if verdict.level is Level.RED else 0
+        if self.stop and self.red_in_a_row >= self.patience:
             self._stop(trainer, verdict.reason)
         elif verdict.level > self.level:
             name = verdict.level.name.lower()
             announce(
-                trainer, f"echo trap {name} (iteration {self._iteration + 1}): {verdict.reason}"
+                trainer, f"echo trap {name} (iteration {self.iteration + 1}): {verdict.reason}"
             )
         self.level = verdict.level
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Forget the last gradient norm: Lightning would keep it where no update gives another."""
+        trainer.callback_metrics.pop(GRAD_NORM, None)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Keep the gradient norm for the next verdict, which comes before the next update."""
@@ -98,7 +124,7 @@ class EchoTrapDetector(RolloutCallback):
         trainer.should_stop = True
         announce(
             trainer,
-            f"stopping at iteration {self._iteration + 1}: {self.reason}. Try a lower learning "
+            f"stopping at iteration {self.iteration + 1}: {self.reason}. Try a lower learning "
             "rate or a smaller keep_fraction; echo_trap.stop false only warns.",
         )
 
@@ -106,7 +132,7 @@ class EchoTrapDetector(RolloutCallback):
         """Save the history as plain numbers."""
         return {
             "history": [list(astuple(indicators)) for indicators in self._history],
-            "red_in_a_row": self._red_in_a_row,
+            "red_in_a_row": self.red_in_a_row,
             "grad_norm": self._grad_norm,
             "level": int(self.level),
         }
@@ -115,7 +141,7 @@ class EchoTrapDetector(RolloutCallback):
         """Continue the history; a run resumed after a stop gets its patience back."""
         self._history = [Indicators(*values) for values in state_dict["history"]]
         count = int(state_dict["red_in_a_row"])
-        self._red_in_a_row = count if count < self.patience else 0
+        self.red_in_a_row = count if count < self.patience else 0
         self._grad_norm = state_dict["grad_norm"]
         self.level = Level(state_dict["level"])
 
@@ -135,6 +161,7 @@ def measure(groups: Sequence[TrajectoryGroup], grad_norm: float | None) -> Indic
         for turn in trajectory.turns:
             entropies = turn.completion.entropies
             averages.add("entropy", sum(entropies), len(entropies))
+            averages.add("response_length", len(entropies))
             averages.add("valid_format", float(turn.is_valid))
     if grad_norm is not None and math.isfinite(grad_norm):
         averages.add("grad_norm", grad_norm)
@@ -150,4 +177,5 @@ def measure(groups: Sequence[TrajectoryGroup], grad_norm: float | None) -> Indic
         success=means["success"],
         mean_return=means["mean_return"],
         grad_norm=means.get("grad_norm"),
+        response_length=means["response_length"],
     )

@@ -30,8 +30,10 @@ class Interrupted(SystemExit):
 class Interruption(RolloutCallback):
     """Notice SIGINT and SIGTERM between turns and updates, and leave with 130 or 143.
 
-    What was collected since the last checkpoint is dropped; going on repeats it bit for bit. A
-    second signal ends the process at once.
+    Nothing is saved and no final policy is scored on the way out: what was collected since the last
+    checkpoint is dropped, and going on repeats it bit for bit. A run that a callback stops is
+    another matter: ``last.ckpt`` is then the policy that was scored. A second signal ends the
+    process at once.
     """
 
     def __init__(self) -> None:
@@ -89,24 +91,21 @@ class Interruption(RolloutCallback):
         self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
     ) -> None:
         """Leave before a collection."""
+        super().on_rollout_start(trainer, module, iteration, num_trajectories)
         self._check()
 
     def on_rollout_progress(
         self, trainer: Trainer, module: LightningModule, finished: int, total: int
     ) -> None:
-        """Leave between turns."""
+        """Leave between turns, those of an evaluation too."""
         self._check()
+
+    on_evaluation_progress = on_rollout_progress
 
     def on_evaluation_start(
         self, trainer: Trainer, module: LightningModule, description: str
     ) -> None:
         """Leave before an evaluation."""
-        self._check()
-
-    def on_evaluation_progress(
-        self, trainer: Trainer, module: LightningModule, finished: int, total: int
-    ) -> None:
-        """Leave between the turns of an evaluation."""
         self._check()
 
     def on_train_batch_start(
@@ -116,14 +115,7 @@ class Interruption(RolloutCallback):
         self._check()
         super().on_train_batch_start(trainer, pl_module, batch, batch_idx)
 
-    def on_train_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
         """Leave after an update."""
         self._check()
 

@@ -88,6 +88,7 @@ class Results(RolloutCallback):
         self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
     ) -> None:
         """Time the collection."""
+        super().on_rollout_start(trainer, module, iteration, num_trajectories)
         self._began = True
         self._collecting_since = time.monotonic()
 
@@ -234,6 +235,7 @@ class Results(RolloutCallback):
             **self._counters.facts(self._seconds()),
             "warm_start_iterations": warm.iterations,
             "demonstrations": warm.demonstrations if warm.iterations else 0,
+            **{k: v for c in rollout_callbacks(trainer) for k, v in c.facts().items()},
             "evaluations": [entry.plain() for entry in self.scores],
             "history": _columns(self._history),
         }

@@ -76,6 +76,7 @@ class RunDisplay(ProgressBar, RolloutCallback):
         self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
     ) -> None:
         """Show that a collection begins; only here is the place of a resumed run known in time."""
+        super().on_rollout_start(trainer, module, iteration, num_trajectories)
         self._done = iteration
         self._show(f"collecting 0/{num_trajectories} trajectories")
 

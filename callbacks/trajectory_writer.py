@@ -43,31 +43,18 @@ class TrajectoryWriter(RolloutCallback):
                 f"every_n_iterations is {every_n_iterations}; it must be 0 (never) or more"
             )
         self.every_n_iterations = every_n_iterations
-        self._iteration = 0
-
-    def on_rollout_start(
-        self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
-    ) -> None:
-        """Learn which iteration this is."""
-        self._iteration = iteration
 
     def on_rollout_end(
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
     ) -> None:
         """Write a collection that is due."""
         every = self.every_n_iterations
-        if every and (self._iteration + 1) % every == 0:
-            name = f"iteration-{self._iteration + 1:05d}.jsonl"
+        if every and (self.iteration + 1) % every == 0:
+            name = f"iteration-{self.iteration + 1:05d}.jsonl"
             _write(trainer, name, groups, _source(trainer).env)
 
     def on_predict_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *_: Any, **__: Any
     ) -> None:
         """Write a panel."""
         if isinstance(outputs, Evaluation):

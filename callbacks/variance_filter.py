@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -64,7 +65,7 @@ class VarianceFilter(RolloutCallback):
         loss_scaling: Scaling = "none",
     ) -> None:
         super().__init__()
-        self.rule = _one_rule(keep_fraction, rule)
+        self.rule = self._configured = _one_rule(keep_fraction, rule)
         if not 0.0 <= epsilon < 1.0:
             raise ValueError(
                 f"epsilon is {epsilon}; it is a share of the batch's largest return, in [0, 1)"
@@ -84,6 +85,25 @@ class VarianceFilter(RolloutCallback):
         self.epsilon = epsilon
         self.keep_members = keep_members
         self.loss_scaling: Scaling = loss_scaling
+
+    @property
+    def keeps_a_share(self) -> bool:
+        """Whether a share of groups is kept, which ``tighten`` can lower."""
+        return self._configured is None or isinstance(self._configured, TopFraction)
+
+    def tighten(self, factor: float) -> float:
+        """Keep ``factor`` of the share of groups that was configured; 1 takes that back.
+
+        Returns:
+            The share kept from now on.
+        """
+        assert self.keeps_a_share
+        assert 0.0 < factor <= 1.0
+        whole = self._configured or TopFraction(1.0)
+        assert isinstance(whole, TopFraction)
+        tightened = replace(whole, fraction=whole.fraction * factor)
+        self.rule = self._configured if factor == 1.0 else tightened
+        return tightened.fraction
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Check the size of groups where nobody has before."""

@@ -41,6 +41,7 @@ from ragen_pl.threads import decide_threads
 GROUPS: dict[str, type[Callback]] = {
     "filter": cb.VarianceFilter,
     "echo_trap": cb.EchoTrapDetector,
+    "rollback": cb.Rollback,
     "entropy": cb.EntropyLogger,
     "results": cb.Results,
     "checkpoints": cb.Checkpoints,
@@ -200,12 +201,11 @@ class Application(LightningCLI):
                 f"trainer.max_steps is {config.trainer.max_steps}, but a run is counted in "
                 "iterations: set trainer.max_epochs instead"
             )
-        for callback in rollout_callbacks(self.trainer):
-            if isinstance(callback, cb.VarianceFilter) and self.subcommand == "fit":
-                try:
-                    callback.check(self.datamodule.rollout)
-                except ValueError as error:
-                    raise ConfigError(self._qualified(error)) from error
+        if self.subcommand == "fit":
+            try:
+                self._check_callbacks()
+            except ValueError as error:
+                raise ConfigError(self._qualified(error)) from error
         loaded = self._find_checkpoint(config)
         facts = self._facts(loaded)
         if loaded is not None:
@@ -216,6 +216,13 @@ class Application(LightningCLI):
                 print(f"{config.run_dir} held an earlier run: it is now {aside}")
         self.model.vocabulary = facts.vocabulary
         self.config_init[self.subcommand].checkpoints.facts = facts
+
+    def _check_callbacks(self) -> None:
+        for callback in rollout_callbacks(self.trainer):
+            if isinstance(callback, cb.VarianceFilter):
+                callback.check(self.datamodule.rollout)
+            elif isinstance(callback, cb.Rollback):
+                callback.check(self.trainer)
 
     def _find_checkpoint(self, config: Any) -> tuple[Path, RunFacts] | None:
         if config.ckpt_path is None:

@@ -171,7 +171,7 @@ class RolloutDataModule(pl.LightningDataModule):
             self.dynamic_sampling,
         )
         weights = collector.select(collected)
-        if self.fitter.should_stop:
+        if self.fitter.should_stop or any(watcher.discard for watcher in self._watchers()):
             return  # a detector saw a collapse: no further step on this data
         survivors = [
             (trajectory, weight)

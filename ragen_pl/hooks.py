@@ -23,6 +23,11 @@ class RolloutCallback(Callback):
 
     reason: str | None = None
     """Why this callback stopped the run; None while it has not."""
+    discard: bool = False
+    """Whether nothing may be learned from the collection at hand, by the critic neither: the
+    iteration then ends without an update. Set in ``on_rollout_end``, alike on every rank."""
+    iteration: int = 0
+    """Of the collection at hand, counted from 0 over the whole run, warm start included."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,10 +36,8 @@ class RolloutCallback(Callback):
     def on_rollout_start(
         self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
     ) -> None:
-        """Learn that a collection of ``num_trajectories`` on this rank begins.
-
-        Iterations count from 0 over the whole run, warm start included.
-        """
+        """Learn that a collection of ``num_trajectories`` on this rank begins."""
+        self.iteration, self.discard = iteration, False
 
     def on_rollout_progress(
         self, trainer: Trainer, module: LightningModule, finished: int, total: int
@@ -70,6 +73,10 @@ class RolloutCallback(Callback):
         self, trainer: Trainer, module: LightningModule, finished: int, total: int
     ) -> None:
         """Learn after every turn of any evaluation how many trajectories have ended."""
+
+    def facts(self) -> Mapping[str, Any]:
+        """Return what belongs into ``results.json``, by name, as plain data."""
+        return {}
 
     def record(self, metrics: Mapping[str, float]) -> None:
         """Keep metrics until they can be logged; values must be the same on every rank.

@@ -69,10 +69,9 @@ class StarPO(pl.LightningModule):
         self.coefficients = Coefficients(algorithm)
         self.seed = seed
         self.vocabulary: list[str] | None = None
-        self.iteration = 0
+        self.iteration = self.rl_start = self.skipped_steps = 0
         self.phase = Phase.WARM_START
-        self.rl_start = 0
-        self.skipped_steps = 0
+        self.lr_scale = 1.0  # of RL's rates, on top of their schedule
         self._engine: CachedDecoder | None = None
         self._engine_version = -1
 
@@ -103,6 +102,7 @@ class StarPO(pl.LightningModule):
             "rl_start": self.rl_start,
             "skipped_steps": self.skipped_steps,
             "coefficients": self.coefficients.state_dict(),
+            "lr_scale": self.lr_scale,
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -110,6 +110,7 @@ class StarPO(pl.LightningModule):
         self.iteration, self.rl_start = state["iteration"], state["rl_start"]
         self.phase, self.skipped_steps = Phase(state["phase"]), state["skipped_steps"]
         self.coefficients.load_state_dict(state["coefficients"])
+        self.lr_scale = state.get("lr_scale", 1.0)
 
     def begin_iteration(self, phase: Phase) -> None:
         """Enter an iteration.
@@ -153,6 +154,10 @@ class StarPO(pl.LightningModule):
             self._engine_version = self.global_step
         return engine(requests, sampling)
 
+    def forget_cache(self) -> None:
+        """Drop what was computed with older weights: for whoever sets weights without a step."""
+        self._engine_version = -1
+
     def annotate(self, rollout: RolloutBatch) -> TrainingBatch:
         """Add old log-probs, values, advantages and returns at the current weights."""
         scorer, kept = self.scorer, rollout.policy_weights > 0
@@ -186,7 +191,8 @@ class StarPO(pl.LightningModule):
     def _improve(self, batch: TrainingBatch) -> None:
         """Take a StarPO step on policy and critic; in its first iterations on the critic alone."""
         since = self.iteration - self.rl_start
-        factor = self.optimization.rl_factor(since, (self.trainer.max_epochs or 1) - self.rl_start)
+        total = (self.trainer.max_epochs or 1) - self.rl_start
+        factor = self.lr_scale * self.optimization.rl_factor(since, total)
         critic, metrics = self.algorithm.critic, self.coefficients.metrics()
         if self.critic is not None and critic is not None:
             metrics |= value_gradient(batch, self.critic, critic, self.scorer, self._backward)

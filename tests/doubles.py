@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
@@ -14,7 +14,8 @@ from torch.utils.data import DataLoader
 
 from ragen_pl.baselines import Baseline
 from ragen_pl.envs.bandit import Bandit
-from ragen_pl.hooks import rollout_callbacks
+from ragen_pl.hooks import RolloutCallback, rollout_callbacks
+from ragen_pl.snapshot import take_snapshot
 from ragen_pl.types import Completion, StopReason, Trajectory, TrajectoryGroup, Turn
 
 
@@ -143,7 +144,7 @@ class TinyData(LightningDataModule):
                 watcher.on_collection_end(self.trainer, module, groups)
             for watcher in watchers:
                 watcher.on_rollout_end(self.trainer, module, groups)
-            if self.trainer.should_stop:
+            if self.trainer.should_stop or any(watcher.discard for watcher in watchers):
                 return
         yield torch.zeros(1)
 
@@ -182,3 +183,36 @@ def make_trainer(folder: Path, epochs: int, callbacks: Sequence[Callback], **mor
 def one_batch() -> DataLoader[Any]:
     """Make a loader of a single batch."""
     return DataLoader([torch.zeros(1)])  # type: ignore[arg-type]
+
+
+class Diary(RolloutCallback):
+    """Note the learner's state before each collection of the latest run."""
+
+    states: ClassVar[dict[int, dict[str, Any]]] = {}
+    cache_versions: ClassVar[dict[int, int]] = {}
+
+    def on_rollout_start(self, trainer: Trainer, module: Any, iteration: int, *args: int) -> None:
+        self.states[iteration] = take_snapshot(module, trainer.optimizers[0])
+        self.cache_versions[iteration] = module._engine_version
+
+
+class Stop(RolloutCallback):
+    """Stop as the Echo Trap's detector does, and note which weights are scored at the end.
+
+    Args:
+        at: Iteration, counted from 0.
+    """
+
+    scored: ClassVar[dict[str, torch.Tensor]] = {}
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self.at = at
+
+    def on_rollout_end(self, trainer: Trainer, module: Any, groups: Any) -> None:
+        if self.iteration == self.at:
+            self.reason, trainer.should_stop = "enough", True
+
+    def on_evaluation_start(self, trainer: Trainer, module: Any, description: str) -> None:
+        if description.startswith("final"):
+            self.scored.update({k: v.clone() for k, v in module.state_dict().items()})

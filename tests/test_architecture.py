@@ -21,7 +21,7 @@ LAYERS = (
     {"chat", "rollout_stats", "estimators", "policy_losses", "rewards", "filter_rules"},
     {"algorithm"},
     {"models", "engines", "rollout", "packing", "warm_start", "baselines", "evaluation"},
-    {"coefficients", "optimizer", "scoring"},
+    {"coefficients", "optimizer", "scoring", "snapshot"},
     {"objective"},
     {"gradients"},
     {"evaluation_log", "hooks", "report", "trajectory_record", "collection"},

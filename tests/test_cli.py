@@ -23,7 +23,7 @@ class Piped(Sokoban):
 
 GROUPS = (
     *("seed_everything", "run_dir", "threads", "model", "data", "filter", "echo_trap"),
-    *("entropy", "results", "checkpoints", "trajectories", "display"),
+    *("rollback", "entropy", "results", "checkpoints", "trajectories", "display"),
 )
 
 

@@ -50,6 +50,8 @@ def test_a_signal_ends_a_run_in_order(tmp_path: Path, signum: signal.Signals, st
     results = json.loads((folder / "results.json").read_text())
     assert results["status"] == "interrupted"
     assert results["reason"] == signum.name
+    # The checkpoint may be older than the weights of the moment, so no final policy is claimed.
+    assert "final" not in {entry["policy"] for entry in results["evaluations"]}
     saved = torch.load(folder / "checkpoints/last.ckpt", weights_only=True)
     assert list((folder / "tensorboard").glob("events*"))
     done = saved["starpo"]["iteration"]

@@ -12,6 +12,7 @@ from lightning.pytorch import Trainer
 
 from ragen_pl.cli import main
 from ragen_pl.hooks import RolloutCallback
+from tests.doubles import Stop
 from tests.tiny import write_config
 
 
@@ -63,6 +64,20 @@ class StopAt(RolloutCallback):
     ) -> None:
         if pl_module.iteration == self.iteration and self.updating:
             raise SystemExit(9)
+
+
+def test_after_a_stop_the_last_checkpoint_is_the_policy_that_was_scored(folder: Path) -> None:
+    fit(
+        *("--checkpoints.every_n_iterations", 100),
+        *("--trainer.callbacks+=tests.doubles.Stop", "--trainer.callbacks.at", 4),
+    )
+    results = json.loads((folder / "runs/tiny/results.json").read_text())
+    assert (results["status"], results["reason"]) == ("stopped", "enough")
+    saved = checkpoint("runs/tiny")
+    assert saved["global_step"] == 2 * 3 + 2  # two RL updates before the stop
+    assert saved["state_dict"].keys() == Stop.scored.keys()
+    for name, value in saved["state_dict"].items():
+        assert torch.equal(value, Stop.scored[name]), name
 
 
 @pytest.mark.parametrize(

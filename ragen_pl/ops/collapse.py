@@ -1,25 +1,29 @@
 """Tell collapse from convergence by the history of a few indicators (RAGEN's Echo Trap, §4).
 
 Falling spread and entropy are no proof: both also fall when a policy becomes good and sure. What
-tells them apart is success. Every alarm therefore needs a *harm* (success well below its best, or
-the return at the format penalty's floor, or no progress at all) beside a *sign* (spread, entropy,
-format or gradients out of their usual range).
+tells them apart is success. **Red** therefore always needs a *harm*: success well below its best,
+the return at the format penalty's floor, or no progress at all. **Amber** is also raised ahead of
+any harm, by *early signs*: the format slips, responses grow, entropy climbs out of its valley,
+gradients stay high, spread or entropy is lost without a gain. A healthy run shows one of them now
+and then, so several must last together. ``docs/echo_trap.md`` has the table of levels.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
-from itertools import pairwise
-from statistics import fmean, median
+
+from ragen_pl.ops.indicators import FEWEST, Indicators, View
 
 _MARGIN = 5.0
 """Standard errors of the smoothed success by which it must have fallen. Its best is the luckiest
 of many looks, which alone explains up to about four."""
-_LEAST_NOISE = 0.02
-"""Of success per iteration, for policies so good or bad that it hardly varies."""
+_MATTERS = 0.05
+"""Nats of entropy; a smaller change is no matter, whatever the ratio."""
+_MULTIPLES = ("entropy_rose", "gradient_spiked", "entropy_climbed", "responses_grew")
+_COUNTS = ("early_signs", "early_patience", "early_signs_at_once")
 
 
 class Level(IntEnum):
@@ -28,26 +32,6 @@ class Level(IntEnum):
     GREEN = 0
     AMBER = 1
     RED = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Indicators:
-    """Hold one iteration's measurements, over all ranks and unfiltered."""
-
-    in_group_std: float
-    """Mean over groups of the returns' standard deviation."""
-    zero_std_share: float
-    """Share of groups whose members all got the same return."""
-    entropy: float
-    """Mean per sampled token, in nats."""
-    valid_format: float
-    """Share of turns."""
-    penalty_share: float
-    """Share of trajectories that failed without one valid turn: their return is at the floor."""
-    success: float
-    mean_return: float
-    grad_norm: float | None = None
-    """Of the policy in the update before; None where there was none."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +51,15 @@ class CollapseRules:
         entropy_rose: Entropy above this multiple of its baseline is a sign.
         format_broke: Valid-format rate below this share of its best is a sign.
         gradient_spiked: Policy gradient norm above this multiple of its baseline is a sign.
-        floor_share: More trajectories than this at the penalty floor are red.
+        floor_share: More trajectories than this at the penalty floor are red, in quicker averages.
+        early_smoothing: Weight of the past in the quicker averages.
+        early_signs: So many of them that last are amber; more than there are switch them off.
+        early_patience: Iterations in a row that count as lasting.
+        early_signs_at_once: So many of them are amber without having lasted.
+        format_slipped: Valid-format rate below this share of its best is an early sign.
+        responses_grew: Response length above this multiple of its baseline is an early sign.
+        entropy_climbed: Entropy above this multiple of its lowest so far is an early sign.
+        success_slipped: Success below this share of its best, by more than noise, is an early sign.
     """
 
     smoothing: float = 0.8
@@ -83,17 +75,29 @@ class CollapseRules:
     format_broke: float = 0.8
     gradient_spiked: float = 5.0
     floor_share: float = 0.9
+    early_smoothing: float = 0.5
+    early_signs: int = 2
+    early_patience: int = 2
+    early_signs_at_once: int = 3
+    format_slipped: float = 0.9
+    responses_grew: float = 1.2
+    entropy_climbed: float = 1.5
+    success_slipped: float = 0.8
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.smoothing < 1.0:
-            raise ValueError(f"rules.smoothing is {self.smoothing}; it must lie in [0, 1)")
         for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name in ("entropy_rose", "gradient_spiked"):
+            value, where = getattr(self, field.name), f"rules.{field.name}"
+            if field.name in ("smoothing", "early_smoothing"):
+                if not 0.0 <= value < 1.0:
+                    raise ValueError(f"{where} is {value}; it must lie in [0, 1)")
+            elif field.name in _COUNTS:
+                if value < 1:
+                    raise ValueError(f"{where} is {value}; it must be at least 1")
+            elif field.name in _MULTIPLES:
                 if value <= 1.0:
-                    raise ValueError(f"rules.{field.name} is {value}; a multiple must be above 1")
+                    raise ValueError(f"{where} is {value}; a multiple must be above 1")
             elif not 0.0 <= value <= 1.0:
-                raise ValueError(f"rules.{field.name} is {value}; a share must lie in [0, 1]")
+                raise ValueError(f"{where} is {value}; a share must lie in [0, 1]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,144 +111,82 @@ class Verdict:
     """Of smoothed indicators to their baseline or best; empty before there is a baseline."""
 
 
-def judge(history: Sequence[Indicators], baseline_iterations: int, rules: CollapseRules) -> Verdict:
-    """Judge the last iteration of a history; green until the baseline is complete.
+CALM = Verdict(Level.GREEN, "", {})
 
-    The first ``baseline_iterations`` say what is usual for this run.
+
+def judge(history: Sequence[Indicators], baseline_iterations: int, rules: CollapseRules) -> Verdict:
+    """Judge the last iteration of a history.
+
+    The first ``baseline_iterations`` say what is usual for this run; while they are not complete
+    the first half of what there is, and only what cannot be mistaken for a slow start is judged.
+    The first five iterations are always green.
     """
-    if len(history) <= baseline_iterations:
-        return Verdict(Level.GREEN, "", {})
-    view = _View(history, baseline_iterations, rules)
-    signs = _signs(view)
-    harms = (_at_floor(view), _success_lost(view, bool(signs)), _no_progress(view))
+    if len(history) < FEWEST:
+        return CALM
+    view = View(history, baseline_iterations, rules.smoothing)
+    quick = View(history, baseline_iterations, rules.early_smoothing)
+    signs = _signs(view, rules)
+    harms = [_at_floor(quick, rules), _success_lost(view, rules, bool(signs))]
+    if len(history) > baseline_iterations:
+        harms.append(_no_progress(view, rules))
     level, harm = max(harms, key=lambda finding: finding[0])  # of equal ones the first
     if level is Level.GREEN:
-        return Verdict(level, "", view.ratios())
+        early = _early(history, baseline_iterations, rules)
+        return Verdict(Level.AMBER if early else level, early, view.ratios())
     reason = f"{harm} while {' and '.join(signs)}" if signs else harm
     return Verdict(level, reason, view.ratios())
 
 
-class _Series:
-    """Smooth one indicator and hold it against its past."""
-
-    def __init__(self, values: Sequence[float], baseline_iterations: int, smoothing: float) -> None:
-        self.values = list(values)
-        first = self.values[:baseline_iterations]
-        self.baseline = fmean(first) if first else math.nan
-        smoothed, total, weight = [], 0.0, 0.0
-        for value in self.values:
-            # Dividing by the weights so far undoes the pull towards a start at zero.
-            total, weight = smoothing * total + value, smoothing * weight + 1.0
-            smoothed.append(total / weight)
-        self.now = smoothed[-1] if smoothed else math.nan
-        self.best = max(smoothed[1:], default=math.nan)
-        """Of the smoothed values; the first is a single look and may be luck."""
-
-    @property
-    def ratio(self) -> float:
-        """Now against the baseline; 1 where there is no baseline to speak of."""
-        return self.now / self.baseline if self.baseline > 1e-6 else 1.0
-
-    @property
-    def share_of_best(self) -> float:
-        return self.now / self.best if self.best > 1e-6 else 1.0
-
-    @property
-    def noise(self) -> float:
-        """Estimate one look's standard error from neighbours: a trend or a jump hardly counts."""
-        steps = [abs(b - a) for a, b in pairwise(self.values)]
-        return 1.4826 / math.sqrt(2) * median(steps) if steps else 0.0
-
-
-class _View:
-    """Hold every indicator's series."""
-
-    def __init__(
-        self, history: Sequence[Indicators], baseline_iterations: int, rules: CollapseRules
-    ) -> None:
-        def series(values: Iterable[float]) -> _Series:
-            return _Series(list(values), baseline_iterations, rules.smoothing)
-
-        self.rules = rules
-        self.length, self.baseline_iterations = len(history), baseline_iterations
-        self.spread = series(i.in_group_std for i in history)
-        self.zero = series(i.zero_std_share for i in history)
-        self.entropy = series(i.entropy for i in history)
-        self.format = series(i.valid_format for i in history)
-        self.floor = series(i.penalty_share for i in history)
-        self.success = series(i.success for i in history)
-        self.returns = series(i.mean_return for i in history)
-        # Logarithms, so that a single outlier does not drag the average along.
-        self.log_grad = series(math.log(i.grad_norm) for i in history if i.grad_norm)
-        self.look = max(_LEAST_NOISE, self.success.noise)
-        self.error = self.look * math.sqrt((1 - rules.smoothing) / (1 + rules.smoothing))
-        """Standard error of the smoothed success."""
-
-    @property
-    def grad_ratio(self) -> float:
-        difference = self.log_grad.now - self.log_grad.baseline
-        return 1.0 if math.isnan(difference) else math.exp(difference)
-
-    @property
-    def improved(self) -> bool:
-        """Whether success or return is above its baseline by more than chance explains."""
-        of_mean = math.hypot(self.error, self.look / math.sqrt(self.baseline_iterations))
-        if self.success.now > self.success.baseline + 2 * of_mean:
-            return True
-        gain = self.returns.now - self.returns.baseline
-        return gain > max(2 * self.returns.noise, 0.25 * self.spread.baseline)
-
-    def ratios(self) -> dict[str, float]:
-        return {
-            "in_group_std_ratio": self.spread.ratio,
-            "entropy_ratio": self.entropy.ratio,
-            "grad_norm_ratio": self.grad_ratio,
-            "valid_format_ratio": self.format.share_of_best,
-            "success_ratio": self.success.share_of_best,
-            "zero_std_share": self.zero.now,
-            "penalty_share": self.floor.now,
-        }
-
-
-def _signs(view: _View) -> list[str]:
+def _signs(view: View, rules: CollapseRules) -> list[str]:
     """List what is out of its usual range; alone none of it is an alarm."""
-    rules, entropy = view.rules, view.entropy
-    moved = abs(entropy.now - entropy.baseline) > 0.05  # less is no matter, whatever the ratio
+    entropy = view.entropy
+    moved = abs(entropy.now - entropy.baseline) > _MATTERS
     found = [
-        (
-            view.spread.ratio < rules.spread_fell,
-            f"in-group std is {view.spread.now:.3g} (baseline {view.spread.baseline:.3g})",
-        ),
+        (view.spread.ratio < rules.spread_fell, _told_spread(view)),
         (
             view.zero.now > rules.zero_std_share,
             f"{view.zero.now:.0%} of groups have no spread (baseline {view.zero.baseline:.0%})",
         ),
         (
             moved and not rules.entropy_fell <= entropy.ratio <= rules.entropy_rose,
-            f"entropy is {entropy.now:.3g} (baseline {entropy.baseline:.3g})",
+            _told_entropy(view),
         ),
-        (
-            view.format.share_of_best < rules.format_broke,
-            f"{view.format.now:.0%} of turns follow the format (best {view.format.best:.0%})",
-        ),
-        (
-            view.grad_ratio > rules.gradient_spiked,
-            f"the policy's gradient norm is {math.exp(view.log_grad.now):.3g} "
-            f"(baseline {math.exp(view.log_grad.baseline):.3g})"
-            if view.log_grad.values
-            else "",
-        ),
+        (view.format.share_of_best < rules.format_broke, _told_format(view)),
+        (view.grad_ratio > rules.gradient_spiked, _told_gradient(view)),
     ]
     return [text for is_found, text in found if is_found]
 
 
-def _at_floor(view: _View) -> tuple[Level, str]:
+def _told_spread(view: View) -> str:
+    return f"in-group std is {view.spread.now:.3g} (baseline {view.spread.baseline:.3g})"
+
+
+def _told_entropy(view: View) -> str:
+    return f"entropy is {view.entropy.now:.3g} (baseline {view.entropy.baseline:.3g})"
+
+
+def _told_format(view: View) -> str:
+    return f"{view.format.now:.0%} of turns follow the format (best {view.format.best:.0%})"
+
+
+def _told_gradient(view: View) -> str:
+    if not view.log_grad.values:
+        return ""
+    now, usual = math.exp(view.log_grad.now), math.exp(view.log_grad.baseline)
+    return f"the policy's gradient norm is {now:.3g} (baseline {usual:.3g})"
+
+
+# --- harms ------------------------------------------------------------------------------------
+
+
+def _at_floor(view: View, rules: CollapseRules) -> tuple[Level, str]:
     """Find returns pinned at the format penalty: nothing the agent says is understood.
 
-    A run that began so is given twice the baseline's time, and longer while it gets better.
+    Nothing is as plain as this, so it is seen in the quicker averages. A run that began so is given
+    twice the baseline's time, and longer while it gets better.
     """
     floor = view.floor
-    if floor.now <= view.rules.floor_share:
+    if floor.now <= rules.floor_share:
         return Level.GREEN, ""
     text = (
         f"{floor.now:.0%} of trajectories hold no valid turn (baseline {floor.baseline:.0%}), "
@@ -252,12 +194,14 @@ def _at_floor(view: _View) -> tuple[Level, str]:
     )
     had_time = view.length >= 2 * view.baseline_iterations
     stuck = had_time and floor.now >= floor.baseline - 0.02
-    return (Level.RED if floor.baseline < 0.5 or stuck else Level.AMBER), text
+    if floor.baseline < 0.5 or stuck:
+        return Level.RED, text
+    return (Level.AMBER if view.length > view.baseline_iterations else Level.GREEN), text
 
 
-def _success_lost(view: _View, has_signs: bool) -> tuple[Level, str]:
+def _success_lost(view: View, rules: CollapseRules, has_signs: bool) -> tuple[Level, str]:
     """Find success well below its best, by more than noise explains."""
-    rules, success = view.rules, view.success
+    success = view.success
     if success.best - success.now <= _MARGIN * view.error:
         return Level.GREEN, ""
     share = success.share_of_best
@@ -270,9 +214,9 @@ def _success_lost(view: _View, has_signs: bool) -> tuple[Level, str]:
     return level, f"success fell to {success.now:.2f} (best {success.best:.2f})"
 
 
-def _no_progress(view: _View) -> tuple[Level, str]:
+def _no_progress(view: View, rules: CollapseRules) -> tuple[Level, str]:
     """Find variety lost without anything gained: the template that leads nowhere."""
-    rules, success = view.rules, view.success
+    success = view.success
     if view.improved or success.now >= rules.solved:
         return Level.GREEN, ""
     text = f"success stays at {success.now:.2f} (baseline {success.baseline:.2f})"
@@ -280,3 +224,58 @@ def _no_progress(view: _View) -> tuple[Level, str]:
         return Level.RED, text
     both = view.spread.ratio < rules.spread_fell and view.entropy.ratio < rules.entropy_fell
     return (Level.AMBER if both else Level.GREEN), text
+
+
+# --- early signs --------------------------------------------------------------------------------
+
+
+def _early(history: Sequence[Indicators], baseline_iterations: int, rules: CollapseRules) -> str:
+    """Word the early signs where there are enough of them; empty otherwise."""
+    seen: list[dict[str, str]] = []
+    for length in range(len(history), len(history) - rules.early_patience, -1):
+        if length < FEWEST:
+            break
+        view = View(history[:length], baseline_iterations, rules.early_smoothing)
+        seen.append(_early_signs(view, rules))
+    now = seen[0]
+    lasting = {name for name in now if all(name in then for then in seen)}
+    lasted = len(seen) == rules.early_patience and len(lasting) >= rules.early_signs
+    if not lasted and len(now) < rules.early_signs_at_once:
+        return ""
+    return f"early signs: {' and '.join(now.values())}"
+
+
+def _early_signs(view: View, rules: CollapseRules) -> dict[str, str]:
+    """Find what precedes the fall of success, by name.
+
+    Spread and entropy also fall as a policy becomes good: they count only where nothing is gained.
+    """
+    entropy, length = view.entropy, view.length_of_responses
+    explained = view.improved or view.success.now >= rules.solved
+    climb = entropy.now - entropy.lowest
+    found = {
+        "format": (view.format.share_of_best < rules.format_slipped, _told_format(view)),
+        "length": (
+            length.ratio > rules.responses_grew,
+            f"responses have {length.now:.3g} tokens (baseline {length.baseline:.3g})",
+        ),
+        "climb": (
+            climb > _MATTERS and entropy.now > rules.entropy_climbed * entropy.lowest,
+            f"entropy is {entropy.now:.3g} (it was {entropy.lowest:.3g})",
+        ),
+        "gradient": (view.grad_ratio > rules.gradient_spiked, _told_gradient(view)),
+        "spread": (
+            not explained and view.spread.ratio < rules.spread_fell,
+            _told_spread(view),
+        ),
+        "entropy": (
+            not explained and entropy.ratio < rules.entropy_fell,
+            _told_entropy(view),
+        ),
+        "success": (
+            view.success.share_of_best < rules.success_slipped
+            and view.success.best - view.success.now > _MARGIN * view.error,
+            f"success is {view.success.now:.2f} (best {view.success.best:.2f})",
+        ),
+    }
+    return {name: text for name, (is_found, text) in found.items() if is_found}

@@ -70,7 +70,9 @@ def test_a_collapse_stops_the_run_and_says_why(capsys: pytest.CaptureFixture[str
     stopped = run(callback, trainer, [good()] * 10 + [dead()] * 30)
     assert 10 < stopped <= 25
     assert callback.reason is not None
-    assert callback.reason.startswith("echo trap: red for 3 iterations in a row: success fell to")
+    assert callback.reason.startswith(
+        "echo trap: red for 3 iterations in a row: 97% of trajectories hold no "
+    )
     printed = capsys.readouterr().out
     assert f"stopping at iteration {stopped + 1}" in printed
     assert callback._recorded["collapse/level"] == 2.0

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from ragen_pl.ops.collapse import CollapseRules, Indicators, Level, judge
+from ragen_pl.ops.collapse import CollapseRules, Level, judge
+from ragen_pl.ops.indicators import Indicators
 
 BASELINE = 10
 PATIENCE = 5
@@ -283,18 +284,11 @@ def test_ratios() -> None:
             "in_group_std_ratio": 1.0,
             "entropy_ratio": 1.0,
             "grad_norm_ratio": 1.0,
+            "response_length_ratio": 1.0,
             "valid_format_ratio": 1.0,
             "success_ratio": 1.0,
             "zero_std_share": 0.1,
             "penalty_share": 0.0,
         }
     )
-    assert judge(run[:10], BASELINE, CollapseRules()).ratios == {}
-
-
-@pytest.mark.parametrize(
-    ("key", "value"), [("smoothing", 1.0), ("entropy_rose", 0.5), ("success_fell", 1.5)]
-)
-def test_bad_rules_are_refused(key: str, value: float) -> None:
-    with pytest.raises(ValueError, match=f"rules.{key} is {value}"):
-        CollapseRules(**{key: value})
+    assert judge(run[:5], BASELINE, CollapseRules()).ratios == {}

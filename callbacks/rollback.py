@@ -1,0 +1,270 @@
+"""Lead a run that has fallen into the Echo Trap back to where it was healthy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar, cast
+
+from lightning.pytorch import LightningModule, Trainer
+
+from callbacks.echo_trap_detector import EchoTrapDetector
+from callbacks.variance_filter import VarianceFilter
+from ragen_pl.algorithm import Algorithm
+from ragen_pl.distributed import gather_objects
+from ragen_pl.hooks import RolloutCallback, announce
+from ragen_pl.ops.collapse import Level
+from ragen_pl.snapshot import Plain, restore_snapshot, take_snapshot
+from ragen_pl.types import TrajectoryGroup
+
+T = TypeVar("T")
+
+
+class _Module(Protocol):
+    """What of the module is used here, beside a LightningModule's own."""
+
+    rl_start: int
+    lr_scale: float
+    algorithm: Algorithm
+
+    def forget_cache(self) -> None: ...
+
+
+@dataclass(slots=True)
+class _Healthy:
+    """Keep the state that played one green collection."""
+
+    iteration: int
+    position: int
+    """The detector's, that collection included."""
+    followed: int
+    """Green collections in a row that came after it."""
+    state: Plain
+
+
+class Rollback(RolloutCallback):
+    """Undo a collapse: at red, go back to the last healthy state and go on more carefully.
+
+    | when | what happens |
+    |---|---|
+    | first RL collection before which the policy was updated in no way | snapshot, trusted |
+    | every ``every_n_iterations`` while ``EchoTrapDetector`` is green | snapshot, on trial |
+    | ``min_age`` green collections have followed it | it is trusted, older ones are dropped |
+    | amber or red | snapshots on trial are dropped: they led there |
+    | red ``patience`` times in a row | the trusted snapshot is restored, at most ``times`` times |
+
+    Restored are, bit for bit, the weights of policy and critic, the optimizer's moments and the
+    module's other state; the detector's history is cut back to that point. The rates of policy and
+    critic are multiplied by ``lr_factor`` and ``filter.keep_fraction`` by ``filter_factor``, for
+    good. The collapsed collection is thrown away: its iteration ends without an update. Iterations
+    go on counting, so that starts and draws are fresh ones and the same fall is not played again;
+    the learning-rate schedule keeps its place too. When ``times`` is used up the detector stops the
+    run as it does without this callback.
+
+    Each rollback is announced in a line and noted under ``rollbacks`` in ``results.json``.
+    Snapshots are in CPU memory and in every checkpoint, so that a resumed run goes back to the very
+    same state: 1 + min_age / every_n_iterations of them, each as large as the trainable weights of
+    policy and critic with two moments (12 bytes a weight in float32).
+
+    Args:
+        times: How often a run may be led back; 0 switches this off, and nothing is kept.
+        patience: Red iterations in a row that lead back; must be below echo_trap.patience.
+        lr_factor: Multiplies the learning rates of RL each time; 1 leaves them.
+        filter_factor: Multiplies filter.keep_fraction each time; 1 leaves it.
+        every_n_iterations: Iterations between two snapshots.
+        min_age: Green iterations that must follow a snapshot before it is trusted: the state just
+            before an alarm is often sick already.
+    """
+
+    def __init__(
+        self,
+        times: int = 0,
+        patience: int = 2,
+        lr_factor: float = 0.5,
+        filter_factor: float = 1.0,
+        every_n_iterations: int = 5,
+        min_age: int = 5,
+    ) -> None:
+        super().__init__()
+        for key, value, least in (
+            ("times", times, 0),
+            ("patience", patience, 1),
+            ("every_n_iterations", every_n_iterations, 1),
+            ("min_age", min_age, 1),
+        ):
+            if value < least:
+                raise ValueError(f"rollback.{key} is {value}; it must be at least {least}")
+        for key, factor in (("lr_factor", lr_factor), ("filter_factor", filter_factor)):
+            if not 0.0 < factor <= 1.0:
+                raise ValueError(
+                    f"rollback.{key} is {factor}; it must lie in (0, 1], and 1 changes nothing"
+                )
+        self.times, self.patience = times, patience
+        self.lr_factor, self.filter_factor = lr_factor, filter_factor
+        self.every_n_iterations, self.min_age = every_n_iterations, min_age
+        self.events: list[dict[str, Any]] = []
+        """One entry per rollback, as in ``results.json``."""
+        self._snapshots: list[_Healthy] = []
+        """From old to new; the first is trusted."""
+
+    # --- the callbacks it works with ----------------------------------------------------------
+
+    def check(self, trainer: Trainer) -> None:
+        """Refuse a run in which this could never act.
+
+        Raises:
+            ValueError: without a detector before it, with one that stops first, or with nothing to
+                tighten.
+        """
+        callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+        if not self.times:
+            return
+        before = callbacks[: callbacks.index(self)]
+        detectors = [c for c in before if isinstance(c, EchoTrapDetector)]
+        if not detectors:
+            raise ValueError(
+                f"rollback.times is {self.times}, but no EchoTrapDetector stands before Rollback "
+                "in the list of callbacks: add one, which says when to go back"
+            )
+        patience = detectors[0].patience
+        if detectors[0].stop and self.patience >= patience:
+            raise ValueError(
+                f"rollback.patience is {self.patience}, but echo_trap.patience is {patience}, so "
+                "the run would be stopped first: choose a smaller rollback.patience"
+            )
+        chosen = _find(trainer, VarianceFilter)
+        if self.filter_factor < 1.0 and (chosen is None or not chosen.keeps_a_share):
+            raise ValueError(
+                f"rollback.filter_factor is {self.filter_factor}, but there is no VarianceFilter "
+                "with a keep_fraction to tighten: give it one, or set rollback.filter_factor to 1"
+            )
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Check where nobody has before."""
+        if stage == "fit":
+            self.check(trainer)
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Leave the filter as it was told to be."""
+        chosen = _find(trainer, VarianceFilter)
+        if chosen is not None and self.filter_factor < 1.0:
+            chosen.tighten(1.0)
+
+    # --- during the run -----------------------------------------------------------------------
+
+    def on_rollout_start(
+        self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
+    ) -> None:
+        """Tighten the filter as far as it has come; a resumed run starts from its configuration."""
+        super().on_rollout_start(trainer, module, iteration, num_trajectories)
+        chosen = _find(trainer, VarianceFilter)
+        if self.times and chosen is not None and self.filter_factor < 1.0:
+            chosen.tighten(self.filter_factor ** len(self.events))
+
+    def on_rollout_end(
+        self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
+    ) -> None:
+        """Follow the detector's verdict on this collection: watch, or go back."""
+        if not self.times:
+            return
+        detector = _find(trainer, EchoTrapDetector)
+        assert detector is not None, "checked in setup"
+        # The verdicts are equal by construction; one rank that went back alone would be the end.
+        if any(gather_objects(self._is_due(detector))):
+            self._go_back(trainer, module, detector)
+        else:
+            self._watch(trainer, module, detector)
+        self.record({"collapse/rollbacks": len(self.events)})
+
+    def _is_due(self, detector: EchoTrapDetector) -> bool:
+        is_red = detector.red_in_a_row >= self.patience
+        return is_red and bool(self._snapshots) and len(self.events) < self.times
+
+    def _watch(self, trainer: Trainer, module: LightningModule, detector: EchoTrapDetector) -> None:
+        """Keep and drop snapshots; the weights are those that played this collection."""
+        if detector.level is not Level.GREEN:
+            self._snapshots = self._snapshots[:1]
+            return
+        if not self._snapshots:
+            if self._policy_has_begun(module):
+                self._keep(trainer, module, detector)
+            return
+        if not detector.has_baseline:
+            return
+        for snapshot in self._snapshots:
+            snapshot.followed += 1
+        trusted = [i for i, s in enumerate(self._snapshots) if s.followed >= self.min_age]
+        self._snapshots = self._snapshots[max(trusted, default=0) :]
+        if self.iteration - self._snapshots[-1].iteration >= self.every_n_iterations:
+            self._keep(trainer, module, detector)
+
+    def _policy_has_begun(self, module: LightningModule) -> bool:
+        """Whether this iteration updates the policy: until then only the critic gets better."""
+        learner = cast(_Module, module)
+        critic = learner.algorithm.critic
+        alone = critic.warmup_iterations if critic is not None else 0
+        return self.iteration - learner.rl_start >= alone
+
+    def _keep(self, trainer: Trainer, module: LightningModule, detector: EchoTrapDetector) -> None:
+        state = take_snapshot(module, trainer.optimizers[0])
+        self._snapshots.append(_Healthy(self.iteration, detector.position, 0, state))
+
+    def _go_back(
+        self, trainer: Trainer, module: LightningModule, detector: EchoTrapDetector
+    ) -> None:
+        self._snapshots = self._snapshots[:1]
+        (healthy,) = self._snapshots
+        restore_snapshot(healthy.state, module, trainer.optimizers[0])
+        learner = cast(_Module, module)
+        learner.forget_cache()
+        learner.lr_scale *= self.lr_factor
+        reason = detector.verdict.reason
+        detector.rewind(healthy.position)
+        self.discard = True
+        event = {
+            "iteration": self.iteration + 1,
+            "restored": healthy.iteration + 1,
+            "lr_scale": learner.lr_scale,
+            "reason": reason,
+        }
+        chosen = _find(trainer, VarianceFilter)
+        if chosen is not None and self.filter_factor < 1.0:
+            share = chosen.tighten(self.filter_factor ** (len(self.events) + 1))
+            event["keep_fraction"] = share
+        self.events.append(event)
+        announce(trainer, self._describe(event))
+
+    def _describe(self, event: Mapping[str, Any]) -> str:
+        changes = [f"learning rates × {event['lr_scale']:g}"]
+        if self.filter_factor < 1.0:
+            changes.append(f"keep_fraction {event['keep_fraction']:g}")
+        return (
+            f"rollback {len(self.events)} of {self.times} at iteration {event['iteration']}: back "
+            f"to the policy of iteration {event['restored']}, {', '.join(changes)}; "
+            f"{event['reason']}"
+        )
+
+    # --- what is kept -------------------------------------------------------------------------
+
+    def facts(self) -> Mapping[str, Any]:
+        """Name the rollbacks so far."""
+        return {"rollbacks": self.events} if self.times else {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Save the snapshots and what was done."""
+        # Not asdict, which would copy every tensor once more.
+        names = _Healthy.__slots__
+        kept = self._snapshots if self.times else []
+        snapshots = [{name: getattr(s, name) for name in names} for s in kept]
+        return {"events": self.events, "snapshots": snapshots}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on with the same snapshots."""
+        self.events = list(state_dict["events"])
+        self._snapshots = [_Healthy(**snapshot) for snapshot in state_dict["snapshots"]]
+
+
+def _find(trainer: Trainer, kind: type[T]) -> T | None:
+    """Return the first callback of a kind."""
+    callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+    return next((c for c in callbacks if isinstance(c, kind)), None)

@@ -1,0 +1,298 @@
+"""A collapse is undone bit for bit, a bounded number of times, alike on all ranks and on resume."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback, Checkpoint
+
+from callbacks import EchoTrapDetector, Rollback, VarianceFilter
+from ragen_pl.hooks import RolloutCallback
+from ragen_pl.filter_rules import TopFraction
+from ragen_pl.types import TrajectoryGroup
+from tests.doubles import (
+    TinyData,
+    TinyModule,
+    make_group,
+    make_trainer,
+    make_trajectory,
+    make_turn,
+)
+
+EPOCHS = 60
+
+
+def good() -> list[TrajectoryGroup]:
+    return [make_group([0.0, 1.0, 1.0, 2.0], group_id=i) for i in range(4)]
+
+
+def dead() -> list[TrajectoryGroup]:
+    """Nothing that is said is understood."""
+    turns = [make_turn(is_valid=False, entropies=(3.0,)) for _ in range(5)]
+    return [
+        TrajectoryGroup(i, i, tuple(make_trajectory(turns, member=n) for n in range(4)))
+        for i in range(4)
+    ]
+
+
+class Learner(TinyModule):
+    """Swings ever further at its full rate of 1.03, and comes to rest at half of it."""
+
+    rl_start = 0
+
+    def __init__(self) -> None:
+        super().__init__({"train/grad_norm_policy": 1.0})
+        self.lr_scale, self.kl_coef, self.forgotten = 1.0, 0.0, 0
+        self.algorithm = SimpleNamespace(critic=None)
+
+    def forget_cache(self) -> None:
+        self.forgotten += 1
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        self.kl_coef += 0.1  # a controller's state
+        cast(Any, self.optimizers()).param_groups[0]["lr"] = 1.03 * self.lr_scale
+        return super().training_step(batch, batch_idx)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=1.03, momentum=0.01)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["own"] = {"lr_scale": self.lr_scale, "kl_coef": self.kl_coef}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.lr_scale, self.kl_coef = checkpoint["own"]["lr_scale"], checkpoint["own"]["kl_coef"]
+
+    def state(self) -> list[float]:
+        """Return what a rollback must bring back."""
+        buffers = self.trainer.optimizers[0].state.values()
+        momentum = [float(state["momentum_buffer"]) for state in buffers]
+        return [self.weight.item(), self.kl_coef, *momentum]
+
+
+class Data(TinyData):
+    """The agent fails when its weight is far off."""
+
+    def __init__(self) -> None:
+        super().__init__(self.play)
+
+    def play(self, iteration: int) -> list[TrajectoryGroup]:
+        module = cast(Any, self.trainer).lightning_module
+        return good() if abs(module.weight.item()) < 3 else dead()
+
+
+class Diary(RolloutCallback):
+    """Note the state that plays each collection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.played: dict[int, list[float]] = {}
+
+    def on_rollout_start(
+        self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
+    ) -> None:
+        self.played[iteration] = cast(Learner, module).state()
+
+
+class SaveAll(Checkpoint):
+    """Keep a checkpoint of every iteration."""
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        trainer.save_checkpoint(Path(trainer.default_root_dir) / f"{trainer.current_epoch}.ckpt")
+
+
+def make_rollback(**changes: Any) -> Rollback:
+    return Rollback(**{"times": 1, "every_n_iterations": 2, "min_age": 3, **changes})
+
+
+def fit(
+    folder: Path, rollback: Rollback, *more: Callback, data: TinyData | None = None, **how: Any
+) -> tuple[Learner, EchoTrapDetector]:
+    module, detector = Learner(), EchoTrapDetector(baseline_iterations=3)
+    callbacks = [VarianceFilter(), detector, rollback, *more]
+    saves = any(isinstance(callback, Checkpoint) for callback in more)
+    trainer = make_trainer(folder, EPOCHS, callbacks, enable_checkpointing=saves)
+    trainer.fit(module, datamodule=data or Data(), **how)
+    return module, detector
+
+
+def test_a_driven_collapse_recovers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rollback, diary = make_rollback(), Diary()
+    module, detector = fit(tmp_path, rollback, diary)
+    (event,) = rollback.events
+    fallen, restored = event["iteration"] - 1, event["restored"] - 1
+    assert abs(diary.played[fallen][0]) > 3
+    assert fallen - restored > 5
+    # The next collection is played by the very policy of then, moments and controllers included.
+    assert diary.played[fallen + 1] == diary.played[restored]
+    assert module.lr_scale == event["lr_scale"] == 0.5
+    assert module.forgotten == 1
+    assert abs(module.weight.item()) < 0.1
+    assert detector.reason is None
+    # The norm of the last update before the rollback is not the restored policy's.
+    assert detector._history[event["restored"]].grad_norm is None
+    assert module.trainer.callback_metrics["collapse/rollbacks"] == 1
+    printed = capsys.readouterr().out
+    assert (
+        f"rollback 1 of 1 at iteration {fallen + 1}: back to the policy of iteration "
+        f"{restored + 1}, learning rates × 0.5; " in printed
+    )
+    assert json.loads(json.dumps(rollback.facts()))["rollbacks"] == rollback.events
+
+
+def test_without_it_the_run_stays_collapsed(tmp_path: Path) -> None:
+    module, detector = fit(tmp_path, make_rollback(times=0))
+    assert detector.reason is not None
+    assert abs(module.weight.item()) > 3
+
+
+def test_the_collapsed_collection_is_not_learned_from(tmp_path: Path) -> None:
+    rollback = make_rollback()
+    module, _ = fit(tmp_path, rollback)
+    assert module.global_step == EPOCHS - 1
+
+
+def test_rollbacks_are_bounded_and_the_filter_tightens(tmp_path: Path) -> None:
+    """What no rate cures is stopped in the end."""
+    kept: list[float] = []
+
+    class Watch(RolloutCallback):
+        def on_rollout_start(self, trainer: Any, *args: Any) -> None:
+            kept.append(trainer.callbacks[0].rule.fraction)
+
+    data = TinyData(lambda iteration: good() if iteration < 12 else dead())
+    rollback = make_rollback(times=2, filter_factor=0.5)
+    module, detector = fit(tmp_path, rollback, Watch(), data=data)
+    assert [event["lr_scale"] for event in rollback.events] == [0.5, 0.25]
+    assert [event["keep_fraction"] for event in rollback.events] == [0.125, 0.0625]
+    assert list(dict.fromkeys(kept)) == [0.25, 0.125, 0.0625]
+    assert detector.reason is not None
+    assert detector.reason.startswith("echo trap: red for 5 iterations in a row")
+    assert cast(Any, module.trainer).callbacks[0].rule == TopFraction(0.25)
+
+
+def test_a_resumed_run_is_led_back_alike(tmp_path: Path) -> None:
+    """Whether it was interrupted before the rollback, in its empty iteration, or after."""
+    rollback = make_rollback()
+    module, detector = fit(tmp_path, rollback, SaveAll())
+    fallen = rollback.events[0]["iteration"] - 1
+    for epoch in (fallen - 4, fallen - 1, fallen, fallen + 1, fallen + 7):
+        again = make_rollback()
+        path = tmp_path / f"{epoch}.ckpt"
+        resumed, other = fit(tmp_path / "again", again, ckpt_path=path, weights_only=True)
+        assert again.events == rollback.events
+        assert resumed.state() == module.state()
+        assert resumed.lr_scale == 0.5
+        assert resumed.global_step == module.global_step
+        assert other._history == detector._history
+
+
+def test_few_snapshots_are_kept_and_those_before_an_alarm_are_dropped(tmp_path: Path) -> None:
+    rollback = Rollback(times=1, every_n_iterations=2, min_age=6, patience=4)
+    places: list[list[int]] = []
+
+    class Watch(RolloutCallback):
+        def on_rollout_end(self, *args: Any) -> None:
+            places.append([s.iteration for s in rollback._snapshots])
+
+    data = TinyData(lambda iteration: good() if iteration < 15 else dead())
+    fit(tmp_path, rollback, Watch(), data=data)
+    assert places[0] == [0]
+    assert max(map(len, places)) == 4
+    assert places[14] == [7, 9, 11, 13]
+    fallen = rollback.events[0]["iteration"] - 1
+    assert places[fallen] == [places[fallen - 1][0]]
+
+
+def test_the_critics_head_start_belongs_to_the_first_snapshot(tmp_path: Path) -> None:
+    class Critical(Learner):
+        def __init__(self) -> None:
+            super().__init__()
+            self.algorithm = SimpleNamespace(critic=SimpleNamespace(warmup_iterations=4))
+
+    rollback = make_rollback()
+    callbacks = [EchoTrapDetector(baseline_iterations=3), rollback]
+    trainer = make_trainer(tmp_path, 6, callbacks)
+    trainer.fit(Critical(), datamodule=Data())
+    assert [s.iteration for s in rollback._snapshots] == [4]
+
+
+def test_no_detector_or_a_hastier_one_or_no_filter_is_refused() -> None:
+    def check(rollback: Rollback, *others: Callback) -> None:
+        rollback.check(cast(Any, SimpleNamespace(callbacks=[*others, rollback])))
+
+    check(Rollback(times=1), EchoTrapDetector())
+    with pytest.raises(ValueError, match=r"rollback.times is 1, but no EchoTrapDetector"):
+        check(Rollback(times=1))
+    with pytest.raises(ValueError, match=r"rollback.patience is 5, but echo_trap.patience is 5"):
+        check(Rollback(times=1, patience=5), EchoTrapDetector())
+    check(Rollback(times=1, patience=5), EchoTrapDetector(stop=False))
+    with pytest.raises(ValueError, match=r"rollback.filter_factor is 0.5"):
+        check(Rollback(times=1, filter_factor=0.5), EchoTrapDetector())
+    check(Rollback())
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"times": -1}, {"patience": 0}, {"lr_factor": 0.0}, {"filter_factor": 2.0}]
+)
+def test_bad_arguments_are_refused(wrong: dict[str, Any]) -> None:
+    (key,) = wrong
+    with pytest.raises(ValueError, match=f"rollback.{key} is {wrong[key]}"):
+        Rollback(**wrong)
+
+
+def play_half(rank: int, folder: str) -> None:
+    """Be one of two ranks; only the second one's agent falls silent."""
+    dist.init_process_group("gloo", f"file://{folder}/store", rank=rank, world_size=2)
+    torch.manual_seed(0)
+    module: Any = Learner()
+    optimizer = module.configure_optimizers()
+    detector, rollback = EchoTrapDetector(baseline_iterations=3), make_rollback()
+    trainer: Any = SimpleNamespace(
+        callbacks=[detector, rollback],
+        optimizers=[optimizer],
+        is_global_zero=False,
+        should_stop=False,
+    )
+    for iteration in range(40):
+        groups = good()[2 * rank : 2 * rank + 2]
+        if iteration >= 12 and (rank == 1 or iteration >= 14):
+            groups = dead()[2 * rank : 2 * rank + 2]
+        for callback in (detector, rollback):
+            callback.on_rollout_start(trainer, module, iteration, 8)
+            callback.on_rollout_end(trainer, module, groups)
+        if rollback.events:
+            break
+        module.weight.data += 1.0
+    seen = {"events": rollback.events, "weight": module.weight.item()}
+    Path(folder, f"{rank}.json").write_text(json.dumps(seen))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_two_ranks_go_back_together(tmp_path: Path) -> None:
+    mp.spawn(play_half, args=(str(tmp_path),), nprocs=2)  # type: ignore[attr-defined, no-untyped-call]
+    one, other = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
+    assert one == other
+    assert one["weight"] == one["events"][0]["restored"]  # it began at 1 and grew by 1 each time
+
+
+def test_one_rank_alone_takes_the_other_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Should verdicts ever differ, both go back rather than hang."""
+    from callbacks import rollback as implementation
+
+    gone: list[str] = []
+    monkeypatch.setattr(implementation, "gather_objects", lambda own: [own, True])
+    monkeypatch.setattr(Rollback, "_go_back", lambda *args: gone.append("back"))
+    rollback = make_rollback()
+    trainer: Any = SimpleNamespace(callbacks=[EchoTrapDetector(), rollback])
+    rollback.on_rollout_end(trainer, cast(Any, None), cast(Sequence[Any], []))  # type: ignore[arg-type]
+    assert gone == ["back"]
