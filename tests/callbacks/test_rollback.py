@@ -16,8 +16,8 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, Checkpoint
 
 from callbacks import EchoTrapDetector, Rollback, VarianceFilter
-from ragen_pl.hooks import RolloutCallback
 from ragen_pl.filter_rules import TopFraction
+from ragen_pl.hooks import RolloutCallback
 from ragen_pl.types import TrajectoryGroup
 from tests.doubles import (
     TinyData,
