@@ -150,7 +150,7 @@ def test_results_carry_on(folder: Path) -> None:
     assert after["seconds"] > before["seconds"]
     policies = [entry["policy"] for entry in after["evaluations"]]
     assert policies.count("random") == 1
-    assert set(policies) == {"random", "untrained", "warm-started", "final"}
+    assert set(policies) == {"random", "expert", "untrained", "warm-started", "final"}
 
 
 def test_a_run_goes_on_under_its_own_seed_and_environment_only(
