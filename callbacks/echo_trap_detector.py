@@ -66,6 +66,7 @@ class EchoTrapDetector(RolloutCallback):
         self.verdict = CALM
         """On the latest collection."""
         self.red_in_a_row = 0
+        self._played: list[TrajectoryGroup] = []
         self._history: list[Indicators] = []
         self._grad_norm: float | None = None
 
@@ -85,11 +86,19 @@ class EchoTrapDetector(RolloutCallback):
         self.red_in_a_row, self._grad_norm = 0, None
         self.level, self.verdict = Level.GREEN, CALM
 
+    def on_collection_end(
+        self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
+    ) -> None:
+        """Take in all that was played: dynamic sampling keeps what has spread, and would hide that
+        little has."""
+        self._played += groups
+
     def on_rollout_end(
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
     ) -> None:
-        """Judge the collection; every rank reaches the same verdict."""
-        indicators = measure(groups, self._grad_norm)
+        """Judge the rollout; every rank reaches the same verdict."""
+        played, self._played = self._played, []
+        indicators = measure(played, self._grad_norm)
         if indicators is None:  # every environment raised: that says nothing about the policy
             return
         self._history.append(indicators)
