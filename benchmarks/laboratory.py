@@ -5,13 +5,13 @@
 From one warm start, by imitation only, the same for all, it trains vanilla StarPO and StarPO-S,
 each with PPO and with GRPO, over seeds and constant learning rates; the detector watches and does
 not stop. A seed decides the starts and every draw of RL, and is the same for all variants. Every
-run has equally many iterations, each a collection of 128 trajectories. Against vanilla StarPO,
-which makes 4 updates of 32 trajectories of it, stand
+run has equally many iterations, each a collection of 64 trajectories. Against vanilla StarPO,
+which makes 4 updates of 16 trajectories of it, stand
 
 - StarPO-S at **equal updates** (``updates: fixed``): also 4 updates, each of what the filter left
-  of 32. Steps, freshness of the data and rate are equal; a step rests on fewer trajectories.
-- StarPO-S at **equal iterations** (``updates: proportional``): updates of 32 as the paper makes
-  them, so fewer of them. What it saves in seconds and tokens is part of the comparison, and so is
+  of 16. Steps, freshness of the data and rate are equal; a step rests on fewer trajectories.
+- StarPO-S at **equal iterations** (``updates: proportional``): as the paper makes them, updates
+  of 16, so fewer of them. What it saves in seconds and tokens is part of the comparison, and so is
   that it moves less.
 
 Both StarPO-S have clip-higher and no KL, as the paper's. In the critic's first iterations PPO makes
@@ -36,8 +36,8 @@ from benchmarks.laboratory_report import Run, write_report
 
 ENVIRONMENTS = ("sokoban", "frozen_lake", "bandit")
 RATES = {
-    "sokoban": (1e-4, 2e-4, 4e-4, 8e-4),
-    "frozen_lake": (1e-4, 2e-4, 4e-4, 8e-4),
+    "sokoban": (2e-4, 4e-4, 8e-4, 1.6e-3),
+    "frozen_lake": (2e-4, 4e-4, 8e-4, 1.6e-3),
     "bandit": (1e-3, 2e-3, 4e-3, 8e-3),
 }
 WARM_START_ITERATIONS = {"sokoban": 20, "frozen_lake": 8, "bandit": 3}

@@ -27,7 +27,7 @@ from benchmarks.sweeps_report import Trial, write_report
 RATE = 1e-4
 ITERATIONS, QUICK_ITERATIONS = 80, 6
 GROUPS, MEMBERS, UPDATES = 16, 8, 4
-"""Of the laboratory's collection: 16 groups of 8, for 4 updates."""
+"""Of a collection, the paper's 128 trajectories: 16 groups of 8, for 4 updates of 32."""
 SLOW_ITERATIONS = 5
 """Over which rates rise, and in which the critic learns alone, where a collection makes UPDATES."""
 _QUICK_WARM_START = (
@@ -180,12 +180,13 @@ def arguments(plan: Plan, setting: Setting, folder: Path, seed: int) -> tuple[st
         *base("sokoban"),
         *("--config", "starpo_s"),
         *from_warm_start(folder, start_name(setting)),
+        *("--data.rollout.num_groups", str(GROUPS // UPDATES)),
         *("--model.optimization.lr", str(plan.rate), "--model.optimization.warmup", str(slow)),
         *("--trainer.max_epochs", str(plan.iterations(setting))),
         *("--data.evaluation.size", "16" if plan.quick else "256"),
         *("--results.temperatures", "[0.5]"),
         *setting.speech,
-        *setting.options,
+        *setting.options,  # where a key is given twice, the last one counts
         *critic,
         *("--seed_everything", str(seed)),
     )

@@ -10,6 +10,7 @@ import pytest
 from benchmarks.paper_numbers import PAPER, SOURCES
 from benchmarks.sweeps import SWEEPS, Plan, Setting, arguments, start_name, trials, warm_starts
 from benchmarks.sweeps_report import Trial, find, markdown
+from ragen_pl.policy_losses import Clip
 from tests.test_configs import assemble
 
 ALL = [(name, setting) for name, settings in SWEEPS.items() for setting in settings]
@@ -34,6 +35,10 @@ def test_a_setting_makes_a_run_of_equal_length(
     assert critic is None or critic.warmup_iterations * rollout.online_k == 20
     assert app.model.seed == 2
     assert sweep in SOURCES
+    if sweep == "clip_higher":
+        assert app.model.algorithm.policy_loss == Clip(clip_high=float(setting.name))
+    if sweep == "groups":
+        assert setting.name == f"{128 // rollout.group_size}x{rollout.group_size}"
 
 
 @pytest.mark.parametrize("name", SPOKEN)
