@@ -5,13 +5,13 @@
 From one warm start, by imitation only, the same for all, it trains vanilla StarPO and StarPO-S,
 each with PPO and with GRPO, over seeds and constant learning rates; the detector watches and does
 not stop. A seed decides the starts and every draw of RL, and is the same for all variants. Every
-run has equally many iterations, each a collection of 64 trajectories. Against vanilla StarPO,
-which makes 4 updates of 16 trajectories of it, stand
+run has equally many iterations, each a collection of 80 trajectories. Against vanilla StarPO,
+which makes 4 updates of 20 trajectories of it, stand
 
 - StarPO-S at **equal updates** (``updates: fixed``): also 4 updates, each of what the filter left
-  of 16. Steps, freshness of the data and rate are equal; a step rests on fewer trajectories.
+  of 20. Steps, freshness of the data and rate are equal; a step rests on fewer trajectories.
 - StarPO-S at **equal iterations** (``updates: proportional``): as the paper makes them, updates
-  of 16, so fewer of them. What it saves in seconds and tokens is part of the comparison, and so is
+  of 20, so fewer of them. What it saves in seconds and tokens is part of the comparison, and so is
   that it moves less.
 
 Both StarPO-S have clip-higher and no KL, as the paper's. In the critic's first iterations PPO makes

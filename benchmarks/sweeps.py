@@ -181,6 +181,7 @@ def arguments(plan: Plan, setting: Setting, folder: Path, seed: int) -> tuple[st
         *("--config", "starpo_s"),
         *from_warm_start(folder, start_name(setting)),
         *("--data.rollout.num_groups", str(GROUPS // UPDATES)),
+        *("--data.rollout.group_size", str(MEMBERS)),
         *("--model.optimization.lr", str(plan.rate), "--model.optimization.warmup", str(slow)),
         *("--trainer.max_epochs", str(plan.iterations(setting))),
         *("--data.evaluation.size", "16" if plan.quick else "256"),

@@ -44,9 +44,9 @@ def test_a_variant_is_what_it_is_called(tmp_path: Path, variant: str) -> None:
     assert (filter_of(app).rule is not None) == is_safe
     assert app.config["fit"].filter.keep_fraction == (0.25 if is_safe else 1.0)
     assert rollout.updates == ("proportional" if variant.endswith("iterations") else "fixed")
-    assert rollout.num_groups * rollout.group_size == 16
+    assert rollout.num_groups * rollout.group_size == 20
     assert (rollout.online_k, rollout.epochs) == (4, 1)
-    assert app.model.optimization.rl_factor(50, 70) == 1.0
+    assert app.model.optimization.rl_factor(50, 60) == 1.0
     assert (app.model.optimization.lr, app.model.seed) == (3e-4, 3)
 
 
