@@ -28,6 +28,8 @@ from ragen_pl.scoring import Scorer, score_values
 from ragen_pl.types import Demonstration, TrainingBatch
 
 Backward = Callable[[Tensor], None]
+COUNTED = ("train/updates", "train/update_tokens")
+"""Metrics that are summed over an iteration's updates, where the others are averaged."""
 
 
 def imitation_gradient(
@@ -79,9 +81,10 @@ def policy_gradient(
         )
         backward(loss)
         sums += terms
-    return {
-        f"train/{name}": value
-        for name, value in zip(POLICY_METRICS, all_reduce_sum(sums), strict=True)
+    means = zip(POLICY_METRICS, all_reduce_sum(sums), strict=True)
+    return {f"train/{name}": value for name, value in means} | {
+        "train/updates": torch.ones(()),
+        "train/update_tokens": totals.tokens,
     }
 
 

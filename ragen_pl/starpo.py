@@ -23,7 +23,7 @@ from ragen_pl.coefficients import Coefficients
 from ragen_pl.distributed import world_size
 from ragen_pl.engines.cached import CachedDecoder
 from ragen_pl.evaluation_log import log_evaluation
-from ragen_pl.gradients import imitation_gradient, policy_gradient, value_gradient
+from ragen_pl.gradients import COUNTED, imitation_gradient, policy_gradient, value_gradient
 from ragen_pl.models.embedded import EmbeddedModel, LanguageModel
 from ragen_pl.models.policy import Critic, Policy, drop_embedding_gradients
 from ragen_pl.objective import estimate
@@ -260,4 +260,6 @@ class StarPO(pl.LightningModule):
         return Scorer(temperature, self.optimization.tokens_per_micro_batch, self.device)
 
     def _log(self, metrics: dict[str, Tensor]) -> None:
-        self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=1)
+        for name, value in metrics.items():
+            reduce = "sum" if name in COUNTED else "mean"
+            self.log(name, value, on_step=False, on_epoch=True, reduce_fx=reduce, batch_size=1)

@@ -40,10 +40,25 @@ def dead() -> list[TrajectoryGroup]:
     ]
 
 
+def judge_rollout(callback: EchoTrapDetector, trainer: Any, groups: list[TrajectoryGroup]) -> None:
+    callback.on_collection_end(trainer, MODULE, groups)
+    callback.on_rollout_end(trainer, MODULE, groups)
+
+
+def test_what_dynamic_sampling_throws_away_is_judged_too() -> None:
+    callback, trainer = EchoTrapDetector(), make_trainer()
+    for part in (good(), dead()):
+        callback.on_collection_end(trainer, MODULE, part)
+    callback.on_rollout_end(trainer, MODULE, good())
+    assert callback._history[-1].zero_std_share == 0.5
+    judge_rollout(callback, trainer, good())
+    assert callback._history[-1].zero_std_share == 0.0
+
+
 def run(callback: EchoTrapDetector, trainer: Any, rollouts: list[list[TrajectoryGroup]]) -> int:
     for iteration, groups in enumerate(rollouts):
         callback.on_rollout_start(trainer, MODULE, iteration, 16)
-        callback.on_rollout_end(trainer, MODULE, groups)
+        judge_rollout(callback, trainer, groups)
         if trainer.should_stop:
             return iteration
     return -1
@@ -90,10 +105,10 @@ def test_the_gradient_norm_is_that_of_the_update_before() -> None:
     callback, trainer = EchoTrapDetector(), make_trainer()
     trainer.callback_metrics[GRAD_NORM] = torch.tensor(3.0)
     callback.on_train_epoch_end(trainer, MODULE)
-    callback.on_rollout_end(trainer, MODULE, good())
+    judge_rollout(callback, trainer, good())
     assert callback._history[-1].grad_norm == 3.0
     callback.on_train_epoch_end(trainer, cast(Any, SimpleNamespace(phase="warm_start")))
-    callback.on_rollout_end(trainer, MODULE, good())
+    judge_rollout(callback, trainer, good())
     assert callback._history[-1].grad_norm is None
 
 

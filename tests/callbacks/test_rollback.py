@@ -268,6 +268,7 @@ def play_half(rank: int, folder: str) -> None:
             groups = dead()[2 * rank : 2 * rank + 2]
         for callback in (detector, rollback):
             callback.on_rollout_start(trainer, module, iteration, 8)
+            callback.on_collection_end(trainer, module, groups)
             callback.on_rollout_end(trainer, module, groups)
         if rollback.events:
             break

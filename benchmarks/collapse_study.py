@@ -1,0 +1,197 @@
+"""Judge finished runs: did success collapse, when, and did the alarm come before it?
+
+Pure functions of a run's series, one value per iteration of RL, counted from 0. *Collapse* is
+defined on the smoothed success of the unfiltered rollout: below half of its own peak so far for ten
+iterations in a row. The definition knows nothing of the detector, so that one can grade the other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from statistics import median
+from typing import Any, Literal
+
+Outcome = Literal["collapsed", "worn", "healthy"]
+
+WINDOW = 5
+"""Iterations in a moving average: those up to and including this one, so that it lags by two."""
+LEAST_LOOKS = 3
+"""Iterations before an average may count as a peak: one collection can be lucky."""
+FALLEN = 0.5
+"""Of the peak: success below this share has fallen."""
+DURATION = 10
+"""Iterations it must stay there."""
+HEALTHY = 0.75
+"""Of the peak: a run that never collapsed and ends above this share is healthy. Between the two it
+is worn: neither a collapse to be foreseen nor a run in which an alarm would be false."""
+STARTS_FALLING = 0.9
+"""Of the peak: success was last above this share when it began to fall."""
+
+
+def smooth(values: Sequence[float], window: int = WINDOW) -> list[float]:
+    """Average each value with those before it, ``window`` in all or as many as there are."""
+    parts = [values[max(0, i - window + 1) : i + 1] for i in range(len(values))]
+    return [sum(part) / len(part) for part in parts]
+
+
+def peaks(smoothed: Sequence[float]) -> list[float]:
+    """Return the highest value so far at every iteration; 0 before ``LEAST_LOOKS``."""
+    counted = [value if i >= LEAST_LOOKS - 1 else 0.0 for i, value in enumerate(smoothed)]
+    return list(accumulate(counted, max))
+
+
+def collapse_iteration(success: Sequence[float]) -> int | None:
+    """Return the first of the ``DURATION`` iterations that are a collapse; None without one.
+
+    A fall that is cut off by the end of the run is none yet: the run is *worn*.
+    """
+    smoothed = smooth(success)
+    low = [now < FALLEN * peak for now, peak in zip(smoothed, peaks(smoothed), strict=True)]
+    for start in range(len(low) - DURATION + 1):
+        if all(low[start : start + DURATION]):
+            return start
+    return None
+
+
+def fall_began(success: Sequence[float], collapsed_at: int) -> int:
+    """Return the iteration after the last one near the peak, at most ``collapsed_at``."""
+    smoothed = smooth(success)
+    bar = STARTS_FALLING * peaks(smoothed)[collapsed_at]
+    return max((i + 1 for i in range(collapsed_at) if smoothed[i] >= bar), default=0)
+
+
+def outcome(success: Sequence[float]) -> Outcome:
+    """Name how a run went.
+
+    Raises:
+        ValueError: for a run without iterations.
+    """
+    if not success:
+        raise ValueError("a run without an iteration of RL has no outcome")
+    if collapse_iteration(success) is not None:
+        return "collapsed"
+    smoothed = smooth(success)
+    return "healthy" if smoothed[-1] >= HEALTHY * peaks(smoothed)[-1] else "worn"
+
+
+def first_alarm(levels: Sequence[float | None], least: int) -> int | None:
+    """Return the first iteration graded ``least`` (1 amber, 2 red) or above; None without one."""
+    return next((i for i, v in enumerate(levels) if v is not None and v >= least), None)
+
+
+def lead_time(alarm: int | None, collapsed_at: int) -> float:
+    """Return by how many iterations the alarm came first: negative when late, −∞ when it never did.
+
+    Any earlier alarm counts, so this stands beside the false alarms, never alone.
+    """
+    return -math.inf if alarm is None else float(collapsed_at - alarm)
+
+
+def is_false_alarm(alarm: int | None, how: Outcome) -> bool:
+    """Whether a healthy run was called sick."""
+    return alarm is not None and how == "healthy"
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """Hold what the tables say about one run."""
+
+    variant: str
+    rate: float
+    seed: int
+    outcome: Outcome
+    collapsed_at: int | None
+    fall_began: int | None
+    amber: int | None
+    """First iteration graded amber or red."""
+    red: int | None
+    peak: float
+    """Of the smoothed success of rollouts."""
+    final: float
+    panel: float
+    """Success of the final policy on the first panel."""
+    iterations: int
+    updates: float
+    """Of the policy."""
+    update_tokens: float
+    sampled_tokens: float
+    seconds: float
+    """Wall time of the run without starting up; evaluations included."""
+
+
+def summarise(results: Mapping[str, Any], variant: str, rate: float, seed: int) -> RunSummary:
+    """Judge a run by its ``results.json``, which holds iterations of RL only.
+
+    Raises:
+        ValueError: when it holds none.
+    """
+    history = results["history"]
+    success = series(history, "rollout/success")
+    how = outcome(success)
+    collapsed_at = collapse_iteration(success)
+    levels = history.get("collapse/level", [])
+    smoothed = smooth(success)
+    panels = [e for e in results["evaluations"] if e["policy"] == "final"]
+    return RunSummary(
+        variant,
+        rate,
+        seed,
+        how,
+        collapsed_at,
+        None if collapsed_at is None else fall_began(success, collapsed_at),
+        first_alarm(levels, 1),
+        first_alarm(levels, 2),
+        peak=peaks(smoothed)[-1],
+        final=smoothed[-1],
+        panel=panels[0]["success"] if panels else math.nan,
+        iterations=len(success),
+        updates=sum(series(history, "train/updates")),
+        update_tokens=sum(series(history, "train/update_tokens")),
+        sampled_tokens=results["sampled_tokens"],
+        seconds=results["seconds"],
+    )
+
+
+def series(history: Mapping[str, Sequence[float | None]], name: str) -> list[float]:
+    """Return a metric's values, without the iterations that have none."""
+    return [value for value in history.get(name, []) if value is not None]
+
+
+def breaking_rate(runs: Iterable[RunSummary]) -> float | None:
+    """Return the lowest rate at which at least half of one variant's runs collapsed."""
+    by_rate: dict[float, list[bool]] = {}
+    for run in runs:
+        by_rate.setdefault(run.rate, []).append(run.outcome == "collapsed")
+    broken = [rate for rate, fell in by_rate.items() if 2 * sum(fell) >= len(fell)]
+    return min(broken, default=None)
+
+
+@dataclass(frozen=True)
+class AlarmGrade:
+    """Say how well an alarm foretold collapses."""
+
+    collapses: int
+    median_lead: float
+    worst_lead: float
+    missed: int
+    """Collapses with no alarm before success had fallen."""
+    healthy: int
+    false_alarms: int
+
+
+def grade(runs: Sequence[RunSummary], colour: Literal["amber", "red"]) -> AlarmGrade:
+    """Grade the first amber or the first red over runs; leads are NaN without a collapse."""
+    fallen = [(getattr(run, colour), run.collapsed_at) for run in runs]
+    leads = [lead_time(alarm, at) for alarm, at in fallen if at is not None]
+    healthy = [run for run in runs if run.outcome == "healthy"]
+    return AlarmGrade(
+        len(leads),
+        median(leads) if leads else math.nan,
+        min(leads, default=math.nan),
+        sum(lead <= 0 for lead in leads),
+        len(healthy),
+        sum(is_false_alarm(getattr(run, colour), run.outcome) for run in healthy),
+    )

@@ -1,0 +1,179 @@
+"""Watch the Echo Trap, the alarm and the cure: one command.
+
+``python benchmarks/laboratory.py OUT_DIR [--env sokoban] [--seeds 5] [--rates 1e-4 …] [--jobs 2]``
+
+From one warm start, by imitation only, the same for all, it trains vanilla StarPO and StarPO-S,
+each with PPO and with GRPO, over seeds and constant learning rates; the detector watches and does
+not stop. A seed decides the starts and every draw of RL, and is the same for all variants. Every
+run has equally many iterations, each a collection of 80 trajectories. Against vanilla StarPO,
+which makes 4 updates of 20 trajectories of it, stand
+
+- StarPO-S at **equal updates** (``updates: fixed``): also 4 updates, each of what the filter left
+  of 20. Steps, freshness of the data and rate are equal; a step rests on fewer trajectories.
+- StarPO-S at **equal iterations** (``updates: proportional``): as the paper makes them, updates
+  of 20, so fewer of them. What it saves in seconds and tokens is part of the comparison, and so is
+  that it moves less.
+
+Both StarPO-S have clip-higher and no KL, as the paper's. In the critic's first iterations PPO makes
+no update of the policy, and GRPO does. Writes ``laboratory.json``, ``laboratory.md`` and, with the
+extra ``figures``, ``laboratory.png``. Interrupted, the same command goes on; ``--report`` only
+writes the tables of what is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+if __name__ == "__main__":  # started as a file, the packages beside it must be found
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.grid import ROOT, Cell, Grid
+from benchmarks.laboratory_report import Run, write_report
+
+ENVIRONMENTS = ("sokoban", "frozen_lake", "bandit")
+RATES = {
+    "sokoban": (2e-4, 4e-4, 8e-4, 1.6e-3),
+    "frozen_lake": (2e-4, 4e-4, 8e-4, 1.6e-3),
+    "bandit": (1e-3, 2e-3, 4e-3, 8e-3),
+}
+WARM_START_ITERATIONS = {"sokoban": 20, "frozen_lake": 8, "bandit": 3}
+WARM_START = "warm_start"
+_FIXED, _PROPORTIONAL = (("--data.rollout.updates", kind) for kind in ("fixed", "proportional"))
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Name an algorithm and say how it is laid over the experiment."""
+
+    name: str
+    overlays: tuple[str, ...]
+    options: tuple[str, ...] = ()
+    filters: bool = False
+
+
+VARIANTS = (
+    Variant("ppo", ("starpo",)),
+    Variant("ppo-s-updates", ("starpo_s",), _FIXED, filters=True),
+    Variant("ppo-s-iterations", ("starpo_s",), _PROPORTIONAL, filters=True),
+    Variant("grpo", ("starpo", "grpo")),
+    Variant("grpo-s-updates", ("starpo_s", "grpo"), _FIXED, filters=True),
+    Variant("grpo-s-iterations", ("starpo_s", "grpo"), _PROPORTIONAL, filters=True),
+)
+
+
+@dataclass(frozen=True)
+class Study:
+    """Size a laboratory.
+
+    Args:
+        env: Which experiment it is laid over.
+        rates: Learning rates of the policy.
+        seeds: How many, from ``first_seed`` on.
+        first_seed: The detector is graded on seeds that it was not tuned on.
+        variants: Which to run, by name.
+        iterations: Of RL; None takes the overlay's.
+        keep: Share of groups StarPO-S keeps; None takes its preset's.
+    """
+
+    env: str = "sokoban"
+    rates: tuple[float, ...] = RATES["sokoban"]
+    seeds: int = 5
+    first_seed: int = 0
+    variants: tuple[str, ...] = field(default=tuple(v.name for v in VARIANTS))
+    iterations: int | None = None
+    keep: float | None = None
+
+
+def base(env: str) -> tuple[str, ...]:
+    """Return the configs every run of a laboratory begins with."""
+    overlays = [ROOT / "benchmarks" / "laboratory.yaml"]
+    own = ROOT / "benchmarks" / f"laboratory_{env}.yaml"
+    overlays += [own] if own.is_file() else []
+    return ("--config", env, *(part for path in overlays for part in ("--config", str(path))))
+
+
+def warm_start(env: str, name: str = WARM_START, options: Sequence[str] = ()) -> Cell:
+    """Return the cell that imitates and exports its policy."""
+    iterations = str(WARM_START_ITERATIONS[env])
+    lengths = ("--data.warm_start.iterations", iterations, "--trainer.max_epochs", iterations)
+    return Cell(name, (*base(env), *lengths, *options, "--seed_everything", "0"))
+
+
+def from_warm_start(folder: Path, name: str = WARM_START) -> tuple[str, ...]:
+    """Return the options that start a run from there instead of imitating."""
+    weights = (folder / name / "policy" / "last").resolve()
+    return ("--data.warm_start.iterations", "0", "--model.policy.weights", str(weights))
+
+
+def runs(study: Study, folder: Path) -> Iterator[Run]:
+    """Iterate over the runs of a study, seeds outermost: a part of it is whole for some seeds."""
+    for seed in range(study.first_seed, study.first_seed + study.seeds):
+        for rate in study.rates:
+            for variant in VARIANTS:
+                if variant.name in study.variants:
+                    name = f"{variant.name}/{rate:g}/seed{seed}"
+                    cell = Cell(name, arguments(study, variant, folder, rate, seed))
+                    yield Run(variant.name, rate, seed, cell)
+
+
+def arguments(
+    study: Study, variant: Variant, folder: Path, rate: float, seed: int
+) -> tuple[str, ...]:
+    """Return what follows ``fit`` for one run."""
+    overlays = [part for name in variant.overlays for part in ("--config", name)]
+    options = [*variant.options, "--model.optimization.lr", str(rate)]
+    if variant.filters and study.keep is not None:
+        options += ["--filter.keep_fraction", str(study.keep)]
+    if study.iterations is not None:
+        options += ["--trainer.max_epochs", str(study.iterations)]
+    start = from_warm_start(folder)
+    return (*base(study.env), *overlays, *start, *options, "--seed_everything", str(seed))
+
+
+def parse(given: Sequence[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    names = [variant.name for variant in VARIANTS]
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("out", type=Path, help="folder for runs, tables and figure")
+    parser.add_argument("--env", choices=ENVIRONMENTS, default="sokoban")
+    parser.add_argument("--seeds", type=int, default=5, help="how many")
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--rates", type=float, nargs="+", help="of the policy")
+    parser.add_argument("--variants", nargs="+", choices=names, default=names)
+    parser.add_argument("--iterations", type=int, help="of RL in every run")
+    parser.add_argument("--keep", type=float, help="share of groups StarPO-S keeps")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
+    parser.add_argument("--report", action="store_true", help="run nothing, write the tables")
+    return parser.parse_args(given)
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Run the laboratory; return 1 when a run failed."""
+    args = parse(given)
+    study = Study(
+        args.env,
+        tuple(args.rates or RATES[args.env]),
+        args.seeds,
+        args.first_seed,
+        tuple(args.variants),
+        args.iterations,
+        args.keep,
+    )
+    planned = list(runs(study, args.out))
+    failed: list[Cell] = []
+    if not args.report:
+        if Grid(args.out, keep_weights=True).run([warm_start(args.env)]):
+            return 1
+        failed = Grid(args.out, args.jobs).run([run.cell for run in planned])
+    write_report(args.out, planned)
+    for cell in failed:
+        print(f"failed: {cell.name}")
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
