@@ -9,6 +9,7 @@ points for the panel with their 95 % interval. Needs the extra ``figures``.
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -54,14 +55,14 @@ def main(out: str, runs: list[str]) -> None:
     """Draw every run into one figure."""
     figure, axes = plt.subplots(figsize=(8, 4.2))
     labels: dict[str, str] = {}
-    warm = 0
+    warm = math.inf
     for run in runs:
         label, _, folder = run.partition("=")
         results = json.loads((Path(folder) / "results.json").read_text(encoding="utf-8"))
         fresh = label not in labels
         colour = labels.setdefault(label, COLOURS[len(labels) % len(COLOURS)])
         draw_run(axes, results, colour, label if fresh else "_")
-        warm = max(warm, results["warm_start_iterations"])
+        warm = min(warm, results["warm_start_iterations"])
     if warm:
         axes.axvspan(0, warm, color="0.92")
         axes.text(warm / 2, 0.97, "warm start", ha="center", va="top", fontsize=8, rotation=90)
