@@ -57,7 +57,8 @@ def test_a_preset_trains_on_the_bandit(
     assert ("rollout/return_overlong" in history) == (preset == "dapo")
     assert history["train/skipped_steps"][-1] == 0
     norms = [norm for norm in history["train/grad_norm_policy"][1:] if norm is not None]
-    assert len(norms) == 3
+    # Where no group carries signal, DAPO's policy rests.
+    assert len(norms) >= (2 if preset == "dapo" else 3)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
