@@ -36,8 +36,8 @@ from benchmarks.laboratory_report import Run, write_report
 
 ENVIRONMENTS = ("sokoban", "frozen_lake", "bandit")
 RATES = {
-    "sokoban": (5e-4, 1e-3, 2e-3, 4e-3),
-    "frozen_lake": (5e-4, 1e-3, 2e-3, 4e-3),
+    "sokoban": (4e-4, 8e-4, 1.2e-3, 1.6e-3, 2.4e-3),
+    "frozen_lake": (4e-4, 8e-4, 1.2e-3, 1.6e-3, 2.4e-3),
     "bandit": (1e-3, 2e-3, 4e-3, 8e-3),
 }
 WARM_START_ITERATIONS = {"sokoban": 20, "frozen_lake": 8, "bandit": 3}
