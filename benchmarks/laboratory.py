@@ -1,6 +1,6 @@
 """Watch the Echo Trap, the alarm and the cure: one command.
 
-``python benchmarks/laboratory.py OUT_DIR [--env sokoban] [--seeds 5] [--rates 1e-4 …] [--jobs 2]``
+``python benchmarks/laboratory.py OUT_DIR [--env sokoban] [--seeds 5] [--rates 1e-3 …] [--jobs 2]``
 
 From one warm start, by imitation only, the same for all, it trains vanilla StarPO and StarPO-S,
 each with PPO and with GRPO, over seeds and constant learning rates; the detector watches and does
@@ -36,8 +36,8 @@ from benchmarks.laboratory_report import Run, write_report
 
 ENVIRONMENTS = ("sokoban", "frozen_lake", "bandit")
 RATES = {
-    "sokoban": (2e-4, 4e-4, 8e-4, 1.6e-3),
-    "frozen_lake": (2e-4, 4e-4, 8e-4, 1.6e-3),
+    "sokoban": (4e-4, 8e-4, 1.2e-3, 1.6e-3, 2.4e-3),
+    "frozen_lake": (4e-4, 8e-4, 1.2e-3, 1.6e-3, 2.4e-3),
     "bandit": (1e-3, 2e-3, 4e-3, 8e-3),
 }
 WARM_START_ITERATIONS = {"sokoban": 20, "frozen_lake": 8, "bandit": 3}

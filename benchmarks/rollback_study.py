@@ -1,6 +1,6 @@
 """Lead a run out of the Echo Trap: the same seed with ``callbacks.Rollback`` and without it.
 
-``python benchmarks/rollback_study.py OUT_DIR [--variant grpo] [--rate 8e-4] [--jobs 2]``
+``python benchmarks/rollback_study.py OUT_DIR [--variant grpo] [--rate 1.6e-3] [--jobs 2]``
 
 Both runs start from a laboratory's warm start (``OUT_DIR/warm_start``, made where it is missing) at
 a constant rate at which the variant collapses, and are one and the same until the first rollback.
@@ -129,7 +129,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("--env", choices=ENVIRONMENTS, default="sokoban")
     parser.add_argument("--variant", choices=[v.name for v in VARIANTS], default="grpo")
-    parser.add_argument("--rate", type=float, default=8e-4)
+    parser.add_argument("--rate", type=float, default=1.6e-3)
     parser.add_argument("--seeds", type=int, default=5, help="how many")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--iterations", type=int, default=120, help="of RL in every run")
