@@ -80,9 +80,12 @@ class TextEnv(gymnasium.Env[str, str]):
         """Return an expert's thought and its next actions, at most ``max_actions``.
 
         Raises:
-            NotImplementedError: where the environment has no expert (a warm start needs one).
+            ValueError: where the environment has no expert (a warm start needs one).
         """
-        raise NotImplementedError(f"{type(self).__name__} has no expert_turn")
+        raise ValueError(
+            f"{type(self).__name__} has no expert_turn to imitate: write one, or set "
+            "data.warm_start.iterations to 0"
+        )
 
     def is_true(self, thought: str) -> bool | None:
         """Tell whether a thought is true of the current state; None where that cannot be told."""
