@@ -57,7 +57,7 @@ def test_an_environment_without_an_expert_is_named() -> None:
     class Mute(Sokoban):
         expert_turn = TextEnv.expert_turn
 
-    with pytest.raises(ValueError, match="Mute has no expert_turn .* warm_start.iterations to 0"):
+    with pytest.raises(ValueError, match=r"Mute has no expert_turn.*warm_start\.iterations to 0"):
         demonstrate(Mute(), CHAT, ROLLOUT, CONFIG, first_seed=0)
 
 
