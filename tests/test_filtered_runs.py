@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as pl
 import pytest
 import torch
 
@@ -29,6 +29,7 @@ from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.rollout import RolloutConfig
 from ragen_pl.starpo import StarPO
 from ragen_pl.warm_start import WarmStart
+from tests.doubles import make_trainer
 from tests.ranks import on_ranks
 
 
@@ -51,16 +52,7 @@ def train(
         policy=EmbeddedModel(hidden_size=32, intermediate_size=64, num_layers=1, num_heads=2),
         algorithm=Algorithm(advantage=GAE(critic=CriticConfig(warmup_iterations=0))),
     )
-    trainer = pl.Trainer(
-        accelerator="cpu",
-        max_epochs=1,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        limit_val_batches=0,
-        callbacks=[chosen, RolloutMetrics()],
-    )
+    trainer = make_trainer(Path(), 1, [chosen, RolloutMetrics()], limit_val_batches=0)
     trainer.fit(module, datamodule=data)
     return module, {name: float(value) for name, value in trainer.callback_metrics.items()}
 

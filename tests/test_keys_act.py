@@ -11,9 +11,9 @@ import dataclasses
 import random
 from collections.abc import Iterator, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as pl
 import pytest
 import torch
 
@@ -39,6 +39,7 @@ from ragen_pl.policy_losses import CISPO, GSPO, LogLikelihood
 from ragen_pl.rollout import RolloutConfig
 from ragen_pl.starpo import StarPO
 from ragen_pl.warm_start import WarmStart
+from tests.doubles import make_trainer
 
 
 class Lamp(TextEnv):
@@ -103,16 +104,7 @@ def outcome(algorithm: Algorithm, optimization: Optimization) -> dict[str, Any]:
         algorithm=algorithm,
         optimization=optimization,
     )
-    trainer = pl.Trainer(
-        accelerator="cpu",
-        max_epochs=3,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        limit_val_batches=0,
-        callbacks=[VarianceFilter(keep_fraction=1.0)],
-    )
+    trainer = make_trainer(Path(), 3, [VarianceFilter(keep_fraction=1.0)], limit_val_batches=0)
     trainer.fit(module, datamodule=data)
     assert trainer.callback_metrics["rollout/in_group_std"] > 0.1, "there is something to learn"
     weights = {f"weights/{name}": value for name, value in module.state_dict().items()}

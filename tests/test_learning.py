@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import lightning.pytorch as pl
+from pathlib import Path
+
 import pytest
 from torch import Tensor
 
@@ -19,6 +20,7 @@ from ragen_pl.rollout import RolloutConfig
 from ragen_pl.starpo import StarPO
 from ragen_pl.types import RolloutBatch
 from ragen_pl.warm_start import WarmStart
+from tests.doubles import make_trainer
 
 
 def learn_bandit(advantage: AdvantageEstimator, iterations: int = 34) -> float:
@@ -37,15 +39,8 @@ def learn_bandit(advantage: AdvantageEstimator, iterations: int = 34) -> float:
         algorithm=Algorithm(advantage=advantage),
         optimization=Optimization(lr=5e-4, imitation_lr=3e-3, final_lr=1.0),
     )
-    trainer = pl.Trainer(
-        accelerator="cpu",
-        max_epochs=iterations,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        limit_val_batches=0,
-        callbacks=[VarianceFilter(keep_fraction=1.0)],
+    trainer = make_trainer(
+        Path(), iterations, [VarianceFilter(keep_fraction=1.0)], limit_val_batches=0
     )
     trainer.fit(module, datamodule=data)
     return score(data.evaluate(module, "default", 1.0)).success
