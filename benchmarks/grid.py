@@ -84,7 +84,7 @@ class Grid:
             return log.readline().rstrip("\n") == shlex.join(self.line(cell))
 
     def run(self, cells: Sequence[Cell], say: Callable[[str], None] = print) -> list[Cell]:
-        """Run what is not done yet, in order; return the cells that failed.
+        """Run what is not done yet, in order; return the cells that failed, in that order too.
 
         Raises:
             ValueError: when two cells share a name.
@@ -96,7 +96,7 @@ class Grid:
             say(f"{len(cells) - len(waiting)} of {len(cells)} runs are done already")
         progress = _Progress(len(waiting), self.jobs, say)
         running: dict[Cell, subprocess.Popen[bytes]] = {}
-        failed: list[Cell] = []
+        failed: set[Cell] = set()
         try:
             with _ending_on_sigterm():
                 while waiting or running:
@@ -106,14 +106,15 @@ class Grid:
                         progress.began(cell)
                     for cell in [c for c, process in running.items() if process.poll() is not None]:
                         del running[cell]
-                        failed += self._finish(cell, progress)
+                        if not self._finish(cell, progress):
+                            failed.add(cell)
                     time.sleep(self.poll_seconds)
         finally:
             for process in running.values():
                 process.terminate()
             for process in running.values():
                 process.wait()
-        return failed
+        return [cell for cell in cells if cell in failed]
 
     def _start(self, cell: Cell) -> subprocess.Popen[bytes]:
         line = self.line(cell)
@@ -128,8 +129,8 @@ class Grid:
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
             )
 
-    def _finish(self, cell: Cell, progress: _Progress) -> list[Cell]:
-        """Report how a cell ended; return it where it failed."""
+    def _finish(self, cell: Cell, progress: _Progress) -> bool:
+        """Report how a cell ended; return whether it has been run to its end."""
         is_done = self.is_done(cell)
         lines = self.log(cell).read_text(encoding="utf-8", errors="replace").split("\n")
         last = next((line.strip() for line in reversed(lines[1:]) if line.strip()), "no output")
@@ -137,7 +138,14 @@ class Grid:
         if is_done and not self.keep_weights:
             for name in _LARGE:
                 shutil.rmtree(self.folder / cell.name / name, ignore_errors=True)
-        return [] if is_done else [cell]
+        return is_done
+
+
+def exit_code(failed: Sequence[Cell]) -> int:
+    """Name the failed cells once more, after the report, and return the process's exit status."""
+    for cell in failed:
+        print(f"failed: {cell.name}")
+    return int(bool(failed))
 
 
 class _Progress:

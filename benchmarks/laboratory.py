@@ -31,7 +31,7 @@ from pathlib import Path
 if __name__ == "__main__":  # started as a file, the packages beside it must be found
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.grid import ROOT, Cell, Grid
+from benchmarks.grid import ROOT, Cell, Grid, exit_code
 from benchmarks.laboratory_report import Run, write_report
 
 ENVIRONMENTS = ("sokoban", "frozen_lake", "bandit")
@@ -170,9 +170,7 @@ def main(given: Sequence[str] | None = None) -> int:
             return 1
         failed = Grid(args.out, args.jobs).run([run.cell for run in planned])
     write_report(args.out, planned)
-    for cell in failed:
-        print(f"failed: {cell.name}")
-    return int(bool(failed))
+    return exit_code(failed)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from pathlib import Path
 if __name__ == "__main__":  # started as a file, the packages beside it must be found
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.grid import Cell, Grid
+from benchmarks.grid import Cell, Grid, exit_code
 from benchmarks.laboratory import WARM_START, base, from_warm_start, warm_start
 from benchmarks.sweeps_report import Trial, write_report
 
@@ -217,9 +217,7 @@ def main(given: Sequence[str] | None = None) -> int:
             cells = dict.fromkeys(trial.cell for trial in planned)
             failed = Grid(args.out, args.jobs).run(list(cells))
     write_report(args.out, planned)
-    for cell in failed:
-        print(f"failed: {cell.name}")
-    return int(bool(failed))
+    return exit_code(failed)
 
 
 if __name__ == "__main__":

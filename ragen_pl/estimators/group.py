@@ -33,8 +33,8 @@ class GRPO(WithoutCritic):
 
 
 @dataclass(frozen=True)
-class DrGRPO(WithoutCritic):
-    """Compare the return with the group's mean and divide by nothing (2503.20783).
+class _Scaled(WithoutCritic):
+    """Compare returns in their own unit, which a scale has to bring near 1.
 
     Args:
         reward_scale: Multiplies rewards: with it the advantages, against entropy and KL.
@@ -44,6 +44,11 @@ class DrGRPO(WithoutCritic):
 
     def __post_init__(self) -> None:
         check(self, positive=("reward_scale",))
+
+
+@dataclass(frozen=True)
+class DrGRPO(_Scaled):
+    """Compare the return with the group's mean and divide by nothing (2503.20783)."""
 
     def compare(self, rollout: RolloutBatch, rewards: Tensor) -> Tensor:
         rewards, mask = rewards * self.reward_scale, rollout.loss_mask
@@ -51,17 +56,8 @@ class DrGRPO(WithoutCritic):
 
 
 @dataclass(frozen=True)
-class RLOO(WithoutCritic):
-    """Compare the return with the mean of the group's other members (2402.14740).
-
-    Args:
-        reward_scale: Multiplies rewards: with it the advantages, against entropy and KL.
-    """
-
-    reward_scale: float = 0.1
-
-    def __post_init__(self) -> None:
-        check(self, positive=("reward_scale",))
+class RLOO(_Scaled):
+    """Compare the return with the mean of the group's other members (2402.14740)."""
 
     def compare(self, rollout: RolloutBatch, rewards: Tensor) -> Tensor:
         rewards = rewards * self.reward_scale

@@ -14,7 +14,7 @@ import pytest
 from benchmarks.grid import ROOT, Cell, Grid
 
 STAND_IN = """
-import json, os, pathlib, sys
+import json, os, pathlib, sys, time
 options = dict(zip(sys.argv[1::2], sys.argv[2::2]))
 folder = pathlib.Path(options["--run_dir"])
 (folder / "policy" / "last").mkdir(parents=True, exist_ok=True)
@@ -22,6 +22,7 @@ with (folder / "calls").open("a") as calls:
     calls.write("x")
 print("threads", os.environ["OMP_NUM_THREADS"], options["--threads"])
 if options["--ending"] == "crash":
+    time.sleep(0.3)
     sys.exit("it broke")
 facts = {"status": options["--ending"], "history": {}}
 (folder / "results.json").write_text(json.dumps(facts))
@@ -59,7 +60,7 @@ def test_what_is_done_is_not_run_again(grid: Grid) -> None:
 def test_a_failure_stops_nobody_and_is_run_again(grid: Grid) -> None:
     said: list[str] = []
     cells = [cell("bad", "crash"), cell("half", "interrupted"), cell("good")]
-    assert grid.run(cells, said.append) == cells[:2]
+    assert grid.run(cells, said.append) == cells[:2], "in the order given, though bad ends last"
     (line,) = [line for line in said if " bad " in line]
     assert "FAILED: it broke" in line
     assert "bad.log" in line
