@@ -1,7 +1,8 @@
 """Register an attention that is fast on CPUs in bf16.
 
-PyTorch's scaled-dot-product attention on CPU is about ten times slower in bf16 than two batched
-matrix products at the sizes of a small policy. Trainer and sampler use the same function.
+PyTorch's scaled-dot-product attention on CPU takes about three times as long in bf16 as the batched
+matrix products below (16 rows of 250 tokens, 6 heads of 32, gradients included). Trainer and
+sampler use the same function.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from transformers import AttentionInterface
 
 NAME = "grouped_matmul"
 
+_BLOCK = 64
+"""Queries of a causal product done at a time: what is ahead of a block is never computed."""
+
 
 def grouped_matmul_attention(
     module: nn.Module,
@@ -23,6 +27,7 @@ def grouped_matmul_attention(
     attention_mask: Tensor | None,
     scaling: float,
     dropout: float = 0.0,
+    is_causal: bool = False,
     **_: Any,
 ) -> tuple[Tensor, None]:
     """Attend with one batched product per key-value head, its query heads side by side.
@@ -30,6 +35,8 @@ def grouped_matmul_attention(
     Args:
         query: (B, H, Q, D); ``key`` and ``value``: (B, K, S, D) with H a multiple of K.
         attention_mask: (B or 1, 1, Q, S): bool (true = visible) or additive.
+        is_causal: The caller's promise that Q is S and that the mask hides what is ahead, which
+            then is not computed: about half of the work. The mask may hide more.
 
     Returns:
         (B, Q, H, D), and no weights.
@@ -41,19 +48,40 @@ def grouped_matmul_attention(
         raise ValueError(f"attention {NAME!r} needs an explicit 4-dimensional mask")
     if dropout:
         raise ValueError(f"attention {NAME!r} has no dropout; set attention_dropout to 0")
+    query = query * scaling
+    if not is_causal:
+        return _attend(query, key, value, attention_mask), None
+    assert query.shape[2] == key.shape[2], "a causal product is square"
+    blocks, length = [], query.shape[2]
+    for start in range(0, length, _BLOCK):
+        rows = slice(start, min(start + _BLOCK, length))
+        seen = slice(rows.stop)
+        blocks.append(
+            _attend(
+                query[:, :, rows],
+                key[:, :, seen],
+                value[:, :, seen],
+                attention_mask[:, :, rows, seen],
+            )
+        )
+    return torch.cat(blocks, dim=1), None
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+    """Return (B, Q, H, D) for scaled queries (B, H, Q, D)."""
     batch, heads, length, width = query.shape
     shared = key.shape[1]
     stacked = query.reshape(batch, shared, heads // shared * length, width)
-    scores = torch.matmul(stacked * scaling, key.transpose(-1, -2))
-    scores = scores.view(batch, heads, length, -1)
-    if attention_mask.dtype == torch.bool:
-        hidden = scores.new_full((), torch.finfo(scores.dtype).min)
-        scores = torch.where(attention_mask, scores, hidden)
+    scores = torch.matmul(stacked, key.transpose(-1, -2)).view(batch, heads, length, -1)
+    # On CPU the kernels of softmax and its gradient are faster in float32 than in bfloat16.
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    if mask.dtype == torch.bool:
+        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
     else:
-        scores = scores + attention_mask
-    weights = torch.softmax(scores, dim=-1)  # the kernel accumulates in float32 by itself
+        scores = scores + mask
+    weights = torch.softmax(scores, dim=-1).to(value.dtype)
     mixed = torch.matmul(weights.view(batch, shared, -1, weights.shape[-1]), value)
-    return mixed.view(batch, heads, length, width).transpose(1, 2).contiguous(), None
+    return mixed.view(batch, heads, length, width).transpose(1, 2).contiguous()
 
 
 AttentionInterface.register(NAME, grouped_matmul_attention)

@@ -26,6 +26,7 @@ def _states_before(trunk: nn.Module, input_ids: Tensor, mask: Tensor, padding: T
         attention_mask=causal_mask(padding),
         position_ids=positions,
         use_cache=False,
+        is_causal=True,
     ).last_hidden_state
     assert not bool(mask[:, 0].any()), "the first token of a row is never sampled"
     return hidden[:, :-1][mask[:, 1:]]  # type: ignore[no-any-return]

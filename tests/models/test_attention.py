@@ -1,0 +1,80 @@
+"""The registered attention against the textbook's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ragen_pl.models.attention import causal_mask, grouped_matmul_attention
+
+MODULE = nn.Identity()
+SCALE = 0.3
+
+
+def inputs(length: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
+    torch.manual_seed(length)
+    query = torch.randn(2, 6, length, 8, dtype=dtype, requires_grad=True)
+    key = torch.randn(2, 2, length, 8, dtype=dtype, requires_grad=True)
+    value = torch.randn(2, 2, length, 8, dtype=dtype, requires_grad=True)
+    return query, key, value
+
+
+def textbook(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+    key, value = (each.repeat_interleave(3, dim=1) for each in (key, value))
+    scores = (query @ key.transpose(-1, -2) * SCALE).masked_fill(~mask, float("-inf"))
+    return (scores.softmax(-1) @ value).transpose(1, 2)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("length", [1, 63, 64, 65, 150])
+def test_values_and_gradients_are_the_textbooks(length: int, is_causal: bool) -> None:
+    query, key, value = inputs(length)
+    mask = causal_mask(torch.ones(2, length, dtype=torch.bool))
+    expected = textbook(query, key, value, mask)
+    weights = torch.randn_like(expected)
+    expected_gradients = torch.autograd.grad((expected * weights).sum(), (query, key, value))
+    actual, _ = grouped_matmul_attention(
+        MODULE, query, key, value, mask, SCALE, is_causal=is_causal
+    )
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
+    gradients = torch.autograd.grad((actual * weights).sum(), (query, key, value))
+    for one, other in zip(gradients, expected_gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-11)
+
+
+def test_a_causal_mask_may_hide_more() -> None:
+    query, key, value = inputs(70)
+    mask = causal_mask(torch.ones(2, 70, dtype=torch.bool)).clone()
+    mask[1, :, 5:, 3] = False
+    actual, _ = grouped_matmul_attention(MODULE, query, key, value, mask, SCALE, is_causal=True)
+    torch.testing.assert_close(actual, textbook(query, key, value, mask), rtol=0, atol=1e-12)
+
+
+def test_an_additive_mask_is_a_bool_one() -> None:
+    query, key, value = inputs(9)
+    mask = causal_mask(torch.ones(2, 9, dtype=torch.bool))
+    added = torch.zeros(mask.shape, dtype=torch.float64).masked_fill(~mask, -1e30)
+    one, _ = grouped_matmul_attention(MODULE, query, key, value, mask, SCALE)
+    other, _ = grouped_matmul_attention(MODULE, query, key, value, added, SCALE)
+    torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 2e-6), (torch.bfloat16, 2e-2)])
+def test_low_precision_stays_near(dtype: torch.dtype, most: float) -> None:
+    query, key, value = inputs(150)
+    mask = causal_mask(torch.ones(2, 150, dtype=torch.bool))
+    exact = textbook(query, key, value, mask).detach()
+    low = [each.detach().to(dtype) for each in (query, key, value)]
+    actual, _ = grouped_matmul_attention(MODULE, *low, mask, SCALE, is_causal=True)
+    assert actual.dtype is dtype
+    assert float((actual.double() - exact).abs().max()) < most
+
+
+def test_it_guesses_nothing() -> None:
+    query, key, value = inputs(4)
+    with pytest.raises(ValueError, match="explicit 4-dimensional mask"):
+        grouped_matmul_attention(MODULE, query, key, value, None, SCALE)
+    mask = causal_mask(torch.ones(2, 4, dtype=torch.bool))
+    with pytest.raises(ValueError, match="no dropout"):
+        grouped_matmul_attention(MODULE, query, key, value, mask, SCALE, dropout=0.1)
