@@ -66,7 +66,9 @@ def test_low_precision_stays_near(dtype: torch.dtype, most: float) -> None:
     mask = causal_mask(torch.ones(2, 150, dtype=torch.bool))
     exact = textbook(query, key, value, mask).detach()
     low = [each.detach().to(dtype) for each in (query, key, value)]
-    actual, _ = grouped_matmul_attention(MODULE, *low, mask, SCALE, is_causal=True)
+    actual, _ = grouped_matmul_attention(
+        MODULE, low[0], low[1], low[2], mask, SCALE, is_causal=True
+    )
     assert actual.dtype is dtype
     assert float((actual.double() - exact).abs().max()) < most
 
