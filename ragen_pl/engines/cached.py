@@ -14,19 +14,46 @@ from transformers import PreTrainedModel
 from ragen_pl.engines.ragged_cache import RaggedCache
 from ragen_pl.types import Completion, Request, Sampling
 
+Ids = tuple[int, ...]
+
 _COMPACT_BELOW = 0.75
 """Rows still sampling, as a share of the rows computed, under which finished rows are moved out."""
 
 
-@dataclass(slots=True)
-class _Row:
-    """Follow one row through one call."""
+_PREFILL_TOKENS = 4096
+"""Padded tokens read at once: more do not stay in a processor's cache."""
 
-    new_ids: tuple[int, ...]
-    noise: np.ndarray
-    tokens: list[int]
-    log_probs: list[float]
-    entropies: list[float]
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """Hold what one call draws, each (rows, most new tokens), and how far each row went."""
+
+    tokens: Tensor
+    log_probs: Tensor
+    entropies: Tensor
+    counts: Tensor
+
+    @classmethod
+    def nothing(cls, rows: int, most: int) -> _Drawn:
+        blank = torch.zeros(rows, most)
+        return cls(blank.long(), blank, blank.clone(), torch.zeros(rows, dtype=torch.long))
+
+    def completions(self, stop_id: int) -> list[Completion]:
+        return [
+            Completion(
+                tuple(tokens[:count]),
+                tuple(log_probs[:count]),
+                tuple(entropies[:count]),
+                stopped=tokens[count - 1] == stop_id,
+            )
+            for tokens, log_probs, entropies, count in zip(
+                self.tokens.tolist(),
+                self.log_probs.tolist(),
+                self.entropies.tolist(),
+                self.counts.tolist(),
+                strict=True,
+            )
+        ]
 
 
 class CachedDecoder:
@@ -70,59 +97,57 @@ class CachedDecoder:
     def __call__(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
         if not requests:
             return []
+        noise = np.stack([uniform_noise(self.seed, request, sampling) for request in requests])
         with self.autocast():
-            cache, fresh = self._admit(requests)
-            rows = [
-                _Row(new, uniform_noise(self.seed, r, sampling), [], [], [])
-                for r, new in zip(requests, fresh, strict=True)
-            ]
-            logits = self._prefill(cache, rows)
-            order = self._decode(cache, rows, logits, sampling)
-        back = torch.empty_like(order)
-        back[order] = torch.arange(len(order))
-        cache.reorder(back)
+            cache, logits = self._read(requests)
+            drawn, order = self._decode(cache, logits, torch.from_numpy(noise), sampling)
+        completions = drawn.completions(self.stop_id)
         self.cache = cache
-        for index, (request, row) in enumerate(zip(requests, rows, strict=True)):
+        for slot, index in enumerate(order.tolist()):
             # The last token was drawn but not read: the cache holds all before it.
-            seen = request.prefix_ids + tuple(row.tokens[:-1])
-            self.rows[_identity(request)] = (index, seen)
-        return [
-            Completion(
-                tuple(row.tokens),
-                tuple(row.log_probs),
-                tuple(row.entropies),
-                stopped=row.tokens[-1] == self.stop_id,
-            )
-            for row in rows
-        ]
+            seen = requests[index].prefix_ids + completions[index].token_ids[:-1]
+            self.rows[_identity(requests[index])] = (slot, seen)
+        return completions
 
-    def _admit(self, requests: Sequence[Request]) -> tuple[RaggedCache, list[tuple[int, ...]]]:
-        """Bring the cached rows into request order; return each row's tokens not yet read."""
-        source, lengths, fresh = [], [], []
+    def _read(self, requests: Sequence[Request]) -> tuple[RaggedCache, Tensor]:
+        """Read what no cached row holds yet; return the cache, and (rows, V) next-token logits."""
+        source, lengths, new_ids = [], [], []
         for request in requests:
-            index, seen = self.rows.get(_identity(request), (0, ()))
+            slot, seen = self.rows.get(_identity(request), (0, ()))
             if request.prefix_ids[: len(seen)] != seen:
-                index, seen = 0, ()
-            source.append(index)
+                slot, seen = 0, ()
+            source.append(slot)
             lengths.append(len(seen))
-            fresh.append(request.prefix_ids[len(seen) :])
+            new_ids.append(request.prefix_ids[len(seen) :])
         self.rows = {}
         if self.cache is None or not any(lengths):
-            cache = RaggedCache(len(requests), self.max_context)
-        else:
-            cache = self.cache
-            cache.reorder(torch.tensor(source))
-        cache.lengths = torch.tensor(lengths)
-        return cache, fresh
+            return self._read_once(new_ids)
+        self.cache.reorder(torch.tensor(source))
+        self.cache.lengths = torch.tensor(lengths)
+        return self.cache, self._prefill(self.cache, new_ids)
 
-    def _prefill(self, cache: RaggedCache, rows: Sequence[_Row]) -> Tensor:
-        """Read all rows' new tokens, left-padded to a block; return (rows, V) next-token logits."""
-        counts = torch.tensor([len(row.new_ids) for row in rows])
-        width = int(counts.max())
-        ids = torch.zeros(len(rows), width, dtype=torch.long)
-        for index, row in enumerate(rows):
-            ids[index, width - len(row.new_ids) :] = torch.tensor(row.new_ids)
-        return self._forward(cache, ids, counts)
+    def _read_once(self, prefixes: Sequence[Ids]) -> tuple[RaggedCache, Tensor]:
+        """Read equal prefixes, such as those of a group's members, once, and share the result."""
+        places = {prefix: place for place, prefix in enumerate(dict.fromkeys(prefixes))}
+        cache = RaggedCache(len(places), self.max_context)
+        logits = self._prefill(cache, list(places))
+        index = torch.tensor([places[prefix] for prefix in prefixes])
+        cache.reorder(index)
+        return cache, logits[index]
+
+    def _prefill(self, cache: RaggedCache, new_ids: Sequence[Ids]) -> Tensor:
+        """Read new tokens, left-padded to blocks; return (rows, V) next-token logits."""
+        counts = torch.tensor([len(ids) for ids in new_ids])
+        rows = max(1, _PREFILL_TOKENS // int(counts.max()))
+        logits = []
+        for first in range(0, len(new_ids), rows):
+            part, read = new_ids[first : first + rows], counts[first : first + rows]
+            cache.window = slice(first, first + len(part))
+            width = int(read.max())
+            padded = [[0] * (width - len(ids)) + list(ids) for ids in part]
+            logits.append(self._forward(cache, torch.tensor(padded), read))
+        cache.window = slice(0, len(new_ids))
+        return torch.cat(logits)
 
     def _forward(self, cache: RaggedCache, ids: Tensor, counts: Tensor) -> Tensor:
         positions, mask = cache.open_block(ids.shape[1], counts)
@@ -140,46 +165,52 @@ class CachedDecoder:
         return logits.float().cpu()
 
     def _decode(
-        self, cache: RaggedCache, rows: Sequence[_Row], logits: Tensor, sampling: Sampling
-    ) -> Tensor:
-        """Draw tokens until every row has stopped; return the rows' order in the cache."""
-        order = torch.arange(len(rows))
-        active = torch.arange(len(rows))
+        self, cache: RaggedCache, logits: Tensor, noise: Tensor, sampling: Sampling
+    ) -> tuple[_Drawn, Tensor]:
+        """Draw tokens until every row has stopped; return them, and which row each cache row is.
+
+        Args:
+            cache: Holds n rows.
+            logits: (n, V) of the first token.
+            noise: (n, most new tokens).
+            sampling: How to draw.
+        """
+        drawn = _Drawn.nothing(*noise.shape)
+        order = torch.arange(len(noise))
+        active = order  # the places in the block, and so in the cache, that still draw
         for step in range(sampling.max_new_tokens):
-            here = order[active].tolist()
-            noise = torch.tensor([rows[i].noise[step] for i in here])
-            tokens, log_probs, entropies = draw(logits[active], noise, sampling.temperature)
-            going = []
-            for slot, i, token, log_prob, entropy in zip(
-                active.tolist(),
-                here,
-                tokens.tolist(),
-                log_probs.tolist(),
-                entropies.tolist(),
-                strict=True,
-            ):
-                rows[i].tokens.append(token)
-                rows[i].log_probs.append(log_prob)
-                rows[i].entropies.append(entropy)
-                if token != self.stop_id:
-                    going.append(slot)
-            if not going or step + 1 == sampling.max_new_tokens:
+            rows = order[active]
+            tokens, log_probs, entropies = draw(
+                logits[active], noise[rows, step], sampling.temperature
+            )
+            drawn.tokens[rows, step] = tokens
+            drawn.log_probs[rows, step] = log_probs
+            drawn.entropies[rows, step] = entropies
+            drawn.counts[rows] = step + 1
+            active = active[tokens != self.stop_id]
+            if len(active) == 0 or step + 1 == sampling.max_new_tokens:
                 break
-            alive = torch.tensor(going)
-            if len(going) < _COMPACT_BELOW * cache.width:
-                resting = torch.ones(len(rows), dtype=torch.bool)
-                resting[alive] = False
-                move = torch.cat([alive, torch.nonzero(resting)[:, 0]])
+            if len(active) < _COMPACT_BELOW * cache.window.stop:
+                move = to_the_front(active, len(order))
                 cache.reorder(move)
-                order = order[move]
-                cache.width = len(going)
-                alive = torch.arange(len(going))
-            counts = torch.zeros(cache.width, dtype=torch.long)
-            counts[alive] = 1
-            ids = torch.tensor([[rows[i].tokens[-1]] for i in order[: cache.width].tolist()])
-            logits, active = self._forward(cache, ids, counts), alive
-        cache.width = len(rows)
-        return order
+                order, active = order[move], torch.arange(len(active))
+                cache.window = slice(0, len(active))
+            width = cache.window.stop
+            counts = torch.zeros(width, dtype=torch.long).index_fill(0, active, 1)
+            logits = self._forward(cache, drawn.tokens[order[:width], step, None], counts)
+        cache.window = slice(0, len(order))
+        return drawn, order
+
+
+def to_the_front(chosen: Tensor, total: int) -> Tensor:
+    """Return a permutation of ``total`` places that brings the chosen ones to the front by
+    exchanging as few as possible, each with one that is not chosen."""
+    move = torch.arange(total)
+    is_chosen = torch.zeros(total, dtype=torch.bool).index_fill(0, chosen, True)
+    hole = torch.nonzero(~is_chosen[: len(chosen)])[:, 0]
+    behind = torch.nonzero(is_chosen[len(chosen) :])[:, 0] + len(chosen)
+    move[hole], move[behind] = behind, hole
+    return move
 
 
 def _identity(request: Request) -> tuple[int, int, int]:

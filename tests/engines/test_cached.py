@@ -6,8 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ragen_pl.engines.cached import CachedDecoder, draw
+from ragen_pl.engines import cached
+from ragen_pl.engines.cached import CachedDecoder, draw, to_the_front
 from ragen_pl.models.embedded import EmbeddedModel, LanguageModel
 from ragen_pl.models.policy import Policy
 from ragen_pl.types import Completion, Request, Sampling
@@ -46,9 +49,9 @@ def play(
 
 
 def test_cache_across_turns_equals_reading_everything_again(language: LanguageModel) -> None:
-    cached = play(decoder(language), range(7), 4)
+    kept = play(decoder(language), range(7), 4)
     fresh = play(decoder(language), range(7), 4, fresh=True)
-    for (ids, completions), (other_ids, other) in zip(cached, fresh, strict=True):
+    for (ids, completions), (other_ids, other) in zip(kept, fresh, strict=True):
         assert ids == other_ids
         for a, b in zip(completions, other, strict=True):
             assert a.log_probs == pytest.approx(b.log_probs, abs=1e-5)
@@ -98,6 +101,55 @@ def test_work_grows_with_new_tokens_only(language: LanguageModel) -> None:
     final = play(engine, range(1, 3), 5)
     read = sum(len(ids) for ids, _ in final)
     assert engine.tokens_processed <= read
+
+
+def group(engine: CachedDecoder, members: Sequence[int], turns: int) -> list[list[Completion]]:
+    """Play members of one group, whose first prompt is the same."""
+    prefixes = {m: [3, *range(10, 40)] for m in members}
+    history: dict[int, list[Completion]] = {m: [] for m in members}
+    for turn in range(turns):
+        requests = [Request(tuple(prefixes[m]), 5, 0, m, turn) for m in members]
+        for m, completion in zip(members, engine(requests, Sampling(1.0, 9)), strict=True):
+            history[m].append(completion)
+            prefixes[m] += [*completion.token_ids, 4, *range(20, 24 + m)]
+    return [history[m] for m in members]
+
+
+def test_a_groups_prompt_is_read_once_and_shared(language: LanguageModel) -> None:
+    engine = decoder(language)
+    together = group(engine, range(6), 1)
+    drawn = sum(len(turn.token_ids) - 1 for (turn,) in together)  # the last is not read
+    assert engine.tokens_processed == 31 + drawn
+    together = group(decoder(language), range(6), 3)
+    for member in range(6):
+        (alone,) = group(decoder(language), [member], 3)
+        assert [turn.token_ids for turn in alone] == [turn.token_ids for turn in together[member]]
+        for one, other in zip(alone, together[member], strict=True):
+            assert one.log_probs == pytest.approx(other.log_probs, abs=1e-5)
+
+
+def test_reading_in_parts_is_reading_at_once(
+    language: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = play(decoder(language), range(7), 3)
+    monkeypatch.setattr(cached, "_PREFILL_TOKENS", 30)
+    for (ids, completions), (other_ids, other) in zip(
+        play(decoder(language), range(7), 3), whole, strict=True
+    ):
+        assert ids == other_ids
+        for one, another in zip(completions, other, strict=True):
+            assert one.log_probs == pytest.approx(another.log_probs, abs=1e-5)
+
+
+@given(st.data())
+def test_few_are_exchanged_to_bring_the_chosen_to_the_front(data: st.DataObject) -> None:
+    total = data.draw(st.integers(1, 12))
+    chosen = sorted(data.draw(st.sets(st.integers(0, total - 1), min_size=1)))
+    move = to_the_front(torch.tensor(chosen), total)
+    assert sorted(move.tolist()) == list(range(total))
+    assert sorted(move[: len(chosen)].tolist()) == chosen
+    behind = sum(place >= len(chosen) for place in chosen)
+    assert int((move != torch.arange(total)).sum()) == 2 * behind
 
 
 def test_greedy_takes_the_most_likely_token() -> None:

@@ -1,0 +1,75 @@
+"""Rows of unequal length in one buffer."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ragen_pl.engines.ragged_cache import RaggedCache
+
+
+def write(cache: RaggedCache, width: int, counts: list[int], stamp: float) -> tuple[Tensor, Tensor]:
+    """Write one block of a single layer, and return (keys, mask): every key is the stamp plus its
+    position."""
+    positions, mask = cache.open_block(width, torch.tensor(counts))
+    keys = (positions + stamp)[:, None, :, None].float().expand(-1, 2, -1, 4)
+    shown, _ = cache.update(keys, -keys, 0)
+    cache.close_block(torch.tensor(counts))
+    return shown, mask
+
+
+def visible(shown: Tensor, mask: Tensor, row: int) -> list[float]:
+    """Return what the last column of a row looks at."""
+    return shown[row, 0, mask[row, 0, -1], 0].tolist()
+
+
+def test_a_row_sees_its_own_tokens_in_order() -> None:
+    cache = RaggedCache(2, 200)
+    write(cache, 3, [3, 1], 0.0)
+    shown, mask = write(cache, 2, [1, 2], 100.0)
+    assert visible(shown, mask, 0) == [0, 1, 2, 103]
+    assert visible(shown, mask, 1) == [0, 101, 102]
+    assert cache.lengths.tolist() == [4, 3]
+
+
+def test_a_column_sees_nothing_ahead_of_it_and_padding_the_spare_slot_only() -> None:
+    cache = RaggedCache(2, 200)
+    _, mask = write(cache, 3, [3, 1], 0.0)
+    assert mask.sum(-1)[0, 0].tolist() == [1, 2, 3]
+    assert mask[1, 0, :2, 0].all()
+    assert mask.sum(-1)[1, 0].tolist() == [1, 1, 1]
+    assert not mask[0, 0, :, 0].any()
+
+
+def test_buffers_grow_and_keep_what_they_hold() -> None:
+    cache = RaggedCache(1, 200)
+    write(cache, 30, [30], 0.0)
+    shown, mask = write(cache, 90, [90], 1000.0)
+    assert visible(shown, mask, 0) == [*range(30), *range(1030, 1120)]
+    assert shown.is_contiguous(), "a batched product would copy anything else"
+    assert cache.reach <= 201
+
+
+def test_resting_rows_are_not_touched() -> None:
+    cache = RaggedCache(3, 200)
+    write(cache, 2, [2, 2, 2], 0.0)
+    cache.window = slice(1, 2)
+    shown, mask = write(cache, 40, [40], 500.0)
+    assert shown.shape[0] == 1
+    assert visible(shown, mask, 0) == [0, 1, *range(502, 542)]
+    cache.window = slice(0, 3)
+    shown, mask = write(cache, 1, [1, 1, 1], 900.0)
+    assert visible(shown, mask, 0) == [0, 1, 902]
+    assert visible(shown, mask, 2) == [0, 1, 902]
+
+
+def test_rows_are_exchanged_gathered_and_shared() -> None:
+    for index in ([2, 1, 0, 3], [3, 2, 1, 0], [1, 1, 0], [0, 0, 0, 1, 2, 3]):
+        cache = RaggedCache(4, 200)
+        write(cache, 4, [1, 2, 3, 4], 0.0)
+        cache.keys[0] += torch.arange(4.0)[:, None, None, None] * 10
+        cache.reorder(torch.tensor(index))
+        assert cache.lengths.tolist() == [i + 1 for i in index]
+        shown, mask = write(cache, 1, [1] * len(index), 900.0)
+        for row, i in enumerate(index):
+            assert visible(shown, mask, row) == [*(10 * i + k for k in range(i + 1)), 901 + i]
