@@ -6,6 +6,7 @@ from callbacks.entropy_logger import EntropyLogger
 from callbacks.gradient_probe import GradientProbe
 from callbacks.interruption import Interruption
 from callbacks.mutual_information import MutualInformation
+from callbacks.phase_timer import PhaseTimer
 from callbacks.results import Results
 from callbacks.rollback import Rollback
 from callbacks.rollout_metrics import RolloutMetrics
@@ -21,6 +22,7 @@ __all__ = [
     "GradientProbe",
     "Interruption",
     "MutualInformation",
+    "PhaseTimer",
     "Results",
     "Rollback",
     "RolloutMetrics",

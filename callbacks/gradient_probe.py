@@ -36,6 +36,8 @@ class _Learner(Protocol):
     optimization: Optimization
     coefficients: Coefficients
 
+    def values(self, rollout: RolloutBatch, chosen: Tensor) -> Tensor: ...
+
 
 Score = Callable[[Tensor, RolloutBatch], dict[str, Tensor]]
 """From row indices and those rows, cut to their longest, to each term's share in the loss."""
@@ -63,7 +65,8 @@ def policy_terms(module: _Learner, batch: TrainingBatch, temperature: float) -> 
     algorithm, coefficients = module.algorithm, module.coefficients
     reference = module.reference if algorithm.kl_in_loss else None
     rollout = replace(batch.rollout, policy_weights=torch.ones_like(batch.rollout.policy_weights))
-    advantages, _ = estimate(rollout, batch.values, algorithm)
+    values = module.values(rollout, rollout.policy_weights > 0)
+    advantages, _ = estimate(rollout, values, algorithm)
 
     def score(at: Tensor, part: RolloutBatch, totals: Totals) -> dict[str, Tensor]:
         arguments = (part.input_ids, part.loss_mask, part.attention_mask, temperature)

@@ -36,8 +36,9 @@ class VarianceFilter(RolloutCallback):
     """Train the policy on the most uncertain groups only: StarPO-S's trajectory filter (RAGEN §4).
 
     A group's score is the standard deviation of its members' returns; the best share is chosen over
-    the groups of all ranks. The critic still learns from every trajectory. ``rule`` and ``score``
-    choose otherwise (RAGEN-2, arXiv 2604.06268, has top-p over variances).
+    the groups of all ranks. Whether the critic learns from the others too is its own key,
+    ``critic.learns_from``. ``rule`` and ``score`` choose otherwise (RAGEN-2, arXiv 2604.06268, has
+    top-p over variances).
 
     Args:
         keep_fraction: Share of groups to keep; 1 switches the choice of groups off. Must be null

@@ -49,6 +49,8 @@ GROUPS: dict[str, type[Callback]] = {
     "display": cb.RunDisplay,
 }
 """Callbacks that every run has, by the name of their keys."""
+_ALWAYS = (cb.RolloutMetrics, cb.PhaseTimer, cb.ScoreTable, cb.Interruption)
+"""Those without keys, after all others: how to go on is the last word."""
 LINKED = {
     "data.run_seed": "seed_everything",
     "model.seed": "seed_everything",
@@ -95,8 +97,7 @@ class Application(LightningCLI):
             save_config_kwargs={"save_to_log_dir": False},
             trainer_defaults={
                 **_TRAINER_DEFAULTS,
-                # Without keys, and after all others: how to go on is the last word.
-                "callbacks": [cb.RolloutMetrics(), cb.ScoreTable(), cb.Interruption()],
+                "callbacks": [always() for always in _ALWAYS],
             },
             seed_everything_default=0,
             parser_class=_Parser,

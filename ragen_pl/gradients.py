@@ -91,12 +91,12 @@ def policy_gradient(
 def value_gradient(
     batch: TrainingBatch, critic: Critic, config: CriticConfig, scorer: Scorer, backward: Backward
 ) -> dict[str, Tensor]:
-    """Lower the critic's loss on all trajectories, dropped ones included; return what to log."""
-    rollout = batch.rollout
-    tokens = all_reduce_sum(rollout.loss_mask.sum().float()).clamp(min=1)
+    """Lower the critic's loss on the trajectories it learns from; return what to log."""
+    rollout, chosen = batch.rollout, config.rows(batch.rollout)
+    mask = rollout.loss_mask & chosen[:, None]
+    tokens = all_reduce_sum(mask.sum().float()).clamp(min=1)
     total = torch.zeros(())
-    everyone = torch.ones_like(rollout.policy_weights, dtype=torch.bool)
-    for rows, part in scorer.cut(rollout, everyone):
+    for rows, part in scorer.cut(rollout, chosen):
         length = part.input_ids.shape[1]
         loss = value_objective(
             score_values(critic, part),
@@ -108,5 +108,5 @@ def value_gradient(
         )
         backward(config.value_coef * loss)
         total += loss.detach().cpu()
-    explained = explained_variance(batch.values, batch.returns, rollout.loss_mask)
+    explained = explained_variance(batch.values, batch.returns, mask)
     return {"train/value_loss": all_reduce_sum(total), "train/explained_variance": explained}

@@ -58,7 +58,8 @@ def estimate(
     """Return advantages and the critic's targets, each (B, T).
 
     What is whitened is so over the sampled tokens of all kept trajectories of the collection, on
-    all ranks; the critic's targets cover every trajectory.
+    all ranks; the critic's targets cover every trajectory, whose values must be known where it
+    learns from them.
 
     Args:
         rollout: The whole collection of this rank.
@@ -126,7 +127,7 @@ def value_objective(
     config: CriticConfig,
     num_tokens: Tensor,
 ) -> Tensor:
-    """Return the critic's loss: clipped, over every trajectory, dropped ones included.
+    """Return the critic's loss, clipped, over a micro-batch of what it learns from.
 
     A mean over tokens, whatever the policy's aggregation: a value is a prediction at a token.
     """

@@ -36,10 +36,9 @@ class Scorer:
         """Return the log-probs of the chosen rows, (B, T), zero in the others."""
         return self._over(rollout, chosen, lambda part: self.score(policy, part)[0])
 
-    def values(self, critic: Critic, rollout: RolloutBatch) -> Tensor:
-        """Return the values of all rows, (B, T)."""
-        everyone = torch.ones_like(rollout.policy_weights, dtype=torch.bool)
-        return self._over(rollout, everyone, lambda part: score_values(critic, part))
+    def values(self, critic: Critic, rollout: RolloutBatch, chosen: Tensor) -> Tensor:
+        """Return the values of the chosen rows, (B, T), zero in the others."""
+        return self._over(rollout, chosen, lambda part: score_values(critic, part))
 
     def _over(
         self, rollout: RolloutBatch, chosen: Tensor, forward: Callable[[RolloutBatch], Tensor]

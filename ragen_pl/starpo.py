@@ -9,6 +9,7 @@ StarPO-S is StarPO with three changes, each visible in one place:
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -74,6 +75,8 @@ class StarPO(pl.LightningModule):
         self.lr_scale = 1.0  # of RL's rates, on top of their schedule
         self._engine: CachedDecoder | None = None
         self._engine_version = -1
+        self.generating_seconds = 0.0
+        """What the sampler took in this process."""
 
     def configure_model(self) -> None:
         """Build policy, critic and reference once; the tokenizer knows the data module's words."""
@@ -152,7 +155,10 @@ class StarPO(pl.LightningModule):
         if self._engine_version != self.global_step:
             engine.reset()
             self._engine_version = self.global_step
-        return engine(requests, sampling)
+        began = time.monotonic()
+        completions = engine(requests, sampling)
+        self.generating_seconds += time.monotonic() - began
+        return completions
 
     def forget_cache(self) -> None:
         """Drop what was computed with older weights: for whoever sets weights without a step."""
@@ -161,18 +167,25 @@ class StarPO(pl.LightningModule):
     def annotate(self, rollout: RolloutBatch) -> TrainingBatch:
         """Add old log-probs, values, advantages and returns at the current weights."""
         scorer, kept = self.scorer, rollout.policy_weights > 0
-        penalty, values = None, torch.zeros_like(rollout.rewards)
+        critic, penalty = self.algorithm.critic, None
+        values = self.values(rollout, kept if critic is None else critic.rows(rollout))
         with self._frozen():
             if self.reference is not None and self.algorithm.kl_in_reward:
-                kept = torch.ones_like(kept)  # all bear the penalty: the critic learns from all
+                kept = torch.ones_like(kept)  # all bear the penalty: groups are compared whole
                 reference = scorer.log_probs(self.reference, rollout, kept)
             old = scorer.log_probs(self.policy, rollout, kept)
-            if self.critic is not None:
-                values = scorer.values(self.critic, rollout)
         if self.algorithm.kl_in_reward:
             penalty = self.coefficients.reward_penalty(old, reference, rollout.loss_mask)
         advantages, returns = estimate(rollout, values, self.algorithm, penalty)
         return TrainingBatch(rollout, old, values, advantages, returns)
+
+    def values(self, rollout: RolloutBatch, chosen: torch.Tensor) -> torch.Tensor:
+        """Return the values of the chosen trajectories, (B, T), zero in the others; zeros without
+        a critic."""
+        if self.critic is None:
+            return torch.zeros_like(rollout.rewards)
+        with self._frozen():
+            return self.scorer.values(self.critic, rollout, chosen)
 
     def training_step(self, batch: TrainingBatch | Demonstration, batch_idx: int) -> None:
         """Take one optimizer step on one optimizer batch, micro-batch by micro-batch."""

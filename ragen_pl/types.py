@@ -150,7 +150,7 @@ class TrajectoryGroup:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Weigh each trajectory in the policy loss: 0 drops it. The critic still learns from all."""
+    """Weigh each trajectory in the policy loss: 0 drops it. A critic may learn from all."""
 
     weights: tuple[tuple[float, ...], ...]
     """One inner tuple per group, one weight ≥ 0 per member."""

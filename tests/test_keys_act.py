@@ -158,6 +158,7 @@ OTHER: dict[str, tuple[Any, ...]] = {
     "critic.value_coef": (0.0,),
     "critic.value_clip": (1e-3,),
     "critic.warmup_iterations": (1,),
+    "critic.learns_from": ("kept",),
     "policy_loss.clip_low": (1e-5, 0.999),
     "policy_loss.clip_high": (1e-5, 9.0),
     "policy_loss.dual_clip": (1.001,),

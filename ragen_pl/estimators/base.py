@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Literal
 
+import torch
 from torch import Tensor
 
 from ragen_pl.ops import advantages
@@ -20,12 +22,16 @@ class CriticConfig:
         value_coef: Weight of the value loss.
         value_clip: How far a value may move from the old one before its loss is clipped; null off.
         warmup_iterations: First RL iterations in which only the critic learns.
+        learns_from: all: from every trajectory; kept: from those the policy learns from, as in
+            RAGEN, which throws the others away before anything is learnt. Cheaper, the stricter
+            the filter.
     """
 
     lr: float = 1e-3
     value_coef: float = 1.0
     value_clip: float | None = 0.5
     warmup_iterations: int = 5
+    learns_from: Literal["all", "kept"] = "all"
 
     def __post_init__(self) -> None:
         if self.lr <= 0:
@@ -37,6 +43,11 @@ class CriticConfig:
             raise ValueError(
                 f"critic.value_clip is {self.value_clip}; it must be positive, or null for none"
             )
+
+    def rows(self, rollout: RolloutBatch) -> Tensor:
+        """Mark the trajectories the critic learns from; (B,) bool."""
+        kept = rollout.policy_weights > 0
+        return kept if self.learns_from == "kept" else torch.ones_like(kept)
 
 
 class AdvantageEstimator(ABC):

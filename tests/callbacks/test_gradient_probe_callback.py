@@ -67,6 +67,7 @@ def learner(algorithm: Algorithm, budget: int = 4096) -> Any:
         algorithm=algorithm,
         optimization=Optimization(tokens_per_micro_batch=budget),
         coefficients=Coefficients(algorithm),
+        values=lambda rollout, chosen: torch.zeros_like(rollout.rewards),
     )
 
 

@@ -1,0 +1,66 @@
+"""What of a collection the critic learns from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from ragen_pl.estimators import CriticConfig
+from ragen_pl.gradients import value_gradient
+from ragen_pl.models.embedded import EmbeddedModel
+from ragen_pl.models.policy import Critic
+from ragen_pl.packing import pack
+from ragen_pl.scoring import Scorer
+from ragen_pl.types import RolloutBatch, TrainingBatch
+from tests.doubles import make_trajectory, make_turn
+
+SCORER = Scorer(1.0, 4096, torch.device("cpu"))
+
+
+@pytest.fixture(scope="module")
+def critic() -> Critic:
+    small = EmbeddedModel(hidden_size=16, intermediate_size=16, num_heads=2, num_key_value_heads=1)
+    critic = Critic.like(small.build(["go"], seed=1).model)
+    torch.nn.init.normal_(critic.head.weight)
+    return critic
+
+
+def collection() -> RolloutBatch:
+    """Pack a kept and a dropped trajectory."""
+    members = [make_trajectory([make_turn(float(m))], member=m) for m in range(2)]
+    return pack(members, weights=[1.0, 0.0])
+
+
+def gradient(
+    critic: Critic, rollout: RolloutBatch, returns: Tensor, config: CriticConfig
+) -> Tensor:
+    critic.zero_grad()
+    zeros = torch.zeros_like(returns)
+    batch = TrainingBatch(rollout, zeros, zeros, zeros, returns)
+    value_gradient(batch, critic, config, SCORER, torch.Tensor.backward)
+    assert critic.head.weight.grad is not None
+    return critic.head.weight.grad.clone()
+
+
+def test_a_critic_of_the_kept_sees_nothing_else(critic: Critic) -> None:
+    rollout, config = collection(), CriticConfig(learns_from="kept")
+    returns = rollout.loss_mask.float()
+    changed = returns * torch.tensor([[1.0], [5.0]])
+    alone = gradient(critic, rollout.rows(torch.tensor([0])), returns[:1], config)
+    torch.testing.assert_close(gradient(critic, rollout, changed, config), alone)
+    values = SCORER.values(critic, rollout, config.rows(rollout))
+    assert bool((values[0][rollout.loss_mask[0]] != 0).all())
+    assert not values[1].any()
+
+
+def test_a_critic_of_all_learns_from_what_the_policy_does_not(critic: Critic) -> None:
+    rollout, config = collection(), CriticConfig()
+    returns = rollout.loss_mask.float()
+    changed = returns * torch.tensor([[1.0], [5.0]])
+    before = gradient(critic, rollout, returns, config)
+    assert not torch.allclose(gradient(critic, rollout, changed, config), before)
+    filtered = replace(rollout, policy_weights=torch.zeros(2))
+    torch.testing.assert_close(gradient(critic, filtered, returns, config), before)
