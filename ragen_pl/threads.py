@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import time
-from statistics import fmean
+from statistics import fmean, median
 
 import torch
 from torch import nn
 
 _GAIN = 0.9
 """More threads must take less than this share of the time of fewer: they also cost others."""
-_SECONDS = 0.25
-"""Spent on each candidate."""
+_SECONDS = 0.1
+"""Spent on each candidate in a round."""
+_ROUNDS = 5
+"""Odd. What disturbs the machine for a moment, such as the end of an installation, must not decide
+how a run of hours computes."""
 
 
 def usable_cores() -> int:
@@ -52,16 +55,16 @@ def choose_threads(cores: int | None = None) -> tuple[int, dict[int, float]]:
     """
     limit = usable_cores() if cores is None else cores
     step = _training_step()
-    times: dict[int, float] = {}
-    chosen = count = 1
-    while count <= limit:
-        torch.set_num_threads(count)
-        times[count] = _time(step)
-        if count > 1 and times[count] < _GAIN * times[chosen]:
+    rounds: dict[int, list[float]] = {1 << power: [] for power in range(limit.bit_length())}
+    for _ in range(_ROUNDS):
+        for count, seconds in rounds.items():
+            torch.set_num_threads(count)
+            seconds.append(_time(step))
+    times = {count: median(seconds) for count, seconds in rounds.items()}
+    chosen = 1
+    for count in times:
+        if times[count] < _GAIN * times[chosen]:
             chosen = count
-        elif count > 1 and times[count] > 1.5 * times[chosen]:
-            break  # it only gets worse
-        count *= 2
     torch.set_num_threads(chosen)
     return chosen, times
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ragen_pl.engines.ragged_cache import RaggedCache
+from ragen_pl.engines.ragged_cache import RaggedCache, pad_left
 from ragen_pl.types import Completion, Request, Sampling
 
 Ids = tuple[int, ...]
@@ -137,15 +137,12 @@ class CachedDecoder:
 
     def _prefill(self, cache: RaggedCache, new_ids: Sequence[Ids]) -> Tensor:
         """Read new tokens, left-padded to blocks; return (rows, V) next-token logits."""
-        counts = torch.tensor([len(ids) for ids in new_ids])
-        rows = max(1, _PREFILL_TOKENS // int(counts.max()))
+        rows = max(1, _PREFILL_TOKENS // max(len(ids) for ids in new_ids))
         logits = []
         for first in range(0, len(new_ids), rows):
-            part, read = new_ids[first : first + rows], counts[first : first + rows]
+            part = new_ids[first : first + rows]
             cache.window = slice(first, first + len(part))
-            width = int(read.max())
-            padded = [[0] * (width - len(ids)) + list(ids) for ids in part]
-            logits.append(self._forward(cache, torch.tensor(padded), read))
+            logits.append(self._forward(cache, *pad_left(part)))
         cache.window = slice(0, len(new_ids))
         return torch.cat(logits)
 

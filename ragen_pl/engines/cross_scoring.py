@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ragen_pl.distributed import gather_objects, rank, world_size
-from ragen_pl.engines.ragged_cache import RaggedCache
+from ragen_pl.engines.ragged_cache import RaggedCache, pad_left
 
 Ids = tuple[int, ...]
 
@@ -87,12 +87,8 @@ def _blocks(continuations: Sequence[Ids]) -> Iterator[list[int]]:
 def _read(prefixes: Sequence[Ids], model: PreTrainedModel, room: int) -> RaggedCache:
     """Read all but the last token of each prefix, left-padded to a block."""
     cache = RaggedCache(len(prefixes), room)
-    counts = torch.tensor([len(prefix) - 1 for prefix in prefixes])
-    width = int(counts.max())
-    ids = torch.zeros(len(prefixes), width, dtype=torch.long)
-    for row, prefix in enumerate(prefixes):
-        ids[row, width - len(prefix) + 1 :] = torch.tensor(prefix[:-1])
-    positions, mask = cache.open_block(width, counts)
+    ids, counts = pad_left([prefix[:-1] for prefix in prefixes])
+    positions, mask = cache.open_block(ids.shape[1], counts)
     _states(model, cache, ids, positions, mask)
     cache.close_block(counts)
     return cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,6 +12,18 @@ from transformers import Cache
 _STRIDE = 32
 """Slots by which buffers grow. They are always read whole: a batched product over a part of every
 row would copy that part first, which costs more than the product."""
+
+
+def pad_left(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """Lay rows of tokens out as a block.
+
+    Returns:
+        Ids (rows, width of the longest) and how many of each row are real, (rows,).
+    """
+    counts = [len(row) for row in rows]
+    width = max(counts)
+    ids = [[0] * (width - count) + list(row) for row, count in zip(rows, counts, strict=True)]
+    return torch.tensor(ids), torch.tensor(counts)
 
 
 class RaggedCache(Cache):
