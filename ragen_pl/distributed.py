@@ -1,11 +1,14 @@
-"""Exchange small objects between ranks; a single process is the special case."""
+"""Exchange small objects and gradients between ranks; a single process is the special case."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TypeVar, cast
 
+import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 T = TypeVar("T")
 
@@ -40,3 +43,40 @@ def all_reduce_sum(tensor: Tensor) -> Tensor:
     total = tensor.detach().clone()
     dist.all_reduce(total)
     return total
+
+
+def keep_gradients_local(model: nn.Module | None) -> bool:
+    """Tell DDP to leave gradients as each rank computed them; return whether there is one to tell.
+
+    DDP averages during one backward pass that reaches every parameter. An update here has a pass
+    per micro-batch and network, and ranks may differ in how many they need: whoever keeps
+    gradients local sums them once, before the step.
+    """
+    if not isinstance(model, DistributedDataParallel):
+        return False
+    model.require_backward_grad_sync = False  # as ``no_sync`` does; Lightning resets it every step
+    return True
+
+
+def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
+    """Sum the gradients of all ranks, each of which must call it with equal parameters.
+
+    A parameter that has a gradient on some ranks counts as zero on the others; one that has none
+    anywhere keeps none.
+    """
+    if not _active():
+        return
+    every = [parameter for parameter in parameters if parameter.requires_grad]
+    has = torch.tensor([parameter.grad is not None for parameter in every], device=every[0].device)
+    anywhere = all_reduce_sum(has.long()).tolist()
+    taking_part = [parameter for parameter, count in zip(every, anywhere, strict=True) if count]
+    for parameter in taking_part:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+    for dtype in {parameter.dtype for parameter in taking_part}:
+        grads = [p.grad for p in taking_part if p.grad is not None and p.dtype is dtype]
+        flat = all_reduce_sum(torch.cat([grad.flatten() for grad in grads]))
+        for grad, total in zip(
+            grads, torch.split(flat, [grad.numel() for grad in grads]), strict=True
+        ):
+            grad.copy_(total.view_as(grad))

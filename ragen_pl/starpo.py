@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ragen_pl.algorithm import Algorithm, Optimization
 from ragen_pl.coefficients import Coefficients
-from ragen_pl.distributed import world_size
+from ragen_pl.distributed import keep_gradients_local, sum_gradients, world_size
 from ragen_pl.engines.cached import CachedDecoder
 from ragen_pl.evaluation_log import log_evaluation
 from ragen_pl.gradients import COUNTED, imitation_gradient, policy_gradient, value_gradient
@@ -75,6 +75,7 @@ class StarPO(pl.LightningModule):
         self.lr_scale = 1.0  # of RL's rates, on top of their schedule
         self._engine: CachedDecoder | None = None
         self._engine_version = -1
+        self._gradients_are_local = False
         self.generating_seconds = 0.0
         """What the sampler took in this process."""
 
@@ -189,6 +190,7 @@ class StarPO(pl.LightningModule):
 
     def training_step(self, batch: TrainingBatch | Demonstration, batch_idx: int) -> None:
         """Take one optimizer step on one optimizer batch, micro-batch by micro-batch."""
+        self._gradients_are_local = keep_gradients_local(self.trainer.strategy.model)
         if isinstance(batch, Demonstration):
             self._imitate(batch)
         else:
@@ -213,9 +215,6 @@ class StarPO(pl.LightningModule):
             measured = self._policy_gradient(batch)
             self.coefficients.observe(measured["train/entropy"], measured["train/kl"])
             metrics = measured | metrics
-        elif world_size() > 1:
-            self._policy_gradient(batch)  # every rank's every parameter must take part
-            self.policy.zero_grad(set_to_none=True)
         if not self.optimization.train_embeddings:
             drop_embedding_gradients(self.policy, self.critic)
         rates = {"policy": self.optimization.lr * factor}
@@ -235,13 +234,15 @@ class StarPO(pl.LightningModule):
         )
 
     def _backward(self, loss: Tensor) -> None:
-        # Gradients are averaged over ranks, where the loss is a sum over them.
-        self.manual_backward(loss * world_size())
+        # A strategy that shares gradients averages them, where the loss is a sum over ranks.
+        self.manual_backward(loss if self._gradients_are_local else loss * world_size())
 
     def _step(self, **rates: float) -> dict[str, Tensor]:
         """Take the optimizer step; count it when it had to be skipped."""
         optimizer = self.optimizers()
         assert isinstance(optimizer, LightningOptimizer)
+        if self._gradients_are_local:
+            sum_gradients(p for group in optimizer.param_groups for p in group["params"])
         norms = take_step(optimizer, rates, self.optimization.max_grad_norm)
         self.skipped_steps += norms is None
         return {
