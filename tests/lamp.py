@@ -1,0 +1,47 @@
+"""Make runs that take a second, in this process: a lamp with two buttons, and who learns them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from ragen_pl.envs.base import TextEnv
+
+
+class Lamp(TextEnv):
+    """Press one of two buttons up to three times; a press pays what the noise says, and may be the
+    last: lengths and returns differ within a group. A true thought names the light."""
+
+    name, actions, max_actions = "lamp", ("on", "off"), 3
+    instruction = "Press."
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        self.rng = random.Random((options or {}).get("noise_seed", 0))
+        self.lit = bool((seed or 0) % 2)
+        return self.render_text(), {"stratum": self.render_text()}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        self.lit = action == "on"
+        reward = self.rng.choice([0.0, 1.0, 3.0])
+        ends = self.rng.random() < 0.4
+        return self.render_text(), reward, ends, False, {"success": ends and reward > 0}
+
+    def render_text(self) -> str:
+        return "lit" if self.lit else "dark"
+
+    def get_state(self) -> dict[str, Any]:
+        return {"lit": self.lit}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self.lit = state["lit"]
+
+    def expert_turn(self, rng: random.Random, max_actions: int) -> tuple[str, tuple[str, ...]]:
+        """Think the truth two times of three."""
+        presses = tuple(rng.choice(("on", "off")) for _ in range(max_actions))
+        return (self.render_text() if rng.random() < 0.67 else "lit"), presses
+
+    def is_true(self, thought: str) -> bool:
+        return thought == self.render_text()
