@@ -44,11 +44,11 @@ def members(config: Any) -> Mapping[str, Any]:
     return {part.name: getattr(config, part.name) for part in dataclasses.fields(config)}
 
 
-def walk(config: Any, path: Path = ()) -> Iterator[Path]:
-    """Iterate over the paths of all keys that hold plain values or null."""
+def walk(config: Any, path: Path = (), whole: Sequence[str] = ()) -> Iterator[Path]:
+    """Iterate over the paths of all keys that hold plain values or null, or are named as whole."""
     for name, value in members(config).items():
-        if dataclasses.is_dataclass(value):
-            yield from walk(value, (*path, name))
+        if dataclasses.is_dataclass(value) and name not in whole:
+            yield from walk(value, (*path, name), whole)
         else:
             yield (*path, name)
 
@@ -86,12 +86,14 @@ class KeyProof:
         bases: Arguments to start from; the constructor's defaults stand for the rest. Each key
             must act in one of them: some need others to be set.
         others: Values by ``Class.key``; every other one of a Literal and of a bool is found.
+        whole: Keys whose dataclasses are proven elsewhere and count as one value here.
     """
 
     kind: Callable[..., Any]
     run: Callable[[dict[str, Any]], Outcome]
     bases: Sequence[Mapping[str, Any]] = ({},)
     others: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    whole: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         self._before: dict[int, Outcome] = {}
@@ -101,13 +103,13 @@ class KeyProof:
         bound.apply_defaults()
         return dict(bound.arguments)
 
-    def keys(self) -> list[Path]:
-        """List every key of every class that a base holds, once."""
-        found: dict[str, Path] = {}
-        for number in range(len(self.bases)):
-            for path in walk(self.arguments(number)):
-                found.setdefault(f"{'.'.join(path)} {self.name(number, path)}", path)
-        return list(dict.fromkeys(found.values()))
+    def paths(self) -> list[Path]:
+        """List every key that a base holds."""
+        held = [path for number in range(len(self.bases)) for path in self._paths(number)]
+        return list(dict.fromkeys(held))
+
+    def _paths(self, number: int) -> list[Path]:
+        return list(walk(self.arguments(number), (), self.whole))
 
     def name(self, number: int, path: Path) -> str:
         return f"{self._owner(number, path).__name__}.{path[-1]}"
@@ -147,15 +149,16 @@ class KeyProof:
 
     def check(self, path: Path) -> None:
         """Require that every other value acts in a base or is refused, and one of them acts."""
-        numbers = [n for n in range(len(self.bases)) if path in walk(self.arguments(n))]
         effects: dict[tuple[str, str], Effect] = {}
-        for number in numbers:
+        for number in range(len(self.bases)):
+            if path not in self._paths(number):
+                continue
             for value in self.values(number, path):
                 place = self.name(number, path), repr(value)
-                if effects.get(place) is not Effect.CHANGED:
+                before = effects.get(place, Effect.IGNORED)
+                if before is not Effect.CHANGED:
                     new = self.effect(number, path, value)
-                    if new is not Effect.IGNORED or place not in effects:
-                        effects[place] = new
+                    effects[place] = before if new is Effect.IGNORED else new
         for (name, value), effect in effects.items():
             assert effect is not Effect.IGNORED, f"{name} {effect.value} when it is {value}"
         assert Effect.CHANGED in effects.values(), f"every other value of {path} is refused"
@@ -178,7 +181,7 @@ def replaced_or_none(config: Any, path: Path, value: Any) -> Any:
 
 def every_key(proofs: Mapping[str, KeyProof]) -> list[tuple[str, Path]]:
     """List (proof, path) for a parametrized test."""
-    return [(name, path) for name, proof in proofs.items() for path in proof.keys()]
+    return [(name, path) for name, proof in proofs.items() for path in proof.paths()]
 
 
 def spelled(value: Any) -> str:

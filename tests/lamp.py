@@ -6,7 +6,13 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
+from ragen_pl import chat
+from ragen_pl.algorithm import Algorithm, Optimization
+from ragen_pl.chat import Prompts
 from ragen_pl.envs.base import TextEnv
+from ragen_pl.estimators import GRPO
+from ragen_pl.models.embedded import EmbeddedModel
+from ragen_pl.starpo import StarPO
 
 
 class Lamp(TextEnv):
@@ -45,3 +51,20 @@ class Lamp(TextEnv):
 
     def is_true(self, thought: str) -> bool:
         return thought == self.render_text()
+
+
+PROMPTS = Prompts(system="{instruction} {format}", turn="{observation}")
+WORDS = tuple(chat.vocabulary(PROMPTS, Lamp(), 1))
+MODEL = EmbeddedModel(hidden_size=32, intermediate_size=32, num_layers=1, num_heads=2)
+
+
+def make_learner(policy: EmbeddedModel = MODEL, seed: int = 0) -> StarPO:
+    """Make a quick learner whose words do not depend on the data."""
+    module = StarPO(
+        policy=policy,
+        algorithm=Algorithm(advantage=GRPO()),
+        optimization=Optimization(lr=5e-3, imitation_lr=1e-2, warmup=0),
+        seed=seed,
+    )
+    module.vocabulary = list(WORDS)
+    return module

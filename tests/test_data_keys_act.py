@@ -8,26 +8,21 @@ else a prompt would act through them alone.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from callbacks import EntropyLogger, RolloutMetrics, VarianceFilter
-from ragen_pl import chat
-from ragen_pl.algorithm import Algorithm, Optimization
-from ragen_pl.chat import Prompts
 from ragen_pl.collection import DynamicSampling
 from ragen_pl.datamodule import EvaluationConfig, RolloutDataModule
-from ragen_pl.estimators import GRPO
-from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.rewards import Overlong
 from ragen_pl.rollout import RolloutConfig
-from ragen_pl.starpo import StarPO
 from ragen_pl.warm_start import WarmStart
 from tests.doubles import make_trainer
 from tests.key_proof import KeyProof, every_key, spelled
-from tests.lamp import Lamp
+from tests.lamp import PROMPTS, Lamp, make_learner
 
 
 class PaidLamp(Lamp):
@@ -38,7 +33,6 @@ class PaidLamp(Lamp):
         return text, reward + 1.0, *rest  # type: ignore[return-value]
 
 
-PROMPTS = Prompts(system="{instruction} {format}", turn="{observation}")
 ROLLOUT = RolloutConfig(
     num_groups=2,
     group_size=4,
@@ -60,7 +54,7 @@ THINKING = {
 }
 SILENT = {
     **THINKING,
-    "prompts": Prompts(think=False, system="{instruction} {format}", turn="{observation}"),
+    "prompts": replace(PROMPTS, think=False),
     "rollout": RolloutConfig(num_groups=2, group_size=4, max_actions_per_turn=1, max_context=128),
     "dynamic_sampling": DynamicSampling(max_collections=2, epsilon=0.5),
 }
@@ -98,17 +92,11 @@ OTHER: Mapping[str, tuple[Any, ...]] = {
     "DynamicSampling.max_collections": (3,),
     "DynamicSampling.epsilon": (1e-9,),
 }
-WORDS = tuple(chat.vocabulary(PROMPTS, Lamp(), 1))
 
 
 def trained(arguments: dict[str, Any]) -> dict[str, Any]:
     """Train and validate; return the weights and the last metrics, by name."""
-    module = StarPO(
-        policy=EmbeddedModel(hidden_size=32, intermediate_size=32, num_layers=1, num_heads=2),
-        algorithm=Algorithm(advantage=GRPO()),
-        optimization=Optimization(lr=5e-3, imitation_lr=1e-2, warmup=0),
-    )
-    module.vocabulary = list(WORDS)
+    module = make_learner()
     callbacks = [RolloutMetrics(), EntropyLogger(), VarianceFilter(keep_fraction=0.5)]
     trainer = make_trainer(Path(), 2, callbacks, check_val_every_n_epoch=2)
     trainer.fit(module, datamodule=RolloutDataModule(**arguments))

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from callbacks import VarianceFilter
 from ragen_pl.algorithm import Algorithm, Control, EntropyBonus, KLPenalty, Optimization

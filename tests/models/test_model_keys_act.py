@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from callbacks import EntropyLogger
 from ragen_pl.datamodule import RolloutDataModule
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.export import export_policy
@@ -16,7 +17,8 @@ from ragen_pl.rollout import RolloutConfig
 from ragen_pl.starpo import StarPO
 from tests.doubles import make_trainer
 from tests.key_proof import KeyProof, differ, spelled
-from tests.lamp import Lamp
+from tests.lamp import MODEL, Lamp, make_learner
+from tests.lamp import WORDS as LAMP_WORDS
 
 SMALL = EmbeddedModel(hidden_size=16, intermediate_size=32, num_layers=1, num_heads=4)
 WORDS = ("Up", "Down", "#__#\n")
@@ -46,7 +48,7 @@ def built(arguments: dict[str, Any]) -> dict[str, Any]:
 PROOF = KeyProof(StarPO, built, ({"policy": SMALL},), OTHER)
 ELSEWHERE = ("algorithm", "optimization")
 """``tests/test_keys_act.py`` has these."""
-KEYS = [path for path in PROOF.keys() if path[0] not in ELSEWHERE]
+KEYS = [path for path in PROOF.paths() if path[0] not in ELSEWHERE]
 
 
 @pytest.fixture(scope="module")
@@ -67,15 +69,17 @@ def test_a_key_of_the_model_acts(path: tuple[str, ...], folder: str) -> None:
     replace(PROOF, others={**OTHER, **weights}).check(path)
 
 
-def test_the_seed_decides_what_is_sampled_too(folder: str) -> None:
+def test_the_seed_decides_what_is_sampled_too(tmp_path: Path) -> None:
+    export_policy(MODEL.build(LAMP_WORDS, seed=5), tmp_path)
+
     def played(seed: int) -> dict[str, Any]:
-        data = RolloutDataModule(
-            Lamp(), {"default": Lamp()}, rollout=RolloutConfig(num_groups=1, group_size=2)
+        module = make_learner(replace(MODEL, weights=str(tmp_path)), seed)
+        rollout = RolloutConfig(num_groups=1, group_size=2, max_response_tokens=6)
+        data = RolloutDataModule(Lamp(), {"default": Lamp()}, rollout=rollout)
+        make_trainer(tmp_path, 1, [EntropyLogger()], limit_val_batches=0).fit(
+            module, datamodule=data
         )
-        module = StarPO(replace(SMALL, weights=folder), seed=seed)
-        module.vocabulary = list(WORDS)
-        make_trainer(Path(), 1, [], limit_val_batches=0).fit(module, datamodule=data)
-        return module.state_dict()
+        return dict(module.trainer.callback_metrics)
 
     assert not differ(played(0), played(0))
     assert differ(played(0), played(1))

@@ -73,7 +73,8 @@ def course(ailment: dict[str, float], steps: int = 16) -> list[Indicators]:
     history = [HEALTHY] * (BASELINE + 5)
     for step in range(1, steps + 5):
         ill = min(1.0, step / steps)
-        now = {name: getattr(HEALTHY, name) * (1 - ill) + end * ill for name, end in ailment.items()}
+        healthy = {name: getattr(HEALTHY, name) for name in ailment}
+        now = {name: value + (ailment[name] - value) * ill for name, value in healthy.items()}
         history.append(replace(HEALTHY, **now))
     return history
 
@@ -104,6 +105,6 @@ def test_the_same_rules_twice_judge_the_same() -> None:
     PROOF.check_reproducible()
 
 
-@pytest.mark.parametrize("path", PROOF.keys(), ids=spelled)
+@pytest.mark.parametrize("path", PROOF.paths(), ids=spelled)
 def test_a_threshold_acts(path: tuple[str, ...]) -> None:
     PROOF.check(path)
