@@ -17,7 +17,7 @@ from ragen_pl.starpo import StarPO
 
 class Lamp(TextEnv):
     """Press one of two buttons up to three times; a press pays what the noise says, and may be the
-    last: lengths and returns differ within a group. A true thought names the light."""
+    last: lengths and returns differ within a group."""
 
     name, actions, max_actions = "lamp", ("on", "off"), 3
     instruction = "Press."
@@ -26,8 +26,8 @@ class Lamp(TextEnv):
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
         self.rng = random.Random((options or {}).get("noise_seed", 0))
-        self.lit = bool((seed or 0) % 2)
-        return self.render_text(), {"stratum": self.render_text()}
+        self.lit = False
+        return self.render_text(), {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         self.lit = action == "on"
@@ -45,16 +45,32 @@ class Lamp(TextEnv):
         self.lit = state["lit"]
 
     def expert_turn(self, rng: random.Random, max_actions: int) -> tuple[str, tuple[str, ...]]:
-        """Think the truth two times of three."""
+        return "", (rng.choice(("on", "off")),)
+
+
+class NamedLamp(Lamp):
+    """Begin lit or dark, as the seed says; a true thought names the light."""
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed, options=options)
+        self.lit = bool((seed or 0) % 2)
+        return self.render_text(), {"stratum": self.render_text()}
+
+    def expert_turn(self, rng: random.Random, max_actions: int) -> tuple[str, tuple[str, ...]]:
         presses = tuple(rng.choice(("on", "off")) for _ in range(max_actions))
-        return (self.render_text() if rng.random() < 0.67 else "lit"), presses
+        return self.render_text(), presses
 
     def is_true(self, thought: str) -> bool:
         return thought == self.render_text()
 
+    def vocabulary(self) -> tuple[str, ...]:
+        return "lit", "dark"
+
 
 PROMPTS = Prompts(system="{instruction} {format}", turn="{observation}")
-WORDS = tuple(chat.vocabulary(PROMPTS, Lamp(), 1))
+WORDS = tuple(chat.vocabulary(PROMPTS, NamedLamp(), 1))
 MODEL = EmbeddedModel(hidden_size=32, intermediate_size=32, num_layers=1, num_heads=2)
 
 

@@ -17,15 +17,16 @@ import pytest
 from callbacks import EntropyLogger, RolloutMetrics, VarianceFilter
 from ragen_pl.collection import DynamicSampling
 from ragen_pl.datamodule import EvaluationConfig, RolloutDataModule
+from ragen_pl.envs import Bandit
 from ragen_pl.rewards import Overlong
 from ragen_pl.rollout import RolloutConfig
 from ragen_pl.warm_start import WarmStart
 from tests.doubles import make_trainer
 from tests.key_proof import KeyProof, every_key, spelled
-from tests.lamp import PROMPTS, Lamp, make_learner
+from tests.lamp import PROMPTS, NamedLamp, make_learner
 
 
-class PaidLamp(Lamp):
+class PaidLamp(NamedLamp):
     """Pay for every press."""
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
@@ -45,8 +46,8 @@ ROLLOUT = RolloutConfig(
 )
 WARM_START = WarmStart(iterations=1, demonstrations=16, batch_size=8, updates_per_iteration=40)
 THINKING = {
-    "env": Lamp(),
-    "panels": {"default": Lamp()},
+    "env": NamedLamp(),
+    "panels": {"default": NamedLamp()},
     "prompts": PROMPTS,
     "rollout": ROLLOUT,
     "warm_start": WARM_START,
@@ -60,7 +61,7 @@ SILENT = {
 }
 OTHER: Mapping[str, tuple[Any, ...]] = {
     "RolloutDataModule.env": (PaidLamp(),),
-    "RolloutDataModule.panels": ({"default": PaidLamp()}, {"another": Lamp()}),
+    "RolloutDataModule.panels": ({"default": PaidLamp()}, {"another": NamedLamp()}),
     "RolloutDataModule.dynamic_sampling": (DynamicSampling(epsilon=0.5),),
     "RolloutDataModule.run_seed": (1,),
     "Prompts.system": ("{instruction}",),
@@ -113,7 +114,7 @@ def test_there_is_something_to_learn_and_to_judge() -> None:
         assert found["rollout/in_group_std"] > 0.1
         assert found["rollout/valid_format"] > 0.1
         assert all(bool(value.isfinite().all()) for value in found.values())
-    assert 0.1 < PROOFS["data"].before(0)["rollout/true_thoughts"] < 1.0
+    assert 0.0 < PROOFS["data"].before(0)["rollout/true_thoughts"] < 1.0
 
 
 def test_the_same_run_twice_is_the_same() -> None:
@@ -123,3 +124,19 @@ def test_the_same_run_twice_is_the_same() -> None:
 @pytest.mark.parametrize(("subject", "path"), every_key(PROOFS), ids=spelled)
 def test_a_key_of_the_data_acts(subject: str, path: tuple[str, ...]) -> None:
     PROOFS[subject].check(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"prompts": replace(PROMPTS, think=False)}, "prompts.think is false"),
+        ({"env": Bandit()}, "Bandit cannot tell whether a thought is true"),
+    ],
+)
+def test_a_truth_penalty_that_could_never_act_is_refused(
+    changes: dict[str, Any], told: str
+) -> None:
+    paid = {**THINKING, "rollout": replace(ROLLOUT, truth_penalty=-0.5)}
+    RolloutDataModule(**paid)
+    with pytest.raises(ValueError, match=rf"truth_penalty is -0.5, but {told}: set .* to 0"):
+        RolloutDataModule(**paid | changes)

@@ -28,7 +28,7 @@ from ragen_pl.types import TrajectoryGroup
 from ragen_pl.warm_start import WarmStart
 from tests.doubles import TinyData, TinyModule, make_group, make_trainer, make_trajectory, make_turn
 from tests.key_proof import KeyProof, Outcome, every_key, spelled
-from tests.lamp import PROMPTS, Lamp, make_learner
+from tests.lamp import PROMPTS, NamedLamp, make_learner
 from tests.swinging import Learner, dead, good
 
 
@@ -52,8 +52,8 @@ class Watch(RolloutCallback):
 def trained(callback: Any) -> Outcome:
     """Let a learner play the lamp for two iterations; a warm start teaches it to think."""
     data = RolloutDataModule(
-        Lamp(),
-        {"default": Lamp()},
+        NamedLamp(),
+        {"default": NamedLamp()},
         prompts=PROMPTS,
         rollout=RolloutConfig(
             num_groups=4,

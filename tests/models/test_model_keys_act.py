@@ -17,7 +17,7 @@ from ragen_pl.rollout import RolloutConfig
 from ragen_pl.starpo import StarPO
 from tests.doubles import make_trainer
 from tests.key_proof import KeyProof, differ, spelled
-from tests.lamp import MODEL, Lamp, make_learner
+from tests.lamp import MODEL, NamedLamp, make_learner
 from tests.lamp import WORDS as LAMP_WORDS
 
 SMALL = EmbeddedModel(hidden_size=16, intermediate_size=32, num_layers=1, num_heads=4)
@@ -75,7 +75,7 @@ def test_the_seed_decides_what_is_sampled_too(tmp_path: Path) -> None:
     def played(seed: int) -> dict[str, Any]:
         module = make_learner(replace(MODEL, weights=str(tmp_path)), seed)
         rollout = RolloutConfig(num_groups=1, group_size=2, max_response_tokens=6)
-        data = RolloutDataModule(Lamp(), {"default": Lamp()}, rollout=rollout)
+        data = RolloutDataModule(NamedLamp(), {"default": NamedLamp()}, rollout=rollout)
         make_trainer(tmp_path, 1, [EntropyLogger()], limit_val_batches=0).fit(
             module, datamodule=data
         )
