@@ -45,7 +45,7 @@ ROLLOUT = RolloutConfig(
     overlong=Overlong(buffer=4, penalty=-0.5),
 )
 WARM_START = WarmStart(iterations=1, demonstrations=16, batch_size=8, updates_per_iteration=40)
-THINKING = {
+THINKING: dict[str, Any] = {
     "env": NamedLamp(),
     "panels": {"default": NamedLamp()},
     "prompts": PROMPTS,
@@ -53,7 +53,7 @@ THINKING = {
     "warm_start": WARM_START,
     "evaluation": EvaluationConfig(size=6),
 }
-SILENT = {
+SILENT: dict[str, Any] = {
     **THINKING,
     "prompts": replace(PROMPTS, think=False),
     "rollout": RolloutConfig(num_groups=2, group_size=4, max_actions_per_turn=1, max_context=128),

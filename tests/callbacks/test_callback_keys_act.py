@@ -62,7 +62,7 @@ def trained(callback: Any) -> Outcome:
             max_response_tokens=10,
             max_context=128,
         ),
-        warm_start=WarmStart(1, updates_per_iteration=50, demonstrations=16, batch_size=8),
+        warm_start=WarmStart(1, updates_per_iteration=40, demonstrations=16, batch_size=8),
     )
     watch, saves = Watch(), isinstance(callback, Checkpoint)
     how: dict[str, Any] = {"limit_val_batches": 0, "enable_checkpointing": saves}
