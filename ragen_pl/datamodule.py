@@ -28,6 +28,7 @@ from ragen_pl.envs.sokoban import Sokoban
 from ragen_pl.hooks import RolloutCallback, rollout_callbacks
 from ragen_pl.models.embedded import LanguageModel
 from ragen_pl.packing import num_updates, pack, split
+from ragen_pl.rewards import check_truth_penalty
 from ragen_pl.rollout import RolloutConfig, Start, collect
 from ragen_pl.types import (
     Demonstration,
@@ -103,6 +104,7 @@ class RolloutDataModule(pl.LightningDataModule):
         chats.check_actions(
             {"env": env, **{f"panels.{name}": panel for name, panel in panels.items()}}
         )
+        check_truth_penalty(rollout.truth_penalty, env, think=prompts.think)
         if not panels:
             raise ValueError("data.panels is empty; name at least one panel to evaluate on")
         self.env, self.panels, self.prompts = env, panels, prompts

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ragen_pl.envs.base import TextEnv
+
 
 @dataclass(frozen=True)
 class Overlong:
@@ -58,3 +60,20 @@ class Shaping:
         if self.overlong is not None:
             terms["overlong"] = self.overlong.term(length, self.max_response_tokens)
         return terms
+
+
+def check_truth_penalty(penalty: float, env: TextEnv, *, think: bool) -> None:
+    """Refuse a penalty on untrue thoughts where none is ever judged.
+
+    Raises:
+        ValueError: where the agent does not think, or the environment cannot tell.
+    """
+    if not penalty:
+        return
+    why = "" if think else "prompts.think is false"
+    if think and type(env).is_true is TextEnv.is_true:
+        why = f"{type(env).__name__} cannot tell whether a thought is true"
+    if why:
+        raise ValueError(
+            f"rollout.truth_penalty is {penalty}, but {why}: set rollout.truth_penalty to 0"
+        )

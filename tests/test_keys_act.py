@@ -8,20 +8,16 @@ changed value here fails.
 from __future__ import annotations
 
 import dataclasses
-import random
-from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from callbacks import VarianceFilter
 from ragen_pl.algorithm import Algorithm, Control, EntropyBonus, KLPenalty, Optimization
 from ragen_pl.chat import Prompts
 from ragen_pl.datamodule import RolloutDataModule
-from ragen_pl.envs.base import TextEnv
 from ragen_pl.estimators import (
     GAE,
     GRPO,
@@ -40,39 +36,8 @@ from ragen_pl.rollout import RolloutConfig
 from ragen_pl.starpo import StarPO
 from ragen_pl.warm_start import WarmStart
 from tests.doubles import make_trainer
-
-
-class Lamp(TextEnv):
-    """Press one of two buttons up to three times; a press pays what the noise says, and may be the
-    last: lengths and returns differ within a group."""
-
-    name, actions, max_actions = "lamp", ("on", "off"), 3
-    instruction = "Press."
-
-    def reset(
-        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
-    ) -> tuple[str, dict[str, Any]]:
-        self.rng = random.Random((options or {}).get("noise_seed", 0))
-        self.lit = False
-        return self.render_text(), {}
-
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        self.lit = action == "on"
-        reward = self.rng.choice([0.0, 1.0, 3.0])
-        ends = self.rng.random() < 0.4
-        return self.render_text(), reward, ends, False, {"success": ends and reward > 0}
-
-    def render_text(self) -> str:
-        return "lit" if self.lit else "dark"
-
-    def get_state(self) -> dict[str, Any]:
-        return {"lit": self.lit}
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        self.lit = state["lit"]
-
-    def expert_turn(self, rng: random.Random, max_actions: int) -> tuple[str, tuple[str, ...]]:
-        return "", (rng.choice(("on", "off")),)
+from tests.key_proof import differ, replaced, walk
+from tests.lamp import Lamp
 
 
 @cache
@@ -109,14 +74,6 @@ def outcome(algorithm: Algorithm, optimization: Optimization) -> dict[str, Any]:
     assert trainer.callback_metrics["rollout/in_group_std"] > 0.1, "there is something to learn"
     weights = {f"weights/{name}": value for name, value in module.state_dict().items()}
     return {**weights, **trainer.callback_metrics}
-
-
-def differ(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether they hold different things, or one by more than rounding."""
-    return one.keys() != other.keys() or any(
-        not torch.allclose(one[name].double(), other[name].double(), rtol=1e-5, atol=1e-8)
-        for name in one
-    )
 
 
 OPTIMIZATION = Optimization(lr=5e-3, imitation_lr=1e-2, warmup=0)
@@ -186,22 +143,6 @@ SPEED_ONLY = ("optimization.tokens_per_micro_batch",)
 """Keys that must not change a result; ``tests/test_objective.py`` checks that."""
 
 
-def walk(config: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Iterate over the paths of all keys that hold plain values or null."""
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if dataclasses.is_dataclass(value):
-            yield from walk(value, (*path, field.name))
-        else:
-            yield (*path, field.name)
-
-
-def replaced(config: Any, path: tuple[str, ...], value: Any) -> Any:
-    head, *rest = path
-    inner = replaced(getattr(config, head), tuple(rest), value) if rest else value
-    return dataclasses.replace(config, **{head: inner})
-
-
 def owner(base: str, path: tuple[str, ...]) -> type:
     config: Any = ALGORITHMS[base]
     for key in path[:-1]:
@@ -213,7 +154,7 @@ def once_per_class() -> list[tuple[str, tuple[str, ...]]]:
     """List (base, path): every key of every class once, those of KL and control in each base."""
     found: dict[tuple[Any, ...], tuple[str, tuple[str, ...]]] = {}
     for base, algorithm in ALGORITHMS.items():
-        for path in walk(algorithm, ()):
+        for path in walk(algorithm):
             own = base if path[0] in ("kl", "entropy") and len(path) > 1 else ""
             found.setdefault((owner(base, path), path[-1], own * ("control" in path)), (base, path))
     return list(found.values())

@@ -1,0 +1,86 @@
+"""Make runs that take a second, in this process: a lamp with two buttons, and who learns them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from ragen_pl import chat
+from ragen_pl.algorithm import Algorithm, Optimization
+from ragen_pl.chat import Prompts
+from ragen_pl.envs.base import TextEnv
+from ragen_pl.estimators import GRPO
+from ragen_pl.models.embedded import EmbeddedModel
+from ragen_pl.starpo import StarPO
+
+
+class Lamp(TextEnv):
+    """Press one of two buttons up to three times; a press pays what the noise says, and may be the
+    last: lengths and returns differ within a group."""
+
+    name, actions, max_actions = "lamp", ("on", "off"), 3
+    instruction = "Press."
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        self.rng = random.Random((options or {}).get("noise_seed", 0))
+        self.lit = False
+        return self.render_text(), {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        self.lit = action == "on"
+        reward = self.rng.choice([0.0, 1.0, 3.0])
+        ends = self.rng.random() < 0.4
+        return self.render_text(), reward, ends, False, {"success": ends and reward > 0}
+
+    def render_text(self) -> str:
+        return "lit" if self.lit else "dark"
+
+    def get_state(self) -> dict[str, Any]:
+        return {"lit": self.lit}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self.lit = state["lit"]
+
+    def expert_turn(self, rng: random.Random, max_actions: int) -> tuple[str, tuple[str, ...]]:
+        return "", (rng.choice(("on", "off")),)
+
+
+class NamedLamp(Lamp):
+    """Begin lit or dark, as the seed says; a true thought names the light."""
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed, options=options)
+        self.lit = bool((seed or 0) % 2)
+        return self.render_text(), {"stratum": self.render_text()}
+
+    def expert_turn(self, rng: random.Random, max_actions: int) -> tuple[str, tuple[str, ...]]:
+        presses = tuple(rng.choice(("on", "off")) for _ in range(max_actions))
+        return self.render_text(), presses
+
+    def is_true(self, thought: str) -> bool:
+        return thought == self.render_text()
+
+    def vocabulary(self) -> tuple[str, ...]:
+        return "lit", "dark"
+
+
+PROMPTS = Prompts(system="{instruction} {format}", turn="{observation}")
+WORDS = tuple(chat.vocabulary(PROMPTS, NamedLamp(), 1))
+MODEL = EmbeddedModel(hidden_size=32, intermediate_size=32, num_layers=1, num_heads=2)
+
+
+def make_learner(policy: EmbeddedModel = MODEL, seed: int = 0) -> StarPO:
+    """Make a quick learner whose words do not depend on the data."""
+    module = StarPO(
+        policy=policy,
+        algorithm=Algorithm(advantage=GRPO()),
+        optimization=Optimization(lr=5e-3, imitation_lr=1e-2, warmup=0),
+        seed=seed,
+    )
+    module.vocabulary = list(WORDS)
+    return module
