@@ -21,7 +21,7 @@ from ragen_pl.report import PolicyScore, lines_of_json, render
 from ragen_pl.types import TrajectoryGroup
 
 FILE_NAME = "results.json"
-_PREFIXES = ("rollout/", "train/", "collapse/", "val/", "time/")
+_PREFIXES = ("rollout/", "train/", "collapse/", "diagnostics/", "val/", "time/")
 
 
 class _Imitation(Protocol):
@@ -130,7 +130,8 @@ class Results(RolloutCallback):
     def _note_metrics(self, trainer: Trainer, phase: str) -> None:
         row: dict[str, Any] = {"iteration": self._counters.iterations, "phase": str(phase)}
         for name, value in trainer.callback_metrics.items():
-            # Lightning keeps the last value for ever; imitation's would outlive the warm start.
+            # Lightning keeps the last value for ever: what is measured less often stands until it
+            # is measured again. Imitation's would outlive the warm start.
             stale = phase == "rl" and name.startswith("train/imitation")
             if name.startswith(_PREFIXES) and not stale and math.isfinite(float(value)):
                 row[name] = float(f"{float(value):.5g}")

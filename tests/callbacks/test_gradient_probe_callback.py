@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -182,6 +183,8 @@ def test_a_run_with_both_diagnostics_equals_one_without_bit_for_bit(
     assert main([*fit, "--run_dir", "with", "--config", "watch.yaml"]) == 0
     assert seen.count("diagnostics/mi_first_turn") == 3
     assert seen.count("diagnostics/grad_kl_bucket_1") == 1
+    history = json.loads(Path("with", "results.json").read_text())["history"]
+    assert {"diagnostics/mi_first_turn", "diagnostics/grad_kl_bucket_1"} <= history.keys()
     states = [
         torch.load(Path(run) / "checkpoints" / "last.ckpt", weights_only=True)
         for run in ("without", "with")
