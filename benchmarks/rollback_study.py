@@ -21,7 +21,7 @@ if __name__ == "__main__":  # started as a file, the packages beside it must be 
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.collapse_study import peaks, series, smooth
-from benchmarks.grid import Cell, Grid
+from benchmarks.grid import Cell, Grid, exit_code
 from benchmarks.laboratory import ENVIRONMENTS, VARIANTS, Study, arguments, warm_start
 from benchmarks.laboratory_report import table
 
@@ -158,7 +158,7 @@ def main(given: Sequence[str] | None = None) -> int:
     (args.out / "rollback.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     (args.out / "rollback.md").write_text(text, encoding="utf-8")
     print(text)
-    return int(bool(failed))
+    return exit_code(failed)
 
 
 if __name__ == "__main__":

@@ -104,8 +104,8 @@ class GradientProbe(RolloutCallback):
     of their in-group standard deviation. In each, the task term, the entropy bonus and the KL term
     are differentiated by themselves, as they stand in the loss and per sampled token. Where the
     task's pull is below the regularisers', the group teaches nothing but noise. No step is taken,
-    and neither gradients, weights nor random streams are touched. Needs memory for three gradients
-    and a forward and up to three backward passes over the batch.
+    and neither gradients, weights nor random streams are touched. Needs memory for three gradients;
+    a forward and up to three backward passes over the batch, and the critic's forward.
 
     Args:
         every_n_iterations: Probe at every n-th iteration.

@@ -37,12 +37,14 @@ def gather_objects(value: T) -> list[T]:
 
 
 def all_reduce_sum(tensor: Tensor) -> Tensor:
-    """Sum a tensor over all ranks."""
+    """Sum a tensor over all ranks; the result lies where the tensor does."""
     if not _active():
         return tensor
-    total = tensor.detach().clone()
+    # NCCL knows no other memory than its device's.
+    through = torch.device("cuda") if dist.get_backend() == "nccl" else tensor.device
+    total = tensor.detach().to(through, copy=True)
     dist.all_reduce(total)
-    return total
+    return total.to(tensor.device)
 
 
 def keep_gradients_local(model: nn.Module | None) -> bool:
@@ -73,7 +75,7 @@ def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
     for parameter in taking_part:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
-    for dtype in {parameter.dtype for parameter in taking_part}:
+    for dtype in dict.fromkeys(parameter.dtype for parameter in taking_part):
         grads = [p.grad for p in taking_part if p.grad is not None and p.dtype is dtype]
         flat = all_reduce_sum(torch.cat([grad.flatten() for grad in grads]))
         for grad, total in zip(

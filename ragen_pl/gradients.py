@@ -108,5 +108,5 @@ def value_gradient(
         )
         backward(config.value_coef * loss)
         total += loss.detach().cpu()
-    explained = explained_variance(batch.values, batch.returns, mask)
+    explained = explained_variance(batch.values, batch.returns, mask, all_reduce_sum)
     return {"train/value_loss": all_reduce_sum(total), "train/explained_variance": explained}

@@ -116,6 +116,8 @@ class CachedDecoder:
             slot, seen = self.rows.get(_identity(request), (0, ()))
             if request.prefix_ids[: len(seen)] != seen:
                 slot, seen = 0, ()
+            # A prefix known whole: its last token is read again, since its logits are asked for.
+            seen = seen[: len(request.prefix_ids) - 1]
             source.append(slot)
             lengths.append(len(seen))
             new_ids.append(request.prefix_ids[len(seen) :])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ragen_pl.ops.masked import masked_mean
+from ragen_pl.ops.masked import Reduce, local, masked_mean, masked_variance
 
 
 def approx_kl(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
@@ -20,13 +20,15 @@ def outside_clip(log_ratio: Tensor, *, clip_low: float, clip_high: float) -> Ten
     return (ratio < 1.0 - clip_low) | (ratio > 1.0 + clip_high)
 
 
-def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> Tensor:
+def explained_variance(
+    values: Tensor, returns: Tensor, mask: Tensor, reduce: Reduce = local
+) -> Tensor:
     """Return 1 − Var(R − V) / Var(R): 1 is a perfect critic, 0 a constant, below 0 a harmful one.
 
-    0 when the returns do not vary.
+    0 when the returns do not vary. Over all ranks where a reducer is given.
     """
-    residual = (returns - values)[mask]
-    target = returns[mask]
-    if len(target) < 2 or float(target.var()) < 1e-12:
+    target = masked_variance(returns, mask, reduce)
+    residual = masked_variance(returns - values, mask, reduce)
+    if float(target) < 1e-12:
         return torch.zeros(())
-    return 1.0 - residual.var() / target.var()
+    return 1.0 - residual / target

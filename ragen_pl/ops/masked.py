@@ -11,7 +11,8 @@ Reduce = Callable[[Tensor], Tensor]
 """Sums a tensor over all ranks."""
 
 
-def _local(tensor: Tensor) -> Tensor:
+def local(tensor: Tensor) -> Tensor:
+    """Reduce over this rank alone."""
     return tensor
 
 
@@ -20,19 +21,24 @@ def masked_sum(values: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask, values, torch.zeros_like(values)).sum()
 
 
-def masked_mean(values: Tensor, mask: Tensor, reduce: Reduce = _local) -> Tensor:
+def masked_mean(values: Tensor, mask: Tensor, reduce: Reduce = local) -> Tensor:
     """Average ``values`` where ``mask``; 0 when nothing is marked."""
     count = reduce(mask.sum().to(values.dtype))
     return reduce(masked_sum(values, mask)) / count.clamp(min=1)
 
 
-def whiten(values: Tensor, mask: Tensor, reduce: Reduce = _local, eps: float = 1e-8) -> Tensor:
+def masked_variance(values: Tensor, mask: Tensor, reduce: Reduce = local) -> Tensor:
+    """Return the Bessel-corrected variance where ``mask``; 0 when fewer than two are marked."""
+    count = reduce(mask.sum().to(values.dtype))
+    centred = values - masked_mean(values, mask, reduce)
+    return reduce(masked_sum(centred.square(), mask)) / (count - 1).clamp(min=1)
+
+
+def whiten(values: Tensor, mask: Tensor, reduce: Reduce = local, eps: float = 1e-8) -> Tensor:
     """Shift and scale to mean 0 and variance 1 (Bessel-corrected) over the marked entries.
 
     Returns zeros off the mask. One marked entry, or equal entries, give zeros.
     """
-    count = reduce(mask.sum().to(values.dtype))
-    mean = reduce(masked_sum(values, mask)) / count.clamp(min=1)
-    centred = torch.where(mask, values - mean, torch.zeros_like(values))
-    variance = reduce(centred.square().sum()) / (count - 1).clamp(min=1)
-    return centred * torch.rsqrt(variance + eps)
+    centred = values - masked_mean(values, mask, reduce)
+    scaled = centred * torch.rsqrt(masked_variance(values, mask, reduce) + eps)
+    return torch.where(mask, scaled, torch.zeros_like(values))

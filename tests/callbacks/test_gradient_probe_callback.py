@@ -20,11 +20,11 @@ from ragen_pl.algorithm import Algorithm, EntropyBonus, KLPenalty, Optimization
 from ragen_pl.chat import Chat
 from ragen_pl.cli import main
 from ragen_pl.coefficients import Coefficients
-from ragen_pl.estimators import DrGRPO
+from ragen_pl.estimators import GAE, DrGRPO
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.policy import Policy
 from ragen_pl.packing import pack
-from ragen_pl.types import Completion, TrainingBatch
+from ragen_pl.types import Completion, RolloutBatch, TrainingBatch
 from tests.doubles import make_trajectory, make_turn
 from tests.tiny import write_config
 
@@ -114,6 +114,23 @@ def test_groups_without_spread_teach_nothing_but_noise() -> None:
     assert task[1] < task[2]
     for term in ("entropy", "kl"):
         assert min(found[f"grad_{term}_bucket_{b}"] for b in (1, 2, 3)) > 1e-3
+
+
+def test_advantages_come_from_the_critic_on_dropped_trajectories_too() -> None:
+    """The batch holds no values where the critic learns from kept trajectories alone."""
+    module, batch = learner(Algorithm(advantage=GAE(gae_lambda=1.0))), training_batch()
+    without = probed(module, batch, num_buckets=3)
+    batch = replace(batch, values=torch.full_like(batch.values, 5.0))
+    assert probed(module, batch, num_buckets=3) == without
+
+    def mean_of_the_group(rollout: RolloutBatch, chosen: Tensor) -> Tensor:
+        assert bool(chosen.all())
+        means = torch.tensor([sum(returns) / 2 for returns in RETURNS.values()])
+        return means[rollout.group_ids][:, None].expand_as(rollout.rewards)
+
+    module.values = mean_of_the_group
+    found = probed(module, batch, num_buckets=3)
+    assert found["grad_task_bucket_3"] != pytest.approx(without["grad_task_bucket_3"], rel=0.1)
 
 
 def test_neither_micro_batches_nor_the_filter_matter() -> None:

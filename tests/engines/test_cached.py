@@ -152,6 +152,18 @@ def test_few_are_exchanged_to_bring_the_chosen_to_the_front(data: st.DataObject)
     assert int((move != torch.arange(total)).sum()) == 2 * behind
 
 
+def test_a_prefix_that_is_known_whole_can_be_asked_again(language: LanguageModel) -> None:
+    """Two evaluations of one policy may begin with the same requests, and an answer may be its
+    first token alone."""
+    engine = decoder(language)
+    requests = [Request((3, 10, 11 + m), 5, 0, m, 0) for m in range(4)]
+    first = engine(requests, Sampling(1.0, 1))
+    again = engine(requests, Sampling(1.0, 1))
+    for one, other in zip(first, again, strict=True):
+        assert one.token_ids == other.token_ids
+        assert one.log_probs == pytest.approx(other.log_probs, abs=1e-5)
+
+
 def test_greedy_takes_the_most_likely_token() -> None:
     logits = torch.tensor([[0.0, 3.0, 1.0], [5.0, 0.0, 0.0]])
     tokens, log_probs, _ = draw(logits, torch.tensor([0.99, 0.99]), 0.0)
