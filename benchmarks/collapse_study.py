@@ -24,9 +24,9 @@ FALLEN = 0.5
 """Of the peak: success below this share has fallen."""
 DURATION = 10
 """Iterations it must stay there."""
-HEALTHY = 0.75
-"""Of the peak: a run that never collapsed and ends above this share is healthy. Between the two it
-is worn: neither a collapse to be foreseen nor a run in which an alarm would be false."""
+HEALTHY = 0.8
+"""Of the peak so far: a run whose success never falls below this share is healthy. Between that and
+a collapse it is worn: nothing to be foreseen, nor a run in which an alarm would be false."""
 STARTS_FALLING = 0.9
 """Of the peak: success was last above this share when it began to fall."""
 
@@ -74,7 +74,8 @@ def outcome(success: Sequence[float]) -> Outcome:
     if collapse_iteration(success) is not None:
         return "collapsed"
     smoothed = smooth(success)
-    return "healthy" if smoothed[-1] >= HEALTHY * peaks(smoothed)[-1] else "worn"
+    held = all(now >= HEALTHY * peak for now, peak in zip(smoothed, peaks(smoothed), strict=True))
+    return "healthy" if held else "worn"
 
 
 def first_alarm(levels: Sequence[float | None], least: int) -> int | None:

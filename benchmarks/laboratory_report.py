@@ -89,9 +89,9 @@ def markdown(runs: Sequence[RunSummary], planned: int) -> str:
 DEFINITIONS = (
     f"*Collapsed*: success of the unfiltered rollout, a moving average over "
     f"{collapse_study.WINDOW} iterations, stays below {collapse_study.FALLEN:.0%} of its own peak "
-    f"for {collapse_study.DURATION} iterations. *Healthy*: never collapsed, and ends above "
-    f"{collapse_study.HEALTHY:.0%} of its peak. Leads are iterations from the first alarm to the "
-    "first of those ten; ranges in brackets are over seeds."
+    f"for {collapse_study.DURATION} iterations. *Healthy*: it never falls below "
+    f"{collapse_study.HEALTHY:.0%} of it. *Worn*: in between. Leads are iterations from the first "
+    "alarm to the first of those ten; ranges in brackets are over seeds."
 )
 
 

@@ -90,13 +90,17 @@ def test_a_recovered_run_counts_as_collapsed() -> None:
     assert outcome([0.8] * 20 + [0.0] * 20 + [0.9] * 20) == "collapsed"
 
 
-@pytest.mark.parametrize("end", [0.62, 0.8, 1.0])
-def test_a_run_that_ends_near_its_peak_is_healthy(end: float) -> None:
+@pytest.mark.parametrize("end", [0.65, 0.8, 1.0])
+def test_a_run_that_stays_near_its_peak_is_healthy(end: float) -> None:
     assert outcome([0.3, 0.5, 0.7, *[0.8] * 20, *[end] * 10]) == "healthy"
 
 
 def test_worn_lies_between() -> None:
     assert outcome([0.8] * 20 + [0.5] * 20) == "worn"
+
+
+def test_a_run_that_was_sick_and_recovered_was_not_healthy() -> None:
+    assert outcome([0.8] * 20 + [0.5] * 8 + [0.9] * 20) == "worn"
 
 
 def test_what_never_learns_neither_collapses_nor_has_no_outcome() -> None:
