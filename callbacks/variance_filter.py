@@ -51,6 +51,7 @@ class VarianceFilter(RolloutCallback):
         epsilon: Standard deviations up to this share of the batch's largest absolute return count
             as zero.
         keep_members: Members that a kept group keeps, those whose returns vary most; null for all.
+            Their advantages are still taken against the whole group's mean, the better baseline.
         loss_scaling: How the policy loss shrinks with the share of groups kept: linear is RAGEN-2's
             factor, sqrt its root.
     """

@@ -77,6 +77,11 @@ class RolloutConfig:
         ):
             if getattr(self, key) < 1:
                 raise ValueError(f"rollout.{key} is {getattr(self, key)}; it must be at least 1")
+        if self.updates == "proportional" and self.online_k == 1:
+            raise ValueError(
+                "rollout.updates is proportional, but rollout.online_k is 1: one update cannot "
+                "become fewer; set online_k to 2 or more, or updates to fixed"
+            )
         if self.temperature <= 0:
             raise ValueError(
                 f"rollout.temperature is {self.temperature}; training samples at a temperature "

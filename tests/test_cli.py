@@ -118,6 +118,10 @@ def fails(capsys: pytest.CaptureFixture[str], *args: str) -> str:
             ["data.dynamic_sampling.max_collections is 1", "from 2 to 32"],
         ),
         (["--data.rollout.updates=fix"], ["data.rollout.updates is fix", "proportional"]),
+        (
+            ["--data.rollout.updates=proportional", "--data.rollout.online_k=1"],
+            ["rollout.updates is proportional", "online_k to 2 or more"],
+        ),
         (["--data.rollout.group_size=many"], ["data.rollout.group_size is many", "an integer"]),
         (["--data.env.symbols=leters"], ["data.env.symbols is leters", "letters"]),
         (["--trainer.max_steps=9"], ["trainer.max_steps is 9", "trainer.max_epochs"]),
