@@ -100,9 +100,7 @@ def leave_one_out(scale: float) -> Plain:
         found = []
         for row in rows:
             own = scale * sum(row.rewards)
-            others = [
-                scale * sum(r.rewards) for r in rows if r.group == row.group and r is not row
-            ]
+            others = [scale * sum(r.rewards) for r in rows if r.group == row.group and r is not row]
             found.append([own - fmean(others) if others else 0.0] * len(row.rewards))
         return found
 

@@ -26,8 +26,8 @@ def on_ranks(
     """Return what each rank's ``work`` returns.
 
     Args:
-        modules: Those whose ``gather_objects``, ``all_reduce_sum``, ``rank`` and ``world_size`` take
-            part.
+        modules: Those that take part with their ``gather_objects``, ``all_reduce_sum``, ``rank``,
+            ``world_size``.
     """
     me, barrier = local(), Barrier(count, timeout=_PATIENCE)
     slots: list[Any] = [None] * count

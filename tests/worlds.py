@@ -43,9 +43,7 @@ def trajectories(seed: int, sizes: Sequence[int] = SIZES, context: int = 2) -> l
                     )
                 )
             success = draw.random() < 0.5
-            members.append(
-                make_trajectory(turns, group_id=group, member=member, success=success)
-            )
+            members.append(make_trajectory(turns, group_id=group, member=member, success=success))
     return members
 
 
@@ -62,6 +60,13 @@ def at_tokens(rollout: RolloutBatch, seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randn(int(rollout.loss_mask.sum()), generator=generator, dtype=torch.float64)
     return torch.zeros_like(rollout.rewards).masked_scatter(rollout.loss_mask, drawn)
+
+
+def draws(rollout: RolloutBatch, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Draw log-probs, old ones that may be far away, and advantages, each (B, T)."""
+    new = at_tokens(rollout, seed) - 2.0
+    far = at_tokens(rollout, seed + 1)
+    return new, new + far * far.abs(), at_tokens(rollout, seed + 2)
 
 
 def padded(rollout: RolloutBatch, columns: int) -> RolloutBatch:

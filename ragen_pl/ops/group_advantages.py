@@ -4,9 +4,9 @@ A group is the trajectories with one id; a group lies whole on one rank, and mem
 are simply absent. What defines an estimate when there is little to compare holds for all of them: a
 member that is alone, and members that all earned the same, get exactly 0.
 
-Equal returns that are sums of unequal rewards differ by what float32 leaves of them, which a division
-by the spread would blow up: statistics are computed in float64, and a spread that rounding explains
-counts as none.
+Equal returns that are sums of unequal rewards differ by what float32 leaves of them, which a
+division by the spread would blow up: statistics are computed in float64, and a spread that rounding
+explains counts as none.
 """
 
 from __future__ import annotations
