@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ragen_pl import estimators
 from ragen_pl.algorithm import Algorithm
-from ragen_pl.estimators import AdvantageEstimator
+from ragen_pl.estimators import GAE, AdvantageEstimator
 from ragen_pl.objective import estimate
 from ragen_pl.types import RolloutBatch
 from tests.algorithms import ESTIMATORS
@@ -212,9 +212,9 @@ def test_the_critics_targets_are_what_is_left_to_earn(name: str) -> None:
     facts, rollout = ESTIMATORS[name], collection(2)
     values = torch.zeros_like(rollout.rewards)
     _, returns = judged(facts.undiscounted, rollout, values)
-    if facts.undiscounted.critic is not None:
-        facts_lambda_one = replace(facts.undiscounted, gae_lambda=1.0)  # type: ignore[call-arg]
-        _, returns = judged(facts_lambda_one, rollout, values)
+    if isinstance(facts.undiscounted, GAE):
+        full_trace = replace(facts.undiscounted, gae_lambda=1.0)
+        _, returns = judged(full_trace, rollout, values)
     rows = rows_of(rollout, values, values, whole=facts.whole)
     expected = [[sum(row.rewards[t:]) for t in range(len(row.rewards))] for row in rows]
     agree(returns, laid_out(expected, rollout.loss_mask))

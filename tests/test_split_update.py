@@ -50,14 +50,7 @@ class Networks:
 
 
 def tiny() -> Networks:
-    return Networks(
-        *(
-            make(seed)
-            for seed, make in enumerate(
-                (make_policy, make_critic, make_policy, make_critic, make_policy)
-            )
-        )
-    )
+    return Networks(make_policy(0), make_critic(1), make_policy(2), make_critic(3), make_policy(4))
 
 
 @dataclass(frozen=True)
@@ -133,9 +126,8 @@ def check_every_cut(algorithm: Algorithm, monkeypatch: pytest.MonkeyPatch, seed:
     rollout = collection(seed)
     whole = update(algorithm, rollout, ONE, tiny())
     assert float(whole.gradients["policy.model.head.weight"].abs().max()) > 1e-4
-    whole.check(update(algorithm, rollout, MANY, tiny()))
     shuffled = torch.randperm(len(rollout), generator=torch.Generator().manual_seed(seed))
-    whole.check(update(algorithm, padded(rollout.rows(shuffled), 3), ONE, tiny()))
+    whole.check(update(algorithm, padded(rollout.rows(shuffled), 3), MANY, tiny()))
     for of_rank in on_two_ranks(algorithm, rollout, monkeypatch):
         whole.check(of_rank)
 
@@ -192,7 +184,9 @@ def real() -> Networks:
     models = [sizes.build(["go"], seed).model.double() for seed in range(5)]
     policies, critics = [Policy(m) for m in models[::2]], [Critic.like(m) for m in models[1::2]]
     for critic in critics:
-        torch.nn.init.normal_(critic.double().head.weight)
+        torch.nn.init.normal_(
+            critic.double().head.weight, generator=torch.Generator().manual_seed(0)
+        )
     policy, behaviour, reference = policies
     return Networks(policy, critics[0], behaviour, critics[1], reference)
 
