@@ -56,6 +56,16 @@ def test_a_critic_of_the_kept_sees_nothing_else(critic: Critic) -> None:
     assert not values[1].any()
 
 
+def test_the_value_loss_weighs_what_its_coefficient_says(critic: Critic) -> None:
+    rollout = collection()
+    returns = rollout.loss_mask.float()
+    half, whole = (
+        gradient(critic, rollout, returns, CriticConfig(value_coef=coef)) for coef in (0.5, 1.0)
+    )
+    assert bool(whole.any())
+    torch.testing.assert_close(half, 0.5 * whole)
+
+
 def test_a_critic_of_all_learns_from_what_the_policy_does_not(critic: Critic) -> None:
     rollout, config = collection(), CriticConfig()
     returns = rollout.loss_mask.float()
