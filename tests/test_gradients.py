@@ -1,4 +1,4 @@
-"""What of a collection the critic learns from."""
+"""What of a collection policy and critic learn from, and which way."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ import pytest
 import torch
 from torch import Tensor
 
+from ragen_pl.algorithm import Algorithm, EntropyBonus
+from ragen_pl.coefficients import Coefficients
 from ragen_pl.estimators import CriticConfig
-from ragen_pl.gradients import value_gradient
+from ragen_pl.gradients import imitation_gradient, policy_gradient, value_gradient
 from ragen_pl.models.embedded import EmbeddedModel
-from ragen_pl.models.policy import Critic
+from ragen_pl.models.policy import Critic, Policy
 from ragen_pl.packing import pack
+from ragen_pl.policy_losses import LogLikelihood
 from ragen_pl.scoring import Scorer
-from ragen_pl.types import RolloutBatch, TrainingBatch
+from ragen_pl.types import Demonstration, RolloutBatch, TrainingBatch
+from tests import worlds
 from tests.doubles import make_trajectory, make_turn
+from tests.tiny_networks import make_policy
 
 SCORER = Scorer(1.0, 4096, torch.device("cpu"))
 
@@ -74,3 +79,36 @@ def test_a_critic_of_all_learns_from_what_the_policy_does_not(critic: Critic) ->
     assert not torch.allclose(gradient(critic, rollout, changed, config), before)
     filtered = replace(rollout, policy_weights=torch.zeros(2))
     torch.testing.assert_close(gradient(critic, filtered, returns, config), before)
+
+
+def check_gradient(policy: Policy, loss: Tensor) -> None:
+    """Compare what has been accumulated with the loss differentiated at once."""
+    parameters = list(policy.parameters())
+    for parameter, expected in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+        assert parameter.grad is not None
+        torch.testing.assert_close(parameter.grad, expected, atol=1e-10, rtol=0)
+
+
+def test_imitation_lowers_the_mean_negative_log_likelihood() -> None:
+    rollout, policy = worlds.collection(1), make_policy(0)
+    everyone = replace(rollout, policy_weights=torch.ones(len(rollout)))
+    scorer = replace(SCORER, token_budget=20)
+    batch = Demonstration(everyone, 0.0)
+    metrics = imitation_gradient(batch, policy, scorer, torch.Tensor.backward)
+    log_probs, _ = SCORER.score(policy, everyone)
+    loss = -log_probs[rollout.loss_mask].mean()
+    assert float(metrics["train/imitation_loss"]) == pytest.approx(float(loss))
+    check_gradient(policy, loss)
+
+
+def test_the_policy_is_pulled_towards_what_has_an_advantage_by_its_weight() -> None:
+    rollout, policy = worlds.collection(2), make_policy(0)
+    advantages, zeros = worlds.at_tokens(rollout, 3), torch.zeros_like(rollout.rewards)
+    batch = TrainingBatch(rollout, zeros, zeros, advantages, zeros)
+    algorithm = Algorithm(policy_loss=LogLikelihood(), entropy=EntropyBonus(0.0))
+    scorer, coefficients = replace(SCORER, token_budget=20), Coefficients(algorithm)
+    policy_gradient(batch, policy, None, scorer, algorithm, coefficients, torch.Tensor.backward)
+    log_probs, _ = SCORER.score(policy, rollout)
+    weights = rollout.policy_weights[:, None]
+    tokens = (rollout.loss_mask & (weights > 0)).sum()
+    check_gradient(policy, -(weights * advantages * log_probs).sum() / tokens)
