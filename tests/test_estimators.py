@@ -5,6 +5,7 @@ A new class must be given its place in ``tests.algorithms``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -15,7 +16,16 @@ from torch import Tensor
 
 from ragen_pl import estimators
 from ragen_pl.algorithm import Algorithm
-from ragen_pl.estimators import GAE, AdvantageEstimator
+from ragen_pl.estimators import (
+    GAE,
+    RLOO,
+    AdvantageEstimator,
+    BiLevelGAE,
+    CriticConfig,
+    DrGRPO,
+    GiGPO,
+    ReinforcePlusPlus,
+)
 from ragen_pl.objective import estimate
 from ragen_pl.types import RolloutBatch
 from tests.algorithms import ESTIMATORS
@@ -147,7 +157,7 @@ def test_a_scale_of_all_returns_changes_as_little_as_it_may(
         )
         for unit in (100, 100 * scale)
     )
-    torch.testing.assert_close(found, plain * scale**facts.degree, atol=1e-9, rtol=1e-3)
+    torch.testing.assert_close(found, plain * scale**facts.degree, atol=1e-6, rtol=1e-3)
 
 
 def strangers(rollout: RolloutBatch) -> RolloutBatch:
@@ -218,3 +228,25 @@ def test_the_critics_targets_are_what_is_left_to_earn(name: str) -> None:
     rows = rows_of(rollout, values, values, whole=facts.whole)
     expected = [[sum(row.rewards[t:]) for t in range(len(row.rewards))] for row in rows]
     agree(returns, laid_out(expected, rollout.loss_mask))
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: GAE(gamma=1.1), "gamma is 1.1"),
+        (lambda: GAE(gae_lambda=-0.1), "gae_lambda is -0.1"),
+        (lambda: BiLevelGAE(gae_lambda=1.1), "gae_lambda is 1.1"),
+        (lambda: BiLevelGAE(turn_gamma=1.1), "turn_gamma is 1.1"),
+        (lambda: ReinforcePlusPlus(gamma=-1.0), "gamma is -1.0"),
+        (lambda: GiGPO(turn_gamma=1.1), "turn_gamma is 1.1"),
+        (lambda: GiGPO(step_weight=-1.0), "step_weight is -1.0"),
+        (lambda: DrGRPO(reward_scale=0.0), "reward_scale is 0.0"),
+        (lambda: RLOO(reward_scale=-1.0), "reward_scale is -1.0"),
+        (lambda: CriticConfig(lr=0.0), r"critic\.lr is 0.0"),
+        (lambda: CriticConfig(value_clip=0.0), r"critic\.value_clip is 0.0"),
+        (lambda: CriticConfig(value_coef=-1.0), r"critic\.value_coef is -1.0"),
+    ],
+)
+def test_values_out_of_range_are_refused(make: Callable[[], object], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        make()
