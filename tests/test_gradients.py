@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ragen_pl.algorithm import Algorithm, EntropyBonus
+from ragen_pl.algorithm import Algorithm, EntropyBonus, KLPenalty
 from ragen_pl.coefficients import Coefficients
 from ragen_pl.estimators import CriticConfig
 from ragen_pl.gradients import imitation_gradient, policy_gradient, value_gradient
@@ -71,6 +71,15 @@ def test_the_value_loss_weighs_what_its_coefficient_says(critic: Critic) -> None
     torch.testing.assert_close(half, 0.5 * whole)
 
 
+def test_a_critic_is_judged_by_what_it_learns_from(critic: Critic) -> None:
+    rollout, config = collection(), CriticConfig(learns_from="kept")
+    zeros = torch.zeros_like(rollout.rewards)
+    targets = torch.arange(zeros.shape[1]) * rollout.loss_mask * torch.tensor([[1.0], [9.0]])
+    batch = TrainingBatch(rollout, zeros, targets * torch.tensor([[1.0], [0.0]]), zeros, targets)
+    metrics = value_gradient(batch, critic, config, SCORER, torch.Tensor.backward)
+    assert float(metrics["train/explained_variance"]) == 1.0
+
+
 def test_a_critic_of_all_learns_from_what_the_policy_does_not(critic: Critic) -> None:
     rollout, config = collection(), CriticConfig()
     returns = rollout.loss_mask.float()
@@ -112,3 +121,23 @@ def test_the_policy_is_pulled_towards_what_has_an_advantage_by_its_weight() -> N
     weights = rollout.policy_weights[:, None]
     tokens = (rollout.loss_mask & (weights > 0)).sum()
     check_gradient(policy, -(weights * advantages * log_probs).sum() / tokens)
+
+
+def test_a_term_of_the_loss_pulls_towards_the_reference() -> None:
+    rollout, policy, reference = worlds.collection(4), make_policy(0), make_policy(1)
+    zeros = torch.zeros_like(rollout.rewards)
+    batch = TrainingBatch(rollout, zeros, zeros, zeros, zeros)
+    algorithm = Algorithm(kl=KLPenalty(0.3, "k2"), entropy=EntropyBonus(0.0))
+    policy_gradient(
+        batch,
+        policy,
+        reference,
+        replace(SCORER, token_budget=20),
+        algorithm,
+        Coefficients(algorithm),
+        torch.Tensor.backward,
+    )
+    kept = rollout.loss_mask & (rollout.policy_weights > 0)[:, None]
+    ours, theirs = (SCORER.score(each, rollout)[0] for each in (policy, reference))
+    check_gradient(policy, 0.3 * ((ours - theirs.detach()) ** 2 / 2)[kept].mean())
+    assert all(parameter.grad is None for parameter in reference.parameters())
