@@ -37,7 +37,7 @@ def imitation_gradient(
 ) -> dict[str, Tensor]:
     """Lower the negative log-likelihood of the expert's tokens; return what to log."""
     rollout = batch.rollout
-    tokens = all_reduce_sum(rollout.loss_mask.sum().float())
+    tokens = all_reduce_sum(rollout.loss_mask.sum().float()).clamp(min=1)
     total = torch.zeros(())
     for _, part in scorer.cut(rollout, rollout.policy_weights > 0):
         log_probs, _ = scorer.score(policy, part)

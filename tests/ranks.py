@@ -9,6 +9,8 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 import pytest
+import torch
+from torch import Tensor
 
 Result = TypeVar("Result")
 _PATIENCE = 20.0
@@ -24,7 +26,8 @@ def on_ranks(
     """Return what each rank's ``work`` returns.
 
     Args:
-        modules: Those whose ``gather_objects``, ``rank`` and ``world_size`` take part.
+        modules: Those that take part with their ``gather_objects``, ``all_reduce_sum``, ``rank``,
+            ``world_size``.
     """
     me, barrier = local(), Barrier(count, timeout=_PATIENCE)
     slots: list[Any] = [None] * count
@@ -36,12 +39,17 @@ def on_ranks(
         barrier.wait()
         return gathered
 
+    def reduce(tensor: Tensor) -> Tensor:
+        return torch.stack(gather(tensor.detach())).sum(0)
+
     def start(rank: int) -> Result:
         me.rank = rank
         return work(rank)
 
     with monkeypatch.context() as patch, ThreadPoolExecutor(count) as pool:
         for module in modules:
+            patch.setattr(module, "all_reduce_sum", reduce, raising=False)
+            patch.setattr(module, "_active", lambda: True, raising=False)
             patch.setattr(module, "gather_objects", gather, raising=False)
             patch.setattr(module, "rank", lambda: me.rank, raising=False)
             patch.setattr(module, "world_size", lambda: count, raising=False)

@@ -40,6 +40,13 @@ def test_what_measured_nothing_moves_nothing(entropy: float) -> None:
     assert (coefficients.kl, coefficients.entropy) == (0.2, 0.01)
 
 
+@pytest.mark.parametrize("kl", [float("nan"), float("inf")])
+def test_a_divergence_that_is_no_number_moves_nothing(kl: float) -> None:
+    coefficients = Coefficients(Algorithm(kl=KLPenalty(coef=0.2, control=CONTROL)))
+    coefficients.observe(MUCH, torch.tensor(kl))
+    assert coefficients.kl == 0.2
+
+
 def test_a_collection_pays_the_coefficient_it_was_met_with_and_steers_the_next() -> None:
     algorithm = Algorithm(kl=KLPenalty(0.5, "k1", "reward", CONTROL))
     coefficients = Coefficients(algorithm)

@@ -1,4 +1,4 @@
-"""What of a collection the critic learns from."""
+"""What of a collection policy and critic learn from, and which way."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ import pytest
 import torch
 from torch import Tensor
 
+from ragen_pl.algorithm import Algorithm, EntropyBonus, KLPenalty
+from ragen_pl.coefficients import Coefficients
 from ragen_pl.estimators import CriticConfig
-from ragen_pl.gradients import value_gradient
+from ragen_pl.gradients import imitation_gradient, policy_gradient, value_gradient
 from ragen_pl.models.embedded import EmbeddedModel
-from ragen_pl.models.policy import Critic
+from ragen_pl.models.policy import Critic, Policy
 from ragen_pl.packing import pack
+from ragen_pl.policy_losses import LogLikelihood
 from ragen_pl.scoring import Scorer
-from ragen_pl.types import RolloutBatch, TrainingBatch
+from ragen_pl.types import Demonstration, RolloutBatch, TrainingBatch
+from tests import worlds
 from tests.doubles import make_trajectory, make_turn
+from tests.tiny_networks import make_policy
 
 SCORER = Scorer(1.0, 4096, torch.device("cpu"))
 
@@ -56,6 +61,25 @@ def test_a_critic_of_the_kept_sees_nothing_else(critic: Critic) -> None:
     assert not values[1].any()
 
 
+def test_the_value_loss_weighs_what_its_coefficient_says(critic: Critic) -> None:
+    rollout = collection()
+    returns = rollout.loss_mask.float()
+    half, whole = (
+        gradient(critic, rollout, returns, CriticConfig(value_coef=coef)) for coef in (0.5, 1.0)
+    )
+    assert bool(whole.any())
+    torch.testing.assert_close(half, 0.5 * whole)
+
+
+def test_a_critic_is_judged_by_what_it_learns_from(critic: Critic) -> None:
+    rollout, config = collection(), CriticConfig(learns_from="kept")
+    zeros = torch.zeros_like(rollout.rewards)
+    targets = torch.arange(zeros.shape[1]) * rollout.loss_mask * torch.tensor([[1.0], [9.0]])
+    batch = TrainingBatch(rollout, zeros, targets * torch.tensor([[1.0], [0.0]]), zeros, targets)
+    metrics = value_gradient(batch, critic, config, SCORER, torch.Tensor.backward)
+    assert float(metrics["train/explained_variance"]) == 1.0
+
+
 def test_a_critic_of_all_learns_from_what_the_policy_does_not(critic: Critic) -> None:
     rollout, config = collection(), CriticConfig()
     returns = rollout.loss_mask.float()
@@ -64,3 +88,56 @@ def test_a_critic_of_all_learns_from_what_the_policy_does_not(critic: Critic) ->
     assert not torch.allclose(gradient(critic, rollout, changed, config), before)
     filtered = replace(rollout, policy_weights=torch.zeros(2))
     torch.testing.assert_close(gradient(critic, filtered, returns, config), before)
+
+
+def check_gradient(policy: Policy, loss: Tensor) -> None:
+    """Compare what has been accumulated with the loss differentiated at once."""
+    parameters = list(policy.parameters())
+    for parameter, expected in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+        assert parameter.grad is not None
+        torch.testing.assert_close(parameter.grad, expected, atol=1e-10, rtol=0)
+
+
+def test_imitation_lowers_the_mean_negative_log_likelihood() -> None:
+    rollout, policy = worlds.collection(1), make_policy(0)
+    everyone = replace(rollout, policy_weights=torch.ones(len(rollout)))
+    scorer = replace(SCORER, token_budget=20)
+    batch = Demonstration(everyone, 0.0)
+    metrics = imitation_gradient(batch, policy, scorer, torch.Tensor.backward)
+    log_probs, _ = SCORER.score(policy, everyone)
+    loss = -log_probs[rollout.loss_mask].mean()
+    assert float(metrics["train/imitation_loss"]) == pytest.approx(float(loss.detach()))
+    check_gradient(policy, loss)
+
+
+def test_the_policy_is_pulled_towards_what_has_an_advantage_by_its_weight() -> None:
+    rollout, policy = worlds.collection(2), make_policy(0)
+    advantages, zeros = worlds.at_tokens(rollout, 3), torch.zeros_like(rollout.rewards)
+    batch = TrainingBatch(rollout, zeros, zeros, advantages, zeros)
+    algorithm = Algorithm(policy_loss=LogLikelihood(), entropy=EntropyBonus(0.0))
+    scorer, coefficients = replace(SCORER, token_budget=20), Coefficients(algorithm)
+    policy_gradient(batch, policy, None, scorer, algorithm, coefficients, torch.Tensor.backward)
+    log_probs, _ = SCORER.score(policy, rollout)
+    weights = rollout.policy_weights[:, None]
+    tokens = (rollout.loss_mask & (weights > 0)).sum()
+    check_gradient(policy, -(weights * advantages * log_probs).sum() / tokens)
+
+
+def test_a_term_of_the_loss_pulls_towards_the_reference() -> None:
+    rollout, policy, reference = worlds.collection(4), make_policy(0), make_policy(1)
+    zeros = torch.zeros_like(rollout.rewards)
+    batch = TrainingBatch(rollout, zeros, zeros, zeros, zeros)
+    algorithm = Algorithm(kl=KLPenalty(0.3, "k2"), entropy=EntropyBonus(0.0))
+    policy_gradient(
+        batch,
+        policy,
+        reference,
+        replace(SCORER, token_budget=20),
+        algorithm,
+        Coefficients(algorithm),
+        torch.Tensor.backward,
+    )
+    kept = rollout.loss_mask & (rollout.policy_weights > 0)[:, None]
+    ours, theirs = (SCORER.score(each, rollout)[0] for each in (policy, reference))
+    check_gradient(policy, 0.3 * ((ours - theirs.detach()) ** 2 / 2)[kept].mean())
+    assert all(parameter.grad is None for parameter in reference.parameters())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ragen_pl.rewards import Overlong, Shaping
 from ragen_pl.rollout import RolloutConfig
@@ -13,6 +15,19 @@ from ragen_pl.rollout import RolloutConfig
 )
 def test_the_penalty_rises_over_the_buffer(length: int, term: float) -> None:
     assert Overlong(buffer=8, penalty=-0.5).term(length, limit=32) == pytest.approx(term)
+
+
+@given(st.integers(0, 99), st.integers(1, 40), st.integers(41, 60))
+def test_a_longer_response_never_pays_less_nor_more_than_the_penalty(
+    length: int, buffer: int, limit: int
+) -> None:
+    """By DAPO's eq. 13: nothing before the buffer, a straight line in it, all beyond."""
+    overlong = Overlong(buffer, penalty=-0.5)
+    term, longer = (overlong.term(n, limit) for n in (length, length + 1))
+    assert -0.5 <= longer <= term <= 0
+    assert term - longer <= 0.5 / buffer + 1e-12
+    assert (term == 0) == (length <= limit - buffer)
+    assert (term == -0.5) == (length >= limit)
 
 
 def test_terms_appear_only_where_they_are_asked_for() -> None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ragen_pl.models.attention import causal_mask
-from ragen_pl.ops.losses import log_prob_and_entropy
+from ragen_pl.ops.losses import in_full, log_prob_and_entropy
 
 
 def _states_before(trunk: nn.Module, input_ids: Tensor, mask: Tensor, padding: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ class Policy(nn.Module):
         """
         states = _states_before(self.model.base_model, input_ids, mask, padding)
         logits = self.model.get_output_embeddings()(states)  # type: ignore[no-untyped-call]
-        log_probs, entropy = log_prob_and_entropy(logits.float() / temperature, input_ids[mask])
+        log_probs, entropy = log_prob_and_entropy(in_full(logits) / temperature, input_ids[mask])
         return _scatter(log_probs, mask), _scatter(entropy, mask)
 
 
@@ -89,7 +89,7 @@ class Critic(nn.Module):
     def forward(self, input_ids: Tensor, mask: Tensor, padding: Tensor) -> Tensor:
         """Return values (B, T) of the states before the tokens in ``mask``, zero elsewhere."""
         states = _states_before(self.trunk, input_ids, mask, padding)
-        return _scatter(self.head(states)[:, 0].float(), mask)
+        return _scatter(in_full(self.head(states)[:, 0]), mask)
 
 
 @contextmanager

@@ -41,7 +41,7 @@ def gae(
         tensor([[0.5000, 0.0000, 0.7500]])
     """
     zero = torch.zeros_like(values)
-    rewards, values = torch.where(mask, rewards, zero), torch.where(mask, values, zero)
+    values = torch.where(mask, values, zero)
     advantages = torch.zeros_like(values)
     next_value, next_advantage = zero[:, 0], zero[:, 0]
     for t in range(values.shape[1] - 1, -1, -1):

@@ -4,8 +4,9 @@ A group is the trajectories with one id; a group lies whole on one rank, and mem
 are simply absent. What defines an estimate when there is little to compare holds for all of them: a
 member that is alone, and members that all earned the same, get exactly 0.
 
-Statistics are computed in float64: equal returns have a spread of exactly nothing then, where
-rounding would leave some that a division by it blows up.
+Equal returns that are sums of unequal rewards differ by what float32 leaves of them, which a
+division by the spread would blow up: statistics are computed in float64, and a spread that rounding
+explains counts as none.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from ragen_pl.ops.advantages import reward_to_go
 
 _EPS = 1e-6
 """Keeps the division by a spread finite (GRPO's reference implementations use the same)."""
+_ROUNDING = 1e-6
+"""Spreads up to this share of what the returns were summed from count as none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +51,24 @@ def peers(values: Tensor, ids: Tensor) -> Peers:
     return Peers(count[group], mean[group], std[group])
 
 
-def relative(values: Tensor, ids: Tensor, *, divide_by_std: bool) -> Tensor:
-    """Compare each value with its group's: x − mean, divided by std + ε where asked; (n,)."""
+def relative(values: Tensor, ids: Tensor, sizes: Tensor, *, divide_by_std: bool) -> Tensor:
+    """Compare each value with its group's: x − mean, divided by std + ε where asked; (n,) float64.
+
+    Args:
+        values: (n,).
+        ids: As in ``peers``.
+        sizes: (n,): the absolute rewards that each value was summed from, which bound its rounding.
+        divide_by_std: Whether to divide.
+    """
     group = peers(values, ids)
-    centred = values.double() - group.mean
+    differ = group.std > _ROUNDING * peers(sizes, ids).mean
+    centred = torch.where(differ, values.double() - group.mean, 0.0)
     return centred / (group.std + _EPS) if divide_by_std else centred
 
 
 def trajectory_returns(rewards: Tensor, mask: Tensor) -> Tensor:
-    """Sum each row's rewards; (B,)."""
-    return torch.where(mask, rewards, torch.zeros_like(rewards)).sum(1)
+    """Sum each row's rewards; (B,) float64."""
+    return torch.where(mask, rewards, torch.zeros_like(rewards)).double().sum(1)
 
 
 def spread(per_row: Tensor, mask: Tensor, like: Tensor) -> Tensor:
@@ -79,8 +90,8 @@ def grpo(rewards: Tensor, mask: Tensor, group_ids: Tensor, *, divide_by_std: boo
     Returns:
         (B, T), the same for all sampled tokens of a trajectory.
     """
-    returns = trajectory_returns(rewards, mask)
-    return spread(relative(returns, group_ids, divide_by_std=divide_by_std), mask, rewards)
+    returns, sizes = (trajectory_returns(each, mask) for each in (rewards, rewards.abs()))
+    return spread(relative(returns, group_ids, sizes, divide_by_std=divide_by_std), mask, rewards)
 
 
 def rloo(rewards: Tensor, mask: Tensor, group_ids: Tensor) -> Tensor:
@@ -92,10 +103,11 @@ def rloo(rewards: Tensor, mask: Tensor, group_ids: Tensor) -> Tensor:
     Returns:
         (B, T), the same for all sampled tokens of a trajectory.
     """
-    returns = trajectory_returns(rewards, mask).double()
-    group = peers(returns, group_ids)
-    share = group.count / (group.count - 1).clamp(min=1)
-    return spread(share * (returns - group.mean), mask, rewards)
+    returns, sizes = (trajectory_returns(each, mask) for each in (rewards, rewards.abs()))
+    count = peers(returns, group_ids).count
+    share = count / (count - 1).clamp(min=1)
+    compared = relative(returns, group_ids, sizes, divide_by_std=False)
+    return spread(share * compared, mask, rewards)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +149,9 @@ def step_advantages(
     at = steps.turn_ends
     groups = group_ids[:, None].expand_as(steps.state_ids)
     places = torch.stack([groups[at], steps.state_ids[at]], 1)
-    compared = relative(to_go[at], places, divide_by_std=divide_by_std)
     row = torch.nonzero(at)[:, 0]
+    sizes = trajectory_returns(rewards.abs(), mask)[row]
+    compared = relative(to_go[at], places, sizes, divide_by_std=divide_by_std)
     per_turn = rewards.new_zeros(len(rewards), size).index_put(
         (row, steps.turn_index[at]), compared.to(rewards.dtype)
     )

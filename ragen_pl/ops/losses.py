@@ -101,8 +101,16 @@ def clipped_value_loss(
     return 0.5 * loss
 
 
+def in_full(tensor: Tensor) -> Tensor:
+    """Return a tensor of at least float32's precision."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
 def log_prob_and_entropy(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Return log p(target) and the entropy of p, in nats, for logits (n, V) and targets (n,)."""
-    log_p = torch.log_softmax(logits.float(), dim=-1)
+    """Return log p(target) and the entropy of p, in nats, for logits (n, V) and targets (n,).
+
+    In float32, or in float64 where the logits are.
+    """
+    log_p = torch.log_softmax(in_full(logits), dim=-1)
     chosen = log_p.gather(-1, targets[:, None])[:, 0]
     return chosen, -(log_p.exp() * log_p).sum(-1)

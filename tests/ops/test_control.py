@@ -12,6 +12,7 @@ from ragen_pl.ops.control import steer
 def test_by_hand() -> None:
     assert steer(1.0, 1.1, 1.0, 10, raises=False) == pytest.approx(1.01)
     assert steer(1.0, 1.1, 1.0, 10, raises=True) == pytest.approx(0.99)
+    assert steer(1.0, 2.2, 2.0, 10, raises=False) == pytest.approx(1.01)
     assert steer(1.0, 99.0, 1.0, 10, raises=False) == pytest.approx(1.02)
     assert steer(1.0, -99.0, 1.0, 10, raises=False) == pytest.approx(0.98)
 

@@ -126,6 +126,37 @@ def test_closed_forms() -> None:
     assert rloo(rewards, mask, ids)[:, 0].tolist() == [-2.0, 2.0, 1.0, -1.0]
 
 
+def in_one_turn(rewards: Tensor, mask: Tensor, ids: Tensor) -> Tensor:
+    """Compare turns of one state, each of which is a whole row."""
+    start = torch.zeros_like(mask, dtype=torch.long)
+    ends = mask & (mask.flip(1).cumsum(1).flip(1) == 1)
+    steps = Steps(start, ends, start)
+    return step_advantages(rewards, mask, ids, steps, turn_gamma=0.9, divide_by_std=True)
+
+
+@pytest.mark.parametrize(
+    "estimate",
+    [ESTIMATORS["grpo"], ESTIMATORS["dr_grpo"], ESTIMATORS["rloo"], in_one_turn],
+    ids=["grpo", "dr_grpo", "rloo", "steps"],
+)
+def test_rewards_that_cancel_leave_nothing_though_float32_cannot_add_them(
+    estimate: Estimator,
+) -> None:
+    rewards = torch.tensor([[0.1, 0.2, -0.3], [0.7, 0.2, -0.9], [1.1, 2.2, -3.3]])
+    assert bool(rewards.double().sum(1).any())
+    mask, ids = torch.ones(3, 3, dtype=torch.bool), torch.zeros(3, dtype=torch.long)
+    assert not bool(estimate(rewards, mask, ids).any())
+    assert not bool(estimate(-rewards, mask, ids).any())
+
+
+def test_small_differences_between_large_returns_keep_their_size() -> None:
+    """Summed in float32, 1000.004 is 1000.00403."""
+    rewards = torch.tensor([[1000.0, 0.004], [1000.0, 0.0]])
+    mask, ids = torch.ones(2, 2, dtype=torch.bool), torch.zeros(2, dtype=torch.long)
+    found = grpo(rewards, mask, ids, divide_by_std=False)
+    assert found[:, 0].tolist() == pytest.approx([0.002, -0.002], rel=1e-6)
+
+
 def test_rloo_leaves_each_member_out_of_its_own_baseline() -> None:
     rewards = torch.tensor([[1.0], [2.0], [6.0]], dtype=torch.float64)
     found = rloo(rewards, torch.ones(3, 1, dtype=torch.bool), torch.zeros(3, dtype=torch.long))

@@ -12,6 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from ragen_pl import filter_rules
+from ragen_pl.filter_rules import (
+    FilterRule,
+    MinP,
+    PercentileBand,
+    SoftmaxTopP,
+    SoftWeights,
+    TopFraction,
+    TopK,
+    TopP,
+)
 from ragen_pl.ops.selection import (
     fill_with_signal,
     min_p,
@@ -29,17 +40,18 @@ NAN = math.nan
 # Spreads of a Sokoban batch of eight groups.
 STDS = [0.0, 0.0, 1.5, 5.6, 4.2, 0.1, 0.2, 4.4]
 RULES: dict[str, Rule] = {
-    "top_fraction": lambda s: top_fraction(s, 0.4),
-    "top_fraction smallest": lambda s: top_fraction(s, 0.4, "smallest"),
-    "top_k": lambda s: top_k(s, 3),
-    "top_p": lambda s: top_p(s, 0.8),
-    "top_p smallest": lambda s: top_p(s, 0.3, "smallest"),
-    "softmax": lambda s: top_p_softmax(s, 0.8, 0.2),
-    "softmax smallest": lambda s: top_p_softmax(s, 0.5, 0.2, "smallest"),
-    "min_p": lambda s: min_p(s, 0.5),
-    "min_p smallest": lambda s: min_p(s, 0.5, "smallest"),
-    "band": lambda s: percentile_band(s, 0.25, 0.75),
-    "soft": lambda s: soft_weights(s, 2.0),
+    "top_fraction": TopFraction(0.4),
+    "top_fraction smallest": TopFraction(0.4, "smallest"),
+    "top_k": TopK(3),
+    "top_k smallest": TopK(3, "smallest"),
+    "top_p": TopP(0.8),
+    "top_p smallest": TopP(0.3, "smallest"),
+    "softmax": SoftmaxTopP(0.8, 0.2),
+    "softmax smallest": SoftmaxTopP(0.5, 0.2, "smallest"),
+    "min_p": MinP(0.5),
+    "min_p smallest": MinP(0.5, "smallest"),
+    "band": PercentileBand(0.25, 0.75),
+    "soft": SoftWeights(2.0),
 }
 every_rule = pytest.mark.parametrize("name", RULES)
 
@@ -51,6 +63,15 @@ any_scores = st.lists(
     st.one_of(st.integers(0, 4).map(float), st.just(NAN)), min_size=1, max_size=16
 ).map(lambda values: torch.tensor(values, dtype=torch.float64))
 shares = st.floats(0.01, 1.0)
+
+
+def test_every_rule_is_in_the_table() -> None:
+    kinds = {
+        kind
+        for kind in vars(filter_rules).values()
+        if isinstance(kind, type) and issubclass(kind, FilterRule) and kind is not FilterRule
+    }
+    assert {type(rule) for rule in RULES.values()} == kinds
 
 
 def t(values: list[float]) -> Tensor:

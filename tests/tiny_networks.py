@@ -1,0 +1,57 @@
+"""Make networks small enough for a proof over every algorithm, in the real policy and critic."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from ragen_pl.models.policy import Critic, Policy
+from tests.worlds import WORDS
+
+WIDTH = 4
+
+
+class Trunk(nn.Module):
+    """Remember, at every token, the mean of all up to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(WORDS, WIDTH)
+        self.mix = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, input_ids: Tensor, **_: Any) -> SimpleNamespace:
+        words = self.words(input_ids)
+        seen = torch.arange(1, input_ids.shape[1] + 1, device=input_ids.device)[:, None]
+        mixed = torch.tanh(self.mix(words.cumsum(1) / seen) + words)
+        return SimpleNamespace(last_hidden_state=mixed)
+
+
+class Language(nn.Module):
+    """Look to ``Policy`` like a causal language model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base_model = Trunk()
+        self.head = nn.Linear(WIDTH, WORDS)
+
+    def get_output_embeddings(self) -> nn.Linear:
+        return self.head
+
+
+def make_policy(seed: int) -> Policy:
+    """Draw a policy in float64."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Policy(cast(Any, Language())).double()
+
+
+def make_critic(seed: int) -> Critic:
+    """Draw a critic in float64."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        critic = Critic(Trunk(), WIDTH)
+        nn.init.normal_(critic.head.weight)
+        return critic.double()
