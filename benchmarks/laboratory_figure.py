@@ -34,23 +34,23 @@ ALGORITHMS = {"ppo": "PPO", "grpo": "GRPO"}
 
 
 def separating_rate(runs: Sequence[RunSummary]) -> float:
-    """Return the rate at which vanilla StarPO collapses most often beyond StarPO-S; of equal ones
-    the highest."""
+    """Return the rate at which the shares of collapsed runs differ most between variants; of equal
+    ones the lowest."""
 
-    def share(rate: float, vanilla: bool) -> float:
-        fell = [
-            run.outcome == "collapsed"
-            for run in runs
-            if run.rate == rate and (run.variant in ALGORITHMS) == vanilla
-        ]
-        return sum(fell) / len(fell) if fell else 0.0
+    def difference(rate: float) -> float:
+        fell: dict[str, list[bool]] = {}
+        for run in runs:
+            if run.rate == rate:
+                fell.setdefault(run.variant, []).append(run.outcome == "collapsed")
+        shares = [sum(each) / len(each) for each in fell.values()]
+        return max(shares) - min(shares)
 
-    rates = {run.rate for run in runs}
-    return max(rates, key=lambda rate: (share(rate, True) - share(rate, False), rate))
+    return max({run.rate for run in runs}, key=lambda rate: (difference(rate), -rate))
 
 
 def draw(path: Path, found: Found) -> None:
-    """Draw one column per algorithm, at the rate that separates its variants best."""
+    """Draw one column per algorithm, at the rate that separates the variants best."""
+    rate = separating_rate([summary for summary, _ in found])
     columns = {
         name: [pair for pair in found if pair[0].variant.partition("-")[0] == name]
         for name in ALGORITHMS
@@ -65,7 +65,6 @@ def draw(path: Path, found: Found) -> None:
         squeeze=False,
     )
     for place, (algorithm, part) in enumerate(columns.items()):
-        rate = separating_rate([summary for summary, _ in part])
         chosen = [pair for pair in part if pair[0].rate == rate]
         axes[0][place].set_title(f"{ALGORITHMS[algorithm]}, learning rate {rate:g}", fontsize=10)
         for row, metric in enumerate(METRICS):
