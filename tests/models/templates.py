@@ -148,10 +148,11 @@ def save_model(
 ) -> Path:
     """Save a tiny model of random weights with its tokenizer, as a plain Hugging Face folder."""
     tokenizer = make_tokenizer(template)
-    config = ARCHITECTURES[architecture](vocab_size=len(tokenizer) + 5, **_SIZES, **more)
+    sizes = {**_SIZES, "vocab_size": len(tokenizer) + 5, **more}
+    config = ARCHITECTURES[architecture](**sizes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
-        model = AutoModelForCausalLM.from_config(config)
+        model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

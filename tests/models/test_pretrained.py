@@ -26,7 +26,8 @@ def test_sampled_log_probs_are_the_plain_models(
     language = PretrainedModel(str(folder), attention=attention).build((), 0)
     engine = CachedDecoder(language.model, stop_id=language.markers.end, seed=0, max_context=200)
     plain = AutoModelForCausalLM.from_pretrained(folder)
-    ids, mask, sampled = list(range(20, 45)), [False] * 25, []
+    ids, mask = list(range(20, 45)), [False] * 25
+    sampled: list[float] = []
     for turn in range(2):
         (completion,) = engine([Request(tuple(ids), 0, 0, 0, turn)], Sampling(1.0, 12))
         assert len(set(completion.token_ids)) > 1, "the model is no constant"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -84,7 +84,7 @@ def test_checkpointing_saves_memory_not_meaning(folders: dict[str, str]) -> None
         policy, critic = Policy(model), Critic.like(model)
         torch.nn.init.ones_(critic.head.weight)
         count = [0]
-        for layer in model.base_model.layers:
+        for layer in cast(Any, model.base_model).layers:
             layer.mlp.register_forward_pre_hook(lambda *_, count=count: count.append(1))
         log_probs, _ = policy(tokens, tokens > 25, tokens >= 0)
         values = critic(tokens, tokens > 25, tokens >= 0)
