@@ -43,8 +43,7 @@ def grouped_matmul_attention(
         (B, Q, H, D), and no weights.
 
     Raises:
-        ValueError: without a mask (this function never guesses causality), with dropout, or with
-            attention sinks.
+        ValueError: without a mask (it never guesses causality), with dropout or attention sinks.
     """
     if attention_mask is None:
         raise ValueError(f"attention {NAME!r} needs an explicit 4-dimensional mask")
