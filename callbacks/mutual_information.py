@@ -15,7 +15,7 @@ from ragen_pl.chat import Prompts
 from ragen_pl.distributed import gather_objects
 from ragen_pl.engines.cross_scoring import cross_score
 from ragen_pl.hooks import RolloutCallback, announce
-from ragen_pl.models.embedded import LanguageModel
+from ragen_pl.models.language import LanguageModel
 from ragen_pl.models.policy import evaluation_mode
 from ragen_pl.ops.mutual_information import (
     Information,

@@ -127,6 +127,8 @@ class Optimization:
             seen once in many updates gets AdamW's largest steps from its smallest evidence; a small
             model whose rows of a map are single tokens has many of those.
         tokens_per_micro_batch: Padded tokens of one forward and backward pass.
+        gradient_checkpointing: Whether to keep only the layers' inputs for the backward pass and
+            compute the rest again: less memory, a third more time.
     """
 
     lr: float = 1e-4
@@ -138,6 +140,7 @@ class Optimization:
     max_grad_norm: float = 1.0
     train_embeddings: bool = True
     tokens_per_micro_batch: int = 4096
+    gradient_checkpointing: bool = False
 
     def __post_init__(self) -> None:
         for key in ("lr", "imitation_lr", "max_grad_norm"):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerFast
 
+from ragen_pl.dialogue import Markers, Parts, encode_parts, encode_texts
 from ragen_pl.envs.base import TextEnv
 
 SEPARATOR = "||"
@@ -55,17 +56,6 @@ class Prompts:
                     )
         if "{observation}" not in self.turn:
             raise ValueError("prompts.turn must contain {observation}: the agent would be blind")
-
-
-@dataclass(frozen=True, slots=True)
-class Markers:
-    """Frame the messages: token ids that open each role's message and close any."""
-
-    system: tuple[int, ...]
-    user: tuple[int, ...]
-    assistant: tuple[int, ...]
-    end: int
-    """Closes a message; the agent samples it to end its turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,30 +114,38 @@ class Chat:
         self.markers = markers
         self.max_actions_per_turn = max_actions_per_turn
         self.opening_tag = "<think>" if prompts.think else "<answer>"
-        self._opening_ids = tuple(self.encode([self.opening_tag])[0])
+        header = self.decode(encode_parts(tokenizer, [markers.assistant])[0]).rstrip()
+        self._forced: Parts = () if header.endswith(self.opening_tag) else (self.opening_tag,)
+        if header.endswith("<think>") and not prompts.think:
+            raise ValueError(
+                f"prompts.think is {prompts.think}, but the model's chat template opens every "
+                "answer with <think>: set prompts.think to true, or tell the template not to by "
+                "policy.template_options"
+            )
         self._pieces: dict[int, str] = {}
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Encode plain texts; a marker spelled out in a text stays text."""
-        return self.tokenizer(  # type: ignore[no-any-return]
-            list(texts), add_special_tokens=False, split_special_tokens=True
-        )["input_ids"]
+        return encode_texts(self.tokenizer, texts)
+
+    def encode_parts(self, contexts: Sequence[Parts]) -> list[tuple[int, ...]]:
+        """Encode contexts, all at once."""
+        return encode_parts(self.tokenizer, contexts)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Decode sampled tokens without the marker that ends the message."""
         ids = [token for token in token_ids if token != self.markers.end]
         return str(self.tokenizer.decode(ids, clean_up_tokenization_spaces=False))
 
-    def system_ids(self, env: TextEnv) -> tuple[int, ...]:
-        """Render the system message."""
-        (ids,) = self.encode([system_text(self.prompts, env, self.max_actions_per_turn)])
-        return (*self.markers.system, *ids, self.markers.end)
+    def first_context(self, env: TextEnv, text: str) -> Parts:
+        """Frame the system message and the first turn's text, with the tag the agent continues."""
+        system = system_text(self.prompts, env, self.max_actions_per_turn)
+        return (*self.markers.first(system, text), *self._forced)
 
-    def user_ids(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
-        """Render user messages, each with the header and forced tag the agent continues from."""
-        m = self.markers
-        tail = (m.end, *m.assistant, *self._opening_ids)
-        return [(*m.user, *ids, *tail) for ids in self.encode(texts)]
+    def later_context(self, text: str, *, stopped: bool) -> Parts:
+        """Frame a later turn's text; ``stopped`` says whether the agent closed its answer."""
+        closing = () if stopped else (self.markers.end,)
+        return (*closing, *self.markers.later(text), *self._forced)
 
     def turn_text(self, turn: int, observation: str, reward: float, actions_left: int) -> str:
         """Fill in the turn template; the first turn's reward is 0."""

@@ -19,6 +19,7 @@ from ragen_pl.collection import (
     collect_enough,
     starts,
 )
+from ragen_pl.config_files import ConfigError
 from ragen_pl.distributed import gather_objects, rank, world_size
 from ragen_pl.envs.bandit import Bandit
 from ragen_pl.envs.base import TextEnv
@@ -26,7 +27,7 @@ from ragen_pl.envs.frozen_lake import FrozenLake
 from ragen_pl.envs.panel import panel_seeds
 from ragen_pl.envs.sokoban import Sokoban
 from ragen_pl.hooks import RolloutCallback, rollout_callbacks
-from ragen_pl.models.embedded import LanguageModel
+from ragen_pl.models.language import LanguageModel
 from ragen_pl.packing import num_updates, pack, split
 from ragen_pl.rewards import check_truth_penalty
 from ragen_pl.rollout import RolloutConfig, Start, collect
@@ -140,12 +141,16 @@ class RolloutDataModule(pl.LightningDataModule):
     def chat(self) -> Chat:
         if self._chat is None:
             language = self.module.language
-            self._chat = Chat(
-                self.prompts,
-                language.tokenizer,
-                language.markers,
-                self.rollout.max_actions_per_turn,
-            )
+            try:
+                language.check_context(self.rollout.max_context)
+                self._chat = Chat(
+                    self.prompts,
+                    language.tokenizer,
+                    language.markers,
+                    self.rollout.max_actions_per_turn,
+                )
+            except ValueError as error:
+                raise ConfigError(str(error)) from error
         return self._chat
 
     def train_dataloader(self) -> Iterable[TrainingBatch | Demonstration]:

@@ -17,7 +17,8 @@ from ragen_pl.distributed import all_reduce_sum
 def build_optimizer(networks: Mapping[str, nn.Module], config: Optimization) -> torch.optim.AdamW:
     """Make one AdamW with a group per network, so that the step count stays one per update."""
     groups: list[dict[str, Any]] = [
-        {"name": name, "params": list(network.parameters())} for name, network in networks.items()
+        {"name": name, "params": [p for p in network.parameters() if p.requires_grad]}
+        for name, network in networks.items()
     ]
     return torch.optim.AdamW(
         groups, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay, fused=True

@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 
 from ragen_pl.chat import Chat
+from ragen_pl.dialogue import Parts
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.rewards import Overlong, Shaping
 from ragen_pl.types import (
@@ -128,19 +129,17 @@ class Episode:
         self.stop_reason: StopReason | None = None
 
     @property
-    def prompt_text(self) -> str:
-        """The next user message."""
+    def context(self) -> Parts:
+        """What the agent is told next."""
         reward = self.turns[-1].rewards["env"] if self.turns else 0.0
-        return self.chat.turn_text(len(self.turns), self.observation, reward, self.actions_left)
-
-    def ask(self, user_ids: tuple[int, ...]) -> Request | None:
-        """Append the rendered user message and return the request; None when it does not fit."""
-        opening: tuple[int, ...] = ()
+        text = self.chat.turn_text(len(self.turns), self.observation, reward, self.actions_left)
         if not self.turns:
-            opening = self.chat.system_ids(self.env)
-        elif not self.turns[-1].completion.stopped:
-            opening = (self.chat.markers.end,)
-        self.prompt = opening + user_ids
+            return self.chat.first_context(self.env, text)
+        return self.chat.later_context(text, stopped=self.turns[-1].completion.stopped)
+
+    def ask(self, prompt: tuple[int, ...]) -> Request | None:
+        """Append the encoded context and return the request; None when it does not fit."""
+        self.prompt = prompt
         room = self.config.max_context - len(self.prefix) - len(self.prompt)
         if room < self.config.max_response_tokens:
             self.stop_reason = StopReason.CONTEXT_FULL
@@ -257,7 +256,7 @@ def collect(
     _check_starts(episodes, config.group_size)
     live = episodes
     while live:
-        prompts = chat.user_ids([episode.prompt_text for episode in live])
+        prompts = chat.encode_parts([episode.context for episode in live])
         asked = [(e, e.ask(prompt)) for e, prompt in zip(live, prompts, strict=True)]
         ready = [(e, request) for e, request in asked if request is not None]
         if ready:

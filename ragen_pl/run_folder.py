@@ -16,10 +16,10 @@ CONFIG, RESULTS = "config.yaml", "results.json"
 LAST, BEST = "last", "best"
 FACTS = "run"
 """Key of the facts in a checkpoint."""
-_WEIGHTS = ("model.policy", "model.algorithm.advantage.class_path")
+_WEIGHTS = ("model.policy", "model.lora", "model.algorithm.advantage.class_path")
 """What decides which weights there are: those of the policy and of a critic."""
-_PRESENT = ("model.algorithm.kl",)
-"""The same, where it only matters whether the key is null: the weights of a reference."""
+_PRESENT = ("model.algorithm.kl", "model.lora")
+"""The same, where it matters whether the key is null: the weights of a reference, and adapters."""
 _FIXED = (*_WEIGHTS, "seed", "data.env", "data.prompts", "data.warm_start")
 """What a run that goes on must share with the one before: all else may change."""
 

@@ -22,7 +22,8 @@ def take_snapshot(module: LightningModule, optimizer: torch.optim.Optimizer) -> 
     what else the module saves with a checkpoint. Frozen weights, such as a reference policy's or
     the base's under an adapter, are left out: they do not change.
     """
-    frozen = {name for name, weight in module.named_parameters() if not weight.requires_grad}
+    named = module.named_parameters(remove_duplicate=False)  # a shared base has several names
+    frozen = {name for name, weight in named if not weight.requires_grad}
     weights = {name: value for name, value in module.state_dict().items() if name not in frozen}
     copied: Plain = _copy({"weights": weights, "optimizer": optimizer.state_dict()})
     return copied | {"module": _own_state(module)}

@@ -8,7 +8,6 @@ StarPO-S is StarPO with three changes, each visible in one place:
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,12 +20,15 @@ from torch import Tensor
 
 from ragen_pl.algorithm import Algorithm, Optimization
 from ragen_pl.coefficients import Coefficients
+from ragen_pl.config_files import ConfigError
 from ragen_pl.distributed import keep_gradients_local, sum_gradients, world_size
 from ragen_pl.engines.cached import CachedDecoder
 from ragen_pl.evaluation_log import log_evaluation
 from ragen_pl.gradients import COUNTED, imitation_gradient, policy_gradient, value_gradient
-from ragen_pl.models.embedded import EmbeddedModel, LanguageModel
-from ragen_pl.models.policy import Critic, Policy, drop_embedding_gradients
+from ragen_pl.models import EmbeddedModel, LanguageModel, PolicyModel
+from ragen_pl.models.lora import LoRA, base_weights, copy_sharing_frozen
+from ragen_pl.models.policy import Critic, Policy, drop_embedding_gradients, evaluation_mode
+from ragen_pl.models.trainable import TrainableModel
 from ragen_pl.objective import estimate
 from ragen_pl.optimizer import build_optimizer, take_step
 from ragen_pl.scoring import Scorer
@@ -49,6 +51,7 @@ class StarPO(pl.LightningModule):
         policy: The language model that acts.
         algorithm: What is optimised.
         optimization: How.
+        lora: Trains adapters on the frozen policy, and others for the critic; null trains all.
         seed: Of the initial weights and of the sampling.
     """
 
@@ -59,14 +62,16 @@ class StarPO(pl.LightningModule):
 
     def __init__(
         self,
-        policy: EmbeddedModel = EmbeddedModel(),  # noqa: B008  frozen, so sharing it is safe
+        policy: PolicyModel = EmbeddedModel(),  # noqa: B008  frozen, so sharing it is safe
         algorithm: Algorithm = Algorithm(),  # noqa: B008
         optimization: Optimization = Optimization(),  # noqa: B008
+        lora: LoRA | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
-        self.model_config, self.algorithm, self.optimization = policy, algorithm, optimization
+        self.trainable = TrainableModel(policy, lora, optimization.gradient_checkpointing, seed)
+        self.algorithm, self.optimization = algorithm, optimization
         self.coefficients = Coefficients(algorithm)
         self.seed = seed
         self.vocabulary: list[str] | None = None
@@ -85,12 +90,15 @@ class StarPO(pl.LightningModule):
             return
         if self.vocabulary is None:  # else a checkpoint's, whose token ids it must keep
             self.vocabulary = list(self.trainer.datamodule.vocabulary())  # type: ignore[attr-defined]
-        self.language = self.model_config.build(self.vocabulary, self.seed)
+        try:
+            self.language = self.trainable.build(self.vocabulary)
+        except ValueError as error:  # what only the model's own files can tell
+            raise ConfigError(str(error)) from error
         self.policy = Policy(self.language.model)
         self.critic = Critic.like(self.language.model) if self.algorithm.critic else None
         self.reference = None
         if self.algorithm.kl is not None:
-            self.reference = copy.deepcopy(self.policy).requires_grad_(False)
+            self.reference = copy_sharing_frozen(self.policy).requires_grad_(False)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Make one AdamW with the groups ``policy`` and ``critic``."""
@@ -100,6 +108,8 @@ class StarPO(pl.LightningModule):
         return build_optimizer(networks, self.optimization)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        for name in base_weights(self, self.policy):  # a frozen base is read again
+            checkpoint.get("state_dict", {}).pop(name, None)
         checkpoint["starpo"] = {
             "iteration": self.iteration,
             "phase": str(self.phase),
@@ -110,6 +120,8 @@ class StarPO(pl.LightningModule):
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        if "state_dict" in checkpoint:
+            checkpoint["state_dict"] |= base_weights(self, self.policy)
         state = checkpoint["starpo"]
         self.iteration, self.rl_start = state["iteration"], state["rl_start"]
         self.phase, self.skipped_steps = Phase(state["phase"]), state["skipped_steps"]
@@ -157,7 +169,8 @@ class StarPO(pl.LightningModule):
             engine.reset()
             self._engine_version = self.global_step
         began = time.monotonic()
-        completions = engine(requests, sampling)
+        with evaluation_mode(self.language.model):  # checkpointed layers use no cache in training
+            completions = engine(requests, sampling)
         self.generating_seconds += time.monotonic() - began
         return completions
 

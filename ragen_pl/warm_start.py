@@ -103,8 +103,8 @@ def _play(episode: Episode, rng: random.Random, config: WarmStart) -> list[bool]
     chat, env = episode.chat, episode.env
     imitated = []
     while episode.stop_reason is None:
-        (user_ids,) = chat.user_ids([episode.prompt_text])
-        if episode.ask(user_ids) is None:
+        (prompt,) = chat.encode_parts([episode.context])
+        if episode.ask(prompt) is None:
             break
         limit = min(chat.max_actions_per_turn, episode.actions_left)
         thought, actions = env.expert_turn(rng, limit)

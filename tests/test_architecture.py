@@ -18,7 +18,7 @@ MAX_FILE, MAX_FUNCTION, MAX_PARAMETERS = 300, 50, 8
 LAYERS = (
     {"types", "distributed", "counters"},
     {"envs", "ops"},
-    {"chat", "rollout_stats", "estimators", "policy_losses", "rewards", "filter_rules"},
+    {"chat", "dialogue", "rollout_stats", "estimators", "policy_losses", "rewards", "filter_rules"},
     {"algorithm"},
     {"models", "engines", "rollout", "packing", "warm_start", "baselines", "evaluation"},
     {"coefficients", "optimizer", "scoring", "snapshot"},

@@ -68,6 +68,17 @@ def fails(capsys: pytest.CaptureFixture[str], *args: str) -> str:
             ["--model.algorithm.advantage.critic.warmup_iteration=3"],
             ["critic.warmup_iteration ", "3", "critic.warmup_iterations"],
         ),
+        (["--model.lora.ranks=8"], ["lora.ranks", "8", "model.lora.rank"]),
+        (["--model.lora.rank=0"], ["model.lora.rank is 0", "at least 1"]),
+        (
+            ["--model.policy=PretrainedModel", "--model.policy.path=x", "--model.policy.dtyp=bf"],
+            ["model.policy.init_args.dtyp", "bf", "policy.init_args.dtype"],
+        ),
+        (
+            ["--config=qwen2.5-0.5b", "--model.policy.dtype=bfloat16"],
+            ["policy.init_args.dtype is bfloat16", "config lora.yaml"],
+        ),
+        (["--config=qwen2.5-0.5b", "--model.policy.attention=flash"], ["attention", "flash"]),
         (["--model.algorithm.kl.coeff=0.1"], ["kl.coeff", "0.1", "model.algorithm.kl.coef"]),
         (
             ["--model.algorithm.kl.control.targets=0.1"],

@@ -15,6 +15,8 @@ from ragen_pl.config_files import FOLDER, prepare
 from ragen_pl.estimators import GAE, GRPO
 from ragen_pl.filter_rules import TopP
 from ragen_pl.hooks import rollout_callbacks
+from ragen_pl.models import PretrainedModel
+from ragen_pl.models.lora import LoRA
 from ragen_pl.policy_losses import Clip
 
 EXPERIMENTS = ("bandit", "frozen_lake", "sokoban")
@@ -67,6 +69,44 @@ def test_overlays_are_small_diffs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert (chosen.rule, chosen.score, chosen.loss_scaling) == (TopP(0.9), "variance", "linear")
     sft = assemble("--config", "sokoban", "--config", "sft")
     assert sft.datamodule.warm_start.iterations >= (sft.trainer.max_epochs or 0)
+
+
+@pytest.mark.parametrize("experiment", ["sokoban", "frozen_lake"])
+def test_the_papers_setting_is_an_overlay_and_larger_models_lie_over_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, experiment: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    paper = assemble("--config", experiment, "--config", "qwen2.5-0.5b")
+    rollout, optimization = paper.datamodule.rollout, paper.model.optimization
+    assert (rollout.num_groups, rollout.group_size, rollout.max_turns) == (8, 16, 5)
+    assert (rollout.online_k, rollout.max_response_tokens) == (1, 400)
+    assert paper.datamodule.warm_start.iterations == 0
+    assert (optimization.lr, paper.model.algorithm.critic.lr) == (1e-6, 1e-5)
+    assert [optimization.rl_factor(i, 200) for i in (0, 199)] == [1.0, 1.0]
+    assert paper.trainer.max_epochs == 200
+    chosen = paper.model.trainable
+    assert chosen.policy == PretrainedModel("Qwen/Qwen2.5-0.5B-Instruct")
+    assert chosen.lora is None
+    names = ("--config", experiment, "--config", "qwen2.5-0.5b", "--config")
+    large = assemble(*names, "qwen2.5-7b").model.trainable
+    assert large.policy == PretrainedModel("Qwen/Qwen2.5-7B-Instruct", dtype="bfloat16")
+    assert large.lora == LoRA(rank=64, alpha=64)
+    small = assemble(*names, "lora", "--config", "24gb", "--config", "grpo").model
+    assert small.trainable.lora == LoRA(rank=64, alpha=64)
+    assert small.trainable.gradient_checkpointing
+    assert small.algorithm.critic is None
+
+
+def test_a_printed_pretrained_model_is_read_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = ("--model.policy.path=some/where", "--model.policy.template_options={a: 1}")
+    with pytest.raises(SystemExit, match="0"):
+        assemble("--config", "bandit", "--config", "qwen2.5-0.5b", *given, "--print_config")
+    (tmp_path / "printed.yaml").write_text(capsys.readouterr().out)
+    policy = assemble("--config", "printed.yaml").model.trainable.policy
+    assert policy == PretrainedModel("some/where", template_options={"a": 1})
 
 
 @pytest.mark.parametrize("experiment", ["sokoban", "frozen_lake"])

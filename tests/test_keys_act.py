@@ -139,8 +139,9 @@ OTHER: dict[str, tuple[Any, ...]] = {
     "optimization.train_embeddings": (False,),
 }
 """Values of which at least one is not the base's, and must change the run."""
-SPEED_ONLY = ("optimization.tokens_per_micro_batch",)
-"""Keys that must not change a result; ``tests/test_objective.py`` checks that."""
+SPEED_ONLY = ("optimization.tokens_per_micro_batch", "optimization.gradient_checkpointing")
+"""Keys that must not change a result; ``tests/test_objective.py`` and
+``tests/models/test_trainable_keys_act.py`` check that."""
 
 
 def owner(base: str, path: tuple[str, ...]) -> type:

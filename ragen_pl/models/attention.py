@@ -28,7 +28,7 @@ def grouped_matmul_attention(
     scaling: float,
     dropout: float = 0.0,
     is_causal: bool = False,
-    **_: Any,
+    **more: Any,
 ) -> tuple[Tensor, None]:
     """Attend with one batched product per key-value head, its query heads side by side.
 
@@ -37,20 +37,23 @@ def grouped_matmul_attention(
         attention_mask: (B or 1, 1, Q, S): bool (true = visible) or additive.
         is_causal: The caller's promise that Q is S and that the mask hides what is ahead, which
             then is not computed: about half of the work. The mask may hide more.
+        more: ``softcap``, a bound that tanh keeps the scores under; the rest is not looked at.
 
     Returns:
         (B, Q, H, D), and no weights.
 
     Raises:
-        ValueError: without a mask (this function never guesses causality), or with dropout.
+        ValueError: without a mask (it never guesses causality), with dropout or attention sinks.
     """
     if attention_mask is None:
         raise ValueError(f"attention {NAME!r} needs an explicit 4-dimensional mask")
     if dropout:
         raise ValueError(f"attention {NAME!r} has no dropout; set attention_dropout to 0")
+    if more.get("s_aux") is not None:
+        raise ValueError(f"attention {NAME!r} has no attention sinks; choose another model")
     query = query * scaling
     if not is_causal:
-        return _attend(query, key, value, attention_mask), None
+        return _attend(query, key, value, attention_mask, more.get("softcap")), None
     assert query.shape[2] == key.shape[2], "a causal product is square"
     blocks, length = [], query.shape[2]
     for start in range(0, length, _BLOCK):
@@ -62,12 +65,15 @@ def grouped_matmul_attention(
                 key[:, :, seen],
                 value[:, :, seen],
                 attention_mask[:, :, rows, seen],
+                more.get("softcap"),
             )
         )
     return torch.cat(blocks, dim=1), None
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+def _attend(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, softcap: float | None
+) -> Tensor:
     """Return (B, Q, H, D) for scaled queries (B, H, Q, D)."""
     batch, heads, length, width = query.shape
     shared = key.shape[1]
@@ -75,6 +81,8 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
     scores = torch.matmul(stacked, key.transpose(-1, -2)).view(batch, heads, length, -1)
     # On CPU the kernels of softmax and its gradient are faster in float32 than in bfloat16.
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    if softcap is not None:
+        scores = torch.tanh(scores / softcap) * softcap
     if mask.dtype == torch.bool:
         scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
     else:

@@ -15,8 +15,9 @@ from tokenizers import Tokenizer, decoders, models
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from ragen_pl.chat import Markers
+from ragen_pl.dialogue import Markers
 from ragen_pl.models.attention import NAME as GROUPED_MATMUL
+from ragen_pl.models.language import LanguageModel, PolicyModel
 
 PAD, SYSTEM, USER, ASSISTANT, END = (
     "<|pad|>",
@@ -29,16 +30,7 @@ SPECIAL = (PAD, SYSTEM, USER, ASSISTANT, END)
 
 
 @dataclass(frozen=True)
-class LanguageModel:
-    """Hold a model with its tokenizer and the markers of its dialogue."""
-
-    model: LlamaForCausalLM
-    tokenizer: PreTrainedTokenizerFast
-    markers: Markers
-
-
-@dataclass(frozen=True)
-class EmbeddedModel:
+class EmbeddedModel(PolicyModel):
     """Size the embedded model, a Llama of about a million parameters by default.
 
     Args:
@@ -163,7 +155,9 @@ def build_tokenizer(pieces: Iterable[str]) -> PreTrainedTokenizerFast:
 def read_markers(tokenizer: PreTrainedTokenizerFast) -> Markers:
     """Look up the dialogue markers of an embedded tokenizer."""
     system, user, assistant, end = (token_id(tokenizer, mark) for mark in SPECIAL[1:])
-    return Markers((system,), (user,), (assistant,), end)
+    return Markers(
+        system=(system,), first_user=(end, user), user=(user,), assistant=(end, assistant), end=end
+    )
 
 
 def token_id(tokenizer: PreTrainedTokenizerFast, token: str) -> int:

@@ -5,15 +5,31 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import torch
 from transformers.utils.logging import disable_progress_bar
 
-from ragen_pl.models.embedded import LanguageModel
+from ragen_pl.models.language import LanguageModel
+from ragen_pl.models.lora import merged_weights
+
+ADAPTER = "adapter"
+"""Folder within the policy's."""
 
 
 def export_policy(language: LanguageModel, folder: Path) -> None:
-    """Write a Hugging Face folder, model and tokenizer, in the place of an earlier one."""
+    """Write a Hugging Face folder, model and tokenizer, in the place of an earlier one.
+
+    Adapters are merged into the model; by themselves they are in the folder ``adapter``, as peft
+    saves them.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     disable_progress_bar()  # type: ignore[no-untyped-call]  # it would draw over the run's own display
-    language.model.save_pretrained(folder)
+    model = language.model
+    if language.adapted is None:
+        model.save_pretrained(folder)
+    else:
+        with torch.device("meta"):  # the names alone
+            plain = type(model)(model.config)
+        plain.save_pretrained(folder, state_dict=merged_weights(model))
+        language.adapted.save_pretrained(str(folder / ADAPTER), save_embedding_layers=False)
     language.tokenizer.save_pretrained(folder)

@@ -6,7 +6,6 @@ token t, so here the hidden state at t−1 gives the log-prob and the value at t
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ragen_pl.models.attention import causal_mask
+from ragen_pl.models.lora import copy_sharing_frozen
 from ragen_pl.ops.losses import in_full, log_prob_and_entropy
 
 
@@ -79,8 +79,8 @@ class Critic(nn.Module):
 
     @classmethod
     def like(cls, model: PreTrainedModel) -> Critic:
-        """Start from a copy of the policy's trunk, as the paper does."""
-        return cls(copy.deepcopy(model.base_model), model.config.hidden_size)
+        """Start from a copy of the policy's trunk, as the paper does; a frozen base is shared."""
+        return cls(copy_sharing_frozen(model.base_model), model.config.hidden_size)
 
     def start_from(self, model: PreTrainedModel) -> None:
         """Take over the policy's trunk weights: a warm-started trunk already sees the state."""
@@ -88,7 +88,7 @@ class Critic(nn.Module):
 
     def forward(self, input_ids: Tensor, mask: Tensor, padding: Tensor) -> Tensor:
         """Return values (B, T) of the states before the tokens in ``mask``, zero elsewhere."""
-        states = _states_before(self.trunk, input_ids, mask, padding)
+        states = _states_before(self.trunk, input_ids, mask, padding).to(self.head.weight.dtype)
         return _scatter(in_full(self.head(states)[:, 0]), mask)
 
 

@@ -18,7 +18,8 @@ from callbacks import MutualInformation
 from callbacks.mutual_information import first_turns, uniform_turns
 from ragen_pl.algorithm import Optimization
 from ragen_pl.engines.cached import CachedDecoder
-from ragen_pl.models.embedded import EmbeddedModel, LanguageModel
+from ragen_pl.models.embedded import EmbeddedModel
+from ragen_pl.models.language import LanguageModel
 from ragen_pl.models.policy import Policy
 from ragen_pl.types import Request, Sampling, TrajectoryGroup, Turn
 from tests.doubles import make_trajectory, make_turn

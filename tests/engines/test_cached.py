@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from ragen_pl.engines import cached
 from ragen_pl.engines.cached import CachedDecoder, draw, to_the_front
-from ragen_pl.models.embedded import EmbeddedModel, LanguageModel
+from ragen_pl.models.embedded import EmbeddedModel
+from ragen_pl.models.language import LanguageModel
 from ragen_pl.models.policy import Policy
 from ragen_pl.types import Completion, Request, Sampling
 

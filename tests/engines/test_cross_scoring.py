@@ -7,7 +7,8 @@ import torch
 
 from ragen_pl.engines import cross_scoring
 from ragen_pl.engines.cross_scoring import cross_score
-from ragen_pl.models.embedded import EmbeddedModel, LanguageModel
+from ragen_pl.models.embedded import EmbeddedModel
+from ragen_pl.models.language import LanguageModel
 from ragen_pl.models.policy import Policy
 
 PREFIXES = [(3, 10, 11), (3, 12), (3, 10, 11, 12, 13, 14, 15), (3, 40, 41, 42)]

@@ -13,6 +13,7 @@ from callbacks import EntropyLogger
 from ragen_pl.datamodule import RolloutDataModule
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.export import export_policy
+from ragen_pl.models.lora import LoRA
 from ragen_pl.rollout import RolloutConfig
 from ragen_pl.starpo import StarPO
 from tests.doubles import make_trainer
@@ -29,6 +30,7 @@ OTHER: dict[str, tuple[Any, ...]] = {
     "EmbeddedModel.num_heads": (2, 3),
     "EmbeddedModel.num_key_value_heads": (1, 3),
     "EmbeddedModel.init_std": (0.02,),
+    "StarPO.lora": (LoRA(rank=2),),
     "StarPO.seed": (1,),
 }
 

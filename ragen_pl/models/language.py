@@ -1,0 +1,57 @@
+"""Say what a language model is here, and what chooses one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from peft import PeftModel
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from ragen_pl.dialogue import Markers
+
+
+@dataclass(frozen=True)
+class LanguageModel:
+    """Hold a model with its tokenizer and the markers of its dialogue."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerFast
+    markers: Markers
+    longest: int | None = None
+    """Tokens of a context it can read as it was trained to; None for any number."""
+    adapted: PeftModel | None = None
+    """The same model as peft knows it, where it has adapters."""
+
+    def check_context(self, max_context: int) -> None:
+        """Refuse contexts that are too long for the model.
+
+        Raises:
+            ValueError: naming both lengths.
+        """
+        if self.longest is not None and max_context > self.longest:
+            raise ValueError(
+                f"rollout.max_context is {max_context}, but the policy reads {self.longest} tokens "
+                f"(its positions, or a sliding window): set rollout.max_context to {self.longest} "
+                "at most"
+            )
+
+
+class PolicyModel(ABC):
+    """Choose the language model that acts; the keys are the constructor's."""
+
+    dtype = "float32"
+    """Of the weights."""
+
+    @abstractmethod
+    def build(self, pieces: Iterable[str], seed: int) -> LanguageModel:
+        """Make or load model and tokenizer.
+
+        Args:
+            pieces: Text the run is made of, for who makes a tokenizer.
+            seed: Of what is drawn.
+
+        Raises:
+            ValueError: when that cannot be done as configured.
+        """

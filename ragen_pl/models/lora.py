@@ -1,0 +1,106 @@
+"""Train low-rank adapters on a frozen base (LoRA, arXiv 2106.09685).
+
+Policy, critic and reference each have adapters of their own on one base: their modules share its
+frozen weights, tensor by tensor, so that nothing has to be switched on and off.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import torch
+from peft import LoraConfig, TaskType, get_peft_model
+from peft.tuners.lora import LoraLayer
+from torch import Tensor, nn
+
+from ragen_pl.models.language import LanguageModel
+
+M = TypeVar("M", bound=nn.Module)
+
+
+@dataclass(frozen=True)
+class LoRA:
+    """Size the adapters.
+
+    There is no dropout: the importance ratio compares one function with itself.
+
+    Args:
+        rank: Of each adapter's two matrices.
+        alpha: Scales an adapter's output, by alpha / rank.
+        target_modules: Names of the linear layers that get one; null means all but the vocabulary
+            projection.
+    """
+
+    rank: int = 16
+    alpha: int = 32
+    target_modules: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for key in ("rank", "alpha"):
+            if getattr(self, key) < 1:
+                raise ValueError(f"lora.{key} is {getattr(self, key)}; it must be at least 1")
+        if self.target_modules is not None and not self.target_modules:
+            raise ValueError("lora.target_modules is empty; name layers, or set it to null for all")
+
+    def attach(self, language: LanguageModel, seed: int) -> LanguageModel:
+        """Freeze the model and put adapters into it, in place; they change nothing at first.
+
+        Args:
+            seed: Of the adapters' first matrices; the second ones are zero.
+
+        Raises:
+            ValueError: when no layer has one of the names.
+        """
+        names = self.target_modules
+        config = LoraConfig(
+            r=self.rank,
+            lora_alpha=self.alpha,
+            lora_dropout=0.0,
+            target_modules="all-linear" if names is None else list(names),
+            task_type=TaskType.CAUSAL_LM,
+        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            try:
+                adapted = get_peft_model(language.model, config)
+            except ValueError as error:
+                raise ValueError(
+                    f"lora.target_modules is {names}, but the policy's layers are not called so: "
+                    f"{str(error).splitlines()[0]}"
+                ) from error
+        return replace(language, adapted=adapted)
+
+
+def copy_sharing_frozen(module: M) -> M:
+    """Copy a module; weights that are not trained are shared with the copy."""
+    frozen = {id(weight): weight for weight in module.parameters() if not weight.requires_grad}
+    return copy.deepcopy(module, frozen)
+
+
+def base_weights(module: nn.Module, policy: nn.Module) -> dict[str, Tensor]:
+    """Return the policy's frozen weights under every name that ``module`` has for them."""
+    frozen = {id(weight) for weight in policy.parameters() if not weight.requires_grad}
+    named = module.named_parameters(remove_duplicate=False)
+    return {name: weight for name, weight in named if id(weight) in frozen}
+
+
+def merged_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Return the weights of the plain model that adapters and base make together.
+
+    The model itself is left alone: merging in place and back would round its weights.
+    """
+    deltas = {
+        f"{name}.weight": layer.get_delta_weight(layer.active_adapters[0])  # type: ignore[attr-defined]
+        for name, layer in model.named_modules()
+        if isinstance(layer, LoraLayer)
+    }
+    merged = {}
+    for name, weight in model.state_dict().items():
+        if ".lora_" in name:
+            continue
+        plain = name.replace(".base_layer.", ".")
+        delta = deltas.get(plain)
+        merged[plain] = weight if delta is None else (weight.float() + delta.float()).to(weight)
+    return merged

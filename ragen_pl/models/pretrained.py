@@ -1,0 +1,123 @@
+"""Load any causal language model of Hugging Face, by name or from a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+
+import torch
+from torch import nn
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+from transformers.utils.logging import disable_progress_bar
+
+from ragen_pl.distributed import rank
+from ragen_pl.models.chat_template import ChatTemplate
+from ragen_pl.models.language import LanguageModel, PolicyModel
+from ragen_pl.models.probe import check_forward
+
+
+@dataclass(frozen=True)
+class PretrainedModel(PolicyModel):
+    """Start from a pretrained causal language model that has a chat template.
+
+    Args:
+        path: Its name on the Hugging Face Hub, or a folder such as ``runs/sokoban/policy/best``.
+        dtype: Of the weights. All of them are trained in float32 (``trainer.precision`` says what
+            is computed in); bfloat16 is for a frozen base under ``model.lora``.
+        attention: The attention function of trainer and sampler: PyTorch's (sdpa), or batched
+            matrix products (grouped_matmul), which are faster in bf16 on CPUs and know the
+            soft-capping that some models have.
+        template_options: Variables of the chat template, such as ``{enable_thinking: false}``.
+    """
+
+    path: str
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    attention: Literal["sdpa", "grouped_matmul"] = "sdpa"
+    template_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def build(self, pieces: Iterable[str], seed: int) -> LanguageModel:
+        """Load tokenizer and model and check that they can be trained as they were pretrained.
+
+        Args:
+            pieces: Not looked at: the tokenizer is the model's own.
+            seed: Not looked at: the weights are.
+
+        Raises:
+            ValueError: when there is no such model, or one that cannot be trained here.
+        """
+        disable_progress_bar()  # type: ignore[no-untyped-call]  # it would draw over the display
+        tokenizer = cast(PreTrainedTokenizerFast, self._load(AutoTokenizer))
+        if not tokenizer.is_fast:
+            raise ValueError(
+                f"policy.path is {self.path}, whose tokenizer is {type(tokenizer).__name__}; only "
+                "those of the tokenizers library are supported"
+            )
+        markers, rewrites = ChatTemplate(tokenizer, self.template_options).markers()
+        if rewrites and rank() == 0:
+            print(
+                f"{self.path}: its chat template would rewrite earlier answers (their thoughts, "
+                "say); here they stay in the context as they were sampled"
+            )
+        model = cast(
+            PreTrainedModel,
+            self._load(
+                AutoModelForCausalLM,
+                dtype=getattr(torch, self.dtype),
+                attn_implementation=self.attention,
+            ),
+        )
+        drop_dropout(model)
+        check_forward(model, self.path)
+        return LanguageModel(model, tokenizer, markers, longest_context(model.config, self.path))
+
+    def _load(self, kind: Any, **options: Any) -> Any:
+        try:
+            return kind.from_pretrained(self.path, **options)
+        except OSError as error:
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            raise ValueError(
+                f"policy.path is {self.path}, which is neither the folder of a model nor one that "
+                f"the Hugging Face Hub gives: {reason}"
+            ) from error
+
+
+def drop_dropout(model: PreTrainedModel) -> None:
+    """Switch dropout off for good: the importance ratio compares one function with itself.
+
+    The model is in training mode afterwards, which gradient checkpointing asks for.
+    """
+    for part in model.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = 0.0
+        elif isinstance(getattr(part, "attention_dropout", None), float):
+            part.attention_dropout = 0.0  # type: ignore[assignment]
+    model.train()
+
+
+def longest_context(config: PreTrainedConfig, path: str) -> int | None:
+    """Return how many tokens a model reads as it was trained to.
+
+    Masks are made here, as causal ones: a sliding window is the same up to its width.
+
+    Raises:
+        ValueError: when a layer is no attention.
+    """
+    text = config.get_text_config()
+    kinds = set(getattr(text, "layer_types", None) or ())
+    unknown = kinds - {"full_attention", "sliding_attention"}
+    if unknown:
+        raise ValueError(
+            f"policy.path is {path}, which has layers of kind {', '.join(sorted(unknown))}; only "
+            "full and sliding attention are supported"
+        )
+    limits = [getattr(text, "max_position_embeddings", None)]
+    if "sliding_attention" in kinds or not kinds:
+        limits.append(getattr(text, "sliding_window", None))
+    return min((limit for limit in limits if limit is not None), default=None)

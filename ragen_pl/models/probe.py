@@ -1,0 +1,77 @@
+"""Check that a model computes here what it computes by itself."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ragen_pl.engines.ragged_cache import RaggedCache
+from ragen_pl.models.attention import causal_mask
+
+_MOST = {torch.float32: 1e-3, torch.bfloat16: 0.25}
+"""Distance of log-probs that rounding explains."""
+
+
+@torch.no_grad()
+def check_forward(model: PreTrainedModel, path: str) -> None:
+    """Compare the trainer's and the sampler's ways of reading with the model's own.
+
+    What can differ is known to the model alone: logits scaled behind their projection, memory that
+    is no key-value cache, masks of its own. A few tokens show it.
+
+    Raises:
+        ValueError: when a log-prob differs by more than rounding.
+    """
+    ids = torch.arange(1, 13).remainder(model.config.get_text_config().vocab_size)[None]
+    ids = ids.to(model.device)
+    was_training, attention = model.training, model.config._attn_implementation
+    model.eval()  # type: ignore[no-untyped-call]
+    model.set_attn_implementation("eager")  # the model's own, with masks of its own
+    own = _log_probs(model(input_ids=ids, use_cache=False).logits)
+    model.set_attn_implementation(attention)
+    ways = {"training": _as_trained(model, ids), "sampling": _as_sampled(model, ids)}
+    model.train(was_training)
+    for name, found in ways.items():
+        gap = float((found - own).abs().max())
+        if not gap <= _MOST.get(model.dtype, _MOST[torch.bfloat16]):
+            raise ValueError(
+                f"policy.path is {path}, a {type(model).__name__} whose log-probs in {name} would "
+                f"be up to {gap:.3g} from its own: it is built in a way that is not supported"
+            )
+
+
+def _as_trained(model: PreTrainedModel, ids: Tensor) -> Tensor:
+    """Read at once and project the states, as ``models.policy`` does."""
+    there = torch.ones_like(ids, dtype=torch.bool)
+    states = model.base_model(
+        input_ids=ids,
+        attention_mask=causal_mask(there),
+        position_ids=torch.arange(ids.shape[1], device=ids.device)[None],
+        use_cache=False,
+        is_causal=True,
+    ).last_hidden_state
+    return _log_probs(model.get_output_embeddings()(states))  # type: ignore[no-untyped-call]
+
+
+def _as_sampled(model: PreTrainedModel, ids: Tensor) -> Tensor:
+    """Read in two blocks with a cache, as ``engines.cached`` does."""
+    cache, found = RaggedCache(1, ids.shape[1]), []
+    for block in (ids[:, :7], ids[:, 7:]):
+        counts = torch.tensor([block.shape[1]])
+        positions, mask = cache.open_block(block.shape[1], counts)
+        found.append(
+            model(
+                input_ids=block,
+                attention_mask=mask.to(ids.device),
+                position_ids=positions.to(ids.device),
+                past_key_values=cache,
+                use_cache=True,
+            ).logits
+        )
+        cache.close_block(counts)
+    return _log_probs(torch.cat(found, dim=1))
+
+
+def _log_probs(logits: Tensor) -> Tensor:
+    return torch.log_softmax(logits.float(), dim=-1)

@@ -1,0 +1,47 @@
+"""Make the model that a run trains: built or loaded, with or without adapters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ragen_pl.models.language import LanguageModel, PolicyModel
+from ragen_pl.models.lora import LoRA
+
+
+@dataclass(frozen=True)
+class TrainableModel:
+    """Say which model is trained, and which of its weights.
+
+    Raises:
+        ValueError: when all weights would be trained in a type that is too coarse for it.
+    """
+
+    policy: PolicyModel
+    lora: LoRA | None
+    gradient_checkpointing: bool
+    seed: int
+
+    def __post_init__(self) -> None:
+        if self.lora is None and self.policy.dtype != "float32":
+            raise ValueError(
+                f"policy.dtype is {self.policy.dtype}, but lora is null, so that the weights "
+                "themselves are trained, and small steps would be lost in rounding: set "
+                "policy.dtype to float32, or train adapters (--config lora.yaml)"
+            )
+
+    def build(self, pieces: Iterable[str]) -> LanguageModel:
+        """Build or load it.
+
+        Args:
+            pieces: Text the run is made of, for who makes a tokenizer.
+
+        Raises:
+            ValueError: when that cannot be done as configured.
+        """
+        language = self.policy.build(pieces, self.seed)
+        if self.gradient_checkpointing:
+            language.model.gradient_checkpointing_enable(  # type: ignore[no-untyped-call]
+                {"use_reentrant": False}
+            )
+        return language if self.lora is None else self.lora.attach(language, self.seed)

@@ -1,0 +1,109 @@
+"""Any causal language model from a folder: read as it reads itself, sampled as it is trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, Gemma2Config, MambaConfig
+
+from ragen_pl.engines.cached import CachedDecoder
+from ragen_pl.models.policy import Policy
+from ragen_pl.models.pretrained import PretrainedModel
+from ragen_pl.types import Request, Sampling
+from tests.models.templates import ARCHITECTURES, TEMPLATES, save_model
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "grouped_matmul"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_sampled_log_probs_are_the_plain_models(
+    tmp_path: Path, architecture: str, attention: Any
+) -> None:
+    """Over two turns with a cache: the sampler's, the trainer's and plain transformers' agree."""
+    folder = save_model(tmp_path, architecture)
+    language = PretrainedModel(str(folder), attention=attention).build((), 0)
+    engine = CachedDecoder(language.model, stop_id=language.markers.end, seed=0, max_context=200)
+    plain = AutoModelForCausalLM.from_pretrained(folder)
+    ids, mask = list(range(20, 45)), [False] * 25
+    sampled: list[float] = []
+    for turn in range(2):
+        (completion,) = engine([Request(tuple(ids), 0, 0, 0, turn)], Sampling(1.0, 12))
+        assert len(set(completion.token_ids)) > 1, "the model is no constant"
+        sampled += completion.log_probs
+        ids += [*completion.token_ids, *range(30, 40)]
+        mask += [True] * len(completion.token_ids) + [False] * 10
+    row, marked = torch.tensor([ids]), torch.tensor([mask])
+    with torch.no_grad():
+        trained = Policy(language.model)(row, marked, torch.ones_like(marked))[0][marked]
+        logits = plain(input_ids=row).logits[0].log_softmax(-1)
+    own = logits[:-1].gather(1, row[0, 1:, None])[:, 0][marked[0, 1:]]
+    torch.testing.assert_close(torch.tensor(sampled), trained, atol=1e-5, rtol=0)
+    torch.testing.assert_close(own, trained, atol=1e-5, rtol=0)
+
+
+def test_the_folder_is_what_is_loaded(tmp_path: Path) -> None:
+    folder = save_model(tmp_path)
+    language = PretrainedModel(str(folder)).build((), 0)
+    plain = AutoModelForCausalLM.from_pretrained(folder)
+    for name, weight in plain.named_parameters():
+        assert torch.equal(weight, language.model.get_parameter(name))
+    assert {p.dtype for p in language.model.parameters()} == {torch.float32}
+    half = PretrainedModel(str(folder), dtype="bfloat16").build((), 0)
+    assert {p.dtype for p in half.model.parameters()} == {torch.bfloat16}
+    assert language.model.config._attn_implementation == "sdpa"
+
+
+def test_dropout_is_off_in_training_mode(tmp_path: Path) -> None:
+    folder = save_model(tmp_path, attention_dropout=0.5)
+    model = PretrainedModel(str(folder)).build((), 0).model
+    assert model.training
+    ids = torch.arange(20)[None]
+    assert torch.equal(model(ids).logits, model(ids).logits)
+
+
+def test_contexts_longer_than_the_model_reads_are_refused(tmp_path: Path) -> None:
+    language = PretrainedModel(str(save_model(tmp_path / "a"))).build((), 0)
+    language.check_context(700)
+    with pytest.raises(ValueError, match=r"max_context is 701.*reads 700 tokens"):
+        language.check_context(701)
+    window = save_model(tmp_path / "b", "Gemma3", sliding_window=64)
+    assert PretrainedModel(str(window)).build((), 0).longest == 64
+
+
+def test_what_cannot_be_trained_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r"policy\.path is .*nowhere, which is neither"):
+        PretrainedModel(str(tmp_path / "nowhere")).build((), 0)
+    with pytest.raises(ValueError, match="without a chat template"):
+        PretrainedModel(str(save_model(tmp_path / "base", template=None))).build((), 0)
+    # Its logits are capped behind the projection, which the trainer does not know of.
+    monkeypatch.setitem(ARCHITECTURES, "Gemma2", Gemma2Config)
+    capped = save_model(tmp_path / "capped", "Gemma2", final_logit_softcapping=2.0)
+    with pytest.raises(ValueError, match="log-probs in training would be up to"):
+        PretrainedModel(str(capped), attention="grouped_matmul").build((), 0)
+
+
+def test_soft_capped_attention_is_read_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ARCHITECTURES, "Gemma2", Gemma2Config)
+    capped = {"final_logit_softcapping": None, "attn_logit_softcapping": 0.5}
+    folder = save_model(tmp_path, "Gemma2", TEMPLATES["no system role"], **capped)
+    model = PretrainedModel(str(folder), attention="grouped_matmul").build((), 0).model
+    eager = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
+    ids = torch.arange(5, 60)[None]
+    positions = torch.arange(55)[None]
+    mask = torch.ones(1, 1, 55, 55, dtype=torch.bool).tril()
+    with torch.no_grad():
+        found = model(ids, attention_mask=mask, position_ids=positions).logits
+        torch.testing.assert_close(found, eager(ids).logits, atol=1e-4, rtol=0)
+
+
+def test_a_model_without_keys_and_values_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ARCHITECTURES, "Mamba", MambaConfig)
+    folder = save_model(tmp_path, "Mamba")
+    with pytest.raises(ValueError, match="MambaForCausalLM"):
+        PretrainedModel(str(folder)).build((), 0)
