@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-_STATUS = Path("/proc/self/status")
+_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def peak_mebibytes() -> float:
@@ -19,3 +19,8 @@ def peak_mebibytes() -> float:
         raise ValueError("the peak of resident memory is read from /proc, which only Linux has")
     lines = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines())
     return int(lines["VmHWM"].split()[0]) / 1024
+
+
+def forget_peak() -> None:
+    """Start the peak anew from what is held now (Linux, see ``proc(5)``, ``clear_refs``)."""
+    _CLEAR.write_text("5")

@@ -50,7 +50,7 @@ def chunked_log_prob_and_entropy(
     if temperature <= 0:
         raise ValueError(f"temperature is {temperature}; a log-prob needs one above 0 (1 is usual)")
     rows = max(1, chunk_elements // weight.shape[0])
-    result: tuple[Tensor, Tensor] = _ChunkedHead.apply(
+    result: tuple[Tensor, Tensor] = _ChunkedHead.apply(  # type: ignore[no-untyped-call]
         states, weight, bias, targets, temperature, rows
     )
     return result
