@@ -76,7 +76,11 @@ def ours(setting: Setting) -> Steps:
         policy=setting.model,
         algorithm=Algorithm(advantage=GRPO(), entropy=EntropyBonus(0.0)),
         optimization=Optimization(
-            lr=LEARNING_RATE, warmup=0, tokens_per_micro_batch=ROWS * rollout.max_context
+            lr=LEARNING_RATE,
+            warmup=0,
+            tokens_per_micro_batch=ROWS * rollout.max_context,
+            # TRL takes no old log-probs either where a collection makes one update.
+            old_log_probs="recomputed" if setting.bf16 else "sampled",
         ),
     )
     module.vocabulary = pieces()

@@ -18,7 +18,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +95,7 @@ def training(
 def limit(workload: Workload, model: RandomModel, dtype: str) -> float:
     """Return the trajectories per second at which all the arithmetic of an iteration would run at
     the rate of a large matrix product: each token read once, scored once, and trained on."""
-    groups = workload.play(_language(model), _silent(workload), 0)
+    groups = workload.play(RandomModel(8, 8, 1, 2, 1).build(pieces(), 0), _silent(workload), 0)
     lengths = [
         sum(len(turn.prompt_ids) + len(turn.completion.token_ids) for turn in trajectory.turns)
         for group in groups
@@ -104,14 +104,8 @@ def limit(workload: Workload, model: RandomModel, dtype: str) -> float:
     tokens, context = sum(lengths), sum(lengths) / len(lengths) / 2
     forward = forward_operations(model, tokens, workload.sampled, context)
     kind = torch.bfloat16 if DTYPES[dtype] else torch.float32
-    passes = 5  # sample, score, and three for the gradient
+    passes = 5 if DTYPES[dtype] else 4  # sample, score unless in fp32, and three for the gradient
     return workload.trajectories * gemm_rate(model, 2048, kind, "cpu") / (passes * forward)
-
-
-def _language(model: RandomModel) -> Any:
-    """Return a tokenizer with the smallest model that goes with it."""
-    small = replace(model, hidden_size=8, intermediate_size=8, num_layers=1)
-    return replace(small, num_heads=2, num_key_value_heads=1).build(pieces(), 0)
 
 
 def _silent(workload: Workload) -> Any:
@@ -121,11 +115,11 @@ def _silent(workload: Workload) -> Any:
     return lambda requests, _: [row] * len(requests)
 
 
-def measure_memory(name: str, dtype: str, model: str, threads: int) -> float:
+def measure_memory(which: str, model: str, threads: int) -> float:
     """Return by how many MiB two iterations raise a fresh process's peak, set-up left out."""
     command = [sys.executable, __file__, "-", "--model", model, "--threads", str(threads)]
     done = subprocess.run(
-        [*command, "--alone", f"{name} {dtype}"],
+        [*command, "--alone", which],
         capture_output=True,
         text=True,
         check=True,
@@ -221,7 +215,7 @@ def main(given: list[str] | None = None) -> None:
     _say(f"training: {results['training']}")
     results["limit"] = {dtype: limit(trained, model, dtype) for dtype in DTYPES}
     for name in [] if "memory" in args.skip else results["training"]:
-        results["peak_mebibytes"][name] = measure_memory(*name.split(), args.model, args.threads)
+        results["peak_mebibytes"][name] = measure_memory(name, args.model, args.threads)
     results["against_trl"] = against_trl(results["training"])
     print(table(results))
     args.out.parent.mkdir(parents=True, exist_ok=True)

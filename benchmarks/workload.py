@@ -74,7 +74,7 @@ class Workload:
         response: Tokens of a response.
     """
 
-    num_groups: int = 8
+    num_groups: int = 4
     group_size: int = 8
     turns: int = 5
     words: int = 24
