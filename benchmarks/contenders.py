@@ -78,7 +78,7 @@ def ours(setting: Setting) -> Steps:
         optimization=Optimization(
             lr=LEARNING_RATE,
             warmup=0,
-            tokens_per_micro_batch=ROWS * rollout.max_context,
+            tokens_per_micro_batch=ROWS * setting.workload.length,
             # TRL takes no old log-probs either where a collection makes one update.
             old_log_probs="recomputed" if setting.bf16 else "sampled",
         ),

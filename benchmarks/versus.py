@@ -34,7 +34,6 @@ from benchmarks.workload import MODELS, RandomModel, ReadAgain, Workload, pieces
 from ragen_pl.allocator import keep_freed_memory
 from ragen_pl.engines.cached import CachedDecoder
 from ragen_pl.report import align
-from ragen_pl.types import Completion
 
 WORKLOADS = {
     "tiny": (Workload(), Workload(num_groups=4, group_size=4, turns=30)),
@@ -95,24 +94,11 @@ def training(
 def limit(workload: Workload, model: RandomModel, dtype: str) -> float:
     """Return the trajectories per second at which all the arithmetic of an iteration would run at
     the rate of a large matrix product: each token read once, scored once, and trained on."""
-    groups = workload.play(RandomModel(8, 8, 1, 2, 1).build(pieces(), 0), _silent(workload), 0)
-    lengths = [
-        sum(len(turn.prompt_ids) + len(turn.completion.token_ids) for turn in trajectory.turns)
-        for group in groups
-        for trajectory in group.trajectories
-    ]
-    tokens, context = sum(lengths), sum(lengths) / len(lengths) / 2
+    tokens, context = workload.trajectories * workload.length, workload.length / 2
     forward = forward_operations(model, tokens, workload.sampled, context)
     kind = torch.bfloat16 if DTYPES[dtype] else torch.float32
     passes = 5 if DTYPES[dtype] else 4  # sample, score unless in fp32, and three for the gradient
     return workload.trajectories * gemm_rate(model, 2048, kind, "cpu") / (passes * forward)
-
-
-def _silent(workload: Workload) -> Any:
-    """Return what answers every request with the same tokens, at no cost."""
-    nothing = (0.0,) * workload.response
-    row = Completion((100,) * workload.response, nothing, nothing, stopped=True)
-    return lambda requests, _: [row] * len(requests)
 
 
 def measure_memory(which: str, model: str, threads: int) -> float:

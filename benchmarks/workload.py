@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -88,6 +88,18 @@ class Workload:
     def sampled(self) -> int:
         """Tokens drawn in a rollout."""
         return self.trajectories * self.turns * self.response
+
+    @property
+    def length(self) -> int:
+        """Tokens of every trajectory: they are played once, with the same word for an answer."""
+        nothing = (0.0,) * self.response
+        said = Completion((100,) * self.response, nothing, nothing, stopped=True)
+        language = RandomModel(8, 8, 1, 2, 1).build(pieces(), 0)
+        alone = replace(self, num_groups=1, group_size=1)
+        ((trajectory,),) = (
+            group.trajectories for group in alone.play(language, lambda *_: [said], 0)
+        )
+        return sum(len(turn.prompt_ids) + self.response for turn in trajectory.turns)
 
     @property
     def config(self) -> RolloutConfig:

@@ -52,6 +52,8 @@ def test_every_trajectory_is_as_long_as_the_workload_says() -> None:
         len(turn.prompt_ids) for group in groups for t in group.trajectories for turn in t.turns[1:]
     }
     assert len(lengths) == 1
+    whole = sum(len(turn.prompt_ids) + 4 for turn in groups[0].trajectories[0].turns)
+    assert SMALL.length == whole
 
 
 def test_the_clerk_says_the_same_to_the_same_answers_and_comes_back() -> None:
