@@ -8,9 +8,36 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ragen_pl.distributed import gather_objects
 from ragen_pl.models.policy import Critic, Policy
 from ragen_pl.packing import micro_batches
 from ragen_pl.types import RolloutBatch
+
+_AGREEMENT = 1e-4
+"""Largest distance of log-probs at which sampler and trainer are the same policy: a ratio so near 1
+is far inside every clip range, and rounding in float32 stays a hundred times below."""
+
+
+def check_agreement(recomputed: Tensor, sampled: Tensor, mask: Tensor) -> None:
+    """Refuse to take the sampler's log-probs for the trainer's when they differ; every rank must
+    call it.
+
+    Args:
+        recomputed: (B, T), the trainer's.
+        sampled: (B, T), the sampler's.
+        mask: (B, T) bool, the tokens that count.
+
+    Raises:
+        ValueError: on all ranks, when a token's differ by more than 1e-4 on any.
+    """
+    gaps = (recomputed - sampled).abs()[mask]
+    largest = max(gather_objects(float(gaps.max()) if gaps.numel() else 0.0))
+    if not largest <= _AGREEMENT:
+        raise ValueError(
+            "optimization.old_log_probs is sampled, but sampler and trainer differ by "
+            f"{largest:.1e} on a token, which is above {_AGREEMENT:.0e}: use recomputed, or "
+            "precision 32-true"
+        )
 
 
 @dataclass(frozen=True, slots=True)

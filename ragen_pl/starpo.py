@@ -31,7 +31,7 @@ from ragen_pl.models.policy import Critic, Policy, drop_embedding_gradients, eva
 from ragen_pl.models.trainable import TrainableModel
 from ragen_pl.objective import estimate
 from ragen_pl.optimizer import build_optimizer, take_step
-from ragen_pl.scoring import Scorer
+from ragen_pl.scoring import Scorer, check_agreement
 from ragen_pl.types import (
     Completion,
     Demonstration,
@@ -80,7 +80,7 @@ class StarPO(pl.LightningModule):
         self.lr_scale = 1.0  # of RL's rates, on top of their schedule
         self._engine: CachedDecoder | None = None
         self._engine_version = -1
-        self._gradients_are_local = False
+        self._gradients_are_local = self._sampler_agrees = False
         self.generating_seconds = 0.0
         """What the sampler took in this process."""
 
@@ -187,11 +187,23 @@ class StarPO(pl.LightningModule):
             if self.reference is not None and self.algorithm.kl_in_reward:
                 kept = torch.ones_like(kept)  # all bear the penalty: groups are compared whole
                 reference = scorer.log_probs(self.reference, rollout, kept)
-            old = scorer.log_probs(self.policy, rollout, kept)
+            old = self._old_log_probs(rollout, kept)
         if self.algorithm.kl_in_reward:
             penalty = self.coefficients.reward_penalty(old, reference, rollout.loss_mask)
         advantages, returns = estimate(rollout, values, self.algorithm, penalty)
         return TrainingBatch(rollout, old, values, advantages, returns)
+
+    def _old_log_probs(self, rollout: RolloutBatch, kept: Tensor) -> Tensor:
+        """Return the log-probs of the kept rows at the weights that sampled them, (B, T)."""
+        sampled = rollout.sampled_log_probs * kept[:, None]
+        if self.optimization.old_log_probs == "sampled" and self._sampler_agrees:
+            return sampled
+        recomputed = self.scorer.log_probs(self.policy, rollout, kept)
+        if self.optimization.old_log_probs == "recomputed":
+            return recomputed
+        check_agreement(recomputed, sampled, rollout.loss_mask & kept[:, None])
+        self._sampler_agrees = True
+        return sampled  # like every later iteration, so that a resumed run is the same
 
     def values(self, rollout: RolloutBatch, chosen: torch.Tensor) -> torch.Tensor:
         """Return the values of the chosen trajectories, (B, T), zero in the others; zeros without

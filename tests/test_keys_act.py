@@ -137,6 +137,7 @@ OTHER: dict[str, tuple[Any, ...]] = {
     "optimization.weight_decay": (0.5,),
     "optimization.max_grad_norm": (1e-3,),
     "optimization.train_embeddings": (False,),
+    "optimization.old_log_probs": ("sampled",),
 }
 """Values of which at least one is not the base's, and must change the run."""
 SPEED_ONLY = ("optimization.tokens_per_micro_batch", "optimization.gradient_checkpointing")

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from ragen_pl.models.attention import causal_mask
 from ragen_pl.models.lora import copy_sharing_frozen
+from ragen_pl.ops.chunked_head import chunked_log_prob_and_entropy
 from ragen_pl.ops.losses import in_full, log_prob_and_entropy
 
 
@@ -30,6 +31,18 @@ def _states_before(trunk: nn.Module, input_ids: Tensor, mask: Tensor, padding: T
     ).last_hidden_state
     assert not bool(mask[:, 0].any()), "the first token of a row is never sampled"
     return hidden[:, :-1][mask[:, 1:]]  # type: ignore[no-any-return]
+
+
+def _score(
+    head: nn.Module, states: Tensor, targets: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
+    """Return log-probs and entropies, (n,), of the targets after the states (n, d)."""
+    if type(head) is nn.Linear:
+        return chunked_log_prob_and_entropy(
+            states, head.weight, head.bias, targets, temperature=temperature
+        )
+    # A head with more to it than its weight, such as an adapter's, is asked whole.
+    return log_prob_and_entropy(in_full(head(states)) / temperature, targets)
 
 
 def _scatter(values: Tensor, mask: Tensor) -> Tensor:
@@ -62,8 +75,8 @@ class Policy(nn.Module):
             Two (B, T) tensors, zero off the mask.
         """
         states = _states_before(self.model.base_model, input_ids, mask, padding)
-        logits = self.model.get_output_embeddings()(states)  # type: ignore[no-untyped-call]
-        log_probs, entropy = log_prob_and_entropy(in_full(logits) / temperature, input_ids[mask])
+        head = self.model.get_output_embeddings()  # type: ignore[no-untyped-call]
+        log_probs, entropy = _score(head, states, input_ids[mask], temperature)
         return _scatter(log_probs, mask), _scatter(entropy, mask)
 
 

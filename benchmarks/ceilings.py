@@ -1,0 +1,93 @@
+"""Measure what the machine can do at most, and count the arithmetic that a phase needs at least."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from statistics import median
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from benchmarks.workload import RandomModel
+
+
+def timed(action: Callable[[], object]) -> float:
+    """Return the seconds of one run, the device's queue emptied before and after."""
+    _wait()
+    began = time.perf_counter()
+    action()
+    _wait()
+    return time.perf_counter() - began
+
+
+def _wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def gemm_rate(model: RandomModel, rows: int, dtype: torch.dtype, device: str) -> float:
+    """Return floating-point operations per second of this model's largest layer on ``rows``
+    tokens; the best of several, since a limit is asked for."""
+    states = torch.randn(rows, model.hidden_size, device=device, dtype=dtype)
+    weight = torch.randn(model.intermediate_size, model.hidden_size, device=device, dtype=dtype)
+    work = 2 * rows * model.hidden_size * model.intermediate_size
+    return work / _best(lambda: linear(states, weight))
+
+
+def copy_bandwidth(device: str, mebibytes: int = 64) -> float:
+    """Return bytes per second read and written by a copy that no cache holds."""
+    source = torch.ones(mebibytes << 18, device=device)
+    target = torch.empty_like(source)
+    return 2 * source.nbytes / _best(lambda: target.copy_(source))
+
+
+def _best(action: Callable[[], Tensor], seconds: float = 0.3) -> float:
+    action()
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(times) < 5 or time.perf_counter() < end:
+        times.append(timed(action))
+    return min(times)
+
+
+def layer_parameters(model: RandomModel) -> int:
+    """Count the weights that every token is multiplied with, the head left out."""
+    width = model.hidden_size // model.num_heads
+    heads = 2 * model.num_heads + 2 * model.num_key_value_heads
+    return model.num_layers * model.hidden_size * (heads * width + 3 * model.intermediate_size)
+
+
+def forward_operations(
+    model: RandomModel, tokens: int, head_tokens: int, mean_context: float
+) -> float:
+    """Count the multiplications and additions of a forward pass.
+
+    Args:
+        tokens: That are read, padding not counted.
+        head_tokens: That are projected onto the vocabulary.
+        mean_context: Tokens that a token attends to.
+    """
+    attention = 4 * model.num_layers * model.hidden_size * mean_context * tokens
+    head = 2 * model.hidden_size * model.vocabulary * head_tokens
+    return 2 * layer_parameters(model) * tokens + attention + head
+
+
+def alternate(actions: dict[str, Callable[[], object]], repetitions: int) -> dict[str, list[float]]:
+    """Time actions in turn, in one order and then in the other, after one run that does not count.
+
+    What disturbs the machine for a while so disturbs all of them.
+    """
+    for action in actions.values():
+        action()
+    seconds: dict[str, list[float]] = {name: [] for name in actions}
+    for repetition in range(repetitions):
+        for name in list(actions)[:: -1 if repetition % 2 else 1]:
+            seconds[name].append(timed(actions[name]))
+    return seconds
+
+
+def middle(seconds: dict[str, list[float]]) -> dict[str, float]:
+    """Return each action's median."""
+    return {name: median(values) for name, values in seconds.items()}

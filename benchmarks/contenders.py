@@ -1,0 +1,196 @@
+"""Train on the frozen workload: this library under Lightning, and TRL's ``GRPOTrainer``.
+
+Both: GRPO, one optimizer step per collection, token mean, bounds 0.2 and 0.28, no KL term, AdamW
+at the same rate, gradients clipped to 1. A step is everything between two ends of a framework's
+own step: collection, log-probs, gradient, optimizer, its bookkeeping.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from benchmarks.steps import Steps
+from benchmarks.workload import PROMPTS, Clerk, RandomModel, ReadAgain, Workload, pieces
+from ragen_pl.algorithm import Algorithm, EntropyBonus, Optimization
+from ragen_pl.datamodule import RolloutDataModule
+from ragen_pl.engines.cached import CachedDecoder
+from ragen_pl.estimators import GRPO
+from ragen_pl.starpo import StarPO
+from ragen_pl.types import Trajectory
+
+LEARNING_RATE = 1e-4
+ROWS = 16
+"""Trajectories of one forward and backward pass."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Say what is trained and how.
+
+    Args:
+        workload: The dialogue.
+        model: Its shape.
+        bf16: Whether products are taken in bfloat16, over float32 weights.
+        steps: That will be asked for.
+        threads: Of PyTorch.
+    """
+
+    workload: Workload
+    model: RandomModel
+    bf16: bool
+    steps: int
+    threads: int
+
+
+class _FixedLength(StarPO):
+    """Sample responses that nothing ends early."""
+
+    @property
+    def engine(self) -> CachedDecoder:
+        engine = super().engine
+        engine.stop_id = -1
+        return engine
+
+
+class _Boundary(Callback):
+    """End a step where an iteration ends."""
+
+    def __init__(self) -> None:
+        self.steps: Steps | None = None
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        assert self.steps is not None
+        self.steps.boundary()
+
+
+def ours(setting: Setting) -> Steps:
+    """Train with this library."""
+    rollout = setting.workload.config
+    module = _FixedLength(
+        policy=setting.model,
+        algorithm=Algorithm(advantage=GRPO(), entropy=EntropyBonus(0.0)),
+        optimization=Optimization(
+            lr=LEARNING_RATE,
+            warmup=0,
+            tokens_per_micro_batch=ROWS * setting.workload.length,
+            # TRL takes no old log-probs either where a collection makes one update.
+            old_log_probs="recomputed" if setting.bf16 else "sampled",
+        ),
+    )
+    module.vocabulary = pieces()
+    env = Clerk(setting.workload.words)
+    data = RolloutDataModule(env, {"default": env}, prompts=PROMPTS, rollout=rollout)
+    boundary = _Boundary()
+    trainer = Trainer(
+        max_epochs=setting.steps,
+        accelerator="auto",
+        devices=1,
+        precision="bf16-mixed" if setting.bf16 else "32-true",
+        logger=False,
+        callbacks=[boundary],
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        limit_val_batches=0,
+        num_sanity_val_steps=0,
+    )
+
+    def loop() -> None:
+        torch.set_num_threads(setting.threads)  # a thread's own setting
+        trainer.fit(module, datamodule=data)
+
+    boundary.steps = Steps(loop)
+    return boundary.steps
+
+
+def trl(setting: Setting) -> Steps:
+    """Train with TRL, through its ``rollout_func``: a model of random weights writes no tool calls
+    for ``environment_factory`` to parse. The function does what TRL's loop over tool calls does.
+    """
+    from datasets import Dataset
+    from transformers import TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    language = setting.model.build(pieces(), 0)
+    language.model.set_attn_implementation("sdpa")
+    workload = setting.workload
+
+    def rollout(prompts: list[str], trainer: Any) -> dict[str, Any]:
+        model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
+        groups = workload.play(language, ReadAgain(model), trainer.state.global_step)
+        played = [trajectory for group in groups for trajectory in group.trajectories]
+        assert len(played) == len(prompts)
+        return _as_trl(played)
+
+    class Boundary(TrainerCallback):  # type: ignore[misc]
+        steps: Steps
+
+        def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+            self.steps.boundary()
+
+    config = GRPOConfig(
+        output_dir=tempfile.mkdtemp(prefix="trl-"),
+        max_steps=setting.steps,
+        per_device_train_batch_size=min(ROWS, workload.trajectories),
+        gradient_accumulation_steps=max(1, workload.trajectories // ROWS),
+        num_generations=workload.group_size,
+        max_completion_length=workload.config.max_context,
+        learning_rate=LEARNING_RATE,
+        lr_scheduler_type="constant",
+        max_grad_norm=1.0,
+        beta=0.0,
+        loss_type="dapo",
+        epsilon=0.2,
+        epsilon_high=0.28,
+        gradient_checkpointing=False,
+        bf16=setting.bf16,
+        use_cpu=not torch.cuda.is_available(),
+        logging_strategy="no",
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        dataloader_pin_memory=False,
+    )
+    boundary = Boundary()
+    trainer = GRPOTrainer(
+        model=language.model,
+        reward_funcs=lambda earned, **_: earned,
+        args=config,
+        train_dataset=Dataset.from_dict(
+            {"prompt": [str(place) for place in range(workload.num_groups)]}
+        ),
+        processing_class=language.tokenizer,
+        rollout_func=rollout,
+        callbacks=[boundary],
+    )
+
+    def loop() -> None:
+        torch.set_num_threads(setting.threads)
+        trainer.train()
+
+    boundary.steps = Steps(loop)
+    return boundary.steps
+
+
+def _as_trl(played: Sequence[Trajectory]) -> dict[str, Any]:
+    """Lay trajectories out as a ``rollout_func`` must: what follows the first prompt is the
+    completion, and the mask marks what was sampled."""
+    columns: dict[str, Any] = {
+        name: [] for name in ("prompt_ids", "completion_ids", "env_mask", "earned")
+    }
+    for trajectory in played:
+        first, ids, mask = trajectory.turns[0].prompt_ids, [], []
+        for number, turn in enumerate(trajectory.turns):
+            context = turn.prompt_ids if number else ()
+            ids += [*context, *turn.completion.token_ids]
+            mask += [0] * len(context) + [1] * len(turn.completion.token_ids)
+        row = (list(first), ids, mask, trajectory.total_reward)
+        for column, value in zip(columns.values(), row, strict=True):
+            column.append(value)
+    return {**columns, "logprobs": None}

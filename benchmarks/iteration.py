@@ -1,0 +1,202 @@
+"""Time the phases of one iteration: play, score, and the gradients of policy and critic."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.ceilings import copy_bandwidth, forward_operations, gemm_rate, layer_parameters
+from benchmarks.workload import RandomModel, Workload, pieces
+from ragen_pl.algorithm import Algorithm, Optimization
+from ragen_pl.coefficients import Coefficients
+from ragen_pl.engines.cached import CachedDecoder
+from ragen_pl.estimators import GRPO, CriticConfig
+from ragen_pl.gradients import policy_gradient, value_gradient
+from ragen_pl.models.policy import Critic, Policy
+from ragen_pl.objective import estimate
+from ragen_pl.optimizer import build_optimizer
+from ragen_pl.packing import pack
+from ragen_pl.scoring import Scorer
+from ragen_pl.types import RolloutBatch, TrainingBatch
+
+PHASES = ("prefill", "decode", "environment", "packing", "annotate", "policy", "critic")
+
+
+class TimedDecoder(CachedDecoder):
+    """Note the seconds of reading prompts and of drawing tokens apart."""
+
+    seconds: dict[str, float]
+
+    def _read(self, requests: Sequence[Any]) -> Any:
+        began = time.perf_counter()
+        result = super()._read(requests)
+        self.seconds["prefill"] += time.perf_counter() - began
+        return result
+
+    def _decode(self, *args: Any) -> Any:
+        began = time.perf_counter()
+        result = super()._decode(*args)
+        self.seconds["decode"] += time.perf_counter() - began
+        return result
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Say what is measured.
+
+    Args:
+        model: Its shape.
+        workload: What is played.
+        dtype: Of the products; weights are float32.
+        device: Where.
+        token_budget: Padded tokens of one forward and backward pass.
+    """
+
+    model: RandomModel
+    workload: Workload
+    dtype: torch.dtype
+    device: str = "cpu"
+    token_budget: int = 4096
+
+    def context(self) -> AbstractContextManager[object]:
+        if self.dtype is torch.float32:
+            return nullcontext()
+        return torch.autocast(self.device, self.dtype)
+
+
+class Iteration:
+    """Hold the networks, and run iterations whose phases are timed."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.language = bench.model.build(pieces(), 0)
+        model = self.language.model.to(bench.device)  # type: ignore[arg-type]
+        self.policy, self.critic = Policy(model), Critic.like(model).to(bench.device)
+        networks = {"policy": self.policy, "critic": self.critic}
+        self.optimizers = {
+            name: build_optimizer({name: network}, Optimization())
+            for name, network in networks.items()
+        }
+        self.decoder = TimedDecoder(
+            model,
+            stop_id=-1,
+            seed=0,
+            max_context=bench.workload.config.max_context,
+            autocast=bench.context,
+        )
+        self.algorithm = Algorithm(advantage=GRPO())
+        self.scorer = Scorer(1.0, bench.token_budget, torch.device(bench.device))
+        self.iteration = 0
+
+    def run(self) -> tuple[dict[str, float], RolloutBatch]:
+        """Return the seconds of every phase, and what was played."""
+        seconds = self.decoder.seconds = dict.fromkeys(PHASES, 0.0)
+        self.decoder.reset()
+        began = time.perf_counter()
+        groups = self.bench.workload.play(self.language, self.decoder, self.iteration)
+        whole = time.perf_counter() - began
+        seconds["environment"] = whole - seconds["prefill"] - seconds["decode"]
+        trajectories = [each for group in groups for each in group.trajectories]
+        rollout = _clocked(
+            seconds, "packing", lambda: pack(trajectories, weights=[1.0] * len(trajectories))
+        )
+        batch = _clocked(seconds, "annotate", lambda: self._annotate(rollout))
+        _clocked(seconds, "policy", lambda: self._update("policy", batch))
+        _clocked(seconds, "critic", lambda: self._update("critic", batch))
+        self.iteration += 1
+        return seconds, rollout
+
+    def _annotate(self, rollout: RolloutBatch) -> TrainingBatch:
+        every = torch.ones(len(rollout), dtype=torch.bool)
+        with torch.no_grad(), self.bench.context():
+            old = self.scorer.log_probs(self.policy, rollout, every)
+            values = self.scorer.values(self.critic, rollout, every)
+        return TrainingBatch(rollout, old, values, *estimate(rollout, values, self.algorithm))
+
+    def _update(self, name: str, batch: TrainingBatch) -> None:
+        with self.bench.context():
+            if name == "policy":
+                coefficients = Coefficients(self.algorithm)
+                policy_gradient(
+                    batch,
+                    self.policy,
+                    None,
+                    self.scorer,
+                    self.algorithm,
+                    coefficients,
+                    _backward,
+                )
+            else:
+                value_gradient(batch, self.critic, CriticConfig(), self.scorer, _backward)
+        self.optimizers[name].step()
+        self.optimizers[name].zero_grad(set_to_none=True)
+
+    def medians(self, repetitions: int) -> tuple[dict[str, float], RolloutBatch]:
+        """Return each phase's median after one iteration that does not count."""
+        self.run()
+        runs = [self.run() for _ in range(repetitions)]
+        seconds = {name: median(run[name] for run, _ in runs) for name in PHASES}
+        return seconds, runs[-1][1]
+
+
+def _backward(loss: Tensor) -> None:
+    loss.backward()  # type: ignore[no-untyped-call]
+
+
+def _clocked(seconds: dict[str, float], name: str, action: Callable[[], Any]) -> Any:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    began = time.perf_counter()
+    result = action()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    seconds[name] = time.perf_counter() - began
+    return result
+
+
+def phase_tokens(workload: Workload, rollout: RolloutBatch) -> dict[str, int]:
+    """Count the tokens each phase handles: drawn ones in decoding, all others in the prefill (a
+    group's first prompt once), all of them where networks score and learn."""
+    tokens = int(rollout.attention_mask.sum())
+    first = int(rollout.loss_mask[0].to(torch.uint8).argmax())
+    shared = workload.num_groups * (workload.group_size - 1) * first
+    prompts = tokens - workload.sampled - shared
+    every = dict.fromkeys(PHASES, tokens)
+    return every | {"prefill": prompts, "decode": workload.sampled}
+
+
+def limits(bench: Bench, rollout: RolloutBatch) -> dict[str, float]:
+    """Return the seconds each phase of arithmetic would take at the rates measured here and now.
+
+    Prefill, scores and gradients at the rate of a large product; decoding at that of a product of
+    as many rows as are decoded together, or, where that takes longer, reading all weights once a
+    step at the bandwidth of a copy.
+    """
+    model, workload, counts = bench.model, bench.workload, phase_tokens(bench.workload, rollout)
+    every, sampled = counts["annotate"], workload.sampled
+    context = every / len(rollout) / 2
+    large, narrow = (
+        gemm_rate(model, rows, bench.dtype, bench.device) for rows in (2048, workload.trajectories)
+    )
+    prompts = workload.trajectories * workload.turns
+    trunk = forward_operations(model, every, 0, context)
+    policy = forward_operations(model, every, sampled, context)
+    decode = forward_operations(model, sampled, sampled, context) / narrow
+    weights = layer_parameters(model) + model.vocabulary * model.hidden_size
+    steps = workload.turns * workload.response
+    read = steps * weights * bench.dtype.itemsize / copy_bandwidth(bench.device)
+    prefill = forward_operations(model, counts["prefill"], prompts, context) / large
+    return {
+        "prefill": prefill,
+        "decode": max(decode, read),
+        "annotate": (policy + trunk) / large,
+        "policy": 3 * policy / large,
+        "critic": 3 * trunk / large,
+    }

@@ -1,0 +1,26 @@
+"""Read how much memory this process has held at most."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+def peak_mebibytes() -> float:
+    """Return the largest resident size of this process so far, in MiB.
+
+    Not ``getrusage``: its figure starts from what the parent held before this program was started.
+
+    Raises:
+        ValueError: where the system is not Linux.
+    """
+    if not _STATUS.exists():
+        raise ValueError("the peak of resident memory is read from /proc, which only Linux has")
+    lines = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines())
+    return int(lines["VmHWM"].split()[0]) / 1024
+
+
+def forget_peak() -> None:
+    """Start the peak anew from what is held now (Linux, see ``proc(5)``, ``clear_refs``)."""
+    _CLEAR.write_text("5")

@@ -1,0 +1,212 @@
+"""Measure this library beside a plain loop over ``model.generate`` and beside TRL's GRPOTrainer.
+
+``python benchmarks/versus.py OUT.json [--model tiny] [--threads 1] [--skip trl]``
+
+Same weights' shape, environment, templates, groups, turns and tokens (``workload.py`` freezes
+them), in one process, taking turns in alternating order, warm-up left out, medians. Prints three
+tables and writes JSON: rollouts alone at 5 and at 30 turns; rollout and update, against the
+arithmetic limit of this very run; peak memory, each contender in a process of its own. TRL comes
+with the extra ``bench``. Numbers hold for a machine that does nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":  # started as a file, the packages beside it must be found
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import torch
+
+from benchmarks.ceilings import alternate, forward_operations, gemm_rate, middle
+from benchmarks.contenders import Setting, ours, trl
+from benchmarks.memory import peak_mebibytes
+from benchmarks.workload import MODELS, RandomModel, ReadAgain, Workload, pieces
+from ragen_pl.allocator import keep_freed_memory
+from ragen_pl.engines.cached import CachedDecoder
+from ragen_pl.report import align
+
+WORKLOADS = {
+    "tiny": (Workload(), Workload(num_groups=4, group_size=4, turns=30)),
+    "135m": (
+        Workload(num_groups=2, group_size=4, turns=3),
+        Workload(num_groups=1, group_size=4, turns=6),
+    ),
+}
+"""Of a model: the one trained on, and a longer one that is only played."""
+TRAINERS: dict[str, Callable[[Setting], Any]] = {"ours": ours, "trl": trl}
+DTYPES = {"fp32": False, "bf16": True}
+
+
+def rollouts(
+    workload: Workload, model: RandomModel, dtype: str, repetitions: int
+) -> dict[str, float]:
+    """Return trajectories per second of the engine and of the plain loop."""
+    language, plain = model.build(pieces(), 0), model.build(pieces(), 0)
+    engine = CachedDecoder(
+        language.model, stop_id=-1, seed=0, max_context=workload.config.max_context
+    )
+    again = ReadAgain(plain.model)
+    count = iter(range(1 << 30))
+
+    def context() -> AbstractContextManager[object]:
+        return torch.autocast("cpu", torch.bfloat16) if DTYPES[dtype] else nullcontext()
+
+    def play_engine() -> None:
+        engine.reset()  # as after an update
+        with context():
+            workload.play(language, engine, next(count))
+
+    def play_again() -> None:
+        with context():
+            workload.play(plain, again, next(count))
+
+    seconds = middle(alternate({"ours": play_engine, "generate": play_again}, repetitions))
+    return {name: workload.trajectories / value for name, value in seconds.items()}
+
+
+def training(
+    workload: Workload, model: RandomModel, names: list[str], repetitions: int, threads: int
+) -> dict[str, float]:
+    """Return trajectories per second of rollout and update, by contender and type."""
+    steps = {
+        f"{name} {dtype}": TRAINERS[name](
+            Setting(workload, model, bf16, repetitions + 2, threads)
+        ).step
+        for name in names
+        for dtype, bf16 in DTYPES.items()
+    }
+    for step in steps.values():
+        step()  # the first sets the framework up; ``alternate`` leaves out another
+    seconds = middle(alternate(steps, repetitions))
+    return {name: workload.trajectories / value for name, value in seconds.items()}
+
+
+def limit(workload: Workload, model: RandomModel, dtype: str) -> float:
+    """Return the trajectories per second at which all the arithmetic of an iteration would run at
+    the rate of a large matrix product: each token read once, scored once, and trained on."""
+    tokens, context = workload.trajectories * workload.length, workload.length / 2
+    forward = forward_operations(model, tokens, workload.sampled, context)
+    kind = torch.bfloat16 if DTYPES[dtype] else torch.float32
+    passes = 5 if DTYPES[dtype] else 4  # sample, score unless in fp32, and three for the gradient
+    return workload.trajectories * gemm_rate(model, 2048, kind, "cpu") / (passes * forward)
+
+
+def measure_memory(which: str, model: str, threads: int) -> float:
+    """Return by how many MiB two iterations raise a fresh process's peak, set-up left out."""
+    command = [sys.executable, __file__, "-", "--model", model, "--threads", str(threads)]
+    done = subprocess.run(
+        [*command, "--alone", which],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "131072"},
+    )
+    return float(done.stdout.split()[-1])
+
+
+def _alone(which: str, workload: Workload, model: RandomModel, threads: int) -> None:
+    """Print the peak that one contender adds to its imports and weights."""
+    name, dtype = which.split()
+    steps = TRAINERS[name](Setting(workload, model, DTYPES[dtype], 2, threads))
+    before = peak_mebibytes()
+    steps.step()
+    steps.step()
+    print(peak_mebibytes() - before)
+
+
+def table(results: dict[str, Any]) -> str:
+    """Lay the results out for reading."""
+    rows = [["rollout alone", "type", "ours /s", "generate /s", "ratio"]]
+    for row in results["rollout"]:
+        rates = (row["ours"], row["generate"])
+        rows.append(
+            [
+                f"{row['turns']} turns",
+                row["dtype"],
+                *(f"{rate:.2f}" for rate in rates),
+                f"{rates[0] / rates[1]:.2f}",
+            ]
+        )
+    lines = [align(rows), ""]
+    peaks = results["peak_mebibytes"]
+    rows = [["rollout and update", "trajectories /s", "of the limit", "peak MiB"]]
+    for name, rate in results["training"].items():
+        share = rate / results["limit"][name.split()[1]]
+        peak = f"{peaks[name]:.0f}" if name in peaks else "–"
+        rows.append([name, f"{rate:.2f}", f"{100 * share:.0f} %", peak])
+    lines.append(align(rows))
+    lines += [f"{name}: {value:.2f}" for name, value in results["against_trl"].items()]
+    return "\n".join(lines)
+
+
+def against_trl(rates: dict[str, float]) -> dict[str, float]:
+    """Return how many times as fast as TRL: type against equal type, and best against best."""
+    if "trl fp32" not in rates:
+        return {}
+    best = {name: max(rates[f"{name} {dtype}"] for dtype in DTYPES) for name in TRAINERS}
+    equal = {dtype: rates[f"ours {dtype}"] / rates[f"trl {dtype}"] for dtype in DTYPES}
+    return {
+        **{f"ours / TRL, {dtype}": ratio for dtype, ratio in equal.items()},
+        "ours / TRL, best against best": best["ours"] / best["trl"],
+    }
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def main(given: list[str] | None = None) -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("out", type=Path, help="JSON file to write")
+    parser.add_argument("--model", choices=list(WORKLOADS), default="tiny")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--skip", nargs="*", default=[], choices=["trl", "rollout", "memory"])
+    parser.add_argument("--alone", help=argparse.SUPPRESS)
+    args = parser.parse_args(given)
+    torch.set_num_threads(args.threads)
+    model, (trained, longer) = MODELS[args.model], WORKLOADS[args.model]
+    if args.alone:
+        _alone(args.alone, trained, model, args.threads)
+        return
+    keep_freed_memory()
+    names = [name for name in TRAINERS if name not in args.skip]
+    played = [] if "rollout" in args.skip else [(w, d) for w in (trained, longer) for d in DTYPES]
+    results: dict[str, Any] = {
+        "model": asdict(model),
+        "workload": asdict(trained),
+        "longer": asdict(longer),
+        "threads": args.threads,
+        "repetitions": args.repetitions,
+        "torch": torch.__version__,
+        "rollout": [],
+        "peak_mebibytes": {},
+    }
+    for workload, dtype in played:
+        rates = rollouts(workload, model, dtype, args.repetitions)
+        results["rollout"].append({"turns": workload.turns, "dtype": dtype, **rates})
+        _say(f"rollouts of {workload.turns} turns, {dtype}: {rates}")
+    results["training"] = training(trained, model, names, args.repetitions, args.threads)
+    _say(f"training: {results['training']}")
+    results["limit"] = {dtype: limit(trained, model, dtype) for dtype in DTYPES}
+    for name in [] if "memory" in args.skip else results["training"]:
+        results["peak_mebibytes"][name] = measure_memory(name, args.model, args.threads)
+    results["against_trl"] = against_trl(results["training"])
+    print(table(results))
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,234 @@
+"""Freeze what is played in the speed benchmarks: a dialogue whose lengths are known beforehand.
+
+Observations hold a fixed number of words, responses a fixed number of tokens (nothing ends one
+early), so that whoever plays it reads and writes exactly as many tokens.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+
+from ragen_pl.chat import Chat, Prompts, system_text
+from ragen_pl.envs.base import TextEnv
+from ragen_pl.models.attention import NAME as GROUPED_MATMUL
+from ragen_pl.models.embedded import EmbeddedModel, LanguageModel, build_tokenizer, read_markers
+from ragen_pl.rollout import RolloutConfig, Start, collect
+from ragen_pl.types import Completion, Generate, Request, Sampling, TrajectoryGroup
+
+PROMPTS = Prompts(think=False, turn="{observation}")
+
+
+class Clerk(TextEnv):
+    """Show words, take any text, and never end: every written answer earns one.
+
+    Args:
+        words: That an observation holds, one token each.
+    """
+
+    name, actions, max_actions = "clerk", None, 1 << 30
+    instruction = "Answer the clerk."
+
+    def __init__(self, words: int = 24) -> None:
+        self.words = words
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        self.start, self.answers = seed or 0, 0
+        return self.render_text(), {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        self.answers += 1
+        return self.render_text(), 1.0, False, False, {"success": False}
+
+    def render_text(self) -> str:
+        rng = random.Random(1000 * self.start + self.answers)
+        return "".join(f"word{rng.randrange(60):02d} " for _ in range(self.words))
+
+    def get_state(self) -> dict[str, Any]:
+        return {"start": self.start, "answers": self.answers}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self.start, self.answers = state["start"], state["answers"]
+
+    def vocabulary(self) -> Iterable[str]:
+        return (f"word{index:02d} " for index in range(60))
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Size a dialogue.
+
+    Args:
+        num_groups: Different starts.
+        group_size: Trajectories of each.
+        turns: Of every trajectory.
+        words: Of an observation.
+        response: Tokens of a response.
+    """
+
+    num_groups: int = 4
+    group_size: int = 8
+    turns: int = 5
+    words: int = 24
+    response: int = 16
+
+    @property
+    def trajectories(self) -> int:
+        return self.num_groups * self.group_size
+
+    @property
+    def sampled(self) -> int:
+        """Tokens drawn in a rollout."""
+        return self.trajectories * self.turns * self.response
+
+    @property
+    def length(self) -> int:
+        """Tokens of every trajectory: they are played once, with the same word for an answer."""
+        nothing = (0.0,) * self.response
+        said = Completion((100,) * self.response, nothing, nothing, stopped=True)
+        language = RandomModel(8, 8, 1, 2, 1).build(pieces(), 0)
+        alone = replace(self, num_groups=1, group_size=1)
+        ((trajectory,),) = (
+            group.trajectories for group in alone.play(language, lambda *_: [said], 0)
+        )
+        return sum(len(turn.prompt_ids) + self.response for turn in trajectory.turns)
+
+    @property
+    def config(self) -> RolloutConfig:
+        """The rollout's, with room for the longest trajectory and its templates."""
+        room = 256 + self.turns * (self.words + self.response + 16)
+        return RolloutConfig(
+            num_groups=self.num_groups,
+            group_size=self.group_size,
+            max_turns=self.turns,
+            max_actions_per_turn=1,
+            max_response_tokens=self.response,
+            max_context=room,
+        )
+
+    def play(
+        self, language: LanguageModel, generate: Generate, iteration: int
+    ) -> list[TrajectoryGroup]:
+        """Collect once."""
+        chat = Chat(PROMPTS, language.tokenizer, language.markers, 1)
+        starts = [Start(place, place) for place in range(self.num_groups)]
+        return collect(
+            Clerk(self.words),
+            starts,
+            chat,
+            generate,
+            self.config,
+            iteration=iteration,
+            sampling=Sampling(1.0, self.response),
+        )
+
+
+@dataclass(frozen=True)
+class RandomModel(EmbeddedModel):
+    """Size a Llama of random weights.
+
+    Args:
+        vocabulary: Tokens; the dialogue's own and made-up ones.
+    """
+
+    vocabulary: int = 512
+
+    def build(self, pieces: Iterable[str], seed: int) -> LanguageModel:
+        """Make tokenizer and model; the made-up words are appended to the pieces."""
+        words = list(dict.fromkeys(pieces))
+        short = self.vocabulary - len(build_tokenizer(words))
+        if short < 0:
+            raise ValueError(
+                f"vocabulary is {self.vocabulary}; the dialogue alone has {self.vocabulary - short}"
+            )
+        tokenizer = build_tokenizer([*words, *(f"made-up-{index} " for index in range(short))])
+        config = LlamaConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=self.hidden_size,
+            intermediate_size=self.intermediate_size,
+            num_hidden_layers=self.num_layers,
+            num_attention_heads=self.num_heads,
+            num_key_value_heads=self.num_key_value_heads,
+            max_position_embeddings=1 << 15,
+            tie_word_embeddings=True,
+            attn_implementation=GROUPED_MATMUL,  # type: ignore[call-arg]
+            bos_token_id=None,
+            eos_token_id=None,
+            pad_token_id=0,
+        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return LanguageModel(LlamaForCausalLM(config), tokenizer, read_markers(tokenizer))
+
+
+def pieces() -> list[str]:
+    """List the text of the dialogue that is worth one token each."""
+    env = Clerk()
+    system = system_text(PROMPTS, env, 1).splitlines(keepends=True)
+    return [*system, "<answer>", "</answer>", *env.vocabulary()]
+
+
+MODELS = {
+    "tiny": RandomModel(),
+    "10m": RandomModel(384, 1024, 6, 6, 2, vocabulary=2048),
+    "135m": RandomModel(576, 1536, 30, 9, 3, vocabulary=49152),
+    "0.5b": RandomModel(896, 4864, 24, 14, 2, vocabulary=151_936),
+    "1.5b": RandomModel(1536, 8960, 28, 12, 2, vocabulary=151_936),
+    "3b": RandomModel(2048, 11_008, 36, 16, 2, vocabulary=151_936),
+    "7b": RandomModel(3584, 18_944, 28, 28, 4, vocabulary=152_064),
+}
+"""The embedded model's shape, one between, SmolLM2-135M's, and Qwen2.5's with tied embeddings."""
+
+
+class ReadAgain:
+    """Implement ``Generate`` as one would without an engine: ``model.generate`` on whole prefixes,
+    every turn; what TRL's own loop over tool calls does, too.
+
+    It records no log-probs, which costs it nothing, where the engine computes them. The model's
+    attention becomes PyTorch's, as that of a model one loads.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        model.set_attn_implementation("sdpa")
+        self.model = model
+        self.tokens_processed = 0
+
+    @torch.no_grad()
+    def __call__(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
+        ids, mask = _pad_left([request.prefix_ids for request in requests])
+        config = GenerationConfig(  # type: ignore[no-untyped-call]
+            max_new_tokens=sampling.max_new_tokens,
+            do_sample=True,
+            temperature=sampling.temperature,
+            top_k=0,
+            top_p=1.0,
+            pad_token_id=0,
+            eos_token_id=None,
+        )
+        device = self.model.device
+        out: Tensor = self.model.generate(  # type: ignore[operator]
+            input_ids=ids.to(device), attention_mask=mask.to(device), generation_config=config
+        )
+        drawn = out[:, ids.shape[1] :].tolist()
+        nothing = (0.0,) * sampling.max_new_tokens
+        self.tokens_processed += int(mask.sum()) + len(requests) * (sampling.max_new_tokens - 1)
+        return [Completion(tuple(row), nothing, nothing, stopped=True) for row in drawn]
+
+
+def _pad_left(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """Return ids and mask, (rows, longest)."""
+    width = max(len(row) for row in rows)
+    ids = torch.zeros(len(rows), width, dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for place, row in enumerate(rows):
+        ids[place, width - len(row) :] = torch.tensor(row)
+        mask[place, width - len(row) :] = 1
+    return ids, mask

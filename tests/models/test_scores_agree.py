@@ -1,0 +1,136 @@
+"""One policy, scored in different ways, says the same: the largest differences, by type.
+
+Packed or padded, in small parts or whole, from a cache or anew, with the registered attention or
+the textbook's. In bfloat16 a log-prob is rounded to three digits, so differences are of its size.
+"""
+
+from __future__ import annotations
+
+import copy
+from contextlib import AbstractContextManager, nullcontext
+
+import pytest
+import torch
+from torch import Tensor
+
+from ragen_pl.engines.ragged_cache import RaggedCache, pad_left
+from ragen_pl.models import policy as policies
+from ragen_pl.models.attention import causal_mask
+from ragen_pl.models.embedded import EmbeddedModel
+from ragen_pl.models.policy import Policy
+from ragen_pl.ops.chunked_head import chunked_log_prob_and_entropy
+
+MOST = {torch.float32: 2e-5, torch.bfloat16: 0.1}
+"""Largest difference of a log-prob, which here goes down to −10, that is put down to rounding."""
+LENGTHS = (33, 20, 7)
+TYPES = pytest.mark.parametrize("dtype", MOST, ids=str)
+
+
+@pytest.fixture(scope="module")
+def policy() -> Policy:
+    """Make a policy of random weights, large enough that distributions are far from uniform."""
+    model = EmbeddedModel(hidden_size=96, intermediate_size=128, init_std=0.15)
+    return Policy(model.build([f"w{i}" for i in range(40)], seed=3).model)
+
+
+def context(dtype: torch.dtype) -> AbstractContextManager[object]:
+    return nullcontext() if dtype is torch.float32 else torch.autocast("cpu", dtype)
+
+
+def batch() -> tuple[Tensor, Tensor, Tensor]:
+    """Return ids, loss mask and padding mask of rows of unequal length."""
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(5, 390, (len(LENGTHS), max(LENGTHS)), generator=generator)
+    place = torch.arange(max(LENGTHS))[None]
+    padding = place < torch.tensor(LENGTHS)[:, None]
+    return ids * padding, padding & (place % 3 > 0), padding
+
+
+def score(policy: Policy, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    ids, mask, padding = batch()
+    with torch.no_grad(), context(dtype):
+        scores: tuple[Tensor, Tensor] = policy(ids, mask, padding)
+    return scores
+
+
+def largest(one: Tensor, other: Tensor) -> float:
+    return float((one.double() - other.double()).abs().max())
+
+
+def test_the_scores_are_worth_comparing(policy: Policy) -> None:
+    log_probs, entropy = score(policy, torch.float32)
+    assert -30 < float(log_probs.min()) < -8
+    assert 0.5 < float(entropy[batch()[1]].mean()) < 5.5
+
+
+@TYPES
+def test_chunks_and_the_whole(
+    policy: Policy, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = score(policy, dtype)
+
+    def chunked(*args: Tensor, **kwargs: float) -> tuple[Tensor, Tensor]:
+        return chunked_log_prob_and_entropy(*args, **kwargs, chunk_elements=1000)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(policies, "chunked_log_prob_and_entropy", chunked)
+    for one, other in zip(score(policy, dtype), whole, strict=True):
+        assert largest(one, other) < 1e-5, "a chunk's product has the same type and order of sums"
+
+
+@TYPES
+def test_padded_rows_and_rows_alone(policy: Policy, dtype: torch.dtype) -> None:
+    together = score(policy, dtype)
+    ids, mask, padding = batch()
+    for row, length in enumerate(LENGTHS):
+        part = slice(row, row + 1), slice(length)
+        with torch.no_grad(), context(dtype):
+            alone = policy(ids[part], mask[part], padding[part])
+        for one, other in zip(alone, together, strict=True):
+            assert largest(one, other[part]) < MOST[dtype]
+
+
+@TYPES
+def test_a_cache_and_reading_anew(policy: Policy, dtype: torch.dtype) -> None:
+    """Read rows in blocks of unequal widths, as turns are."""
+    expected, _ = score(policy, dtype)
+    ids, mask, _ = batch()
+    cache, log_p = RaggedCache(len(LENGTHS), 64), torch.zeros(*ids.shape, 1000)
+    for begin, end in ((0, 5), (5, 6), (6, 33)):
+        rows = [row[begin : min(end, n)].tolist() for row, n in zip(ids, LENGTHS, strict=True)]
+        block, counts = pad_left(rows)
+        positions, visible = cache.open_block(block.shape[1], counts)
+        with torch.no_grad(), context(dtype):
+            logits = policy.model(
+                input_ids=block,
+                attention_mask=visible,
+                position_ids=positions,
+                past_key_values=cache,
+                use_cache=True,
+            ).logits.float()
+        cache.close_block(counts)
+        for row, count in enumerate(counts.tolist()):
+            if count:
+                said = logits[row, -count:].log_softmax(-1)
+                log_p[row, begin : begin + count, : said.shape[-1]] = said
+    found = log_p[:, :-1].gather(-1, ids[:, 1:, None])[..., 0]
+    assert largest(found[mask[:, 1:]], expected[:, 1:][mask[:, 1:]]) < MOST[dtype]
+
+
+@TYPES
+def test_the_registered_attention_and_the_textbooks(policy: Policy, dtype: torch.dtype) -> None:
+    ours = score(policy, dtype)
+    other = copy.deepcopy(policy)
+    other.model.set_attn_implementation("eager")
+    ids, mask, padding = batch()
+    additive = torch.zeros(causal_mask(padding).shape).masked_fill(~causal_mask(padding), -1e9)
+    with torch.no_grad(), context(dtype):
+        hidden = other.model.base_model(
+            input_ids=ids,
+            attention_mask=additive,
+            position_ids=torch.arange(ids.shape[1]).expand_as(ids),
+            use_cache=False,
+        ).last_hidden_state
+        head = other.model.get_output_embeddings()  # type: ignore[no-untyped-call]
+        log_p = head(hidden[:, :-1]).float().log_softmax(-1)
+    found = log_p.gather(-1, ids[:, 1:, None])[..., 0]
+    assert largest(found[mask[:, 1:]], ours[0][:, 1:][mask[:, 1:]]) < MOST[dtype]

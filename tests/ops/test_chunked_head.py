@@ -1,0 +1,179 @@
+"""The chunked head against the dense one: values, gradients, types, and the memory of an update."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from ragen_pl.ops.chunked_head import chunked_log_prob_and_entropy
+from ragen_pl.ops.losses import log_prob_and_entropy
+from tests.ops.peak_memory import added_mebibytes
+
+TOKENS, WIDTH, WORDS = 23, 8, 37
+CHUNKS = [1, 5 * WORDS, 1 << 20]
+"""A token at a time, five with three left over, and all at once."""
+Inputs = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+def inputs(dtype: torch.dtype = torch.float64, scale: float = 1.0) -> Inputs:
+    generator = torch.Generator().manual_seed(0)
+    states = torch.randn(TOKENS, WIDTH, generator=generator, dtype=torch.float64)
+    weight = torch.randn(WORDS, WIDTH, generator=generator, dtype=torch.float64) * scale
+    bias = torch.randn(WORDS, generator=generator, dtype=torch.float64)
+    targets = torch.randint(WORDS, (TOKENS,), generator=generator)
+    learned = [each.to(dtype).requires_grad_() for each in (states, weight, bias)]
+    return learned[0], learned[1], learned[2], targets
+
+
+def dense(
+    states: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
+    """Do the same by autograd, in the type of the inputs."""
+    log_p = torch.log_softmax(linear(states, weight, bias) / temperature, dim=-1)
+    return log_p.gather(-1, targets[:, None])[:, 0], -(log_p.exp() * log_p).sum(-1)
+
+
+def gradients(scores: tuple[Tensor, Tensor], *learned: Tensor) -> tuple[Tensor, ...]:
+    """Differentiate a sum that weighs every token's log-prob and entropy differently."""
+    places = torch.arange(TOKENS, dtype=scores[0].dtype)
+    total = (scores[0] * places.cos()).sum() + (scores[1] * places.sin()).sum()
+    return torch.autograd.grad(total, learned)
+
+
+@pytest.mark.parametrize("chunk", CHUNKS)
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_values_and_gradients_are_the_dense_ones(chunk: int, temperature: float) -> None:
+    states, weight, bias, targets = inputs()
+    expected = dense(states, weight, bias, targets, temperature)
+    actual = chunked_log_prob_and_entropy(
+        states, weight, bias, targets, temperature=temperature, chunk_elements=chunk
+    )
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
+    learned = (states, weight, bias)
+    torch.testing.assert_close(
+        gradients(actual, *learned), gradients(expected, *learned), rtol=0, atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("chunk", CHUNKS)
+def test_finite_differences_agree(chunk: int) -> None:
+    states, weight, bias, targets = inputs()
+
+    def scores(states: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        return chunked_log_prob_and_entropy(
+            states, weight, bias, targets, temperature=0.8, chunk_elements=chunk
+        )
+
+    assert torch.autograd.gradcheck(scores, (states, weight, bias))
+
+
+@pytest.mark.parametrize("chunk", CHUNKS)
+@pytest.mark.parametrize(
+    ("dtype", "value_gap", "gradient_gap"),
+    [(torch.float32, 2e-6, 1e-5), (torch.bfloat16, 6e-2, 8e-2)],
+)
+def test_low_precision_stays_near(
+    dtype: torch.dtype, value_gap: float, gradient_gap: float, chunk: int
+) -> None:
+    exact = inputs()
+    expected = dense(*exact, temperature=1.0)
+    states, weight, bias, targets = inputs(torch.float32)
+    with torch.autocast("cpu", dtype, enabled=dtype is not torch.float32):
+        actual = chunked_log_prob_and_entropy(states, weight, bias, targets, chunk_elements=chunk)
+    assert actual[0].dtype is actual[1].dtype is torch.float32
+    for one, other in zip(actual, expected, strict=True):
+        assert float((one.double() - other).detach().abs().max()) < value_gap
+    pairs = zip(
+        gradients(actual, states, weight, bias), gradients(expected, *exact[:3]), strict=True
+    )
+    for one, other in pairs:
+        assert one.dtype is torch.float32
+        assert float((one.double() - other).abs().max() / other.abs().max()) < gradient_gap
+
+
+def test_in_autocast_it_is_no_worse_than_the_dense_head() -> None:
+    exact = inputs()
+    expected = gradients(dense(*exact, temperature=1.0), *exact[:3])
+    states, weight, bias, targets = inputs(torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        whole = log_prob_and_entropy(linear(states, weight, bias).float(), targets)
+        parts = chunked_log_prob_and_entropy(states, weight, bias, targets, chunk_elements=1)
+    torch.testing.assert_close(parts, whole, rtol=0, atol=1e-6)
+    ours, theirs = (gradients(each, states, weight, bias) for each in (parts, whole))
+    for one, other, truth in zip(ours, theirs, expected, strict=True):
+        gaps = [float((each.double() - truth).abs().max()) for each in (one, other)]
+        assert gaps[0] < 1.5 * gaps[1]
+
+
+def test_tied_embeddings_get_both_gradients() -> None:
+    _, weight, _, targets = inputs()
+    for chunk in CHUNKS:
+        embedded = [weight[targets.flip(0)].tanh() for _ in range(2)]
+        actual = chunked_log_prob_and_entropy(
+            embedded[0], weight, None, targets, chunk_elements=chunk
+        )
+        expected = dense(embedded[1], weight, None, targets, 1.0)
+        torch.testing.assert_close(
+            gradients(actual, weight), gradients(expected, weight), rtol=0, atol=1e-12
+        )
+
+
+def test_a_frozen_head_gets_no_gradient() -> None:
+    states, weight, bias, targets = inputs()
+    for each in (weight, bias):
+        each.requires_grad_(False)
+    scores = chunked_log_prob_and_entropy(states, weight, bias, targets, chunk_elements=100)
+    (scores[0].sum() + scores[1].sum()).backward()  # type: ignore[no-untyped-call]
+    assert states.grad is not None
+    assert weight.grad is None
+    assert bias.grad is None
+
+
+def test_a_head_alone_learns_from_frozen_states() -> None:
+    states, weight, _, targets = inputs()
+    frozen = states.detach()
+    actual = chunked_log_prob_and_entropy(frozen, weight, None, targets, chunk_elements=100)
+    expected = dense(frozen, weight, None, targets, 1.0)
+    torch.testing.assert_close(
+        gradients(actual, weight), gradients(expected, weight), rtol=0, atol=1e-12
+    )
+
+
+def test_no_tokens_give_no_numbers_and_zero_gradients() -> None:
+    _, weight, _, _ = inputs()
+    nothing = torch.zeros(0, dtype=torch.long)
+    scores = chunked_log_prob_and_entropy(weight[nothing], weight, None, nothing)
+    assert scores[0].shape == scores[1].shape == (0,)
+    (scores[0].sum() + scores[1].sum()).backward()  # type: ignore[no-untyped-call]
+    assert weight.grad is not None
+    assert not weight.grad.any()
+
+
+def test_a_certain_distribution_has_no_entropy_and_finite_gradients() -> None:
+    states, weight, bias, targets = inputs(scale=1e4)
+    scores = chunked_log_prob_and_entropy(states, weight, bias, targets, chunk_elements=100)
+    assert float(scores[1].detach().min()) >= 0
+    assert all(gradient.isfinite().all() for gradient in gradients(scores, states, weight, bias))
+
+
+def test_temperature_zero_is_refused() -> None:
+    states, weight, bias, targets = inputs()
+    with pytest.raises(ValueError, match="temperature is 0"):
+        chunked_log_prob_and_entropy(states, weight, bias, targets, temperature=0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_an_update_never_holds_the_logits_of_all_tokens() -> None:
+    """A hundredth of 8,000 tokens by 150,000 words: 400 tokens by 30,000, 46 MiB in float32.
+
+    Peaks are of the process's resident memory, each measured in a process of its own.
+    """
+    whole = 400 * 30_000 * 4 / 2**20
+    assert added_mebibytes("chunked", 400, 30_000) < 0.6 * whole
+    assert added_mebibytes("dense", 400, 30_000) > 2 * whole, "else the measure sees nothing"
+    assert math.isclose(whole, 45.8, abs_tol=0.1)

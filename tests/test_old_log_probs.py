@@ -1,0 +1,64 @@
+"""The sampler's log-probs stand in for the trainer's where the two agree, and nowhere else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from ragen_pl.datamodule import RolloutDataModule
+from ragen_pl.rollout import RolloutConfig
+from ragen_pl.scoring import Scorer, check_agreement
+from ragen_pl.starpo import StarPO
+from tests.doubles import make_trainer
+from tests.lamp import PROMPTS, NamedLamp, make_learner
+
+
+def train(old_log_probs: str, iterations: int = 3) -> StarPO:
+    module = make_learner()
+    module.optimization = replace(module.optimization, old_log_probs=old_log_probs)  # type: ignore[arg-type]
+    rollout = RolloutConfig(
+        num_groups=2, group_size=4, max_turns=2, max_actions_per_turn=1, max_response_tokens=6
+    )
+    data = RolloutDataModule(NamedLamp(), {"lamp": NamedLamp()}, prompts=PROMPTS, rollout=rollout)
+    trainer = make_trainer(Path(), iterations, [], limit_val_batches=0)
+    trainer.fit(module, datamodule=data)
+    return module
+
+
+def test_runs_agree_and_the_sampled_ones_score_the_policy_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[int] = []
+    score = Scorer.log_probs
+
+    def counted(self: Scorer, *args: torch.nn.Module) -> torch.Tensor:
+        calls.append(1)
+        return score(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Scorer, "log_probs", counted)
+    recomputed = train("recomputed")
+    assert len(calls) == 3
+    sampled = train("sampled")
+    assert len(calls) == 4, "the check, and no pass after it"
+    assert float(sampled.trainer.callback_metrics["train/log_prob_gap"]) == 0
+    for name, value in sampled.state_dict().items():
+        torch.testing.assert_close(value, recomputed.state_dict()[name], rtol=0, atol=1e-3)
+
+
+def test_it_is_refused_where_they_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    score = Scorer.log_probs
+    monkeypatch.setattr(Scorer, "log_probs", lambda *args: score(*args) + 2e-4)
+    train("recomputed", iterations=1)
+    with pytest.raises(ValueError, match=r"differ by 2.0e-04 .* use recomputed"):
+        train("sampled", iterations=1)
+
+
+def test_only_tokens_that_count_are_compared() -> None:
+    mask = torch.tensor([[True, False]])
+    check_agreement(torch.tensor([[1.0, 5.0]]), torch.tensor([[1.00005, 0.0]]), mask)
+    with pytest.raises(ValueError, match="nan"):
+        check_agreement(torch.tensor([[float("nan"), 0.0]]), torch.zeros(1, 2), mask)
+    check_agreement(torch.ones(1, 2), torch.zeros(1, 2), torch.zeros(1, 2, dtype=torch.bool))
