@@ -18,7 +18,8 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTra
 from ragen_pl.chat import Chat, Prompts, system_text
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.models.attention import NAME as GROUPED_MATMUL
-from ragen_pl.models.embedded import EmbeddedModel, LanguageModel, build_tokenizer, read_markers
+from ragen_pl.models.embedded import EmbeddedModel, build_tokenizer, read_markers
+from ragen_pl.models.language import LanguageModel
 from ragen_pl.rollout import RolloutConfig, Start, collect
 from ragen_pl.types import Completion, Generate, Request, Sampling, TrajectoryGroup
 
