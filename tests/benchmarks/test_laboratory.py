@@ -57,7 +57,7 @@ def test_runs_begin_at_the_warm_start_and_are_not_stopped(tmp_path: Path, env: s
     assert before.datamodule.warm_start.iterations == before.trainer.max_epochs
     assert after.datamodule.warm_start.iterations == 0
     assert after.trainer.max_epochs == 7
-    assert after.model.model_config.weights == str(tmp_path / "warm_start" / "policy" / "last")
+    assert after.model.trainable.policy.weights == str(tmp_path / "warm_start" / "policy" / "last")
     words = [list(app.datamodule.vocabulary()) for app in (before, after)]
     assert words[0] == words[1]
     (detector,) = [c for c in rollout_callbacks(after.trainer) if isinstance(c, EchoTrapDetector)]

@@ -50,7 +50,7 @@ def test_a_setting_and_its_warm_start_speak_alike(tmp_path: Path, name: str) -> 
     assert list(before.datamodule.vocabulary()) == list(after.datamodule.vocabulary())
     assert before.datamodule.prompts == after.datamodule.prompts
     assert before.datamodule.warm_start.iterations == before.trainer.max_epochs
-    assert after.model.model_config.weights == str(tmp_path / name / "policy" / "last")
+    assert after.model.trainable.policy.weights == str(tmp_path / name / "policy" / "last")
 
 
 def test_quick_runs_are_short(tmp_path: Path) -> None:
