@@ -237,7 +237,15 @@ class StarPO(pl.LightningModule):
         if self.critic is not None and critic is not None:
             metrics |= value_gradient(batch, self.critic, critic, self.scorer, self._backward)
         if critic is None or since >= critic.warmup_iterations:
-            measured = self._policy_gradient(batch)
+            measured = policy_gradient(
+                batch,
+                self.policy,
+                self.reference if self.algorithm.kl_in_loss else None,
+                self.scorer,
+                self.algorithm,
+                self.coefficients,
+                self._backward,
+            )
             self.coefficients.observe(measured["train/entropy"], measured["train/kl"])
             metrics = measured | metrics
         if not self.optimization.train_embeddings:
@@ -246,17 +254,6 @@ class StarPO(pl.LightningModule):
         if critic is not None:
             rates["critic"] = critic.lr * factor
         self._log(metrics | self._step(**rates))
-
-    def _policy_gradient(self, batch: TrainingBatch) -> dict[str, Tensor]:
-        return policy_gradient(
-            batch,
-            self.policy,
-            self.reference if self.algorithm.kl_in_loss else None,
-            self.scorer,
-            self.algorithm,
-            self.coefficients,
-            self._backward,
-        )
 
     def _backward(self, loss: Tensor) -> None:
         # A strategy that shares gradients averages them, where the loss is a sum over ranks.
@@ -291,8 +288,7 @@ class StarPO(pl.LightningModule):
 
     @property
     def scorer(self) -> Scorer:
-        """What runs the networks: at the temperature the tokens were sampled at, 1 for an
-        expert's."""
+        """What runs the networks: at the temperature of sampling, 1 for an expert's tokens."""
         temperature = 1.0
         if self.phase is Phase.RL:
             temperature = self.trainer.datamodule.rollout.temperature  # type: ignore[attr-defined]
