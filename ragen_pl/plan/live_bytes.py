@@ -19,13 +19,14 @@ from torch.utils._pytree import tree_iter
 class LiveBytes(TorchDispatchMode):
     """Count the storages that operations within this context make, while they live.
 
-    What existed before is not counted. ``live`` is what is alive now, ``peak`` the most that was at
-    once; both are in bytes.
+    What existed before is not counted. ``live`` is what is alive now, ``peaks`` the most that was at
+    once in each stage so far; both are in bytes.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.live = self.peak = 0
+        self.live = 0
+        self.peaks = [0]
         self._known: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
 
     def __torch_dispatch__(
@@ -50,12 +51,12 @@ class LiveBytes(TorchDispatchMode):
         self._known.add(storage)
         size = storage.nbytes()
         self.live += size
-        self.peak = max(self.peak, self.live)
+        self.peaks[-1] = max(self.peaks[-1], self.live)
         weakref.finalize(storage, self._release, size)
 
     def _release(self, size: int) -> None:
         self.live -= size
 
-    def forget_peak(self) -> None:
-        """Count the peak anew from what lives now."""
-        self.peak = self.live
+    def next_stage(self) -> None:
+        """Begin a stage, with a peak of its own."""
+        self.peaks.append(self.live)
