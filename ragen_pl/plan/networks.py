@@ -31,6 +31,7 @@ class Counts:
     """Low-rank ones, of all networks."""
     trainable: int
     weight_bytes: int
+    policy_bytes: int
     gradient_bytes: int
 
     @property
@@ -108,6 +109,7 @@ class Networks:
             ),
             trainable=sum(weight.numel() for weight in trained),
             weight_bytes=_bytes(weights),
+            policy_bytes=_bytes(self.policy.parameters()),
             gradient_bytes=_bytes(trained),
         )
 

@@ -170,8 +170,8 @@ def _score(model: PreTrainedModel, states: Tensor) -> tuple[Tensor, Tensor]:
     return chunked_log_prob_and_entropy(states, head.weight, head.bias, targets)
 
 
-def collect_peak(setting: Setting, rows: int) -> Peak:
-    """Return the peak of sampling the last tokens of ``rows`` full contexts, the cache left out."""
+def collect_peak(setting: Setting, rows: int, cache_bytes: int) -> Peak:
+    """Return the peak of sampling the last tokens of ``rows`` full contexts, their cache left out."""
     rollout = setting.rollout
     width = max(1, rollout.max_context // rollout.max_turns - rollout.max_response_tokens)
     together = min(rows, max(1, PREFILL_TOKENS // width))
@@ -186,17 +186,22 @@ def collect_peak(setting: Setting, rows: int) -> Peak:
             draw(logits, torch.zeros(rows), rollout.temperature)
 
     peak = trace(setting, run)
-    return Peak(peak.passing - cache_bytes(setting, rows), peak.copies)
+    return Peak(peak.passing - cache_bytes, peak.copies)
 
 
 def cache_bytes(setting: Setting, rows: int) -> int:
-    """Return the bytes of the keys and values of ``rows`` full contexts."""
-    text = setting.architecture.get_text_config()
-    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-    size = 2 if setting.bf16 or setting.trainable.policy.dtype == "bfloat16" else 4
-    slots = setting.rollout.max_context + 1
-    return 2 * size * rows * slots * heads * width * depth(setting.architecture)
+    """Return the bytes of the keys and values of ``rows`` full contexts, in the types that the
+    model computes them in."""
+    sizes: list[int] = []
+
+    def run(networks: Networks, _: LiveBytes) -> None:
+        with evaluation_mode(networks.model), torch.no_grad():
+            cache = _FullCache(rows, setting.rollout.max_context + 1)
+            _read(networks, cache, rows=rows, width=1)
+            sizes.extend(buffer.nbytes for pair in cache.buffers for buffer in pair)
+
+    _trace_at(setting, 1, run)
+    return sum(sizes) * depth(setting.architecture)
 
 
 def _read(networks: Networks, cache: _FullCache, *, rows: int, width: int) -> Tensor:
