@@ -35,7 +35,7 @@ from ragen_pl.estimators import GAE, GRPO, CriticConfig
 from ragen_pl.hooks import RolloutCallback
 from ragen_pl.models.lora import LoRA
 from ragen_pl.models.trainable import TrainableModel
-from ragen_pl.plan.memory import plan_for
+from ragen_pl.plan.plan import Planner
 from ragen_pl.plan.setting import Cluster, Setting
 from ragen_pl.report import align
 from ragen_pl.rollout import RolloutConfig
@@ -199,7 +199,7 @@ def measured(name: str) -> dict[str, float]:
 
 def planned(name: str) -> dict[str, float]:
     """Return what is planned for each phase, in MiB."""
-    _, memory = plan_for(CASES[name].setting, Cluster())
+    memory = Planner(CASES[name].setting).memory(Cluster())
     return {phase: memory.totals[phase] / _MEBI for phase in PHASES}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ragen_pl.plan.networks import Counts, Networks
+from ragen_pl.plan.networks import Counts
 from ragen_pl.plan.passes import Peak, annotate_peak, cache_bytes, collect_peak, update_peak
 from ragen_pl.plan.setting import Cluster, Setting
 
@@ -111,11 +111,3 @@ def _rollout_bytes(setting: Setting, cluster: Cluster) -> int:
     """Count the collection as tensors, and once more as optimizer batches."""
     tokens = setting.rows(cluster) * setting.rollout.max_context
     return 2 * _ROLLOUT_BYTES * tokens
-
-
-def plan_for(setting: Setting, cluster: Cluster) -> tuple[Counts, Memory]:
-    """Count the weights and plan the memory of a process."""
-    networks = Networks.of(setting)
-    counts, block = networks.counts(), networks.largest_block_bytes()
-    passes = Passes.of(setting, setting.rows(cluster))
-    return counts, plan_memory(setting, counts, passes, cluster, block)
