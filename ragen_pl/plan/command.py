@@ -12,7 +12,6 @@ from transformers import PreTrainedConfig
 from ragen_pl.application import Application, run
 from ragen_pl.config_files import ConfigError
 from ragen_pl.models.pretrained import PretrainedModel
-from ragen_pl.models.trainable import TrainableModel
 from ragen_pl.plan.devices import DEVICES, find_device
 from ragen_pl.plan.plan import Planner
 from ragen_pl.plan.setting import Cluster, Setting
@@ -49,8 +48,8 @@ def _options() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--shape",
-        help="plan for a model of these sizes instead of the config's; needed where the config's is "
-        f"not on this machine: {', '.join(SHAPES)}",
+        help="plan for a model of these sizes, such as where the config's own is not on this "
+        f"machine: {', '.join(SHAPES)}",
     )
     parser.add_argument(
         "--table",
@@ -88,8 +87,8 @@ def plan(argv: Sequence[str]) -> None:
     if given.table:
         if rest or given.shape:
             raise ConfigError(
-                f"--table is given beside {' '.join(rest) or '--shape'}, but it is of all shapes in "
-                "one setting: leave the others out"
+                f"--table is given beside {' '.join(rest) or '--shape'}, but it is of all shapes "
+                "in one setting: leave the others out"
             )
         print(sizing_table(given.device, device), end="")
         return

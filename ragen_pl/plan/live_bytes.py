@@ -16,15 +16,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 
-class LiveBytes(TorchDispatchMode):
+class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Count the storages that operations within this context make, while they live.
 
-    What existed before is not counted. ``live`` is what is alive now, ``peaks`` the most that was at
-    once in each stage so far; both are in bytes.
+    What existed before is not counted. ``live`` is what is alive now, ``peaks`` the most that was
+    at once in each stage so far; both are in bytes.
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.live = 0
         self.peaks = [0]
         self._known: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()

@@ -58,7 +58,7 @@ class Networks:
         algorithm, trainable = setting.algorithm, setting.trainable
         with torch.device("meta"), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # transformers' own, in their next major
-            model: PreTrainedModel = AutoModelForCausalLM.from_config(
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
                 _with_depth(setting.architecture, layers),
                 dtype=getattr(torch, trainable.policy.dtype),
             )
@@ -93,14 +93,16 @@ class Networks:
     def counts(self) -> Counts:
         """Count every weight once."""
         seen: set[int] = set()
-        new = [
+        policy, critic, reference = (
             0 if network is None else sum(weight.numel() for weight in _unseen(network, seen))
             for network in (self.policy, self.critic, self.reference)
-        ]
+        )
         weights = list(_unseen(nn.ModuleList(self.all), set()))
         trained = [weight for weight in weights if weight.requires_grad]
         return Counts(
-            *new,
+            policy,
+            critic,
+            reference,
             adapters=sum(
                 weight.numel()
                 for network in self.all

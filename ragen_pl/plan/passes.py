@@ -23,7 +23,6 @@ from ragen_pl.plan.live_bytes import LiveBytes
 from ragen_pl.plan.networks import Networks, depth
 from ragen_pl.plan.setting import Setting
 
-
 _SHALLOW = (2, 3)
 """Depths at which a pass is run; what it needs is linear in the depth from there on."""
 
@@ -127,7 +126,7 @@ def _train_policy(networks: Networks, setting: Setting, counter: LiveBytes) -> N
     rows = _Rows.of(setting)
     _watch_embedding(networks.model.base_model, counter)
     states = _states(networks.model.base_model, rows)
-    states.register_hook(lambda _: counter.next_stage())
+    states.register_hook(lambda _: counter.next_stage())  # type: ignore[no-untyped-call]
     counter.next_stage()
     log_probs, entropy = _score(networks.model, states)
     (log_probs.sum() + entropy.sum()).backward()  # type: ignore[no-untyped-call]
@@ -147,7 +146,7 @@ def _watch_embedding(trunk: nn.Module, counter: LiveBytes) -> None:
 
     def watch(_: nn.Module, __: object, output: Tensor) -> None:
         if output.requires_grad:
-            output.register_hook(lambda _: counter.next_stage())
+            output.register_hook(lambda _: counter.next_stage())  # type: ignore[no-untyped-call]
 
     trunk.get_input_embeddings().register_forward_hook(watch)  # type: ignore[operator]
 
@@ -171,7 +170,7 @@ def _score(model: PreTrainedModel, states: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def collect_peak(setting: Setting, rows: int, cache_bytes: int) -> Peak:
-    """Return the peak of sampling the last tokens of ``rows`` full contexts, their cache left out."""
+    """Return the peak of sampling the last tokens of full contexts, without their cache."""
     rollout = setting.rollout
     width = max(1, rollout.max_context // rollout.max_turns - rollout.max_response_tokens)
     together = min(rows, max(1, PREFILL_TOKENS // width))

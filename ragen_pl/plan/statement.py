@@ -61,8 +61,8 @@ def _run(setting: Setting, cluster: Cluster) -> str:
     rows = setting.rows(cluster)
     rollout = setting.rollout
     return (
-        f"{setting.trajectories} trajectories of at most {rollout.max_context} tokens an iteration, "
-        f"{rows} per process;\nmicro-batches of {setting.micro_batch_rows} of them; "
+        f"{setting.trajectories} trajectories of at most {rollout.max_context} tokens an iteration,"
+        f" {rows} per process;\nmicro-batches of {setting.micro_batch_rows} of them; "
         f"{cluster.processes} processes ({cluster.num_nodes} nodes of {cluster.devices} devices)"
     )
 
@@ -101,9 +101,7 @@ def _device(name: str, device: Device) -> str:
     )
 
 
-def _verdict(
-    planner: Planner, plan: Plan, cluster: Cluster, name: str, device: Device
-) -> str:
+def _verdict(planner: Planner, plan: Plan, cluster: Cluster, name: str, device: Device) -> str:
     needed, peak = plan.memory.peak + device.runtime, plan.memory.peak
     line = (
         f"{gib(peak)} GiB and {gib(device.runtime)} GiB for the process itself are "

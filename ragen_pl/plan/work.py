@@ -91,8 +91,8 @@ def count_traffic(setting: Setting, counts: Counts, cluster: Cluster) -> Traffic
     """Count the bytes that each process sends.
 
     Replicated: each update sums all gradients once, 2 (N − 1) / N of their bytes. Sharded: weights
-    are gathered once to collect, once per micro-batch and pass otherwise (forward and backward), and
-    each micro-batch's gradients are summed and scattered, (N − 1) / N of the bytes each.
+    are gathered once to collect and otherwise once per micro-batch and pass (forward and backward);
+    each micro-batch's gradients are summed and scattered; (N − 1) / N of the bytes each.
     """
     share = (cluster.processes - 1) / cluster.processes
     updates = setting.rollout.online_k * setting.rollout.epochs
