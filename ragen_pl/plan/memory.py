@@ -53,16 +53,17 @@ class Memory:
 
 
 def plan_memory(
-    setting: Setting, counts: Counts, passes: Passes, cluster: Cluster, block: int
+    setting: Setting, counts: Counts, passes: Passes, cluster: Cluster, gathered: int
 ) -> Memory:
     """Plan one process's memory.
 
-    When sharded, weights, gradients and moments are divided by the number of processes; the policy
-    is whole while it collects, and otherwise two blocks are: the one at work and the next.
+    When sharded, weights, gradients and moments are divided by the number of processes. The policy
+    is whole while it collects; otherwise what is gathered comes and goes. Autocast's copies are not
+    divided: what it has once copied of a gathered weight it keeps until the phase ends.
 
     Args:
         passes: For the trajectories of one process.
-        block: Bytes of the largest block of weights that is gathered at once.
+        gathered: Bytes of the weights that a sharded network has whole during a pass.
     """
     shards = cluster.processes if cluster.sharded else 1
     always = {
@@ -73,8 +74,7 @@ def plan_memory(
     }
     gradients = {"gradients": counts.gradient_bytes // shards}
     whole = counts.policy_bytes if shards > 1 else 0
-    around = {"gathered weights": 2 * block if shards > 1 else 0}
-    copies = 0 if shards > 1 else passes.update.copies
+    around = {"gathered weights": gathered if shards > 1 else 0}
     phases = {
         "collect": {
             **always,
@@ -85,14 +85,14 @@ def plan_memory(
         "annotate": {
             **always,
             **around,
-            "copies": 0 if shards > 1 else passes.annotate.copies,
+            "copies": passes.annotate.copies,
             "passing": passes.annotate.passing,
         },
         "update": {
             **always,
             **gradients,
             **around,
-            "copies": copies,
+            "copies": passes.update.copies,
             "passing": passes.update.passing,
         },
     }
@@ -101,7 +101,7 @@ def plan_memory(
         phases["step"] = {
             **always,
             **gradients,
-            "copies": copies,
+            "copies": passes.update.copies,
             "passing": 2 * counts.gradient_bytes,
         }
     return Memory(phases)

@@ -115,12 +115,18 @@ class Networks:
             gradient_bytes=_bytes(trained),
         )
 
-    def largest_block_bytes(self) -> int:
-        """Return the bytes of the largest of the layers and what stands around them."""
-        blocks = [block for part in self.model.modules() for block in _layers(part)]
-        within = {id(weight) for block in blocks for weight in block.parameters()}
-        around = [weight for weight in self.model.parameters() if id(weight) not in within]
-        return max(_bytes(around), *(_bytes(block.parameters()) for block in blocks))
+    def gathered_bytes(self) -> int:
+        """Return the bytes that a sharded policy has whole during a pass: the layer at work, the
+        next one, and what stands around the layers."""
+        layers = [
+            layer
+            for part in self.policy.modules()
+            if isinstance(part, nn.ModuleList)
+            for layer in part
+        ]
+        within = {id(weight) for layer in layers for weight in layer.parameters()}
+        around = [weight for weight in self.policy.parameters() if id(weight) not in within]
+        return _bytes(around) + 2 * max(_bytes(layer.parameters()) for layer in layers)
 
 
 def depth(architecture: PreTrainedConfig) -> int:
@@ -142,10 +148,6 @@ def _with_depth(architecture: PreTrainedConfig, layers: int | None) -> PreTraine
 
 def _blank(tensor: Tensor) -> Tensor:
     return torch.empty(tensor.shape, dtype=tensor.dtype)
-
-
-def _layers(part: nn.Module) -> list[nn.Module]:
-    return list(part) if isinstance(part, nn.ModuleList) else []
 
 
 def _unseen(network: nn.Module, seen: set[int]) -> Iterator[nn.Parameter]:

@@ -37,7 +37,7 @@ class Planner:
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
         networks = Networks.of(setting)
-        self.counts, self._block = networks.counts(), networks.largest_block_bytes()
+        self.counts, self._gathered = networks.counts(), networks.gathered_bytes()
         self._products = Products.of(networks)
         self._passes: dict[int, Passes] = {}
 
@@ -51,7 +51,7 @@ class Planner:
     def memory(self, cluster: Cluster) -> Memory:
         """Plan the memory of a process."""
         passes = self._passes_of(cluster)
-        return plan_memory(self.setting, self.counts, passes, cluster, self._block)
+        return plan_memory(self.setting, self.counts, passes, cluster, self._gathered)
 
     def plan(self, cluster: Cluster, device: Device) -> Plan:
         """Plan memory and time."""

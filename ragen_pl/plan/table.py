@@ -27,18 +27,30 @@ _TOKENS = 3600
 
 def sizing_table(name: str, device: Device) -> str:
     """Return both tables: all weights trained and sharded, and adapters on a frozen base."""
-    full = (_rows(shape, sharded_setting(SHAPES[shape]), NODES, device) for shape in SHAPES)
-    lora = (_rows(shape, lora_setting(SHAPES[shape]), NODES[:1], device) for shape in SHAPES)
+    full = (sharded_rows(shape, device) for shape in SHAPES)
+    lora = (lora_rows(shape, device) for shape in SHAPES)
     node = f"{DEVICES_PER_NODE} {name}"
     return "\n".join(
         [
             f"### All weights trained with GRPO, sharded over nodes of {node}\n",
-            *_markdown(list(chain.from_iterable(full))),
+            *_HEADER,
+            *chain.from_iterable(full),
             f"\n### Adapters of rank 64 on a bfloat16 base, with a critic, on one node of {node}\n",
-            *_markdown(list(chain.from_iterable(lora))),
+            *_HEADER,
+            *chain.from_iterable(lora),
             "",
         ]
     )
+
+
+def sharded_rows(name: str, device: Device) -> list[str]:
+    """Return the lines of a shape whose every weight is trained, by number of nodes."""
+    return [_line(row) for row in _rows(name, sharded_setting(SHAPES[name]), NODES, device)]
+
+
+def lora_rows(name: str, device: Device) -> list[str]:
+    """Return the line of a shape with adapters on one node."""
+    return [_line(row) for row in _rows(name, lora_setting(SHAPES[name]), NODES[:1], device)]
 
 
 def sharded_setting(shape: Shape) -> Setting:
@@ -85,12 +97,12 @@ def _cells(plan: Plan, device: Device) -> Iterator[str]:
     yield from (f"{each:,.0f}" for each in (seconds.collect, seconds.annotate, seconds.update))
 
 
-_HEADER = (
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+_COLUMNS = (
     *("model", "nodes", "weights", "gradients", "optimizer", "gathered, copies", "activations"),
     *("cache", "peak", "in phase", "GB sent", "collect s", "annotate s", "update s"),
 )
-
-
-def _markdown(rows: Sequence[Sequence[str]]) -> list[str]:
-    aligned = ["---", *["---:"] * (len(_HEADER) - 1)]
-    return [f"| {' | '.join(row)} |" for row in (_HEADER, aligned, *rows)]
+_HEADER = (_line(_COLUMNS), _line(["---", *["---:"] * (len(_COLUMNS) - 1)]))
