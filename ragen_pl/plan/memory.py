@@ -76,25 +76,9 @@ def plan_memory(
     whole = counts.policy_bytes if shards > 1 else 0
     around = {"gathered weights": gathered if shards > 1 else 0}
     phases = {
-        "collect": {
-            **always,
-            "gathered weights": whole,
-            "copies": passes.collect.copies,
-            "passing": passes.collect.passing,
-        },
-        "annotate": {
-            **always,
-            **around,
-            "copies": passes.annotate.copies,
-            "passing": passes.annotate.passing,
-        },
-        "update": {
-            **always,
-            **gradients,
-            **around,
-            "copies": passes.update.copies,
-            "passing": passes.update.passing,
-        },
+        "collect": {**always, "gathered weights": whole, **_of(passes.collect)},
+        "annotate": {**always, **around, **_of(passes.annotate)},
+        "update": {**always, **gradients, **around, **_of(passes.update)},
     }
     if cluster.processes > 1 and not cluster.sharded:
         # Gradients are laid in one row, which is copied to be summed.
@@ -105,6 +89,10 @@ def plan_memory(
             "passing": 2 * counts.gradient_bytes,
         }
     return Memory(phases)
+
+
+def _of(peak: Peak) -> dict[str, int]:
+    return {"copies": peak.copies, "passing": peak.passing}
 
 
 def _rollout_bytes(setting: Setting, cluster: Cluster) -> int:
