@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ragen_pl.algorithm import Algorithm, KLPenalty, Optimization
 from ragen_pl.estimators import GAE, GRPO
 from ragen_pl.models.lora import LoRA
@@ -27,7 +25,8 @@ def setting(
     lora: LoRA | None = None,
     checkpointing: bool = False,
     attention: str = "sdpa",
-    **more: Any,
+    bf16: bool = True,
+    keep_fraction: float = 1.0,
 ) -> Setting:
     """Return a setting of a tiny Llama."""
     return Setting(
@@ -35,5 +34,7 @@ def setting(
         trainable=TrainableModel(PretrainedModel(""), lora, checkpointing, 0),
         algorithm=Algorithm(advantage=GAE() if critic else GRPO(), kl=kl),
         optimization=Optimization(tokens_per_micro_batch=128),
-        **({"rollout": ROLLOUT, "bf16": True} | more),
+        rollout=ROLLOUT,
+        bf16=bf16,
+        keep_fraction=keep_fraction,
     )
