@@ -48,7 +48,7 @@ class Setting:
     threads: int
 
 
-class _FixedLength(StarPO):
+class FixedLength(StarPO):
     """Sample responses that nothing ends early."""
 
     @property
@@ -72,7 +72,7 @@ class _Boundary(Callback):
 def ours(setting: Setting) -> Steps:
     """Train with this library."""
     rollout = setting.workload.config
-    module = _FixedLength(
+    module = FixedLength(
         policy=setting.model,
         algorithm=Algorithm(advantage=GRPO(), entropy=EntropyBonus(0.0)),
         optimization=Optimization(

@@ -15,10 +15,23 @@ def peak_mebibytes() -> float:
     Raises:
         ValueError: where the system is not Linux.
     """
+    return _mebibytes("VmHWM")
+
+
+def resident_mebibytes() -> float:
+    """Return the resident size of this process now, in MiB.
+
+    Raises:
+        ValueError: where the system is not Linux.
+    """
+    return _mebibytes("VmRSS")
+
+
+def _mebibytes(field: str) -> float:
     if not _STATUS.exists():
-        raise ValueError("the peak of resident memory is read from /proc, which only Linux has")
+        raise ValueError("resident memory is read from /proc, which only Linux has")
     lines = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines())
-    return int(lines["VmHWM"].split()[0]) / 1024
+    return int(lines[field].split()[0]) / 1024
 
 
 def forget_peak() -> None:

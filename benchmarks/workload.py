@@ -13,7 +13,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers import (
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
 from ragen_pl.chat import Chat, Prompts, system_text
 from ragen_pl.envs.base import TextEnv
@@ -138,21 +144,39 @@ class RandomModel(EmbeddedModel):
 
     Args:
         vocabulary: Tokens; the dialogue's own and made-up ones.
+        attention: The attention function.
+        dtype: Of the weights.
     """
 
     vocabulary: int = 512
+    attention: str = GROUPED_MATMUL
+    dtype: str = "float32"
 
     def build(self, pieces: Iterable[str], seed: int) -> LanguageModel:
         """Make tokenizer and model; the made-up words are appended to the pieces."""
+        tokenizer = self._tokenizer(pieces)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = LlamaForCausalLM(self._config(len(tokenizer)))
+            return LanguageModel(
+                model.to(getattr(torch, self.dtype)), tokenizer, read_markers(tokenizer)
+            )
+
+    def architecture(self, pieces: Iterable[str]) -> LlamaConfig:
+        return self._config(self.vocabulary)
+
+    def _tokenizer(self, pieces: Iterable[str]) -> PreTrainedTokenizerFast:
         words = list(dict.fromkeys(pieces))
         short = self.vocabulary - len(build_tokenizer(words))
         if short < 0:
             raise ValueError(
                 f"vocabulary is {self.vocabulary}; the dialogue alone has {self.vocabulary - short}"
             )
-        tokenizer = build_tokenizer([*words, *(f"made-up-{index} " for index in range(short))])
-        config = LlamaConfig(
-            vocab_size=len(tokenizer),
+        return build_tokenizer([*words, *(f"made-up-{index} " for index in range(short))])
+
+    def _config(self, vocabulary: int) -> LlamaConfig:
+        return LlamaConfig(
+            vocab_size=vocabulary,
             hidden_size=self.hidden_size,
             intermediate_size=self.intermediate_size,
             num_hidden_layers=self.num_layers,
@@ -160,14 +184,11 @@ class RandomModel(EmbeddedModel):
             num_key_value_heads=self.num_key_value_heads,
             max_position_embeddings=1 << 15,
             tie_word_embeddings=True,
-            attn_implementation=GROUPED_MATMUL,  # type: ignore[call-arg]
+            attn_implementation=self.attention,  # type: ignore[call-arg]
             bos_token_id=None,
             eos_token_id=None,
             pad_token_id=0,
         )
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return LanguageModel(LlamaForCausalLM(config), tokenizer, read_markers(tokenizer))
 
 
 def pieces() -> list[str]:

@@ -283,8 +283,8 @@ def _quieten() -> None:
         warnings.filterwarnings("ignore", text)
 
 
-def run(argv: Sequence[str]) -> int:
-    """Run one prepared command line.
+def run(argv: Sequence[str], kind: type[Application] = Application) -> Application:
+    """Run one prepared command line, and return what ran it.
 
     Raises:
         ConfigError: when the configuration is wrong.
@@ -292,7 +292,6 @@ def run(argv: Sequence[str]) -> int:
     _quieten()
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
     try:
-        Application(argv)
+        return kind(argv)
     except MisconfigurationException as error:
         raise ConfigError(shorten(str(error))) from error
-    return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from ragen_pl.config_files import ConfigError, prepare
+from ragen_pl.config_files import PLAN, ConfigError, prepare
 
 INTERRUPTED = 130
 BAD_CONFIG = 2
@@ -17,11 +17,17 @@ def main(argv: Sequence[str]) -> int:
     try:
         prepared = prepare(argv)
         # Imported here, so that a wrong file name is an error at once.
-        from ragen_pl.application import run
+        if prepared[:1] == [PLAN]:
+            from ragen_pl.plan.command import plan
 
-        return run(prepared)
+            plan(prepared[1:])
+        else:
+            from ragen_pl.application import run
+
+            run(prepared)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_CONFIG
     except KeyboardInterrupt:  # before the run took over the signals
         return INTERRUPTED
+    return 0

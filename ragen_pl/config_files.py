@@ -7,7 +7,9 @@ from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import Path
 
-COMMANDS = ("fit", "validate", "test", "predict")
+PLAN = "plan"
+"""The command that runs nothing."""
+COMMANDS = ("fit", "validate", "test", "predict", PLAN)
 FOLDER = Path(__file__).resolve().parent.parent / "configs"
 """Where the shipped configs are, whatever the working directory."""
 _SUFFIXES = (".yaml", ".yml")

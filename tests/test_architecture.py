@@ -28,6 +28,7 @@ LAYERS = (
     {"allocator", "config_files", "config_errors", "config_keys", "run_folder", "threads"},
     {"starpo", "datamodule", "callbacks"},
     {"application"},
+    {"plan"},
     {"cli"},
     {"run"},
 )

@@ -20,7 +20,7 @@ _COMPACT_BELOW = 0.75
 """Rows still sampling, as a share of the rows computed, under which finished rows are moved out."""
 
 
-_PREFILL_TOKENS = 4096
+PREFILL_TOKENS = 4096
 """Padded tokens read at once: more do not stay in a processor's cache."""
 
 
@@ -139,7 +139,7 @@ class CachedDecoder:
 
     def _prefill(self, cache: RaggedCache, new_ids: Sequence[Ids]) -> Tensor:
         """Read new tokens, left-padded to blocks; return (rows, V) next-token logits."""
-        rows = max(1, _PREFILL_TOKENS // max(len(ids) for ids in new_ids))
+        rows = max(1, PREFILL_TOKENS // max(len(ids) for ids in new_ids))
         logits = []
         for first in range(0, len(new_ids), rows):
             part = new_ids[first : first + rows]

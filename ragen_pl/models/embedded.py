@@ -77,7 +77,24 @@ class EmbeddedModel(PolicyModel):
             ValueError: when ``weights`` holds no policy, or one of other sizes or words.
         """
         tokenizer = build_tokenizer(pieces)
-        config = LlamaConfig(
+        config = self._sized(tokenizer)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = LlamaForCausalLM(config)
+            with torch.no_grad():
+                embedding = model.get_input_embeddings().weight
+                assert isinstance(embedding, Tensor)
+                spell_embeddings(embedding, tokenizer, self.init_std)
+        if self.weights is not None:
+            load_weights(model, tokenizer, Path(self.weights))
+        return LanguageModel(model, tokenizer, read_markers(tokenizer))
+
+    def architecture(self, pieces: Iterable[str]) -> LlamaConfig:
+        """Return the sizes of the model that ``build`` would make of these pieces."""
+        return self._sized(build_tokenizer(pieces))
+
+    def _sized(self, tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
+        return LlamaConfig(
             vocab_size=len(tokenizer),
             hidden_size=self.hidden_size,
             intermediate_size=self.intermediate_size,
@@ -91,16 +108,6 @@ class EmbeddedModel(PolicyModel):
             eos_token_id=token_id(tokenizer, END),
             pad_token_id=token_id(tokenizer, PAD),
         )
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            model = LlamaForCausalLM(config)
-            with torch.no_grad():
-                embedding = model.get_input_embeddings().weight
-                assert isinstance(embedding, Tensor)
-                spell_embeddings(embedding, tokenizer, self.init_std)
-        if self.weights is not None:
-            load_weights(model, tokenizer, Path(self.weights))
-        return LanguageModel(model, tokenizer, read_markers(tokenizer))
 
 
 def load_weights(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:

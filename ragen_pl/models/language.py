@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from peft import PeftModel
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from ragen_pl.dialogue import Markers
 
@@ -55,3 +55,17 @@ class PolicyModel(ABC):
         Raises:
             ValueError: when that cannot be done as configured.
         """
+
+    def architecture(self, pieces: Iterable[str]) -> PreTrainedConfig:
+        """Return the configuration of the model that ``build`` would make, without its weights.
+
+        Args:
+            pieces: As in ``build``.
+
+        Raises:
+            ValueError: when it cannot be told without building.
+        """
+        raise ValueError(
+            f"policy is {type(self).__name__}, which does not say its architecture: name one of a "
+            "similar size with --shape"
+        )

@@ -7,15 +7,14 @@ frozen weights, tensor by tensor, so that nothing has to be switched on and off.
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
-from peft import LoraConfig, TaskType, get_peft_model
+from peft import LoraConfig, PeftModel, TaskType, get_peft_model
 from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
-
-from ragen_pl.models.language import LanguageModel
+from transformers import PreTrainedModel
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -44,7 +43,7 @@ class LoRA:
         if self.target_modules is not None and not self.target_modules:
             raise ValueError("lora.target_modules is empty; name layers, or set it to null for all")
 
-    def attach(self, language: LanguageModel, seed: int) -> LanguageModel:
+    def attach(self, model: PreTrainedModel, seed: int) -> PeftModel:
         """Freeze the model and put adapters into it, in place; they change nothing at first.
 
         Args:
@@ -64,13 +63,14 @@ class LoRA:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             try:
-                adapted = get_peft_model(language.model, config)
+                adapted = get_peft_model(model, config)
             except ValueError as error:
                 raise ValueError(
                     f"lora.target_modules is {names}, but the policy's layers are not called so: "
                     f"{str(error).splitlines()[0]}"
                 ) from error
-        return replace(language, adapted=adapted)
+        assert isinstance(adapted, PeftModel)
+        return adapted
 
 
 def copy_sharing_frozen(module: M) -> M:

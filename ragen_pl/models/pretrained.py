@@ -9,6 +9,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import nn
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     PreTrainedConfig,
@@ -76,6 +77,23 @@ class PretrainedModel(PolicyModel):
         drop_dropout(model)
         check_forward(model, self.path)
         return LanguageModel(model, tokenizer, markers, longest_context(model.config, self.path))
+
+    def architecture(self, pieces: Iterable[str]) -> PreTrainedConfig:
+        """Read the model's configuration from its folder, or from the local cache of the Hub.
+
+        Raises:
+            ValueError: when it is not on this machine.
+        """
+        try:
+            config: PreTrainedConfig = AutoConfig.from_pretrained(
+                self.path, local_files_only=True, attn_implementation=self.attention
+            )
+        except OSError as error:
+            raise ValueError(
+                f"policy.path is {self.path}, whose config.json is not on this machine: name a "
+                "model of its size with --shape (such as qwen2.5-7b), or give a folder that has it"
+            ) from error
+        return config
 
     def _load(self, kind: Any, **options: Any) -> Any:
         try:

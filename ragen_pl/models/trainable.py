@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from peft import PeftModel
+from transformers import PreTrainedModel
 
 from ragen_pl.models.language import LanguageModel, PolicyModel
 from ragen_pl.models.lora import LoRA
@@ -40,8 +43,12 @@ class TrainableModel:
             ValueError: when that cannot be done as configured.
         """
         language = self.policy.build(pieces, self.seed)
+        return replace(language, adapted=self.prepare(language.model))
+
+    def prepare(self, model: PreTrainedModel) -> PeftModel | None:
+        """Switch checkpointing on and put adapters in, where that is asked for, in place."""
         if self.gradient_checkpointing:
-            language.model.gradient_checkpointing_enable(  # type: ignore[no-untyped-call]
+            model.gradient_checkpointing_enable(  # type: ignore[no-untyped-call]
                 {"use_reentrant": False}
             )
-        return language if self.lora is None else self.lora.attach(language, self.seed)
+        return None if self.lora is None else self.lora.attach(model, self.seed)

@@ -133,7 +133,7 @@ def test_reading_in_parts_is_reading_at_once(
     language: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = play(decoder(language), range(7), 3)
-    monkeypatch.setattr(cached, "_PREFILL_TOKENS", 30)
+    monkeypatch.setattr(cached, "PREFILL_TOKENS", 30)
     for (ids, completions), (other_ids, other) in zip(
         play(decoder(language), range(7), 3), whole, strict=True
     ):

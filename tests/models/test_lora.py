@@ -221,7 +221,7 @@ def test_a_frozen_base_may_be_coarse_but_trained_weights_may_not(
 def test_wrong_layers_and_sizes_are_named(folder: Path) -> None:
     language = PretrainedModel(str(folder)).build((), 0)
     with pytest.raises(ValueError, match=r"lora\.target_modules is \('no_such',\)"):
-        LoRA(target_modules=("no_such",)).attach(language, 0)
+        LoRA(target_modules=("no_such",)).attach(language.model, 0)
     with pytest.raises(ValueError, match=r"lora\.rank is 0"):
         LoRA(rank=0)
     with pytest.raises(ValueError, match=r"target_modules is empty"):

@@ -1,0 +1,237 @@
+"""Compare the planned peak of memory with the one of the real command's parts, phase by phase.
+
+``python benchmarks/planned_memory.py OUT.json [--case tiny]``
+
+Each case is trained for two iterations (real collection, annotation, update under Lightning) in
+a process of its own. Of the last iteration every phase's largest resident size is read, less what
+the process held before its networks were built. Large blocks go back to the system at once
+(``MALLOC_MMAP_THRESHOLD_``), so that the size is of what lives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":  # started as a file, the packages beside it must be found
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from lightning.pytorch import LightningModule, Trainer
+
+from benchmarks.contenders import FixedLength
+from benchmarks.memory import forget_peak, peak_mebibytes, resident_mebibytes
+from benchmarks.workload import PROMPTS, Clerk, RandomModel, Workload, pieces
+from ragen_pl.algorithm import Algorithm, Optimization
+from ragen_pl.datamodule import RolloutDataModule
+from ragen_pl.estimators import GAE, GRPO, CriticConfig
+from ragen_pl.hooks import RolloutCallback
+from ragen_pl.models.lora import LoRA
+from ragen_pl.models.trainable import TrainableModel
+from ragen_pl.plan.plan import Planner
+from ragen_pl.plan.setting import Cluster, Setting
+from ragen_pl.report import align
+from ragen_pl.rollout import RolloutConfig
+from ragen_pl.types import Selection, TrajectoryGroup
+
+PHASES = ("collect", "annotate", "update")
+_MEBI = 1 << 20
+
+
+@dataclass(frozen=True)
+class Case:
+    """Say what is trained.
+
+    Args:
+        model: Its shape.
+        workload: The dialogue.
+        critic: Whether there is one.
+        lora: Adapters, if any.
+        micro_batch_rows: Trajectories of a micro-batch.
+        checkpointing: Whether layers are computed again.
+        bf16: Whether products are taken in bfloat16.
+    """
+
+    model: RandomModel
+    workload: Workload
+    critic: bool = True
+    lora: LoRA | None = None
+    micro_batch_rows: int = 16
+    checkpointing: bool = False
+    bf16: bool = False
+
+    @property
+    def rollout(self) -> RolloutConfig:
+        """The workload's, with contexts that its trajectories fill."""
+        # A response that nothing ended is ended by what follows it: a token more per turn.
+        room = self.workload.length + self.workload.turns - 1
+        return replace(self.workload.config, max_context=room)
+
+    @property
+    def setting(self) -> Setting:
+        """What the plan is made of."""
+        return Setting(
+            architecture=self.model.architecture(pieces()),
+            trainable=TrainableModel(self.model, self.lora, self.checkpointing, 0),
+            algorithm=Algorithm(
+                advantage=GAE(critic=CriticConfig(warmup_iterations=0)) if self.critic else GRPO()
+            ),
+            optimization=Optimization(
+                tokens_per_micro_batch=self.micro_batch_rows * self.rollout.max_context,
+                gradient_checkpointing=self.checkpointing,
+            ),
+            rollout=self.rollout,
+            bf16=self.bf16,
+        )
+
+
+CASES = {
+    # The default Sokoban model; as many trajectories of its length, in larger micro-batches.
+    "embedded": Case(
+        RandomModel(vocabulary=1024),
+        Workload(num_groups=8, group_size=8, turns=5, words=24, response=40),
+        micro_batch_rows=32,
+        bf16=True,
+    ),
+    # A Llama of 113M parameters: adapters on a frozen base, layers computed twice.
+    "lora": Case(
+        RandomModel(768, 2048, 12, 12, 4, vocabulary=49152, attention="sdpa"),
+        Workload(num_groups=1, group_size=8, turns=2, words=48, response=16),
+        lora=LoRA(rank=64, alpha=64),
+        micro_batch_rows=4,
+        checkpointing=True,
+    ),
+    "small": Case(
+        RandomModel(256, 1024, 4, 4, 2, vocabulary=4096, attention="sdpa"),
+        Workload(num_groups=2, group_size=8, turns=3, words=16, response=16),
+    ),
+}
+
+
+class _Phases(RolloutCallback):
+    """Read the peak of every phase."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.peaks: dict[str, float] = {}
+        self.longest = 0
+
+    def on_rollout_start(self, *_: Any) -> None:
+        forget_peak()
+
+    def on_rollout_end(
+        self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
+    ) -> Selection | None:
+        self._end("collect")
+        turns = groups[0].trajectories[0].turns
+        self.longest = sum(len(t.prompt_ids) + len(t.completion.token_ids) for t in turns)
+        return None
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        self._end("annotate")
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        self._end("update")
+
+    def _end(self, phase: str) -> None:
+        self.peaks[phase] = peak_mebibytes()
+        forget_peak()
+
+
+def train(case: Case, iterations: int) -> dict[str, float]:
+    """Train and return the peak of each phase of the last iteration, in MiB of this process."""
+    setting = case.setting
+    module = FixedLength(
+        policy=case.model,
+        algorithm=setting.algorithm,
+        optimization=setting.optimization,
+        lora=case.lora,
+    )
+    module.vocabulary = pieces()
+    env = Clerk(case.workload.words)
+    data = RolloutDataModule(env, {"default": env}, prompts=PROMPTS, rollout=case.rollout)
+    phases = _Phases()
+    trainer = Trainer(
+        max_epochs=iterations,
+        accelerator="cpu",
+        devices=1,
+        precision="bf16-mixed" if case.bf16 else "32-true",
+        logger=False,
+        callbacks=[phases],
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        limit_val_batches=0,
+        num_sanity_val_steps=0,
+    )
+    trainer.fit(module, datamodule=data)
+    assert phases.longest == case.rollout.max_context, "trajectories must fill their contexts"
+    return phases.peaks
+
+
+def measured(name: str) -> dict[str, float]:
+    """Return what each phase adds to a fresh process, in MiB."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "benchmarks.planned_memory", "--measure", name],
+        cwd=Path(__file__).resolve().parent.parent,
+        env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "131072"},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    peaks: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return peaks
+
+
+def planned(name: str) -> dict[str, float]:
+    """Return what is planned for each phase, in MiB."""
+    memory = Planner(CASES[name].setting).memory(Cluster())
+    return {phase: memory.totals[phase] / _MEBI for phase in PHASES}
+
+
+def _measure(name: str) -> dict[str, float]:
+    case = CASES[name]
+    # Libraries load on first use: an iteration of almost nothing, in the same types.
+    small = RandomModel(32, 32, 1, 2, 1, attention=case.model.attention, dtype=case.model.dtype)
+    train(replace(case, model=small, workload=Workload(2, 2, 1, 4, 4), micro_batch_rows=2), 1)
+    before = resident_mebibytes()
+    return {phase: peak - before for phase, peak in train(case, 2).items()}
+
+
+def compare(names: Sequence[str]) -> dict[str, dict[str, dict[str, float]]]:
+    """Print the table; return planned and measured MiB by case and phase."""
+    results = {name: {"planned": planned(name), "measured": measured(name)} for name in names}
+    rows = [["case", "phase", "planned MiB", "measured MiB", "ratio"]]
+    for name, result in results.items():
+        for phase in PHASES:
+            plan, real = result["planned"][phase], result["measured"][phase]
+            rows.append([name, phase, f"{plan:.0f}", f"{real:.0f}", f"{plan / real:.2f}"])
+    print(align(rows))
+    return results
+
+
+def main() -> None:
+    """Measure the cases and write them, or measure one in this very process."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("out", nargs="?", type=Path, help="JSON file to write")
+    parser.add_argument("--case", action="append", choices=CASES, help="one of them; all if none")
+    parser.add_argument("--measure", choices=CASES, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.measure:
+        print(json.dumps(_measure(args.measure)))
+        return
+    results = compare(args.case or ["embedded", "lora"])
+    if args.out is not None:
+        args.out.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

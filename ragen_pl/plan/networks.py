@@ -1,0 +1,161 @@
+"""Build the networks of a run on tensors without data, and count their weights."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+
+from ragen_pl.models.lora import copy_sharing_frozen
+from ragen_pl.models.policy import Critic, Policy
+from ragen_pl.models.pretrained import drop_dropout
+from ragen_pl.plan.setting import Setting
+
+_MOMENTS = 2
+"""Of AdamW, in the weights' own type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Count weights; one that several networks share counts in the first of them."""
+
+    policy: int
+    critic: int
+    reference: int
+    adapters: int
+    """Low-rank ones, of all networks."""
+    trainable: int
+    weight_bytes: int
+    policy_bytes: int
+    gradient_bytes: int
+
+    @property
+    def moment_bytes(self) -> int:
+        return _MOMENTS * self.gradient_bytes
+
+
+@dataclass(frozen=True)
+class Networks:
+    """Hold policy, critic and reference, none of whose tensors has data."""
+
+    model: PreTrainedModel
+    policy: Policy
+    critic: Critic | None
+    reference: Policy | None
+
+    @classmethod
+    def of(cls, setting: Setting, layers: int | None = None) -> Networks:
+        """Build them on the meta device, as ``StarPO.configure_model`` does.
+
+        Args:
+            layers: Depth; None for the architecture's own.
+        """
+        algorithm, trainable = setting.algorithm, setting.trainable
+        with torch.device("meta"), warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # transformers' own, in their next major
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+                _with_depth(setting.architecture, layers),
+                dtype=getattr(torch, trainable.policy.dtype),
+            )
+            drop_dropout(model)
+            trainable.prepare(model)
+            policy = Policy(model)
+            critic = None if algorithm.critic is None else Critic.like(model)
+            reference = None
+            if algorithm.kl is not None:
+                reference = copy_sharing_frozen(policy).requires_grad_(False)
+        return cls(model, policy, critic, reference)
+
+    def on_cpu(self) -> None:
+        """Move every tensor to the CPU, in place; within a ``FakeTensorMode``, without data."""
+        parts = list(nn.ModuleList(self.all).modules())
+        # Several modules may hold one weight, and must go on to.
+        weights = {
+            weight: nn.Parameter(_blank(weight), weight.requires_grad)
+            for network in self.all
+            for weight in network.parameters()
+        }
+        for part in parts:
+            for name, weight in part._parameters.items():
+                part._parameters[name] = None if weight is None else weights[weight]
+            for name, buffer in part._buffers.items():
+                part._buffers[name] = None if buffer is None else _blank(buffer)
+
+    @property
+    def all(self) -> list[nn.Module]:
+        return [each for each in (self.policy, self.critic, self.reference) if each is not None]
+
+    def counts(self) -> Counts:
+        """Count every weight once."""
+        seen: set[int] = set()
+        policy, critic, reference = (
+            0 if network is None else sum(weight.numel() for weight in _unseen(network, seen))
+            for network in (self.policy, self.critic, self.reference)
+        )
+        weights = list(_unseen(nn.ModuleList(self.all), set()))
+        trained = [weight for weight in weights if weight.requires_grad]
+        return Counts(
+            policy,
+            critic,
+            reference,
+            adapters=sum(
+                weight.numel()
+                for network in self.all
+                for name, weight in network.named_parameters()
+                if ".lora_" in name
+            ),
+            trainable=sum(weight.numel() for weight in trained),
+            weight_bytes=_bytes(weights),
+            policy_bytes=_bytes(self.policy.parameters()),
+            gradient_bytes=_bytes(trained),
+        )
+
+    def gathered_bytes(self) -> int:
+        """Return the bytes that a sharded policy has whole during a pass: the layer at work, the
+        next one, and what stands around the layers."""
+        layers = [
+            layer
+            for part in self.policy.modules()
+            if isinstance(part, nn.ModuleList)
+            for layer in part
+        ]
+        within = {id(weight) for layer in layers for weight in layer.parameters()}
+        around = [weight for weight in self.policy.parameters() if id(weight) not in within]
+        return _bytes(around) + 2 * max(_bytes(layer.parameters()) for layer in layers)
+
+
+def depth(architecture: PreTrainedConfig) -> int:
+    """Return the number of layers."""
+    layers: int = architecture.get_text_config().num_hidden_layers
+    return layers
+
+
+def _with_depth(architecture: PreTrainedConfig, layers: int | None) -> PreTrainedConfig:
+    changed = copy.deepcopy(architecture)
+    if layers is not None:
+        text = changed.get_text_config()
+        kinds = getattr(text, "layer_types", None)
+        text.num_hidden_layers = layers
+        if kinds is not None:
+            text.layer_types = kinds[:layers]
+    return changed
+
+
+def _blank(tensor: Tensor) -> Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype)
+
+
+def _unseen(network: nn.Module, seen: set[int]) -> Iterator[nn.Parameter]:
+    for weight in network.parameters():
+        if id(weight) not in seen:
+            seen.add(id(weight))
+            yield weight
+
+
+def _bytes(weights: Iterable[Tensor]) -> int:
+    return sum(weight.nbytes for weight in weights)

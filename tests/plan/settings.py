@@ -1,0 +1,40 @@
+"""Small settings to plan."""
+
+from __future__ import annotations
+
+from ragen_pl.algorithm import Algorithm, KLPenalty, Optimization
+from ragen_pl.estimators import GAE, GRPO
+from ragen_pl.models.lora import LoRA
+from ragen_pl.models.pretrained import PretrainedModel
+from ragen_pl.models.trainable import TrainableModel
+from ragen_pl.plan.setting import Setting
+from ragen_pl.plan.shapes import Shape
+from ragen_pl.rollout import RolloutConfig
+
+SHAPE = Shape("llama", 5, 64, 96, 4, 2, 300)
+ROLLOUT = RolloutConfig(
+    num_groups=3, group_size=4, max_turns=2, max_response_tokens=10, max_context=64
+)
+
+
+def setting(
+    *,
+    shape: Shape = SHAPE,
+    critic: bool = False,
+    kl: KLPenalty | None = None,
+    lora: LoRA | None = None,
+    checkpointing: bool = False,
+    attention: str = "sdpa",
+    bf16: bool = True,
+    keep_fraction: float = 1.0,
+) -> Setting:
+    """Return a setting of a tiny Llama."""
+    return Setting(
+        architecture=shape.config(attention),
+        trainable=TrainableModel(PretrainedModel(""), lora, checkpointing, 0),
+        algorithm=Algorithm(advantage=GAE() if critic else GRPO(), kl=kl),
+        optimization=Optimization(tokens_per_micro_batch=128),
+        rollout=ROLLOUT,
+        bf16=bf16,
+        keep_fraction=keep_fraction,
+    )

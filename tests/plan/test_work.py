@@ -1,0 +1,69 @@
+"""Operations, traffic and seconds follow closed forms."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from ragen_pl.models.lora import LoRA
+from ragen_pl.plan.devices import EFFICIENCY, Device
+from ragen_pl.plan.networks import Counts, Networks
+from ragen_pl.plan.setting import Cluster
+from ragen_pl.plan.shapes import SHAPES
+from ragen_pl.plan.work import Products, Traffic, Work, count_traffic, count_work, expect_seconds
+from tests.plan.settings import setting
+
+COUNTS = Counts(100, 80, 0, 0, 180, weight_bytes=720, policy_bytes=400, gradient_bytes=720)
+PRODUCTS = Products(trunk=10, attention=2, head=5)
+FORWARD = 12 * 64 * (10 + 2 * 32)
+SCORED = FORWARD + 12 * 20 * 5
+
+
+def test_a_forward_pass_costs_what_the_operations_say() -> None:
+    shape = SHAPES["qwen2.5-0.5b"]
+    networks = Networks.of(setting(shape=shape))
+    ids = torch.zeros(2, 32, dtype=torch.long, device="meta")
+    counter = FlopCounterMode(display=False)
+    with counter, torch.no_grad():
+        networks.model.set_attn_implementation("eager")
+        mask = torch.zeros(2, 1, 32, 32, device="meta")
+        networks.model(ids, attention_mask=mask, use_cache=False)
+    # Eager attention computes what is masked, too: a token attends to all of a row.
+    products = Products.of(networks)
+    assert counter.get_total_flops() == products.forward(64, 2 * 32, scored=64)
+
+
+def test_an_update_is_three_forward_passes_and_adapters_take_two() -> None:
+    assert count_work(setting(), PRODUCTS) == Work(SCORED, SCORED, 3 * SCORED)
+    lora = setting(lora=LoRA(), checkpointing=True)
+    assert count_work(lora, PRODUCTS).update == 2 * SCORED + FORWARD
+    critic = count_work(setting(critic=True, keep_fraction=0.5), PRODUCTS)
+    assert critic == Work(SCORED, FORWARD + SCORED / 2, 3 * (SCORED / 2 + FORWARD))
+    sampled = replace(setting().optimization, old_log_probs="sampled")
+    assert count_work(replace(setting(), optimization=sampled), PRODUCTS).annotate == 0
+
+
+def test_replicas_send_gradients_and_shards_send_weights() -> None:
+    assert count_traffic(setting(), COUNTS, Cluster()) == Traffic(0, 0, 0)
+    assert count_traffic(setting(), COUNTS, Cluster(4)).update == 2 * 0.75 * 720
+    sharded = count_traffic(setting(), COUNTS, Cluster(4, sharded=True))
+    batches = 2  # four rows a process, two a micro-batch
+    assert sharded == Traffic(0.75 * 400, 0.75 * 720 * batches, 0.75 * 3 * 720 * batches)
+
+
+@pytest.mark.parametrize(("sharded", "update"), [(False, 3.0 + 2.0), (True, 3.0)])
+def test_seconds_are_of_arithmetic_traffic_and_sampling(sharded: bool, update: float) -> None:
+    compute, rate = EFFICIENCY.compute, EFFICIENCY.bandwidth
+    device = Device(1, 0, 1 / compute, 1 / rate, 1 / rate, 0.5 / rate, 0.0, "made up")
+    cluster = Cluster(2, 1, sharded)
+    work, traffic = Work(2.0, 4.0, 6.0), Traffic(0.5, 0.0, 2.0)
+    seconds = expect_seconds(setting(), work, traffic, 0.25, cluster, device)
+    assert seconds.collect == pytest.approx(1.0 + 0.5 + 20 * 0.25)
+    assert (seconds.annotate, seconds.update) == pytest.approx((2.0, update))
+    slow = replace(device, dispatch=1.0)  # five layers, twenty steps
+    assert expect_seconds(setting(), work, traffic, 0.25, cluster, slow).collect == pytest.approx(
+        1.5 + 100
+    )
