@@ -73,7 +73,7 @@ def choose_threads(cores: int | None = None) -> tuple[int, dict[int, float]]:
 
 
 def _trial(step: _Step, candidates: list[int]) -> dict[int, float]:
-    """Return the seconds of a step per number of threads, the median over rounds that take turns."""
+    """Return the seconds of a step per number of threads: medians of rounds that take turns."""
     rounds: dict[int, list[float]] = {count: [] for count in candidates}
     for _ in range(_ROUNDS):
         for count, seconds in rounds.items():

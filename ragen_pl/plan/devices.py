@@ -80,7 +80,7 @@ DEVICES = {
     ),
     "cpu": Device(
         *(24 * GIB, GIB // 2, 0.2e12, 20e9, 5e9, 1.25e9, 3e-4),
-        "two cores of a server with AVX-512, rounded from benchmarks/ceilings.py",
+        "two cores of a server with AVX-512, rounded guesses for two cores",
     ),
 }
 
