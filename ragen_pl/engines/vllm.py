@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -81,6 +82,8 @@ class VLLM(Engine):
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")  # else it draws over the display
         import vllm
 
+        # With every handover it names the layers that have no weights.
+        logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel("ERROR")
         with TemporaryDirectory() as folder:
             write_shape(language, Path(folder))
             llm = vllm.LLM(
