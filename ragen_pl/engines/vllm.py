@@ -16,6 +16,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import numpy as np
+import torch
+from lightning.pytorch.utilities.seed import isolate_rng
 
 from ragen_pl.distributed import world_size
 from ragen_pl.engines.base import Autocast, Engine, noise_key
@@ -84,7 +86,7 @@ class VLLM(Engine):
 
         # With every handover it names the layers that have no weights.
         logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel("ERROR")
-        with TemporaryDirectory() as folder:
+        with TemporaryDirectory() as folder, isolate_rng():  # vLLM seeds the whole process
             write_shape(language, Path(folder))
             llm = vllm.LLM(
                 model=folder,
@@ -100,7 +102,8 @@ class VLLM(Engine):
                 max_num_seqs=self.max_num_seqs,
                 enforce_eager=self.enforce_eager,
             )
-        return VLLMSampler(llm, vllm.SamplingParams, language, seed)
+        dtype = getattr(torch, self.dtype)
+        return VLLMSampler(llm, vllm.SamplingParams, language, seed=seed, dtype=dtype)
 
 
 class VLLMSampler:
@@ -115,13 +118,23 @@ class VLLMSampler:
         sampling_params: The class ``vllm.SamplingParams``.
         language: Whose weights are handed over.
         seed: The run's seed.
+        dtype: Of vLLM's weights.
     """
 
-    def __init__(self, llm: Any, sampling_params: Any, language: LanguageModel, seed: int) -> None:
+    def __init__(
+        self,
+        llm: Any,
+        sampling_params: Any,
+        language: LanguageModel,
+        *,
+        seed: int,
+        dtype: torch.dtype,
+    ) -> None:
         self.llm = llm
         self.sampling_params = sampling_params
         self.language = language
         self.seed = seed
+        self.dtype = dtype
 
     def reset(self) -> None:
         """Hand the policy's weights over, adapters merged, and drop the cache of prefixes.
@@ -129,7 +142,8 @@ class VLLMSampler:
         Raises:
             RuntimeError: when vLLM keeps prefixes that older weights have read.
         """
-        weights = iter(merged_weights(self.language.model).items())
+        merged = merged_weights(self.language.model)
+        weights = ((name, weight.to(self.dtype)) for name, weight in merged.items())
         self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         if not self.llm.reset_prefix_cache():
             raise RuntimeError(

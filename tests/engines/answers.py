@@ -25,7 +25,8 @@ def largest_gap(
     temperature: float = 1.0,
 ) -> float:
     """Return the largest distance of a token's log-prob from the trainer's."""
-    policy, gaps = Policy(language.model), []
+    policy = Policy(language.model)
+    gaps: list[list[float]] = []
     for request, completion in zip(asked, answered, strict=True):
         ids = torch.tensor([[*request.prefix_ids, *completion.token_ids]])
         mask = torch.arange(ids.shape[1])[None] >= len(request.prefix_ids)

@@ -88,9 +88,8 @@ class LLM:
         self.max_model_len = max_model_len
         config = AutoConfig.from_pretrained(model)
         assert config.architectures
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(99)
-            self.model = AutoModelForCausalLM.from_config(config).eval()  # type: ignore[no-untyped-call]
+        torch.manual_seed(self.sizes.seed + 99)  # for the whole process, as vLLM does
+        self.model = AutoModelForCausalLM.from_config(config).eval()  # type: ignore[no-untyped-call]
         self.cache: dict[tuple[int, ...], Tensor] = {}
         LLM.latest = self
 
@@ -99,6 +98,7 @@ class LLM:
     ) -> list[None]:
         assert method == "reload_weights"
         given = {name: tensor.clone() for name, tensor in kwargs["weights_iterator"]}
+        assert {str(tensor.dtype) for tensor in given.values()} == {f"torch.{self.sizes.dtype}"}
         self.model.load_state_dict(given)
         return [None]
 
@@ -125,7 +125,8 @@ class LLM:
         assert len(prompt) + params.max_tokens <= self.max_model_len
         assert params.logprobs == 0, "the sampled token's alone"
         generator = torch.Generator().manual_seed(params.seed)
-        ids, by_token = list(prompt), []
+        ids = list(prompt)
+        by_token: list[dict[int, Logprob]] = []
         ends = {*params.stop_token_ids}
         if not params.ignore_eos:
             ends.add(self.model.config.eos_token_id)

@@ -140,6 +140,19 @@ def test_a_cache_that_stays_is_an_error(
         engine.reset()
 
 
+def test_starting_it_leaves_the_runs_random_streams_alone(language: LanguageModel) -> None:
+    before = torch.get_rng_state()
+    sampler(language)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_weights_are_handed_over_in_its_dtype(language: LanguageModel) -> None:
+    engine = VLLM(dtype="bfloat16").build(language, 0, CONTEXT, nullcontext)
+    engine.reset()  # the fake looks
+    asked = requests(range(4))
+    assert 1e-4 < largest_gap(language, asked, engine(asked, Sampling(1.0, 9))) < 0.5
+
+
 def started(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return what vLLM is started with."""
     VLLM(**arguments).build(MODEL.build(["w"], seed=0), 0, CONTEXT, nullcontext)
