@@ -84,8 +84,6 @@ class VLLM(Engine):
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")  # else it draws over the display
         import vllm
 
-        # With every handover it names the layers that have no weights.
-        logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel("ERROR")
         with TemporaryDirectory() as folder, isolate_rng():  # vLLM seeds the whole process
             write_shape(language, Path(folder))
             llm = vllm.LLM(
@@ -102,6 +100,8 @@ class VLLM(Engine):
                 max_num_seqs=self.max_num_seqs,
                 enforce_eager=self.enforce_eager,
             )
+        # With every handover it names the layers that have no weights; its start resets the level.
+        logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel("ERROR")
         dtype = getattr(torch, self.dtype)
         return VLLMSampler(llm, vllm.SamplingParams, language, seed=seed, dtype=dtype)
 
