@@ -19,8 +19,10 @@ from benchmarks.steps import Steps
 from benchmarks.workload import PROMPTS, Clerk, RandomModel, ReadAgain, Workload, pieces
 from ragen_pl.algorithm import Algorithm, EntropyBonus, Optimization
 from ragen_pl.datamodule import RolloutDataModule
-from ragen_pl.engines.cached import CachedDecoder
+from ragen_pl.engines.base import Autocast
+from ragen_pl.engines.cached import Cached, CachedDecoder
 from ragen_pl.estimators import GRPO
+from ragen_pl.models.language import LanguageModel
 from ragen_pl.starpo import StarPO
 from ragen_pl.types import Trajectory
 
@@ -48,14 +50,15 @@ class Setting:
     threads: int
 
 
-class FixedLength(StarPO):
+class FixedLength(Cached):
     """Sample responses that nothing ends early."""
 
-    @property
-    def engine(self) -> CachedDecoder:
-        engine = super().engine
-        engine.stop_id = -1
-        return engine
+    def build(
+        self, language: LanguageModel, seed: int, max_context: int, autocast: Autocast
+    ) -> CachedDecoder:
+        decoder = super().build(language, seed, max_context, autocast)
+        decoder.stop_id = -1
+        return decoder
 
 
 class _Boundary(Callback):
@@ -72,8 +75,9 @@ class _Boundary(Callback):
 def ours(setting: Setting) -> Steps:
     """Train with this library."""
     rollout = setting.workload.config
-    module = FixedLength(
+    module = StarPO(
         policy=setting.model,
+        engine=FixedLength(),
         algorithm=Algorithm(advantage=GRPO(), entropy=EntropyBonus(0.0)),
         optimization=Optimization(
             lr=LEARNING_RATE,

@@ -39,6 +39,7 @@ from ragen_pl.plan.plan import Planner
 from ragen_pl.plan.setting import Cluster, Setting
 from ragen_pl.report import align
 from ragen_pl.rollout import RolloutConfig
+from ragen_pl.starpo import StarPO
 from ragen_pl.types import Selection, TrajectoryGroup
 
 PHASES = ("collect", "annotate", "update")
@@ -148,8 +149,9 @@ class _Phases(RolloutCallback):
 def train(case: Case, iterations: int) -> dict[str, float]:
     """Train and return the peak of each phase of the last iteration, in MiB of this process."""
     setting = case.setting
-    module = FixedLength(
+    module = StarPO(
         policy=case.model,
+        engine=FixedLength(),
         algorithm=setting.algorithm,
         optimization=setting.optimization,
         lora=case.lora,

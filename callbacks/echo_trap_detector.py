@@ -168,7 +168,7 @@ def measure(groups: Sequence[TrajectoryGroup], grad_norm: float | None) -> Indic
         averages.add("success", float(trajectory.success))
         averages.add("mean_return", trajectory.total_reward)
         for turn in trajectory.turns:
-            entropies = turn.completion.entropies
+            entropies = turn.completion.entropy_estimates
             averages.add("entropy", sum(entropies), len(entropies))
             averages.add("response_length", len(entropies))
             averages.add("valid_format", float(turn.is_valid))

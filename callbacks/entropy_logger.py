@@ -47,7 +47,7 @@ class EntropyLogger(RolloutCallback):
 
 
 def _count(averages: Averages, index: int, turn: Turn) -> None:
-    entropies = turn.completion.entropies
+    entropies = turn.completion.entropy_estimates
     half = len(entropies) // 2
     for name, part in (
         ("entropy", entropies),

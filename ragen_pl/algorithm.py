@@ -81,6 +81,9 @@ class Algorithm:
         aggregation: How tokens and trajectories are weighed in the policy's terms of the loss.
         kl: A penalty on the distance from the policy RL started from; null keeps no reference.
         entropy: The entropy bonus.
+        sampler_ratio_cap: Weighs each token's policy loss by how much likelier the trainer's model
+            finds it than the engine that sampled it, up to this ratio (truncated importance
+            sampling; 2 is usual). null weighs all alike, as is right for the engine ``Cached``.
     """
 
     advantage: AdvantageEstimator = GAE()  # noqa: RUF009  frozen, so sharing it is safe
@@ -88,12 +91,31 @@ class Algorithm:
     aggregation: Aggregation = "token_mean"
     kl: KLPenalty | None = None
     entropy: EntropyBonus = EntropyBonus()
+    sampler_ratio_cap: float | None = None
 
     def __post_init__(self) -> None:
+        if self.sampler_ratio_cap is not None and self.sampler_ratio_cap < 1:
+            raise ValueError(
+                f"algorithm.sampler_ratio_cap is {self.sampler_ratio_cap}; it must be at least 1 "
+                "(2 is usual), or null for no correction"
+            )
         if isinstance(self.advantage, Success) and self.kl_in_reward:
             raise ValueError(
                 "kl.place is reward, but estimators.Success looks at no reward: set kl.place to "
                 "loss, or kl to null"
+            )
+
+    def check(self, optimization: Optimization) -> None:
+        """Refuse a correction by ratios that are 1 by definition.
+
+        Raises:
+            ValueError: where the old log-probs are the sampler's own.
+        """
+        if self.sampler_ratio_cap is not None and optimization.old_log_probs == "sampled":
+            raise ValueError(
+                f"algorithm.sampler_ratio_cap is {self.sampler_ratio_cap}, but "
+                "optimization.old_log_probs is sampled, so that every ratio is 1: set it to "
+                "recomputed, or the cap to null"
             )
 
     @property

@@ -278,6 +278,7 @@ def _quieten() -> None:
         r".*`isinstance\(treespec, LeafSpec\)` is deprecated.*",
         r".*dataloader is not resumable.*",
         r".*Checkpoint directory .* exists and is not empty.*",
+        r".*recommended to use `self\.log\(.*sync_dist=True.*",  # what is logged is over all ranks
         r".*You're resuming from a checkpoint that ended before the epoch ended.*",
     ):
         warnings.filterwarnings("ignore", text)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ragen_pl.algorithm import Algorithm
 from ragen_pl.coefficients import Coefficients
-from ragen_pl.distributed import all_reduce_sum
+from ragen_pl.distributed import all_reduce_sum, gather_objects
 from ragen_pl.estimators import CriticConfig
 from ragen_pl.models.policy import Critic, Policy
 from ragen_pl.objective import (
@@ -23,13 +23,18 @@ from ragen_pl.objective import (
     value_objective,
 )
 from ragen_pl.ops.diagnostics import explained_variance
+from ragen_pl.ops.importance import importance_ratio
 from ragen_pl.ops.masked import masked_sum
 from ragen_pl.scoring import Scorer, score_values
 from ragen_pl.types import Demonstration, TrainingBatch
 
 Backward = Callable[[Tensor], None]
-COUNTED = ("train/updates", "train/update_tokens")
-"""Metrics that are summed over an iteration's updates, where the others are averaged."""
+REDUCTIONS = {
+    "train/updates": "sum",
+    "train/update_tokens": "sum",
+    "train/sampler_ratio_max": "max",
+}
+"""What becomes of a metric over an iteration's updates, where the others are averaged."""
 
 
 def imitation_gradient(
@@ -82,10 +87,29 @@ def policy_gradient(
         backward(loss)
         sums += terms
     means = zip(POLICY_METRICS, all_reduce_sum(sums), strict=True)
-    return {f"train/{name}": value for name, value in means} | {
+    return {
+        **{f"train/{name}": value for name, value in means},
+        **sampler_metrics(batch, totals.tokens, algorithm.sampler_ratio_cap),
         "train/updates": torch.ones(()),
         "train/update_tokens": totals.tokens,
     }
+
+
+def sampler_metrics(batch: TrainingBatch, tokens: Tensor, cap: float | None) -> dict[str, Tensor]:
+    """Compare the trainer's probabilities with the sampler's, over all ranks.
+
+    Args:
+        tokens: Of the kept trajectories, on all ranks.
+        cap: Of the correction; None without one.
+    """
+    rollout = batch.rollout
+    mask = rollout.loss_mask & (rollout.policy_weights > 0)[:, None]
+    ratio = importance_ratio(batch.old_log_probs, rollout.sampled_log_probs)[mask]
+    largest = max(gather_objects(float(ratio.max()) if ratio.numel() else 0.0))
+    metrics = {"train/sampler_ratio_max": torch.tensor(largest)}
+    if cap is not None:
+        metrics["train/sampler_ratio_capped"] = all_reduce_sum((ratio > cap).sum()) / tokens
+    return metrics
 
 
 def value_gradient(

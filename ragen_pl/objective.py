@@ -17,6 +17,7 @@ from ragen_pl.distributed import all_reduce_sum
 from ragen_pl.estimators import CriticConfig
 from ragen_pl.ops import diagnostics, losses
 from ragen_pl.ops.aggregation import Aggregation, aggregate, count
+from ragen_pl.ops.importance import truncated_importance_weights
 from ragen_pl.ops.kl import kl_estimate
 from ragen_pl.ops.masked import masked_mean, masked_sum
 from ragen_pl.types import RolloutBatch
@@ -84,8 +85,9 @@ def policy_objective(
 ) -> tuple[Tensor, Tensor]:
     """Return the policy's loss and this micro-batch's share of ``POLICY_METRICS``.
 
-    The surrogate, weighted by trajectory, less the entropy bonus, plus KL where it is asked for
-    (RAGEN §3, §4.3). The metrics other than the loss are means over tokens.
+    The surrogate, weighted by trajectory (and by token where the sampler is corrected for), less
+    the entropy bonus, plus KL where it is asked for (RAGEN §3, §4.3). The metrics other than the
+    loss are means over tokens.
 
     Args:
         scores: What the networks say of the micro-batch.
@@ -102,7 +104,11 @@ def policy_objective(
         return aggregate(values, mask, algorithm.aggregation, totals.divisor, weights)
 
     terms = algorithm.policy_loss(log_probs, old_log_probs, advantage, mask)
-    policy_loss = mean(terms.loss, part.policy_weights)
+    surrogate, cap = terms.loss, algorithm.sampler_ratio_cap
+    if cap is not None:
+        sampled = part.sampled_log_probs
+        surrogate = surrogate * truncated_importance_weights(old_log_probs, sampled, cap)
+    policy_loss = mean(surrogate, part.policy_weights)
     total = policy_loss - coefficients.entropy * mean(scores.entropy)
     kl = torch.zeros_like(log_probs)
     if scores.ref_log_probs is not None:

@@ -73,7 +73,7 @@ class GroupTable:
 
 
 def _facts(trajectory: Trajectory) -> tuple[float, float, float, float]:
-    entropies = [h for turn in trajectory.turns for h in turn.completion.entropies]
+    entropies = [h for turn in trajectory.turns for h in turn.completion.entropy_estimates]
     length = len(entropies)
     mean = sum(entropies) / max(1, length)
     return float(trajectory.survived), trajectory.total_reward, float(length), mean

@@ -22,9 +22,9 @@ from ragen_pl.algorithm import Algorithm, Optimization
 from ragen_pl.coefficients import Coefficients
 from ragen_pl.config_files import ConfigError
 from ragen_pl.distributed import keep_gradients_local, sum_gradients, world_size
-from ragen_pl.engines.cached import CachedDecoder
+from ragen_pl.engines import Cached, Engine, Sampler
 from ragen_pl.evaluation_log import log_evaluation
-from ragen_pl.gradients import COUNTED, imitation_gradient, policy_gradient, value_gradient
+from ragen_pl.gradients import REDUCTIONS, imitation_gradient, policy_gradient, value_gradient
 from ragen_pl.models import EmbeddedModel, LanguageModel, PolicyModel
 from ragen_pl.models.lora import LoRA, base_weights, copy_sharing_frozen
 from ragen_pl.models.policy import Critic, Policy, drop_embedding_gradients, evaluation_mode
@@ -52,6 +52,7 @@ class StarPO(pl.LightningModule):
         algorithm: What is optimised.
         optimization: How.
         lora: Trains adapters on the frozen policy, and others for the critic; null trains all.
+        engine: What samples (``ragen_pl.engines``).
         seed: Of the initial weights and of the sampling.
     """
 
@@ -66,20 +67,21 @@ class StarPO(pl.LightningModule):
         algorithm: Algorithm = Algorithm(),  # noqa: B008
         optimization: Optimization = Optimization(),  # noqa: B008
         lora: LoRA | None = None,
+        engine: Engine = Cached(),  # noqa: B008
         seed: int = 0,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
         self.trainable = TrainableModel(policy, lora, optimization.gradient_checkpointing, seed)
+        algorithm.check(optimization)
         self.algorithm, self.optimization = algorithm, optimization
-        self.coefficients = Coefficients(algorithm)
-        self.seed = seed
+        self.coefficients, self.seed = Coefficients(algorithm), seed
         self.vocabulary: list[str] | None = None
         self.iteration = self.rl_start = self.skipped_steps = 0
         self.phase = Phase.WARM_START
         self.lr_scale = 1.0  # of RL's rates, on top of their schedule
-        self._engine: CachedDecoder | None = None
-        self._engine_version = -1
+        self.chosen_engine, self._engine_version = engine, -1
+        self._engine: Sampler | None = None
         self._gradients_are_local = self._sampler_agrees = False
         self.generating_seconds = 0.0
         """What the sampler took in this process."""
@@ -91,8 +93,9 @@ class StarPO(pl.LightningModule):
         if self.vocabulary is None:  # else a checkpoint's, whose token ids it must keep
             self.vocabulary = list(self.trainer.datamodule.vocabulary())  # type: ignore[attr-defined]
         try:
+            self.chosen_engine.check()
             self.language = self.trainable.build(self.vocabulary)
-        except ValueError as error:  # what only the model's own files can tell
+        except ValueError as error:  # what only this machine or the model's own files can tell
             raise ConfigError(str(error)) from error
         self.policy = Policy(self.language.model)
         self.critic = Critic.like(self.language.model) if self.algorithm.critic else None
@@ -144,16 +147,12 @@ class StarPO(pl.LightningModule):
         self.phase = phase
 
     @property
-    def engine(self) -> CachedDecoder:
-        """The sampler; its cache is dropped when the weights have changed."""
+    def engine(self) -> Sampler:
+        """The sampler; it is told when the weights have changed."""
         if self._engine is None:
-            self._engine = CachedDecoder(
-                self.language.model,
-                stop_id=self.language.markers.end,
-                seed=self.seed,
-                max_context=self.trainer.datamodule.rollout.max_context,  # type: ignore[attr-defined]
-                autocast=self.trainer.precision_plugin.forward_context,
-            )
+            longest = self.trainer.datamodule.rollout.max_context  # type: ignore[attr-defined]
+            autocast = self.trainer.precision_plugin.forward_context
+            self._engine = self.chosen_engine.build(self.language, self.seed, longest, autocast)
         return self._engine
 
     @contextmanager
@@ -296,5 +295,5 @@ class StarPO(pl.LightningModule):
 
     def _log(self, metrics: dict[str, Tensor]) -> None:
         for name, value in metrics.items():
-            reduce = "sum" if name in COUNTED else "mean"
+            reduce = REDUCTIONS.get(name, "mean")
             self.log(name, value, on_step=False, on_epoch=True, reduce_fx=reduce, batch_size=1)

@@ -52,7 +52,7 @@ def trajectory_record(trajectory: Trajectory, chat: Chat, system: str) -> dict[s
 
 
 def _turn_record(turn: Turn) -> dict[str, Any]:
-    entropies = turn.completion.entropies
+    entropies = turn.completion.entropy_estimates
     return {
         "thought": turn.thought,
         "actions": list(turn.actions),

@@ -67,10 +67,16 @@ class Completion:
 
     token_ids: tuple[int, ...]
     log_probs: tuple[float, ...]
-    entropies: tuple[float, ...]
-    """Of the full distribution each token was drawn from, in nats."""
+    entropies: tuple[float, ...] | None
+    """Of the full distribution each token was drawn from, in nats; None: the engine cannot say."""
     stopped: bool
     """Whether the stop token was drawn before the length limit."""
+
+    @property
+    def entropy_estimates(self) -> tuple[float, ...]:
+        """The entropies; where they are not known −log p of each token, of which they are the
+        expectation: noisier, and too low in a greedy answer."""
+        return tuple(-p for p in self.log_probs) if self.entropies is None else self.entropies
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from callbacks import VarianceFilter
 from ragen_pl.algorithm import KLPenalty
 from ragen_pl.application import Application
 from ragen_pl.config_files import FOLDER, prepare
+from ragen_pl.engines import VLLM, Cached
 from ragen_pl.estimators import GAE, GRPO
 from ragen_pl.filter_rules import TopP
 from ragen_pl.hooks import rollout_callbacks
@@ -67,6 +68,10 @@ def test_overlays_are_small_diffs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     top_p = assemble("--config", "sokoban", "--config", "top_p")
     chosen = filter_of(top_p)
     assert (chosen.rule, chosen.score, chosen.loss_scaling) == (TopP(0.9), "variance", "linear")
+    plain = assemble("--config", "sokoban").model
+    assert (plain.chosen_engine, plain.algorithm.sampler_ratio_cap) == (Cached(), None)
+    vllm = assemble("--config", "sokoban", "--config", "vllm").model
+    assert (vllm.chosen_engine, vllm.algorithm.sampler_ratio_cap) == (VLLM(), 2.0)
     sft = assemble("--config", "sokoban", "--config", "sft")
     assert sft.datamodule.warm_start.iterations >= (sft.trainer.max_epochs or 0)
 
@@ -107,6 +112,19 @@ def test_a_printed_pretrained_model_is_read_back(
     (tmp_path / "printed.yaml").write_text(capsys.readouterr().out)
     policy = assemble("--config", "printed.yaml").model.trainable.policy
     assert policy == PretrainedModel("some/where", template_options={"a": 1})
+
+
+def test_a_printed_engine_is_read_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="0"):
+        assemble(
+            *("--config", "bandit", "--config", "vllm", "--model.engine.max_num_seqs=7"),
+            "--print_config",
+        )
+    (tmp_path / "printed.yaml").write_text(capsys.readouterr().out)
+    assert assemble("--config", "printed.yaml").model.chosen_engine == VLLM(max_num_seqs=7)
 
 
 @pytest.mark.parametrize("experiment", ["sokoban", "frozen_lake"])

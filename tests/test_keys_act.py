@@ -18,6 +18,7 @@ from callbacks import VarianceFilter
 from ragen_pl.algorithm import Algorithm, Control, EntropyBonus, KLPenalty, Optimization
 from ragen_pl.chat import Prompts
 from ragen_pl.datamodule import RolloutDataModule
+from ragen_pl.engines import Cached, Engine
 from ragen_pl.estimators import (
     GAE,
     GRPO,
@@ -41,7 +42,11 @@ from tests.lamp import Lamp
 
 
 @cache
-def outcome(algorithm: Algorithm, optimization: Optimization) -> dict[str, Any]:
+def outcome(
+    algorithm: Algorithm,
+    optimization: Optimization,
+    engine: Engine = Cached(),  # noqa: B008  frozen, so sharing it is safe
+) -> dict[str, Any]:
     """Train; return the weights and the last metrics, by name."""
     data = RolloutDataModule(
         env=Lamp(),
@@ -68,6 +73,7 @@ def outcome(algorithm: Algorithm, optimization: Optimization) -> dict[str, Any]:
         policy=EmbeddedModel(hidden_size=32, intermediate_size=32, num_layers=1, num_heads=2),
         algorithm=algorithm,
         optimization=optimization,
+        engine=engine,
     )
     trainer = make_trainer(Path(), 3, [VarianceFilter(keep_fraction=0.5)], limit_val_batches=0)
     trainer.fit(module, datamodule=data)
@@ -145,6 +151,10 @@ SPEED_ONLY = ("optimization.tokens_per_micro_batch", "optimization.gradient_chec
 ``tests/models/test_trainable_keys_act.py`` check that."""
 
 
+ELSEWHERE = ("sampler_ratio_cap",)
+"""Acts where the sampler is not the policy: ``tests/test_sampler_correction.py``."""
+
+
 def owner(base: str, path: tuple[str, ...]) -> type:
     config: Any = ALGORITHMS[base]
     for key in path[:-1]:
@@ -157,6 +167,8 @@ def once_per_class() -> list[tuple[str, tuple[str, ...]]]:
     found: dict[tuple[Any, ...], tuple[str, tuple[str, ...]]] = {}
     for base, algorithm in ALGORITHMS.items():
         for path in walk(algorithm):
+            if path[-1] in ELSEWHERE:
+                continue
             own = base if path[0] in ("kl", "entropy") and len(path) > 1 else ""
             found.setdefault((owner(base, path), path[-1], own * ("control" in path)), (base, path))
     return list(found.values())

@@ -40,7 +40,7 @@ def batch(seed: int, rows: int = 6, length: int = 9) -> RolloutBatch:
         state_ids=torch.zeros(rows, length, dtype=torch.long),
         turn_ends=ends,
         rewards=rewards.double(),
-        sampled_log_probs=torch.zeros(rows, length),
+        sampled_log_probs=-torch.rand(rows, length, generator=generator).double(),
         group_ids=torch.arange(rows) // 2,
         trajectory_ids=torch.arange(rows),
         successes=torch.arange(rows) % 3 == 1,
@@ -74,6 +74,7 @@ ALGORITHMS = {
     **{kind: Algorithm(aggregation=kind) for kind in KINDS},
     "gspo": Algorithm(policy_loss=GSPO(clip_low=0.5, clip_high=0.5), aggregation=KINDS[1]),
     "cispo": Algorithm(policy_loss=CISPO()),
+    "corrected": Algorithm(sampler_ratio_cap=2.0),
     "star": Algorithm(advantage=Success(), policy_loss=LogLikelihood()),
     **{name: Algorithm(kl=KLPenalty(coef=0.5, estimator=name)) for name in get_args(KLEstimator)},
 }

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from ragen_pl.engines.base import Autocast, Engine, noise_key
 from ragen_pl.engines.ragged_cache import RaggedCache, pad_left
+from ragen_pl.models.language import LanguageModel
 from ragen_pl.types import Completion, Request, Sampling
 
 Ids = tuple[int, ...]
@@ -56,6 +58,27 @@ class _Drawn:
         ]
 
 
+@dataclass(frozen=True)
+class Cached(Engine):
+    """Sample with the trainer's own model: any model, no second copy of the weights, and log-probs
+    that are the trainer's up to rounding."""
+
+    def check(self) -> None:
+        """Refuse nothing."""
+
+    def build(
+        self, language: LanguageModel, seed: int, max_context: int, autocast: Autocast
+    ) -> CachedDecoder:
+        """Make the decoder."""
+        return CachedDecoder(
+            language.model,
+            stop_id=language.markers.end,
+            seed=seed,
+            max_context=max_context,
+            autocast=autocast,
+        )
+
+
 class CachedDecoder:
     """Implement ``Generate`` with the policy's own forward and a cache per row.
 
@@ -78,7 +101,7 @@ class CachedDecoder:
         stop_id: int,
         seed: int,
         max_context: int,
-        autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
+        autocast: Autocast = nullcontext,
     ) -> None:
         self.model = model
         self.stop_id = stop_id
@@ -218,8 +241,7 @@ def _identity(request: Request) -> tuple[int, int, int]:
 
 def uniform_noise(seed: int, request: Request, sampling: Sampling) -> np.ndarray:
     """Draw one uniform number per token of a turn, from the row's identity alone."""
-    key = (seed, request.iteration, request.group_id, request.member, request.turn)
-    bits = np.random.Philox(np.random.SeedSequence(key))
+    bits = np.random.Philox(np.random.SeedSequence(noise_key(seed, request)))
     return np.random.Generator(bits).random(sampling.max_new_tokens, dtype=np.float32)
 
 
