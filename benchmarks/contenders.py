@@ -51,9 +51,8 @@ class Setting:
 class _FixedLength(StarPO):
     """Sample responses that nothing ends early."""
 
-    @property
-    def engine(self) -> CachedDecoder:
-        engine = super().engine
+    def make_engine(self) -> CachedDecoder:
+        engine = super().make_engine()
         engine.stop_id = -1
         return engine
 

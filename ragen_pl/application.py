@@ -36,6 +36,7 @@ from ragen_pl.run_folder import (
     move_aside,
 )
 from ragen_pl.starpo import StarPO
+from ragen_pl.strategies import FSDP2, FSDP_MEANS, FSDP_NAME
 from ragen_pl.threads import decide_threads
 
 GROUPS: dict[str, type[Callback]] = {
@@ -188,8 +189,11 @@ class Application(LightningCLI):
         return dict(yaml.safe_load(text))
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Log to TensorBoard in the run folder unless another logger is given."""
+        """Log to TensorBoard in the run folder unless another logger is given; ``fsdp`` is FSDP2,
+        where Lightning would take FSDP1."""
         config = self.config_init[self.subcommand]
+        if config.trainer.strategy == FSDP_NAME:
+            kwargs["strategy"] = FSDP2()
         if config.trainer.logger in (None, True):
             kwargs["logger"] = TensorBoardLogger(config.run_dir, name="", version="tensorboard")
         return super().instantiate_trainer(**kwargs)

@@ -8,9 +8,8 @@ StarPO-S is StarPO with three changes, each visible in one place:
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import lightning.pytorch as pl
@@ -27,11 +26,13 @@ from ragen_pl.evaluation_log import log_evaluation
 from ragen_pl.gradients import COUNTED, imitation_gradient, policy_gradient, value_gradient
 from ragen_pl.models import EmbeddedModel, LanguageModel, PolicyModel
 from ragen_pl.models.lora import LoRA, base_weights, copy_sharing_frozen
-from ragen_pl.models.policy import Critic, Policy, drop_embedding_gradients, evaluation_mode
+from ragen_pl.models.policy import Critic, Policy, drop_embedding_gradients
 from ragen_pl.models.trainable import TrainableModel
 from ragen_pl.objective import estimate
 from ragen_pl.optimizer import build_optimizer, take_step
+from ragen_pl.sampler import Sampler
 from ragen_pl.scoring import Scorer, check_agreement
+from ragen_pl.strategies import shard_networks
 from ragen_pl.types import (
     Completion,
     Demonstration,
@@ -78,11 +79,7 @@ class StarPO(pl.LightningModule):
         self.iteration = self.rl_start = self.skipped_steps = 0
         self.phase = Phase.WARM_START
         self.lr_scale = 1.0  # of RL's rates, on top of their schedule
-        self._engine: CachedDecoder | None = None
-        self._engine_version = -1
         self._gradients_are_local = self._sampler_agrees = False
-        self.generating_seconds = 0.0
-        """What the sampler took in this process."""
 
     def configure_model(self) -> None:
         """Build policy, critic and reference once; the tokenizer knows the data module's words."""
@@ -99,6 +96,8 @@ class StarPO(pl.LightningModule):
         self.reference = None
         if self.algorithm.kl is not None:
             self.reference = copy_sharing_frozen(self.policy).requires_grad_(False)
+        shard_networks((self.policy, self.critic, self.reference), self.trainer)
+        self.sampler = Sampler(self.policy, self.make_engine)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Make one AdamW with the groups ``policy`` and ``critic``."""
@@ -143,18 +142,15 @@ class StarPO(pl.LightningModule):
                 self.reference.load_state_dict(self.policy.state_dict())
         self.phase = phase
 
-    @property
-    def engine(self) -> CachedDecoder:
-        """The sampler; its cache is dropped when the weights have changed."""
-        if self._engine is None:
-            self._engine = CachedDecoder(
-                self.language.model,
-                stop_id=self.language.markers.end,
-                seed=self.seed,
-                max_context=self.trainer.datamodule.rollout.max_context,  # type: ignore[attr-defined]
-                autocast=self.trainer.precision_plugin.forward_context,
-            )
-        return self._engine
+    def make_engine(self) -> CachedDecoder:
+        """Make what decodes."""
+        return CachedDecoder(
+            self.language.model,
+            stop_id=self.language.markers.end,
+            seed=self.seed,
+            max_context=self.trainer.datamodule.rollout.max_context,  # type: ignore[attr-defined]
+            autocast=self.trainer.precision_plugin.forward_context,
+        )
 
     @contextmanager
     def _frozen(self) -> Iterator[None]:
@@ -162,21 +158,17 @@ class StarPO(pl.LightningModule):
         with torch.no_grad(), self.trainer.precision_plugin.forward_context():
             yield
 
+    def rollout_weights(self) -> AbstractContextManager[None]:
+        """Hold the policy's weights whole for a collection or an evaluation."""
+        return self.sampler.rollout_weights()
+
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
-        """Implement ``Generate`` with the current weights."""
-        engine = self.engine
-        if self._engine_version != self.global_step:
-            engine.reset()
-            self._engine_version = self.global_step
-        began = time.monotonic()
-        with evaluation_mode(self.language.model):  # checkpointed layers use no cache in training
-            completions = engine(requests, sampling)
-        self.generating_seconds += time.monotonic() - began
-        return completions
+        """Implement ``Generate`` with the current weights, within ``rollout_weights``."""
+        return self.sampler(requests, sampling, version=self.global_step)
 
     def forget_cache(self) -> None:
         """Drop what was computed with older weights: for whoever sets weights without a step."""
-        self._engine_version = -1
+        self.sampler.forget()
 
     def annotate(self, rollout: RolloutBatch) -> TrainingBatch:
         """Add old log-probs, values, advantages and returns at the current weights."""
