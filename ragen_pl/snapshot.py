@@ -23,9 +23,9 @@ def take_snapshot(module: LightningModule, optimizer: torch.optim.Optimizer) -> 
     """Copy a learner's state to CPU memory.
 
     Every rank must call it, and put it back with the others: of weights that are sharded the first
-    one holds all. Holds the trainable weights and the buffers, the optimizer's state (two moments per weight) and
-    what else the module saves with a checkpoint. Frozen weights, such as a reference policy's or
-    the base's under an adapter, are left out: they do not change.
+    one holds all. There are the trainable weights and the buffers, the optimizer's state (two
+    moments per weight) and what else the module saves with a checkpoint. Frozen weights, such as a
+    reference policy's or the base's under an adapter, are left out: they do not change.
     """
     named = module.named_parameters(remove_duplicate=False)  # a shared base has several names
     frozen = {name for name, weight in named if not weight.requires_grad}

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 
 from lightning.pytorch import Trainer
-from lightning.pytorch.strategies import ModelParallelStrategy, Strategy
+from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy, Strategy
 from torch import nn
 
 from ragen_pl.sharding import shard
@@ -49,6 +49,29 @@ class FSDP2(ModelParallelStrategy):
         """Settle the sizes as soon as the number of ranks is known."""
         self._data_parallel_size = self.num_nodes * self.num_processes
         super().setup_environment()
+
+
+def check_strategy(strategy: Strategy, *, with_adapters: bool) -> None:
+    """Refuse what would not train what it says, and say what ``fsdp`` is.
+
+    Raises:
+        ValueError: for FSDP1, and for adapters under a strategy that shards.
+    """
+    if isinstance(strategy, FSDPStrategy):
+        raise ValueError(
+            f"trainer.strategy is {type(strategy).__name__}, which is FSDP1; it cannot unshard a "
+            f"policy for rollouts: set trainer.strategy to {FSDP_NAME}, which is FSDP2 here"
+        )
+    if isinstance(strategy, ModelParallelStrategy):
+        if with_adapters:
+            raise ValueError(
+                f"trainer.strategy is {FSDP_NAME}, but model.lora is set: policy, critic and "
+                "reference share one frozen base, which FSDP2 would have to keep three times. Set "
+                "trainer.strategy to ddp, under which every device holds that base once, or "
+                "model.lora to null"
+            )
+        if strategy.is_global_zero:
+            print(FSDP_MEANS)
 
 
 def shard_networks(networks: Iterable[nn.Module | None], trainer: Trainer) -> None:

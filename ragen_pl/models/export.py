@@ -20,8 +20,8 @@ ADAPTER = "adapter"
 def export_policy(language: LanguageModel, folder: Path) -> None:
     """Write a Hugging Face folder, model and tokenizer, in the place of an earlier one.
 
-    Every rank must call it; the first one writes. Adapters are merged into the model; by themselves they are in the folder ``adapter``, as peft
-    saves them.
+    Every rank must call it; the first one writes. Adapters are merged into the model; by themselves
+    they are in the folder ``adapter``, as peft saves them.
     """
     model = language.model
     weights = gathered(model)
