@@ -37,6 +37,6 @@ class AnyCheckpointIO(TorchCheckpointIO):
             folder / META, map_location="cpu", weights_only=safe
         )
         checkpoint["state_dict"] = tensors.pop("state_dict")
-        # Their entries go by the weights' names, where a file has numbers: the order is what counts.
+        # Entries go by the weights' names, where a file has numbers: the order is what counts.
         checkpoint["optimizer_states"] = [tensors[name] for name in sorted(tensors)]
         return checkpoint

@@ -40,7 +40,7 @@ def deal(groups: Tensor, kept: Tensor, tokens: Tensor, batches: int, ranks: int)
         ranks: To share each of them.
     """
     names, place = torch.unique(groups, return_inverse=True)
-    is_kept = torch.zeros(len(names)).index_add(0, place, kept.float()) > 0
+    is_kept = torch.zeros(len(names), dtype=torch.long).index_add(0, place, kept.long()) > 0
     order = torch.argsort(is_kept.logical_not().to(torch.uint8), stable=True)
     turn = torch.empty(len(names), dtype=torch.long)
     turn[order] = torch.arange(len(names)) % batches
