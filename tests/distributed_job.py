@@ -34,7 +34,7 @@ from ragen_pl.warm_start import WarmStart
 
 WARM, HEALTHY = 1, 6
 """Iterations of imitation, and of RL before the scripted policy falls silent."""
-RUNS = {"scripted": 13, "single_precision": 3, "sampled": 3}
+RUNS = {"scripted": 13, "single_precision": 2, "sampled": 3}
 """Iterations of each run, warm start included."""
 
 
@@ -49,7 +49,7 @@ class Scripted(StarPO):
         draw = random.Random(repr(key))
         chat = self.trainer.datamodule.chat  # type: ignore[attr-defined]
         if request.iteration < WARM + HEALTHY and request.group_id % 2 == 0:
-            actions = [draw.choice(Sokoban.actions) for _ in range(draw.randint(1, 2))]
+            actions = [draw.choice(Sokoban.actions) for _ in range(1 + request.member % 2)]
             text = chat.response_text("go " * draw.randint(0, 4), actions)
         else:
             text = "x" * draw.randint(1, 30)
@@ -57,37 +57,53 @@ class Scripted(StarPO):
         return Completion(ids, (-0.5,) * len(ids), (0.5,) * len(ids), stopped=True)
 
 
-class Diary(RolloutCallback):
-    """Note what must not depend on the number of ranks, and where this rank is."""
+class Whereabouts(RolloutCallback):
+    """Keep where this rank is in ``rank-<n>.phase``, for the watchdog.
 
-    def __init__(self, folder: Path, name: str) -> None:
+    Args:
+        folder: Of that file.
+        name: Of the run.
+    """
+
+    def __init__(self, folder: str, name: str) -> None:
         super().__init__()
-        self.file, self.name = folder / f"rank-{rank()}.phase", name
-        self.tokens: list[dict[tuple[int, int], list[tuple[int, ...]]]] = []
-        self.gradients: list[dict[str, torch.Tensor]] = []
-        self.weights: list[dict[str, torch.Tensor]] = []
-        self.kept_on: list[list[int]] = []
-        self.metrics: list[dict[str, float]] = []
+        self.folder, self.name = Path(folder), name
 
     def enter(self, phase: str, module: Any) -> None:
-        self.file.write_text(f"{phase} of iteration {module.iteration} ({self.name})")
+        file = self.folder / f"rank-{rank()}.phase"
+        file.write_text(f"{phase} of iteration {module.iteration} ({self.name})")
 
     def on_rollout_start(self, trainer: Trainer, module: Any, *args: int) -> None:
         self.enter("collection", module)
 
-    def on_rollout_end(
-        self, trainer: Trainer, module: Any, groups: list[TrajectoryGroup]
-    ) -> None:
+    def on_rollout_end(self, trainer: Trainer, module: Any, groups: Any) -> None:
         self.enter("selection", module)
+
+    def on_train_batch_start(self, trainer: Trainer, module: Any, *args: Any) -> None:
+        self.enter("update", module)
+
+    def on_train_epoch_end(self, trainer: Trainer, module: Any) -> None:
+        self.enter("the end", module)
+
+
+class Diary(Whereabouts):
+    """Note what must not depend on the number of ranks."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        super().__init__(str(folder), name)
+        self.tokens: list[dict[tuple[int, int], list[tuple[int, ...]]]] = []
+        self.gradients: list[dict[str, torch.Tensor]] = []
+        self.weights: list[dict[str, torch.Tensor]] = []
+        self.metrics: list[dict[str, float]] = []
+
+    def on_rollout_end(self, trainer: Trainer, module: Any, groups: list[TrajectoryGroup]) -> None:
+        super().on_rollout_end(trainer, module, groups)
         own = {
             (t.group_id, t.member): [turn.completion.token_ids for turn in t.turns]
             for group in groups
             for t in group.trajectories
         }
         self.tokens.append({k: v for part in gather_objects(own) for k, v in part.items()})
-
-    def on_train_batch_start(self, trainer: Trainer, module: Any, *args: Any) -> None:
-        self.enter("update", module)
 
     def on_before_optimizer_step(self, trainer: Trainer, module: Any, optimizer: Any) -> None:
         self.gradients.append(
@@ -99,7 +115,7 @@ class Diary(RolloutCallback):
         )
 
     def on_train_epoch_end(self, trainer: Trainer, module: Any) -> None:
-        self.enter("the end", module)
+        super().on_train_epoch_end(trainer, module)
         weights = {name: value.clone() for name, value in gathered(module).items()}
         self.weights.append(weights)
         self.metrics.append({k: float(v) for k, v in trainer.callback_metrics.items()})
