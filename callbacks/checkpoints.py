@@ -125,8 +125,8 @@ def _copied(path: Path) -> Path:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file or folder, if there is one."""
-    if path.is_dir():
+    """Remove a file, a link or a folder, if there is one."""
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -60,11 +61,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 (folder / "0.log").rename(folder / f"stage-{number}.log")
             else:
                 assert main(args) == 0
-            name = f"after-{number}"
-            (folder / "stages/policy/last").rename(folder / name)
-            (folder / "stages/checkpoints/last.ckpt").rename(folder / f"{name}.ckpt")
-            (folder / "stages/checkpoints/last.ckpt").symlink_to(folder / f"{name}.ckpt")
+            keep(folder / "stages/policy/last", folder / f"after-{number}")
+            keep(folder / "stages/checkpoints/last.ckpt", folder / f"after-{number}.ckpt")
     return folder
+
+
+def keep(path: Path, copy: Path) -> None:
+    if path.is_dir():
+        shutil.copytree(path, copy)
+    else:
+        shutil.copyfile(path, copy)
 
 
 def weights(path: Path) -> dict[str, Tensor]:
@@ -72,7 +78,7 @@ def weights(path: Path) -> dict[str, Tensor]:
 
 
 def test_a_run_that_changed_its_ranks_four_times_ends_as_one_process_does(folder: Path) -> None:
-    alone, stages = weights(folder / "alone/policy/last"), weights(folder / f"after-{4}")
+    alone, stages = weights(folder / "alone/policy/last"), weights(folder / "after-4")
     begin = weights(folder / "after-0")
     for name, value in alone.items():
         torch.testing.assert_close(stages[name], value, rtol=0, atol=1e-5)
