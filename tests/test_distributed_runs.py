@@ -89,6 +89,16 @@ def test_filter_detector_and_rollback_decide_alike(found: Found, strategy: str) 
         assert theirs == pytest.approx(ours, rel=1e-5, abs=1e-6)
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_diagnostics_see_the_policy_of_one_process(found: Found, strategy: str) -> None:
+    """Mutual information scores with it, and the gradient probe differentiates it."""
+    (one, two) = (found[ranks]["single_precision"]["metrics"][-1] for ranks in ("alone", strategy))
+    seen = {name: value for name, value in one.items() if name.startswith("diagnostics/")}
+    assert {"diagnostics/mi_first_turn", "diagnostics/grad_task_bucket_2"} <= seen.keys()
+    assert seen["diagnostics/grad_task_bucket_2"] > 0.01
+    assert {name: two[name] for name in seen} == pytest.approx(seen, rel=1e-3, abs=1e-6)
+
+
 def test_the_watchdog_names_rank_and_phase(tmp_path: Path) -> None:
     wait = "import pathlib, time; pathlib.Path({!r}).write_text({!r}); time.sleep(60)"
     commands = [

@@ -103,9 +103,9 @@ def test_every_kind_of_checkpoint_was_read(folder: Path) -> None:
 def test_what_two_ranks_export_is_a_plain_model(folder: Path, number: int) -> None:
     """Its log-probs are those of the policy in the checkpoint beside it."""
     exported = folder / f"after-{number}"
-    plain = AutoModelForCausalLM.from_pretrained(exported, attn_implementation="eager")
+    plain = AutoModelForCausalLM.from_pretrained(exported)
     checkpoint = AnyCheckpointIO().load_checkpoint(folder / f"after-{number}.ckpt")
-    policy = Policy(AutoModelForCausalLM.from_config(plain.config))
+    policy = Policy(AutoModelForCausalLM.from_config(plain.config, attn_implementation="sdpa"))
     prefix = "policy."
     state = {
         name.removeprefix(prefix): value
