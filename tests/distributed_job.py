@@ -140,9 +140,8 @@ def double_precision(on: bool) -> Iterator[None]:
 
 
 def make_module(kind: type[StarPO], **optimization: Any) -> StarPO:
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "num_key_value_heads": 1}
     return kind(
-        policy=EmbeddedModel(num_layers=2, **sizes),
+        policy=EmbeddedModel(16, 16, num_layers=2, num_heads=2, num_key_value_heads=1),
         algorithm=Algorithm(
             advantage=GAE(critic=CriticConfig(warmup_iterations=0)), kl=KLPenalty(0.1)
         ),

@@ -105,7 +105,7 @@ def test_what_two_ranks_export_is_a_plain_model(folder: Path, number: int) -> No
     exported = folder / f"after-{number}"
     plain = AutoModelForCausalLM.from_pretrained(exported)
     checkpoint = AnyCheckpointIO().load_checkpoint(folder / f"after-{number}.ckpt")
-    policy = Policy(AutoModelForCausalLM.from_config(plain.config, attn_implementation="sdpa"))
+    policy = Policy(type(plain)(plain.config))
     prefix = "policy."
     state = {
         name.removeprefix(prefix): value
@@ -117,8 +117,8 @@ def test_what_two_ranks_export_is_a_plain_model(folder: Path, number: int) -> No
     sampled = torch.ones_like(ids, dtype=torch.bool)
     sampled[:, 0] = False
     with torch.no_grad():
-        ours, _ = policy.eval()(ids, sampled, torch.ones_like(sampled))
-        theirs = torch.log_softmax(plain.eval()(input_ids=ids).logits[:, :-1], dim=-1)
+        ours, _ = policy(ids, sampled, torch.ones_like(sampled))
+        theirs = torch.log_softmax(plain(input_ids=ids).logits[:, :-1], dim=-1)
     expected = theirs.gather(-1, ids[:, 1:, None])[..., 0]
     torch.testing.assert_close(ours[:, 1:], expected, rtol=0, atol=1e-5)
 

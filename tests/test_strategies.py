@@ -57,14 +57,14 @@ def test_adapters_are_refused_with_the_way_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match="model.lora is set.*trainer.strategy to ddp"):
+    with pytest.raises(ConfigError, match=r"model.lora is set.*trainer.strategy to ddp"):
         assemble(*CPU, "--config", "lora", "--config", "fsdp")
     assemble(*CPU, "--config", "lora", "--config", "ddp")
 
 
 def test_fsdp1_is_refused() -> None:
     with pytest.raises(
-        ValueError, match="FSDPStrategy, which is FSDP1.* set trainer.strategy to fsdp"
+        ValueError, match=r"FSDPStrategy, which is FSDP1.* set trainer.strategy to fsdp"
     ):
         check_strategy(FSDPStrategy(), with_adapters=False)
 
@@ -81,7 +81,7 @@ def test_a_policy_that_does_not_fit_is_refused_by_all(
     monkeypatch.setattr(torch, "cuda", cuda)
     monkeypatch.setattr(sharding, "gather_objects", lambda own: [own, free[1]])
     sharding._check_room(9, torch.device("cuda"))
-    with pytest.raises(RuntimeError, match="need the policy whole on every device.*lora.yaml"):
+    with pytest.raises(RuntimeError, match=r"need the policy whole on every device.*lora.yaml"):
         sharding._check_room(10, torch.device("cuda"))
 
 
