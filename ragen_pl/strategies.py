@@ -55,14 +55,20 @@ def check_strategy(strategy: Strategy, *, with_adapters: bool) -> None:
     """Refuse what would not train what it says, and say what ``fsdp`` is.
 
     Raises:
-        ValueError: for FSDP1, and for adapters under a strategy that shards.
+        ValueError: for FSDP1, for layers split over devices, and for adapters that would be sharded.
     """
+    name = type(strategy).__name__
     if isinstance(strategy, FSDPStrategy):
         raise ValueError(
-            f"trainer.strategy is {type(strategy).__name__}, which is FSDP1; it cannot unshard a "
-            f"policy for rollouts: set trainer.strategy to {FSDP_NAME}, which is FSDP2 here"
+            f"trainer.strategy is {name}, which is FSDP1; it cannot unshard a policy for rollouts: "
+            f"set trainer.strategy to {FSDP_NAME}, which is FSDP2 here"
         )
-    if isinstance(strategy, ModelParallelStrategy):
+    if isinstance(strategy, ModelParallelStrategy) and not isinstance(strategy, FSDP2):
+        raise ValueError(
+            f"trainer.strategy is {name}, which splits layers over the devices of a node unless it "
+            f"is told their number: set trainer.strategy to {FSDP_NAME}, which shards over all"
+        )
+    if isinstance(strategy, FSDP2):
         if with_adapters:
             raise ValueError(
                 f"trainer.strategy is {FSDP_NAME}, but model.lora is set: policy, critic and "
@@ -77,7 +83,7 @@ def check_strategy(strategy: Strategy, *, with_adapters: bool) -> None:
 def shard_networks(networks: Iterable[nn.Module | None], trainer: Trainer) -> None:
     """Shard those that there are, where the trainer's strategy asks for it."""
     strategy: Strategy = trainer.strategy
-    if isinstance(strategy, ModelParallelStrategy):
+    if isinstance(strategy, FSDP2):
         for network in networks:
             if network is not None:
                 shard(network, strategy.device_mesh["data_parallel"])

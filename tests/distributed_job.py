@@ -183,7 +183,10 @@ def play(run: str, folder: Path, strategy: Any, **trainer: Any) -> dict[str, Any
     if run == "single_precision":  # they use the policy in ways of their own
         callbacks[:0] = [MutualInformation(1, num_prompts=4), GradientProbe(1, num_buckets=2)]
     with double_precision(run == "scripted"):
-        module = make_module(StarPO if run == "sampled" else Scripted)
+        if run == "sampled":  # blocks are sharded and computed twice
+            module = make_module(StarPO, gradient_checkpointing=True)
+        else:
+            module = make_module(Scripted)
         Trainer(
             strategy=strategy,
             accelerator="cpu",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy
+from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, ModelParallelStrategy
 
 from ragen_pl import sharding
 from ragen_pl.config_files import ConfigError
@@ -60,6 +60,11 @@ def test_adapters_are_refused_with_the_way_out(
     with pytest.raises(ConfigError, match=r"model.lora is set.*trainer.strategy to ddp"):
         assemble(*CPU, "--config", "lora", "--config", "fsdp")
     assemble(*CPU, "--config", "lora", "--config", "ddp")
+
+
+def test_layers_split_over_devices_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"ModelParallelStrategy.* set trainer.strategy to fsdp"):
+        check_strategy(ModelParallelStrategy(), with_adapters=False)
 
 
 def test_fsdp1_is_refused() -> None:
