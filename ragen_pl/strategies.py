@@ -55,7 +55,7 @@ def check_strategy(strategy: Strategy, *, with_adapters: bool) -> None:
     """Refuse what would not train what it says, and say what ``fsdp`` is.
 
     Raises:
-        ValueError: for FSDP1, for layers split over devices, and for adapters that would be sharded.
+        ValueError: for FSDP1, for layers split over devices, for adapters that would be sharded.
     """
     name = type(strategy).__name__
     if isinstance(strategy, FSDPStrategy):
