@@ -58,9 +58,8 @@ class Checkpoints(Checkpoint):
         """Without any validation the last policy is the best that is known."""
         folder = Path(trainer.default_root_dir)
         last, best = (folder / CHECKPOINTS / f"{name}.ckpt" for name in (LAST, BEST))
-        if trainer.is_global_zero and last.is_file() and not best.exists():
-            shutil.copyfile(last, best.with_suffix(".tmp"))
-            best.with_suffix(".tmp").replace(best)
+        if trainer.is_global_zero and last.exists() and not best.exists():
+            _swap_in(_copied(last), best)
             _swap_in(_copied(folder / POLICY / LAST), folder / POLICY / BEST)
 
     def _new_score(self, trainer: Trainer) -> float | None:
@@ -74,12 +73,15 @@ class Checkpoints(Checkpoint):
         folder = Path(trainer.default_root_dir)
         path = folder / CHECKPOINTS / f"{name}.ckpt"
         draft = path.with_suffix(".tmp")
+        if trainer.is_global_zero:
+            _remove(draft)  # a kill can leave one of the other kind
         trainer.save_checkpoint(draft)
+        draft_policy = folder / POLICY / f"{name}.tmp"
+        export_policy(cast(Any, module).language, draft_policy)
         if trainer.is_global_zero:
             _swap_in(draft, path)
-            draft_policy = folder / POLICY / f"{name}.tmp"
-            export_policy(cast(Any, module).language, draft_policy)
             _swap_in(draft_policy, folder / POLICY / name)
+        trainer.strategy.barrier()
 
     # --- what else is saved -------------------------------------------------------------------
 
@@ -100,18 +102,31 @@ class Checkpoints(Checkpoint):
 
 
 def _swap_in(draft: Path, path: Path) -> None:
-    """Put a finished draft in place; a folder cannot replace a full one in a single step."""
-    if path.is_dir():
+    """Put a finished draft in place; where a folder is one of the two, not in a single step."""
+    if path.is_dir() or (draft.is_dir() and path.exists()):
         old = path.with_suffix(".old")
-        shutil.rmtree(old, ignore_errors=True)
+        _remove(old)
         path.rename(old)
         draft.rename(path)
-        shutil.rmtree(old)
+        _remove(old)
     else:
         draft.replace(path)
 
 
-def _copied(folder: Path) -> Path:
-    copy = folder.with_suffix(".tmp")
-    shutil.copytree(folder, copy, dirs_exist_ok=True)
+def _copied(path: Path) -> Path:
+    """Copy a checkpoint or a policy, to be swapped in elsewhere."""
+    copy = path.with_suffix(".tmp")
+    _remove(copy)
+    if path.is_dir():
+        shutil.copytree(path, copy)
+    else:
+        shutil.copyfile(path, copy)
     return copy
+
+
+def _remove(path: Path) -> None:
+    """Remove a file, a link or a folder, if there is one."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

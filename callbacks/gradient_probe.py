@@ -20,6 +20,7 @@ from ragen_pl.models.policy import Policy, evaluation_mode
 from ragen_pl.objective import Scores, Totals, estimate, policy_objective
 from ragen_pl.ops.gradient_probe import gradient_norms, quantile_buckets
 from ragen_pl.packing import micro_batches
+from ragen_pl.sharding import unsharded
 from ragen_pl.types import RolloutBatch, TrainingBatch
 
 _ROUNDING = 1e-5
@@ -135,6 +136,14 @@ class GradientProbe(RolloutCallback):
 
     def _probe(self, trainer: Trainer, module: _Learner, batch: TrainingBatch) -> dict[str, float]:
         """Measure every bucket that has a group; the same on every rank."""
+        # Whole, as ranks may differ in how many passes a bucket takes, and the gradients here are
+        # those of whole weights.
+        with unsharded(module.policy), unsharded(module.reference):
+            return self._measure(trainer, module, batch)
+
+    def _measure(
+        self, trainer: Trainer, module: _Learner, batch: TrainingBatch
+    ) -> dict[str, float]:
         temperature = trainer.datamodule.rollout.temperature  # type: ignore[attr-defined]
         terms = policy_terms(module, batch, temperature)
         spread = group_spread(terms.rollout)

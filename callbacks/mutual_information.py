@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Literal, Protocol, TypeVar, cast
 
 import numpy as np
@@ -42,6 +43,8 @@ class _Learner(Protocol):
     seed: int
     language: LanguageModel
     optimization: Optimization
+
+    def rollout_weights(self) -> AbstractContextManager[None]: ...
 
 
 class _Source(Protocol):
@@ -144,7 +147,11 @@ class MutualInformation(RolloutCallback):
         if len(prompts) < 2:
             return None
         model = module.language.model
-        with evaluation_mode(model), trainer.precision_plugin.forward_context():
+        with (
+            module.rollout_weights(),
+            evaluation_mode(model),
+            trainer.precision_plugin.forward_context(),
+        ):
             table = cross_score(
                 model,
                 prompts,

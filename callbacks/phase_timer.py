@@ -30,7 +30,7 @@ class PhaseTimer(RolloutCallback):
     ) -> None:
         """Start the clock."""
         super().on_rollout_start(trainer, module, iteration, num_trajectories)
-        self._generated = cast(StarPO, module).generating_seconds
+        self._generated = cast(StarPO, module).worker.seconds
         self._began = time.monotonic()
 
     def on_rollout_progress(
@@ -39,7 +39,7 @@ class PhaseTimer(RolloutCallback):
         """Read the clock after every turn: the last one is where playing ended."""
         self._played = time.monotonic()
         collect = self._played - self._began
-        generate = cast(StarPO, module).generating_seconds - self._generated
+        generate = cast(StarPO, module).worker.seconds - self._generated
         self._spent = {"time/collect": collect, "time/environment": collect - generate}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

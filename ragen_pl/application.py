@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn
@@ -22,11 +20,13 @@ from lightning.pytorch.loggers import TensorBoardLogger
 
 import callbacks as cb
 from ragen_pl.allocator import keep_freed_memory
+from ragen_pl.checkpoint_io import AnyCheckpointIO
 from ragen_pl.config_errors import qualify, shorten
 from ragen_pl.config_files import COMMANDS, ConfigError, config_paths
 from ragen_pl.config_keys import Schema, check_arguments, constructor_keys, parameter_keys
 from ragen_pl.datamodule import RolloutDataModule
 from ragen_pl.hooks import rollout_callbacks
+from ragen_pl.quiet import quieten
 from ragen_pl.run_folder import (
     CONFIG,
     RunFacts,
@@ -36,6 +36,7 @@ from ragen_pl.run_folder import (
     move_aside,
 )
 from ragen_pl.starpo import StarPO
+from ragen_pl.strategies import FSDP2, FSDP_NAME, check_strategy
 from ragen_pl.threads import decide_threads
 
 GROUPS: dict[str, type[Callback]] = {
@@ -188,8 +189,14 @@ class Application(LightningCLI):
         return dict(yaml.safe_load(text))
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Log to TensorBoard in the run folder unless another logger is given."""
+        """Log to TensorBoard in the run folder unless another logger is given; ``fsdp`` is FSDP2,
+        where Lightning would take FSDP1."""
         config = self.config_init[self.subcommand]
+        if config.trainer.strategy == FSDP_NAME:
+            kwargs["strategy"] = FSDP2()
+        given = config.trainer.plugins or []
+        plugins = given if isinstance(given, list) else [given]
+        kwargs["plugins"] = [*plugins, AnyCheckpointIO()]
         if config.trainer.logger in (None, True):
             kwargs["logger"] = TensorBoardLogger(config.run_dir, name="", version="tensorboard")
         return super().instantiate_trainer(**kwargs)
@@ -202,11 +209,10 @@ class Application(LightningCLI):
                 f"trainer.max_steps is {config.trainer.max_steps}, but a run is counted in "
                 "iterations: set trainer.max_epochs instead"
             )
-        if self.subcommand == "fit":
-            try:
-                self._check_callbacks()
-            except ValueError as error:
-                raise ConfigError(self._qualified(error)) from error
+        try:
+            self._check_parts()
+        except ValueError as error:
+            raise ConfigError(self._qualified(error)) from error
         loaded = self._find_checkpoint(config)
         facts = self._facts(loaded)
         if loaded is not None:
@@ -218,8 +224,10 @@ class Application(LightningCLI):
         self.model.vocabulary = facts.vocabulary
         self.config_init[self.subcommand].checkpoints.facts = facts
 
-    def _check_callbacks(self) -> None:
-        for callback in rollout_callbacks(self.trainer):
+    def _check_parts(self) -> None:
+        adapters = self.model.trainable.lora is not None
+        check_strategy(self.trainer.strategy, with_adapters=adapters)
+        for callback in rollout_callbacks(self.trainer) if self.subcommand == "fit" else ():
             if isinstance(callback, cb.VarianceFilter):
                 callback.check(self.datamodule.rollout)
             elif isinstance(callback, cb.Rollback):
@@ -269,28 +277,13 @@ def _schema(command: str) -> Schema:
     return keys
 
 
-def _quieten() -> None:
-    """Keep what the display does not need to compete with off the terminal."""
-    for name in ("lightning.pytorch", "lightning.fabric", "lightning", "pytorch_lightning"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    for text in (
-        r".*does not have many workers.*",
-        r".*`isinstance\(treespec, LeafSpec\)` is deprecated.*",
-        r".*dataloader is not resumable.*",
-        r".*Checkpoint directory .* exists and is not empty.*",
-        r".*recommended to use `self\.log\(.*sync_dist=True.*",  # what is logged is over all ranks
-        r".*You're resuming from a checkpoint that ended before the epoch ended.*",
-    ):
-        warnings.filterwarnings("ignore", text)
-
-
 def run(argv: Sequence[str], kind: type[Application] = Application) -> Application:
     """Run one prepared command line, and return what ran it.
 
     Raises:
         ConfigError: when the configuration is wrong.
     """
-    _quieten()
+    quieten()
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
     try:
         return kind(argv)

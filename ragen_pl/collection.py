@@ -13,9 +13,10 @@ from ragen_pl.envs.base import TextEnv
 from ragen_pl.hooks import rollout_callbacks
 from ragen_pl.ops.scores import carries_signal
 from ragen_pl.ops.selection import fill_with_signal
+from ragen_pl.packing import pack
 from ragen_pl.rollout import RolloutConfig, Start, collect
 from ragen_pl.rollout_stats import GroupTable
-from ragen_pl.types import Generate, Sampling, TrajectoryGroup
+from ragen_pl.types import Generate, RolloutBatch, Sampling, TrajectoryGroup
 
 # A run's stream of seeds: every part of it is a pure function of where the run stands, so that a
 # resumed run plays the same starts. The first collections of all iterations come first, then the
@@ -194,3 +195,22 @@ class Collector:
                     for old, new in zip(weights, selection.weights, strict=True)
                 ]
         return weights
+
+    def packed(self, collected: Collected, weights: Sequence[Sequence[float]]) -> RolloutBatch:
+        """Pack this rank's surviving trajectories with their weights.
+
+        Raises:
+            RuntimeError: on all ranks, when none survived on any.
+        """
+        survivors = [
+            (trajectory, weight)
+            for group, row in zip(collected.groups, weights, strict=True)
+            for trajectory, weight in zip(group.trajectories, row, strict=True)
+            if trajectory.survived
+        ]
+        if not any(gather_objects(len(survivors))):
+            raise RuntimeError(
+                "every trajectory of this iteration ended in an error of the environment "
+                f"{self.env.name!r}; the warnings above say which: there is nothing to learn from"
+            )
+        return pack([t for t, _ in survivors], weights=[w for _, w in survivors])

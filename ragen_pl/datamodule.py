@@ -20,6 +20,7 @@ from ragen_pl.collection import (
     starts,
 )
 from ragen_pl.config_files import ConfigError
+from ragen_pl.dealing import optimizer_batches
 from ragen_pl.distributed import gather_objects, rank, world_size
 from ragen_pl.envs.bandit import Bandit
 from ragen_pl.envs.base import TextEnv
@@ -28,7 +29,7 @@ from ragen_pl.envs.panel import panel_seeds
 from ragen_pl.envs.sokoban import Sokoban
 from ragen_pl.hooks import RolloutCallback, rollout_callbacks
 from ragen_pl.models.language import LanguageModel
-from ragen_pl.packing import num_updates, pack, split
+from ragen_pl.packing import num_updates
 from ragen_pl.rewards import check_truth_penalty
 from ragen_pl.rollout import RolloutConfig, Start, collect
 from ragen_pl.types import (
@@ -172,27 +173,17 @@ class RolloutDataModule(pl.LightningDataModule):
             return
         learner.begin_iteration(Phase.RL)
         collector = Collector(self.fitter, self.env, self.chat, self.rollout, learner.generate)
-        collected = collect_enough(
-            lambda starts: collector.play(starts, iteration),
-            lambda nth: self.starts(iteration, nth),
-            self.dynamic_sampling,
-        )
+        with learner.rollout_weights():
+            collected = collect_enough(
+                lambda starts: collector.play(starts, iteration),
+                lambda nth: self.starts(iteration, nth),
+                self.dynamic_sampling,
+            )
         weights = collector.select(collected)
         if self.fitter.should_stop or any(watcher.discard for watcher in self._watchers()):
             return  # a detector saw a collapse: no further step on this data
-        survivors = [
-            (trajectory, weight)
-            for group, row in zip(collected.groups, weights, strict=True)
-            for trajectory, weight in zip(group.trajectories, row, strict=True)
-            if trajectory.survived
-        ]
-        if not survivors:
-            raise RuntimeError(
-                f"every trajectory of iteration {iteration} ended in an error of the environment "
-                f"{self.env.name!r}; the warnings above say which: there is nothing to learn from"
-            )
-        rollout = pack([t for t, _ in survivors], weights=[w for _, w in survivors])
-        parts = split(learner.annotate(rollout), self._num_updates(weights))
+        rollout = collector.packed(collected, weights)
+        parts = optimizer_batches(learner.annotate(rollout), self._num_updates(weights))
         for _ in range(self.rollout.epochs):
             yield from parts
 
@@ -242,16 +233,17 @@ class RolloutDataModule(pl.LightningDataModule):
                 watcher.on_evaluation_progress(trainer, trainer.lightning_module, finished, total)
 
         starts = [Start(place, seed) for place, seed in enumerate(self.seeds_of(panel))]
-        return collect(
-            self.panels[panel],
-            starts[rank() :: world_size()],
-            self.chat,
-            learner.generate,
-            replace(self.rollout, group_size=1),
-            iteration=_EVALUATION + number * 1000 + round(temperature * 100),
-            sampling=Sampling(temperature, self.rollout.max_response_tokens),
-            progress=progress,
-        )
+        with learner.rollout_weights():
+            return collect(
+                self.panels[panel],
+                starts[rank() :: world_size()],
+                self.chat,
+                learner.generate,
+                replace(self.rollout, group_size=1),
+                iteration=_EVALUATION + number * 1000 + round(temperature * 100),
+                sampling=Sampling(temperature, self.rollout.max_response_tokens),
+                progress=progress,
+            )
 
     def evaluate_baseline(self, panel: str, baseline: Baseline) -> list[TrajectoryGroup]:
         """Play every start of a panel once without the learner."""

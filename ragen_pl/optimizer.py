@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ragen_pl.algorithm import Optimization
 from ragen_pl.distributed import all_reduce_sum
+from ragen_pl.sharding import whole
 
 
 def build_optimizer(networks: Mapping[str, nn.Module], config: Optimization) -> torch.optim.AdamW:
@@ -41,7 +42,8 @@ def take_step(
     for group in optimizer.param_groups:
         group["lr"] = rates.get(group["name"], 0.0)
         if any(parameter.grad is not None for parameter in group["params"]):
-            norms[group["name"]] = nn.utils.clip_grad_norm_(group["params"], max_grad_norm)
+            norm = nn.utils.clip_grad_norm_(group["params"], max_grad_norm)
+            norms[group["name"]] = whole(norm)
     bad = not all(math.isfinite(float(norm)) for norm in norms.values())
     anywhere = float(all_reduce_sum(torch.tensor(float(bad)))) > 0
     if not anywhere:

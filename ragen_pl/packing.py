@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from ragen_pl.types import RolloutBatch, TrainingBatch, Trajectory
+from ragen_pl.types import RolloutBatch, Trajectory
 
 
 def pack(
@@ -22,7 +22,7 @@ def pack(
     """Concatenate each trajectory's turns into one row, writing masks and turn ends on the way.
 
     Args:
-        trajectories: One row each.
+        trajectories: One row each; a rank may have none.
         weights: Policy weight of each trajectory.
         imitated: For demonstrations, which turns carry loss; every turn does by default.
 
@@ -32,21 +32,24 @@ def pack(
     rows = [
         _row(trajectory, imitated[place] if imitated else [True] * len(trajectory.turns))
         for place, trajectory in enumerate(trajectories)
-    ]
+    ] or [_Row([0], [False], [0], [0], [False], [0.0], [0.0])]  # dropped again below
+    count = len(trajectories)
     lengths = torch.tensor([len(row.input_ids) for row in rows])
     attention_mask = torch.arange(int(lengths.max()))[None] < lengths[:, None]
     columns = {
         column.name: pad_sequence(
             [torch.tensor(getattr(row, column.name)) for row in rows], batch_first=True
-        )
+        )[:count]
         for column in fields(_Row)
     }
     return RolloutBatch(
         **columns,
-        attention_mask=attention_mask,
-        group_ids=torch.tensor([t.group_id for t in trajectories]),
-        trajectory_ids=torch.tensor([t.group_id * 4096 + t.member for t in trajectories]),
-        successes=torch.tensor([t.success for t in trajectories]),
+        attention_mask=attention_mask[:count],
+        group_ids=torch.tensor([t.group_id for t in trajectories], dtype=torch.long),
+        trajectory_ids=torch.tensor(
+            [t.group_id * 4096 + t.member for t in trajectories], dtype=torch.long
+        ),
+        successes=torch.tensor([t.success for t in trajectories], dtype=torch.bool),
         policy_weights=torch.tensor(weights, dtype=torch.float32),
     )
 
@@ -132,14 +135,3 @@ def num_updates(kept: int, collected: int, most: int) -> int:
         most: Optimizer batches of an unfiltered collection.
     """
     return max(1, -(-kept * most // collected))
-
-
-def split(batch: TrainingBatch, parts: int) -> list[TrainingBatch]:
-    """Deal whole groups into optimizer batches: kept groups evenly first, then dropped ones."""
-    rollout = batch.rollout
-    groups, place = torch.unique(rollout.group_ids, return_inverse=True)
-    kept = torch.zeros(len(groups)).index_add(0, place, rollout.policy_weights) > 0
-    order = torch.argsort(kept.logical_not().to(torch.uint8), stable=True)
-    turn = torch.empty(len(groups), dtype=torch.long)
-    turn[order] = torch.arange(len(groups)) % parts
-    return [batch.rows(turn[place] == part) for part in range(parts)]

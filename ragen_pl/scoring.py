@@ -56,8 +56,17 @@ class Scorer:
         return policy(part.input_ids, part.loss_mask, part.attention_mask, self.temperature)  # type: ignore[no-any-return]
 
     def cut(self, rollout: RolloutBatch, chosen: Tensor) -> Iterator[tuple[Tensor, RolloutBatch]]:
-        """Yield (row indices, micro-batch) of the chosen rows, (B,) bool."""
-        return micro_batches(rollout, chosen, self.token_budget)
+        """Yield (row indices, micro-batch) of the chosen rows, (B,) bool; every rank must call it.
+
+        All ranks get equally many, the last ones of some without rows: sharded networks exchange
+        weights and gradients in every pass.
+        """
+        own = list(micro_batches(rollout, chosen, self.token_budget))
+        none = torch.zeros(0, dtype=torch.long, device=chosen.device)
+        missing = max(gather_objects(len(own))) - len(own)
+        yield from own
+        for _ in range(missing):
+            yield none, rollout.rows(none).cut(2)
 
     def log_probs(self, policy: Policy, rollout: RolloutBatch, chosen: Tensor) -> Tensor:
         """Return the log-probs of the chosen rows, (B, T), zero in the others."""

@@ -7,6 +7,10 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from ragen_pl.distributed import rank
+from ragen_pl.sharding import laid_out_like, whole
 
 Plain = dict[str, Any]
 """Tensors, numbers and text in dicts and lists: what a checkpoint may hold."""
@@ -18,9 +22,10 @@ GOES_ON = ("iteration", "phase", "rl_start", "skipped_steps", "lr_scale")
 def take_snapshot(module: LightningModule, optimizer: torch.optim.Optimizer) -> Plain:
     """Copy a learner's state to CPU memory.
 
-    Holds the trainable weights and the buffers, the optimizer's state (two moments per weight) and
-    what else the module saves with a checkpoint. Frozen weights, such as a reference policy's or
-    the base's under an adapter, are left out: they do not change.
+    Every rank must call it, and put it back with the others: of weights that are sharded the first
+    one holds all. There are the trainable weights and the buffers, the optimizer's state (two
+    moments per weight) and what else the module saves with a checkpoint. Frozen weights, such as a
+    reference policy's or the base's under an adapter, are left out: they do not change.
     """
     named = module.named_parameters(remove_duplicate=False)  # a shared base has several names
     frozen = {name for name, weight in named if not weight.requires_grad}
@@ -39,8 +44,8 @@ def restore_snapshot(
     live = module.state_dict()
     with torch.no_grad():
         for name, value in snapshot["weights"].items():
-            live[name].copy_(value)
-    optimizer.load_state_dict(_copy(snapshot["optimizer"]))
+            live[name].copy_(laid_out_like(value, live[name]))
+    optimizer.load_state_dict(_laid_out(_copy(snapshot["optimizer"]), optimizer))
     now = _own_state(module)
     merged = {
         part: {**state, **{name: now[part][name] for name in GOES_ON if name in now[part]}}
@@ -57,8 +62,33 @@ def _own_state(module: LightningModule) -> Plain:
     return copied
 
 
+def _laid_out(state: Plain, optimizer: torch.optim.Optimizer) -> Plain:
+    """Shard a whole optimizer state's moments as the weights they belong to are sharded."""
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    places = [place for group in state["param_groups"] for place in group["params"]]
+    of_place = dict(zip(places, weights, strict=True))
+    moments = {
+        place: {
+            name: laid_out_like(value, of_place[place])
+            if isinstance(value, Tensor) and value.shape == of_place[place].shape
+            else value
+            for name, value in entry.items()
+        }
+        for place, entry in state["state"].items()
+    }
+    return {**state, "state": moments}
+
+
 def _copy(tree: Any) -> Any:
-    """Copy nested plain data; tensors to CPU memory of their own."""
+    """Copy nested plain data; tensors to CPU memory of their own.
+
+    What is sharded is gathered: the first rank keeps it whole, the others its shape.
+    """
+    if isinstance(tree, DTensor):
+        complete = whole(tree.detach())
+        return complete.to("cpu", copy=True) if rank() == 0 else complete.to("meta")
+    if isinstance(tree, Tensor) and tree.is_meta:
+        return tree
     if isinstance(tree, Tensor):
         return tree.detach().to("cpu", copy=True)
     if isinstance(tree, dict):

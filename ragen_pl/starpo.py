@@ -8,9 +8,8 @@ StarPO-S is StarPO with three changes, each visible in one place:
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import lightning.pytorch as pl
@@ -27,11 +26,13 @@ from ragen_pl.evaluation_log import log_evaluation
 from ragen_pl.gradients import REDUCTIONS, imitation_gradient, policy_gradient, value_gradient
 from ragen_pl.models import EmbeddedModel, LanguageModel, PolicyModel
 from ragen_pl.models.lora import LoRA, base_weights, copy_sharing_frozen
-from ragen_pl.models.policy import Critic, Policy, drop_embedding_gradients, evaluation_mode
+from ragen_pl.models.policy import Critic, Policy, drop_embedding_gradients
 from ragen_pl.models.trainable import TrainableModel
 from ragen_pl.objective import estimate
 from ragen_pl.optimizer import build_optimizer, take_step
+from ragen_pl.rollout_worker import RolloutWorker
 from ragen_pl.scoring import Scorer, check_agreement
+from ragen_pl.strategies import shard_networks
 from ragen_pl.types import (
     Completion,
     Demonstration,
@@ -80,11 +81,8 @@ class StarPO(pl.LightningModule):
         self.iteration = self.rl_start = self.skipped_steps = 0
         self.phase = Phase.WARM_START
         self.lr_scale = 1.0  # of RL's rates, on top of their schedule
-        self.chosen_engine, self._engine_version = engine, -1
-        self._engine: Sampler | None = None
+        self.chosen_engine = engine
         self._gradients_are_local = self._sampler_agrees = False
-        self.generating_seconds = 0.0
-        """What the sampler took in this process."""
 
     def configure_model(self) -> None:
         """Build policy, critic and reference once; the tokenizer knows the data module's words."""
@@ -102,6 +100,8 @@ class StarPO(pl.LightningModule):
         self.reference = None
         if self.algorithm.kl is not None:
             self.reference = copy_sharing_frozen(self.policy).requires_grad_(False)
+        shard_networks((self.policy, self.critic, self.reference), self.trainer)
+        self.worker = RolloutWorker(self.policy, self.make_engine)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Make one AdamW with the groups ``policy`` and ``critic``."""
@@ -146,14 +146,11 @@ class StarPO(pl.LightningModule):
                 self.reference.load_state_dict(self.policy.state_dict())
         self.phase = phase
 
-    @property
-    def engine(self) -> Sampler:
-        """The sampler; it is told when the weights have changed."""
-        if self._engine is None:
-            longest = self.trainer.datamodule.rollout.max_context  # type: ignore[attr-defined]
-            autocast = self.trainer.precision_plugin.forward_context
-            self._engine = self.chosen_engine.build(self.language, self.seed, longest, autocast)
-        return self._engine
+    def make_engine(self) -> Sampler:
+        """Make what samples."""
+        longest = self.trainer.datamodule.rollout.max_context  # type: ignore[attr-defined]
+        autocast = self.trainer.precision_plugin.forward_context
+        return self.chosen_engine.build(self.language, self.seed, longest, autocast)
 
     @contextmanager
     def _frozen(self) -> Iterator[None]:
@@ -161,21 +158,17 @@ class StarPO(pl.LightningModule):
         with torch.no_grad(), self.trainer.precision_plugin.forward_context():
             yield
 
+    def rollout_weights(self) -> AbstractContextManager[None]:
+        """Hold the policy's weights whole for a collection or an evaluation."""
+        return self.worker.rollout_weights()
+
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
-        """Implement ``Generate`` with the current weights."""
-        engine = self.engine
-        if self._engine_version != self.global_step:
-            engine.reset()
-            self._engine_version = self.global_step
-        began = time.monotonic()
-        with evaluation_mode(self.language.model):  # checkpointed layers use no cache in training
-            completions = engine(requests, sampling)
-        self.generating_seconds += time.monotonic() - began
-        return completions
+        """Implement ``Generate`` with the current weights, within ``rollout_weights``."""
+        return self.worker(requests, sampling, version=self.global_step)
 
     def forget_cache(self) -> None:
         """Drop what was computed with older weights: for whoever sets weights without a step."""
-        self._engine_version = -1
+        self.worker.forget()
 
     def annotate(self, rollout: RolloutBatch) -> TrainingBatch:
         """Add old log-probs, values, advantages and returns at the current weights."""

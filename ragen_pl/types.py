@@ -8,6 +8,7 @@ Dimensions: G groups, N trajectories per group, B trajectories in a batch, T tok
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any, Protocol, Self
@@ -290,6 +291,10 @@ class Learner(Protocol):
 
     def begin_iteration(self, phase: Phase) -> None:
         """Get ready to collect: called at the start of every iteration, before its first batch."""
+        ...
+
+    def rollout_weights(self) -> AbstractContextManager[None]:
+        """Get ready to generate; every rank enters and leaves it, however often it generates."""
         ...
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]: ...

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 
 from ragen_pl.chat import Chat
-from ragen_pl.distributed import rank
+from ragen_pl.dealing import evenly
+from ragen_pl.distributed import rank, world_size
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.packing import pack
 from ragen_pl.rollout import Episode, RolloutConfig
@@ -128,13 +129,16 @@ def _play(episode: Episode, rng: random.Random, config: WarmStart) -> list[bool]
 def demonstration_batches(
     demonstrations: RolloutBatch, config: WarmStart, *, iteration: int, seed: int
 ) -> Iterator[Demonstration]:
-    """Yield one iteration's batches: passes over the fixed set, each in an order of its own."""
+    """Yield this rank's share of one iteration's batches: passes over the fixed set, each in an
+    order of its own."""
     size = len(demonstrations)
     first = iteration * config.updates_per_iteration * config.batch_size
     total = config.iterations * config.updates_per_iteration
     for update in range(config.updates_per_iteration):
         wanted = range(first + update * config.batch_size, first + (update + 1) * config.batch_size)
         rows = torch.tensor([_place(at, size, seed) for at in wanted])
+        tokens = demonstrations.attention_mask.sum(1)[rows]
+        rows = rows[evenly(tokens, world_size()) == rank()]
         progress = (iteration * config.updates_per_iteration + update) / total
         yield Demonstration(demonstrations.rows(rows), progress)
 

@@ -193,7 +193,7 @@ class Diary(RolloutCallback):
 
     def on_rollout_start(self, trainer: Trainer, module: Any, iteration: int, *args: int) -> None:
         self.states[iteration] = take_snapshot(module, trainer.optimizers[0])
-        self.cache_versions[iteration] = module._engine_version
+        self.cache_versions[iteration] = module.worker.version
 
 
 class Stop(RolloutCallback):

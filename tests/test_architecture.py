@@ -16,16 +16,18 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 MAX_FILE, MAX_FUNCTION, MAX_PARAMETERS = 300, 50, 8
 
 LAYERS = (
-    {"types", "distributed", "counters"},
+    {"types", "distributed", "sharding", "counters"},
     {"envs", "ops"},
     {"chat", "dialogue", "rollout_stats", "estimators", "policy_losses", "rewards", "filter_rules"},
     {"algorithm"},
-    {"models", "engines", "rollout", "packing", "warm_start", "baselines", "evaluation"},
-    {"coefficients", "optimizer", "scoring", "snapshot"},
+    {"models", "engines", "rollout", "packing", "dealing"},
+    {"warm_start", "baselines", "evaluation"},
+    {"coefficients", "optimizer", "scoring", "snapshot", "rollout_worker", "strategies"},
     {"objective"},
     {"gradients"},
     {"evaluation_log", "hooks", "report", "trajectory_record", "collection"},
     {"allocator", "config_files", "config_errors", "config_keys", "run_folder", "threads"},
+    {"quiet", "checkpoint_io"},
     {"starpo", "datamodule", "callbacks"},
     {"application"},
     {"plan"},

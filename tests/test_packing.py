@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ragen_pl.packing import minibatches, num_updates, pack
 from ragen_pl.types import Completion, StopReason, Trajectory, Turn
+from tests import worlds
 
 
 def turn(prompt: tuple[int, ...], sampled: tuple[int, ...], reward: float) -> Turn:
@@ -127,3 +128,14 @@ def test_updates_in_proportion_to_what_is_kept(
 ) -> None:
     assert num_updates(kept, collected, most) == updates
     assert updates == 1 or kept / updates <= collected / most
+
+
+def test_nothing_is_packed_into_no_rows() -> None:
+    """A rank's environments may all have raised: its columns are of the others' types."""
+    nothing, something = pack([], weights=[]), worlds.collection(seed=0)
+    assert len(nothing) == 0
+    for field in fields(nothing):
+        ours, theirs = getattr(nothing, field.name), getattr(something, field.name)
+        assert ours.ndim == theirs.ndim
+        if field.name != "rewards":  # made up in float64
+            assert ours.dtype == theirs.dtype, field.name

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ragen_pl import coefficients as coefficients_module
-from ragen_pl import distributed, gradients, objective
+from ragen_pl import distributed, gradients, objective, scoring
 from ragen_pl.algorithm import Algorithm, Control, EntropyBonus, KLPenalty
 from ragen_pl.coefficients import Coefficients
 from ragen_pl.estimators import CriticConfig, group, trajectory
@@ -31,7 +31,7 @@ from tests.ranks import on_ranks
 from tests.tiny_networks import make_critic, make_policy
 from tests.worlds import collection, padded
 
-MODULES = (coefficients_module, distributed, gradients, objective, group, trajectory)
+MODULES = (coefficients_module, distributed, gradients, objective, group, scoring, trajectory)
 ONE, MANY = 10**6, 18
 """Tokens of a micro-batch: all trajectories, or two of middling length."""
 CONTROL = Control(target=0.1)

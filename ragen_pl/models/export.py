@@ -8,8 +8,10 @@ from pathlib import Path
 import torch
 from transformers.utils.logging import disable_progress_bar
 
+from ragen_pl.distributed import rank
 from ragen_pl.models.language import LanguageModel
 from ragen_pl.models.lora import merged_weights
+from ragen_pl.sharding import gathered
 
 ADAPTER = "adapter"
 """Folder within the policy's."""
@@ -18,15 +20,18 @@ ADAPTER = "adapter"
 def export_policy(language: LanguageModel, folder: Path) -> None:
     """Write a Hugging Face folder, model and tokenizer, in the place of an earlier one.
 
-    Adapters are merged into the model; by themselves they are in the folder ``adapter``, as peft
-    saves them.
+    Every rank must call it; the first one writes. Adapters are merged into the model; by themselves
+    they are in the folder ``adapter``, as peft saves them.
     """
+    model = language.model
+    weights = gathered(model)
+    if rank() != 0:
+        return
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     disable_progress_bar()  # type: ignore[no-untyped-call]  # it would draw over the run's own display
-    model = language.model
     if language.adapted is None:
-        model.save_pretrained(folder)
+        model.save_pretrained(folder, state_dict=weights)
     else:
         with torch.device("meta"):  # the names alone
             plain = type(model)(model.config)

@@ -20,7 +20,14 @@ from ragen_pl.ops.losses import in_full, log_prob_and_entropy
 
 
 def _states_before(trunk: nn.Module, input_ids: Tensor, mask: Tensor, padding: Tensor) -> Tensor:
-    """Return the hidden states (n, d) that precede the n marked tokens, in row-major order."""
+    """Return the hidden states (n, d) that precede the n marked tokens, in row-major order.
+
+    No rows are read as one of padding, of which no state is returned: a rank that has nothing left
+    takes part in a pass, and models cannot shape nothing.
+    """
+    no_rows = len(input_ids) == 0
+    if no_rows:
+        input_ids, padding = input_ids.new_zeros(1, 2), padding.new_ones(1, 2)
     positions = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
     hidden = trunk(
         input_ids=input_ids,
@@ -29,6 +36,8 @@ def _states_before(trunk: nn.Module, input_ids: Tensor, mask: Tensor, padding: T
         use_cache=False,
         is_causal=True,
     ).last_hidden_state
+    if no_rows:
+        return hidden[0, :0]  # type: ignore[no-any-return]
     assert not bool(mask[:, 0].any()), "the first token of a row is never sampled"
     return hidden[:, :-1][mask[:, 1:]]  # type: ignore[no-any-return]
 

@@ -74,6 +74,12 @@ def play(language: LanguageModel, turns: int = 2, members: int = 4) -> list[Traj
     return groups
 
 
+def learner(language: Any) -> Any:
+    return SimpleNamespace(
+        seed=5, language=language, optimization=Optimization(), rollout_weights=nullcontext
+    )
+
+
 def trainer(think: bool = True) -> Any:
     return SimpleNamespace(
         precision_plugin=SimpleNamespace(forward_context=nullcontext),
@@ -89,7 +95,7 @@ def measured(
     language: LanguageModel, groups: list[TrajectoryGroup], **options: Any
 ) -> dict[str, float]:
     callback = MutualInformation(every_n_iterations=1, num_responses=4, **options)
-    module = cast(Any, SimpleNamespace(seed=5, language=language, optimization=Optimization()))
+    module = cast(Any, learner(language))
     callback.on_rollout_start(trainer(), module, 0, 8)
     callback.on_rollout_end(trainer(), module, groups)
     return {name.removeprefix("diagnostics/"): value for name, value in callback._recorded.items()}
@@ -152,7 +158,7 @@ def test_nothing_to_compare_is_not_logged(grounded: LanguageModel) -> None:
 
 def test_only_every_nth_iteration(grounded: LanguageModel) -> None:
     callback = MutualInformation(every_n_iterations=3, num_prompts=2)
-    module = cast(Any, SimpleNamespace(seed=5, language=grounded, optimization=Optimization()))
+    module = cast(Any, learner(grounded))
     groups, due = play(grounded, 1), []
     for iteration in range(6):
         callback.on_rollout_start(trainer(), module, iteration, 8)

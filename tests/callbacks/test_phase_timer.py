@@ -20,14 +20,14 @@ def test_every_second_of_an_iteration_is_in_its_phase(monkeypatch: pytest.Monkey
     monkeypatch.setattr(phase_timer, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     logged: dict[str, float] = {}
     module: Any = SimpleNamespace(
-        generating_seconds=100.0,
+        sampler=SimpleNamespace(seconds=100.0),
         log_dict=lambda metrics, **_: logged.update(metrics),
         log=lambda name, value, **_: logged.update({name: logged.get(name, 0.0) + value}),
     )
     timer = PhaseTimer()
     timer.on_rollout_start(NOTHING, module, 3, 8)  # 0
     for finished in (4, 8):  # 3 and 5
-        module.generating_seconds += 2.0
+        module.worker.seconds += 2.0
         timer.on_rollout_progress(NOTHING, module, finished, 8)
     for index in range(2):  # 7, 10 and 10, 14
         timer.on_train_batch_start(NOTHING, module, NOTHING, index)

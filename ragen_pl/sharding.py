@@ -1,0 +1,120 @@
+"""Shard networks over the ranks (FSDP2), make them whole for a while, and gather what they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from ragen_pl.distributed import gather_objects, rank
+
+_GIB = 1 << 30
+
+
+def shard(network: nn.Module, mesh: DeviceMesh) -> None:
+    """Shard a policy or critic in place: each block of its deepest stack, then the rest as one.
+
+    Tied embeddings share the rest's unit, as they must. Weights are whole only while a pass needs
+    them, the rest's too: between passes every parameter is a shard, which optimizer, checkpoint and
+    copies from one network to the other can rely on.
+
+    Args:
+        network: Called as ``network(input_ids, mask, padding)``; never through a part of it, since
+            the call makes the parts whole.
+        mesh: One-dimensional.
+    """
+    stacks = [part for part in network.modules() if isinstance(part, nn.ModuleList)]
+    if stacks:
+        for block in max(stacks, key=lambda stack: sum(p.numel() for p in stack.parameters())):
+            fully_shard(block, mesh=mesh, reshard_after_forward=True)
+    fully_shard(network, mesh=mesh, reshard_after_forward=True)
+
+
+@contextmanager
+def unsharded(network: nn.Module | None) -> Iterator[None]:
+    """Keep a network's weights whole, so that a rank can use any part of it without the others.
+
+    Every rank must enter it together; nothing is exchanged within it or on the way out. Gradients
+    are then those of this rank and of whole weights: take them with ``torch.autograd.grad``, from
+    parameters that are asked for within. Without a network, or one that is not sharded, this does
+    nothing.
+
+    Raises:
+        RuntimeError: on all ranks, when the whole weights do not fit one device on any.
+    """
+    if not isinstance(network, FSDPModule):
+        yield
+        return
+    parts = [part for part in network.modules() if isinstance(part, FSDPModule)]
+    weight = next(network.parameters())
+    _check_room(sum(p.numel() * p.element_size() for p in network.parameters()), weight.device)
+    network.set_reshard_after_forward(False)
+    network.set_reshard_after_backward(False)
+    try:
+        # A pass over no rows gathers all weights. It goes through the whole network first of all,
+        # as FSDP asks for: the first module that is called is the root.
+        nothing = torch.zeros(0, 2, dtype=torch.long, device=weight.device)
+        with torch.no_grad():
+            network(nothing, nothing.bool(), nothing.bool())
+        yield
+    finally:
+        network.set_reshard_after_forward(True)
+        network.set_reshard_after_backward(True)
+        for part in parts:
+            part.reshard()
+
+
+def _check_room(needed: int, device: torch.device) -> None:
+    """Refuse, on all ranks, to gather what would not fit on one of them."""
+    free = [needed]
+    if device.type == "cuda":
+        reusable = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        free = gather_objects(torch.cuda.mem_get_info(device)[0] + reusable)
+    if min(free) < needed:
+        raise RuntimeError(
+            f"trainer.strategy is fsdp, and rollouts need the policy whole on every device: "
+            f"{needed / _GIB:.1f} GiB, but a device has {min(free) / _GIB:.1f} GiB free. Decoding "
+            "on sharded weights is not supported: take a smaller model, or train adapters on "
+            "bfloat16 weights with --config lora.yaml and --trainer.strategy ddp"
+        )
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """Return a tensor as one process would hold it; of a shard every rank must ask."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def gathered(module: nn.Module) -> dict[str, Tensor]:
+    """Return a module's state as one process would hold it; every rank must call it.
+
+    Returns:
+        Tensors by name, tied ones as one. What is sharded comes to the first rank's CPU memory,
+        and the others get nothing.
+    """
+    state: dict[str, Tensor] = module.state_dict(keep_vars=True)  # else tied ones would be two
+    if not any(isinstance(tensor, DTensor) for tensor in state.values()):
+        return {name: tensor.detach() for name, tensor in state.items()}
+    found: dict[int, Tensor] = {}
+    for tensor in state.values():
+        if id(tensor) not in found:
+            complete = whole(tensor.detach())
+            found[id(tensor)] = complete.cpu() if rank() == 0 else torch.empty(0)
+    return {name: found[id(tensor)] for name, tensor in state.items()} if rank() == 0 else {}
+
+
+def laid_out_like(value: Tensor, template: Tensor) -> Tensor:
+    """Cut the first rank's whole tensor as the template is; other ranks' need the shape alone.
+
+    Every rank must call it; without a sharded template the value stays as it is.
+    """
+    if not isinstance(template, DTensor):
+        return value
+    value = torch.empty_like(value, device=template.device) if value.is_meta else value
+    return distribute_tensor(
+        value.to(template.device), template.device_mesh, list(template.placements)
+    )

@@ -1,0 +1,89 @@
+"""Lightning's strategy for weights that are sharded over all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+
+from lightning.pytorch import Trainer
+from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy, Strategy
+from torch import nn
+
+from ragen_pl.sharding import shard
+
+FSDP_NAME = "fsdp"
+"""What ``trainer.strategy`` calls it."""
+FSDP_MEANS = (
+    "trainer.strategy fsdp: FSDP2, through Lightning's ModelParallelStrategy; policy, critic and "
+    "reference are sharded over all ranks"
+)
+
+
+class FSDP2(ModelParallelStrategy):
+    """Shard weights, gradients and the optimizer's state over all ranks.
+
+    Lightning's own defaults would shard over nodes only and split every layer within a node.
+
+    Args:
+        save_distributed_checkpoint: Whether a checkpoint is a folder to which every rank writes its
+            shard; else the first rank gathers it into a file, as of a run that is not sharded.
+            Either can be resumed from, on any number of ranks.
+        process_group_backend: Of torch.distributed; null for the device's own.
+        timeout_minutes: After which a rank that waits for the others in vain is an error.
+    """
+
+    def __init__(
+        self,
+        save_distributed_checkpoint: bool = True,
+        process_group_backend: str | None = None,
+        timeout_minutes: float = 30.0,
+    ) -> None:
+        super().__init__(
+            tensor_parallel_size=1,
+            save_distributed_checkpoint=save_distributed_checkpoint,
+            process_group_backend=process_group_backend,
+            timeout=timedelta(minutes=timeout_minutes),
+        )
+
+    def setup_environment(self) -> None:
+        """Settle the sizes as soon as the number of ranks is known."""
+        self._data_parallel_size = self.num_nodes * self.num_processes
+        super().setup_environment()
+
+
+def check_strategy(strategy: Strategy, *, with_adapters: bool) -> None:
+    """Refuse what would not train what it says, and say what ``fsdp`` is.
+
+    Raises:
+        ValueError: for FSDP1, for layers split over devices, for adapters that would be sharded.
+    """
+    name = type(strategy).__name__
+    if isinstance(strategy, FSDPStrategy):
+        raise ValueError(
+            f"trainer.strategy is {name}, which is FSDP1; it cannot unshard a policy for rollouts: "
+            f"set trainer.strategy to {FSDP_NAME}, which is FSDP2 here"
+        )
+    if isinstance(strategy, ModelParallelStrategy) and not isinstance(strategy, FSDP2):
+        raise ValueError(
+            f"trainer.strategy is {name}, which splits layers over the devices of a node unless it "
+            f"is told their number: set trainer.strategy to {FSDP_NAME}, which shards over all"
+        )
+    if isinstance(strategy, FSDP2):
+        if with_adapters:
+            raise ValueError(
+                f"trainer.strategy is {FSDP_NAME}, but model.lora is set: policy, critic and "
+                "reference share one frozen base, which FSDP2 would have to keep three times. Set "
+                "trainer.strategy to ddp, under which every device holds that base once, or "
+                "model.lora to null"
+            )
+        if strategy.is_global_zero:
+            print(FSDP_MEANS)
+
+
+def shard_networks(networks: Iterable[nn.Module | None], trainer: Trainer) -> None:
+    """Shard those that there are, where the trainer's strategy asks for it."""
+    strategy: Strategy = trainer.strategy
+    if isinstance(strategy, FSDP2):
+        for network in networks:
+            if network is not None:
+                shard(network, strategy.device_mesh["data_parallel"])
