@@ -47,6 +47,11 @@ class RolloutWorker:
         self.seconds += time.monotonic() - began
         return completions
 
+    def release(self) -> None:
+        """Leave the memory of the cache to what follows a collection."""
+        if self.engine is not None:
+            self.engine.release()
+
     def forget(self) -> None:
         """Drop the cache before the next time: for whoever sets weights without a step."""
         self.version = -1

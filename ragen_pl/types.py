@@ -291,11 +291,9 @@ class Learner(Protocol):
 
     def begin_iteration(self, phase: Phase) -> None:
         """Get ready to collect: called at the start of every iteration, before its first batch."""
-        ...
 
     def rollout_weights(self) -> AbstractContextManager[None]:
         """Get ready to generate; every rank enters and leaves it, however often it generates."""
-        ...
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]: ...
 

@@ -20,7 +20,10 @@ class Sampler(Generate, Protocol):
     def reset(self) -> None:
         """Take over the weights, and forget what was computed with earlier ones; called before the
         first request and after every change of the weights."""
-        ...
+
+    def release(self) -> None:
+        """Give back the memory of what was computed, which may be needed again; called when a
+        collection is over."""
 
 
 class Engine(ABC):

@@ -114,6 +114,10 @@ class CachedDecoder:
 
     def reset(self) -> None:
         """Forget every cached row; required after each change of the weights."""
+        self.release()
+
+    def release(self) -> None:
+        """Drop the cache; what is asked for next is read anew."""
         self.rows, self.cache = {}, None
 
     @torch.no_grad()

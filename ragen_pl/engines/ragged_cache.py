@@ -76,7 +76,12 @@ class RaggedCache(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
-        """Write the block's keys and values; return all that the mask may show."""
+        """Write the block's keys and values; return all that the mask may show.
+
+        Keys are kept in the values' type. Under autocast rotating leaves them in float32, and every
+        product would round them all again.
+        """
+        key_states = key_states.to(value_states.dtype)
         if layer_idx == len(self.keys):
             for buffers in (self.keys, self.values):
                 buffers.append(key_states.new_zeros(0))

@@ -151,6 +151,9 @@ class VLLMSampler:
                 "mix two policies"
             )
 
+    def release(self) -> None:
+        """Keep everything: vLLM's cache is its own, of a size that was fixed at its start."""
+
     def __call__(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
         """Return a completion per request, without entropies: vLLM says none."""
         if not requests:

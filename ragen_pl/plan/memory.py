@@ -69,14 +69,18 @@ def plan_memory(
     always = {
         "weights": counts.weight_bytes // shards,
         "optimizer": counts.moment_bytes // shards,
-        "cache": passes.cache,
         "rollout": _rollout_bytes(setting, cluster),
     }
     gradients = {"gradients": counts.gradient_bytes // shards}
     whole = counts.policy_bytes if shards > 1 else 0
     around = {"gathered weights": gathered if shards > 1 else 0}
     phases = {
-        "collect": {**always, "gathered weights": whole, **_of(passes.collect)},
+        "collect": {
+            **always,
+            "gathered weights": whole,
+            "cache": passes.cache,
+            **_of(passes.collect),
+        },
         "annotate": {**always, **around, **_of(passes.annotate)},
         "update": {**always, **gradients, **around, **_of(passes.update)},
     }

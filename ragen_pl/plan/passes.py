@@ -235,6 +235,7 @@ class _FullCache(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
+        key_states = key_states.to(value_states.dtype)
         if layer_idx == len(self.buffers):
             self.buffers.append((self._grown(key_states), self._grown(value_states)))
         keys, values = self.buffers[layer_idx]

@@ -20,7 +20,7 @@ def test_every_second_of_an_iteration_is_in_its_phase(monkeypatch: pytest.Monkey
     monkeypatch.setattr(phase_timer, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     logged: dict[str, float] = {}
     module: Any = SimpleNamespace(
-        sampler=SimpleNamespace(seconds=100.0),
+        worker=SimpleNamespace(seconds=100.0),
         log_dict=lambda metrics, **_: logged.update(metrics),
         log=lambda name, value, **_: logged.update({name: logged.get(name, 0.0) + value}),
     )

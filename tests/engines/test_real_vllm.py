@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
@@ -27,7 +28,7 @@ MODEL = EmbeddedModel(  # heads of 32, the smallest that vLLM has kernels for
 @pytest.fixture(scope="module")
 def adapted() -> LanguageModel:
     language = MODEL.build([f"w{i}" for i in range(40)], seed=3)
-    return LoRA(rank=2).attach(language, seed=0)
+    return replace(language, adapted=LoRA(rank=2).attach(language.model, seed=0))
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,7 @@ def test_new_weights_arrive_with_a_reset(language: LanguageModel) -> None:
 
 
 def test_adapters_arrive_merged(language: LanguageModel) -> None:
-    adapted = LoRA(rank=2).attach(language, seed=0)
+    adapted = replace(language, adapted=LoRA(rank=2).attach(language.model, seed=0))
     engine, asked, how = sampler(adapted), requests(range(4)), Sampling(1.0, 9)
     with torch.no_grad():
         for name, weight in adapted.model.named_parameters():

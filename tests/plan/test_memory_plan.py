@@ -41,9 +41,9 @@ def test_adapters_share_the_base() -> None:
 
 def test_one_process_holds_everything() -> None:
     memory = plan_memory(setting(), COUNTS, PASSES, Cluster(), gathered=90)
-    always = 720 + 1440 + 50 + rollout(12)
+    always = 720 + 1440 + rollout(12)
     assert memory.totals == {
-        "collect": always + 200 + 10,
+        "collect": always + 50 + 200 + 10,
         "annotate": always + 190 + 20,
         "update": always + 720 + 360 + 300,
     }
@@ -52,9 +52,9 @@ def test_one_process_holds_everything() -> None:
 
 def test_sharding_divides_and_gathers() -> None:
     memory = plan_memory(setting(), COUNTS, PASSES, Cluster(2, 2, sharded=True), gathered=90)
-    always = (720 + 1440) // 4 + 50 + rollout(4)
+    always = (720 + 1440) // 4 + rollout(4)
     assert memory.totals == {
-        "collect": always + 400 + 200 + 10,
+        "collect": always + 50 + 400 + 200 + 10,
         "annotate": always + 90 + 190 + 20,
         "update": always + 180 + 90 + 360 + 300,
     }
@@ -62,7 +62,7 @@ def test_sharding_divides_and_gathers() -> None:
 
 def test_replicas_lay_their_gradients_out_twice_to_sum_them() -> None:
     memory = plan_memory(setting(), COUNTS, PASSES, Cluster(2), gathered=90)
-    assert memory.totals["step"] == 720 + 1440 + 50 + rollout(8) + 720 + 360 + 2 * 720
+    assert memory.totals["step"] == 720 + 1440 + rollout(8) + 720 + 360 + 2 * 720
     assert memory.fullest == "step"
 
 
