@@ -100,7 +100,7 @@ class StarPO(pl.LightningModule):
         self.reference = None
         if self.algorithm.kl is not None:
             self.reference = copy_sharing_frozen(self.policy).requires_grad_(False)
-        shard_networks((self.policy, self.critic, self.reference), self.trainer)
+        shard_networks((self.policy, self.critic, self.reference), self.device_mesh)
         self.worker = RolloutWorker(self.policy, self.make_engine)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import timedelta
 
-from lightning.pytorch import Trainer
 from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy, Strategy
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 
 from ragen_pl.sharding import shard
 
@@ -80,10 +80,8 @@ def check_strategy(strategy: Strategy, *, with_adapters: bool) -> None:
             print(FSDP_MEANS)
 
 
-def shard_networks(networks: Iterable[nn.Module | None], trainer: Trainer) -> None:
-    """Shard those that there are, where the trainer's strategy asks for it."""
-    strategy: Strategy = trainer.strategy
-    if isinstance(strategy, FSDP2):
-        for network in networks:
-            if network is not None:
-                shard(network, strategy.device_mesh["data_parallel"])
+def shard_networks(networks: Iterable[nn.Module | None], mesh: DeviceMesh | None) -> None:
+    """Shard those that there are, where a strategy has made a mesh of the ranks to do it over."""
+    for network in networks:
+        if network is not None and mesh is not None:
+            shard(network, mesh["data_parallel"])

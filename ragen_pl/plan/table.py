@@ -88,7 +88,9 @@ def _cells(plan: Plan, device: Device) -> Iterator[str]:
     update = memory.phases["update"]
     whole = update["gathered weights"] + update["copies"]
     sizes = (update["weights"], update["gradients"], update["optimizer"])
-    yield from (gib(size) for size in (*sizes, whole, update["passing"], update["cache"]))
+    yield from (
+        gib(size) for size in (*sizes, whole, update["passing"], memory.phases["collect"]["cache"])
+    )
     needed = memory.peak + device.runtime
     yield gib(memory.peak) + ("" if needed <= device.memory else " (too much)")
     yield memory.fullest
