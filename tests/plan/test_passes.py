@@ -62,9 +62,9 @@ def test_depth_is_extrapolated_exactly(monkeypatch: pytest.MonkeyPatch, given: S
     assert extrapolated == peaks()
 
 
-@pytest.mark.parametrize(("bf16", "size"), [(False, 4 + 4), (True, 4 + 2)])
+@pytest.mark.parametrize(("bf16", "size"), [(False, 4 + 4), (True, 2 + 2)])
 def test_a_cache_holds_keys_and_values_of_every_slot(bf16: bool, size: int) -> None:
-    # Two heads of width 16; a slot is spare. In bf16-mixed rotated keys are float32.
+    # Two heads of width 16; a slot is spare.
     assert cache_bytes(setting(bf16=bf16), 12) == 12 * 65 * 2 * 16 * 5 * size
 
 
