@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ragen_pl.algorithm import Algorithm, Optimization
 from ragen_pl.coefficients import Coefficients, FixedCoefficients
+from ragen_pl.dealing import whole_groups
 from ragen_pl.distributed import all_reduce_sum, gather_objects
 from ragen_pl.hooks import RolloutCallback
 from ragen_pl.models.policy import Policy, evaluation_mode
@@ -145,7 +146,7 @@ class GradientProbe(RolloutCallback):
         self, trainer: Trainer, module: _Learner, batch: TrainingBatch
     ) -> dict[str, float]:
         temperature = trainer.datamodule.rollout.temperature  # type: ignore[attr-defined]
-        terms = policy_terms(module, batch, temperature)
+        terms = policy_terms(module, whole_groups(batch), temperature)
         spread = group_spread(terms.rollout)
         buckets = quantile_buckets(
             torch.tensor(list(spread.values()), dtype=torch.float64), self.num_buckets

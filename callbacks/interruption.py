@@ -10,8 +10,10 @@ from typing import Any, NoReturn
 
 from lightning.pytorch import LightningModule, Trainer
 
+from ragen_pl.distributed import gather_objects, rank, world_size
 from ragen_pl.hooks import RolloutCallback, announce
 from ragen_pl.run_folder import CHECKPOINTS, LAST
+from ragen_pl.types import TrajectoryGroup
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -19,8 +21,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class Interrupted(SystemExit):
     """End the process with the status a shell expects after a signal."""
 
-    def __init__(self, signum: int) -> None:
-        super().__init__(128 + signum)
+    def __init__(self, signum: int, status: int | None = None) -> None:
+        super().__init__(128 + signum if status is None else status)
         self.signum = signum
 
     def __str__(self) -> str:
@@ -29,6 +31,9 @@ class Interrupted(SystemExit):
 
 class Interruption(RolloutCallback):
     """Notice SIGINT and SIGTERM between turns and updates, and leave with 130 or 143.
+
+    Ranks leave together, at the next place that all of them reach equally often: before and after a
+    collection or an evaluation, and around an update. One that is signalled is enough.
 
     Nothing is saved and no final policy is scored on the way out: what was collected since the last
     checkpoint is dropped, and going on repeats it bit for bit. A run that a callback stops is
@@ -43,18 +48,22 @@ class Interruption(RolloutCallback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Take over the signals; the trainer calls this handler besides its own."""
-
-        def note(signum: int, frame: FrameType | None) -> None:
-            if self.signum is not None:
-                _kill(signum)
-            self.signum = signum
-            os.write(2, b"\nstopping; once more to end at once\n")
-            launcher = trainer.strategy.launcher
-            if launcher is not None:
-                launcher.kill(signal.Signals(signum))
-
         for signum in _SIGNALS:
-            self._before[signum] = signal.signal(signum, note)
+            self._before[signum] = signal.signal(signum, self._note)
+
+    def _note(self, signum: int, frame: FrameType | None) -> None:
+        """Remember the signal: nothing else is safe wherever the program may be."""
+        if self.signum is not None:
+            _kill(signum)
+        self.signum = signum
+        os.write(2, b"\nstopping; once more to end at once\n")
+
+    def _listen_alone(self) -> None:
+        """Put the trainer's own handler aside, which ranks cannot afford: it waits for the others
+        in a broadcast in the midst of whatever they exchange, and signals them once more."""
+        if world_size() > 1 and self._before:
+            for signum in _SIGNALS:
+                signal.signal(signum, self._note)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Give the signals back."""
@@ -82,8 +91,12 @@ class Interruption(RolloutCallback):
         self._before = {}
 
     def _check(self) -> None:
-        if self.signum is not None:
-            raise Interrupted(self.signum)
+        """Leave if any rank was told to; every rank must call it."""
+        told = max(gather_objects(self.signum or 0))
+        if told:  # else a signal may have come since: it is for the next place
+            self.signum = told
+            # The launcher kills the first rank when it sees that another one failed.
+            raise Interrupted(told, status=None if rank() == 0 else 0)
 
     # --- the places where a run may be left ---------------------------------------------------
 
@@ -92,15 +105,27 @@ class Interruption(RolloutCallback):
     ) -> None:
         """Leave before a collection."""
         super().on_rollout_start(trainer, module, iteration, num_trajectories)
+        self._listen_alone()
         self._check()
 
     def on_rollout_progress(
         self, trainer: Trainer, module: LightningModule, finished: int, total: int
     ) -> None:
-        """Leave between turns, those of an evaluation too."""
-        self._check()
+        """Leave between turns, those of an evaluation too; of which ranks differ in number."""
+        if world_size() == 1:
+            self._check()
 
     on_evaluation_progress = on_rollout_progress
+
+    def on_collection_end(
+        self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
+    ) -> None:
+        """Leave after a collection."""
+        self._check()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Take the signals over from the trainer."""
+        self._listen_alone()
 
     def on_evaluation_start(
         self, trainer: Trainer, module: LightningModule, description: str

@@ -31,7 +31,9 @@ class PhaseTimer(RolloutCallback):
         """Start the clock."""
         super().on_rollout_start(trainer, module, iteration, num_trajectories)
         self._generated = cast(StarPO, module).worker.seconds
-        self._began = time.monotonic()
+        self._began = self._played = time.monotonic()
+        # Of a rank without a start, too: all must log the same metrics.
+        self._spent = {"time/collect": 0.0, "time/environment": 0.0}
 
     def on_rollout_progress(
         self, trainer: Trainer, module: LightningModule, finished: int, total: int

@@ -10,8 +10,7 @@ import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
-META = "meta.pt"
-"""In a folder of shards, what is neither weight nor optimizer state."""
+from ragen_pl.run_folder import META
 
 
 class AnyCheckpointIO(TorchCheckpointIO):

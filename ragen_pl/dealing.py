@@ -92,6 +92,16 @@ def optimizer_batches(own: TrainingBatch, count: int) -> list[TrainingBatch]:
     return [own.rows(batch == number) for number in range(count)]
 
 
+def whole_groups(own: TrainingBatch) -> TrainingBatch:
+    """Exchange trajectories so that each group lies on one rank, as estimators that compare its
+    members ask for; every rank must call it. A rank may be left with nothing."""
+    if world_size() == 1:
+        return own
+    groups = own.rollout.group_ids.cpu()
+    every = torch.unique(torch.cat(gather_objects(groups)))
+    return _exchanged(own, torch.searchsorted(every, groups) % world_size())
+
+
 def _exchanged(own: TrainingBatch, destination: Tensor) -> TrainingBatch:
     """Send every row to the rank it is dealt to; return what this rank is left with."""
     me = rank()

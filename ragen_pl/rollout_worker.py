@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from ragen_pl.engines.base import Sampler
 from ragen_pl.models.policy import Policy, evaluation_mode
@@ -28,9 +28,16 @@ class RolloutWorker:
         self.seconds = 0.0
         """What generating took in this process."""
 
-    def rollout_weights(self) -> AbstractContextManager[None]:
-        """Hold the weights whole, so that each rank generates as often and as long as it needs."""
-        return unsharded(self.policy)
+    @contextmanager
+    def rollout_weights(self) -> Iterator[None]:
+        """Hold the weights whole, so that each rank generates as often and as long as it needs; on
+        the way out the cache's memory is left to what follows."""
+        with unsharded(self.policy):
+            try:
+                yield
+            finally:
+                if self.engine is not None:
+                    self.engine.release()
 
     def __call__(
         self, requests: Sequence[Request], sampling: Sampling, version: int
@@ -46,11 +53,6 @@ class RolloutWorker:
             completions = self.engine(requests, sampling)
         self.seconds += time.monotonic() - began
         return completions
-
-    def release(self) -> None:
-        """Leave the memory of the cache to what follows a collection."""
-        if self.engine is not None:
-            self.engine.release()
 
     def forget(self) -> None:
         """Drop the cache before the next time: for whoever sets weights without a step."""

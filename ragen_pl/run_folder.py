@@ -15,6 +15,8 @@ CHECKPOINTS, POLICY, TRAJECTORIES = "checkpoints", "policy", "trajectories"
 CONFIG, RESULTS = "config.yaml", "results.json"
 LAST, BEST = "last", "best"
 FACTS = "run"
+META = "meta.pt"
+"""In a checkpoint that is a folder of shards, what is neither weight nor optimizer state."""
 """Key of the facts in a checkpoint."""
 _WEIGHTS = ("model.policy", "model.lora", "model.algorithm.advantage.class_path")
 """What decides which weights there are: those of the policy and of a critic."""
@@ -46,7 +48,7 @@ class RunFacts:
         Raises:
             ConfigError: when the file is no checkpoint of a run.
         """
-        file = path / "meta.pt" if path.is_dir() else path
+        file = path / META if path.is_dir() else path
         try:
             content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
             return cls(**content[FACTS])
@@ -65,8 +67,10 @@ def checkpoint_path(run_dir: Path, wanted: str) -> Path:
     """
     if wanted in (LAST, BEST):
         path = run_dir / CHECKPOINTS / f"{wanted}.ckpt"
-        if path.exists():
-            return path
+        # Folders are exchanged in two steps: a run that was killed between them left the old one.
+        for candidate in (path, path.with_suffix(".old")):
+            if candidate.exists():
+                return candidate
         found = sorted(str(p) for p in run_dir.glob(f"{CHECKPOINTS}/*.ckpt"))
         hint = f"there is {', '.join(found)}" if found else "check --run_dir, or start without it"
         raise ConfigError(f"--ckpt_path {wanted}: there is no {path}\n  {hint}")

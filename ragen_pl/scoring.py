@@ -31,7 +31,8 @@ def check_agreement(recomputed: Tensor, sampled: Tensor, mask: Tensor) -> None:
         ValueError: on all ranks, when a token's differ by more than 1e-4 on any.
     """
     gaps = (recomputed - sampled).abs()[mask]
-    largest = max(gather_objects(float(gaps.max()) if gaps.numel() else 0.0))
+    every = gather_objects(float(gaps.max()) if gaps.numel() else 0.0)
+    largest = float(torch.tensor(every).max())  # Python's max would lose a NaN
     if not largest <= _AGREEMENT:
         raise ValueError(
             "optimization.old_log_probs is sampled, but sampler and trainer differ by "

@@ -172,7 +172,6 @@ class StarPO(pl.LightningModule):
 
     def annotate(self, rollout: RolloutBatch) -> TrainingBatch:
         """Add old log-probs, values, advantages and returns at the current weights."""
-        self.worker.release()
         scorer, kept = self.scorer, rollout.policy_weights > 0
         critic, penalty = self.algorithm.critic, None
         values = self.values(rollout, kept if critic is None else critic.rows(rollout))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ragen_pl import dealing
-from ragen_pl.dealing import deal, evenly, joined, optimizer_batches
+from ragen_pl.dealing import deal, evenly, joined, optimizer_batches, whole_groups
 from ragen_pl.types import RolloutBatch, TrainingBatch
 from tests import worlds
 from tests.ranks import on_ranks
@@ -73,6 +73,20 @@ def test_ranks_exchange_what_one_process_would_hold(
         assert_equal(found.rows(order), whole)
         tokens = [int(b[number].rollout.attention_mask.sum()) for b in together]
         assert max(tokens) - min(tokens) <= 2 * int(whole.rollout.attention_mask.sum(1).max())
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_groups_are_made_whole_again(ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Estimators that compare a group's members once saw parts of groups in the gradient probe."""
+    batch = annotated(worlds.collection(seed=1, sizes=(3, 2, 4, 2)))
+    places = torch.arange(len(batch)) % ranks
+    shares = [batch.rows(places == rank) for rank in range(ranks)]
+    together = on_ranks(ranks, lambda rank: whole_groups(shares[rank]), monkeypatch, dealing)
+    groups = [set(share.rollout.group_ids.tolist()) for share in together]
+    assert sum(map(len, groups)) == len(set().union(*groups)) == 4
+    found = joined(together)
+    order = torch.argsort(found.rollout.trajectory_ids)
+    assert_equal(found.rows(order), batch.rows(torch.argsort(batch.rollout.trajectory_ids)))
 
 
 def assert_equal(one: TrainingBatch, other: TrainingBatch) -> None:

@@ -61,3 +61,19 @@ def test_a_signal_ends_a_run_in_order(tmp_path: Path, signum: signal.Signals, st
     )  # fmt: skip
     assert again.returncode == 0, again.stderr
     assert json.loads((folder / "results.json").read_text())["iterations"] == done + 1
+
+
+def test_ranks_leave_together(tmp_path: Path) -> None:
+    """Only the first rank is told, as by a plain ``kill``."""
+    write_config(tmp_path)
+    process = start(
+        tmp_path, "--config", "ddp", "--trainer.accelerator", "cpu", "--trainer.devices", 2
+    )
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 143, output
+    assert "Traceback" not in output
+    assert "--ckpt_path last" in output
+    folder = tmp_path / "runs/tiny"
+    assert json.loads((folder / "results.json").read_text())["status"] == "interrupted"
+    assert "starpo" in torch.load(folder / "checkpoints/last.ckpt", weights_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from transformers import AutoModelForCausalLM
 from ragen_pl.checkpoint_io import AnyCheckpointIO
 from ragen_pl.cli import main
 from ragen_pl.models.policy import Policy
+from ragen_pl.run_folder import CHECKPOINTS, checkpoint_path
 from tests.tiny import ROOT, write_config
 from tests.watchdog import run_together
 
@@ -128,3 +130,21 @@ def test_it_says_what_fsdp_is(folder: Path) -> None:
     assert (
         text.count("trainer.strategy fsdp: FSDP2, through Lightning's ModelParallelStrategy") == 1
     )
+
+
+def test_a_rank_without_a_start_keeps_up(tmp_path: Path) -> None:
+    """It once logged fewer metrics than the others, which then waited for it."""
+    write_config(tmp_path)
+    few = ("--data.rollout.num_groups", "1", "--data.rollout.online_k", "1")
+    args = arguments("few", 5, *DDP, *few)
+    run_together([[sys.executable, str(ROOT / "run.py"), *args]], tmp_path, PATIENCE)
+    history = json.loads((tmp_path / "few/results.json").read_text())["history"]
+    assert len([seconds for seconds in history["time/collect"] if seconds is not None]) >= 2
+
+
+def test_a_folder_that_was_being_exchanged_is_found(tmp_path: Path) -> None:
+    folder = tmp_path / CHECKPOINTS
+    (folder / "last.old").mkdir(parents=True)
+    assert checkpoint_path(tmp_path, "last") == folder / "last.old"
+    (folder / "last.ckpt").mkdir()
+    assert checkpoint_path(tmp_path, "last") == folder / "last.ckpt"

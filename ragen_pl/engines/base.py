@@ -23,7 +23,7 @@ class Sampler(Generate, Protocol):
 
     def release(self) -> None:
         """Give back the memory of what was computed, which may be needed again; called when a
-        collection is over."""
+        collection or an evaluation is over."""
 
 
 class Engine(ABC):

@@ -143,7 +143,7 @@ class VLLMSampler:
             RuntimeError: when vLLM keeps prefixes that older weights have read.
         """
         merged = merged_weights(self.language.model)
-        weights = ((name, weight.to(self.dtype)) for name, weight in merged.items())
+        weights = ((name, weight.to(self.dtype)) for name, weight in merged)
         self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         if not self.llm.reset_prefix_cache():
             raise RuntimeError(

@@ -35,6 +35,6 @@ def export_policy(language: LanguageModel, folder: Path) -> None:
     else:
         with torch.device("meta"):  # the names alone
             plain = type(model)(model.config)
-        plain.save_pretrained(folder, state_dict=merged_weights(model))
+        plain.save_pretrained(folder, state_dict=dict(merged_weights(model)))
         language.adapted.save_pretrained(str(folder / ADAPTER), save_embedding_layers=False)
     language.tokenizer.save_pretrained(folder)

@@ -7,6 +7,7 @@ frozen weights, tensor by tensor, so that nothing has to be switched on and off.
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -86,21 +87,23 @@ def base_weights(module: nn.Module, policy: nn.Module) -> dict[str, Tensor]:
     return {name: weight for name, weight in named if id(weight) in frozen}
 
 
-def merged_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Return the weights of the plain model that adapters and base make together.
+def merged_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield name and weight of the plain model that adapters and base make together, one by one:
+    all merged weights at once would be a second model.
 
     The model itself is left alone: merging in place and back would round its weights.
     """
-    deltas = {
-        f"{name}.weight": layer.get_delta_weight(layer.active_adapters[0])  # type: ignore[attr-defined]
+    adapted = {
+        f"{name}.weight": layer
         for name, layer in model.named_modules()
         if isinstance(layer, LoraLayer)
     }
-    merged = {}
     for name, weight in model.state_dict().items():
         if ".lora_" in name:
             continue
         plain = name.replace(".base_layer.", ".")
-        delta = deltas.get(plain)
-        merged[plain] = weight if delta is None else (weight.float() + delta.float()).to(weight)
-    return merged
+        if plain in adapted:
+            layer = adapted[plain]
+            delta = layer.get_delta_weight(layer.active_adapters[0])  # type: ignore[attr-defined]
+            weight = (weight.float() + delta.float()).to(weight)
+        yield plain, weight

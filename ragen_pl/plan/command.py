@@ -11,6 +11,7 @@ from transformers import PreTrainedConfig
 
 from ragen_pl.application import Application, run
 from ragen_pl.config_files import ConfigError
+from ragen_pl.engines import Cached
 from ragen_pl.models.pretrained import PretrainedModel
 from ragen_pl.plan.devices import DEVICES, find_device
 from ragen_pl.plan.plan import Planner
@@ -18,6 +19,7 @@ from ragen_pl.plan.setting import Cluster, Setting
 from ragen_pl.plan.shapes import SHAPES, find_shape, shape_of
 from ragen_pl.plan.statement import state
 from ragen_pl.plan.table import sizing_table
+from ragen_pl.strategies import FSDP_NAME
 
 _BF16 = {"bf16-mixed": True, "32-true": False, "32": False, "None": False}
 _DESCRIPTION = """\
@@ -102,7 +104,29 @@ def plan(argv: Sequence[str]) -> None:
         cluster = cluster_of(config.trainer)
     except ValueError as error:
         raise ConfigError(str(error)) from error
+    _check_plannable(app, cluster)
     print(state(Planner(setting), cluster, given.device, device))
+    rows, played = setting.rows(cluster), -(-app.datamodule.evaluation.size // cluster.processes)
+    if played > rows:
+        print(
+            f"\nan evaluation plays {played} trajectories at once, where a collection has {rows}: "
+            f"it needs {played / rows:.1f} times its cache (data.evaluation.size)"
+        )
+
+
+def _check_plannable(app: Application, cluster: Cluster) -> None:
+    """Refuse to plan what is not counted, or could not be run."""
+    engine = app.model.chosen_engine
+    if not isinstance(engine, Cached):
+        raise ConfigError(
+            f"model.engine is {type(engine).__name__}, whose memory is its own: plan without it, "
+            "and leave it its share of the device"
+        )
+    if cluster.sharded and app.model.trainable.lora is not None:
+        raise ConfigError(
+            f"trainer.strategy is {FSDP_NAME}, but model.lora is set, which fit refuses: set "
+            "trainer.strategy to ddp"
+        )
 
 
 def _architecture(app: Application) -> PreTrainedConfig:

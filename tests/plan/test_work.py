@@ -34,7 +34,9 @@ def test_a_forward_pass_costs_what_the_operations_say() -> None:
     # Eager attention computes what is masked, too: a token attends to all of a row.
     products = Products.of(networks)
     # Some versions of transformers also count the angles of the positions as a product.
-    assert counter.get_total_flops() == pytest.approx(products.forward(64, 2 * 32, scored=64), rel=1e-6)
+    assert counter.get_total_flops() == pytest.approx(
+        products.forward(64, 2 * 32, scored=64), rel=1e-6
+    )
 
 
 def test_an_update_is_three_forward_passes_and_adapters_take_two() -> None:
