@@ -72,6 +72,23 @@ class _Boundary(Callback):
         self.steps.boundary()
 
 
+def bare_trainer(epochs: int, bf16: bool, accelerator: str, callback: Callback) -> Trainer:
+    """Make a trainer that does nothing but train, on one device."""
+    return Trainer(
+        max_epochs=epochs,
+        accelerator=accelerator,
+        devices=1,
+        precision="bf16-mixed" if bf16 else "32-true",
+        logger=False,
+        callbacks=[callback],
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        limit_val_batches=0,
+        num_sanity_val_steps=0,
+    )
+
+
 def ours(setting: Setting) -> Steps:
     """Train with this library."""
     rollout = setting.workload.config
@@ -91,19 +108,7 @@ def ours(setting: Setting) -> Steps:
     env = Clerk(setting.workload.words)
     data = RolloutDataModule(env, {"default": env}, prompts=PROMPTS, rollout=rollout)
     boundary = _Boundary()
-    trainer = Trainer(
-        max_epochs=setting.steps,
-        accelerator="auto",
-        devices=1,
-        precision="bf16-mixed" if setting.bf16 else "32-true",
-        logger=False,
-        callbacks=[boundary],
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        limit_val_batches=0,
-        num_sanity_val_steps=0,
-    )
+    trainer = bare_trainer(setting.steps, setting.bf16, "auto", boundary)
 
     def loop() -> None:
         torch.set_num_threads(setting.threads)  # a thread's own setting

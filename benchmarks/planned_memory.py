@@ -26,7 +26,7 @@ if __name__ == "__main__":  # started as a file, the packages beside it must be 
 
 from lightning.pytorch import LightningModule, Trainer
 
-from benchmarks.contenders import FixedLength
+from benchmarks.contenders import FixedLength, bare_trainer
 from benchmarks.memory import forget_peak, peak_mebibytes, resident_mebibytes
 from benchmarks.workload import PROMPTS, Clerk, RandomModel, Workload, pieces
 from ragen_pl.algorithm import Algorithm, Optimization
@@ -160,19 +160,7 @@ def train(case: Case, iterations: int) -> dict[str, float]:
     env = Clerk(case.workload.words)
     data = RolloutDataModule(env, {"default": env}, prompts=PROMPTS, rollout=case.rollout)
     phases = _Phases()
-    trainer = Trainer(
-        max_epochs=iterations,
-        accelerator="cpu",
-        devices=1,
-        precision="bf16-mixed" if case.bf16 else "32-true",
-        logger=False,
-        callbacks=[phases],
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        limit_val_batches=0,
-        num_sanity_val_steps=0,
-    )
+    trainer = bare_trainer(iterations, case.bf16, "cpu", phases)
     trainer.fit(module, datamodule=data)
     assert phases.longest == case.rollout.max_context, "trajectories must fill their contexts"
     return phases.peaks

@@ -33,7 +33,8 @@ class Interruption(RolloutCallback):
     """Notice SIGINT and SIGTERM between turns and updates, and leave with 130 or 143.
 
     Ranks leave together, at the next place that all of them reach equally often: before and after a
-    collection or an evaluation, and around an update. One that is signalled is enough.
+    collection, before an evaluation of its own, and around an update. One that is signalled is
+    enough.
 
     Nothing is saved and no final policy is scored on the way out: what was collected since the last
     checkpoint is dropped, and going on repeats it bit for bit. A run that a callback stops is

@@ -17,6 +17,7 @@ from lightning.pytorch.cli import (
     SaveConfigCallback,
 )
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.plugins import CheckpointIO
 
 import callbacks as cb
 from ragen_pl.allocator import keep_freed_memory
@@ -196,7 +197,9 @@ class Application(LightningCLI):
             kwargs["strategy"] = FSDP2()
         given = config.trainer.plugins or []
         plugins = given if isinstance(given, list) else [given]
-        kwargs["plugins"] = [*plugins, AnyCheckpointIO()]
+        if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
+            plugins = [*plugins, AnyCheckpointIO()]
+        kwargs["plugins"] = plugins
         if config.trainer.logger in (None, True):
             kwargs["logger"] = TensorBoardLogger(config.run_dir, name="", version="tensorboard")
         return super().instantiate_trainer(**kwargs)
@@ -263,7 +266,7 @@ class Application(LightningCLI):
     def _compare(self, loaded: tuple[Path, RunFacts], facts: RunFacts) -> None:
         path, old = loaded
         changed = check_continuation(old, facts, path, goes_on=self.subcommand == "fit")
-        if changed and self.subcommand == "fit":
+        if changed and self.subcommand == "fit" and self.trainer.is_global_zero:
             print(f"changed since {path}: {'; '.join(changed)}")
 
 

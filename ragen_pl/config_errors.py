@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypeVar
 
-from ragen_pl.config_files import COMMANDS
+from ragen_pl.config_files import COMMANDS, ConfigError
+
+T = TypeVar("T")
 
 _KINDS = {
     "int": "an integer",
@@ -97,6 +99,18 @@ def qualify(message: str, leaves: Mapping[str, Any]) -> str:
     if len(whole) > 1:
         whole = [key for key in whole if str(leaves[key]) == match[2]]
     return message if len(whole) != 1 else whole[0] + message[match.end(1) :]
+
+
+def look_up(option: str, name: str, known: Mapping[str, T]) -> T:
+    """Return what is known by a name that was given to an option.
+
+    Raises:
+        ConfigError: with the nearest names.
+    """
+    if name not in known:
+        hint = did_you_mean(name.lower(), known) or f"known: {', '.join(known)}"
+        raise ConfigError(f"{option} is {name}, which is not known\n  {hint}")
+    return known[name]
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

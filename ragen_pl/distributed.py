@@ -36,6 +36,11 @@ def gather_objects(value: T) -> list[T]:
     return cast("list[T]", gathered)
 
 
+def largest(value: float) -> float:
+    """Return the largest of all ranks' values, or NaN where any is; every rank must call it."""
+    return float(torch.tensor(gather_objects(value)).max())  # Python's max can lose a NaN
+
+
 def all_reduce_sum(tensor: Tensor) -> Tensor:
     """Sum a tensor over all ranks; the result lies where the tensor does."""
     if not _active():

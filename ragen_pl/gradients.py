@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ragen_pl.algorithm import Algorithm
 from ragen_pl.coefficients import Coefficients
-from ragen_pl.distributed import all_reduce_sum, gather_objects
+from ragen_pl.distributed import all_reduce_sum, largest
 from ragen_pl.estimators import CriticConfig
 from ragen_pl.models.policy import Critic, Policy
 from ragen_pl.objective import (
@@ -105,8 +105,8 @@ def sampler_metrics(batch: TrainingBatch, tokens: Tensor, cap: float | None) -> 
     rollout = batch.rollout
     mask = rollout.loss_mask & (rollout.policy_weights > 0)[:, None]
     ratio = importance_ratio(batch.old_log_probs, rollout.sampled_log_probs)[mask]
-    largest = max(gather_objects(float(ratio.max()) if ratio.numel() else 0.0))
-    metrics = {"train/sampler_ratio_max": torch.tensor(largest)}
+    furthest = largest(float(ratio.max()) if ratio.numel() else 0.0)
+    metrics = {"train/sampler_ratio_max": torch.tensor(furthest)}
     if cap is not None:
         metrics["train/sampler_ratio_capped"] = all_reduce_sum((ratio > cap).sum()) / tokens
     return metrics

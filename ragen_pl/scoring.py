@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ragen_pl.distributed import gather_objects
+from ragen_pl.distributed import gather_objects, largest
 from ragen_pl.models.policy import Critic, Policy
 from ragen_pl.packing import micro_batches
 from ragen_pl.types import RolloutBatch
@@ -31,12 +31,11 @@ def check_agreement(recomputed: Tensor, sampled: Tensor, mask: Tensor) -> None:
         ValueError: on all ranks, when a token's differ by more than 1e-4 on any.
     """
     gaps = (recomputed - sampled).abs()[mask]
-    every = gather_objects(float(gaps.max()) if gaps.numel() else 0.0)
-    largest = float(torch.tensor(every).max())  # Python's max would lose a NaN
-    if not largest <= _AGREEMENT:
+    gap = largest(float(gaps.max()) if gaps.numel() else 0.0)
+    if not gap <= _AGREEMENT:
         raise ValueError(
             "optimization.old_log_probs is sampled, but sampler and trainer differ by "
-            f"{largest:.1e} on a token, which is above {_AGREEMENT:.0e}: use recomputed, or "
+            f"{gap:.1e} on a token, which is above {_AGREEMENT:.0e}: use recomputed, or "
             "precision 32-true"
         )
 

@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from ragen_pl import distributed
 from ragen_pl.datamodule import RolloutDataModule
 from ragen_pl.rollout import RolloutConfig
 from ragen_pl.scoring import Scorer, check_agreement
 from ragen_pl.starpo import StarPO
 from tests.doubles import make_trainer
 from tests.lamp import PROMPTS, NamedLamp, make_learner
+from tests.ranks import on_ranks
 
 
 def train(old_log_probs: str, iterations: int = 3) -> StarPO:
@@ -62,3 +64,16 @@ def test_only_tokens_that_count_are_compared() -> None:
     with pytest.raises(ValueError, match="nan"):
         check_agreement(torch.tensor([[float("nan"), 0.0]]), torch.zeros(1, 2), mask)
     check_agreement(torch.ones(1, 2), torch.zeros(1, 2), torch.zeros(1, 2, dtype=torch.bool))
+
+
+def test_what_is_no_number_on_one_rank_is_refused_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's ``max`` keeps a NaN only where it comes first."""
+    mask = torch.tensor([[True]])
+
+    def check(rank: int) -> None:
+        with pytest.raises(ValueError, match="nan"):
+            check_agreement(
+                torch.tensor([[float("nan") if rank else 0.0]]), torch.zeros(1, 1), mask
+            )
+
+    on_ranks(2, check, monkeypatch, distributed)

@@ -10,13 +10,14 @@ from lightning.pytorch import Trainer
 from transformers import PreTrainedConfig
 
 from ragen_pl.application import Application, run
+from ragen_pl.config_errors import look_up
 from ragen_pl.config_files import ConfigError
 from ragen_pl.engines import Cached
 from ragen_pl.models.pretrained import PretrainedModel
-from ragen_pl.plan.devices import DEVICES, find_device
+from ragen_pl.plan.devices import DEVICES
 from ragen_pl.plan.plan import Planner
 from ragen_pl.plan.setting import Cluster, Setting
-from ragen_pl.plan.shapes import SHAPES, find_shape, shape_of
+from ragen_pl.plan.shapes import SHAPES, shape_of
 from ragen_pl.plan.statement import state
 from ragen_pl.plan.table import sizing_table
 from ragen_pl.strategies import FSDP_NAME
@@ -85,7 +86,7 @@ def plan(argv: Sequence[str]) -> None:
         ConfigError: when the configuration, the device or the shape is wrong.
     """
     given, rest = _options().parse_known_args(list(argv))
-    device = find_device(given.device)
+    device = look_up("--device", given.device, DEVICES)
     if given.table:
         if rest or given.shape:
             raise ConfigError(
@@ -94,7 +95,7 @@ def plan(argv: Sequence[str]) -> None:
             )
         print(sizing_table(given.device, device), end="")
         return
-    shape = None if given.shape is None else find_shape(given.shape)
+    shape = None if given.shape is None else look_up("--shape", given.shape, SHAPES)
     app = run(["fit", *rest], _Assembled)
     config = app.config["fit"]
     attention = getattr(app.model.trainable.policy, "attention", "sdpa")

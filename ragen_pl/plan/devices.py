@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ragen_pl.config_errors import did_you_mean
-from ragen_pl.config_files import ConfigError
-
 GIB = 1 << 30
 
 
@@ -80,18 +77,6 @@ DEVICES = {
     ),
     "cpu": Device(
         *(24 * GIB, GIB // 2, 0.2e12, 20e9, 5e9, 1.25e9, 3e-4),
-        "two cores of a server with AVX-512, rounded guesses for two cores",
+        "two cores of a server with AVX-512; rounded guesses",
     ),
 }
-
-
-def find_device(name: str) -> Device:
-    """Look a device up.
-
-    Raises:
-        ConfigError: with the nearest names.
-    """
-    if name not in DEVICES:
-        hint = did_you_mean(name.lower(), DEVICES) or f"known: {', '.join(DEVICES)}"
-        raise ConfigError(f"--device is {name}, which is not known\n  {hint}")
-    return DEVICES[name]

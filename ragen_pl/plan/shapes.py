@@ -11,9 +11,6 @@ from typing import Literal
 
 from transformers import LlamaConfig, PreTrainedConfig, Qwen2Config
 
-from ragen_pl.config_errors import did_you_mean
-from ragen_pl.config_files import ConfigError
-
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -76,18 +73,6 @@ SHAPES = {
     "llama-3-8b": Shape("llama", 32, 4096, 14336, 32, 8, 128256),
     "llama-3-70b": Shape("llama", 80, 8192, 28672, 64, 8, 128256),
 }
-
-
-def find_shape(name: str) -> Shape:
-    """Look a shape up.
-
-    Raises:
-        ConfigError: with the nearest names.
-    """
-    if name not in SHAPES:
-        hint = did_you_mean(name.lower(), SHAPES) or f"known: {', '.join(SHAPES)}"
-        raise ConfigError(f"--shape is {name}, which is not known\n  {hint}")
-    return SHAPES[name]
 
 
 def shape_of(path: str) -> Shape | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from ragen_pl.config_errors import look_up
 from ragen_pl.config_files import ConfigError
 from ragen_pl.plan.networks import Networks
-from ragen_pl.plan.shapes import SHAPES, find_shape, shape_of
+from ragen_pl.plan.shapes import SHAPES, shape_of
 from tests.plan.settings import setting
 
 PUBLISHED = {
@@ -35,7 +36,7 @@ def test_every_shape_is_checked() -> None:
 
 def test_an_unknown_shape_is_an_error_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r"--shape is qwen2.5-70b.*\n.*did you mean qwen2.5-7"):
-        find_shape("qwen2.5-70b")
+        look_up("--shape", "qwen2.5-70b", SHAPES)
 
 
 def test_models_are_known_by_their_names() -> None:
