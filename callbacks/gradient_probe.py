@@ -18,7 +18,7 @@ from ragen_pl.dealing import whole_groups
 from ragen_pl.distributed import all_reduce_sum, gather_objects
 from ragen_pl.hooks import RolloutCallback
 from ragen_pl.models.policy import Policy, evaluation_mode
-from ragen_pl.objective import Scores, Totals, estimate, policy_objective
+from ragen_pl.objective import Totals, estimate, policy_objective
 from ragen_pl.ops.gradient_probe import gradient_norms, quantile_buckets
 from ragen_pl.packing import micro_batches
 from ragen_pl.sharding import unsharded
@@ -72,18 +72,18 @@ def policy_terms(module: _Learner, batch: TrainingBatch, temperature: float) -> 
 
     def score(at: Tensor, part: RolloutBatch, totals: Totals) -> dict[str, Tensor]:
         arguments = (part.input_ids, part.loss_mask, part.attention_mask, temperature)
-        log_probs, entropy = module.policy(*arguments)
-        ref_log_probs = None
+        scores, ref_log_probs = module.policy(*arguments), None
         if reference is not None:
             with torch.no_grad():
-                ref_log_probs, _ = reference(*arguments)
-        scores = Scores(log_probs, entropy, ref_log_probs)
+                ref_log_probs = reference(*arguments).log_probs
         advantage = advantages[at, : part.input_ids.shape[1]]
 
         def loss(entropy_coef: float = 0.0, kl_coef: float = 0.0) -> Tensor:
             weights = FixedCoefficients(kl=kl_coef, entropy=entropy_coef)
-            old = log_probs.detach()
-            return policy_objective(scores, old, advantage, part, algorithm, weights, totals)[0]
+            old = scores.log_probs.detach()
+            return policy_objective(
+                scores, ref_log_probs, old, advantage, part, algorithm, weights, totals
+            )[0]
 
         task = loss()
         terms = {"task": task, "entropy": loss(entropy_coef=coefficients.entropy) - task}

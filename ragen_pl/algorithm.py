@@ -124,6 +124,11 @@ class Algorithm:
         return self.advantage.critic
 
     @property
+    def values_from_policy(self) -> bool:
+        """Whether values are read off the policy's hidden states."""
+        return self.critic is not None and self.critic.trunk == "policy"
+
+    @property
     def kl_in_loss(self) -> bool:
         return self.kl is not None and self.kl.place == "loss"
 

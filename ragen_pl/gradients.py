@@ -14,10 +14,9 @@ from ragen_pl.algorithm import Algorithm
 from ragen_pl.coefficients import Coefficients
 from ragen_pl.distributed import all_reduce_sum, largest
 from ragen_pl.estimators import CriticConfig
-from ragen_pl.models.policy import Critic, Policy
+from ragen_pl.models.policy import Policy
 from ragen_pl.objective import (
     POLICY_METRICS,
-    Scores,
     Totals,
     policy_objective,
     value_objective,
@@ -25,8 +24,8 @@ from ragen_pl.objective import (
 from ragen_pl.ops.diagnostics import explained_variance
 from ragen_pl.ops.importance import importance_ratio
 from ragen_pl.ops.masked import masked_sum
-from ragen_pl.scoring import Scorer, score_values
-from ragen_pl.types import Demonstration, TrainingBatch
+from ragen_pl.scoring import Scorer, ValueFunction, score_values
+from ragen_pl.types import Demonstration, RolloutBatch, TrainingBatch
 
 Backward = Callable[[Tensor], None]
 REDUCTIONS = {
@@ -45,8 +44,7 @@ def imitation_gradient(
     tokens = all_reduce_sum(rollout.loss_mask.sum().float()).clamp(min=1)
     total = torch.zeros(())
     for _, part in scorer.cut(rollout, rollout.policy_weights > 0):
-        log_probs, _ = scorer.score(policy, part)
-        loss = -masked_sum(log_probs, part.loss_mask) / tokens
+        loss = -masked_sum(scorer.score(policy, part).log_probs, part.loss_mask) / tokens
         backward(loss)
         total += loss.detach().cpu()
     return {"train/imitation_loss": all_reduce_sum(total)}
@@ -63,20 +61,29 @@ def policy_gradient(
 ) -> dict[str, Tensor]:
     """Lower the policy's loss on the kept trajectories; return what to log.
 
+    Where the policy has a value head, the same pass lowers the value loss on those that it learns
+    from.
+
     Args:
         reference: Of the KL term in the loss; None without one.
     """
-    rollout = batch.rollout
+    rollout, chosen = batch.rollout, batch.rollout.policy_weights > 0
     totals = Totals.of(rollout, algorithm.aggregation)
+    critic = algorithm.critic if policy.value_head is not None else None
+    values = None if critic is None else ValueLoss(batch, critic)
+    if values is not None:
+        chosen = chosen | values.config.rows(rollout)
     sums = torch.zeros(len(POLICY_METRICS))
-    for rows, part in scorer.cut(rollout, rollout.policy_weights > 0):
+    for rows, part in scorer.cut(rollout, chosen):
         length = part.input_ids.shape[1]
         ref_log_probs = None
         if reference is not None:
             with torch.no_grad():
-                ref_log_probs, _ = scorer.score(reference, part)
+                ref_log_probs = scorer.score(reference, part).log_probs
+        scores = scorer.score(policy, part)
         loss, terms = policy_objective(
-            Scores(*scorer.score(policy, part), ref_log_probs),
+            scores,
+            ref_log_probs,
             batch.old_log_probs[rows, :length],
             batch.advantages[rows, :length],
             part,
@@ -84,10 +91,14 @@ def policy_gradient(
             coefficients,
             totals,
         )
+        if values is not None:
+            assert scores.values is not None
+            loss = loss + values.add(scores.values, rows, part)
         backward(loss)
         sums += terms
     means = zip(POLICY_METRICS, all_reduce_sum(sums), strict=True)
     return {
+        **({} if values is None else values.metrics()),
         **{f"train/{name}": value for name, value in means},
         **sampler_metrics(batch, totals.tokens, algorithm.sampler_ratio_cap),
         "train/updates": torch.ones(()),
@@ -112,25 +123,53 @@ def sampler_metrics(batch: TrainingBatch, tokens: Tensor, cap: float | None) -> 
     return metrics
 
 
-def value_gradient(
-    batch: TrainingBatch, critic: Critic, config: CriticConfig, scorer: Scorer, backward: Backward
-) -> dict[str, Tensor]:
-    """Lower the critic's loss on the trajectories it learns from; return what to log."""
-    rollout, chosen = batch.rollout, config.rows(batch.rollout)
-    mask = rollout.loss_mask & chosen[:, None]
-    tokens = all_reduce_sum(mask.sum().float()).clamp(min=1)
-    total = torch.zeros(())
-    for rows, part in scorer.cut(rollout, chosen):
-        length = part.input_ids.shape[1]
-        loss = value_objective(
-            score_values(critic, part),
-            batch.values[rows, :length],
-            batch.returns[rows, :length],
-            part,
-            config,
-            tokens,
+class ValueLoss:
+    """Add up the value loss of one optimizer batch, micro-batch by micro-batch.
+
+    Every rank must make one, and ask it for its metrics.
+    """
+
+    def __init__(self, batch: TrainingBatch, config: CriticConfig) -> None:
+        self.batch, self.config = batch, config
+        self._mask = config.tokens(batch.rollout)
+        self._tokens = all_reduce_sum(self._mask.sum().float()).clamp(min=1)
+        self._total = torch.zeros(())
+
+    def add(self, values: Tensor, rows: Tensor, part: RolloutBatch) -> Tensor:
+        """Return a micro-batch's loss, as it is weighed.
+
+        Args:
+            values: (B, T).
+            rows: (B,), of the micro-batch in the optimizer batch.
+            part: The micro-batch.
+        """
+        old, returns = (
+            whole[rows, : values.shape[1]] for whole in (self.batch.values, self.batch.returns)
         )
-        backward(config.value_coef * loss)
-        total += loss.detach().cpu()
-    explained = explained_variance(batch.values, batch.returns, mask, all_reduce_sum)
-    return {"train/value_loss": all_reduce_sum(total), "train/explained_variance": explained}
+        loss = value_objective(values, old, returns, part, self.config, self._tokens)
+        self._total += loss.detach().cpu()
+        return self.config.value_coef * loss
+
+    def metrics(self) -> dict[str, Tensor]:
+        """Return what to log: the loss, and how good the values were that advantages rest on."""
+        old, returns = self.batch.values, self.batch.returns
+        explained = explained_variance(old, returns, self._mask, all_reduce_sum)
+        return {
+            "train/value_loss": all_reduce_sum(self._total),
+            "train/explained_variance": explained,
+        }
+
+
+def value_gradient(
+    batch: TrainingBatch,
+    estimate: ValueFunction,
+    config: CriticConfig,
+    scorer: Scorer,
+    backward: Backward,
+) -> dict[str, Tensor]:
+    """Lower the value loss, and nothing else, on the trajectories it is taken over; return what to
+    log."""
+    values = ValueLoss(batch, config)
+    for rows, part in scorer.cut(batch.rollout, config.rows(batch.rollout)):
+        backward(values.add(score_values(estimate, part), rows, part))
+    return values.metrics()

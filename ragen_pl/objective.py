@@ -15,6 +15,8 @@ from ragen_pl.algorithm import Algorithm
 from ragen_pl.coefficients import Coefficients, FixedCoefficients
 from ragen_pl.distributed import all_reduce_sum
 from ragen_pl.estimators import CriticConfig
+from ragen_pl.estimators.base import kept_tokens
+from ragen_pl.models.policy import Scores
 from ragen_pl.ops import diagnostics, losses
 from ragen_pl.ops.aggregation import Aggregation, aggregate, count
 from ragen_pl.ops.importance import truncated_importance_weights
@@ -23,16 +25,6 @@ from ragen_pl.ops.masked import masked_mean, masked_sum
 from ragen_pl.types import RolloutBatch
 
 POLICY_METRICS = ("policy_loss", "entropy", "kl", "clip_fraction", "approx_kl", "log_prob_gap")
-
-
-@dataclass(frozen=True, slots=True)
-class Scores:
-    """Hold what the networks say of one micro-batch, each (B, T) and zero off the loss mask."""
-
-    log_probs: Tensor
-    entropy: Tensor
-    ref_log_probs: Tensor | None
-    """Of the policy RL started from, where the loss has a KL term."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +39,7 @@ class Totals:
     @classmethod
     def of(cls, rollout: RolloutBatch, aggregation: Aggregation) -> Totals:
         """Count this rank's share and add the others'; every rank must call it."""
-        mask = rollout.loss_mask & (rollout.policy_weights > 0)[:, None]
+        mask = kept_tokens(rollout)
         own = torch.stack([mask.sum().float(), count(mask, aggregation)])
         tokens, divisor = all_reduce_sum(own).clamp(min=1)
         return cls(tokens, divisor)
@@ -76,6 +68,7 @@ def estimate(
 
 def policy_objective(
     scores: Scores,
+    ref_log_probs: Tensor | None,
     old_log_probs: Tensor,
     advantage: Tensor,
     part: RolloutBatch,
@@ -90,15 +83,16 @@ def policy_objective(
     loss are means over tokens.
 
     Args:
-        scores: What the networks say of the micro-batch.
+        scores: What the policy says of the micro-batch.
+        ref_log_probs: (B, T), of the policy RL started from; None without a KL term in the loss.
         old_log_probs: (B, T).
         advantage: (B, T).
-        part: The micro-batch.
+        part: The micro-batch; rows of weight 0 do not count.
         algorithm: Holds the loss and how it is aggregated.
         coefficients: Of the entropy bonus and the KL term, now.
         totals: Of the whole optimizer batch.
     """
-    mask, log_probs = part.loss_mask, scores.log_probs
+    mask, log_probs = kept_tokens(part), scores.log_probs
 
     def mean(values: Tensor, weights: Tensor | None = None) -> Tensor:
         return aggregate(values, mask, algorithm.aggregation, totals.divisor, weights)
@@ -111,9 +105,9 @@ def policy_objective(
     policy_loss = mean(surrogate, part.policy_weights)
     total = policy_loss - coefficients.entropy * mean(scores.entropy)
     kl = torch.zeros_like(log_probs)
-    if scores.ref_log_probs is not None:
+    if ref_log_probs is not None:
         assert algorithm.kl is not None
-        kl = kl_estimate(log_probs, scores.ref_log_probs, algorithm.kl.estimator)
+        kl = kl_estimate(log_probs, ref_log_probs, algorithm.kl.estimator)
         total = total + coefficients.kl * mean(kl)
     with torch.no_grad():
         share = mask.sum() / totals.tokens
@@ -133,9 +127,9 @@ def value_objective(
     config: CriticConfig,
     num_tokens: Tensor,
 ) -> Tensor:
-    """Return the critic's loss, clipped, over a micro-batch of what it learns from.
+    """Return the critic's loss, clipped, over those rows of a micro-batch that it learns from.
 
     A mean over tokens, whatever the policy's aggregation: a value is a prediction at a token.
     """
     loss = losses.clipped_value_loss(values, old_values, returns, config.value_clip)
-    return masked_sum(loss, part.loss_mask) / num_tokens
+    return masked_sum(loss, config.tokens(part)) / num_tokens

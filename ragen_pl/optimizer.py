@@ -15,11 +15,12 @@ from ragen_pl.distributed import all_reduce_sum
 from ragen_pl.sharding import whole
 
 
-def build_optimizer(networks: Mapping[str, nn.Module], config: Optimization) -> torch.optim.AdamW:
-    """Make one AdamW with a group per network, so that the step count stays one per update."""
+def build_optimizer(parts: Mapping[str, nn.Module], config: Optimization) -> torch.optim.AdamW:
+    """Make one AdamW with a group per part of the networks, so that the step count stays one per
+    update."""
     groups: list[dict[str, Any]] = [
-        {"name": name, "params": [p for p in network.parameters() if p.requires_grad]}
-        for name, network in networks.items()
+        {"name": name, "params": [p for p in part.parameters() if p.requires_grad]}
+        for name, part in parts.items()
     ]
     return torch.optim.AdamW(
         groups, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay, fused=True

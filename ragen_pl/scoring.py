@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from ragen_pl.distributed import gather_objects, largest
-from ragen_pl.models.policy import Critic, Policy
+from ragen_pl.models.policy import Policy, Scores
 from ragen_pl.packing import micro_batches
 from ragen_pl.types import RolloutBatch
 
+ValueFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""From ids, mask and padding, each (B, T), to values: a critic, or ``values`` of a policy."""
 _AGREEMENT = 1e-4
 """Largest distance of log-probs at which sampler and trainer are the same policy: a ratio so near 1
 is far inside every clip range, and rounding in float32 stays a hundred times below."""
@@ -51,8 +53,8 @@ class Scorer:
     device: torch.device
     """Of the networks; a collection may lie elsewhere."""
 
-    def score(self, policy: Policy, part: RolloutBatch) -> tuple[Tensor, Tensor]:
-        """Return log-probs and entropies of one micro-batch, each (B, T), 0 off its mask."""
+    def score(self, policy: Policy, part: RolloutBatch) -> Scores:
+        """Score one micro-batch."""
         return policy(part.input_ids, part.loss_mask, part.attention_mask, self.temperature)  # type: ignore[no-any-return]
 
     def cut(self, rollout: RolloutBatch, chosen: Tensor) -> Iterator[tuple[Tensor, RolloutBatch]]:
@@ -70,23 +72,41 @@ class Scorer:
 
     def log_probs(self, policy: Policy, rollout: RolloutBatch, chosen: Tensor) -> Tensor:
         """Return the log-probs of the chosen rows, (B, T), zero in the others."""
-        return self._over(rollout, chosen, lambda part: self.score(policy, part)[0])
+        return self._over(rollout, chosen, 1, lambda part: (self.score(policy, part).log_probs,))[0]
 
-    def values(self, critic: Critic, rollout: RolloutBatch, chosen: Tensor) -> Tensor:
+    def values(self, estimate: ValueFunction, rollout: RolloutBatch, chosen: Tensor) -> Tensor:
         """Return the values of the chosen rows, (B, T), zero in the others."""
-        return self._over(rollout, chosen, lambda part: score_values(critic, part))
+        return self._over(rollout, chosen, 1, lambda part: (score_values(estimate, part),))[0]
+
+    def log_probs_and_values(
+        self, policy: Policy, rollout: RolloutBatch, chosen: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return what a policy with a value head says of the chosen rows, in one pass."""
+
+        def both(part: RolloutBatch) -> tuple[Tensor, Tensor]:
+            scores = self.score(policy, part)
+            assert scores.values is not None
+            return scores.log_probs, scores.values
+
+        log_probs, values = self._over(rollout, chosen, 2, both)
+        return log_probs, values
 
     def _over(
-        self, rollout: RolloutBatch, chosen: Tensor, forward: Callable[[RolloutBatch], Tensor]
-    ) -> Tensor:
-        """Lay the micro-batches' results out as one tensor beside the rollout."""
-        whole = torch.zeros_like(rollout.rewards)
+        self,
+        rollout: RolloutBatch,
+        chosen: Tensor,
+        count: int,
+        forward: Callable[[RolloutBatch], tuple[Tensor, ...]],
+    ) -> list[Tensor]:
+        """Lay the micro-batches' results, ``count`` tensors each, out as whole ones."""
+        found = [torch.zeros_like(rollout.rewards) for _ in range(count)]
         for rows, part in self.cut(rollout, chosen):
-            result = forward(part.to(self.device))
-            whole[rows, : result.shape[1]] = result.to(whole.device)
-        return whole
+            results = forward(part.to(self.device))
+            for whole, result in zip(found, results, strict=True):
+                whole[rows, : result.shape[1]] = result.to(whole.device)
+        return found
 
 
-def score_values(critic: Critic, part: RolloutBatch) -> Tensor:
+def score_values(estimate: ValueFunction, part: RolloutBatch) -> Tensor:
     """Return the values of one micro-batch, (B, T), zero off its loss mask."""
-    return critic(part.input_ids, part.loss_mask, part.attention_mask)  # type: ignore[no-any-return]
+    return estimate(part.input_ids, part.loss_mask, part.attention_mask)

@@ -25,13 +25,14 @@ from ragen_pl.engines import Cached, Engine, Sampler
 from ragen_pl.evaluation_log import log_evaluation
 from ragen_pl.gradients import REDUCTIONS, imitation_gradient, policy_gradient, value_gradient
 from ragen_pl.models import EmbeddedModel, LanguageModel, PolicyModel
-from ragen_pl.models.lora import LoRA, base_weights, copy_sharing_frozen
+from ragen_pl.models.lora import LoRA, base_weights
 from ragen_pl.models.policy import Critic, Policy, drop_embedding_gradients
 from ragen_pl.models.trainable import TrainableModel
+from ragen_pl.networks import Networks
 from ragen_pl.objective import estimate
 from ragen_pl.optimizer import build_optimizer, take_step
 from ragen_pl.rollout_worker import RolloutWorker
-from ragen_pl.scoring import Scorer, check_agreement
+from ragen_pl.scoring import Scorer, ValueFunction, check_agreement
 from ragen_pl.strategies import shard_networks
 from ragen_pl.types import (
     Completion,
@@ -95,20 +96,18 @@ class StarPO(pl.LightningModule):
             self.language = self.trainable.build(self.vocabulary)
         except ValueError as error:  # what only this machine or the model's own files can tell
             raise ConfigError(str(error)) from error
-        self.policy = Policy(self.language.model)
-        self.critic = Critic.like(self.language.model) if self.algorithm.critic else None
-        self.reference = None
-        if self.algorithm.kl is not None:
-            self.reference = copy_sharing_frozen(self.policy).requires_grad_(False)
-        shard_networks((self.policy, self.critic, self.reference), self.device_mesh)
+        networks = Networks.of(self.language.model, self.algorithm)
+        self.policy, self.critic, self.reference = networks
+        shard_networks(networks, self.device_mesh)
         self.worker = RolloutWorker(self.policy, self.make_engine)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Make one AdamW with the groups ``policy`` and ``critic``."""
-        networks: dict[str, torch.nn.Module] = {"policy": self.policy}
-        if self.critic is not None:
-            networks["critic"] = self.critic
-        return build_optimizer(networks, self.optimization)
+        """Make one AdamW with the groups ``policy`` and ``critic``; the latter may be a head."""
+        parts: dict[str, torch.nn.Module] = {"policy": self.policy.model}
+        critic = self.critic or self.policy.value_head
+        if critic is not None:
+            parts["critic"] = critic
+        return build_optimizer(parts, self.optimization)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         for name in base_weights(self, self.policy):  # a frozen base is read again
@@ -143,7 +142,7 @@ class StarPO(pl.LightningModule):
             if self.critic is not None:
                 self.critic.start_from(self.language.model)
             if self.reference is not None:
-                self.reference.load_state_dict(self.policy.state_dict())
+                self.reference.model.load_state_dict(self.policy.model.state_dict())
         self.phase = phase
 
     def make_engine(self) -> Sampler:
@@ -172,38 +171,49 @@ class StarPO(pl.LightningModule):
 
     def annotate(self, rollout: RolloutBatch) -> TrainingBatch:
         """Add old log-probs, values, advantages and returns at the current weights."""
-        scorer, kept = self.scorer, rollout.policy_weights > 0
-        critic, penalty = self.algorithm.critic, None
-        values = self.values(rollout, kept if critic is None else critic.rows(rollout))
-        with self._frozen():
-            if self.reference is not None and self.algorithm.kl_in_reward:
-                kept = torch.ones_like(kept)  # all bear the penalty: groups are compared whole
-                reference = scorer.log_probs(self.reference, rollout, kept)
-            old = self._old_log_probs(rollout, kept)
+        kept, penalty = rollout.policy_weights > 0, None
         if self.algorithm.kl_in_reward:
+            kept = torch.ones_like(kept)  # all bear the penalty: groups are compared whole
+        old, values = self._score(rollout, kept)
+        if self.reference is not None and self.algorithm.kl_in_reward:
+            with self._frozen():
+                reference = self.scorer.log_probs(self.reference, rollout, kept)
             penalty = self.coefficients.reward_penalty(old, reference, rollout.loss_mask)
         advantages, returns = estimate(rollout, values, self.algorithm, penalty)
         return TrainingBatch(rollout, old, values, advantages, returns)
 
-    def _old_log_probs(self, rollout: RolloutBatch, kept: Tensor) -> Tensor:
-        """Return the log-probs of the kept rows at the weights that sampled them, (B, T)."""
-        sampled = rollout.sampled_log_probs * kept[:, None]
+    def _score(self, rollout: RolloutBatch, kept: Tensor) -> tuple[Tensor, Tensor]:
+        """Return old log-probs of the kept rows and values, each (B, T), at the weights that
+        sampled the rows."""
+        critic, sampled = self.algorithm.critic, rollout.sampled_log_probs * kept[:, None]
+        chosen = kept if critic is None else critic.rows(rollout)
         if self.optimization.old_log_probs == "sampled" and self._sampler_agrees:
-            return sampled
-        recomputed = self.scorer.log_probs(self.policy, rollout, kept)
+            return sampled, self.values(rollout, chosen)
+        with self._frozen():
+            if self.policy.value_head is None:
+                old = self.scorer.log_probs(self.policy, rollout, kept)
+                values = self.values(rollout, chosen)
+            else:
+                both = kept | chosen
+                old, values = self.scorer.log_probs_and_values(self.policy, rollout, both)
         if self.optimization.old_log_probs == "recomputed":
-            return recomputed
-        check_agreement(recomputed, sampled, rollout.loss_mask & kept[:, None])
+            return old, values
+        check_agreement(old, sampled, rollout.loss_mask & kept[:, None])
         self._sampler_agrees = True
-        return sampled  # like every later iteration, so that a resumed run is the same
+        return sampled, values  # like every later iteration, so that a resumed run is the same
 
-    def values(self, rollout: RolloutBatch, chosen: torch.Tensor) -> torch.Tensor:
+    @property
+    def value_function(self) -> ValueFunction | None:
+        """What estimates returns; None without a critic."""
+        return self.critic if self.policy.value_head is None else self.policy.values
+
+    def values(self, rollout: RolloutBatch, chosen: Tensor) -> Tensor:
         """Return the values of the chosen trajectories, (B, T), zero in the others; zeros without
         a critic."""
-        if self.critic is None:
+        if self.value_function is None:
             return torch.zeros_like(rollout.rewards)
         with self._frozen():
-            return self.scorer.values(self.critic, rollout, chosen)
+            return self.scorer.values(self.value_function, rollout, chosen)
 
     def training_step(self, batch: TrainingBatch | Demonstration, batch_idx: int) -> None:
         """Take one optimizer step on one optimizer batch, micro-batch by micro-batch."""
@@ -226,9 +236,12 @@ class StarPO(pl.LightningModule):
         total = (self.trainer.max_epochs or 1) - self.rl_start
         factor = self.lr_scale * self.optimization.rl_factor(since, total)
         critic, metrics = self.algorithm.critic, self.coefficients.metrics()
-        if self.critic is not None and critic is not None:
-            metrics |= value_gradient(batch, self.critic, critic, self.scorer, self._backward)
-        if critic is None or since >= critic.warmup_iterations:
+        alone = critic is not None and since < critic.warmup_iterations
+        if critic is not None and (alone or self.critic is not None):
+            value = self.value_function
+            assert value is not None
+            metrics |= value_gradient(batch, value, critic, self.scorer, self._backward)
+        if not alone:
             measured = policy_gradient(
                 batch,
                 self.policy,

@@ -104,7 +104,7 @@ def test_imitation_lowers_the_mean_negative_log_likelihood() -> None:
     scorer = replace(SCORER, token_budget=20)
     batch = Demonstration(everyone, 0.0)
     metrics = imitation_gradient(batch, policy, scorer, torch.Tensor.backward)
-    log_probs, _ = SCORER.score(policy, everyone)
+    log_probs = SCORER.score(policy, everyone).log_probs
     loss = -log_probs[rollout.loss_mask].mean()
     assert float(metrics["train/imitation_loss"]) == pytest.approx(float(loss.detach()))
     check_gradient(policy, loss)
@@ -117,7 +117,7 @@ def test_the_policy_is_pulled_towards_what_has_an_advantage_by_its_weight() -> N
     algorithm = Algorithm(policy_loss=LogLikelihood(), entropy=EntropyBonus(0.0))
     scorer, coefficients = replace(SCORER, token_budget=20), Coefficients(algorithm)
     policy_gradient(batch, policy, None, scorer, algorithm, coefficients, torch.Tensor.backward)
-    log_probs, _ = SCORER.score(policy, rollout)
+    log_probs = SCORER.score(policy, rollout).log_probs
     weights = rollout.policy_weights[:, None]
     tokens = (rollout.loss_mask & (weights > 0)).sum()
     check_gradient(policy, -(weights * advantages * log_probs).sum() / tokens)

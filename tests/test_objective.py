@@ -13,7 +13,8 @@ from torch import Tensor
 from ragen_pl.algorithm import Algorithm, KLPenalty
 from ragen_pl.coefficients import Coefficients
 from ragen_pl.estimators import GAE, CriticConfig, ReinforcePlusPlus, Success
-from ragen_pl.objective import Scores, Totals, estimate, policy_objective, value_objective
+from ragen_pl.models.policy import Scores
+from ragen_pl.objective import Totals, estimate, policy_objective, value_objective
 from ragen_pl.ops.advantages import reward_to_go
 from ragen_pl.ops.aggregation import Aggregation
 from ragen_pl.ops.kl import KLEstimator
@@ -104,7 +105,8 @@ def gradients(
             here = log_probs[rows, :cut]
             ref = reference[rows, :cut] if algorithm.kl_in_loss else None
             loss, _ = policy_objective(
-                Scores(here, -here, ref),
+                Scores(here, -here, None),
+                ref,
                 torch.zeros_like(here),
                 advantage[rows, :cut],
                 part,
@@ -169,6 +171,7 @@ def test_imitated_successes_give_their_mean_negative_log_likelihood() -> None:
     here = torch.where(kept.loss_mask, log_probs[rollout.policy_weights > 0], 0.0)
     _, metrics = policy_objective(
         Scores(here, torch.zeros_like(here), None),
+        None,
         here,
         advantage[rollout.policy_weights > 0],
         kept,

@@ -14,7 +14,8 @@ from torch import Tensor
 from ragen_pl.algorithm import Algorithm, EntropyBonus, KLPenalty
 from ragen_pl.coefficients import FixedCoefficients
 from ragen_pl.estimators import CriticConfig
-from ragen_pl.objective import Scores, Totals, policy_objective, value_objective
+from ragen_pl.models.policy import Scores
+from ragen_pl.objective import Totals, policy_objective, value_objective
 from ragen_pl.ops.kl import KLEstimator
 from ragen_pl.ops.losses import log_prob_and_entropy
 from ragen_pl.policy_losses import Clip
@@ -47,7 +48,8 @@ def test_the_objective_is_surrogate_less_entropy_plus_divergence(
     entropy, reference = at_tokens(rollout, 12).abs(), new + 0.3 * at_tokens(rollout, 13)
     at = rollout.policy_weights > 0
     loss, metrics = policy_objective(
-        Scores(new[at], entropy[at], reference[at]),
+        Scores(new[at], entropy[at], None),
+        reference[at],
         old[at],
         advantages[at],
         rollout.rows(at),
@@ -95,7 +97,8 @@ def test_the_gradient_of_the_objective_is_that_of_its_value(
 
     def objective(log_probs: Tensor, entropy: Tensor) -> Tensor:
         return policy_objective(
-            Scores(log_probs, entropy, reference),
+            Scores(log_probs, entropy, None),
+            reference,
             old,
             advantages,
             rollout,

@@ -119,7 +119,7 @@ def test_what_two_ranks_export_is_a_plain_model(folder: Path, number: int) -> No
     sampled = torch.ones_like(ids, dtype=torch.bool)
     sampled[:, 0] = False
     with torch.no_grad():
-        ours, _ = policy(ids, sampled, torch.ones_like(sampled))
+        ours = policy(ids, sampled, torch.ones_like(sampled)).log_probs
         theirs = torch.log_softmax(plain(input_ids=ids).logits[:, :-1], dim=-1)
     expected = theirs.gather(-1, ids[:, 1:, None])[..., 0]
     torch.testing.assert_close(ours[:, 1:], expected, rtol=0, atol=1e-5)

@@ -16,7 +16,8 @@ from ragen_pl.engines.base import Autocast
 from ragen_pl.engines.cached import CachedDecoder
 from ragen_pl.estimators import GRPO
 from ragen_pl.models.language import LanguageModel
-from ragen_pl.objective import Scores, Totals, policy_objective
+from ragen_pl.models.policy import Scores
+from ragen_pl.objective import Totals, policy_objective
 from ragen_pl.policy_losses import LogLikelihood, PolicyLoss
 from ragen_pl.types import Completion, Request, Sampling
 from tests.algorithms import LOSSES
@@ -98,7 +99,7 @@ def losses(
     algorithm = Algorithm(policy_loss=loss, sampler_ratio_cap=cap)
     old = old * mask
     scores = Scores(old - 0.1 * mask, torch.zeros_like(old), None)
-    arguments = (scores, old, 0.7 * torch.ones_like(old), part, algorithm)
+    arguments = (scores, None, old, 0.7 * torch.ones_like(old), part, algorithm)
     totals = Totals.of(part, algorithm.aggregation)
     return float(policy_objective(*arguments, FixedCoefficients(0.0, 0.0), totals)[0])
 

@@ -25,6 +25,9 @@ class CriticConfig:
         learns_from: all: from every trajectory; kept: from those the policy learns from, as in
             RAGEN, which throws the others away before anything is learnt. Cheaper, the stricter
             the filter.
+        trunk: own: the critic is a network of its own, as in the paper; policy: a value head on the
+            policy's hidden states, which costs next to nothing. ``lr`` is then the head's alone,
+            and ``value_coef`` weighs what the policy's trunk learns of values.
     """
 
     lr: float = 1e-3
@@ -32,6 +35,7 @@ class CriticConfig:
     value_clip: float | None = 0.5
     warmup_iterations: int = 5
     learns_from: Literal["all", "kept"] = "all"
+    trunk: Literal["own", "policy"] = "own"
 
     def __post_init__(self) -> None:
         if self.lr <= 0:
@@ -48,6 +52,10 @@ class CriticConfig:
         """Mark the trajectories the critic learns from; (B,) bool."""
         kept = rollout.policy_weights > 0
         return kept if self.learns_from == "kept" else torch.ones_like(kept)
+
+    def tokens(self, rollout: RolloutBatch) -> Tensor:
+        """Mark the sampled tokens of those trajectories; (B, T) bool."""
+        return rollout.loss_mask & self.rows(rollout)[:, None]
 
 
 class AdvantageEstimator(ABC):

@@ -1,4 +1,4 @@
-"""Wrap a causal language model as policy, and its trunk as critic.
+"""Wrap a causal language model as policy, and its trunk, or a copy of it, as critic.
 
 The shift between logits and tokens exists in this file only: everywhere else index t is about
 token t, so here the hidden state at t−1 gives the log-prob and the value at t.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -60,17 +61,46 @@ def _scatter(values: Tensor, mask: Tensor) -> Tensor:
     return out.masked_scatter(mask, values)
 
 
-class Policy(nn.Module):
-    """Score sampled tokens under a causal language model."""
+class Scores(NamedTuple):
+    """Hold what a policy says of a batch, each (B, T) and zero off the mask."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    log_probs: Tensor
+    entropy: Tensor
+    values: Tensor | None
+    """Of the states before the tokens, where the policy has a value head."""
+
+
+class ValueHead(nn.Linear):
+    """Read the return that is to be expected off a hidden state; at first it expects nothing."""
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__(hidden_size, 1)
+        nn.init.zeros_(self.weight)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Return (n,) values of the states (n, d)."""
+        return in_full(super().forward(states.to(self.weight.dtype))[:, 0])
+
+
+class Policy(nn.Module):
+    """Score sampled tokens under a causal language model.
+
+    Args:
+        model: The language model.
+        with_values: Whether a value head reads the same hidden states, in place of a critic with a
+            trunk of its own.
+    """
+
+    def __init__(self, model: PreTrainedModel, with_values: bool = False) -> None:
         super().__init__()
         self.model = model
+        self.value_head = ValueHead(model.config.hidden_size) if with_values else None
 
     def forward(
         self, input_ids: Tensor, mask: Tensor, padding: Tensor, temperature: float = 1.0
-    ) -> tuple[Tensor, Tensor]:
-        """Return log-probs and entropies of the tokens in ``mask``.
+    ) -> Scores:
+        """Score the tokens in ``mask``.
 
         Only the states before marked tokens go through the vocabulary projection.
 
@@ -79,25 +109,28 @@ class Policy(nn.Module):
             mask: (B, T) bool, sampled tokens.
             padding: (B, T) bool, true on real tokens.
             temperature: The one the tokens were sampled at.
-
-        Returns:
-            Two (B, T) tensors, zero off the mask.
         """
         states = _states_before(self.model.base_model, input_ids, mask, padding)
         head = self.model.get_output_embeddings()  # type: ignore[no-untyped-call]
         log_probs, entropy = _score(head, states, input_ids[mask], temperature)
-        return _scatter(log_probs, mask), _scatter(entropy, mask)
+        values = None if self.value_head is None else _scatter(self.value_head(states), mask)
+        return Scores(_scatter(log_probs, mask), _scatter(entropy, mask), values)
+
+    def values(self, input_ids: Tensor, mask: Tensor, padding: Tensor) -> Tensor:
+        """Return what a ``Critic`` does, by the value head; the trunk learns nothing from it."""
+        assert self.value_head is not None
+        with torch.no_grad():
+            states = _states_before(self.model.base_model, input_ids, mask, padding)
+        return _scatter(self.value_head(states), mask)
 
 
 class Critic(nn.Module):
-    """Estimate the return from the state before each token: a trunk and a linear head."""
+    """Estimate the return from the state before each token: a trunk of its own and a head."""
 
     def __init__(self, trunk: nn.Module, hidden_size: int) -> None:
         super().__init__()
         self.trunk = trunk
-        self.head = nn.Linear(hidden_size, 1)
-        nn.init.zeros_(self.head.weight)
-        nn.init.zeros_(self.head.bias)
+        self.head = ValueHead(hidden_size)
 
     @classmethod
     def like(cls, model: PreTrainedModel) -> Critic:
@@ -110,8 +143,7 @@ class Critic(nn.Module):
 
     def forward(self, input_ids: Tensor, mask: Tensor, padding: Tensor) -> Tensor:
         """Return values (B, T) of the states before the tokens in ``mask``, zero elsewhere."""
-        states = _states_before(self.trunk, input_ids, mask, padding).to(self.head.weight.dtype)
-        return _scatter(in_full(self.head(states)[:, 0]), mask)
+        return _scatter(self.head(_states_before(self.trunk, input_ids, mask, padding)), mask)
 
 
 @contextmanager

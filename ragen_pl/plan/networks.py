@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
-from ragen_pl.models.lora import copy_sharing_frozen
 from ragen_pl.models.policy import Critic, Policy
 from ragen_pl.models.pretrained import drop_dropout
+from ragen_pl.networks import Networks
 from ragen_pl.plan.setting import Setting
 
 _MOMENTS = 2
@@ -40,7 +40,7 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Networks:
+class BlankNetworks:
     """Hold policy, critic and reference, none of whose tensors has data."""
 
     model: PreTrainedModel
@@ -49,13 +49,13 @@ class Networks:
     reference: Policy | None
 
     @classmethod
-    def of(cls, setting: Setting, layers: int | None = None) -> Networks:
+    def of(cls, setting: Setting, layers: int | None = None) -> BlankNetworks:
         """Build them on the meta device, as ``StarPO.configure_model`` does.
 
         Args:
             layers: Depth; None for the architecture's own.
         """
-        algorithm, trainable = setting.algorithm, setting.trainable
+        trainable = setting.trainable
         with torch.device("meta"), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # transformers' own, in their next major
             model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
@@ -64,12 +64,7 @@ class Networks:
             )
             drop_dropout(model)
             trainable.prepare(model)
-            policy = Policy(model)
-            critic = None if algorithm.critic is None else Critic.like(model)
-            reference = None
-            if algorithm.kl is not None:
-                reference = copy_sharing_frozen(policy).requires_grad_(False)
-        return cls(model, policy, critic, reference)
+            return cls(model, *Networks.of(model, setting.algorithm))
 
     def on_cpu(self) -> None:
         """Move every tensor to the CPU, in place; within a ``FakeTensorMode``, without data."""

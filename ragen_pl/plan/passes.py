@@ -20,7 +20,7 @@ from ragen_pl.models.attention import causal_mask
 from ragen_pl.models.policy import evaluation_mode
 from ragen_pl.ops.chunked_head import chunked_log_prob_and_entropy
 from ragen_pl.plan.live_bytes import LiveBytes
-from ragen_pl.plan.networks import Networks, depth
+from ragen_pl.plan.networks import BlankNetworks, depth
 from ragen_pl.plan.setting import Setting
 
 _SHALLOW = (2, 3)
@@ -53,7 +53,7 @@ class _Trace:
         return cls(tuple(counter.peaks), counter.live)
 
 
-Pass = Callable[[Networks, LiveBytes], None]
+Pass = Callable[[BlankNetworks, LiveBytes], None]
 
 
 def trace(setting: Setting, run: Pass) -> Peak:
@@ -73,7 +73,7 @@ def trace(setting: Setting, run: Pass) -> Peak:
 
 
 def _trace_at(setting: Setting, layers: int, run: Pass) -> _Trace:
-    networks = Networks.of(setting, layers)
+    networks = BlankNetworks.of(setting, layers)
     with FakeTensorMode():
         networks.on_cpu()
         for weight in nn.ModuleList(networks.all).parameters():
@@ -105,7 +105,7 @@ def update_peak(setting: Setting) -> Peak:
     """Return the peak of a micro-batch's forward and backward pass, of the policy and the critic;
     the copies are those of both."""
     passes = [trace(setting, lambda networks, counter: _train_policy(networks, setting, counter))]
-    if setting.algorithm.critic is not None:
+    if setting.algorithm.critic is not None and not setting.algorithm.values_from_policy:
         passes.append(
             trace(setting, lambda networks, counter: _train_critic(networks, setting, counter))
         )
@@ -115,30 +115,33 @@ def update_peak(setting: Setting) -> Peak:
 def annotate_peak(setting: Setting) -> Peak:
     """Return the peak of scoring a micro-batch without gradients."""
 
-    def run(networks: Networks, counter: LiveBytes) -> None:
+    def run(networks: BlankNetworks, counter: LiveBytes) -> None:
         with torch.no_grad():
             _score(networks.model, _states(networks.model.base_model, _Rows.of(setting)))
 
     return trace(setting, run)
 
 
-def _train_policy(networks: Networks, setting: Setting, counter: LiveBytes) -> None:
+def _train_policy(networks: BlankNetworks, setting: Setting, counter: LiveBytes) -> None:
     rows = _Rows.of(setting)
     _watch_embedding(networks.model.base_model, counter)
     states = _states(networks.model.base_model, rows)
     states.register_hook(lambda _: counter.next_stage())  # type: ignore[no-untyped-call]
     counter.next_stage()
     log_probs, entropy = _score(networks.model, states)
-    (log_probs.sum() + entropy.sum()).backward()  # type: ignore[no-untyped-call]
+    loss = log_probs.sum() + entropy.sum()
+    if networks.policy.value_head is not None:
+        loss = loss + networks.policy.value_head(states).sum()
+    loss.backward()  # type: ignore[no-untyped-call]
 
 
-def _train_critic(networks: Networks, setting: Setting, counter: LiveBytes) -> None:
+def _train_critic(networks: BlankNetworks, setting: Setting, counter: LiveBytes) -> None:
     critic = networks.critic
     assert critic is not None
     _watch_embedding(critic.trunk, counter)
     states = _states(critic.trunk, _Rows.of(setting))
     counter.next_stage()
-    critic.head(states.to(critic.head.weight.dtype)).sum().backward()
+    critic.head(states).sum().backward()
 
 
 def _watch_embedding(trunk: nn.Module, counter: LiveBytes) -> None:
@@ -175,7 +178,7 @@ def collect_peak(setting: Setting, rows: int, cache_bytes: int) -> Peak:
     width = max(1, rollout.max_context // rollout.max_turns - rollout.max_response_tokens)
     together = min(rows, max(1, PREFILL_TOKENS // width))
 
-    def run(networks: Networks, counter: LiveBytes) -> None:
+    def run(networks: BlankNetworks, counter: LiveBytes) -> None:
         with evaluation_mode(networks.model), torch.no_grad():
             cache = _FullCache(rows, rollout.max_context + 1)
             _read(networks, cache, rows=together, width=width)
@@ -193,7 +196,7 @@ def cache_bytes(setting: Setting, rows: int) -> int:
     model computes them in."""
     sizes: list[int] = []
 
-    def run(networks: Networks, _: LiveBytes) -> None:
+    def run(networks: BlankNetworks, _: LiveBytes) -> None:
         with evaluation_mode(networks.model), torch.no_grad():
             cache = _FullCache(rows, setting.rollout.max_context + 1)
             _read(networks, cache, rows=rows, width=1)
@@ -203,7 +206,7 @@ def cache_bytes(setting: Setting, rows: int) -> int:
     return sum(sizes) * depth(setting.architecture)
 
 
-def _read(networks: Networks, cache: _FullCache, *, rows: int, width: int) -> Tensor:
+def _read(networks: BlankNetworks, cache: _FullCache, *, rows: int, width: int) -> Tensor:
     cache.window = rows
     ids = torch.zeros(rows, width, dtype=torch.long)
     mask = torch.ones(rows, 1, width, cache.reach, dtype=torch.bool)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ragen_pl.plan.devices import Device
 from ragen_pl.plan.memory import Memory, Passes, plan_memory
-from ragen_pl.plan.networks import Counts, Networks
+from ragen_pl.plan.networks import BlankNetworks, Counts
 from ragen_pl.plan.setting import Cluster, Setting
 from ragen_pl.plan.work import (
     Products,
@@ -36,7 +36,7 @@ class Planner:
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
-        networks = Networks.of(setting)
+        networks = BlankNetworks.of(setting)
         self.counts, self._gathered = networks.counts(), networks.gathered_bytes()
         self._products = Products.of(networks)
         self._passes: dict[int, Passes] = {}

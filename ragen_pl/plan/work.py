@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from ragen_pl.plan.devices import EFFICIENCY, Device
-from ragen_pl.plan.networks import Counts, Networks, depth
+from ragen_pl.plan.networks import BlankNetworks, Counts, depth
 from ragen_pl.plan.setting import Cluster, Setting
 
 
@@ -26,7 +26,7 @@ class Products:
     """Of the projection onto the vocabulary, for a token that is scored or drawn."""
 
     @classmethod
-    def of(cls, networks: Networks) -> Products:
+    def of(cls, networks: BlankNetworks) -> Products:
         model = networks.model
         head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
         text = model.config.get_text_config()
@@ -65,16 +65,19 @@ def count_work(setting: Setting, products: Products) -> Work:
     policy, trunk = products.forward(tokens, length, scored), products.forward(tokens, length)
     learns = 0.0 if critic is None else kept if critic.learns_from == "kept" else 1.0
     recomputed = setting.optimization.old_log_probs == "recomputed"
-    # The penalty in rewards is on all trajectories, the term in the loss on those kept.
-    annotate = learns * trunk + kept * policy * recomputed
-    if algorithm.kl_in_reward:
-        annotate += policy + (1 - kept) * policy * recomputed
+    scores, values = kept, learns  # shares of trajectories, of two networks or of one
+    if algorithm.values_from_policy:
+        scores, values = max(kept, learns), 0.0 if recomputed else learns
+    annotate = values * trunk + scores * policy * recomputed
+    if algorithm.kl_in_reward:  # on all trajectories, where the term in the loss is on those kept
+        annotate += policy + (1 - scores) * policy * recomputed
+    values = 0.0 if algorithm.values_from_policy else learns
     times = 3 if setting.trainable.lora is None else 2
-    update = times * (kept * policy + learns * trunk)
+    update = times * (scores * policy + values * trunk)
     if setting.trainable.gradient_checkpointing:
-        update += (kept + learns) * trunk
+        update += (scores + values) * trunk
     if algorithm.kl_in_loss:
-        update += kept * policy
+        update += scores * policy
     return Work(policy, annotate, update * setting.rollout.epochs)
 
 

@@ -91,13 +91,13 @@ def test_norms_are_those_of_the_policy_gradient_and_the_entropy() -> None:
     found = probed(module, batch, num_buckets=3)
     for group_id, returns in RETURNS.items():
         part = batch.rollout.rows(batch.rollout.group_ids == group_id)
-        log_probs, entropy = module.policy(part.input_ids, part.loss_mask, part.attention_mask)
+        log_probs, entropy, _ = module.policy(part.input_ids, part.loss_mask, part.attention_mask)
         advantages = torch.tensor(returns) - sum(returns) / 2
         tokens = part.loss_mask.sum()
         bucket = f"bucket_{group_id + 1}"
         expected = norm((log_probs * advantages[:, None]).sum() / tokens, module.policy)
         assert found[f"grad_task_{bucket}"] == pytest.approx(expected, rel=1e-4, abs=1e-6)
-        log_probs, entropy = module.policy(part.input_ids, part.loss_mask, part.attention_mask)
+        log_probs, entropy, _ = module.policy(part.input_ids, part.loss_mask, part.attention_mask)
         expected = norm(0.5 * entropy.sum() / tokens, module.policy)
         assert found[f"grad_entropy_{bucket}"] == pytest.approx(expected, rel=1e-4)
         assert found[f"in_group_std_{bucket}"] == pytest.approx([0.0, 2**0.5, 32**0.5][group_id])

@@ -46,7 +46,7 @@ def taught(grounded: bool) -> LanguageModel:
     rows = torch.tensor([[*prompt(s), s if grounded else 29, r] for s, r in pairs])
     mask = torch.tensor([False] * 3 + [True] * 2).expand_as(rows)
     for _ in range(120):
-        log_probs, _ = policy(rows, mask, torch.ones_like(mask))
+        log_probs = policy(rows, mask, torch.ones_like(mask)).log_probs
         optimizer.zero_grad()
         (-log_probs.sum() / len(rows)).backward()
         optimizer.step()

@@ -31,7 +31,7 @@ def largest_gap(
         ids = torch.tensor([[*request.prefix_ids, *completion.token_ids]])
         mask = torch.arange(ids.shape[1])[None] >= len(request.prefix_ids)
         with torch.no_grad():
-            log_probs, _ = policy(ids, mask, torch.ones_like(mask), temperature)
+            log_probs = policy(ids, mask, torch.ones_like(mask), temperature).log_probs
         gaps.append((log_probs[mask] - torch.tensor(completion.log_probs)).abs().tolist())
     return max(chain.from_iterable(gaps))
 

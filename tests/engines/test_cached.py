@@ -89,7 +89,7 @@ def test_sampled_log_probs_equal_the_trainers(language: LanguageModel) -> None:
             place += len(completion.token_ids)
             sampled += completion.log_probs
         with torch.no_grad():
-            log_probs, _ = policy(row, mask, torch.ones_like(mask))
+            log_probs = policy(row, mask, torch.ones_like(mask)).log_probs
         assert log_probs[mask].tolist() == pytest.approx(sampled, abs=1e-5)
 
 

@@ -43,7 +43,7 @@ def built(arguments: dict[str, Any]) -> dict[str, Any]:
     tokens = torch.arange(8)[None]
     sampled, there = tokens > 3, tokens >= 0
     with torch.no_grad():
-        log_probs, _ = module.policy(tokens, sampled, there)
+        log_probs = module.policy(tokens, sampled, there).log_probs
     return {**module.state_dict(), "log-probs": log_probs}
 
 

@@ -60,7 +60,7 @@ def score(policy: Policy, groups: list[TrajectoryGroup]) -> tuple[Tensor, Tensor
     members = [t for group in groups for t in group.trajectories]
     batch = pack(members, weights=[1.0] * len(members))
     with torch.no_grad():
-        found, _ = policy(batch.input_ids, batch.loss_mask, batch.attention_mask)
+        found = policy(batch.input_ids, batch.loss_mask, batch.attention_mask).log_probs
     return batch.sampled_log_probs[batch.loss_mask], found[batch.loss_mask]
 
 

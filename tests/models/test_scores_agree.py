@@ -30,7 +30,10 @@ TYPES = pytest.mark.parametrize("dtype", MOST, ids=str)
 def policy() -> Policy:
     """Make a policy of random weights, large enough that distributions are far from uniform."""
     model = EmbeddedModel(hidden_size=96, intermediate_size=128, init_std=0.15)
-    return Policy(model.build([f"w{i}" for i in range(40)], seed=3).model)
+    policy = Policy(model.build([f"w{i}" for i in range(40)], seed=3).model, with_values=True)
+    assert policy.value_head is not None
+    torch.nn.init.normal_(policy.value_head.weight, generator=torch.Generator().manual_seed(4))
+    return policy
 
 
 def context(dtype: torch.dtype) -> AbstractContextManager[object]:
@@ -46,11 +49,12 @@ def batch() -> tuple[Tensor, Tensor, Tensor]:
     return ids * padding, padding & (place % 3 > 0), padding
 
 
-def score(policy: Policy, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    ids, mask, padding = batch()
+def score(policy: Policy, dtype: torch.dtype, at: tuple[slice, ...] = ()) -> tuple[Tensor, ...]:
+    ids, mask, padding = (each[at] for each in batch())
     with torch.no_grad(), context(dtype):
-        scores: tuple[Tensor, Tensor] = policy(ids, mask, padding)
-    return scores
+        scores = policy(ids, mask, padding)
+    assert scores.values is not None
+    return scores.log_probs, scores.entropy, scores.values / 10  # values of the others' size
 
 
 def largest(one: Tensor, other: Tensor) -> float:
@@ -58,7 +62,7 @@ def largest(one: Tensor, other: Tensor) -> float:
 
 
 def test_the_scores_are_worth_comparing(policy: Policy) -> None:
-    log_probs, entropy = score(policy, torch.float32)
+    log_probs, entropy, _ = score(policy, torch.float32)
     assert -30 < float(log_probs.min()) < -8
     assert 0.5 < float(entropy[batch()[1]].mean()) < 5.5
 
@@ -80,19 +84,16 @@ def test_chunks_and_the_whole(
 @TYPES
 def test_padded_rows_and_rows_alone(policy: Policy, dtype: torch.dtype) -> None:
     together = score(policy, dtype)
-    ids, mask, padding = batch()
     for row, length in enumerate(LENGTHS):
         part = slice(row, row + 1), slice(length)
-        with torch.no_grad(), context(dtype):
-            alone = policy(ids[part], mask[part], padding[part])
-        for one, other in zip(alone, together, strict=True):
+        for one, other in zip(score(policy, dtype, part), together, strict=True):
             assert largest(one, other[part]) < MOST[dtype]
 
 
 @TYPES
 def test_a_cache_and_reading_anew(policy: Policy, dtype: torch.dtype) -> None:
     """Read rows in blocks of unequal widths, as turns are."""
-    expected, _ = score(policy, dtype)
+    expected, *_ = score(policy, dtype)
     ids, mask, _ = batch()
     cache, log_p = RaggedCache(len(LENGTHS), 64), torch.zeros(*ids.shape, 1000)
     for begin, end in ((0, 5), (5, 6), (6, 33)):

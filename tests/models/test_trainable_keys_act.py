@@ -86,7 +86,7 @@ def test_checkpointing_saves_memory_not_meaning(folders: dict[str, str]) -> None
         count = [0]
         for layer in cast(Any, model.base_model).layers:
             layer.mlp.register_forward_pre_hook(lambda *_, count=count: count.append(1))
-        log_probs, _ = policy(tokens, tokens > 25, tokens >= 0)
+        log_probs = policy(tokens, tokens > 25, tokens >= 0).log_probs
         values = critic(tokens, tokens > 25, tokens >= 0)
         (log_probs.sum() + values.sum()).backward()
         runs.append(len(count) - 1)

@@ -7,7 +7,7 @@ import pytest
 from ragen_pl.algorithm import KLPenalty
 from ragen_pl.models.lora import LoRA
 from ragen_pl.plan.memory import Passes, plan_memory
-from ragen_pl.plan.networks import Counts, Networks
+from ragen_pl.plan.networks import BlankNetworks, Counts
 from ragen_pl.plan.passes import Peak
 from ragen_pl.plan.setting import Cluster
 from tests.plan.settings import SHAPE, setting
@@ -23,7 +23,7 @@ def rollout(rows: int) -> int:
 
 def test_networks_are_counted_once() -> None:
     trunk = 5 * LAYER + 64 + 300 * 64
-    counts = Networks.of(setting(critic=True, kl=KLPenalty())).counts()
+    counts = BlankNetworks.of(setting(critic=True, kl=KLPenalty())).counts()
     policy = trunk + 300 * 64
     assert (counts.policy, counts.critic, counts.reference) == (policy, trunk + 65, policy)
     assert counts.trainable == counts.policy + counts.critic
@@ -32,7 +32,7 @@ def test_networks_are_counted_once() -> None:
 
 
 def test_adapters_share_the_base() -> None:
-    counts = Networks.of(setting(critic=True, kl=KLPenalty(), lora=LoRA(rank=4))).counts()
+    counts = BlankNetworks.of(setting(critic=True, kl=KLPenalty(), lora=LoRA(rank=4))).counts()
     adapters = 5 * 4 * (2 * (64 + 64) + 2 * (64 + 32) + 3 * (64 + 96))
     assert (counts.adapters, counts.reference) == (3 * adapters, adapters)
     assert (counts.critic, counts.trainable) == (adapters + 65, 2 * adapters + 65)

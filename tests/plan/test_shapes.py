@@ -6,7 +6,7 @@ import pytest
 
 from ragen_pl.config_errors import look_up
 from ragen_pl.config_files import ConfigError
-from ragen_pl.plan.networks import Networks
+from ragen_pl.plan.networks import BlankNetworks
 from ragen_pl.plan.shapes import SHAPES, shape_of
 from tests.plan.settings import setting
 
@@ -26,7 +26,7 @@ PUBLISHED = {
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_shape_has_as_many_weights_as_the_real_model(name: str) -> None:
     assert SHAPES[name].parameters == PUBLISHED[name]
-    counts = Networks.of(setting(shape=SHAPES[name])).counts()
+    counts = BlankNetworks.of(setting(shape=SHAPES[name])).counts()
     assert counts.policy == counts.trainable == PUBLISHED[name]
 
 

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ragen_pl.models.lora import LoRA
 from ragen_pl.plan.devices import EFFICIENCY, Device
-from ragen_pl.plan.networks import Counts, Networks
+from ragen_pl.plan.networks import BlankNetworks, Counts
 from ragen_pl.plan.setting import Cluster
 from ragen_pl.plan.shapes import SHAPES
 from ragen_pl.plan.work import Products, Traffic, Work, count_traffic, count_work, expect_seconds
@@ -24,7 +24,7 @@ SCORED = FORWARD + 12 * 20 * 5
 
 def test_a_forward_pass_costs_what_the_operations_say() -> None:
     shape = SHAPES["qwen2.5-0.5b"]
-    networks = Networks.of(setting(shape=shape))
+    networks = BlankNetworks.of(setting(shape=shape))
     ids = torch.zeros(2, 32, dtype=torch.long, device="meta")
     counter = FlopCounterMode(display=False)
     with counter, torch.no_grad():
