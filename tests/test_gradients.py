@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ragen_pl.algorithm import Algorithm, EntropyBonus, KLPenalty
 from ragen_pl.coefficients import Coefficients
-from ragen_pl.estimators import CriticConfig
+from ragen_pl.estimators import GAE, CriticConfig
 from ragen_pl.gradients import imitation_gradient, policy_gradient, value_gradient
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.policy import Critic, Policy
@@ -141,3 +141,48 @@ def test_a_term_of_the_loss_pulls_towards_the_reference() -> None:
     ours, theirs = (SCORER.score(each, rollout)[0] for each in (policy, reference))
     check_gradient(policy, 0.3 * ((ours - theirs.detach()) ** 2 / 2)[kept].mean())
     assert all(parameter.grad is None for parameter in reference.parameters())
+
+
+@pytest.mark.parametrize("learns_from", ["all", "kept"])
+def test_one_pass_takes_both_losses_where_the_trunk_is_shared(learns_from: str) -> None:
+    """The value loss is over what the critic learns from, the policy's over what was kept."""
+    config = CriticConfig(value_coef=0.7, value_clip=None, learns_from=learns_from, trunk="policy")  # type: ignore[arg-type]
+    algorithm = Algorithm(GAE(critic=config), LogLikelihood(), entropy=EntropyBonus(0.2))
+    rollout, policy = worlds.collection(2), make_policy(0, with_values=True)
+    advantages, zeros = worlds.at_tokens(rollout, 3), torch.zeros_like(rollout.rewards)
+    returns = worlds.at_tokens(rollout, 5)
+    batch = TrainingBatch(rollout, zeros, zeros, advantages, returns)
+    scorer, coefficients = replace(SCORER, token_budget=20), Coefficients(algorithm)
+    metrics = policy_gradient(
+        batch, policy, None, scorer, algorithm, coefficients, torch.Tensor.backward
+    )
+    scores, kept = SCORER.score(policy, rollout), rollout.policy_weights[:, None] > 0
+    assert scores.values is not None
+    assert not bool(kept.all())
+    acted = rollout.loss_mask & kept
+    learnt = rollout.loss_mask if learns_from == "all" else acted
+    surrogate = -(rollout.policy_weights[:, None] * advantages * scores.log_probs)[acted].sum()
+    loss = (surrogate - 0.2 * scores.entropy[acted].sum()) / acted.sum()
+    value_loss = (scores.values - returns).square()[learnt].mean() / 2
+    assert float(metrics["train/value_loss"]) == pytest.approx(float(value_loss.detach()))
+    check_gradient(policy, loss + 0.7 * value_loss)
+
+
+def test_a_head_that_learns_alone_leaves_the_shared_trunk_as_it_is() -> None:
+    config = CriticConfig(trunk="policy")
+    rollout, policy = worlds.collection(2), make_policy(0, with_values=True)
+    zeros, returns = torch.zeros_like(rollout.rewards), worlds.at_tokens(rollout, 5)
+    batch = TrainingBatch(rollout, zeros, zeros, zeros, returns)
+    value_gradient(batch, policy.values, config, SCORER, torch.Tensor.backward)
+    learners = {name for name, weight in policy.named_parameters() if weight.grad is not None}
+    assert learners == {"value_head.weight", "value_head.bias"}
+
+
+def test_a_policy_says_its_values_with_and_without_the_rest() -> None:
+    rollout, policy = worlds.collection(2), make_policy(0, with_values=True)
+    every = torch.ones(len(rollout), dtype=torch.bool)
+    log_probs, values = SCORER.log_probs_and_values(policy, rollout, every)
+    torch.testing.assert_close(values, SCORER.values(policy.values, rollout, every))
+    torch.testing.assert_close(log_probs, SCORER.log_probs(policy, rollout, every))
+    assert bool((values[rollout.loss_mask] != 0).all())
+    assert not values[~rollout.loss_mask].any()

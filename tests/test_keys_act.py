@@ -122,6 +122,7 @@ OTHER: dict[str, tuple[Any, ...]] = {
     "critic.value_clip": (1e-3,),
     "critic.warmup_iterations": (1,),
     "critic.learns_from": ("kept",),
+    "critic.trunk": ("policy",),
     "policy_loss.clip_low": (1e-5, 0.999),
     "policy_loss.clip_high": (1e-5, 9.0),
     "policy_loss.dual_clip": (1.001,),

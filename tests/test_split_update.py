@@ -43,14 +43,21 @@ class Networks:
     """Hold who learns, who collected, and who is held on to."""
 
     policy: Policy
-    critic: Critic
+    critic: Critic | None
     behaviour: Policy
-    old_critic: Critic
+    old_critic: Critic | None
     reference: Policy
 
 
-def tiny() -> Networks:
-    return Networks(make_policy(0), make_critic(1), make_policy(2), make_critic(3), make_policy(4))
+def tiny(algorithm: Algorithm = Algorithm()) -> Networks:  # noqa: B008  frozen
+    shared = algorithm.values_from_policy
+    return Networks(
+        make_policy(0, shared),
+        None if shared else make_critic(1),
+        make_policy(2, shared),
+        None if shared else make_critic(3),
+        make_policy(4),
+    )
 
 
 @dataclass(frozen=True)
@@ -76,7 +83,8 @@ def update(algorithm: Algorithm, rollout: RolloutBatch, budget: int, networks: N
         old = scorer.log_probs(networks.behaviour, rollout, every)
         values = torch.zeros_like(old)
         if config is not None:
-            values = scorer.values(networks.old_critic, rollout, config.rows(rollout))
+            estimator = networks.old_critic or networks.behaviour.values
+            values = scorer.values(estimator, rollout, config.rows(rollout))
         if algorithm.kl_in_reward:
             reference = scorer.log_probs(networks.reference, rollout, every)
             penalty = coefficients.reward_penalty(old, reference, rollout.loss_mask)
@@ -91,7 +99,7 @@ def update(algorithm: Algorithm, rollout: RolloutBatch, budget: int, networks: N
         torch.Tensor.backward,
     )
     coefficients.observe(metrics["train/entropy"], metrics["train/kl"])
-    if config is not None:
+    if config is not None and networks.critic is not None:
         metrics |= value_gradient(batch, networks.critic, config, scorer, torch.Tensor.backward)
     return summed(networks, metrics, coefficients)
 
@@ -101,6 +109,7 @@ def summed(networks: Networks, metrics: dict[str, Tensor], coefficients: Coeffic
     named = {
         f"{kind}.{name}": parameter
         for kind, network in (("policy", networks.policy), ("critic", networks.critic))
+        if network is not None
         for name, parameter in network.named_parameters()
     }
     distributed.sum_gradients(named.values())
@@ -113,7 +122,7 @@ def on_two_ranks(
 ) -> list[Update]:
     """Deal whole groups to two ranks that differ in how many micro-batches they take."""
 
-    networks = [tiny(), tiny()]  # drawn here: threads share a random stream
+    networks = [tiny(algorithm), tiny(algorithm)]  # here: threads share a random stream
 
     def work(rank: int) -> Update:
         mine = rollout.rows(rollout.group_ids % 2 == rank)
@@ -124,10 +133,10 @@ def on_two_ranks(
 
 def check_every_cut(algorithm: Algorithm, monkeypatch: pytest.MonkeyPatch, seed: int = 0) -> None:
     rollout = collection(seed)
-    whole = update(algorithm, rollout, ONE, tiny())
+    whole = update(algorithm, rollout, ONE, tiny(algorithm))
     assert float(whole.gradients["policy.model.head.weight"].abs().max()) > 1e-4
     shuffled = torch.randperm(len(rollout), generator=torch.Generator().manual_seed(seed))
-    whole.check(update(algorithm, padded(rollout.rows(shuffled), 3), MANY, tiny()))
+    whole.check(update(algorithm, padded(rollout.rows(shuffled), 3), MANY, tiny(algorithm)))
     for of_rank in on_two_ranks(algorithm, rollout, monkeypatch):
         whole.check(of_rank)
 
@@ -164,15 +173,17 @@ def test_no_cut_changes_the_update_with_a_reference(
     check_every_cut(algorithm, monkeypatch, seed=1)
 
 
+@pytest.mark.parametrize("trunk", ["own", "policy"])
 @pytest.mark.parametrize("learns_from", ["all", "kept"])
 @pytest.mark.parametrize("value_clip", [None, 0.1])
 def test_no_cut_changes_what_a_critic_learns(
-    learns_from: str, value_clip: float | None, monkeypatch: pytest.MonkeyPatch
+    trunk: str, learns_from: str, value_clip: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     critic = CriticConfig(
         value_coef=0.7,
         value_clip=value_clip,
         learns_from=learns_from,  # type: ignore[arg-type]
+        trunk=trunk,  # type: ignore[arg-type]
     )
     gae = replace(ESTIMATORS["GAE"].estimator, critic=critic)  # type: ignore[type-var]
     check_every_cut(Algorithm(gae), monkeypatch, seed=2)

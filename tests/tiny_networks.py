@@ -36,16 +36,20 @@ class Language(nn.Module):
         super().__init__()
         self.base_model = Trunk()
         self.head = nn.Linear(WIDTH, WORDS)
+        self.config = SimpleNamespace(hidden_size=WIDTH)
 
     def get_output_embeddings(self) -> nn.Linear:
         return self.head
 
 
-def make_policy(seed: int) -> Policy:
+def make_policy(seed: int, with_values: bool = False) -> Policy:
     """Draw a policy in float64."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Policy(cast(Any, Language())).double()
+        policy = Policy(cast(Any, Language()), with_values)
+        if policy.value_head is not None:
+            nn.init.normal_(policy.value_head.weight)
+        return policy.double()
 
 
 def make_critic(seed: int) -> Critic:
