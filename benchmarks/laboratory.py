@@ -15,9 +15,11 @@ which makes 4 updates of 20 trajectories of it, stand
   that it moves less.
 
 Both StarPO-S have clip-higher and no KL, as the paper's. In the critic's first iterations PPO makes
-no update of the policy, and GRPO does. Writes ``laboratory.json``, ``laboratory.md`` and, with the
-extra ``figures``, ``laboratory.png``. Interrupted, the same command goes on; ``--report`` only
-writes the tables of what is there.
+no update of the policy, and GRPO does. Asked for by name, variants take StarPO-S apart: StarPO with
+PPO and one of its changes, the filter at equal updates, clip-higher, or no KL term.
+
+Writes ``laboratory.json``, ``laboratory.md`` and, with the extra ``figures``, ``laboratory.png``.
+Interrupted, the same command goes on; ``--report`` only writes the tables of what is there.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 if __name__ == "__main__":  # started as a file, the packages beside it must be found
@@ -42,6 +44,7 @@ RATES = {
 }
 WARM_START_ITERATIONS = {"sokoban": 20, "frozen_lake": 8, "bandit": 3}
 WARM_START = "warm_start"
+_CLIP = "--model.algorithm.policy_loss.init_args"
 _FIXED, _PROPORTIONAL = (("--data.rollout.updates", kind) for kind in ("fixed", "proportional"))
 
 
@@ -53,6 +56,8 @@ class Variant:
     overlays: tuple[str, ...]
     options: tuple[str, ...] = ()
     filters: bool = False
+    is_part: bool = False
+    """Whether it is one change of StarPO-S alone, which only a study that names it runs."""
 
 
 VARIANTS = (
@@ -62,7 +67,11 @@ VARIANTS = (
     Variant("grpo", ("starpo", "grpo")),
     Variant("grpo-s-updates", ("starpo_s", "grpo"), _FIXED, filters=True),
     Variant("grpo-s-iterations", ("starpo_s", "grpo"), _PROPORTIONAL, filters=True),
+    Variant("ppo-filter", ("starpo",), (*_FIXED, "--filter.keep_fraction", "0.5"), True, True),
+    Variant("ppo-clip-higher", ("starpo",), (f"{_CLIP}.clip_high", "0.28"), is_part=True),
+    Variant("ppo-no-kl", ("starpo",), ("--model.algorithm.kl", "null"), is_part=True),
 )
+WHOLE = tuple(variant.name for variant in VARIANTS if not variant.is_part)
 
 
 @dataclass(frozen=True)
@@ -83,7 +92,7 @@ class Study:
     rates: tuple[float, ...] = RATES["sokoban"]
     seeds: int = 5
     first_seed: int = 0
-    variants: tuple[str, ...] = field(default=tuple(v.name for v in VARIANTS))
+    variants: tuple[str, ...] = WHOLE
     iterations: int | None = None
     keep: float | None = None
 
@@ -143,7 +152,7 @@ def parse(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=5, help="how many")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--rates", type=float, nargs="+", help="of the policy")
-    parser.add_argument("--variants", nargs="+", choices=names, default=names)
+    parser.add_argument("--variants", nargs="+", choices=names, default=WHOLE)
     parser.add_argument("--iterations", type=int, help="of RL in every run")
     parser.add_argument("--keep", type=float, help="share of groups StarPO-S keeps")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")

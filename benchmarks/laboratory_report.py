@@ -21,10 +21,14 @@ NAMES = {
     "grpo": "StarPO, GRPO",
     "grpo-s-updates": "StarPO-S, GRPO, equal updates",
     "grpo-s-iterations": "StarPO-S, GRPO, equal iterations",
+    "ppo-filter": "StarPO, PPO, with the filter",
+    "ppo-clip-higher": "StarPO, PPO, with clip-higher",
+    "ppo-no-kl": "StarPO, PPO, without KL",
 }
 COMPARISONS = {
     "Equal updates": ("ppo", "ppo-s-updates", "grpo", "grpo-s-updates"),
     "Equal iterations": ("ppo", "ppo-s-iterations", "grpo", "grpo-s-iterations"),
+    "StarPO-S taken apart": ("ppo", "ppo-filter", "ppo-clip-higher", "ppo-no-kl", "ppo-s-updates"),
 }
 
 
@@ -75,10 +79,12 @@ def write_report(folder: Path, planned: Sequence[Run]) -> None:
 def markdown(runs: Sequence[RunSummary], planned: int) -> str:
     """Write all tables."""
     parts = [f"# Laboratory\n\n{len(runs)} of {planned} runs.", DEFINITIONS]
+    shown: set[str] = set()
     for title, variants in COMPARISONS.items():
         chosen = [run for run in runs if run.variant in variants]
-        if chosen:
+        if {run.variant for run in chosen} - shown:  # else it would say nothing new
             parts.append(f"## {title}\n\n{collapse_table(chosen)}\n\n{breaking_table(chosen)}")
+            shown |= {run.variant for run in chosen}
     savings = savings_table(runs)
     if savings:
         parts.append(f"## What the filter saves\n\n{savings}")

@@ -10,7 +10,7 @@ import pytest
 
 import callbacks
 from benchmarks import rollback_study
-from benchmarks.laboratory import ENVIRONMENTS, RATES, VARIANTS, Study, runs, warm_start
+from benchmarks.laboratory import ENVIRONMENTS, RATES, VARIANTS, WHOLE, Study, runs, warm_start
 from benchmarks.laboratory_report import COMPARISONS, NAMES, markdown, write_report
 from callbacks import EchoTrapDetector
 from ragen_pl.estimators import GAE, GRPO
@@ -37,12 +37,15 @@ def test_a_variant_is_what_it_is_called(tmp_path: Path, variant: str) -> None:
     app = assembled(tmp_path, variants=(variant,), keep=0.25)
     algorithm, rollout = app.model.algorithm, app.datamodule.rollout
     is_safe = "-s-" in variant
+    filters, clips_higher, has_no_kl = (
+        is_safe or variant.endswith(part) for part in ("filter", "clip-higher", "no-kl")
+    )
     assert isinstance(algorithm.advantage, GRPO if variant.startswith("grpo") else GAE)
     assert isinstance(algorithm.policy_loss, Clip)
-    assert algorithm.policy_loss.clip_high == (0.28 if is_safe else 0.2)
-    assert (algorithm.kl is None) == is_safe
-    assert (filter_of(app).rule is not None) == is_safe
-    assert app.config["fit"].filter.keep_fraction == (0.25 if is_safe else 1.0)
+    assert algorithm.policy_loss.clip_high == (0.28 if clips_higher else 0.2)
+    assert (algorithm.kl is None) == has_no_kl
+    assert (filter_of(app).rule is not None) == filters
+    assert app.config["fit"].filter.keep_fraction == (0.25 if filters else 1.0)
     assert rollout.updates == ("proportional" if variant.endswith("iterations") else "fixed")
     assert rollout.num_groups * rollout.group_size == 20
     assert (rollout.online_k, rollout.epochs) == (4, 1)
@@ -66,7 +69,7 @@ def test_runs_begin_at_the_warm_start_and_are_not_stopped(tmp_path: Path, env: s
 
 def test_every_seed_is_whole_before_the_next(tmp_path: Path) -> None:
     planned = list(runs(Study(seeds=2, first_seed=5), tmp_path))
-    size = len(VARIANTS) * len(RATES["sokoban"])
+    size = len(WHOLE) * len(RATES["sokoban"])
     assert [run.seed for run in planned] == [5] * size + [6] * size
     assert len({run.cell.name for run in planned}) == 2 * size
     assert {name for names in COMPARISONS.values() for name in names} == set(NAMES)
