@@ -38,7 +38,7 @@ from ragen_pl.models.trainable import TrainableModel
 from ragen_pl.plan.plan import Planner
 from ragen_pl.plan.setting import Cluster, Setting
 from ragen_pl.report import align
-from ragen_pl.rollout import RolloutConfig
+from ragen_pl.rollout_config import RolloutConfig
 from ragen_pl.starpo import StarPO
 from ragen_pl.types import Selection, TrajectoryGroup
 

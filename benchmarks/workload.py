@@ -26,7 +26,8 @@ from ragen_pl.envs.base import TextEnv
 from ragen_pl.models.attention import NAME as GROUPED_MATMUL
 from ragen_pl.models.embedded import EmbeddedModel, build_tokenizer, read_markers
 from ragen_pl.models.language import LanguageModel
-from ragen_pl.rollout import RolloutConfig, Start, collect
+from ragen_pl.rollout import Start, collect
+from ragen_pl.rollout_config import RolloutConfig
 from ragen_pl.types import Completion, Generate, Request, Sampling, TrajectoryGroup
 
 PROMPTS = Prompts(think=False, turn="{observation}")

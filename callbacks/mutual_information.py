@@ -24,7 +24,7 @@ from ragen_pl.ops.mutual_information import (
     estimate_information,
     merge_duplicates,
 )
-from ragen_pl.rollout import RolloutConfig
+from ragen_pl.rollout_config import RolloutConfig
 from ragen_pl.rollout_stats import survivors
 from ragen_pl.types import Trajectory, TrajectoryGroup
 

@@ -14,7 +14,7 @@ from ragen_pl.filter_rules import FilterRule, TopFraction
 from ragen_pl.hooks import RolloutCallback
 from ragen_pl.ops.members import most_varied_members
 from ragen_pl.ops.scores import carries_signal, group_mean, group_std
-from ragen_pl.rollout import RolloutConfig
+from ragen_pl.rollout_config import RolloutConfig
 from ragen_pl.rollout_stats import GroupTable
 from ragen_pl.types import Selection, TrajectoryGroup
 

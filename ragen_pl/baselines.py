@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ragen_pl.envs.base import TextEnv
-from ragen_pl.rollout import RolloutConfig
+from ragen_pl.rollout_config import RolloutConfig
 from ragen_pl.types import Completion, StopReason, Trajectory, TrajectoryGroup, Turn
 
 

@@ -14,7 +14,8 @@ from ragen_pl.hooks import rollout_callbacks
 from ragen_pl.ops.scores import carries_signal
 from ragen_pl.ops.selection import fill_with_signal
 from ragen_pl.packing import pack
-from ragen_pl.rollout import RolloutConfig, Start, collect
+from ragen_pl.rollout import Start, collect
+from ragen_pl.rollout_config import RolloutConfig
 from ragen_pl.rollout_stats import GroupTable
 from ragen_pl.types import Generate, RolloutBatch, Sampling, TrajectoryGroup
 

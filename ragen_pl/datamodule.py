@@ -31,7 +31,8 @@ from ragen_pl.hooks import RolloutCallback, rollout_callbacks
 from ragen_pl.models.language import LanguageModel
 from ragen_pl.packing import num_updates
 from ragen_pl.rewards import check_truth_penalty
-from ragen_pl.rollout import RolloutConfig, Start, collect
+from ragen_pl.rollout import Start, collect
+from ragen_pl.rollout_config import RolloutConfig
 from ragen_pl.types import (
     Demonstration,
     Evaluation,

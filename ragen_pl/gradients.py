@@ -70,20 +70,16 @@ def policy_gradient(
     rollout, chosen = batch.rollout, batch.rollout.policy_weights > 0
     totals = Totals.of(rollout, algorithm.aggregation)
     critic = algorithm.critic if policy.value_head is not None else None
-    values = None if critic is None else ValueLoss(batch, critic)
-    if values is not None:
-        chosen = chosen | values.config.rows(rollout)
+    values = None
+    if critic is not None:
+        values, chosen = ValueLoss(batch, critic), chosen | critic.rows(rollout)
     sums = torch.zeros(len(POLICY_METRICS))
     for rows, part in scorer.cut(rollout, chosen):
         length = part.input_ids.shape[1]
-        ref_log_probs = None
-        if reference is not None:
-            with torch.no_grad():
-                ref_log_probs = scorer.score(reference, part).log_probs
         scores = scorer.score(policy, part)
         loss, terms = policy_objective(
             scores,
-            ref_log_probs,
+            None if reference is None else frozen_log_probs(reference, scorer, part),
             batch.old_log_probs[rows, :length],
             batch.advantages[rows, :length],
             part,
@@ -104,6 +100,12 @@ def policy_gradient(
         "train/updates": torch.ones(()),
         "train/update_tokens": totals.tokens,
     }
+
+
+def frozen_log_probs(reference: Policy, scorer: Scorer, part: RolloutBatch) -> Tensor:
+    """Return the log-probs, (B, T), of a policy that does not learn."""
+    with torch.no_grad():
+        return scorer.score(reference, part).log_probs
 
 
 def sampler_metrics(batch: TrainingBatch, tokens: Tensor, cap: float | None) -> dict[str, Tensor]:

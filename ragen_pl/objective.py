@@ -17,11 +17,11 @@ from ragen_pl.distributed import all_reduce_sum
 from ragen_pl.estimators import CriticConfig
 from ragen_pl.estimators.base import kept_tokens
 from ragen_pl.models.policy import Scores
-from ragen_pl.ops import diagnostics, losses
+from ragen_pl.ops import losses
 from ragen_pl.ops.aggregation import Aggregation, aggregate, count
 from ragen_pl.ops.importance import truncated_importance_weights
 from ragen_pl.ops.kl import kl_estimate
-from ragen_pl.ops.masked import masked_mean, masked_sum
+from ragen_pl.ops.masked import masked_sum
 from ragen_pl.types import RolloutBatch
 
 POLICY_METRICS = ("policy_loss", "entropy", "kl", "clip_fraction", "approx_kl", "log_prob_gap")
@@ -110,13 +110,15 @@ def policy_objective(
         kl = kl_estimate(log_probs, ref_log_probs, algorithm.kl.estimator)
         total = total + coefficients.kl * mean(kl)
     with torch.no_grad():
-        share = mask.sum() / totals.tokens
-        clipped = masked_mean(terms.clipped.to(log_probs.dtype), mask)
-        moved = diagnostics.approx_kl(log_probs, old_log_probs, mask)
-        gap = masked_mean((old_log_probs - part.sampled_log_probs).abs(), mask)
-        means = [masked_sum(each, mask) / totals.tokens for each in (scores.entropy, kl)]
-        metrics = [policy_loss, *means, share * clipped, share * moved, share * gap]
-        return total, torch.stack(metrics).float().cpu()
+        per_token = (
+            scores.entropy,
+            kl,
+            terms.clipped.to(log_probs.dtype),
+            kl_estimate(old_log_probs, log_probs, "k3"),
+            (old_log_probs - part.sampled_log_probs).abs(),
+        )
+        means = [masked_sum(each, mask) / totals.tokens for each in per_token]
+        return total, torch.stack([policy_loss, *means]).float().cpu()
 
 
 def value_objective(

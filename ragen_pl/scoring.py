@@ -74,21 +74,35 @@ class Scorer:
         """Return the log-probs of the chosen rows, (B, T), zero in the others."""
         return self._over(rollout, chosen, 1, lambda part: (self.score(policy, part).log_probs,))[0]
 
-    def values(self, estimate: ValueFunction, rollout: RolloutBatch, chosen: Tensor) -> Tensor:
-        """Return the values of the chosen rows, (B, T), zero in the others."""
+    def values(
+        self, estimate: ValueFunction | None, rollout: RolloutBatch, chosen: Tensor
+    ) -> Tensor:
+        """Return the values of the chosen rows, (B, T), zero in the others; zeros where nothing
+        estimates them."""
+        if estimate is None:
+            return torch.zeros_like(rollout.rewards)
         return self._over(rollout, chosen, 1, lambda part: (score_values(estimate, part),))[0]
 
-    def log_probs_and_values(
-        self, policy: Policy, rollout: RolloutBatch, chosen: Tensor
+    def both(
+        self,
+        policy: Policy,
+        estimate: ValueFunction | None,
+        rollout: RolloutBatch,
+        kept: Tensor,
+        chosen: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Return what a policy with a value head says of the chosen rows, in one pass."""
+        """Return the log-probs of the kept rows and the values of the chosen ones, each (B, T); one
+        pass gives both, of all those rows, where the policy has a value head."""
+        if policy.value_head is None:
+            log_probs = self.log_probs(policy, rollout, kept)
+            return log_probs, self.values(estimate, rollout, chosen)
 
-        def both(part: RolloutBatch) -> tuple[Tensor, Tensor]:
+        def forward(part: RolloutBatch) -> tuple[Tensor, Tensor]:
             scores = self.score(policy, part)
             assert scores.values is not None
             return scores.log_probs, scores.values
 
-        log_probs, values = self._over(rollout, chosen, 2, both)
+        log_probs, values = self._over(rollout, kept | chosen, 2, forward)
         return log_probs, values
 
     def _over(

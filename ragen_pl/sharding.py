@@ -12,7 +12,6 @@ from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forwar
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from ragen_pl.distributed import gather_objects, rank
-from ragen_pl.models.policy import Policy
 
 _GIB = 1 << 30
 
@@ -25,8 +24,9 @@ def shard(network: nn.Module, mesh: DeviceMesh) -> None:
     copies from one network to the other can rely on.
 
     Args:
-        network: Called as ``network(input_ids, mask, padding)``, or a policy's ``values``; never
-            through a part of it, since the call makes the parts whole.
+        network: Called as ``network(input_ids, mask, padding)``, or by a method that its
+            ``other_forwards`` names; never through a part of it, since the call makes the parts
+            whole.
         mesh: One-dimensional.
     """
     stacks = [part for part in network.modules() if isinstance(part, nn.ModuleList)]
@@ -34,8 +34,8 @@ def shard(network: nn.Module, mesh: DeviceMesh) -> None:
         for block in max(stacks, key=lambda stack: sum(p.numel() for p in stack.parameters())):
             fully_shard(block, mesh=mesh, reshard_after_forward=True)
     fully_shard(network, mesh=mesh, reshard_after_forward=True)
-    if isinstance(network, Policy):
-        register_fsdp_forward_method(network, "values")
+    for name in getattr(network, "other_forwards", ()):
+        register_fsdp_forward_method(network, name)
 
 
 @contextmanager

@@ -190,12 +190,8 @@ class StarPO(pl.LightningModule):
         if self.optimization.old_log_probs == "sampled" and self._sampler_agrees:
             return sampled, self.values(rollout, chosen)
         with self._frozen():
-            if self.policy.value_head is None:
-                old = self.scorer.log_probs(self.policy, rollout, kept)
-                values = self.values(rollout, chosen)
-            else:
-                both = kept | chosen
-                old, values = self.scorer.log_probs_and_values(self.policy, rollout, both)
+            value = self.value_function
+            old, values = self.scorer.both(self.policy, value, rollout, kept, chosen)
         if self.optimization.old_log_probs == "recomputed":
             return old, values
         check_agreement(old, sampled, rollout.loss_mask & kept[:, None])
@@ -210,8 +206,6 @@ class StarPO(pl.LightningModule):
     def values(self, rollout: RolloutBatch, chosen: Tensor) -> Tensor:
         """Return the values of the chosen trajectories, (B, T), zero in the others; zeros without
         a critic."""
-        if self.value_function is None:
-            return torch.zeros_like(rollout.rewards)
         with self._frozen():
             return self.scorer.values(self.value_function, rollout, chosen)
 

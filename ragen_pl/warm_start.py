@@ -14,8 +14,9 @@ from ragen_pl.chat import Chat
 from ragen_pl.dealing import evenly
 from ragen_pl.distributed import rank, world_size
 from ragen_pl.envs.base import TextEnv
+from ragen_pl.episode import Episode
 from ragen_pl.packing import pack
-from ragen_pl.rollout import Episode, RolloutConfig
+from ragen_pl.rollout_config import RolloutConfig
 from ragen_pl.types import Completion, Demonstration, Request, RolloutBatch, Trajectory
 
 

@@ -33,7 +33,7 @@ from ragen_pl.envs.sokoban import Sokoban
 from ragen_pl.estimators import GAE, CriticConfig
 from ragen_pl.hooks import RolloutCallback
 from ragen_pl.models.embedded import EmbeddedModel
-from ragen_pl.rollout import RolloutConfig
+from ragen_pl.rollout_config import RolloutConfig
 from ragen_pl.sharding import gathered, whole
 from ragen_pl.starpo import StarPO
 from ragen_pl.strategies import FSDP2

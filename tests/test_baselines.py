@@ -9,7 +9,7 @@ from ragen_pl.envs.bandit import Bandit
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.frozen_lake import FrozenLake
 from ragen_pl.envs.sokoban import Sokoban
-from ragen_pl.rollout import RolloutConfig
+from ragen_pl.rollout_config import RolloutConfig
 from ragen_pl.types import StopReason
 
 RANDOM, EXPERT = BASELINES

@@ -26,7 +26,7 @@ from ragen_pl.filter_rules import (
     TopP,
 )
 from ragen_pl.models.embedded import EmbeddedModel
-from ragen_pl.rollout import RolloutConfig
+from ragen_pl.rollout_config import RolloutConfig
 from ragen_pl.starpo import StarPO
 from ragen_pl.warm_start import WarmStart
 from tests.doubles import make_trainer

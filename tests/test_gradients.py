@@ -181,7 +181,7 @@ def test_a_head_that_learns_alone_leaves_the_shared_trunk_as_it_is() -> None:
 def test_a_policy_says_its_values_with_and_without_the_rest() -> None:
     rollout, policy = worlds.collection(2), make_policy(0, with_values=True)
     every = torch.ones(len(rollout), dtype=torch.bool)
-    log_probs, values = SCORER.log_probs_and_values(policy, rollout, every)
+    log_probs, values = SCORER.both(policy, policy.values, rollout, ~every, every)
     torch.testing.assert_close(values, SCORER.values(policy.values, rollout, every))
     torch.testing.assert_close(log_probs, SCORER.log_probs(policy, rollout, every))
     assert bool((values[rollout.loss_mask] != 0).all())

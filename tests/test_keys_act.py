@@ -33,7 +33,7 @@ from ragen_pl.estimators import (
 )
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.policy_losses import CISPO, GSPO, LogLikelihood
-from ragen_pl.rollout import RolloutConfig
+from ragen_pl.rollout_config import RolloutConfig
 from ragen_pl.starpo import StarPO
 from ragen_pl.warm_start import WarmStart
 from tests.doubles import make_trainer

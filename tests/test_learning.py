@@ -16,7 +16,7 @@ from ragen_pl.estimators import GAE, GRPO, AdvantageEstimator, CriticConfig
 from ragen_pl.evaluation import score
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.objective import estimate
-from ragen_pl.rollout import RolloutConfig
+from ragen_pl.rollout_config import RolloutConfig
 from ragen_pl.starpo import StarPO
 from ragen_pl.types import RolloutBatch
 from ragen_pl.warm_start import WarmStart

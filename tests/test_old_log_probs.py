@@ -10,7 +10,7 @@ import torch
 
 from ragen_pl import distributed
 from ragen_pl.datamodule import RolloutDataModule
-from ragen_pl.rollout import RolloutConfig
+from ragen_pl.rollout_config import RolloutConfig
 from ragen_pl.scoring import Scorer, check_agreement
 from ragen_pl.starpo import StarPO
 from tests.doubles import make_trainer

@@ -11,7 +11,7 @@ from ragen_pl.chat import Chat, Prompts, vocabulary
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.sokoban import Sokoban
 from ragen_pl.models.embedded import build_tokenizer, read_markers
-from ragen_pl.rollout import RolloutConfig
+from ragen_pl.rollout_config import RolloutConfig
 from ragen_pl.warm_start import WarmStart, demonstrate, demonstration_batches
 
 ROLLOUT = RolloutConfig(max_actions_per_turn=2, max_response_tokens=60)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -91,6 +91,9 @@ class Policy(nn.Module):
         with_values: Whether a value head reads the same hidden states, in place of a critic with a
             trunk of its own.
     """
+
+    other_forwards: ClassVar[tuple[str, ...]] = ("values",)
+    """Methods that run the network, beside ``forward``."""
 
     def __init__(self, model: PreTrainedModel, with_values: bool = False) -> None:
         super().__init__()

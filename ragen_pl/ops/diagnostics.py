@@ -5,13 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ragen_pl.ops.masked import Reduce, local, masked_mean, masked_variance
-
-
-def approx_kl(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
-    """Estimate KL(old ‖ new) from sampled tokens: mean of (ρ − 1) − log ρ, never negative."""
-    log_ratio = log_probs - old_log_probs
-    return masked_mean(torch.expm1(log_ratio) - log_ratio, mask)
+from ragen_pl.ops.masked import Reduce, local, masked_variance
 
 
 def outside_clip(log_ratio: Tensor, *, clip_low: float, clip_high: float) -> Tensor:

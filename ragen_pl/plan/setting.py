@@ -8,7 +8,7 @@ from transformers import PreTrainedConfig
 
 from ragen_pl.algorithm import Algorithm, Optimization
 from ragen_pl.models.trainable import TrainableModel
-from ragen_pl.rollout import RolloutConfig
+from ragen_pl.rollout_config import RolloutConfig
 
 
 @dataclass(frozen=True)

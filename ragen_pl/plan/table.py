@@ -15,7 +15,7 @@ from ragen_pl.plan.plan import Plan, Planner
 from ragen_pl.plan.setting import Cluster, Setting
 from ragen_pl.plan.shapes import SHAPES, Shape
 from ragen_pl.plan.statement import gib
-from ragen_pl.rollout import RolloutConfig
+from ragen_pl.rollout_config import RolloutConfig
 
 NODES = (1, 2, 4, 8, 16, 32, 64)
 DEVICES_PER_NODE = 8

@@ -23,7 +23,7 @@ from ragen_pl.datamodule import RolloutDataModule
 from ragen_pl.filter_rules import SoftWeights, TopK
 from ragen_pl.hooks import RolloutCallback
 from ragen_pl.ops.collapse import CollapseRules
-from ragen_pl.rollout import RolloutConfig
+from ragen_pl.rollout_config import RolloutConfig
 from ragen_pl.types import TrajectoryGroup
 from ragen_pl.warm_start import WarmStart
 from tests.doubles import TinyData, TinyModule, make_group, make_trainer, make_trajectory, make_turn

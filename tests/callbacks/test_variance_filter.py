@@ -22,7 +22,7 @@ from ragen_pl.filter_rules import (
     TopK,
     TopP,
 )
-from ragen_pl.rollout import RolloutConfig
+from ragen_pl.rollout_config import RolloutConfig
 from ragen_pl.types import TrajectoryGroup
 from tests.doubles import TinyModule, make_group, make_trajectory, make_turn, one_batch
 from tests.ranks import on_ranks

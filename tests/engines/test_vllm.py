@@ -22,7 +22,7 @@ from ragen_pl.engines.vllm import VLLMSampler
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.language import LanguageModel
 from ragen_pl.models.lora import LoRA
-from ragen_pl.rollout import RolloutConfig
+from ragen_pl.rollout_config import RolloutConfig
 from ragen_pl.types import Request, Sampling
 from tests.doubles import make_trainer
 from tests.engines.answers import flattened, largest_gap, requests

@@ -20,7 +20,7 @@ from ragen_pl.models import PretrainedModel
 from ragen_pl.models.export import ADAPTER, export_policy
 from ragen_pl.models.lora import LoRA
 from ragen_pl.models.policy import Policy
-from ragen_pl.rollout import RolloutConfig
+from ragen_pl.rollout_config import RolloutConfig
 from ragen_pl.snapshot import restore_snapshot, take_snapshot
 from ragen_pl.starpo import StarPO
 from ragen_pl.types import Request, Sampling

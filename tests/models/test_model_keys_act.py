@@ -14,7 +14,7 @@ from ragen_pl.datamodule import RolloutDataModule
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.export import export_policy
 from ragen_pl.models.lora import LoRA
-from ragen_pl.rollout import RolloutConfig
+from ragen_pl.rollout_config import RolloutConfig
 from ragen_pl.starpo import StarPO
 from tests.doubles import make_trainer
 from tests.key_proof import KeyProof, differ, spelled

@@ -21,7 +21,8 @@ from ragen_pl.models.chat_template import ChatTemplate, conversation
 from ragen_pl.models.lora import LoRA
 from ragen_pl.models.policy import Policy
 from ragen_pl.packing import pack
-from ragen_pl.rollout import RolloutConfig, Start, collect
+from ragen_pl.rollout import Start, collect
+from ragen_pl.rollout_config import RolloutConfig
 from ragen_pl.starpo import StarPO
 from ragen_pl.types import Sampling, TrajectoryGroup
 from tests.models.smollm2 import obtain_smollm2

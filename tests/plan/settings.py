@@ -9,7 +9,7 @@ from ragen_pl.models.pretrained import PretrainedModel
 from ragen_pl.models.trainable import TrainableModel
 from ragen_pl.plan.setting import Setting
 from ragen_pl.plan.shapes import Shape
-from ragen_pl.rollout import RolloutConfig
+from ragen_pl.rollout_config import RolloutConfig
 
 SHAPE = Shape("llama", 5, 64, 96, 4, 2, 300)
 ROLLOUT = RolloutConfig(
