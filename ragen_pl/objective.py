@@ -110,13 +110,9 @@ def policy_objective(
         kl = kl_estimate(log_probs, ref_log_probs, algorithm.kl.estimator)
         total = total + coefficients.kl * mean(kl)
     with torch.no_grad():
-        per_token = (
-            scores.entropy,
-            kl,
-            terms.clipped.to(log_probs.dtype),
-            kl_estimate(old_log_probs, log_probs, "k3"),
-            (old_log_probs - part.sampled_log_probs).abs(),
-        )
+        moved = kl_estimate(old_log_probs, log_probs, "k3")
+        gap = (old_log_probs - part.sampled_log_probs).abs()
+        per_token = (scores.entropy, kl, terms.clipped.to(log_probs.dtype), moved, gap)
         means = [masked_sum(each, mask) / totals.tokens for each in per_token]
         return total, torch.stack([policy_loss, *means]).float().cpu()
 
