@@ -158,7 +158,7 @@ class CachedDecoder:
     def _read_once(self, prefixes: Sequence[Ids]) -> tuple[RaggedCache, Tensor]:
         """Read equal prefixes, such as those of a group's members, once, and share the result."""
         places = {prefix: place for place, prefix in enumerate(dict.fromkeys(prefixes))}
-        cache = RaggedCache(len(places), self.max_context)
+        cache = RaggedCache(len(places), self.max_context, self.model.device)
         logits = self._prefill(cache, list(places))
         index = torch.tensor([places[prefix] for prefix in prefixes])
         cache.reorder(index)
@@ -177,18 +177,17 @@ class CachedDecoder:
 
     def _forward(self, cache: RaggedCache, ids: Tensor, counts: Tensor) -> Tensor:
         positions, mask = cache.open_block(ids.shape[1], counts)
-        device = self.model.device
         logits: Tensor = self.model(
-            input_ids=ids.to(device),
-            attention_mask=mask.to(device),
-            position_ids=positions.to(device),
+            input_ids=ids.to(self.model.device),
+            attention_mask=mask,
+            position_ids=positions,
             past_key_values=cache,
             use_cache=True,
             logits_to_keep=1,
         ).logits[:, -1]
         cache.close_block(counts)
         self.tokens_processed += int(counts.sum())
-        return logits.float().cpu()
+        return logits.float()
 
     def _decode(
         self, cache: RaggedCache, logits: Tensor, noise: Tensor, sampling: Sampling
@@ -201,14 +200,14 @@ class CachedDecoder:
             noise: (n, most new tokens).
             sampling: How to draw.
         """
-        drawn = _Drawn.nothing(*noise.shape)
+        drawn, noise = _Drawn.nothing(*noise.shape), noise.to(logits.device)
         order = torch.arange(len(noise))
         active = order  # the places in the block, and so in the cache, that still draw
         for step in range(sampling.max_new_tokens):
             rows = order[active]
-            tokens, log_probs, entropies = draw(
-                logits[active], noise[rows, step], sampling.temperature
-            )
+            # Over a vocabulary, on its device; what comes to the CPU is three numbers a row.
+            found = draw(logits[active], noise[rows, step], sampling.temperature)
+            tokens, log_probs, entropies = (each.cpu() for each in found)
             drawn.tokens[rows, step] = tokens
             drawn.log_probs[rows, step] = log_probs
             drawn.entropies[rows, step] = entropies

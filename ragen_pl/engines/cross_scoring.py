@@ -86,7 +86,7 @@ def _blocks(continuations: Sequence[Ids]) -> Iterator[list[int]]:
 
 def _read(prefixes: Sequence[Ids], model: PreTrainedModel, room: int) -> RaggedCache:
     """Read all but the last token of each prefix, left-padded to a block."""
-    cache = RaggedCache(len(prefixes), room)
+    cache = RaggedCache(len(prefixes), room, model.device)
     ids, counts = pad_left([prefix[:-1] for prefix in prefixes])
     positions, mask = cache.open_block(ids.shape[1], counts)
     _states(model, cache, ids, positions, mask)

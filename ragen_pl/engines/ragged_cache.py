@@ -35,17 +35,20 @@ class RaggedCache(Cache):
     Args:
         rows: Number of rows.
         max_context: Upper bound of a row's length.
+        device: Of keys, values, positions and masks; ``lengths`` is counted on the CPU, so that
+            nothing waits for the device to know a shape.
     """
 
-    def __init__(self, rows: int, max_context: int) -> None:
+    def __init__(self, rows: int, max_context: int, device: torch.device | str = "cpu") -> None:
         super().__init__(layers=[])
+        self.device = device
         self.window = slice(0, rows)
         """The rows the next block is for; the others rest."""
         self.lengths = torch.zeros(rows, dtype=torch.long)
         self.max_context = max_context
         self.keys: list[Tensor] = []
         self.values: list[Tensor] = []
-        self.slots = torch.zeros(0, 0, dtype=torch.long)
+        self.slots = self.rows = torch.zeros(0, 0, dtype=torch.long)
         self.reach = 0
         """Slots of every row, the spare one included: what a mask covers."""
 
@@ -59,15 +62,18 @@ class RaggedCache(Cache):
         column = torch.arange(width)[None] - (width - counts)[:, None]
         real = column >= 0
         positions = (lengths[:, None] + column) * real
-        # Slot 0 is the spare one; token p of a row lies in slot p + 1.
-        self.slots = (positions + 1) * real
         needed = int((lengths + counts).max()) + 1
         if needed > self.reach:
             self.reach = max(needed, min(-(-needed // _STRIDE) * _STRIDE, self.max_context + 1))
-        slot = torch.arange(self.reach)[None, None]
+        # What is small goes over once a block; the mask is made where it is used.
+        # Slot 0 is the spare one; token p of a row lies in slot p + 1.
+        self.slots = slots = ((positions + 1) * real).to(self.device)
+        rows = torch.arange(self.window.start, self.window.stop, device=self.device)
+        self.rows = rows[:, None]
+        slot = torch.arange(self.reach, device=self.device)[None, None]
         # Padding sees the spare slot alone, so that its softmax is over something.
-        mask = (slot >= real[:, :, None].long()) & (slot <= self.slots[:, :, None])
-        return positions, mask[:, None]
+        mask = (slot >= (slots > 0)[:, :, None].long()) & (slot <= slots[:, :, None])
+        return positions.to(self.device), mask[:, None]
 
     def close_block(self, counts: Tensor) -> None:
         """Count the block's tokens as read."""
@@ -85,11 +91,9 @@ class RaggedCache(Cache):
         if layer_idx == len(self.keys):
             for buffers in (self.keys, self.values):
                 buffers.append(key_states.new_zeros(0))
-        rows = torch.arange(self.window.start, self.window.stop, device=key_states.device)[:, None]
-        slots = self.slots.to(key_states.device)
         for buffers, states in ((self.keys, key_states), (self.values, value_states)):
             buffer = buffers[layer_idx] = self._grown(buffers[layer_idx], states)
-            buffer.transpose(1, 2)[rows, slots] = states.transpose(1, 2)
+            buffer.transpose(1, 2)[self.rows, self.slots] = states.transpose(1, 2)
         return self.keys[layer_idx][self.window], self.values[layer_idx][self.window]
 
     def _grown(self, buffer: Tensor, states: Tensor) -> Tensor:
@@ -105,13 +109,14 @@ class RaggedCache(Cache):
     def reorder(self, index: Tensor) -> None:
         """Keep the rows at ``index``, in that order, and put all of them into the window."""
         moved = torch.nonzero(index != torch.arange(len(index)))[:, 0]
+        in_place = len(index) == len(self.lengths) and 2 * len(moved) < len(index)
+        to, source = moved.to(self.device), (index[moved] if in_place else index).to(self.device)
         for buffers in (self.keys, self.values):
             for layer, buffer in enumerate(buffers):
-                if len(index) == len(self.lengths) and 2 * len(moved) < len(index):
-                    where = moved.to(buffer.device)
-                    buffer[where] = buffer[index[moved].to(buffer.device)]
+                if in_place:
+                    buffer[to] = buffer[source]
                 else:
-                    buffers[layer] = buffer[index.to(buffer.device)]
+                    buffers[layer] = buffer[source]
         self.lengths = self.lengths[index]
         self.window = slice(0, len(index))
 

@@ -56,15 +56,15 @@ def _as_trained(model: PreTrainedModel, ids: Tensor) -> Tensor:
 
 def _as_sampled(model: PreTrainedModel, ids: Tensor) -> Tensor:
     """Read in two blocks with a cache, as ``engines.cached`` does."""
-    cache, found = RaggedCache(1, ids.shape[1]), []
+    cache, found = RaggedCache(1, ids.shape[1], ids.device), []
     for block in (ids[:, :7], ids[:, 7:]):
         counts = torch.tensor([block.shape[1]])
         positions, mask = cache.open_block(block.shape[1], counts)
         found.append(
             model(
                 input_ids=block,
-                attention_mask=mask.to(ids.device),
-                position_ids=positions.to(ids.device),
+                attention_mask=mask,
+                position_ids=positions,
                 past_key_values=cache,
                 use_cache=True,
             ).logits
