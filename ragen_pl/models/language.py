@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from peft import PeftModel
+from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from ragen_pl.dialogue import Markers
@@ -56,6 +57,15 @@ class PolicyModel(ABC):
             ValueError: when that cannot be done as configured.
         """
 
+    def build_blank(self, pieces: Iterable[str]) -> LanguageModel:
+        """Do what ``build`` does but for the weights, which come from elsewhere: the model may lie
+        on the meta device. Who cannot do without them builds the whole.
+
+        Args:
+            pieces: As in ``build``.
+        """
+        return self.build(pieces, 0)
+
     def architecture(self, pieces: Iterable[str]) -> PreTrainedConfig:
         """Return the configuration of the model that ``build`` would make, without its weights.
 
@@ -69,3 +79,16 @@ class PolicyModel(ABC):
             f"policy is {type(self).__name__}, which does not say its architecture: name one of a "
             "similar size with --shape"
         )
+
+
+def drop_dropout(model: PreTrainedModel) -> None:
+    """Switch dropout off for good: the importance ratio compares one function with itself.
+
+    The model is in training mode afterwards, which gradient checkpointing asks for.
+    """
+    for part in model.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = 0.0
+        elif isinstance(getattr(part, "attention_dropout", None), float):
+            part.attention_dropout = 0.0  # type: ignore[assignment]
+    model.train()

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 import torch
-from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -18,9 +17,11 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
+from ragen_pl.dialogue import Markers
 from ragen_pl.distributed import rank
+from ragen_pl.models.blank import blank_model
 from ragen_pl.models.chat_template import ChatTemplate
-from ragen_pl.models.language import LanguageModel, PolicyModel
+from ragen_pl.models.language import LanguageModel, PolicyModel, drop_dropout
 from ragen_pl.models.probe import check_forward
 
 
@@ -54,6 +55,28 @@ class PretrainedModel(PolicyModel):
             ValueError: when there is no such model, or one that cannot be trained here.
         """
         disable_progress_bar()  # type: ignore[no-untyped-call]  # it would draw over the display
+        tokenizer, markers = self._dialogue()
+        model = cast(
+            PreTrainedModel,
+            self._load(
+                AutoModelForCausalLM,
+                dtype=getattr(torch, self.dtype),
+                attn_implementation=self.attention,
+            ),
+        )
+        drop_dropout(model)
+        check_forward(model, self.path)
+        return LanguageModel(model, tokenizer, markers, longest_context(model.config, self.path))
+
+    def build_blank(self, pieces: Iterable[str]) -> LanguageModel:
+        """Load the tokenizer, and of the model its configuration alone."""
+        tokenizer, markers = self._dialogue()
+        config = self._load(AutoConfig, attn_implementation=self.attention)
+        longest = longest_context(config, self.path)
+        return LanguageModel(blank_model(config, self.dtype), tokenizer, markers, longest)
+
+    def _dialogue(self) -> tuple[PreTrainedTokenizerFast, Markers]:
+        """Load the tokenizer and read what its chat template writes around messages."""
         tokenizer = cast(PreTrainedTokenizerFast, self._load(AutoTokenizer))
         if not tokenizer.is_fast:
             raise ValueError(
@@ -66,17 +89,7 @@ class PretrainedModel(PolicyModel):
                 f"{self.path}: its chat template would rewrite earlier answers (their thoughts, "
                 "say); here they stay in the context as they were sampled"
             )
-        model = cast(
-            PreTrainedModel,
-            self._load(
-                AutoModelForCausalLM,
-                dtype=getattr(torch, self.dtype),
-                attn_implementation=self.attention,
-            ),
-        )
-        drop_dropout(model)
-        check_forward(model, self.path)
-        return LanguageModel(model, tokenizer, markers, longest_context(model.config, self.path))
+        return tokenizer, markers
 
     def architecture(self, pieces: Iterable[str]) -> PreTrainedConfig:
         """Read the model's configuration from its folder, or from the local cache of the Hub.
@@ -104,19 +117,6 @@ class PretrainedModel(PolicyModel):
                 f"policy.path is {self.path}, which is neither the folder of a model nor one that "
                 f"the Hugging Face Hub gives: {reason}"
             ) from error
-
-
-def drop_dropout(model: PreTrainedModel) -> None:
-    """Switch dropout off for good: the importance ratio compares one function with itself.
-
-    The model is in training mode afterwards, which gradient checkpointing asks for.
-    """
-    for part in model.modules():
-        if isinstance(part, nn.Dropout):
-            part.p = 0.0
-        elif isinstance(getattr(part, "attention_dropout", None), float):
-            part.attention_dropout = 0.0  # type: ignore[assignment]
-    model.train()
 
 
 def longest_context(config: PreTrainedConfig, path: str) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+import torch
 from peft import PeftModel
 from transformers import PreTrainedModel
 
@@ -33,15 +34,21 @@ class TrainableModel:
                 "policy.dtype to float32, or train adapters (--config lora.yaml)"
             )
 
-    def build(self, pieces: Iterable[str]) -> LanguageModel:
+    def build(self, pieces: Iterable[str], with_weights: bool = True) -> LanguageModel:
         """Build or load it.
 
         Args:
             pieces: Text the run is made of, for who makes a tokenizer.
+            with_weights: Whether its tensors must hold anything; else they may lie on the meta
+                device, and its adapters do.
 
         Raises:
             ValueError: when that cannot be done as configured.
         """
+        if not with_weights:
+            language = self.policy.build_blank(pieces)
+            with torch.device("meta"):
+                return replace(language, adapted=self.prepare(language.model))
         language = self.policy.build(pieces, self.seed)
         return replace(language, adapted=self.prepare(language.model))
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
+from ragen_pl.models.blank import allocate, blank_model
 from ragen_pl.models.policy import Critic, Policy
-from ragen_pl.models.pretrained import drop_dropout
 from ragen_pl.networks import Networks
 from ragen_pl.plan.setting import Setting
 
@@ -56,30 +55,15 @@ class BlankNetworks:
             layers: Depth; None for the architecture's own.
         """
         trainable = setting.trainable
-        with torch.device("meta"), warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # transformers' own, in their next major
-            model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-                _with_depth(setting.architecture, layers),
-                dtype=getattr(torch, trainable.policy.dtype),
-            )
-            drop_dropout(model)
+        architecture = _with_depth(setting.architecture, layers)
+        with torch.device("meta"):
+            model = blank_model(architecture, trainable.policy.dtype)
             trainable.prepare(model)
             return cls(model, *Networks.of(model, setting.algorithm))
 
     def on_cpu(self) -> None:
         """Move every tensor to the CPU, in place; within a ``FakeTensorMode``, without data."""
-        parts = list(nn.ModuleList(self.all).modules())
-        # Several modules may hold one weight, and must go on to.
-        weights = {
-            weight: nn.Parameter(_blank(weight), weight.requires_grad)
-            for network in self.all
-            for weight in network.parameters()
-        }
-        for part in parts:
-            for name, weight in part._parameters.items():
-                part._parameters[name] = None if weight is None else weights[weight]
-            for name, buffer in part._buffers.items():
-                part._buffers[name] = None if buffer is None else _blank(buffer)
+        allocate(self.all)
 
     @property
     def all(self) -> list[nn.Module]:
@@ -139,10 +123,6 @@ def _with_depth(architecture: PreTrainedConfig, layers: int | None) -> PreTraine
         if kinds is not None:
             text.layer_types = kinds[:layers]
     return changed
-
-
-def _blank(tensor: Tensor) -> Tensor:
-    return torch.empty(tensor.shape, dtype=tensor.dtype)
 
 
 def _unseen(network: nn.Module, seen: set[int]) -> Iterator[nn.Parameter]:
