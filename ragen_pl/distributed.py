@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TypeVar, cast
 
 import torch
@@ -50,6 +50,33 @@ def all_reduce_sum(tensor: Tensor) -> Tensor:
     total = tensor.detach().to(through, copy=True)
     dist.all_reduce(total)
     return total.to(tensor.device)
+
+
+def from_first_rank(tensor: Tensor) -> Tensor:
+    """Return the first rank's values; every rank must call it with equal shapes."""
+    if not _active():
+        return tensor
+    through = torch.device("cuda") if dist.get_backend() == "nccl" else tensor.device
+    values = tensor.detach().to(through, copy=True)
+    dist.broadcast(values, src=0)
+    return values.to(tensor.device)
+
+
+def together(make: Callable[[], T]) -> T:
+    """Return what ``make`` makes on this rank; every rank must call it.
+
+    Raises:
+        ValueError: on all ranks, where it does so on any: none may go on alone, to wait for others.
+    """
+    made, problem = None, None
+    try:
+        made = make()
+    except ValueError as error:
+        problem = error
+    told = [message for message in gather_objects(problem and str(problem)) if message is not None]
+    if problem is not None or told:
+        raise problem or ValueError(told[0])
+    return cast(T, made)
 
 
 def keep_gradients_local(model: nn.Module | None) -> bool:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import nullcontext
 from typing import NamedTuple
 
+import torch
 from transformers import PreTrainedModel
 
 from ragen_pl.algorithm import Algorithm
+from ragen_pl.distributed import rank
+from ragen_pl.models.language import LanguageModel
 from ragen_pl.models.lora import copy_sharing_frozen
 from ragen_pl.models.policy import Critic, Policy
+from ragen_pl.models.trainable import TrainableModel
 
 
 class Networks(NamedTuple):
@@ -30,3 +36,25 @@ class Networks(NamedTuple):
         if algorithm.kl is not None:
             reference = Policy(copy_sharing_frozen(model)).requires_grad_(False)
         return cls(Policy(model, algorithm.values_from_policy), critic, reference)
+
+
+def build_networks(
+    trainable: TrainableModel, algorithm: Algorithm, pieces: Iterable[str], is_sharded: bool
+) -> tuple[LanguageModel, Networks]:
+    """Build or load the model, and derive the networks.
+
+    Args:
+        trainable: Which model, with or without adapters.
+        algorithm: What is needed beside the policy.
+        pieces: Text the run is made of, for who makes a tokenizer.
+        is_sharded: Whether weights will be shards. The first rank then reads them for all, and on
+            the others what lies on the meta device waits for them: N ranks on a machine would need
+            N times the model's memory.
+
+    Raises:
+        ValueError: when that cannot be done as configured.
+    """
+    with_weights = not is_sharded or rank() == 0
+    language = trainable.build(pieces, with_weights)
+    with nullcontext() if with_weights else torch.device("meta"):
+        return language, Networks.of(language.model, algorithm)

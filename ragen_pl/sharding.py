@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from torch.distributed.fsdp import (
+    FSDPModule,
+    MixedPrecisionPolicy,
+    fully_shard,
+    register_fsdp_forward_method,
+)
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from ragen_pl.distributed import gather_objects, rank
+from ragen_pl.distributed import from_first_rank, gather_objects, rank
 
 _GIB = 1 << 30
 
+_gathered_in: WeakKeyDictionary[nn.Module, torch.dtype] = WeakKeyDictionary()
+"""What the weights of a network are gathered in, where that is not their own type."""
 
-def shard(network: nn.Module, mesh: DeviceMesh) -> None:
+
+def shard(network: nn.Module, mesh: DeviceMesh, gather_in: torch.dtype | None = None) -> None:
     """Shard a policy or critic in place: each block of its deepest stack, then the rest as one.
 
+    Its weights are the first rank's; the other ranks' need shapes alone.
     Tied embeddings share the rest's unit, as they must. Weights are whole only while a pass needs
     them, the rest's too: between passes every parameter is a shard, which optimizer, checkpoint and
     copies from one network to the other can rely on.
@@ -28,14 +39,53 @@ def shard(network: nn.Module, mesh: DeviceMesh) -> None:
             ``other_forwards`` names; never through a part of it, since the call makes the parts
             whole.
         mesh: One-dimensional.
+        gather_in: The type in which weights are whole; None for their own. Call the network under
+            autocast to it, which would otherwise keep a copy in it of every weight for the
+            backward pass, a whole one. Shards stay in their own type, and gradients are summed in
+            float32.
     """
+    held = {
+        name: weight.detach() if rank() == 0 else weight.detach().to("meta")
+        for name, weight in network.named_parameters()
+    }
+    policy = MixedPrecisionPolicy()
+    if gather_in is not None:
+        # Autocast decides what is computed in which type, as it does without shards.
+        policy = MixedPrecisionPolicy(gather_in, torch.float32, cast_forward_inputs=False)
+        _gathered_in[network] = gather_in
+        _keep_types_of_states(network)
     stacks = [part for part in network.modules() if isinstance(part, nn.ModuleList)]
     if stacks:
         for block in max(stacks, key=lambda stack: sum(p.numel() for p in stack.parameters())):
-            fully_shard(block, mesh=mesh, reshard_after_forward=True)
-    fully_shard(network, mesh=mesh, reshard_after_forward=True)
+            fully_shard(block, mesh=mesh, reshard_after_forward=True, mp_policy=policy)
+    fully_shard(network, mesh=mesh, reshard_after_forward=True, mp_policy=policy)
     for name in getattr(network, "other_forwards", ()):
         register_fsdp_forward_method(network, name)
+    _take_over(network, held)
+
+
+def _take_over(network: nn.Module, held: dict[str, Tensor]) -> None:
+    """Give every rank its shards of the first rank's weights, and its buffers, one at a time."""
+    with torch.no_grad():
+        for name, weight in network.named_parameters():
+            weight.copy_(laid_out_like(held.pop(name), weight))
+        for buffer in network.buffers():
+            buffer.copy_(from_first_rank(buffer))
+
+
+def _keep_types_of_states(network: nn.Module) -> None:
+    """Let embeddings return states in the type of their shards.
+
+    Autocast does not touch them: layers add to the states that an embedding returns, and in
+    bfloat16 every sum would be rounded.
+    """
+
+    def keep(dtype: torch.dtype) -> Any:
+        return lambda _, __, states: states.to(dtype)
+
+    for part in network.modules():
+        if isinstance(part, nn.Embedding):
+            part.register_forward_hook(keep(part.weight.dtype))
 
 
 @contextmanager
@@ -54,15 +104,17 @@ def unsharded(network: nn.Module | None) -> Iterator[None]:
         yield
         return
     parts = [part for part in network.modules() if isinstance(part, FSDPModule)]
-    weight = next(network.parameters())
-    _check_room(sum(p.numel() * p.element_size() for p in network.parameters()), weight.device)
+    weight, dtype = next(network.parameters()), _gathered_in.get(network)
+    whole_bytes = sum(p.numel() * (dtype or p.dtype).itemsize for p in network.parameters())
+    _check_room(whole_bytes, weight.device)
     network.set_reshard_after_forward(False)
     network.set_reshard_after_backward(False)
     try:
         # A pass over no rows gathers all weights. It goes through the whole network first of all,
         # as FSDP asks for: the first module that is called is the root.
         nothing = torch.zeros(0, 2, dtype=torch.long, device=weight.device)
-        with torch.no_grad():
+        autocast = torch.autocast(weight.device.type, dtype) if dtype else nullcontext()
+        with torch.no_grad(), autocast:
             network(nothing, nothing.bool(), nothing.bool())
         yield
     finally:
@@ -82,8 +134,8 @@ def _check_room(needed: int, device: torch.device) -> None:
         raise RuntimeError(
             f"trainer.strategy is fsdp, and rollouts need the policy whole on every device: "
             f"{needed / _GIB:.1f} GiB, but a device has {min(free) / _GIB:.1f} GiB free. Decoding "
-            "on sharded weights is not supported: take a smaller model, or train adapters on "
-            "bfloat16 weights with --config lora.yaml and --trainer.strategy ddp"
+            "on sharded weights is not supported: set trainer.precision to bf16-mixed, in which "
+            "they are whole in half of float32's bytes, or take a smaller model"
         )
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from ragen_pl.algorithm import Algorithm, Optimization
 from ragen_pl.coefficients import Coefficients
 from ragen_pl.config_files import ConfigError
-from ragen_pl.distributed import keep_gradients_local, sum_gradients, world_size
+from ragen_pl.distributed import keep_gradients_local, sum_gradients, together, world_size
 from ragen_pl.engines import Cached, Engine, Sampler
 from ragen_pl.evaluation_log import log_evaluation
 from ragen_pl.gradients import REDUCTIONS, imitation_gradient, policy_gradient, value_gradient
@@ -28,7 +28,7 @@ from ragen_pl.models import EmbeddedModel, LanguageModel, PolicyModel
 from ragen_pl.models.lora import LoRA, base_weights
 from ragen_pl.models.policy import Critic, Policy, drop_embedding_gradients
 from ragen_pl.models.trainable import TrainableModel
-from ragen_pl.networks import Networks
+from ragen_pl.networks import Networks, build_networks
 from ragen_pl.objective import estimate
 from ragen_pl.optimizer import build_optimizer, take_step
 from ragen_pl.rollout_worker import RolloutWorker
@@ -92,14 +92,18 @@ class StarPO(pl.LightningModule):
         if self.vocabulary is None:  # else a checkpoint's, whose token ids it must keep
             self.vocabulary = list(self.trainer.datamodule.vocabulary())  # type: ignore[attr-defined]
         try:
-            self.chosen_engine.check()
-            self.language = self.trainable.build(self.vocabulary)
+            self.language, networks = together(self._build)
         except ValueError as error:  # what only this machine or the model's own files can tell
             raise ConfigError(str(error)) from error
-        networks = Networks.of(self.language.model, self.algorithm)
+        shard_networks(networks, self.device_mesh, self.trainer.precision)
         self.policy, self.critic, self.reference = networks
-        shard_networks(networks, self.device_mesh)
         self.worker = RolloutWorker(self.policy, self.make_engine)
+
+    def _build(self) -> tuple[LanguageModel, Networks]:
+        assert self.vocabulary is not None
+        self.chosen_engine.check()
+        is_sharded = self.device_mesh is not None
+        return build_networks(self.trainable, self.algorithm, self.vocabulary, is_sharded)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Make one AdamW with the groups ``policy`` and ``critic``; the latter may be a head."""
@@ -231,9 +235,8 @@ class StarPO(pl.LightningModule):
         factor = self.lr_scale * self.optimization.rl_factor(since, total)
         critic, metrics = self.algorithm.critic, self.coefficients.metrics()
         alone = critic is not None and since < critic.warmup_iterations
-        if critic is not None and (alone or self.critic is not None):
-            value = self.value_function
-            assert value is not None
+        value = self.value_function
+        if critic is not None and value is not None and (alone or self.critic is not None):
             metrics |= value_gradient(batch, value, critic, self.scorer, self._backward)
         if not alone:
             measured = policy_gradient(
@@ -249,10 +252,8 @@ class StarPO(pl.LightningModule):
             metrics = measured | metrics
         if not self.optimization.train_embeddings:
             drop_embedding_gradients(self.policy, self.critic)
-        rates = {"policy": self.optimization.lr * factor}
-        if critic is not None:
-            rates["critic"] = critic.lr * factor
-        self._log(metrics | self._step(**rates))
+        rates = {"policy": self.optimization.lr, "critic": 0.0 if critic is None else critic.lr}
+        self._log(metrics | self._step(**{name: rate * factor for name, rate in rates.items()}))
 
     def _backward(self, loss: Tensor) -> None:
         # A strategy that shares gradients averages them, where the loss is a sum over ranks.

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import timedelta
 
+import torch
 from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy, Strategy
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from ragen_pl.models.blank import allocate
 from ragen_pl.sharding import shard
 
 FSDP_NAME = "fsdp"
@@ -80,8 +82,20 @@ def check_strategy(strategy: Strategy, *, with_adapters: bool) -> None:
             print(FSDP_MEANS)
 
 
-def shard_networks(networks: Iterable[nn.Module | None], mesh: DeviceMesh | None) -> None:
-    """Shard those that there are, where a strategy has made a mesh of the ranks to do it over."""
-    for network in networks:
-        if network is not None and mesh is not None:
-            shard(network, mesh["data_parallel"])
+def shard_networks(
+    networks: Iterable[nn.Module | None], mesh: DeviceMesh | None, precision: str
+) -> None:
+    """Shard those that there are, where a strategy has made a mesh of the ranks to do it over.
+
+    Args:
+        networks: Each a unit of its own.
+        mesh: Lightning's; None without shards.
+        precision: ``trainer.precision``; under bf16-mixed weights are gathered in bfloat16.
+    """
+    if mesh is None:
+        return
+    there = [network for network in networks if network is not None]
+    allocate(there)
+    gather_in = torch.bfloat16 if precision == "bf16-mixed" else None
+    for network in there:
+        shard(network, mesh["data_parallel"], gather_in)

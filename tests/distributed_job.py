@@ -42,7 +42,7 @@ from ragen_pl.warm_start import WarmStart
 
 WARM, HEALTHY = 1, 6
 """Iterations of imitation, and of RL before the scripted policy falls silent."""
-RUNS = {"scripted": 11, "single_precision": 2, "sampled": 3}
+RUNS = {"scripted": 11, "single_precision": 2, "sampled": 3, "bf16": 2, "bf16_sampled": 3}
 """Iterations of each run, warm start included."""
 
 
@@ -177,19 +177,20 @@ def play(run: str, folder: Path, strategy: Any, **trainer: Any) -> dict[str, Any
     diary = Diary(folder, run)
     detector = EchoTrapDetector(baseline_iterations=3)
     rollback = Rollback(times=1, patience=1, every_n_iterations=1, min_age=1, filter_factor=0.5)
-    chosen = VarianceFilter(0.5, include_zero=run == "sampled")
+    chosen = VarianceFilter(0.5, include_zero=run.endswith("sampled"))
     watchers = [detector, rollback, EntropyLogger(), RolloutMetrics(), diary]
     callbacks: list[Callback] = [chosen, *watchers]
-    if run == "single_precision":  # they use the policy in ways of their own
+    if run in ("single_precision", "bf16"):  # they use the policy in ways of their own
         callbacks[:0] = [MutualInformation(1, num_prompts=4), GradientProbe(1, num_buckets=2)]
     with double_precision(run == "scripted"):
-        if run == "sampled":  # blocks are sharded and computed twice
+        if run.endswith("sampled"):  # blocks are sharded and computed twice
             module = make_module(StarPO, gradient_checkpointing=True)
         else:
             module = make_module(Scripted)
         Trainer(
             strategy=strategy,
             accelerator="cpu",
+            precision="bf16-mixed" if run.startswith("bf16") else None,
             max_epochs=RUNS[run],
             default_root_dir=folder,
             logger=False,

@@ -17,7 +17,6 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from ragen_pl.dialogue import Markers
 from ragen_pl.models.attention import NAME as GROUPED_MATMUL
-from ragen_pl.models.blank import blank_model
 from ragen_pl.models.language import LanguageModel, PolicyModel
 
 PAD, SYSTEM, USER, ASSISTANT, END = (
@@ -93,9 +92,9 @@ class EmbeddedModel(PolicyModel):
     def build_blank(self, pieces: Iterable[str]) -> LanguageModel:
         """Make the tokenizer, and a model without data."""
         tokenizer = build_tokenizer(pieces)
-        return LanguageModel(
-            blank_model(self._sized(tokenizer), self.dtype), tokenizer, read_markers(tokenizer)
-        )
+        with torch.device("meta"):  # and in the default type, as ``build``
+            model = LlamaForCausalLM(self._sized(tokenizer))
+        return LanguageModel(model, tokenizer, read_markers(tokenizer))
 
     def architecture(self, pieces: Iterable[str]) -> LlamaConfig:
         """Return the sizes of the model that ``build`` would make of these pieces."""

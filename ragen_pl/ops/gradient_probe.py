@@ -41,7 +41,12 @@ def gradient_norms(
         parameters: What the gradients are with respect to.
         reduce: Sums a tensor over all ranks.
     """
-    sums = {name: [torch.zeros_like(p) for p in parameters] for name in names}
+    # Gathered weights may be coarse; sums over many micro-batches must not be.
+    wide = [torch.promote_types(p.dtype, torch.float32) for p in parameters]
+    sums = {
+        name: [torch.zeros_like(p, dtype=t) for p, t in zip(parameters, wide, strict=True)]
+        for name in names
+    }
     for part in parts:
         for name in names:
             gradients = torch.autograd.grad(
