@@ -98,7 +98,8 @@ class StarPO(pl.LightningModule):
             raise ConfigError(str(error)) from error
         networks = Networks.of(self.language.model, self.algorithm)
         self.policy, self.critic, self.reference = networks
-        shard_networks(networks, self.device_mesh, self.trainer.precision)
+        if self.device_mesh is not None:
+            shard_networks(networks, self.device_mesh, self.trainer.precision)
         self.worker = RolloutWorker(self.policy, self.make_engine)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:

@@ -106,17 +106,15 @@ def check_strategy(strategy: Strategy, *, share_a_base: bool) -> None:
             print(FSDP_MEANS)
 
 
-def shard_networks(
-    networks: Iterable[nn.Module | None], mesh: DeviceMesh | None, precision: str
-) -> None:
-    """Shard those that there are, where a strategy has made a mesh of the ranks to do it over.
+def shard_networks(networks: Iterable[nn.Module | None], mesh: DeviceMesh, precision: str) -> None:
+    """Shard those that there are.
 
     Args:
         networks: Each a unit of its own.
-        mesh: Lightning's; None without shards.
+        mesh: Of the ranks, as Lightning makes it.
         precision: ``trainer.precision``; under bf16-mixed weights are gathered in bfloat16.
     """
     gather_in = torch.bfloat16 if precision == "bf16-mixed" else None
     for network in networks:
-        if network is not None and mesh is not None:
+        if network is not None:
             shard(network, mesh["data_parallel"], gather_in)
