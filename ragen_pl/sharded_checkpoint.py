@@ -12,12 +12,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed import checkpoint as shards
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_optimizer_state_dict,
     set_optimizer_state_dict,
 )
+from torch.distributed.checkpoint.state_dict_loader import load
 from torch.optim import Optimizer
 
 from ragen_pl.run_folder import META
@@ -51,13 +52,13 @@ def load_sharded(
     own = {name: value for name, value in module.state_dict().items() if name not in left_out}
     if not path.is_dir():
         return _load_file(path, own, optimizers, weights_only)
-    saved = shards.FileSystemReader(path).read_metadata().state_dict_metadata
+    saved = FileSystemReader(path).read_metadata().state_dict_metadata
     prefix = "state_dict."
     _check(path, own, {name[len(prefix) :] for name in saved if name.startswith(prefix)})
-    shards.load({"state_dict": own}, checkpoint_id=path)
+    load({"state_dict": own}, checkpoint_id=path)
     for number, optimizer in enumerate(optimizers):
         state = {f"optimizer_{number}": get_optimizer_state_dict(module, optimizer)}
-        shards.load(state, checkpoint_id=path)
+        load(state, checkpoint_id=path)
         set_optimizer_state_dict(
             module,
             optimizer,

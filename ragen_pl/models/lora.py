@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from peft import LoraConfig, PeftModel, TaskType, get_peft_model
@@ -100,7 +100,7 @@ def merged_weights(
         weights: Its whole state, where the model holds a shard of it.
     """
     weights = model.state_dict() if weights is None else weights
-    adapted = {
+    adapted: dict[str, Any] = {
         f"{name}.weight": layer
         for name, layer in model.named_modules()
         if isinstance(layer, LoraLayer)
@@ -110,8 +110,8 @@ def merged_weights(
             continue
         plain = name.replace(".base_layer.", ".")
         if plain in adapted:
-            layer = _holding(adapted[plain], weights, name.removesuffix("base_layer.weight"))
-            delta = layer.get_delta_weight(layer.active_adapters[0])  # type: ignore[attr-defined]
+            layer: Any = _holding(adapted[plain], weights, name.removesuffix("base_layer.weight"))
+            delta = layer.get_delta_weight(layer.active_adapters[0])
             weight = (weight.float() + delta.float()).to(weight)
         yield plain, weight
 
