@@ -129,6 +129,11 @@ class Algorithm:
         return self.critic is not None and self.critic.trunk == "policy"
 
     @property
+    def one_network(self) -> bool:
+        """Whether the policy is all there is: no critic with a trunk of its own, no reference."""
+        return (self.critic is None or self.values_from_policy) and self.kl is None
+
+    @property
     def kl_in_loss(self) -> bool:
         return self.kl is not None and self.kl.place == "loss"
 

@@ -228,8 +228,8 @@ class Application(LightningCLI):
         self.config_init[self.subcommand].checkpoints.facts = facts
 
     def _check_parts(self) -> None:
-        adapters = self.model.trainable.lora is not None
-        check_strategy(self.trainer.strategy, with_adapters=adapters)
+        adapters, one = self.model.trainable.lora is not None, self.model.algorithm.one_network
+        check_strategy(self.trainer.strategy, share_a_base=adapters and not one)
         for callback in rollout_callbacks(self.trainer) if self.subcommand == "fit" else ():
             if isinstance(callback, cb.VarianceFilter):
                 callback.check(self.datamodule.rollout)

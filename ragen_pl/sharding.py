@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -173,3 +173,30 @@ def laid_out_like(value: Tensor, template: Tensor) -> Tensor:
     return distribute_tensor(
         value.to(template.device), template.device_mesh, list(template.placements)
     )
+
+
+def put_back(values: Mapping[str, Tensor], live: Mapping[str, Tensor]) -> None:
+    """Copy whole tensors into those of the same names, in place; every rank must call it."""
+    with torch.no_grad():
+        for name, value in values.items():
+            live[name].copy_(laid_out_like(value, live[name]))
+
+
+def put_back_moments(state: dict[str, Any], optimizer: torch.optim.Optimizer) -> None:
+    """Load a whole optimizer state, its moments sharded as the weights they belong to are.
+
+    Weights are told by their order, whatever they are called. Every rank must call it.
+    """
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    places = [place for group in state["param_groups"] for place in group["params"]]
+    of_place = dict(zip(places, weights, strict=True))
+    moments = {
+        place: {
+            name: laid_out_like(value, of_place[place])
+            if isinstance(value, Tensor) and value.shape == of_place[place].shape
+            else value
+            for name, value in entry.items()
+        }
+        for place, entry in state["state"].items()
+    }
+    optimizer.load_state_dict({**state, "state": moments})

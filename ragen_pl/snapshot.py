@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from ragen_pl.distributed import rank
-from ragen_pl.sharding import laid_out_like, whole
+from ragen_pl.sharding import put_back, put_back_moments, whole
 
 Plain = dict[str, Any]
 """Tensors, numbers and text in dicts and lists: what a checkpoint may hold."""
@@ -41,11 +41,8 @@ def restore_snapshot(
 
     The same snapshot can be put back again.
     """
-    live = module.state_dict()
-    with torch.no_grad():
-        for name, value in snapshot["weights"].items():
-            live[name].copy_(laid_out_like(value, live[name]))
-    optimizer.load_state_dict(_laid_out(_copy(snapshot["optimizer"]), optimizer))
+    put_back(snapshot["weights"], module.state_dict())
+    put_back_moments(_copy(snapshot["optimizer"]), optimizer)
     now = _own_state(module)
     merged = {
         part: {**state, **{name: now[part][name] for name in GOES_ON if name in now[part]}}
@@ -60,23 +57,6 @@ def _own_state(module: LightningModule) -> Plain:
     module.on_save_checkpoint(state)
     copied: Plain = _copy(state)
     return copied
-
-
-def _laid_out(state: Plain, optimizer: torch.optim.Optimizer) -> Plain:
-    """Shard a whole optimizer state's moments as the weights they belong to are sharded."""
-    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-    places = [place for group in state["param_groups"] for place in group["params"]]
-    of_place = dict(zip(places, weights, strict=True))
-    moments = {
-        place: {
-            name: laid_out_like(value, of_place[place])
-            if isinstance(value, Tensor) and value.shape == of_place[place].shape
-            else value
-            for name, value in entry.items()
-        }
-        for place, entry in state["state"].items()
-    }
-    return {**state, "state": moments}
 
 
 def _copy(tree: Any) -> Any:

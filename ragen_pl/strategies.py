@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import torch
 from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy, Strategy
@@ -11,6 +13,8 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from ragen_pl.models.blank import allocate
+from ragen_pl.models.lora import base_weights
+from ragen_pl.sharded_checkpoint import load_sharded
 from ragen_pl.sharding import shard
 
 FSDP_NAME = "fsdp"
@@ -19,6 +23,15 @@ FSDP_MEANS = (
     "trainer.strategy fsdp: FSDP2, through Lightning's ModelParallelStrategy; policy, critic and "
     "reference are sharded over all ranks"
 )
+
+
+ONE_NETWORK = (
+    "but there are several networks, whose adapters share one frozen base, which FSDP2 would have "
+    "to keep for each: have one network (a critic's trunk: policy, or no critic with --config "
+    "grpo.yaml, and model.algorithm.kl: null), or set trainer.strategy to ddp, under which every "
+    "device holds that base once, or model.lora to null"
+)
+"""Why adapters are refused, and the ways out."""
 
 
 class FSDP2(ModelParallelStrategy):
@@ -52,12 +65,27 @@ class FSDP2(ModelParallelStrategy):
         self._data_parallel_size = self.num_nodes * self.num_processes
         super().setup_environment()
 
+    def load_checkpoint(
+        self, checkpoint_path: Any, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        """Load weights and moments in place, of a folder or a file, and return what else it holds;
+        a frozen base is in neither."""
+        module: Any = self.lightning_module
+        path = Path(self.broadcast(checkpoint_path))
+        base = base_weights(module, module.policy)
+        return load_sharded(path, module, self.optimizers, base, weights_only)
 
-def check_strategy(strategy: Strategy, *, with_adapters: bool) -> None:
+
+def check_strategy(strategy: Strategy, *, share_a_base: bool) -> None:
     """Refuse what would not train what it says, and say what ``fsdp`` is.
 
+    Args:
+        strategy: The trainer's.
+        share_a_base: Whether several networks have adapters on one frozen base.
+
     Raises:
-        ValueError: for FSDP1, for layers split over devices, for adapters that would be sharded.
+        ValueError: for FSDP1, for layers split over devices, for a base that would be sharded with
+            one of its networks only.
     """
     name = type(strategy).__name__
     if isinstance(strategy, FSDPStrategy):
@@ -71,12 +99,9 @@ def check_strategy(strategy: Strategy, *, with_adapters: bool) -> None:
             f"is told their number: set trainer.strategy to {FSDP_NAME}, which shards over all"
         )
     if isinstance(strategy, FSDP2):
-        if with_adapters:
+        if share_a_base:
             raise ValueError(
-                f"trainer.strategy is {FSDP_NAME}, but model.lora is set: policy, critic and "
-                "reference share one frozen base, which FSDP2 would have to keep three times. Set "
-                "trainer.strategy to ddp, under which every device holds that base once, or "
-                "model.lora to null"
+                f"trainer.strategy is {FSDP_NAME} and model.lora is set, {ONE_NETWORK}"
             )
         if strategy.is_global_zero:
             print(FSDP_MEANS)
@@ -85,11 +110,11 @@ def check_strategy(strategy: Strategy, *, with_adapters: bool) -> None:
 def shard_networks(
     networks: Iterable[nn.Module | None], mesh: DeviceMesh | None, precision: str
 ) -> None:
-    """Shard those that there are, where a strategy has made a mesh of the ranks to do it over.
+    """Shard those that there are.
 
     Args:
         networks: Each a unit of its own.
-        mesh: Lightning's; None without shards.
+        mesh: Of the ranks, as Lightning makes it; None without shards.
         precision: ``trainer.precision``; under bf16-mixed weights are gathered in bfloat16.
     """
     if mesh is None:

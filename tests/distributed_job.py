@@ -33,6 +33,7 @@ from ragen_pl.envs.sokoban import Sokoban
 from ragen_pl.estimators import GAE, CriticConfig
 from ragen_pl.hooks import RolloutCallback
 from ragen_pl.models.embedded import EmbeddedModel
+from ragen_pl.models.lora import LoRA
 from ragen_pl.rollout_config import RolloutConfig
 from ragen_pl.sharding import gathered, whole
 from ragen_pl.starpo import StarPO
@@ -42,7 +43,14 @@ from ragen_pl.warm_start import WarmStart
 
 WARM, HEALTHY = 1, 6
 """Iterations of imitation, and of RL before the scripted policy falls silent."""
-RUNS = {"scripted": 11, "single_precision": 2, "sampled": 3, "bf16": 2, "bf16_sampled": 3}
+RUNS = {
+    "scripted": 11,
+    "single_precision": 2,
+    "sampled": 3,
+    "lora_sampled": 3,
+    "bf16": 2,
+    "bf16_sampled": 3,
+}
 """Iterations of each run, warm start included."""
 
 
@@ -139,12 +147,15 @@ def double_precision(on: bool) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def make_module(kind: type[StarPO], **optimization: Any) -> StarPO:
+def make_module(kind: type[StarPO], lora: LoRA | None = None, **optimization: Any) -> StarPO:
+    """Make a policy with critic and reference; with adapters, one that is all three."""
+    critic = CriticConfig(warmup_iterations=0, trunk="own" if lora is None else "policy")
     return kind(
         policy=EmbeddedModel(16, 16, num_layers=2, num_heads=2, num_key_value_heads=1),
         algorithm=Algorithm(
-            advantage=GAE(critic=CriticConfig(warmup_iterations=0)), kl=KLPenalty(0.1)
+            advantage=GAE(critic=critic), kl=KLPenalty(0.1) if lora is None else None
         ),
+        lora=lora,
         # The gradients are to be seen as they come, and micro-batches to differ in number.
         optimization=Optimization(
             lr=1e-3, max_grad_norm=1e9, tokens_per_micro_batch=600, **optimization
@@ -184,7 +195,8 @@ def play(run: str, folder: Path, strategy: Any, **trainer: Any) -> dict[str, Any
         callbacks[:0] = [MutualInformation(1, num_prompts=4), GradientProbe(1, num_buckets=2)]
     with double_precision(run == "scripted"):
         if run.endswith("sampled"):  # blocks are sharded and computed twice
-            module = make_module(StarPO, gradient_checkpointing=True)
+            lora = LoRA(rank=4, alpha=8) if run == "lora_sampled" else None
+            module = make_module(StarPO, lora, gradient_checkpointing=True)
         else:
             module = make_module(Scripted)
         Trainer(

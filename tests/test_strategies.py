@@ -53,25 +53,38 @@ def test_weights_are_sharded_over_all_ranks_and_layers_are_not_split(
     assert (strategy._data_parallel_size, strategy._tensor_parallel_size) == (6, 1)
 
 
-def test_adapters_are_refused_with_the_way_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+SHARED_TRUNK = ("--model.algorithm.advantage.init_args.critic.trunk", "policy")
+
+
+@pytest.mark.parametrize("several", [(), ("--config", "grpo", "--model.algorithm.kl", "{}")])
+def test_adapters_of_several_networks_are_refused_with_the_way_out(
+    several: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=r"model.lora is set.*trainer.strategy to ddp"):
-        assemble(*CPU, "--config", "lora", "--config", "fsdp")
-    assemble(*CPU, "--config", "lora", "--config", "ddp")
+    with pytest.raises(ConfigError, match=r"model.lora is set.*trunk: policy.*grpo.*kl: null.*ddp"):
+        assemble(*CPU, "--config", "lora", "--config", "fsdp", *several)
+    assemble(*CPU, "--config", "lora", "--config", "ddp", *several)
+
+
+@pytest.mark.parametrize("one", [SHARED_TRUNK, ("--config", "grpo")])
+def test_adapters_of_one_network_are_sharded(
+    one: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    app = assemble(*CPU, "--config", "lora", "--config", "fsdp", *one)
+    assert app.model.algorithm.one_network
 
 
 def test_layers_split_over_devices_are_refused() -> None:
     with pytest.raises(ValueError, match=r"ModelParallelStrategy.* set trainer.strategy to fsdp"):
-        check_strategy(ModelParallelStrategy(), with_adapters=False)
+        check_strategy(ModelParallelStrategy(), share_a_base=False)
 
 
 def test_fsdp1_is_refused() -> None:
     with pytest.raises(
         ValueError, match=r"FSDPStrategy, which is FSDP1.* set trainer.strategy to fsdp"
     ):
-        check_strategy(FSDPStrategy(), with_adapters=False)
+        check_strategy(FSDPStrategy(), share_a_base=False)
 
 
 @pytest.mark.parametrize("free", [[10, 9], [9, 10]])

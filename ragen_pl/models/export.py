@@ -35,6 +35,10 @@ def export_policy(language: LanguageModel, folder: Path) -> None:
     else:
         with torch.device("meta"):  # the names alone
             plain = type(model)(model.config)
-        plain.save_pretrained(folder, state_dict=dict(merged_weights(model)))
-        language.adapted.save_pretrained(str(folder / ADAPTER), save_embedding_layers=False)
+        plain.save_pretrained(folder, state_dict=dict(merged_weights(model, weights)))
+        # peft wraps the model, and names its weights by that.
+        wrapped = {f"base_model.model.{name}": value for name, value in weights.items()}
+        language.adapted.save_pretrained(
+            str(folder / ADAPTER), save_embedding_layers=False, state_dict=wrapped
+        )
     language.tokenizer.save_pretrained(folder)

@@ -7,9 +7,9 @@ frozen weights, tensor by tensor, so that nothing has to be switched on and off.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from peft import LoraConfig, PeftModel, TaskType, get_peft_model
@@ -87,23 +87,39 @@ def base_weights(module: nn.Module, policy: nn.Module) -> dict[str, Tensor]:
     return {name: weight for name, weight in named if id(weight) in frozen}
 
 
-def merged_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+def merged_weights(
+    model: nn.Module, weights: Mapping[str, Tensor] | None = None
+) -> Iterator[tuple[str, Tensor]]:
     """Yield name and weight of the plain model that adapters and base make together, one by one:
     all merged weights at once would be a second model.
 
     The model itself is left alone: merging in place and back would round its weights.
+
+    Args:
+        model: Names the layers that have adapters.
+        weights: Its whole state, where the model holds a shard of it.
     """
-    adapted = {
+    weights = model.state_dict() if weights is None else weights
+    adapted: dict[str, Any] = {
         f"{name}.weight": layer
         for name, layer in model.named_modules()
         if isinstance(layer, LoraLayer)
     }
-    for name, weight in model.state_dict().items():
+    for name, weight in weights.items():
         if ".lora_" in name:
             continue
         plain = name.replace(".base_layer.", ".")
         if plain in adapted:
-            layer = adapted[plain]
-            delta = layer.get_delta_weight(layer.active_adapters[0])  # type: ignore[attr-defined]
+            layer: Any = _holding(adapted[plain], weights, name.removesuffix("base_layer.weight"))
+            delta = layer.get_delta_weight(layer.active_adapters[0])
             weight = (weight.float() + delta.float()).to(weight)
         yield plain, weight
+
+
+def _holding(layer: M, weights: Mapping[str, Tensor], prefix: str) -> M:
+    """Copy a layer with the weights that bear its names, which are not copied."""
+    given = {
+        id(own): nn.Parameter(weights[prefix + name], requires_grad=False)
+        for name, own in layer.named_parameters()
+    }
+    return copy.deepcopy(layer, given)  # type: ignore[arg-type]  # a memo

@@ -20,7 +20,7 @@ from ragen_pl.plan.setting import Cluster, Setting
 from ragen_pl.plan.shapes import SHAPES, shape_of
 from ragen_pl.plan.statement import state
 from ragen_pl.plan.table import sizing_table
-from ragen_pl.strategies import FSDP_NAME
+from ragen_pl.strategies import FSDP_NAME, ONE_NETWORK
 
 _BF16 = {"bf16-mixed": True, "32-true": False, "32": False, "None": False}
 _DESCRIPTION = """\
@@ -123,11 +123,9 @@ def _check_plannable(app: Application, cluster: Cluster) -> None:
             f"model.engine is {type(engine).__name__}, whose memory is its own: plan without it, "
             "and leave it its share of the device"
         )
-    if cluster.sharded and app.model.trainable.lora is not None:
-        raise ConfigError(
-            f"trainer.strategy is {FSDP_NAME}, but model.lora is set, which fit refuses: set "
-            "trainer.strategy to ddp"
-        )
+    adapters = app.model.trainable.lora is not None
+    if cluster.sharded and adapters and not app.model.algorithm.one_network:
+        raise ConfigError(f"trainer.strategy is {FSDP_NAME} and model.lora is set, {ONE_NETWORK}")
 
 
 def _architecture(app: Application) -> PreTrainedConfig:

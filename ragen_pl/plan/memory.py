@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ragen_pl.plan.networks import Counts
+from ragen_pl.plan.networks import Counts, Gathered
 from ragen_pl.plan.passes import Peak, annotate_peak, cache_bytes, collect_peak, update_peak
 from ragen_pl.plan.setting import Cluster, Setting
 
@@ -53,17 +53,17 @@ class Memory:
 
 
 def plan_memory(
-    setting: Setting, counts: Counts, passes: Passes, cluster: Cluster, gathered: int
+    setting: Setting, counts: Counts, passes: Passes, cluster: Cluster, gathered: Gathered
 ) -> Memory:
     """Plan one process's memory.
 
     When sharded, weights, gradients and moments are divided by the number of processes. The policy
-    is whole while it collects; otherwise what is gathered comes and goes. Autocast's copies are not
-    divided: what it has once copied of a gathered weight it keeps until the phase ends.
+    is whole while it collects; otherwise what is gathered comes and goes. Autocast makes no copies
+    of weights that are gathered in its type.
 
     Args:
         passes: For the trajectories of one process.
-        gathered: Bytes of the weights that a sharded network has whole during a pass.
+        gathered: What is whole for a while when sharded.
     """
     shards = cluster.processes if cluster.sharded else 1
     always = {
@@ -72,17 +72,22 @@ def plan_memory(
         "rollout": _rollout_bytes(setting, cluster),
     }
     gradients = {"gradients": counts.gradient_bytes // shards}
-    whole = counts.policy_bytes if shards > 1 else 0
-    around = {"gathered weights": gathered if shards > 1 else 0}
+    whole = gathered.policy if shards > 1 else 0
+    around = {"gathered weights": gathered.at_work if shards > 1 else 0}
+    with_copies = shards == 1
+
+    def needs(peak: Peak) -> dict[str, int]:
+        return {"copies": peak.copies if with_copies else 0, "passing": peak.passing}
+
     phases = {
         "collect": {
             **always,
             "gathered weights": whole,
             "cache": passes.cache,
-            **_of(passes.collect),
+            **needs(passes.collect),
         },
-        "annotate": {**always, **around, **_of(passes.annotate)},
-        "update": {**always, **gradients, **around, **_of(passes.update)},
+        "annotate": {**always, **around, **needs(passes.annotate)},
+        "update": {**always, **gradients, **around, **needs(passes.update)},
     }
     if cluster.processes > 1 and not cluster.sharded:
         # Gradients are laid in one row, which is copied to be summed.
@@ -93,10 +98,6 @@ def plan_memory(
             "passing": 2 * counts.gradient_bytes,
         }
     return Memory(phases)
-
-
-def _of(peak: Peak) -> dict[str, int]:
-    return {"copies": peak.copies, "passing": peak.passing}
 
 
 def _rollout_bytes(setting: Setting, cluster: Cluster) -> int:

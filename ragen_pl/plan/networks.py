@@ -38,6 +38,18 @@ class Counts:
         return _MOMENTS * self.gradient_bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """Count the bytes of sharded weights that are put together, in the type they are then in."""
+
+    policy: int
+    """All of it, as while it plays."""
+    networks: int
+    """All there are, one after another, as a pass over each does."""
+    at_work: int
+    """Of a policy during a pass: the layer at work, the next one, and what stands around them."""
+
+
 @dataclass(frozen=True)
 class BlankNetworks:
     """Hold policy, critic and reference, none of whose tensors has data."""
@@ -94,9 +106,13 @@ class BlankNetworks:
             gradient_bytes=_bytes(trained),
         )
 
-    def gathered_bytes(self) -> int:
-        """Return the bytes that a sharded policy has whole during a pass: the layer at work, the
-        next one, and what stands around the layers."""
+    def gathered(self, bf16: bool) -> Gathered:
+        """Count what is gathered; under ``bf16-mixed`` no weight is gathered in a wider type."""
+        widest = torch.bfloat16.itemsize if bf16 else torch.float64.itemsize
+
+        def gathered_bytes(weights: Iterable[Tensor]) -> int:
+            return sum(weight.numel() * min(weight.itemsize, widest) for weight in weights)
+
         layers = [
             layer
             for part in self.policy.modules()
@@ -105,7 +121,12 @@ class BlankNetworks:
         ]
         within = {id(weight) for layer in layers for weight in layer.parameters()}
         around = [weight for weight in self.policy.parameters() if id(weight) not in within]
-        return _bytes(around) + 2 * max(_bytes(layer.parameters()) for layer in layers)
+        return Gathered(
+            policy=gathered_bytes(self.policy.parameters()),
+            networks=gathered_bytes(nn.ModuleList(self.all).parameters()),
+            at_work=gathered_bytes(around)
+            + 2 * max(gathered_bytes(layer.parameters()) for layer in layers),
+        )
 
 
 def depth(architecture: PreTrainedConfig) -> int:

@@ -37,7 +37,7 @@ class Planner:
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
         networks = BlankNetworks.of(setting)
-        self.counts, self._gathered = networks.counts(), networks.gathered_bytes()
+        self.counts, self._gathered = networks.counts(), networks.gathered(setting.bf16)
         self._products = Products.of(networks)
         self._passes: dict[int, Passes] = {}
 
@@ -57,8 +57,9 @@ class Planner:
         """Plan memory and time."""
         setting, counts, passes = self.setting, self.counts, self._passes_of(cluster)
         work = count_work(setting, self._products)
-        traffic = count_traffic(setting, counts, cluster)
-        # What is multiplied with: autocast's copies where there are some, else the weights.
+        traffic = count_traffic(setting, counts, self._gathered, cluster)
+        # What is multiplied with: autocast's copies where there are some, or as many bytes that are
+        # gathered in their type, else the weights.
         reads = (passes.collect.copies or counts.policy_bytes) + passes.cache / 2
         seconds = expect_seconds(setting, work, traffic, reads, cluster, device)
         return Plan(counts, self.memory(cluster), work, traffic, seconds)

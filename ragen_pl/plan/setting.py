@@ -63,6 +63,11 @@ class Setting:
         """Of one collection, on all processes."""
         return self.rollout.num_groups * self.rollout.online_k * self.rollout.group_size
 
+    @property
+    def can_be_sharded(self) -> bool:
+        """Whether ``fsdp`` takes it: adapters of several networks share a base, and are refused."""
+        return self.trainable.lora is None or self.algorithm.one_network
+
     def rows(self, cluster: Cluster) -> int:
         """Count the trajectories that a process collects; groups stay whole."""
         groups = -(-self.rollout.num_groups * self.rollout.online_k // cluster.processes)

@@ -15,7 +15,8 @@ _PARTS = (
     *("passing", "cache", "rollout"),
 )
 _LEGEND = """\
-  copies: trained weights in bfloat16, which autocast keeps through a phase
+  copies: trained weights in bfloat16, which autocast keeps through a phase; sharded weights are
+    gathered in bfloat16 instead, and kept by no one
   passing: activations of one micro-batch, masks, logits of a chunk; counted by running the
     passes on tensors without data. In the phase step: gradients on their way to the other ranks
   cache: keys and values; it is given back when the collection is over
@@ -28,7 +29,7 @@ def state(planner: Planner, cluster: Cluster, device_name: str, device: Device) 
     other = Cluster(cluster.devices, cluster.num_nodes, sharded=not cluster.sharded)
     parts = [_parameters(chosen), _run(planner.setting, cluster)]
     parts.append(_memory(chosen.memory, cluster, "as configured"))
-    if cluster.processes > 1 and planner.setting.trainable.lora is None:
+    if cluster.processes > 1 and planner.setting.can_be_sharded:
         parts.append(_memory(planner.memory(other), other, "otherwise"))
     parts += [_LEGEND, _iteration(chosen), _device(device_name, device)]
     parts.append(_verdict(planner, chosen, cluster, device_name, device))
@@ -124,12 +125,12 @@ def remedies_for(setting: Setting, cluster: Cluster, memory: Memory) -> Iterator
         yield "--model.optimization.gradient_checkpointing true"
     if memory.fullest != "collect" and setting.micro_batch_rows > 1:
         yield "smaller micro-batches (model.optimization.tokens_per_micro_batch)"
-    if cluster.processes > 1 and not cluster.sharded and setting.trainable.lora is None:
+    if cluster.processes > 1 and not cluster.sharded and setting.can_be_sharded:
         yield "sharding (--trainer.strategy fsdp)"
     if parts.get("cache", 0) > memory.peak // 10 or memory.fullest == "collect":
         yield "fewer trajectories per process (data.rollout.num_groups, or more devices)"
     if setting.algorithm.critic is not None:
         yield "no critic (--config grpo.yaml)"
     yield "shorter contexts (data.rollout.max_context)"
-    if setting.trainable.lora is None:
+    if setting.can_be_sharded:
         yield "more devices, sharded (--trainer.strategy fsdp)"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from ragen_pl.plan.devices import EFFICIENCY, Device
-from ragen_pl.plan.networks import BlankNetworks, Counts, depth
+from ragen_pl.plan.networks import BlankNetworks, Counts, Gathered, depth
 from ragen_pl.plan.setting import Cluster, Setting
 
 
@@ -90,7 +90,9 @@ class Traffic:
     update: float
 
 
-def count_traffic(setting: Setting, counts: Counts, cluster: Cluster) -> Traffic:
+def count_traffic(
+    setting: Setting, counts: Counts, gathered: Gathered, cluster: Cluster
+) -> Traffic:
     """Count the bytes that each process sends.
 
     Replicated: each update sums all gradients once, 2 (N − 1) / N of their bytes. Sharded: weights
@@ -103,11 +105,10 @@ def count_traffic(setting: Setting, counts: Counts, cluster: Cluster) -> Traffic
         return Traffic(0.0, 0.0, 2 * share * counts.gradient_bytes * updates)
     batches = -(-setting.rows(cluster) // setting.micro_batch_rows)
     passes = batches * setting.keep_fraction
-    gathered = counts.weight_bytes
     return Traffic(
-        share * counts.policy_bytes,
-        share * gathered * passes,
-        share * (2 * gathered + counts.gradient_bytes) * passes * setting.rollout.epochs,
+        share * gathered.policy,
+        share * gathered.networks * passes,
+        share * (2 * gathered.networks + counts.gradient_bytes) * passes * setting.rollout.epochs,
     )
 
 

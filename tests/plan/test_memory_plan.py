@@ -7,13 +7,14 @@ import pytest
 from ragen_pl.algorithm import KLPenalty
 from ragen_pl.models.lora import LoRA
 from ragen_pl.plan.memory import Passes, plan_memory
-from ragen_pl.plan.networks import BlankNetworks, Counts
+from ragen_pl.plan.networks import BlankNetworks, Counts, Gathered
 from ragen_pl.plan.passes import Peak
 from ragen_pl.plan.setting import Cluster
 from tests.plan.settings import SHAPE, setting
 
 COUNTS = Counts(100, 80, 0, 0, 180, weight_bytes=720, policy_bytes=400, gradient_bytes=720)
 PASSES = Passes(collect=Peak(10, 200), annotate=Peak(20, 190), update=Peak(300, 360), cache=50)
+GATHERED = Gathered(policy=200, networks=360, at_work=90)
 LAYER = 2 * 64 * (64 + 32) + 3 * 64 * 96 + 2 * 64
 
 
@@ -40,7 +41,7 @@ def test_adapters_share_the_base() -> None:
 
 
 def test_one_process_holds_everything() -> None:
-    memory = plan_memory(setting(), COUNTS, PASSES, Cluster(), gathered=90)
+    memory = plan_memory(setting(), COUNTS, PASSES, Cluster(), gathered=GATHERED)
     always = 720 + 1440 + rollout(12)
     assert memory.totals == {
         "collect": always + 50 + 200 + 10,
@@ -51,17 +52,33 @@ def test_one_process_holds_everything() -> None:
 
 
 def test_sharding_divides_and_gathers() -> None:
-    memory = plan_memory(setting(), COUNTS, PASSES, Cluster(2, 2, sharded=True), gathered=90)
+    memory = plan_memory(setting(), COUNTS, PASSES, Cluster(2, 2, sharded=True), gathered=GATHERED)
     always = (720 + 1440) // 4 + rollout(4)
     assert memory.totals == {
-        "collect": always + 50 + 400 + 200 + 10,
-        "annotate": always + 90 + 190 + 20,
-        "update": always + 180 + 90 + 360 + 300,
+        "collect": always + 50 + 200 + 10,
+        "annotate": always + 90 + 20,
+        "update": always + 180 + 90 + 300,
     }
 
 
+@pytest.mark.parametrize(("bf16", "width"), [(True, 2), (False, 4)])
+def test_weights_are_gathered_in_the_type_of_products(bf16: bool, width: int) -> None:
+    networks = BlankNetworks.of(setting(critic=True))
+    policy, trunk = SHAPE.parameters, 5 * LAYER + 64 + 300 * 64
+    around = 64 + 2 * 300 * 64
+    assert networks.gathered(bf16) == Gathered(
+        width * policy, width * (policy + trunk + 65), width * (around + 2 * LAYER)
+    )
+
+
+def test_adapters_of_one_network_are_sharded_with_their_base() -> None:
+    assert setting(lora=LoRA()).can_be_sharded
+    assert not setting(lora=LoRA(), critic=True).can_be_sharded
+    assert not setting(lora=LoRA(), kl=KLPenalty()).can_be_sharded
+
+
 def test_replicas_lay_their_gradients_out_twice_to_sum_them() -> None:
-    memory = plan_memory(setting(), COUNTS, PASSES, Cluster(2), gathered=90)
+    memory = plan_memory(setting(), COUNTS, PASSES, Cluster(2), gathered=GATHERED)
     assert memory.totals["step"] == 720 + 1440 + rollout(8) + 720 + 360 + 2 * 720
     assert memory.fullest == "step"
 

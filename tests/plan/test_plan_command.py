@@ -63,6 +63,13 @@ def test_sharding_is_planned_beside_replicas_and_what_does_not_fit_says_what_hel
         assert help_ in text.partition("what would help")[2]
 
 
+def test_adapters_of_one_network_are_planned_both_ways(capsys: pytest.CaptureFixture[str]) -> None:
+    lora = ("--config=grpo", "--config=lora", "--config=fsdp", "--trainer.devices=4")
+    text = plan(capsys, *lora, "--device=cpu")
+    assert "as configured (sharded)" in text
+    assert "otherwise (replicated)" in text
+
+
 def test_1_5b_with_adapters_fits_24_gb(capsys: pytest.CaptureFixture[str]) -> None:
     overlays = (*PAPER, "--config", "lora", "--config", "24gb", "--shape", "qwen2.5-1.5b")
     assert main(["plan", "--config", "sokoban", *overlays, "--device", "24gb"]) == 0
@@ -82,7 +89,7 @@ def test_1_5b_with_adapters_fits_24_gb(capsys: pytest.CaptureFixture[str]) -> No
         (["--trainer.precision=64-true"], ["trainer.precision is 64-true", "bf16-mixed"]),
         (["--trainer.devices=many"], ["trainer.devices is many", "a number"]),
         ([*PAPER, "--model.policy.path=some/where"], ["some/where", "--shape"]),
-        (["--config=fsdp", "--model.lora={rank: 4}"], ["model.lora", "ddp"]),
+        (["--config=fsdp", "--model.lora={rank: 4}"], ["model.lora", "trunk: policy", "ddp"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )

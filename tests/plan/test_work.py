@@ -10,13 +10,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ragen_pl.models.lora import LoRA
 from ragen_pl.plan.devices import EFFICIENCY, Device
-from ragen_pl.plan.networks import BlankNetworks, Counts
+from ragen_pl.plan.networks import BlankNetworks, Counts, Gathered
 from ragen_pl.plan.setting import Cluster
 from ragen_pl.plan.shapes import SHAPES
 from ragen_pl.plan.work import Products, Traffic, Work, count_traffic, count_work, expect_seconds
 from tests.plan.settings import setting
 
 COUNTS = Counts(100, 80, 0, 0, 180, weight_bytes=720, policy_bytes=400, gradient_bytes=720)
+GATHERED = Gathered(policy=200, networks=360, at_work=90)
 PRODUCTS = Products(trunk=10, attention=2, head=5)
 FORWARD = 12 * 64 * (10 + 2 * 32)
 SCORED = FORWARD + 12 * 20 * 5
@@ -50,11 +51,11 @@ def test_an_update_is_three_forward_passes_and_adapters_take_two() -> None:
 
 
 def test_replicas_send_gradients_and_shards_send_weights() -> None:
-    assert count_traffic(setting(), COUNTS, Cluster()) == Traffic(0, 0, 0)
-    assert count_traffic(setting(), COUNTS, Cluster(4)).update == 2 * 0.75 * 720
-    sharded = count_traffic(setting(), COUNTS, Cluster(4, sharded=True))
+    assert count_traffic(setting(), COUNTS, GATHERED, Cluster()) == Traffic(0, 0, 0)
+    assert count_traffic(setting(), COUNTS, GATHERED, Cluster(4)).update == 2 * 0.75 * 720
+    sharded = count_traffic(setting(), COUNTS, GATHERED, Cluster(4, sharded=True))
     batches = 2  # four rows a process, two a micro-batch
-    assert sharded == Traffic(0.75 * 400, 0.75 * 720 * batches, 0.75 * 3 * 720 * batches)
+    assert sharded == Traffic(0.75 * 200, 0.75 * 360 * batches, 0.75 * (2 * 360 + 720) * batches)
 
 
 @pytest.mark.parametrize(("sharded", "update"), [(False, 3.0 + 2.0), (True, 3.0)])
