@@ -192,6 +192,19 @@ class Optimization:
                 f"tokens_per_micro_batch ({self.tokens_per_micro_batch}) must be at least 1"
             )
 
+    def check(self, precision: str) -> None:
+        """Refuse what ``trainer.precision`` would have refused when RL begins.
+
+        Raises:
+            ValueError: where the sampler's log-probs are asked for in less than float32.
+        """
+        if self.old_log_probs == "sampled" and precision not in ("32-true", "64-true"):
+            raise ValueError(
+                f"model.optimization.old_log_probs is sampled, but trainer.precision is {precision}"
+                ", in which sampler and trainer differ by more than the 1e-4 that is allowed: set "
+                "it to recomputed, or trainer.precision to 32-true"
+            )
+
     def rl_factor(self, iteration: int, total: int) -> float:
         """Scale the rates at iteration ``iteration`` of ``total``, counted from RL's start."""
         rise = min(1.0, (iteration + 1) / (self.warmup + 1))

@@ -30,11 +30,11 @@ from ragen_pl.hooks import rollout_callbacks
 from ragen_pl.quiet import quieten
 from ragen_pl.run_folder import (
     CONFIG,
+    EarlierRun,
     RunFacts,
     check_continuation,
     checkpoint_path,
     leaves,
-    move_aside,
 )
 from ragen_pl.starpo import StarPO
 from ragen_pl.strategies import FSDP2, FSDP_NAME, check_strategy
@@ -90,8 +90,8 @@ class _RunConfig(SaveConfigCallback):
 class Application(LightningCLI):
     """Parse, check, build and run one command; constructing it does all of that."""
 
-    def __init__(self, argv: Sequence[str]) -> None:
-        self._argv = list(argv)
+    def __init__(self, argv: Sequence[str], earlier: EarlierRun | None = None) -> None:
+        self._argv, self._earlier = list(argv), earlier or EarlierRun()
         super().__init__(
             model_class=StarPO,
             datamodule_class=RolloutDataModule,
@@ -221,13 +221,12 @@ class Application(LightningCLI):
         if loaded is not None:
             self._compare(loaded, facts)
         elif self.subcommand == "fit" and self.trainer.is_global_zero:
-            aside = move_aside(Path(config.run_dir))
-            if aside is not None:
-                print(f"{config.run_dir} held an earlier run: it is now {aside}")
+            self._earlier.move_aside(Path(config.run_dir))
         self.model.vocabulary = facts.vocabulary
         self.config_init[self.subcommand].checkpoints.facts = facts
 
     def _check_parts(self) -> None:
+        self.model.optimization.check(self.trainer.precision)
         adapters, one = self.model.trainable.lora is not None, self.model.algorithm.one_network
         check_strategy(self.trainer.strategy, share_a_base=adapters and not one)
         for callback in rollout_callbacks(self.trainer) if self.subcommand == "fit" else ():
@@ -288,7 +287,10 @@ def run(argv: Sequence[str], kind: type[Application] = Application) -> Applicati
     """
     quieten()
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
+    earlier = EarlierRun()
     try:
-        return kind(argv)
-    except MisconfigurationException as error:
-        raise ConfigError(shorten(str(error))) from error
+        return kind(argv, earlier)
+    except (MisconfigurationException, ConfigError) as error:
+        earlier.put_back()  # it may not have been known before the run began
+        short = shorten(str(error)) if isinstance(error, MisconfigurationException) else str(error)
+        raise ConfigError(short) from error

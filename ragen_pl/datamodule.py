@@ -108,6 +108,11 @@ class RolloutDataModule(pl.LightningDataModule):
             {"env": env, **{f"panels.{name}": panel for name, panel in panels.items()}}
         )
         check_truth_penalty(rollout.truth_penalty, env, think=prompts.think)
+        if warm_start.iterations and type(env).expert_turn is TextEnv.expert_turn:
+            raise ValueError(
+                f"data.warm_start.iterations is {warm_start.iterations}, but {type(env).__name__} "
+                "has no expert_turn to imitate: write one, or set it to 0"
+            )
         if not panels:
             raise ValueError("data.panels is empty; name at least one panel to evaluate on")
         self.env, self.panels, self.prompts = env, panels, prompts
@@ -120,13 +125,18 @@ class RolloutDataModule(pl.LightningDataModule):
     def vocabulary(self) -> Iterable[str]:
         """List this run's words, and what frames the dialogues of every shipped environment; the
         maps of environments that this run does not play are left to be spelled out."""
-        actions = self.rollout.max_actions_per_turn
+        actions = self.max_actions_per_turn
         for think in (True, False):
             prompts = replace(self.prompts, think=think)
             for env in (self.env, *self.panels.values()):
                 yield from chats.vocabulary(prompts, env, actions)
             for env in (Sokoban(), FrozenLake(), Bandit()):
                 yield from chats.common_vocabulary(prompts, env, actions)
+
+    @property
+    def max_actions_per_turn(self) -> int:
+        """What a response may hold; an agent is promised no more than its environment takes."""
+        return min(self.rollout.max_actions_per_turn, self.env.max_actions)
 
     @property
     def fitter(self) -> pl.Trainer:
@@ -149,7 +159,7 @@ class RolloutDataModule(pl.LightningDataModule):
                     self.prompts,
                     language.tokenizer,
                     language.markers,
-                    self.rollout.max_actions_per_turn,
+                    self.max_actions_per_turn,
                 )
             except ValueError as error:
                 raise ConfigError(str(error)) from error

@@ -18,6 +18,8 @@ def quieten() -> None:
         r".*You're resuming from a checkpoint that ended before the epoch ended.*",
         # Metrics are summed over ranks before they are logged.
         r".*recommended to use `self.log\(.*sync_dist=True.*",
+        # The new names are not in every transformers that this runs with, and peft uses the old.
+        r".*`(is_)?gradient_checkpointing(_enable)?` is deprecated.*",
         # Of transformers, when it looks for tied weights among shards.
         r".*TypedStorage is deprecated.*",
     ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -90,6 +91,29 @@ def move_aside(run_dir: Path) -> Path | None:
         number += 1
     run_dir.rename(aside)
     return aside
+
+
+class EarlierRun:
+    """Keep the earlier run of a folder, and put it back when the new one is refused."""
+
+    def __init__(self) -> None:
+        self._moved: tuple[Path, Path] | None = None
+
+    def move_aside(self, run_dir: Path) -> None:
+        """Make place for a new run, and say so."""
+        aside = move_aside(run_dir)
+        if aside is not None:
+            self._moved = run_dir, aside
+            print(f"{run_dir} held an earlier run: it is now {aside}")
+
+    def put_back(self) -> None:
+        """Undo that, unless the new run has saved something."""
+        if self._moved is None or (self._moved[0] / CHECKPOINTS).exists():
+            return
+        run_dir, aside = self._moved
+        shutil.rmtree(run_dir, ignore_errors=True)
+        aside.rename(run_dir)
+        print(f"the earlier run is {run_dir} again")
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

@@ -95,7 +95,8 @@ class StarPO(pl.LightningModule):
             self.language, networks = together(self._build)
         except ValueError as error:  # what only this machine or the model's own files can tell
             raise ConfigError(str(error)) from error
-        shard_networks(networks, self.device_mesh, self.trainer.precision)
+        if self.device_mesh is not None:
+            shard_networks(networks, self.device_mesh, self.trainer.precision)
         self.policy, self.critic, self.reference = networks
         self.worker = RolloutWorker(self.policy, self.make_engine)
 
@@ -135,11 +136,8 @@ class StarPO(pl.LightningModule):
         self.lr_scale = state.get("lr_scale", 1.0)
 
     def begin_iteration(self, phase: Phase) -> None:
-        """Enter an iteration.
-
-        The first of RL restarts the optimizer's moments, hands the critic the warm-started trunk
-        and the reference the policy's weights.
-        """
+        """Enter an iteration; RL's first restarts the optimizer's moments, hands the critic the
+        warm-started trunk and the reference the policy's weights."""
         if phase is Phase.RL and self.phase is not Phase.RL:
             self.rl_start = self.iteration
             self.trainer.optimizers[0].state.clear()

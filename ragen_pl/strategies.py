@@ -107,18 +107,14 @@ def check_strategy(strategy: Strategy, *, share_a_base: bool) -> None:
             print(FSDP_MEANS)
 
 
-def shard_networks(
-    networks: Iterable[nn.Module | None], mesh: DeviceMesh | None, precision: str
-) -> None:
+def shard_networks(networks: Iterable[nn.Module | None], mesh: DeviceMesh, precision: str) -> None:
     """Shard those that there are.
 
     Args:
         networks: Each a unit of its own.
-        mesh: Of the ranks, as Lightning makes it; None without shards.
+        mesh: Of the ranks, as Lightning makes it.
         precision: ``trainer.precision``; under bf16-mixed weights are gathered in bfloat16.
     """
-    if mesh is None:
-        return
     there = [network for network in networks if network is not None]
     allocate(there)
     gather_in = torch.bfloat16 if precision == "bf16-mixed" else None

@@ -71,6 +71,14 @@ def fails(capsys: pytest.CaptureFixture[str], *args: str) -> str:
         (["--model.lora.ranks=8"], ["lora.ranks", "8", "model.lora.rank"]),
         (["--model.lora.rank=0"], ["model.lora.rank is 0", "at least 1"]),
         (
+            ["--model.optimization.old_log_probs=sampled", "--trainer.precision=bf16-mixed"],
+            ["old_log_probs is sampled", "precision is bf16-mixed", "recomputed", "32-true"],
+        ),
+        (
+            ["--data.env=tests.test_rollout.Counter"],
+            ["data.warm_start.iterations is 2", "Counter has no expert_turn", "or set it to 0"],
+        ),
+        (
             ["--model.policy=PretrainedModel", "--model.policy.path=x", "--model.policy.dtyp=bf"],
             ["model.policy.init_args.dtyp", "bf", "policy.init_args.dtype"],
         ),

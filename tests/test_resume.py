@@ -172,6 +172,22 @@ def test_an_earlier_run_is_moved_aside(folder: Path, capsys: pytest.CaptureFixtu
         assert (folder / "runs" / name / "results.json").is_file()
 
 
+def test_an_earlier_run_is_put_back_when_the_new_one_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a model's own files say is known when the run has begun."""
+    fit("--trainer.max_epochs", 1)
+    kept = (folder / "runs" / "tiny" / "results.json").read_bytes()
+    nowhere = ["--model.policy", "PretrainedModel", "--model.policy.path", str(folder / "nowhere")]
+    for _ in range(2):
+        assert main(["fit", "--config", "tiny", *nowhere]) == 2
+        said = capsys.readouterr()
+        assert "there is no such folder" in said.err
+        assert "the earlier run is runs/tiny again" in said.out
+    assert (folder / "runs" / "tiny" / "results.json").read_bytes() == kept
+    assert sorted(path.name for path in (folder / "runs").iterdir()) == ["tiny"]
+
+
 def test_another_panel_does_not_change_the_meaning_of_tokens(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

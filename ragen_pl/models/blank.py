@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Iterable
 from typing import cast
@@ -20,6 +21,19 @@ def blank_model(config: PreTrainedConfig, dtype: str) -> PreTrainedModel:
         model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))  # type: ignore[no-untyped-call]
     drop_dropout(model)
     return cast(PreTrainedModel, model)
+
+
+def with_depth(config: PreTrainedConfig, layers: int | None) -> PreTrainedConfig:
+    """Return a copy for a model of so many layers, whose kinds go on as they do; None for its own
+    number."""
+    changed = copy.deepcopy(config)
+    if layers is not None:
+        text = changed.get_text_config()
+        kinds = getattr(text, "layer_types", None)
+        text.num_hidden_layers = layers
+        if kinds is not None:
+            text.layer_types = [kinds[layer % len(kinds)] for layer in range(layers)]
+    return changed
 
 
 def allocate(networks: Iterable[nn.Module]) -> None:

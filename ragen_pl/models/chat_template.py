@@ -67,8 +67,8 @@ class ChatTemplate:
         self.source = _CALENDAR
         if not tokenizer.chat_template:
             raise ValueError(
-                "policy.path names a model without a chat template: choose one that was trained to "
-                "chat, or put a chat_template.jinja into its folder"
+                f"policy.path is {tokenizer.name_or_path}, a model without a chat template: choose "
+                "one that was trained to chat, or put a chat_template.jinja into its folder"
             )
         self.source += tokenizer.get_chat_template()
         for name in options:

@@ -27,6 +27,13 @@ PAD, SYSTEM, USER, ASSISTANT, END = (
     "<|end|>",
 )
 SPECIAL = (PAD, SYSTEM, USER, ASSISTANT, END)
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+"""What the markers say, for whoever loads an exported policy elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +169,11 @@ def build_tokenizer(pieces: Iterable[str]) -> PreTrainedTokenizerFast:
     tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
     tokenizer.add_special_tokens(list(SPECIAL))
     return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-        tokenizer_object=tokenizer, pad_token=PAD, eos_token=END, clean_up_tokenization_spaces=False
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        eos_token=END,
+        clean_up_tokenization_spaces=False,
+        chat_template=CHAT_TEMPLATE,
     )
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import torch
 from transformers.utils.logging import disable_progress_bar
 
 from ragen_pl.distributed import rank
+from ragen_pl.models.blank import blank_model
 from ragen_pl.models.language import LanguageModel
 from ragen_pl.models.lora import merged_weights
 from ragen_pl.sharding import gathered
@@ -33,8 +33,7 @@ def export_policy(language: LanguageModel, folder: Path) -> None:
     if language.adapted is None:
         model.save_pretrained(folder, state_dict=weights)
     else:
-        with torch.device("meta"):  # the names alone
-            plain = type(model)(model.config)
+        plain = blank_model(model.config, str(model.dtype).removeprefix("torch."))  # names and type
         plain.save_pretrained(folder, state_dict=dict(merged_weights(model, weights)))
         # peft wraps the model, and names its weights by that.
         wrapped = {f"base_model.model.{name}": value for name, value in weights.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
@@ -112,6 +113,10 @@ class PretrainedModel(PolicyModel):
         try:
             return kind.from_pretrained(self.path, **options)
         except OSError as error:
+            if Path(self.path).is_absolute():
+                raise ValueError(
+                    f"policy.path is {self.path}; there is no such folder, or no model in it"
+                ) from error
             reason = next(iter(str(error).splitlines()), type(error).__name__)
             raise ValueError(
                 f"policy.path is {self.path}, which is neither the folder of a model nor one that "

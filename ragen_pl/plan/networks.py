@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from ragen_pl.models.blank import allocate, blank_model
+from ragen_pl.models.blank import allocate, blank_model, with_depth
 from ragen_pl.models.policy import Critic, Policy
 from ragen_pl.networks import Networks
 from ragen_pl.plan.setting import Setting
@@ -67,7 +66,7 @@ class BlankNetworks:
             layers: Depth; None for the architecture's own.
         """
         trainable = setting.trainable
-        architecture = _with_depth(setting.architecture, layers)
+        architecture = with_depth(setting.architecture, layers)
         with torch.device("meta"):
             model = blank_model(architecture, trainable.policy.dtype)
             trainable.prepare(model)
@@ -133,17 +132,6 @@ def depth(architecture: PreTrainedConfig) -> int:
     """Return the number of layers."""
     layers: int = architecture.get_text_config().num_hidden_layers
     return layers
-
-
-def _with_depth(architecture: PreTrainedConfig, layers: int | None) -> PreTrainedConfig:
-    changed = copy.deepcopy(architecture)
-    if layers is not None:
-        text = changed.get_text_config()
-        kinds = getattr(text, "layer_types", None)
-        text.num_hidden_layers = layers
-        if kinds is not None:
-            text.layer_types = kinds[:layers]
-    return changed
 
 
 def _unseen(network: nn.Module, seen: set[int]) -> Iterator[nn.Parameter]:

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers import Qwen2Config
 
 from ragen_pl.algorithm import Algorithm, KLPenalty
 from ragen_pl.estimators import GAE, CriticConfig
-from ragen_pl.models.blank import allocate
+from ragen_pl.models.blank import allocate, with_depth
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.lora import LoRA
 from ragen_pl.models.pretrained import PretrainedModel
@@ -70,6 +71,17 @@ def test_memory_is_given_once_and_shared_weights_stay_shared(trunk: str) -> None
     assert networks.reference is not None
     shared = networks.reference.model.get_input_embeddings().weight
     assert shared is model.get_input_embeddings().weight
+
+
+def test_another_depth_goes_on_with_the_kinds_of_layers() -> None:
+    """A plan measures more layers than the smallest models have."""
+    kinds = ["sliding_attention", "full_attention"]
+    config = Qwen2Config(num_hidden_layers=2, layer_types=kinds)
+    for depth in (1, 2, 5):
+        other = with_depth(config, depth)
+        assert (other.num_hidden_layers, len(other.layer_types)) == (depth, depth)
+        assert other.layer_types == (kinds * 3)[:depth]
+    assert with_depth(config, None).layer_types == config.layer_types == kinds
 
 
 def test_what_has_data_keeps_it() -> None:

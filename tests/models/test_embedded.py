@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from ragen_pl.dialogue import encode_parts
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.export import export_policy
+from ragen_pl.models.pretrained import PretrainedModel
 
 SMALL = EmbeddedModel(hidden_size=16, intermediate_size=32, num_layers=1, num_heads=2)
 WORDS = ("Up", "Down", "#__#\n")
@@ -24,6 +26,24 @@ def test_an_exported_policy_can_be_gone_on_from(tmp_path: Path) -> None:
         assert torch.equal(weight, again.model.get_parameter(name))
     name = "model.embed_tokens.weight"
     assert not torch.equal(fresh.model.get_parameter(name), again.model.get_parameter(name))
+
+
+def test_an_exported_policy_is_a_chat_model_to_others(tmp_path: Path) -> None:
+    """Its template says what the markers frame, so that it can be loaded as any other."""
+    own = SMALL.build(WORDS, seed=1)
+    export_policy(own, tmp_path / "policy")
+    other = PretrainedModel(str(tmp_path / "policy")).build((), 0)
+    parts = [
+        (*markers.first("Up", "Down"), "Up", markers.end, *markers.later("Down"))
+        for markers in (own.markers, other.markers)
+    ]
+    mine, theirs = (
+        encode_parts(language.tokenizer, [part])[0]
+        for language, part in zip((own, other), parts, strict=True)
+    )
+    assert mine == theirs
+    for name, weight in own.model.named_parameters():
+        assert torch.equal(weight, other.model.get_parameter(name))
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:

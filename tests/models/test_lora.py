@@ -213,6 +213,9 @@ def test_a_frozen_base_may_be_coarse_but_trained_weights_may_not(
     )
     module.vocabulary = []
     fit(module, tmp_path, 1)
+    export_policy(module.language, tmp_path / "policy")
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "policy", dtype="auto")
+    assert again.dtype is torch.bfloat16, "the exported configuration says what the weights are"
     types = {p.dtype for p in module.parameters() if p.requires_grad}
     assert types == {torch.float32}
     assert module.language.model.get_input_embeddings().weight.dtype is torch.bfloat16

@@ -73,15 +73,25 @@ def test_contexts_longer_than_the_model_reads_are_refused(tmp_path: Path) -> Non
 
 
 def test_what_cannot_be_trained_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match=r"policy\.path is .*nowhere, which is neither"):
+    with pytest.raises(ValueError, match=r"policy\.path is .*nowhere; there is no such folder"):
         PretrainedModel(str(tmp_path / "nowhere")).build((), 0)
-    with pytest.raises(ValueError, match="without a chat template"):
+    with pytest.raises(ValueError, match=r"policy\.path is \S+, a model without a chat template"):
         PretrainedModel(str(save_model(tmp_path / "base", template=None))).build((), 0)
     # Its logits are capped behind the projection, which the trainer does not know of.
     monkeypatch.setitem(ARCHITECTURES, "Gemma2", Gemma2Config)
     capped = save_model(tmp_path / "capped", "Gemma2", final_logit_softcapping=2.0)
-    with pytest.raises(ValueError, match="log-probs in training would be up to"):
-        PretrainedModel(str(capped), attention="grouped_matmul").build((), 0)
+    for dtype in ("float32", "bfloat16"):
+        model = PretrainedModel(str(capped), dtype, "grouped_matmul")  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="log-probs in training would be up to"):
+            model.build((), 0)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_rounding_is_no_other_way_of_building(tmp_path: Path, architecture: str) -> None:
+    """In bfloat16 sharp distributions move by whole nats; that was once refused."""
+    folder = save_model(tmp_path, architecture, initializer_range=0.5)
+    model = PretrainedModel(str(folder), dtype="bfloat16").build((), 0).model
+    assert {weight.dtype for weight in model.parameters()} == {torch.bfloat16}
 
 
 def test_soft_capped_attention_is_read_right(
