@@ -112,15 +112,24 @@ def markdown(found: Sequence[Recovery]) -> str:
     )
 
 
-def pairs(study: Study, times: int, folder: Path) -> Iterator[tuple[int, Cell, Cell]]:
-    """Iterate over (seed, with, without)."""
+def pairs(
+    study: Study, times: int, folder: Path, lr_factor: float | None = None
+) -> Iterator[tuple[int, Cell, Cell]]:
+    """Iterate over (seed, with, without).
+
+    Args:
+        times: Rollbacks that the first may make.
+        lr_factor: Of each; None for the callback's own.
+    """
     (variant,) = (v for v in VARIANTS if v.name == study.variants[0])
     (rate,) = study.rates
     for seed in range(study.first_seed, study.first_seed + study.seeds):
         same = arguments(study, variant, folder, rate, seed)
         place = f"rollback/{variant.name}/{rate:g}/seed{seed}"
-        more = (*same, "--rollback.times", str(times))
-        yield seed, Cell(f"{place}-{WITH}", more), Cell(f"{place}-{WITHOUT}", same)
+        more, name = (*same, "--rollback.times", str(times)), WITH
+        if lr_factor is not None:
+            more, name = (*more, "--rollback.lr_factor", str(lr_factor)), f"{WITH}-{lr_factor:g}"
+        yield seed, Cell(f"{place}-{name}", more), Cell(f"{place}-{WITHOUT}", same)
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -134,6 +143,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--iterations", type=int, default=120, help="of RL in every run")
     parser.add_argument("--times", type=int, default=3, help="rollbacks a run may make")
+    parser.add_argument("--lr-factor", type=float, help="of each rollback")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     args = parser.parse_args(given)
     study = Study(
@@ -146,7 +156,10 @@ def main(given: Sequence[str] | None = None) -> int:
     )
     if Grid(args.out, keep_weights=True).run([warm_start(args.env)]):
         return 1
-    grid, planned = Grid(args.out, args.jobs), list(pairs(study, args.times, args.out))
+    grid, planned = (
+        Grid(args.out, args.jobs),
+        list(pairs(study, args.times, args.out, args.lr_factor)),
+    )
     failed = grid.run([cell for _, *cells in planned for cell in cells])
     found = []
     for seed, recovered, fallen in planned:

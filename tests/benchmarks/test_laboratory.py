@@ -143,6 +143,9 @@ def test_the_pairs_differ_in_rollback_alone(tmp_path: Path) -> None:
     (seed, with_it, without), _ = rollback_study.pairs(study, 3, tmp_path)
     assert seed == 0
     assert with_it.arguments == (*without.arguments, "--rollback.times", "3")
+    (_, quarter, same), _ = rollback_study.pairs(study, 3, tmp_path, 0.25)
+    assert quarter.arguments == (*with_it.arguments, "--rollback.lr_factor", "0.25")
+    assert (same, quarter.name) == (without, f"{with_it.name}-0.25")
     json.dumps(without.arguments)
     if hasattr(callbacks, "Rollback"):
         assemble(*with_it.arguments)
