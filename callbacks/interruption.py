@@ -79,7 +79,7 @@ class Interruption(RolloutCallback):
             return
         folder = Path(trainer.default_root_dir)
         saved = (folder / CHECKPOINTS / f"{LAST}.ckpt").exists()
-        how = "--ckpt_path last added" if saved else "again: no iteration had been saved"
+        how = "with --ckpt_path last added" if saved else "again: no iteration had been saved"
         announce(
             trainer,
             f"interrupted by {signal.Signals(self.signum).name}; to go on, give the same command "

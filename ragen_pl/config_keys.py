@@ -141,12 +141,11 @@ def _check_value(value: Any, annotation: Any, path: str, default: type | None = 
             if "class_path" in value:
                 _check_subclass(value, kind, path)
             elif default is not None and issubclass(default, kind):
-                _check_group(value.get("init_args", value), default, path)
+                given = value.get("init_args", value)
+                _check_owner(given, default, kind, path)
+                _check_group(given, default, path)
             else:
                 _check_group(value, kind, path)
-            return
-        if isinstance(value, str) and inspect.isabstract(kind) and _is_ours(kind):
-            find_class(value, kind, path)
             return
 
 
@@ -160,6 +159,18 @@ def _check_subclass(value: Mapping[str, Any], kind: type, path: str) -> None:
         find_class(str(value["class_path"]), kind, f"{path}.class_path"),
         f"{path}.init_args",
     )
+
+
+def _check_owner(value: Mapping[str, Any], chosen: type, base: type, path: str) -> None:
+    """Refuse a key of another class than the one that stands there without being named."""
+    for key in value:
+        others = [cls for cls in _subclasses(base) if key in (constructor_keys(cls) or ())]
+        if others and chosen not in others:
+            name = others[0].__name__
+            raise ConfigError(
+                f"{path}.{key} is a key of {name}, but {path} is {chosen.__name__}\n"
+                f"  choose it first: --{path} {name}"
+            )
 
 
 def _check_group(value: Mapping[str, Any], kind: type, path: str) -> None:

@@ -68,6 +68,10 @@ def fails(capsys: pytest.CaptureFixture[str], *args: str) -> str:
             ["--model.algorithm.advantage.critic.warmup_iteration=3"],
             ["critic.warmup_iteration ", "3", "critic.warmup_iterations"],
         ),
+        (
+            ["--model.policy.path=x"],
+            ["model.policy.path is a key of PretrainedModel", "--model.policy PretrainedModel"],
+        ),
         (["--model.lora.ranks=8"], ["lora.ranks", "8", "model.lora.rank"]),
         (["--model.lora.rank=0"], ["model.lora.rank is 0", "at least 1"]),
         (

@@ -18,7 +18,7 @@ _LEGEND = """\
   copies: trained weights in bfloat16, which autocast keeps through a phase; sharded weights are
     gathered in bfloat16 instead, and kept by no one
   passing: activations of one micro-batch, masks, logits of a chunk; counted by running the
-    passes on tensors without data. In the phase step: gradients on their way to the other ranks
+    passes on tensors without data. With replicas, in the phase step: gradients on their way
   cache: keys and values; it is given back when the collection is over
   rollout: the collection as tensors"""
 
