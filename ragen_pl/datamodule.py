@@ -24,6 +24,7 @@ from ragen_pl.dealing import optimizer_batches
 from ragen_pl.distributed import gather_objects, rank, world_size
 from ragen_pl.envs.bandit import Bandit
 from ragen_pl.envs.base import TextEnv
+from ragen_pl.envs.contract import check_contract
 from ragen_pl.envs.frozen_lake import FrozenLake
 from ragen_pl.envs.panel import panel_seeds
 from ragen_pl.envs.sokoban import Sokoban
@@ -104,9 +105,10 @@ class RolloutDataModule(pl.LightningDataModule):
         super().__init__()
         if dynamic_sampling is not None:
             dynamic_sampling.check(rollout.group_size)
-        chats.check_actions(
-            {"env": env, **{f"panels.{name}": panel for name, panel in panels.items()}}
-        )
+        envs = {"env": env, **{f"panels.{name}": panel for name, panel in panels.items()}}
+        chats.check_actions(envs)
+        for key, each in envs.items():
+            check_contract(each, f"data.{key}")
         check_truth_penalty(rollout.truth_penalty, env, think=prompts.think)
         if warm_start.iterations and type(env).expert_turn is TextEnv.expert_turn:
             raise ValueError(
