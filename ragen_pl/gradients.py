@@ -98,7 +98,7 @@ def policy_gradient(
         **{f"train/{name}": value for name, value in means},
         **sampler_metrics(batch, totals.tokens, algorithm.sampler_ratio_cap),
         "train/updates": torch.ones(()),
-        "train/update_tokens": totals.tokens,
+        "train/update_tokens": totals.counted,
     }
 
 

@@ -31,8 +31,10 @@ POLICY_METRICS = ("policy_loss", "entropy", "kl", "clip_fraction", "approx_kl", 
 class Totals:
     """Count what the policy learns from in the whole optimizer batch, on all ranks."""
 
+    counted: Tensor
+    """Loss tokens of the kept trajectories."""
     tokens: Tensor
-    """Loss tokens of the kept trajectories: what divides metrics."""
+    """The same, or 1 where there are none: what divides metrics."""
     divisor: Tensor
     """What divides the loss, by the kind of aggregation."""
 
@@ -41,8 +43,8 @@ class Totals:
         """Count this rank's share and add the others'; every rank must call it."""
         mask = kept_tokens(rollout)
         own = torch.stack([mask.sum().float(), count(mask, aggregation)])
-        tokens, divisor = all_reduce_sum(own).clamp(min=1)
-        return cls(tokens, divisor)
+        found = all_reduce_sum(own)
+        return cls(found[0], *found.clamp(min=1))
 
 
 def estimate(

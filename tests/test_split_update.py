@@ -247,6 +247,7 @@ def test_where_all_is_filtered_the_policy_stays_and_a_critic_learns(estimator: s
     assert learners == (set() if algorithm.critic is None else {"critic"})
     every = [*found.gradients.values(), *found.metrics.values()]
     assert all(bool(each.isfinite().all()) for each in every)
+    assert float(found.metrics["train/update_tokens"]) == 0.0
     assert found.coefficients == Coefficients(algorithm).state_dict()
 
 
