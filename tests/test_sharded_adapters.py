@@ -44,9 +44,10 @@ def adapted(request: Any, tmp_path_factory: pytest.TempPathFactory) -> LanguageM
     """Put adapters that change something on a base of each type."""
     policy = PretrainedModel(str(save_model(tmp_path_factory.mktemp("base"))), dtype=request.param)
     language = TrainableModel(policy, LoRA(rank=4, alpha=8), True, 0).build(())
+    generator = torch.Generator().manual_seed(5)
     for weight in language.model.parameters():
         if weight.requires_grad:
-            nn.init.normal_(weight, std=0.1)
+            nn.init.normal_(weight, std=0.05, generator=generator)
     return language
 
 

@@ -40,7 +40,7 @@ def built(arguments: dict[str, Any]) -> dict[str, Any]:
             if "lora_B" in name:
                 parameter.fill_(0.01)
         tokens = torch.arange(20, 40)[None]
-        log_probs, _ = Policy(language.model)(tokens, tokens > 25, tokens >= 0)
+        log_probs = Policy(language.model)(tokens, tokens > 25, tokens >= 0).log_probs
     attention = language.model.config._attn_implementation
     return {**weights, "said": log_probs, "heard": torch.tensor(heard), "by": hash(attention)}
 
