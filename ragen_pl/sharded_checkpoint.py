@@ -57,16 +57,26 @@ def load_sharded(
     _check(path, own, {name[len(prefix) :] for name in saved if name.startswith(prefix)})
     load({"state_dict": own}, checkpoint_id=path)
     for number, optimizer in enumerate(optimizers):
-        state = {f"optimizer_{number}": get_optimizer_state_dict(module, optimizer)}
-        load(state, checkpoint_id=path)
-        set_optimizer_state_dict(
-            module,
-            optimizer,
-            optim_state_dict=state[f"optimizer_{number}"],
-            options=StateDictOptions(cpu_offload=True),
-        )
+        _load_moments(path, module, optimizer, f"optimizer_{number}", saved)
     rest: dict[str, Any] = torch.load(path / META, map_location="cpu", weights_only=weights_only)
     return rest
+
+
+def _load_moments(
+    path: Path, module: nn.Module, optimizer: Optimizer, name: str, saved: Collection[str]
+) -> None:
+    """Load those moments that a folder holds, and forget the others: a policy has none yet while
+    only the critic has been learning."""
+    state: dict[str, Any] = get_optimizer_state_dict(module, optimizer)
+    moments = state["state"]
+    missing = {weight for weight in moments if f"{name}.state.{weight}.step" not in saved}
+    state["state"] = {weight: moments[weight] for weight in moments if weight not in missing}
+    load({name: state}, checkpoint_id=path)
+    options = StateDictOptions(cpu_offload=True, strict=False)
+    set_optimizer_state_dict(module, optimizer, optim_state_dict=state, options=options)
+    for weight, parameter in module.named_parameters():
+        if weight in missing:
+            optimizer.state.pop(parameter, None)
 
 
 def _load_file(
