@@ -29,7 +29,7 @@ SCORER = Scorer(1.0, 4096, torch.device("cpu"))
 def critic() -> Critic:
     small = EmbeddedModel(hidden_size=16, intermediate_size=16, num_heads=2, num_key_value_heads=1)
     critic = Critic.like(small.build(["go"], seed=1).model)
-    torch.nn.init.normal_(critic.head.weight)
+    torch.nn.init.normal_(critic.head.weight, generator=torch.Generator().manual_seed(0))
     return critic
 
 
