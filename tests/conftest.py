@@ -9,5 +9,5 @@ from hypothesis import settings
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 torch.set_num_threads(1)  # several threads on a busy machine wait for one another
-settings.register_profile("unhurried", deadline=None, max_examples=50)
+settings.register_profile("unhurried", deadline=None, max_examples=30)
 settings.load_profile("unhurried")
