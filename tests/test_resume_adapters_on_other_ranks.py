@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
 
 from ragen_pl.checkpoint_io import AnyCheckpointIO
-from ragen_pl.cli import main
-from tests.test_resume_on_other_ranks import FSDP, IN_A_FILE, PATIENCE, keep, weights
-from tests.tiny import ROOT, write_config
-from tests.watchdog import run_together
+from tests.test_resume_on_other_ranks import FSDP, IN_A_FILE, Stages, train_in_stages, weights
 
-STAGES: Sequence[tuple[int, tuple[str, ...]]] = (
+STAGES: Stages = (
     (3, FSDP),  # a folder of shards is read by
     (4, (*FSDP, *IN_A_FILE)),  # a sharded run, whose file is read by
     (5, ()),  # one process, whose file is read by
@@ -38,21 +33,7 @@ def arguments(run_dir: str, iterations: int, *options: str) -> list[str]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Train once in one process, and once in stages on one and on two ranks."""
-    folder = tmp_path_factory.mktemp("stages")
-    write_config(folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        assert main(arguments("alone", STAGES[-1][0])) == 0
-        for number, (until, options) in enumerate(STAGES):
-            resume = ("--ckpt_path", "last") if number else ()
-            args = arguments("stages", until, *options, *resume)
-            if options:
-                run_together([[sys.executable, str(ROOT / "run.py"), *args]], folder, PATIENCE)
-            else:
-                assert main(args) == 0
-            keep(folder / "stages/policy/last", folder / f"after-{number}")
-            keep(folder / "stages/checkpoints/last.ckpt", folder / f"after-{number}.ckpt")
-    return folder
+    return train_in_stages(tmp_path_factory.mktemp("stages"), STAGES, arguments)
 
 
 def test_adapters_that_changed_their_ranks_end_as_in_one_process(folder: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -25,7 +25,8 @@ PATIENCE = 200.0
 FSDP = ("--config", "fsdp", "--trainer.devices", "2")
 IN_A_FILE = ("--trainer.strategy.init_args.save_distributed_checkpoint", "false")
 DDP = ("--config", "ddp", "--trainer.devices", "2")
-STAGES: Sequence[tuple[int, tuple[str, ...]]] = (
+Stages = Sequence[tuple[int, tuple[str, ...]]]
+STAGES: Stages = (
     (3, FSDP),  # a folder of shards is read by
     (4, ()),  # one process, whose file is read by
     (5, (*FSDP, *IN_A_FILE)),  # a sharded run, whose file is read by
@@ -47,12 +48,20 @@ def arguments(run_dir: str, iterations: int, *options: str) -> list[str]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Train once in one process, and once in stages on one and on two ranks."""
-    folder = tmp_path_factory.mktemp("stages")
+    return train_in_stages(tmp_path_factory.mktemp("stages"), STAGES, arguments)
+
+
+def train_in_stages(folder: Path, stages: Stages, arguments: Callable[..., list[str]]) -> Path:
+    """Train in one process up to the last stage, and in stages; keep what each leaves behind.
+
+    Args:
+        arguments: From run folder, iterations and options to the command line.
+    """
     write_config(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        assert main(arguments("alone", STAGES[-1][0])) == 0
-        for number, (until, options) in enumerate(STAGES):
+        assert main(arguments("alone", stages[-1][0])) == 0
+        for number, (until, options) in enumerate(stages):
             resume = ("--ckpt_path", "last") if number else ()
             args = arguments("stages", until, *options, *resume)
             if options:
