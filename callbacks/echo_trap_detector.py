@@ -17,6 +17,11 @@ from ragen_pl.rollout_stats import Averages, group_scores, survivors
 from ragen_pl.types import TrajectoryGroup
 
 GRAD_NORM = "train/grad_norm_policy"
+_MUTE = (
+    "no turn of the first RL collection is in the form that is asked for, so that rewards say "
+    "nothing of how the policy acts: imitate first (data.warm_start.iterations), or give an answer "
+    "more room (data.rollout.max_response_tokens)"
+)
 
 
 class EchoTrapDetector(RolloutCallback):
@@ -25,7 +30,8 @@ class EchoTrapDetector(RolloutCallback):
     Watches the in-group std of returns, the share of groups without spread, token entropy, valid
     format, response length, the policy's gradient norm, success, and returns pinned at the format
     penalty, all unfiltered, smoothed and against this run's own beginning. A policy that grows sure
-    because it has become good is not alarming. Warm-start iterations do not count.
+    because it has become good is not alarming. Warm-start iterations do not count. A first
+    collection without one valid turn is said at once, though there is nothing to fall from.
 
     | level | meaning | what happens |
     |---|---|---|
@@ -102,6 +108,8 @@ class EchoTrapDetector(RolloutCallback):
         if indicators is None:  # every environment raised: that says nothing about the policy
             return
         self._history.append(indicators)
+        if len(self._history) == 1 and indicators.valid_format == 0.0:
+            announce(trainer, _MUTE)
         verdict = judge(self._history, self.baseline_iterations, self.rules)
         self.record({f"collapse/{name}": value for name, value in verdict.ratios.items()})
         self.record({"collapse/level": float(verdict.level)})

@@ -178,6 +178,13 @@ class Application(LightningCLI):
         except (ValueError, MisconfigurationException) as error:
             raise ConfigError(self._qualified(error)) from error
 
+    def _run_subcommand(self, subcommand: str) -> None:
+        """Run it; what a model or data turn out to be may contradict the configuration only now."""
+        try:
+            super()._run_subcommand(subcommand)
+        except ConfigError as error:
+            raise ConfigError(self._qualified(error)) from error
+
     def _qualified(self, error: Exception) -> str:
         return qualify(str(error), dict(leaves(self._plain)))
 

@@ -79,7 +79,7 @@ def _expectations(message: str) -> list[str]:
 
 
 def qualify(message: str, leaves: Mapping[str, Any]) -> str:
-    """Complete the key that a constructor's error begins with to the one a user sets.
+    """Complete the keys in a constructor's error to those a user sets.
 
     A constructor knows its own argument (``keep_fraction is 3``) but not under which name the
     configuration holds it (``filter.keep_fraction``).
@@ -92,13 +92,28 @@ def qualify(message: str, leaves: Mapping[str, Any]) -> str:
     message = listed[1] if listed else message
     match = re.match(r"([\w.]+)(?: is |: )'?([^\s;,']+)", message)
     if match is None:
-        return message
-    # A constructor does not know either that it was chosen by a class_path.
-    plain = {key: f".{key}".replace(".init_args.", ".") for key in leaves}
-    whole = [key for key, short in plain.items() if short.endswith(f".{match[1]}")]
+        return _complete_dotted(message, leaves)
+    whole = _ending_in(match[1], leaves)
     if len(whole) > 1:
         whole = [key for key in whole if str(leaves[key]) == match[2]]
-    return message if len(whole) != 1 else whole[0] + message[match.end(1) :]
+    key, rest = whole[0] if len(whole) == 1 else match[1], message[match.end(1) :]
+    return key + _complete_dotted(rest, leaves)
+
+
+def _ending_in(key: str, leaves: Iterable[str]) -> list[str]:
+    # A constructor does not know either that it was chosen by a class_path.
+    plain = {whole: f".{whole}".replace(".init_args.", ".") for whole in leaves}
+    return [whole for whole, short in plain.items() if short.endswith(f".{key}")]
+
+
+def _complete_dotted(text: str, leaves: Iterable[str]) -> str:
+    """Complete what has a dot and can be one key alone, such as ``rollout.max_context``."""
+
+    def complete(match: re.Match[str]) -> str:
+        whole = _ending_in(match[0], leaves)
+        return whole[0] if len(whole) == 1 else match[0]
+
+    return re.sub(r"(?<![\w./])[a-z_]+(?:\.[a-z_]+)+(?![\w/])", complete, text)
 
 
 def look_up(option: str, name: str, known: Mapping[str, T]) -> T:

@@ -116,7 +116,10 @@ def fails(capsys: pytest.CaptureFixture[str], *args: str) -> str:
         (["--data.rollout.max_turns=0"], ["data.rollout.max_turns is 0", "at least 1"]),
         (["--data.env.size=22"], ["data.env.init_args.size: 22", "between 6 and 10"]),
         (["--model.policy.num_layers=0"], ["num_layers", "0", "at least 1"]),
-        (["--data.rollout.group_size=1"], ["data.rollout.group_size is 1", "2 or more"]),
+        (
+            ["--data.rollout.group_size=1"],
+            ["data.rollout.group_size is 1", "set data.rollout.group_size to 2 or more"],
+        ),
         (["--filter.keep_fraction=1.5"], ["filter.keep_fraction is 1.5", "(0, 1]"]),
         (["--filter.keep_fraction=0"], ["filter.keep_fraction is 0", "(0, 1]"]),
         (["--filter.rule=TopP"], ["filter.keep_fraction is 0.5", "TopP", "null"]),

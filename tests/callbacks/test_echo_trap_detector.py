@@ -94,6 +94,13 @@ def test_a_collapse_stops_the_run_and_says_why(capsys: pytest.CaptureFixture[str
     assert callback._recorded["collapse/in_group_std_ratio"] < 0.5
 
 
+def test_a_policy_that_never_answers_is_named_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    run(EchoTrapDetector(), make_trainer(), [dead(), dead()])
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "no turn of the first RL collection" in line
+    assert "data.warm_start.iterations" in line
+
+
 def test_without_stop_it_only_warns(capsys: pytest.CaptureFixture[str]) -> None:
     callback, trainer = EchoTrapDetector(baseline_iterations=5, stop=False), make_trainer()
     assert run(callback, trainer, [good()] * 10 + [dead()] * 30) == -1

@@ -121,5 +121,5 @@ def test_a_missing_model_is_one_short_error(
     names = ["--config", "bandit", "--config", "qwen2.5-0.5b"]
     assert main(["fit", *names, "--model.policy.path", "nowhere", "--threads", "1"]) == 2
     error = capsys.readouterr().err
-    assert "error: policy.path is nowhere, which is neither" in error
+    assert "error: model.policy.init_args.path is nowhere, which is neither" in error
     assert "Traceback" not in error
