@@ -10,8 +10,9 @@ from torch import Tensor
 from transformers import Cache
 
 _STRIDE = 32
-"""Slots by which buffers grow. They are always read whole: a batched product over a part of every
-row would copy that part first, which costs more than the product."""
+"""Slots by which buffers grow on a CPU. There they are read whole: a batched product over a part of
+every row would copy that part first, which costs more than the product. A GPU's product does not,
+and its allocator finds no use for buffers that were outgrown: there they have their full length."""
 
 
 def pad_left(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
@@ -94,14 +95,16 @@ class RaggedCache(Cache):
         for buffers, states in ((self.keys, key_states), (self.values, value_states)):
             buffer = buffers[layer_idx] = self._grown(buffers[layer_idx], states)
             buffer.transpose(1, 2)[self.rows, self.slots] = states.transpose(1, 2)
-        return self.keys[layer_idx][self.window], self.values[layer_idx][self.window]
+        keys, values = self.keys[layer_idx], self.values[layer_idx]
+        return keys[self.window, :, : self.reach], values[self.window, :, : self.reach]
 
     def _grown(self, buffer: Tensor, states: Tensor) -> Tensor:
         """Return the buffer, or a longer one of the same content where ``reach`` asks for it."""
-        if buffer.numel() and buffer.shape[2] == self.reach:
+        if buffer.numel() and buffer.shape[2] >= self.reach:
             return buffer
         _, heads, _, width = states.shape
-        grown = states.new_zeros(len(self.lengths), heads, self.reach, width)
+        slots = self.reach if states.device.type == "cpu" else self.max_context + 1
+        grown = states.new_zeros(len(self.lengths), heads, slots, width)
         if buffer.numel():
             grown[:, :, : buffer.shape[2]] = buffer
         return grown

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ragen_pl.engines import cached
 from ragen_pl.engines.cached import CachedDecoder, draw, to_the_front
@@ -47,6 +49,40 @@ def play(
             history[m].append(completion)
             prefixes[m] += [*completion.token_ids, 4, *range(20, 21 + (m + turn) % 4)]
     return [(prefixes[m], history[m]) for m in members]
+
+
+class Casts(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Count how often matrices of these shapes are cast to bfloat16."""
+
+    def __init__(self, shapes: set[torch.Size]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.shapes, self.count = shapes, 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        to = (kwargs or {}).get("dtype")
+        if func is torch.ops.aten._to_copy.default and to is torch.bfloat16:
+            self.count += args[0].shape in self.shapes
+        return func(*args, **(kwargs or {}))
+
+
+def test_each_weight_is_cast_once_a_call_where_the_trainer_casts_it_each_time() -> None:
+    """As Lightning's autocast does."""
+    language = EmbeddedModel(hidden_size=32, intermediate_size=48, num_heads=4).build(PIECES, 3)
+    engine = CachedDecoder(
+        language.model,
+        stop_id=-1,
+        seed=0,
+        max_context=64,
+        autocast=lambda: torch.autocast("cpu", torch.bfloat16, cache_enabled=False),
+    )
+    linear = [m.weight for m in language.model.modules() if isinstance(m, torch.nn.Linear)]
+    before = torch.is_autocast_cache_enabled()
+    with Casts({weight.shape for weight in linear}) as casts:
+        engine([Request((3, 10, 11), 0, 0, 0, 0)], Sampling(1.0, 9))
+    assert casts.count == len(linear)
+    assert torch.is_autocast_cache_enabled() == before
 
 
 def test_cache_across_turns_equals_reading_everything_again(language: LanguageModel) -> None:
