@@ -17,6 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from ragen_pl.dialogue import Markers
 from ragen_pl.models.attention import NAME as GROUPED_MATMUL
+from ragen_pl.models.draws import drawn_from
 from ragen_pl.models.language import LanguageModel, PolicyModel
 
 PAD, SYSTEM, USER, ASSISTANT, END = (
@@ -85,8 +86,7 @@ class EmbeddedModel(PolicyModel):
         """
         tokenizer = build_tokenizer(pieces)
         config = self._sized(tokenizer)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with drawn_from(seed):
             model = LlamaForCausalLM(config)
             with torch.no_grad():
                 embedding = model.get_input_embeddings().weight

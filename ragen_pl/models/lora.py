@@ -11,11 +11,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import torch
 from peft import LoraConfig, PeftModel, TaskType, get_peft_model
 from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+
+from ragen_pl.models.draws import drawn_from
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -61,8 +62,7 @@ class LoRA:
             target_modules="all-linear" if names is None else list(names),
             task_type=TaskType.CAUSAL_LM,
         )
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with drawn_from(seed, "meta" if model.device.type == "meta" else "cpu"):
             try:
                 adapted = get_peft_model(model, config)
             except ValueError as error:

@@ -56,3 +56,15 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     for other in ({"num_layers": 2}, {"intermediate_size": 64}):
         with pytest.raises(ValueError, match="other sizes"):
             replace(SMALL, weights=there, **other).build(WORDS, seed=1)
+
+
+def test_weights_are_drawn_from_the_seed_wherever_they_are_made() -> None:
+    """Lightning makes modules on the GPU where they will be, whose generator draws otherwise."""
+    model = EmbeddedModel(num_layers=1)
+    here = model.build(["a b"], seed=5).model.state_dict()
+    torch.manual_seed(9)
+    with torch.device("meta"):
+        there = model.build(["a b"], seed=5).model.state_dict()
+    assert torch.initial_seed() == 9
+    for name, weight in here.items():
+        assert torch.equal(there[name], weight), name
