@@ -97,9 +97,11 @@ def whole_groups(own: TrainingBatch) -> TrainingBatch:
     members ask for; every rank must call it. A rank may be left with nothing."""
     if world_size() == 1:
         return own
-    groups = own.rollout.group_ids.cpu()
+    device = own.rollout.group_ids.device
+    own = own.to("cpu")  # what another rank sends would come back on that rank's device
+    groups = own.rollout.group_ids
     every = torch.unique(torch.cat(gather_objects(groups)))
-    return _exchanged(own, torch.searchsorted(every, groups) % world_size())
+    return _exchanged(own, torch.searchsorted(every, groups) % world_size()).to(device)
 
 
 def _exchanged(own: TrainingBatch, destination: Tensor) -> TrainingBatch:
