@@ -16,10 +16,15 @@ CHECKPOINTS, POLICY, TRAJECTORIES = "checkpoints", "policy", "trajectories"
 CONFIG, RESULTS = "config.yaml", "results.json"
 LAST, BEST = "last", "best"
 FACTS = "run"
+"""Key of the facts in a checkpoint."""
 META = "meta.pt"
 """In a checkpoint that is a folder of shards, what is neither weight nor optimizer state."""
-"""Key of the facts in a checkpoint."""
-_WEIGHTS = ("model.policy", "model.lora", "model.algorithm.advantage.class_path")
+_WEIGHTS = (
+    "model.policy",
+    "model.lora",
+    "model.algorithm.advantage.class_path",
+    "model.algorithm.advantage.init_args.critic.trunk",
+)
 """What decides which weights there are: those of the policy and of a critic."""
 _PRESENT = ("model.algorithm.kl", "model.lora")
 """The same, where it matters whether the key is null: the weights of a reference, and adapters."""
@@ -107,10 +112,12 @@ class EarlierRun:
             print(f"{run_dir} held an earlier run: it is now {aside}")
 
     def put_back(self) -> None:
-        """Undo that, unless the new run has saved something."""
-        if self._moved is None or (self._moved[0] / CHECKPOINTS).exists():
+        """Undo that, unless the new run has something to show."""
+        if self._moved is None:
             return
         run_dir, aside = self._moved
+        if any((run_dir / name).exists() for name in (CHECKPOINTS, RESULTS)):
+            return
         shutil.rmtree(run_dir, ignore_errors=True)
         aside.rename(run_dir)
         print(f"the earlier run is {run_dir} again")

@@ -21,6 +21,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.optim import Optimizer
 
+from ragen_pl.config_files import ConfigError
 from ragen_pl.run_folder import META
 from ragen_pl.sharding import put_back, put_back_moments
 
@@ -47,7 +48,7 @@ def load_sharded(
         What else the checkpoint holds.
 
     Raises:
-        ValueError: when it is of other networks.
+        ConfigError: when it is of other networks.
     """
     own = {name: value for name, value in module.state_dict().items() if name not in left_out}
     if not path.is_dir():
@@ -101,7 +102,7 @@ def _check(path: Path, own: Collection[str], saved: Collection[str]) -> None:
     apart = sorted(set(own) ^ set(saved))
     if apart:
         where = "in the run" if apart[0] in own else "in the checkpoint"
-        raise ValueError(
+        raise ConfigError(
             f"{path} is of other networks: {len(apart)} weights differ, such as {apart[0]}, which "
             f"is only {where}: resume with the model and the algorithm that it was written with"
         )

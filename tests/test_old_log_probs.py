@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from ragen_pl import distributed
+from ragen_pl.algorithm import Optimization
 from ragen_pl.datamodule import RolloutDataModule
 from ragen_pl.rollout_config import RolloutConfig
 from ragen_pl.scoring import Scorer, check_agreement
@@ -77,3 +78,11 @@ def test_what_is_no_number_on_one_rank_is_refused_on_all(monkeypatch: pytest.Mon
             )
 
     on_ranks(2, check, monkeypatch, distributed)
+
+
+@pytest.mark.parametrize("precision", ["16-mixed", "bf16-true", "16-true", "transformer-engine"])
+def test_a_precision_in_which_steps_would_be_wrong_is_refused(precision: str) -> None:
+    with pytest.raises(ValueError, match=f"trainer.precision is {precision}"):
+        Optimization().check(precision)
+    for allowed in ("bf16-mixed", "32-true", "64-true"):
+        Optimization().check(allowed)

@@ -8,11 +8,17 @@ from typing import Any
 import pytest
 
 from ragen_pl.config_files import ConfigError
-from ragen_pl.run_folder import RunFacts, check_continuation
+from ragen_pl.run_folder import CHECKPOINTS, RESULTS, EarlierRun, RunFacts, check_continuation
 
 
-def facts(advantage: str = "GAE", gamma: float = 1.0, kl: dict[str, Any] | None = None) -> RunFacts:
-    algorithm = {"advantage": {"class_path": advantage, "init_args": {"gamma": gamma}}, "kl": kl}
+def facts(
+    advantage: str = "GAE",
+    gamma: float = 1.0,
+    kl: dict[str, Any] | None = None,
+    trunk: str = "own",
+) -> RunFacts:
+    arguments = {"gamma": gamma, "critic": {"trunk": trunk}}
+    algorithm = {"advantage": {"class_path": advantage, "init_args": arguments}, "kl": kl}
     config = {"model": {"policy": {"hidden_size": 8}, "algorithm": algorithm}, "data": {}}
     return RunFacts(config=config, seed=0, threads=1, vocabulary=[])
 
@@ -23,6 +29,7 @@ def facts(advantage: str = "GAE", gamma: float = 1.0, kl: dict[str, Any] | None 
     [
         (facts("GRPO"), "model.algorithm.advantage.class_path is 'GRPO'"),
         (facts(kl={"coef": 0.1}), "model.algorithm.kl is set"),
+        (facts(trunk="policy"), "critic.trunk is 'policy'"),
     ],
 )
 def test_what_decides_which_weights_there_are_is_fixed(
@@ -45,3 +52,17 @@ def test_keys_of_the_same_classes_may_change() -> None:
         "model.algorithm.advantage.init_args.gamma: 1.0 → 0.9",
         "model.algorithm.kl.coef: 0.1 → 0.2",
     ]
+
+
+@pytest.mark.parametrize("shown", [None, CHECKPOINTS, RESULTS])
+def test_an_earlier_run_comes_back_unless_the_new_one_has_something_to_show(
+    tmp_path: Path, shown: str | None
+) -> None:
+    run_dir, earlier = tmp_path / "run", EarlierRun()
+    (run_dir / CHECKPOINTS / "last.ckpt").mkdir(parents=True)
+    earlier.move_aside(run_dir)
+    (run_dir / (shown or "tensorboard")).mkdir(parents=True)
+    earlier.put_back()
+    assert (run_dir / CHECKPOINTS / "last.ckpt").exists() == (shown is None)
+    assert (tmp_path / "run.1").exists() == (shown is not None)
+    assert shown is None or (run_dir / shown).exists()
