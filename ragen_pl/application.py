@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -173,20 +174,21 @@ class Application(LightningCLI):
 
     def instantiate_classes(self) -> None:
         """Let the constructors judge their values."""
-        try:
+        with self._qualified(ValueError, MisconfigurationException):
             super().instantiate_classes()
-        except (ValueError, MisconfigurationException) as error:
-            raise ConfigError(self._qualified(error)) from error
 
     def _run_subcommand(self, subcommand: str) -> None:
         """Run it; what a model or data turn out to be may contradict the configuration only now."""
-        try:
+        with self._qualified(ConfigError):
             super()._run_subcommand(subcommand)
-        except ConfigError as error:
-            raise ConfigError(self._qualified(error)) from error
 
-    def _qualified(self, error: Exception) -> str:
-        return qualify(str(error), dict(leaves(self._plain)))
+    @contextmanager
+    def _qualified(self, *kinds: type[Exception]) -> Iterator[None]:
+        """Word errors as those of the configuration, with the keys that a user sets."""
+        try:
+            yield
+        except kinds as error:
+            raise ConfigError(qualify(str(error), dict(leaves(self._plain)))) from error
 
     @property
     def _plain(self) -> dict[str, Any]:
@@ -219,10 +221,8 @@ class Application(LightningCLI):
                 f"trainer.max_steps is {config.trainer.max_steps}, but a run is counted in "
                 "iterations: set trainer.max_epochs instead"
             )
-        try:
+        with self._qualified(ValueError):
             self._check_parts()
-        except ValueError as error:
-            raise ConfigError(self._qualified(error)) from error
         loaded = self._find_checkpoint(config)
         facts = self._facts(loaded)
         if loaded is not None:
@@ -256,17 +256,14 @@ class Application(LightningCLI):
         asked = self.config[self.subcommand].threads
         if asked == "auto" and loaded is not None:
             asked = loaded[1].threads
+        words = self.datamodule.vocabulary() if loaded is None else loaded[1].vocabulary
         config: dict[str, Any] = {"model": plain["model"], "data": plain["data"]}
         del config["model"]["seed"], config["data"]["run_seed"]
         return RunFacts(
             config=config,
             seed=plain["seed_everything"],
             threads=decide_threads(asked),
-            vocabulary=(
-                list(dict.fromkeys(self.datamodule.vocabulary()))
-                if loaded is None
-                else loaded[1].vocabulary
-            ),
+            vocabulary=list(dict.fromkeys(words)),
         )
 
     def _compare(self, loaded: tuple[Path, RunFacts], facts: RunFacts) -> None:

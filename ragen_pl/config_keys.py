@@ -163,9 +163,10 @@ def _check_subclass(value: Mapping[str, Any], kind: type, path: str) -> None:
 
 def _check_owner(value: Mapping[str, Any], chosen: type, base: type, path: str) -> None:
     """Refuse a key of another class than the one that stands there without being named."""
-    for key in value:
+    own = constructor_keys(chosen) or ()
+    for key in (key for key in value if key not in own):
         others = [cls for cls in _subclasses(base) if key in (constructor_keys(cls) or ())]
-        if others and chosen not in others:
+        if others:
             name = others[0].__name__
             raise ConfigError(
                 f"{path}.{key} is a key of {name}, but {path} is {chosen.__name__}\n"

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from ragen_pl.chat import Prompts
 from ragen_pl.cli import main
 from ragen_pl.config_files import ConfigError, find_config, prepare
+from ragen_pl.config_keys import check_arguments
+from ragen_pl.datamodule import RolloutDataModule
 from ragen_pl.envs import Sokoban
 from ragen_pl.models.embedded import EmbeddedModel
 from tests.tiny import run, write_config
@@ -223,6 +226,17 @@ def test_configs_are_found_by_name_from_anywhere(
     assert find_config("sokoban.yaml") == Path("sokoban.yaml")
     with pytest.raises(ConfigError, match="did you mean frozen_lake"):
         find_config("frozenlake.yaml")
+
+
+def test_a_subclass_elsewhere_takes_no_key_from_its_base() -> None:
+    class Other(Prompts):
+        pass
+
+    schema = {"data": RolloutDataModule}
+    assert Other in Prompts.__subclasses__()
+    check_arguments(["--data.prompts.think", "true"], schema, {})
+    with pytest.raises(ConfigError, match=r"data\.prompts\.thin"):
+        check_arguments(["--data.prompts.thin", "true"], schema, {})
 
 
 def test_the_command_may_come_after_its_options() -> None:
