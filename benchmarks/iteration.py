@@ -19,7 +19,8 @@ from ragen_pl.coefficients import Coefficients
 from ragen_pl.engines.cached import CachedDecoder
 from ragen_pl.estimators import GRPO, CriticConfig
 from ragen_pl.gradients import policy_gradient, value_gradient
-from ragen_pl.models.policy import Critic, Policy
+from ragen_pl.models.policy import Critic, Policy, evaluation_mode
+from ragen_pl.networks import Networks
 from ragen_pl.objective import estimate
 from ragen_pl.optimizer import build_optimizer
 from ragen_pl.packing import pack
@@ -35,15 +36,15 @@ class TimedDecoder(CachedDecoder):
     seconds: dict[str, float]
 
     def _read(self, requests: Sequence[Any]) -> Any:
-        began = time.perf_counter()
+        began = _now()
         result = super()._read(requests)
-        self.seconds["prefill"] += time.perf_counter() - began
+        self.seconds["prefill"] += _now() - began
         return result
 
     def _decode(self, *args: Any) -> Any:
-        began = time.perf_counter()
+        began = _now()
         result = super()._decode(*args)
-        self.seconds["decode"] += time.perf_counter() - began
+        self.seconds["decode"] += _now() - began
         return result
 
 
@@ -57,6 +58,7 @@ class Bench:
         dtype: Of the products; weights are float32.
         device: Where.
         token_budget: Padded tokens of one forward and backward pass.
+        compile: Whether layers are compiled where they score and learn.
     """
 
     model: RandomModel
@@ -64,6 +66,7 @@ class Bench:
     dtype: torch.dtype
     device: str = "cpu"
     token_budget: int = 4096
+    compile: bool = False
 
     def context(self) -> AbstractContextManager[object]:
         if self.dtype is torch.float32:
@@ -80,6 +83,8 @@ class Iteration:
         model = self.language.model.to(bench.device)  # type: ignore[arg-type]
         self.policy, self.critic = Policy(model), Critic.like(model).to(bench.device)
         networks = {"policy": self.policy, "critic": self.critic}
+        if bench.compile:
+            Networks(self.policy, self.critic, None).compile()
         self.optimizers = {
             name: build_optimizer({name: network}, Optimization())
             for name, network in networks.items()
@@ -99,9 +104,10 @@ class Iteration:
         """Return the seconds of every phase, and what was played."""
         seconds = self.decoder.seconds = dict.fromkeys(PHASES, 0.0)
         self.decoder.reset()
-        began = time.perf_counter()
-        groups = self.bench.workload.play(self.language, self.decoder, self.iteration)
-        whole = time.perf_counter() - began
+        began = _now()
+        with evaluation_mode(self.policy):
+            groups = self.bench.workload.play(self.language, self.decoder, self.iteration)
+        whole = _now() - began
         seconds["environment"] = whole - seconds["prefill"] - seconds["decode"]
         trajectories = [each for group in groups for each in group.trajectories]
         rollout = _clocked(
@@ -151,14 +157,17 @@ def _backward(loss: Tensor) -> None:
 
 
 def _clocked(seconds: dict[str, float], name: str, action: Callable[[], Any]) -> Any:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    began = time.perf_counter()
+    began = _now()
     result = action()
+    seconds[name] = _now() - began
+    return result
+
+
+def _now() -> float:
+    """Read the clock when all that was asked of a GPU is done."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
-    seconds[name] = time.perf_counter() - began
-    return result
+    return time.perf_counter()
 
 
 def phase_tokens(workload: Workload, rollout: RolloutBatch) -> dict[str, int]:

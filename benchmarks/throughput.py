@@ -39,9 +39,11 @@ TURNS, MEMBERS = (5, 10, 20, 50), (1, 4, 16)
 VOCABULARIES = (500, 5_000, 50_000, 150_000)
 
 
-def phases(name: str, dtype: torch.dtype, device: str, repetitions: int) -> dict[str, Any]:
+def phases(name: str, args: argparse.Namespace) -> dict[str, Any]:
     """Measure the phases of a model's iteration."""
-    bench = Bench(MODELS[name], WORKLOADS.get(name, LARGE), dtype, device)
+    dtype, device, repetitions = DTYPES[args.dtype], args.device, args.repetitions
+    workload = WORKLOADS.get(name, LARGE)
+    bench = Bench(MODELS[name], workload, dtype, device, compile=args.compile)
     iteration = Iteration(bench)
     forget_peak_memory(device)
     seconds, rollout = iteration.medians(repetitions)
@@ -170,6 +172,9 @@ def main(given: list[str] | None = None) -> None:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument(
+        "--compile", action="store_true", help="compile layers, as model.optimization.compile does"
+    )
     parser.add_argument("--no-growth", action="store_true")
     args = parser.parse_args(given)
     torch.set_num_threads(args.threads)
@@ -180,9 +185,8 @@ def main(given: list[str] | None = None) -> None:
         "threads": args.threads,
         "dtype": args.dtype,
         "device": torch.cuda.get_device_name() if args.device == "cuda" else "cpu",
-        "phases": [
-            phases(name, DTYPES[args.dtype], args.device, args.repetitions) for name in args.models
-        ],
+        "compiled": args.compile,
+        "phases": [phases(name, args) for name in args.models],
     }
     print(phase_table(results["phases"]))
     if not args.no_growth:

@@ -10,6 +10,9 @@ from ragen_pl.ops.aggregation import Aggregation
 from ragen_pl.ops.kl import KLEstimator
 from ragen_pl.policy_losses import Clip, PolicyLoss
 
+_EXACT = ("32-true", "64-true")
+"""Precisions in which sampler and trainer agree."""
+
 
 @dataclass(frozen=True)
 class Control:
@@ -161,6 +164,8 @@ class Optimization:
         tokens_per_micro_batch: Padded tokens of one forward and backward pass.
         gradient_checkpointing: Whether to keep only the layers' inputs for the backward pass and
             compute the rest again: less memory, a third more time.
+        compile: Whether the passes that score and learn run through torch.compile, layer by layer:
+            minutes at the start for a fifth off every update; needs a C++ compiler on a CPU.
         old_log_probs: What the ratio is taken against. recomputed: what the trainer says of the
             sampled tokens; sampled: what the sampler said, which saves a pass over the collection
             and is refused unless the two agree within 1e-4 when RL begins; in bf16 they rarely do.
@@ -176,6 +181,7 @@ class Optimization:
     train_embeddings: bool = True
     tokens_per_micro_batch: int = 4096
     gradient_checkpointing: bool = False
+    compile: bool = False
     old_log_probs: Literal["recomputed", "sampled"] = "recomputed"
 
     def __post_init__(self) -> None:
@@ -193,12 +199,18 @@ class Optimization:
             )
 
     def check(self, precision: str) -> None:
-        """Refuse what ``trainer.precision`` would have refused when RL begins.
+        """Refuse a ``trainer.precision`` that this cannot be done in.
 
         Raises:
-            ValueError: where the sampler's log-probs are asked for in less than float32.
+            ValueError: where weights would be trained in 16 bits or gradients scaled, and where the
+                sampler's log-probs are asked for in less than float32.
         """
-        if self.old_log_probs == "sampled" and precision not in ("32-true", "64-true"):
+        if precision not in (*_EXACT, "bf16-mixed"):
+            raise ValueError(
+                f"trainer.precision is {precision}; steps are taken in float32, on gradients as "
+                "they are: choose bf16-mixed for speed, or 32-true"
+            )
+        if self.old_log_probs == "sampled" and precision not in _EXACT:
             raise ValueError(
                 f"model.optimization.old_log_probs is sampled, but trainer.precision is {precision}"
                 ", in which sampler and trainer differ by more than the 1e-4 that is allowed: set "

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from ragen_pl.algorithm import Algorithm
 from ragen_pl.distributed import rank
+from ragen_pl.layers import compile_layers
 from ragen_pl.models.language import LanguageModel
 from ragen_pl.models.lora import copy_sharing_frozen
 from ragen_pl.models.policy import Critic, Policy
@@ -36,6 +37,12 @@ class Networks(NamedTuple):
         if algorithm.kl is not None:
             reference = Policy(copy_sharing_frozen(model)).requires_grad_(False)
         return cls(Policy(model, algorithm.values_from_policy), critic, reference)
+
+    def compile(self) -> None:
+        """Compile the layers of each, in place; what is compiled is one code for all of them."""
+        for network in self:
+            if network is not None:
+                compile_layers(network)
 
 
 def build_networks(

@@ -19,6 +19,7 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from ragen_pl.distributed import from_first_rank, gather_objects, rank
+from ragen_pl.layers import stacked_layers
 
 _GIB = 1 << 30
 
@@ -27,7 +28,7 @@ _gathered_in: WeakKeyDictionary[nn.Module, torch.dtype] = WeakKeyDictionary()
 
 
 def shard(network: nn.Module, mesh: DeviceMesh, gather_in: torch.dtype | None = None) -> None:
-    """Shard a policy or critic in place: each block of its deepest stack, then the rest as one.
+    """Shard a policy or critic in place: each of its stacked layers, then the rest as one.
 
     Its weights are the first rank's; the other ranks' need shapes alone.
     Tied embeddings share the rest's unit, as they must. Weights are whole only while a pass needs
@@ -54,10 +55,8 @@ def shard(network: nn.Module, mesh: DeviceMesh, gather_in: torch.dtype | None = 
         policy = MixedPrecisionPolicy(gather_in, torch.float32, cast_forward_inputs=False)
         _gathered_in[network] = gather_in
         _keep_types_of_states(network)
-    stacks = [part for part in network.modules() if isinstance(part, nn.ModuleList)]
-    if stacks:
-        for block in max(stacks, key=lambda stack: sum(p.numel() for p in stack.parameters())):
-            fully_shard(block, mesh=mesh, reshard_after_forward=True, mp_policy=policy)
+    for layer in stacked_layers(network):
+        fully_shard(layer, mesh=mesh, reshard_after_forward=True, mp_policy=policy)
     fully_shard(network, mesh=mesh, reshard_after_forward=True, mp_policy=policy)
     for name in getattr(network, "other_forwards", ()):
         register_fsdp_forward_method(network, name)

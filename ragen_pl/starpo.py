@@ -95,6 +95,8 @@ class StarPO(pl.LightningModule):
             self.language, networks = together(self._build)
         except ValueError as error:  # what only this machine or the model's own files can tell
             raise ConfigError(str(error)) from error
+        if self.optimization.compile:
+            networks.compile()
         if self.device_mesh is not None:
             shard_networks(networks, self.device_mesh, self.trainer.precision)
         self.policy, self.critic, self.reference = networks

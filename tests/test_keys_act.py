@@ -147,9 +147,13 @@ OTHER: dict[str, tuple[Any, ...]] = {
     "optimization.old_log_probs": ("sampled",),
 }
 """Values of which at least one is not the base's, and must change the run."""
-SPEED_ONLY = ("optimization.tokens_per_micro_batch", "optimization.gradient_checkpointing")
-"""Keys that must not change a result; ``tests/test_objective.py`` and
-``tests/models/test_trainable_keys_act.py`` check that."""
+SPEED_ONLY = (
+    "optimization.tokens_per_micro_batch",
+    "optimization.gradient_checkpointing",
+    "optimization.compile",
+)
+"""Keys that must not change a result; ``tests/test_objective.py``,
+``tests/models/test_trainable_keys_act.py`` and ``tests/test_layers.py`` check that."""
 
 
 ELSEWHERE = ("sampler_ratio_cap",)

@@ -52,7 +52,7 @@ def grouped_matmul_attention(
     if more.get("s_aux") is not None:
         raise ValueError(f"attention {NAME!r} has no attention sinks; choose another model")
     query = query * scaling
-    if not is_causal:
+    if not is_causal or torch.compiler.is_compiling():  # which would unroll each number of blocks
         return _attend(query, key, value, attention_mask, more.get("softcap")), None
     assert query.shape[2] == key.shape[2], "a causal product is square"
     blocks, length = [], query.shape[2]

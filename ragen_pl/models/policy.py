@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from ragen_pl.layers import as_written
 from ragen_pl.models.attention import causal_mask
 from ragen_pl.models.lora import copy_sharing_frozen
 from ragen_pl.ops.chunked_head import chunked_log_prob_and_entropy
@@ -152,11 +153,12 @@ class Critic(nn.Module):
 @contextmanager
 def evaluation_mode(module: nn.Module) -> Iterator[None]:
     """Switch dropout and its like off, and back on where they were: a look at the policy must not
-    draw from the training's random stream."""
+    draw from the training's random stream. Compiled layers run as they were written."""
     training = [part for part in module.modules() if part.training]
     module.eval()
     try:
-        yield
+        with as_written(module):
+            yield
     finally:
         for part in training:
             part.training = True

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from ragen_pl.layers import stacked_layers
 from ragen_pl.models.blank import allocate, blank_model, with_depth
 from ragen_pl.models.policy import Critic, Policy
 from ragen_pl.networks import Networks
@@ -112,12 +113,7 @@ class BlankNetworks:
         def gathered_bytes(weights: Iterable[Tensor]) -> int:
             return sum(weight.numel() * min(weight.itemsize, widest) for weight in weights)
 
-        layers = [
-            layer
-            for part in self.policy.modules()
-            if isinstance(part, nn.ModuleList)
-            for layer in part
-        ]
+        layers = stacked_layers(self.policy)
         within = {id(weight) for layer in layers for weight in layer.parameters()}
         around = [weight for weight in self.policy.parameters() if id(weight) not in within]
         return Gathered(

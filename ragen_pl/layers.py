@@ -1,0 +1,37 @@
+"""Find the layers that a network is a stack of, and compile them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+
+import torch
+from torch import nn
+
+
+def stacked_layers(network: nn.Module) -> list[nn.Module]:
+    """Return the blocks of the network's largest stack, which are alike; none where none are
+    stacked."""
+    stacks = [part for part in network.modules() if isinstance(part, nn.ModuleList)]
+    sizes = [sum(weight.numel() for weight in stack.parameters()) for stack in stacks]
+    return list(stacks[sizes.index(max(sizes))]) if stacks else []
+
+
+def compile_layers(network: nn.Module) -> None:
+    """Let torch.compile fuse what each layer does between its matrix products, in place.
+
+    One code serves all layers and all lengths. What is compiled is the body of ``forward``: hooks,
+    such as those that gather a layer's shards, and recomputation for the backward pass stay around
+    it.
+    """
+    for layer in stacked_layers(network):
+        layer.forward = torch.compile(layer.forward, dynamic=True)  # type: ignore[method-assign]
+
+
+@contextmanager
+def as_written(network: nn.Module) -> Iterator[None]:
+    """Run layers uncompiled: who decodes reads and writes a cache in them, a token at a time."""
+    is_compiled = any("forward" in vars(layer) for layer in stacked_layers(network))
+    # Asking for it loads the compiler.
+    with torch.compiler.set_stance("force_eager") if is_compiled else nullcontext():
+        yield

@@ -1,0 +1,111 @@
+"""Compiled layers say and learn what plain ones do, and nobody decodes through them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ragen_pl.engines.cached import CachedDecoder
+from ragen_pl.layers import compile_layers, stacked_layers
+from ragen_pl.models.embedded import EmbeddedModel
+from ragen_pl.models.policy import Critic, Policy, evaluation_mode
+from ragen_pl.types import Request, Sampling
+
+LAYERS = 3
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """Collect what is compiled, and run it as it was traced: what kernels are made of it is
+    PyTorch's business, and takes a C++ compiler."""
+    traced: list[Any] = []
+
+    def keep(graph: Any, _: Any) -> Any:
+        traced.append(graph)
+        return graph.forward
+
+    torch._dynamo.reset()
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=keep))
+    yield traced
+    torch._dynamo.reset()
+
+
+def make_policy(checkpointing: bool = False) -> Policy:
+    model = EmbeddedModel(num_layers=LAYERS, init_std=0.1)
+    language = model.build([f"w{i}" for i in range(40)], seed=3)
+    if checkpointing:
+        language.model.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[no-untyped-call]
+    return Policy(language.model).double()  # attention is added up in another order
+
+
+def learn(network: Policy | Critic, rows: int, length: int) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return what a network says of some tokens, and the gradient of their sum."""
+    ids = torch.arange(rows * length).remainder(30).add(5).view(rows, length)
+    sampled = (torch.arange(length) > 2).expand(rows, length)
+    said = network(ids, sampled, torch.ones_like(sampled))
+    found = said if isinstance(said, Tensor) else said.log_probs
+    network.zero_grad()
+    found.sum().backward()
+    gradients = {n: p.grad for n, p in network.named_parameters() if p.grad is not None}
+    return found.detach(), gradients
+
+
+@pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "computed again"])
+def test_compiled_layers_learn_the_same(graphs: list[Any], checkpointing: bool) -> None:
+    plain = make_policy(checkpointing)
+    critic = Critic.like(plain.model).double()
+    torch.nn.init.ones_(critic.head.weight)
+    for network in (plain, critic):
+        compiled = copy.deepcopy(network)
+        compile_layers(compiled)
+        for length in (9, 70, 130):
+            said, gradients = learn(network, 2, length)
+            again, others = learn(compiled, 2, length)
+            torch.testing.assert_close(again, said, atol=1e-6, rtol=1e-5)
+            assert others.keys() == gradients.keys()
+            for name, gradient in gradients.items():
+                torch.testing.assert_close(others[name], gradient, atol=1e-6, rtol=1e-5)
+    assert graphs, "nothing was compiled"
+
+
+def test_one_code_serves_all_layers_and_lengths(graphs: list[Any]) -> None:
+    policy = make_policy()
+    compile_layers(policy)
+    learn(policy, 2, 9)
+    count = len(graphs)
+    assert 0 < count < LAYERS * 2, "once for all layers"
+    for rows, length in ((2, 70), (3, 131), (5, 12)):
+        learn(policy, rows, length)
+    assert len(graphs) == count, "a length, or a number of rows, was compiled anew"
+
+
+def test_decoding_goes_around_what_is_compiled(graphs: list[Any]) -> None:
+    policy = make_policy()
+    requests = [Request(tuple(range(5, 20 + i)), 0, 0, i, 0) for i in range(3)]
+    sampling = Sampling(max_new_tokens=5, temperature=1.0)
+
+    def play() -> list[tuple[int, ...]]:
+        decoder = CachedDecoder(policy.model, stop_id=-1, seed=0, max_context=64)
+        with evaluation_mode(policy):
+            return [c.token_ids for c in decoder(requests, sampling)]
+
+    before = play()
+    compile_layers(policy)
+    assert play() == before
+    assert not graphs
+    learn(policy, 2, 9)
+    assert graphs
+
+
+def test_names_of_weights_stay(graphs: list[Any]) -> None:
+    policy = make_policy()
+    names = list(policy.state_dict())
+    compile_layers(policy)
+    assert list(policy.state_dict()) == names
+    assert len(stacked_layers(policy)) == LAYERS
