@@ -94,7 +94,6 @@ def plan_memory(
         phases["step"] = {
             **always,
             **gradients,
-            "copies": passes.update.copies,
             "passing": 2 * counts.gradient_bytes,
         }
     return Memory(phases)

@@ -34,8 +34,8 @@ class Peak:
     passing: int
     """Activations, masks, logits and whatever lives for a moment."""
     copies: int
-    """Weights in the type that products are computed in, which autocast keeps until the phase
-    ends."""
+    """What weights in the type of the products add, which autocast makes of weights in another: a
+    turn's sampling keeps them all; training, each until its gradient is taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,40 +46,54 @@ class _Trace:
     """Of its stages, the copies included. Within a stage the peak is in one place, whatever the
     depth, so that it is linear in it; a maximum over stages is not."""
     left: int
-    """Copies that are there at the end."""
+    """Copies that are there at the end, where autocast keeps them."""
 
     @classmethod
     def of(cls, counter: LiveBytes) -> _Trace:
         return cls(tuple(counter.peaks), counter.live)
 
+    def deeper(self, times: int, other: _Trace) -> _Trace:
+        """Extrapolate to as many steps of depth as lead to another trace, and so many more."""
+        assert len(self.peaks) == len(other.peaks)
+        stages = zip(self.peaks, other.peaks, strict=True)
+        peaks = tuple(few + times * (more - few) for few, more in stages)
+        return _Trace(peaks, self.left + times * (other.left - self.left))
+
 
 Pass = Callable[[BlankNetworks, LiveBytes], None]
 
 
-def trace(setting: Setting, run: Pass) -> Peak:
+def trace(setting: Setting, run: Pass, keeps_copies: bool = False) -> Peak:
+    """Find the peak of a pass.
+
+    Args:
+        setting: What is run.
+        run: The pass.
+        keeps_copies: Whether autocast keeps what it casts, as it does in a turn's sampling.
+    """
+    kept = _trace(setting, run)
+    passing = max(kept.peaks) - kept.left
+    needed = kept if keeps_copies or not setting.bf16 else _trace(setting, run, keeps_copies=False)
+    return Peak(passing, max(needed.peaks) - passing)
+
+
+def _trace(setting: Setting, run: Pass, keeps_copies: bool = True) -> _Trace:
     """Run a pass of two shallow models and extrapolate to the depth of the setting's."""
     few, more = _SHALLOW
-    base, deeper = (_trace_at(setting, layers, run) for layers in _SHALLOW)
-    assert len(base.peaks) == len(deeper.peaks)
-    times, rest = divmod(depth(setting.architecture) - few, more - few)
-    assert rest == 0
-
-    def extrapolate(at_few: int, at_more: int) -> int:
-        return at_few + times * (at_more - at_few)
-
-    peak = max(extrapolate(*pair) for pair in zip(base.peaks, deeper.peaks, strict=True))
-    copies = extrapolate(base.left, deeper.left)
-    return Peak(peak - copies, copies)
+    assert more == few + 1
+    base, deeper = (_trace_at(setting, layers, run, keeps_copies) for layers in _SHALLOW)
+    return base.deeper(depth(setting.architecture) - few, deeper)
 
 
-def _trace_at(setting: Setting, layers: int, run: Pass) -> _Trace:
+def _trace_at(setting: Setting, layers: int, run: Pass, keeps_copies: bool = True) -> _Trace:
     networks = BlankNetworks.of(setting, layers)
     with FakeTensorMode():
         networks.on_cpu()
         for weight in nn.ModuleList(networks.all).parameters():
             # A pass that is not the first adds to gradients that are there; they count elsewhere.
             weight.grad = torch.zeros_like(weight) if weight.requires_grad else None
-        with LiveBytes() as counter, torch.autocast("cpu", torch.bfloat16, enabled=setting.bf16):
+        autocast = torch.autocast("cpu", torch.bfloat16, setting.bf16, keeps_copies)
+        with LiveBytes() as counter, autocast:
             run(networks, counter)
             return _Trace.of(counter)
 
@@ -102,14 +116,14 @@ class _Rows:
 
 
 def update_peak(setting: Setting) -> Peak:
-    """Return the peak of a micro-batch's forward and backward pass, of the policy and the critic;
-    the copies are those of both."""
+    """Return the peak of a micro-batch's forward and backward pass, of the policy or the critic."""
     passes = [trace(setting, lambda networks, counter: _train_policy(networks, setting, counter))]
     if setting.algorithm.critic is not None and not setting.algorithm.values_from_policy:
         passes.append(
             trace(setting, lambda networks, counter: _train_critic(networks, setting, counter))
         )
-    return Peak(max(each.passing for each in passes), sum(each.copies for each in passes))
+    passing = max(each.passing for each in passes)
+    return Peak(passing, max(each.passing + each.copies for each in passes) - passing)
 
 
 def annotate_peak(setting: Setting) -> Peak:
@@ -187,7 +201,7 @@ def collect_peak(setting: Setting, rows: int, cache_bytes: int) -> Peak:
             counter.next_stage()
             draw(logits, torch.zeros(rows), rollout.temperature)
 
-    peak = trace(setting, run)
+    peak = trace(setting, run, keeps_copies=True)
     return Peak(peak.passing - cache_bytes, peak.copies)
 
 

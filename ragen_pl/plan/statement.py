@@ -15,8 +15,9 @@ _PARTS = (
     *("passing", "cache", "rollout"),
 )
 _LEGEND = """\
-  copies: trained weights in bfloat16, which autocast keeps through a phase; sharded weights are
-    gathered in bfloat16 instead, and kept by no one
+  copies: weights in bfloat16, which autocast makes of float32's: all of them for a turn's
+    sampling, and in an update each until its gradient is taken; sharded weights are gathered in
+    bfloat16 instead
   passing: activations of one micro-batch, masks, logits of a chunk; counted by running the
     passes on tensors without data. With replicas, in the phase step: gradients on their way
   cache: keys and values; it is given back when the collection is over

@@ -79,7 +79,7 @@ def test_adapters_of_one_network_are_sharded_with_their_base() -> None:
 
 def test_replicas_lay_their_gradients_out_twice_to_sum_them() -> None:
     memory = plan_memory(setting(), COUNTS, PASSES, Cluster(2), gathered=GATHERED)
-    assert memory.totals["step"] == 720 + 1440 + rollout(8) + 720 + 360 + 2 * 720
+    assert memory.totals["step"] == 720 + 1440 + rollout(8) + 720 + 2 * 720
     assert memory.fullest == "step"
 
 
