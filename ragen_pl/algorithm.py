@@ -164,8 +164,9 @@ class Optimization:
         tokens_per_micro_batch: Padded tokens of one forward and backward pass.
         gradient_checkpointing: Whether to keep only the layers' inputs for the backward pass and
             compute the rest again: less memory, a third more time.
-        compile: Whether the passes that score and learn run through torch.compile, layer by layer:
-            minutes at the start for a fifth off every update; needs a C++ compiler on a CPU.
+        compile: Whether the passes that score and learn run through torch.compile, layer by layer.
+            Made for GPUs, where it is unmeasured; on a CPU it takes a C++ compiler and a minute, and
+            gains nothing.
         old_log_probs: What the ratio is taken against. recomputed: what the trainer says of the
             sampled tokens; sampled: what the sampler said, which saves a pass over the collection
             and is refused unless the two agree within 1e-4 when RL begins; in bf16 they rarely do.
