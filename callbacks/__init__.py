@@ -12,6 +12,7 @@ from callbacks.rollback import Rollback
 from callbacks.rollout_metrics import RolloutMetrics
 from callbacks.run_display import RunDisplay
 from callbacks.score_table import ScoreTable
+from callbacks.skipped_steps import SkippedSteps
 from callbacks.trajectory_writer import TrajectoryWriter
 from callbacks.variance_filter import VarianceFilter
 
@@ -28,6 +29,7 @@ __all__ = [
     "RolloutMetrics",
     "RunDisplay",
     "ScoreTable",
+    "SkippedSteps",
     "TrajectoryWriter",
     "VarianceFilter",
 ]

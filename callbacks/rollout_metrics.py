@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from lightning.pytorch import LightningModule, Trainer
 
 from ragen_pl.distributed import gather_objects
+from ragen_pl.evaluation import pass_at_k
 from ragen_pl.hooks import RolloutCallback
 from ragen_pl.rollout_stats import Averages
 from ragen_pl.types import StopReason, Trajectory, TrajectoryGroup
@@ -15,9 +16,10 @@ from ragen_pl.types import StopReason, Trajectory, TrajectoryGroup
 class RolloutMetrics(RolloutCallback):
     """Log success, return and its terms, turns, actions and why trajectories ended (RAGEN §5).
 
-    All are averages over everything that all ranks played in an iteration, before any filter and
-    before dynamic sampling throws groups away. Trajectories whose environment raised count only in
-    the shares of stop reasons.
+    ``pass_at_{k}`` is the chance that k tries at a start hold a success, for k = 2, 4, 8 … up to
+    the group's size. All are averages over everything that all ranks played in an iteration, before
+    any filter and before dynamic sampling throws groups away. Trajectories whose environment raised
+    count only in the shares of stop reasons.
     """
 
     def __init__(self) -> None:
@@ -38,6 +40,7 @@ class RolloutMetrics(RolloutCallback):
         """Count everything that was played."""
         self._collections += 1
         for group in groups:
+            _count_tries(self._averages, group)
             for trajectory in group.trajectories:
                 self._tokens += sum(len(turn.completion.token_ids) for turn in trajectory.turns)
                 _count_stop(self._averages, trajectory)
@@ -56,6 +59,14 @@ class RolloutMetrics(RolloutCallback):
                 "rollout/sampled_tokens": float(sum(gather_objects(self._tokens))),
             }
         )
+
+
+def _count_tries(averages: Averages, group: TrajectoryGroup) -> None:
+    tries = [trajectory.success for trajectory in group.trajectories if trajectory.survived]
+    k = 2
+    while k <= len(tries):
+        averages.add(f"pass_at_{k}", pass_at_k(len(tries), sum(tries), k))
+        k *= 2
 
 
 def _count_stop(averages: Averages, trajectory: Trajectory) -> None:

@@ -165,7 +165,7 @@ class Optimization:
         gradient_checkpointing: Whether to keep only the layers' inputs for the backward pass and
             compute the rest again: less memory, a third more time.
         compile: Whether the passes that score and learn run through torch.compile, layer by layer.
-            Made for GPUs, where it is unmeasured; on a CPU it takes a C++ compiler and a minute, and
+            Made for GPUs, where it is unmeasured; on a CPU it takes a C++ compiler and a minute and
             gains nothing.
         old_log_probs: What the ratio is taken against. recomputed: what the trainer says of the
             sampled tokens; sampled: what the sampler said, which saves a pass over the collection

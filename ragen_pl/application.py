@@ -52,7 +52,7 @@ GROUPS: dict[str, type[Callback]] = {
     "display": cb.RunDisplay,
 }
 """Callbacks that every run has, by the name of their keys."""
-_ALWAYS = (cb.RolloutMetrics, cb.PhaseTimer, cb.ScoreTable, cb.Interruption)
+_ALWAYS = (cb.RolloutMetrics, cb.PhaseTimer, cb.SkippedSteps, cb.ScoreTable, cb.Interruption)
 """Those without keys, after all others: how to go on is the last word."""
 LINKED = {
     "data.run_seed": "seed_everything",

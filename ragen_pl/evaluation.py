@@ -104,16 +104,6 @@ def pass_at_k(count: int, successes: int, k: int) -> float:
     return 1.0 - math.comb(count - successes, k) / math.comb(count, k)
 
 
-def mean_pass_at_k(groups: Sequence[TrajectoryGroup], k: int) -> float:
-    """Average ``pass_at_k`` over starts; groups with fewer than k survivors are left out.
-
-    NaN when that leaves none.
-    """
-    outcomes = [[t.success for t in group.trajectories if t.survived] for group in groups]
-    values = [pass_at_k(len(o), sum(o), k) for o in outcomes if len(o) >= k]
-    return fmean(values) if values else math.nan
-
-
 def paired_difference(before: Score, after: Score) -> Difference:
     """Estimate how much more often one policy succeeds than another, start by start.
 

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragen_pl.evaluation import (
-    mean_pass_at_k,
     paired_difference,
     pass_at_k,
     score,
@@ -55,13 +54,6 @@ def test_pass_at_k_counts_subsets(case: tuple[int, int]) -> None:
 def test_pass_at_k_refuses_more_tries_than_there_are() -> None:
     with pytest.raises(ValueError, match="k is 5"):
         pass_at_k(4, 1, 5)
-
-
-def test_mean_pass_at_k_leaves_short_groups_out() -> None:
-    groups = [make_group([1.0, 0.0], group_id=0), make_group([1.0, 1.0], group_id=1, broken=[0])]
-    assert mean_pass_at_k(groups, 2) == 1.0
-    assert mean_pass_at_k(groups, 1) == 0.75
-    assert math.isnan(mean_pass_at_k(groups, 3))
 
 
 def test_score() -> None:

@@ -39,6 +39,8 @@ def two_trajectories() -> list[TrajectoryGroup]:
 def test_rollout_metrics() -> None:
     metrics = recorded(RolloutMetrics(), two_trajectories())
     assert metrics["rollout/success"] == 0.5
+    assert metrics["rollout/pass_at_2"] == 1.0
+    assert "rollout/pass_at_4" not in metrics
     assert metrics["rollout/return"] == pytest.approx(4.95)
     assert metrics["rollout/return_env"] == 5.0
     assert metrics["rollout/return_format"] == pytest.approx(-0.05)
