@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import weakref
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
+from ragen_pl.layers import compile_layers
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.policy import Policy
 from ragen_pl.sharding import gathered, shard, unsharded, whole
@@ -162,3 +164,24 @@ def test_what_is_unsharded_is_what_the_trainer_computes_with(
     for name, value in gathered(policy).items():
         assert value.dtype == torch.float32
         assert torch.equal(value, plain.state_dict()[name])
+
+
+def test_compiled_layers_are_gathered_too(
+    plain: Policy, mesh: DeviceMesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graphs: list[Any] = []
+
+    def keep(graph: Any, _: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=keep))
+    compiled = copy.deepcopy(plain)
+    compile_layers(compiled)
+    shard(compiled, mesh, torch.bfloat16)
+    policy = sharded(plain, mesh, torch.bfloat16)
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(learn(compiled), learn(policy), rtol=0, atol=0.1)
+    assert graphs
+    assert relative(gradients(compiled), gradients(policy)) < 0.02
+    torch._dynamo.reset()
