@@ -100,8 +100,6 @@ def ours(setting: Setting) -> Steps:
             lr=LEARNING_RATE,
             warmup=0,
             tokens_per_micro_batch=ROWS * setting.workload.length,
-            # TRL takes no old log-probs either where a collection makes one update.
-            old_log_probs="recomputed" if setting.bf16 else "sampled",
         ),
     )
     module.vocabulary = pieces()

@@ -97,7 +97,7 @@ def limit(workload: Workload, model: RandomModel, dtype: str) -> float:
     tokens, context = workload.trajectories * workload.length, workload.length / 2
     forward = forward_operations(model, tokens, workload.sampled, context)
     kind = torch.bfloat16 if DTYPES[dtype] else torch.float32
-    passes = 5 if DTYPES[dtype] else 4  # sample, score unless in fp32, and three for the gradient
+    passes = 4  # sample, and three for the gradient
     return workload.trajectories * gemm_rate(model, 2048, kind, "cpu") / (passes * forward)
 
 

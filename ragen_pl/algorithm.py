@@ -168,7 +168,8 @@ class Optimization:
             Made for GPUs, where it is unmeasured; on a CPU it takes a C++ compiler and a minute and
             gains nothing.
         old_log_probs: What the ratio is taken against. recomputed: what the trainer says of the
-            sampled tokens; sampled: what the sampler said, which saves a pass over the collection
+            sampled tokens, in a pass of its own where a collection makes more than one update;
+            sampled: what the sampler said, which saves a pass over the collection
             and is refused unless the two agree within 1e-4 when RL begins; in bf16 they rarely do.
     """
 
@@ -217,6 +218,12 @@ class Optimization:
                 ", in which sampler and trainer differ by more than the 1e-4 that is allowed: set "
                 "it to recomputed, or trainer.precision to 32-true"
             )
+
+    def takes_its_own(self, algorithm: Algorithm, makes_one_update: bool) -> bool:
+        """Whether an update takes its own log-probs as the old ones: at the weights that collected
+        they are the same, and only a KL term in the rewards must know them before."""
+        recomputed = self.old_log_probs == "recomputed"
+        return recomputed and makes_one_update and not algorithm.kl_in_reward
 
     def rl_factor(self, iteration: int, total: int) -> float:
         """Scale the rates at iteration ``iteration`` of ``total``, counted from RL's start."""

@@ -58,6 +58,7 @@ def policy_gradient(
     algorithm: Algorithm,
     coefficients: Coefficients,
     backward: Backward,
+    on_policy: bool = False,
 ) -> dict[str, Tensor]:
     """Lower the policy's loss on the kept trajectories; return what to log.
 
@@ -66,6 +67,8 @@ def policy_gradient(
 
     Args:
         reference: Of the KL term in the loss; None without one.
+        on_policy: Whether the weights are still those that collected: what they say now is then
+            what ratios are taken against, and the batch's old log-probs are not looked at.
     """
     rollout, chosen = batch.rollout, batch.rollout.policy_weights > 0
     totals = Totals.of(rollout, algorithm.aggregation)
@@ -73,14 +76,16 @@ def policy_gradient(
     values = None
     if critic is not None:
         values, chosen = ValueLoss(batch, critic), chosen | critic.rows(rollout)
-    sums = torch.zeros(len(POLICY_METRICS))
+    sums, old = torch.zeros(len(POLICY_METRICS)), batch.old_log_probs.clone()
     for rows, part in scorer.cut(rollout, chosen):
         length = part.input_ids.shape[1]
         scores = scorer.score(policy, part)
+        if on_policy:
+            old[rows, :length] = scores.log_probs.detach().to(old)
         loss, terms = policy_objective(
             scores,
             None if reference is None else frozen_log_probs(reference, scorer, part),
-            batch.old_log_probs[rows, :length],
+            old[rows, :length],
             batch.advantages[rows, :length],
             part,
             algorithm,
@@ -96,7 +101,7 @@ def policy_gradient(
     return {
         **({} if values is None else values.metrics()),
         **{f"train/{name}": value for name, value in means},
-        **sampler_metrics(batch, totals.tokens, algorithm.sampler_ratio_cap),
+        **sampler_metrics(rollout, old, totals.tokens, algorithm.sampler_ratio_cap),
         "train/updates": torch.ones(()),
         "train/update_tokens": totals.counted,
     }
@@ -108,16 +113,19 @@ def frozen_log_probs(reference: Policy, scorer: Scorer, part: RolloutBatch) -> T
         return scorer.score(reference, part).log_probs
 
 
-def sampler_metrics(batch: TrainingBatch, tokens: Tensor, cap: float | None) -> dict[str, Tensor]:
+def sampler_metrics(
+    rollout: RolloutBatch, old: Tensor, tokens: Tensor, cap: float | None
+) -> dict[str, Tensor]:
     """Compare the trainer's probabilities with the sampler's, over all ranks.
 
     Args:
+        rollout: What was collected.
+        old: (B, T), the trainer's log-probs at the weights that collected.
         tokens: Of the kept trajectories, on all ranks.
         cap: Of the correction; None without one.
     """
-    rollout = batch.rollout
     mask = rollout.loss_mask & (rollout.policy_weights > 0)[:, None]
-    ratio = importance_ratio(batch.old_log_probs, rollout.sampled_log_probs)[mask]
+    ratio = importance_ratio(old, rollout.sampled_log_probs)[mask]
     furthest = largest(float(ratio.max()) if ratio.numel() else 0.0)
     metrics = {"train/sampler_ratio_max": torch.tensor(furthest)}
     if cap is not None:

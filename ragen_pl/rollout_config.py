@@ -85,6 +85,11 @@ class RolloutConfig:
             )
 
     @property
+    def makes_one_update(self) -> bool:
+        """Whether a collection is learnt from once, by the weights that collected it."""
+        return self.online_k * self.epochs == 1
+
+    @property
     def shaping(self) -> Shaping:
         """What a turn earns beside the environment's reward."""
         return Shaping(

@@ -83,7 +83,7 @@ class StarPO(pl.LightningModule):
         self.phase = Phase.WARM_START
         self.lr_scale = 1.0  # of RL's rates, on top of their schedule
         self.chosen_engine = engine
-        self._gradients_are_local = self._sampler_agrees = False
+        self._gradients_are_local = self._sampler_agrees = self._on_policy = False
 
     def configure_model(self) -> None:
         """Build policy, critic and reference once; the tokenizer knows the data module's words."""
@@ -148,6 +148,8 @@ class StarPO(pl.LightningModule):
             if self.reference is not None:
                 self.reference.model.load_state_dict(self.policy.model.state_dict())
         self.phase = phase
+        once = self.trainer.datamodule.rollout.makes_one_update  # type: ignore[attr-defined]
+        self._on_policy = self.optimization.takes_its_own(self.algorithm, once)
 
     def make_engine(self) -> Sampler:
         """Make what samples."""
@@ -187,11 +189,10 @@ class StarPO(pl.LightningModule):
         return TrainingBatch(rollout, old, values, advantages, returns)
 
     def _score(self, rollout: RolloutBatch, kept: Tensor) -> tuple[Tensor, Tensor]:
-        """Return old log-probs of the kept rows and values, each (B, T), at the weights that
-        sampled the rows."""
+        """Return old log-probs of the kept rows and values, (B, T), at the weights that sampled."""
         critic, sampled = self.algorithm.critic, rollout.sampled_log_probs * kept[:, None]
         chosen = kept if critic is None else critic.rows(rollout)
-        if self.optimization.old_log_probs == "sampled" and self._sampler_agrees:
+        if self._on_policy or self._sampler_agrees:
             return sampled, self.values(rollout, chosen)
         with self._frozen():
             value = self.value_function
@@ -208,8 +209,7 @@ class StarPO(pl.LightningModule):
         return self.critic if self.policy.value_head is None else self.policy.values
 
     def values(self, rollout: RolloutBatch, chosen: Tensor) -> Tensor:
-        """Return the values of the chosen trajectories, (B, T), zero in the others; zeros without
-        a critic."""
+        """Return values (B, T), zero off the chosen trajectories; zeros without a critic."""
         with self._frozen():
             return self.scorer.values(self.value_function, rollout, chosen)
 
@@ -247,6 +247,7 @@ class StarPO(pl.LightningModule):
                 self.algorithm,
                 self.coefficients,
                 self._backward,
+                self._on_policy,
             )
             self.coefficients.observe(measured["train/entropy"], measured["train/kl"])
             metrics = measured | metrics
@@ -289,9 +290,8 @@ class StarPO(pl.LightningModule):
     @property
     def scorer(self) -> Scorer:
         """What runs the networks: at the temperature of sampling, 1 for an expert's tokens."""
-        temperature = 1.0
-        if self.phase is Phase.RL:
-            temperature = self.trainer.datamodule.rollout.temperature  # type: ignore[attr-defined]
+        sampled = self.trainer.datamodule.rollout.temperature  # type: ignore[attr-defined]
+        temperature = sampled if self.phase is Phase.RL else 1.0
         return Scorer(temperature, self.optimization.tokens_per_micro_batch, self.device)
 
     def _log(self, metrics: dict[str, Tensor]) -> None:

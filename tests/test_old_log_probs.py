@@ -19,16 +19,42 @@ from tests.lamp import PROMPTS, NamedLamp, make_learner
 from tests.ranks import on_ranks
 
 
-def train(old_log_probs: str, iterations: int = 3) -> StarPO:
+def train(old_log_probs: str, iterations: int = 3, online_k: int = 2) -> StarPO:
     module = make_learner()
     module.optimization = replace(module.optimization, old_log_probs=old_log_probs)  # type: ignore[arg-type]
     rollout = RolloutConfig(
-        num_groups=2, group_size=4, max_turns=2, max_actions_per_turn=1, max_response_tokens=6
+        num_groups=2,
+        group_size=4,
+        online_k=online_k,
+        max_turns=2,
+        max_actions_per_turn=1,
+        max_response_tokens=6,
     )
     data = RolloutDataModule(NamedLamp(), {"lamp": NamedLamp()}, prompts=PROMPTS, rollout=rollout)
     trainer = make_trainer(Path(), iterations, [], limit_val_batches=0)
     trainer.fit(module, datamodule=data)
     return module
+
+
+def test_one_update_of_a_collection_scores_the_policy_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weights that learn are those that played: what they say of the tokens then is the old
+    log-prob, to the last bit."""
+    with monkeypatch.context() as patch:
+        patch.setattr(RolloutConfig, "makes_one_update", False)
+        apart = train("recomputed", online_k=1)
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("the policy was scored before its update")
+
+    monkeypatch.setattr(Scorer, "log_probs", refuse)
+    monkeypatch.setattr(Scorer, "both", refuse)
+    own = train("recomputed", online_k=1)
+    for name, value in own.state_dict().items():
+        torch.testing.assert_close(value, apart.state_dict()[name], rtol=0, atol=1e-5)
+    for name in ("train/log_prob_gap", "train/sampler_ratio_max", "train/policy_loss"):
+        found, wanted = (float(run.trainer.callback_metrics[name]) for run in (own, apart))
+        assert found == pytest.approx(wanted, abs=1e-5), name
+    assert float(own.trainer.callback_metrics["train/clip_fraction"]) == 0
 
 
 def test_runs_agree_and_the_sampled_ones_score_the_policy_once(

@@ -68,6 +68,13 @@ class Setting:
         """Whether ``fsdp`` takes it: adapters of several networks share a base, and are refused."""
         return self.trainable.lora is None or self.algorithm.one_network
 
+    @property
+    def scores_apart(self) -> bool:
+        """Whether the policy is scored before its updates."""
+        optimization, once = self.optimization, self.rollout.makes_one_update
+        own = optimization.takes_its_own(self.algorithm, once)
+        return optimization.old_log_probs == "recomputed" and not own
+
     def rows(self, cluster: Cluster) -> int:
         """Count the trajectories that a process collects; groups stay whole."""
         groups = -(-self.rollout.num_groups * self.rollout.online_k // cluster.processes)

@@ -64,7 +64,7 @@ def count_work(setting: Setting, products: Products) -> Work:
     algorithm, critic = setting.algorithm, setting.algorithm.critic
     policy, trunk = products.forward(tokens, length, scored), products.forward(tokens, length)
     learns = 0.0 if critic is None else kept if critic.learns_from == "kept" else 1.0
-    recomputed = setting.optimization.old_log_probs == "recomputed"
+    recomputed = setting.scores_apart
     scores, values = kept, learns  # shares of trajectories, of two networks or of one
     if algorithm.values_from_policy:
         scores, values = max(kept, learns), 0.0 if recomputed else learns
@@ -105,9 +105,10 @@ def count_traffic(
         return Traffic(0.0, 0.0, 2 * share * counts.gradient_bytes * updates)
     batches = -(-setting.rows(cluster) // setting.micro_batch_rows)
     passes = batches * setting.keep_fraction
+    scored = gathered.networks - (0 if setting.scores_apart else gathered.policy)
     return Traffic(
         share * gathered.policy,
-        share * gathered.networks * passes,
+        share * scored * passes,
         share * (2 * gathered.networks + counts.gradient_bytes) * passes * setting.rollout.epochs,
     )
 

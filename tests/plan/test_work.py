@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from ragen_pl.models.lora import LoRA
 from ragen_pl.plan.devices import EFFICIENCY, Device
 from ragen_pl.plan.networks import BlankNetworks, Counts, Gathered
-from ragen_pl.plan.setting import Cluster
+from ragen_pl.plan.setting import Cluster, Setting
 from ragen_pl.plan.shapes import SHAPES
 from ragen_pl.plan.work import Products, Traffic, Work, count_traffic, count_work, expect_seconds
 from tests.plan.settings import setting
@@ -40,14 +40,22 @@ def test_a_forward_pass_costs_what_the_operations_say() -> None:
     )
 
 
+def in_three_updates(given: Setting) -> Setting:
+    """Collect as much for three updates, the later of which need old log-probs."""
+    rollout = replace(given.rollout, num_groups=given.rollout.num_groups // 3, online_k=3)
+    return replace(given, rollout=rollout)
+
+
 def test_an_update_is_three_forward_passes_and_adapters_take_two() -> None:
-    assert count_work(setting(), PRODUCTS) == Work(SCORED, SCORED, 3 * SCORED)
+    thrice = in_three_updates(setting())
+    assert count_work(thrice, PRODUCTS) == Work(SCORED, SCORED, 3 * SCORED)
+    assert count_work(setting(), PRODUCTS) == Work(SCORED, 0.0, 3 * SCORED)
     lora = setting(lora=LoRA(), checkpointing=True)
     assert count_work(lora, PRODUCTS).update == 2 * SCORED + FORWARD
-    critic = count_work(setting(critic=True, keep_fraction=0.5), PRODUCTS)
+    critic = count_work(in_three_updates(setting(critic=True, keep_fraction=0.5)), PRODUCTS)
     assert critic == Work(SCORED, FORWARD + SCORED / 2, 3 * (SCORED / 2 + FORWARD))
     sampled = replace(setting().optimization, old_log_probs="sampled")
-    assert count_work(replace(setting(), optimization=sampled), PRODUCTS).annotate == 0
+    assert count_work(replace(thrice, optimization=sampled), PRODUCTS).annotate == 0
 
 
 def test_replicas_send_gradients_and_shards_send_weights() -> None:
@@ -55,7 +63,10 @@ def test_replicas_send_gradients_and_shards_send_weights() -> None:
     assert count_traffic(setting(), COUNTS, GATHERED, Cluster(4)).update == 2 * 0.75 * 720
     sharded = count_traffic(setting(), COUNTS, GATHERED, Cluster(4, sharded=True))
     batches = 2  # four rows a process, two a micro-batch
-    assert sharded == Traffic(0.75 * 200, 0.75 * 360 * batches, 0.75 * (2 * 360 + 720) * batches)
+    update = 0.75 * (2 * 360 + 720) * batches
+    assert sharded == Traffic(0.75 * 200, 0.75 * (360 - 200) * batches, update)
+    apart = count_traffic(in_three_updates(setting()), COUNTS, GATHERED, Cluster(4, sharded=True))
+    assert apart.annotate == 0.75 * 360 * batches
 
 
 @pytest.mark.parametrize(("sharded", "update"), [(False, 3.0 + 2.0), (True, 3.0)])
