@@ -62,21 +62,19 @@ def policy_gradient(
 ) -> dict[str, Tensor]:
     """Lower the policy's loss on the kept trajectories; return what to log.
 
-    Where the policy has a value head, the same pass lowers the value loss on those that it learns
-    from.
+    A value head learns in the same pass, on those that its loss is taken over.
 
     Args:
         reference: Of the KL term in the loss; None without one.
-        on_policy: Whether the weights are still those that collected: what they say now is then
-            what ratios are taken against, and the batch's old log-probs are not looked at.
+        on_policy: Whether the weights are those that collected: the old log-probs are their own.
     """
     rollout, chosen = batch.rollout, batch.rollout.policy_weights > 0
     totals = Totals.of(rollout, algorithm.aggregation)
+    sums, old = torch.zeros(len(POLICY_METRICS)), batch.old_log_probs.clone()
     critic = algorithm.critic if policy.value_head is not None else None
     values = None
     if critic is not None:
         values, chosen = ValueLoss(batch, critic), chosen | critic.rows(rollout)
-    sums, old = torch.zeros(len(POLICY_METRICS)), batch.old_log_probs.clone()
     for rows, part in scorer.cut(rollout, chosen):
         length = part.input_ids.shape[1]
         scores = scorer.score(policy, part)
@@ -97,11 +95,23 @@ def policy_gradient(
             loss = loss + values.add(scores.values, rows, part)
         backward(loss)
         sums += terms
-    means = zip(POLICY_METRICS, all_reduce_sum(sums), strict=True)
     return {
         **({} if values is None else values.metrics()),
-        **{f"train/{name}": value for name, value in means},
+        **policy_metrics(sums, totals),
         **sampler_metrics(rollout, old, totals.tokens, algorithm.sampler_ratio_cap),
+    }
+
+
+def policy_metrics(sums: Tensor, totals: Totals) -> dict[str, Tensor]:
+    """Return what to log of an update, over all ranks.
+
+    Args:
+        sums: This rank's share of each of ``POLICY_METRICS``.
+        totals: Of the optimizer batch.
+    """
+    means = zip(POLICY_METRICS, all_reduce_sum(sums), strict=True)
+    return {
+        **{f"train/{name}": value for name, value in means},
         "train/updates": torch.ones(()),
         "train/update_tokens": totals.counted,
     }

@@ -83,11 +83,11 @@ class Alive(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def test_no_whole_copies_are_left_after_forward_and_backward(
     plain: Policy, mesh: DeviceMesh, gather_in: torch.dtype | None
 ) -> None:
-    """Autocast alone keeps one of every matrix: what this is there against."""
+    """Autocast alone keeps one of every matrix for its gradient: what this is there against."""
     policy = sharded(plain, mesh, gather_in)
     copies = 2 * sum(weight.numel() for weight in plain.parameters() if weight.dim() == 2)
     gradients = 4 * sum(weight.numel() for weight in plain.parameters())
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):  # as Lightning's
         learn(policy)  # what is made once, such as the sizes of the units, is not counted
         policy.zero_grad()
         with Alive() as alive:
@@ -98,7 +98,6 @@ def test_no_whole_copies_are_left_after_forward_and_backward(
             after_backward = alive.total - gradients
     if gather_in is None:
         assert after_forward > 0.9 * copies
-        assert after_backward > 0.9 * copies
     else:
         assert after_forward < 0.2 * copies  # mostly activations, of five tokens
         assert after_backward < 0.01 * copies

@@ -119,7 +119,7 @@ def _score_block(
     states = _states(model, cache, ids, positions, _branching_mask(cache, segment, offset))
     project = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     out = torch.zeros(count, len(lengths))
-    targets, segment = targets.to(states.device), segment
+    targets = targets.to(states.device)
     for row, hidden in enumerate(states):  # one row at a time: a vocabulary can be large
         logits = project(hidden).float() / temperature
         log_probs = logits.gather(1, targets[:, None])[:, 0] - torch.logsumexp(logits, dim=1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import math
+from numbers import Real
 from typing import Any
 
 from ragen_pl.envs.base import TextEnv
@@ -35,6 +37,7 @@ def check_contract(env: TextEnv, key: str) -> None:
     given = env.step(env.actions[0])
     _check(isinstance(given, tuple) and len(given) == 5, name, "step", given, ", ".join(_STEP))
     _check(_are(given, str, Any, Any, Any, dict), name, "step", given, "a text … and a dict")
+    _check(_is_finite(given[1]), name, "step", given, "a finite number as reward")
     success = given[4].get("success")
     _check(success in (True, False), name, "step", given[4], 'info with a bool "success"')
 
@@ -49,11 +52,16 @@ def _are(given: Any, *kinds: Any) -> bool:
     )
 
 
+def _is_finite(reward: Any) -> bool:
+    return isinstance(reward, Real) and math.isfinite(reward)
+
+
 def _is_plain(state: Any) -> bool:
     try:
-        return isinstance(state, dict) and bool(json.dumps(state))
+        json.dumps(state)
     except (TypeError, ValueError):
         return False
+    return isinstance(state, dict)
 
 
 def _check(holds: bool, name: str, method: str, given: Any, wanted: str) -> None:

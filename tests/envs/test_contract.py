@@ -31,6 +31,8 @@ def returning(method: str, value: Any) -> TextEnv:
         ("get_state", {"at": {1, 2}}, r"whose get_state returned .*\{1, 2\}.* plain data"),
         ("step", ("a", 1.0, True, {"success": True}), r"step returned .*text, reward, terminated,"),
         ("step", (1, 1.0, True, False, {}), "a text … and a dict"),
+        ("step", ("a", "1", True, False, {"success": True}), "a finite number as reward"),
+        ("step", ("a", float("nan"), True, False, {"success": True}), "a finite number as reward"),
         ("step", ("a", 1.0, True, False, {}), 'info with a bool "success"'),
     ],
 )
