@@ -39,11 +39,9 @@ TURNS, MEMBERS = (5, 10, 20, 50), (1, 4, 16)
 VOCABULARIES = (500, 5_000, 50_000, 150_000)
 
 
-def phases(name: str, args: argparse.Namespace) -> dict[str, Any]:
+def phases(name: str, bench: Bench, repetitions: int) -> dict[str, Any]:
     """Measure the phases of a model's iteration."""
-    dtype, device, repetitions = DTYPES[args.dtype], args.device, args.repetitions
-    workload = WORKLOADS.get(name, LARGE)
-    bench = Bench(MODELS[name], workload, dtype, device, compile=args.compile)
+    dtype, device = bench.dtype, bench.device
     iteration = Iteration(bench)
     forget_peak_memory(device)
     seconds, rollout = iteration.medians(repetitions)
@@ -61,6 +59,12 @@ def phases(name: str, args: argparse.Namespace) -> dict[str, Any]:
         "copied_bytes_per_second": copy_bandwidth(device),
         "peak_mebibytes": peak,
     }
+
+
+def bench_of(name: str, args: argparse.Namespace) -> Bench:
+    """Say what is measured of a model."""
+    workload = WORKLOADS.get(name, LARGE)
+    return Bench(MODELS[name], workload, DTYPES[args.dtype], args.device, compile=args.compile)
 
 
 def forget_peak_memory(device: str) -> None:
@@ -186,7 +190,7 @@ def main(given: list[str] | None = None) -> None:
         "dtype": args.dtype,
         "device": torch.cuda.get_device_name() if args.device == "cuda" else "cpu",
         "compiled": args.compile,
-        "phases": [phases(name, args) for name in args.models],
+        "phases": [phases(name, bench_of(name, args), args.repetitions) for name in args.models],
     }
     print(phase_table(results["phases"]))
     if not args.no_growth:

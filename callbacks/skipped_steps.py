@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +12,6 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from ragen_pl.distributed import rank
 from ragen_pl.hooks import announce
 from ragen_pl.starpo import StarPO
-from ragen_pl.types import TensorBatch
 
 FOLDER = "skipped"
 
@@ -42,20 +41,9 @@ class SkippedSteps(Callback):
             return
         path = Path(trainer.default_root_dir) / FOLDER / f"rank{rank()}.pt"
         path.parent.mkdir(parents=True, exist_ok=True)
-        torch.save({"iteration": module.iteration, "batch": tensors(batch)}, path)
+        torch.save({"iteration": module.iteration, "batch": asdict(batch.to("cpu"))}, path)
         announce(
             trainer,
             f"a step was skipped in iteration {module.iteration + 1}: a gradient was not finite; "
             f"its batch is {path}",
         )
-
-
-def tensors(batch: TensorBatch) -> dict[str, Any]:
-    """Return a batch as nested plain data, on the CPU."""
-    return {field.name: _plain(getattr(batch, field.name)) for field in fields(batch)}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, TensorBatch):
-        return tensors(value)
-    return value.detach().cpu() if isinstance(value, torch.Tensor) else value

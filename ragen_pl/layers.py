@@ -31,7 +31,7 @@ def compile_layers(network: nn.Module) -> None:
 @contextmanager
 def as_written(network: nn.Module) -> Iterator[None]:
     """Run layers uncompiled: who decodes reads and writes a cache in them, a token at a time."""
-    is_compiled = any("forward" in vars(layer) for layer in stacked_layers(network))
+    is_compiled = any("forward" in vars(part) for part in network.modules())
     # Asking for it loads the compiler.
     with torch.compiler.set_stance("force_eager") if is_compiled else nullcontext():
         yield

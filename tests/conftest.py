@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
+import pytest
 import torch
 from hypothesis import settings
 
@@ -11,3 +15,19 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 torch.set_num_threads(1)  # several threads on a busy machine wait for one another
 settings.register_profile("unhurried", deadline=None, max_examples=30)
 settings.load_profile("unhurried")
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """Collect what is compiled, and run it as it was traced: what kernels are made of it is
+    PyTorch's business, and takes a C++ compiler."""
+    traced: list[Any] = []
+
+    def keep(graph: Any, _: Any) -> Any:
+        traced.append(graph)
+        return graph.forward
+
+    torch._dynamo.reset()
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=keep))
+    yield traced
+    torch._dynamo.reset()

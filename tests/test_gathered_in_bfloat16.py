@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import weakref
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import pytest
@@ -166,15 +165,8 @@ def test_what_is_unsharded_is_what_the_trainer_computes_with(
 
 
 def test_compiled_layers_are_gathered_too(
-    plain: Policy, mesh: DeviceMesh, monkeypatch: pytest.MonkeyPatch
+    plain: Policy, mesh: DeviceMesh, graphs: list[Any]
 ) -> None:
-    graphs: list[Any] = []
-
-    def keep(graph: Any, _: Any) -> Any:
-        graphs.append(graph)
-        return graph.forward
-
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=keep))
     compiled = copy.deepcopy(plain)
     compile_layers(compiled)
     shard(compiled, mesh, torch.bfloat16)
@@ -183,4 +175,3 @@ def test_compiled_layers_are_gathered_too(
         torch.testing.assert_close(learn(compiled), learn(policy), rtol=0, atol=0.1)
     assert graphs
     assert relative(gradients(compiled), gradients(policy)) < 0.02
-    torch._dynamo.reset()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import pytest
@@ -18,22 +16,6 @@ from ragen_pl.models.policy import Critic, Policy, evaluation_mode
 from ragen_pl.types import Request, Sampling
 
 LAYERS = 3
-
-
-@pytest.fixture
-def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """Collect what is compiled, and run it as it was traced: what kernels are made of it is
-    PyTorch's business, and takes a C++ compiler."""
-    traced: list[Any] = []
-
-    def keep(graph: Any, _: Any) -> Any:
-        traced.append(graph)
-        return graph.forward
-
-    torch._dynamo.reset()
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=keep))
-    yield traced
-    torch._dynamo.reset()
 
 
 def make_policy(checkpointing: bool = False) -> Policy:

@@ -71,13 +71,14 @@ def trace(setting: Setting, run: Pass, keeps_copies: bool = False) -> Peak:
         run: The pass.
         keeps_copies: Whether autocast keeps what it casts, as it does in a turn's sampling.
     """
-    kept = _trace(setting, run)
-    passing = max(kept.peaks) - kept.left
-    needed = kept if keeps_copies or not setting.bf16 else _trace(setting, run, keeps_copies=False)
+    kept = _extrapolated(setting, run, keeps_copies=True)
+    passing, needed = max(kept.peaks) - kept.left, kept
+    if setting.bf16 and not keeps_copies:
+        needed = _extrapolated(setting, run, keeps_copies=False)
     return Peak(passing, max(needed.peaks) - passing)
 
 
-def _trace(setting: Setting, run: Pass, keeps_copies: bool = True) -> _Trace:
+def _extrapolated(setting: Setting, run: Pass, keeps_copies: bool) -> _Trace:
     """Run a pass of two shallow models and extrapolate to the depth of the setting's."""
     few, more = _SHALLOW
     assert more == few + 1
