@@ -1,8 +1,10 @@
-"""Score many continuations under many prefixes, reading every prefix once."""
+"""Score many continuations under many prefixes, reading what is shared once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
 
 import torch
 from torch import Tensor
@@ -13,9 +15,54 @@ from ragen_pl.engines.ragged_cache import RaggedCache, pad_left
 
 Ids = tuple[int, ...]
 
-_BLOCK = 128
-"""Tokens of continuations read side by side: each attends within its own, but the mask covers the
-square of the block."""
+_PLACES = 128
+"""Places of continuations read side by side: each looks only back along its own, but the mask
+covers the square of them."""
+_ROWS = 16
+"""Prefixes of about equal length read side by side: more would be more padding."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Tree:
+    """Hold continuations that share their beginnings: one place for each distinct beginning, the
+    empty one first. What stands at a place is its last token; it predicts the next ones.
+
+    Args:
+        members: Which continuations these are.
+        tokens: (W,) at each place; the root's, a prefix's last, is not known here.
+        depth: (W,) the length of each beginning.
+        visible: (W, W) whether a place (row) sees another (column): itself and what leads to it.
+        place: (N,) of what predicts each token of all continuations.
+        target: (N,) the token.
+        owner: (N,) the number, among the members, of the continuation it belongs to.
+    """
+
+    members: list[int]
+    tokens: Tensor
+    depth: Tensor
+    visible: Tensor
+    place: Tensor
+    target: Tensor
+    owner: Tensor
+
+    @classmethod
+    def of(cls, members: Sequence[int], continuations: Sequence[Ids]) -> _Tree:
+        """Plant the tree of some continuations."""
+        places: dict[Ids, int] = {(): 0}
+        steps = []
+        for owner, member in enumerate(members):
+            ids = continuations[member]
+            for length, token in enumerate(ids):
+                place = places.setdefault(ids[:length], len(places))
+                steps.append((place, token, owner))
+        visible = torch.eye(len(places), dtype=torch.bool)
+        for beginning, place in places.items():  # what leads to a place was entered before it
+            if beginning:
+                visible[place] |= visible[places[beginning[:-1]]]
+        columns = torch.tensor(steps).T
+        tokens = torch.tensor([beginning[-1] if beginning else 0 for beginning in places])
+        depth = torch.tensor([len(beginning) for beginning in places])
+        return cls(list(members), tokens, depth, visible, *columns)
 
 
 @torch.no_grad()
@@ -29,10 +76,11 @@ def cross_score(
 ) -> Tensor:
     """Return (R, P) log p(continuation i | prefix j), summed over the continuation's tokens.
 
-    Prefixes are read once into a key-value cache. Behind it the continuations stand side by side
-    in one row, each hidden from the others by the mask, so the cache is not copied for them. The
-    ranks share the prefixes; every rank must call it with equal arguments, runs the same number of
-    forwards and gets the whole table.
+    Prefixes are read into a key-value cache, what all of them begin with once. Behind it the
+    continuations stand in one row as a tree, so that what they share is read once, each hidden
+    from the others by the mask, and the cache is not copied for them. The ranks share the prefixes;
+    every rank must call it with equal arguments, runs the same number of forwards and gets the
+    whole table.
 
     Args:
         model: The causal language model; it must take an explicit 4-dimensional mask.
@@ -46,9 +94,11 @@ def cross_score(
     assert all(len(part) >= 1 for part in continuations), "a continuation must not be empty"
     if not prefixes or not continuations:
         return torch.zeros(len(continuations), len(prefixes))
-    blocks = list(_blocks(continuations))
-    widest = max(sum(len(continuations[i]) for i in block) for block in blocks)
+    trees = list(_trees(continuations))
+    place = torch.tensor([member for tree in trees for member in tree.members]).argsort()
+    widest = max(len(tree.tokens) for tree in trees)
     longest = max(len(prefix) for prefix in prefixes)
+    shared = _shared(prefixes)  # by all, not by those read together: every rank reads it, or none
     by_length = sorted(range(len(prefixes)), key=lambda j: len(prefixes[j]))
     # Every rank takes as many, the last ones twice where they do not come out even.
     share = -(-len(prefixes) // world_size())
@@ -56,89 +106,94 @@ def cross_score(
         by_length[min(k, len(prefixes) - 1)]
         for k in range(rank(), share * world_size(), world_size())
     ]
-    at_once = max(1, token_budget // max(longest, widest))
+    at_once = max(1, min(_ROWS, token_budget // max(longest, widest)))
     columns: dict[int, Tensor] = {}
     for first in range(0, share, at_once):
-        chosen = own[first : first + at_once]
-        cache = _read([prefixes[j] for j in chosen], model, longest + widest)
-        last = torch.tensor([prefixes[j][-1] for j in chosen])
-        scored = [
-            _score_block(model, cache, last, [continuations[i] for i in block], temperature)
-            for block in blocks
-        ]
-        columns |= dict(zip(chosen, torch.cat(scored, dim=1), strict=False))
+        chosen = [prefixes[j] for j in own[first : first + at_once]]
+        cache = _read([prefix[:-1] for prefix in chosen], shared, model, longest + widest)
+        last = torch.tensor([prefix[-1] for prefix in chosen])
+        scored = torch.cat([_score(model, cache, last, tree, temperature) for tree in trees], dim=1)
+        columns |= dict(zip(own[first:], scored[:, place], strict=False))
     everyone = {j: column for part in gather_objects(columns) for j, column in part.items()}
     return torch.stack([everyone[j] for j in range(len(prefixes))], dim=1)
 
 
-def _blocks(continuations: Sequence[Ids]) -> Iterator[list[int]]:
-    """Cut the continuations into runs of at most ``_BLOCK`` tokens, longer ones alone."""
-    block: list[int] = []
-    width = 0
-    for index, part in enumerate(continuations):
-        if block and width + len(part) > _BLOCK:
-            yield block
-            block, width = [], 0
-        block.append(index)
-        width += len(part)
-    yield block
+def _shared(prefixes: Sequence[Ids]) -> int:
+    """Count the tokens that all prefixes begin with, at least one short of what each has read."""
+    equal = takewhile(lambda column: len(set(column)) == 1, zip(*prefixes, strict=False))
+    return min(sum(1 for _ in equal), min(len(prefix) for prefix in prefixes) - 2)
 
 
-def _read(prefixes: Sequence[Ids], model: PreTrainedModel, room: int) -> RaggedCache:
-    """Read all but the last token of each prefix, left-padded to a block."""
-    cache = RaggedCache(len(prefixes), room, model.device)
-    ids, counts = pad_left([prefix[:-1] for prefix in prefixes])
-    positions, mask = cache.open_block(ids.shape[1], counts)
-    _states(model, cache, ids, positions, mask)
-    cache.close_block(counts)
+def _trees(continuations: Sequence[Ids]) -> Iterator[_Tree]:
+    """Plant trees of at most ``_PLACES`` places; a longer continuation stands alone.
+
+    In alphabetical order what shares a beginning stands together.
+    """
+    chosen: list[int] = []
+    places: set[Ids] = set()
+    for index in sorted(range(len(continuations)), key=lambda i: continuations[i]):
+        ids = continuations[index]
+        own = {ids[:length] for length in range(len(ids))}
+        if chosen and len(places | own) > _PLACES:
+            yield _Tree.of(chosen, continuations)
+            chosen, places = [], set()
+        chosen.append(index)
+        places |= own
+    yield _Tree.of(chosen, continuations)
+
+
+def _read(rows: Sequence[Ids], shared: int, model: PreTrainedModel, room: int) -> RaggedCache:
+    """Read the first ``shared`` tokens of all rows once, and the rest left-padded to a block."""
+    cache = RaggedCache(1 if shared else len(rows), room, model.device)
+    if shared:
+        _read_block(model, cache, [rows[0][:shared]])
+        cache.reorder(torch.zeros(len(rows), dtype=torch.long))
+    _read_block(model, cache, [row[shared:] for row in rows])
     return cache
 
 
-def _score_block(
-    model: PreTrainedModel,
-    cache: RaggedCache,
-    last: Tensor,
-    continuations: Sequence[Ids],
-    temperature: float,
-) -> Tensor:
-    """Return (C, number of continuations) log-probs behind the C cached prefixes.
+def _read_block(model: PreTrainedModel, cache: RaggedCache, rows: Sequence[Ids]) -> None:
+    ids, counts = pad_left(rows)
+    positions, mask = cache.open_block(ids.shape[1], counts)
+    _states(model, cache, ids, positions, mask)
+    cache.close_block(counts)
 
-    What is read in the place of token k of a continuation is the token before it, for the first
-    the prefix's ``last``: so the states stand where the tokens they predict are. The block is not
-    closed: the next one overwrites it.
+
+def _score(
+    model: PreTrainedModel, cache: RaggedCache, last: Tensor, tree: _Tree, temperature: float
+) -> Tensor:
+    """Return (C, members of the tree) log-probs behind the C cached prefixes.
+
+    The root reads the prefixes' ``last`` tokens. The block is not closed: the next tree overwrites
+    it.
     """
-    lengths = torch.tensor([len(part) for part in continuations])
-    width, count = int(lengths.sum()), len(last)
-    segment = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
-    offset = torch.arange(width) - (lengths.cumsum(0) - lengths)[segment]
-    targets = torch.tensor([token for part in continuations for token in part])
-    ids = targets.roll(1).expand(count, width)
-    ids = torch.where(offset == 0, last[:, None], ids)
+    count, width = len(last), len(tree.tokens)
+    ids = tree.tokens.repeat(count, 1)
+    ids[:, 0] = last
     cache.open_block(width, torch.full((count,), width))
-    positions = cache.lengths[:, None] + offset
-    states = _states(model, cache, ids, positions, _branching_mask(cache, segment, offset))
+    positions = cache.lengths[:, None] + tree.depth
+    states = _states(model, cache, ids, positions, _branching_mask(cache, tree.visible))
     project = model.get_output_embeddings()  # type: ignore[no-untyped-call]
-    out = torch.zeros(count, len(lengths))
-    targets = targets.to(states.device)
+    out = torch.zeros(count, len(tree.members))
+    place, target = tree.place.to(states.device), tree.target.to(states.device)
     for row, hidden in enumerate(states):  # one row at a time: a vocabulary can be large
         logits = project(hidden).float() / temperature
-        log_probs = logits.gather(1, targets[:, None])[:, 0] - torch.logsumexp(logits, dim=1)
-        out[row].index_add_(0, segment, log_probs.cpu())
+        log_probs = logits[place, target] - torch.logsumexp(logits, dim=1)[place]
+        out[row].index_add_(0, tree.owner, log_probs.cpu())
     return out
 
 
-def _branching_mask(cache: RaggedCache, segment: Tensor, offset: Tensor) -> Tensor:
-    """Show (C, 1, W, reach): the whole prefix, and of the block one's own continuation so far.
+def _branching_mask(cache: RaggedCache, visible: Tensor) -> Tensor:
+    """Show (C, 1, W, reach): the whole prefix, and of the tree's (W, W) block what it says.
 
     Slot 0 is the cache's spare one, slots 1 … length hold the prefix, the block comes behind.
     """
-    width = len(segment)
-    within = (segment[:, None] == segment) & (offset[:, None] >= offset)
+    width = len(visible)
     slot = torch.arange(cache.reach)[None]
     place = slot - 1 - cache.lengths[:, None]
     in_prefix = (slot >= 1) & (place < 0)
     in_block = (place >= 0) & (place < width)
-    block = within[:, place.clamp(0, width - 1)].transpose(0, 1)
+    block = visible[:, place.clamp(0, width - 1)].transpose(0, 1)
     return (in_prefix[:, None] | (in_block[:, None] & block))[:, None]
 
 

@@ -45,14 +45,14 @@ def test_every_pairing_equals_the_trainers(
     budget: int,
     block: int,
 ) -> None:
-    monkeypatch.setattr(cross_scoring, "_BLOCK", block)
+    monkeypatch.setattr(cross_scoring, "_PLACES", block)
     found = cross_score(
         language.model, PREFIXES, CONTINUATIONS, temperature=0.7, token_budget=budget
     )
     torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-5)
 
 
-def test_every_prefix_is_read_once(
+def test_what_is_shared_is_read_once(
     language: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = 0
@@ -65,7 +65,18 @@ def test_every_prefix_is_read_once(
 
     monkeypatch.setattr(cross_scoring, "_states", count)
     cross_score(language.model, [PREFIXES[2]] * 3, CONTINUATIONS)
-    assert read == 3 * (6 + 11)  # without the shared prefix: 3 · (4 · 7 + 11)
+    # Five tokens for all prefixes, one more of each, and six distinct beginnings of continuations
+    # behind each; every pairing for itself would be 3 · (4 · 7 + 11) tokens less what is last.
+    assert read == 5 + 3 * (1 + 6)
+
+
+def test_prefixes_that_share_all_but_their_last_tokens(language: LanguageModel) -> None:
+    """What is shared leaves every prefix a token of its own to read, also the shortest."""
+    prefixes = [(3, 10), (3, 10, 11), (3, 10, 11, 12)]
+    together = cross_score(language.model, prefixes, CONTINUATIONS)
+    for column, prefix in enumerate(prefixes):
+        alone = cross_score(language.model, [prefix], CONTINUATIONS)[:, 0]
+        torch.testing.assert_close(together[:, column], alone, atol=2e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
