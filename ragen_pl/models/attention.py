@@ -83,13 +83,24 @@ def _attend(
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
-    if mask.dtype == torch.bool:
-        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-    else:
-        scores = scores + mask
-    weights = torch.softmax(scores, dim=-1).to(value.dtype)
+    # In place, which no gradient minds: neither a product nor a change of type looks back at it.
+    weights = torch.softmax(scores.add_(_bias(mask, scores.dtype)), dim=-1).to(value.dtype)
     mixed = torch.matmul(weights.view(batch, shared, -1, weights.shape[-1]), value)
     return mixed.view(batch, heads, length, width).transpose(1, 2).contiguous()
+
+
+def _bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return what is added to scores to hide what a mask hides.
+
+    Adding costs a third of filling, for which every head would be copied, and no gradient passes
+    through it.
+    """
+    if mask.dtype != torch.bool:
+        return mask
+    if mask.stride(0) == 0:  # the same for all rows
+        mask = mask[:1]
+    bias = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
+    return bias.masked_fill_(~mask, torch.finfo(dtype).min)
 
 
 AttentionInterface.register(NAME, grouped_matmul_attention)
