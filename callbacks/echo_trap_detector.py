@@ -10,13 +10,14 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 
 from ragen_pl.hooks import RolloutCallback, announce
-from ragen_pl.ops.collapse import CALM, CollapseRules, Level, judge
+from ragen_pl.ops.collapse import CALM, Level, judge
+from ragen_pl.ops.collapse_rules import CollapseRules
 from ragen_pl.ops.indicators import Indicators
 from ragen_pl.ops.selection import ZERO_STD
 from ragen_pl.rollout_stats import Averages, group_scores, survivors
 from ragen_pl.types import TrajectoryGroup
 
-GRAD_NORM = "train/grad_norm_policy"
+GRAD_NORM, APPROX_KL = "train/grad_norm_policy", "train/approx_kl"
 _MUTE = (
     "no turn of the first RL collection is in the form that is asked for, so that rewards say "
     "nothing of how the policy acts: imitate first (data.warm_start.iterations), or give an answer "
@@ -29,14 +30,15 @@ class EchoTrapDetector(RolloutCallback):
 
     Watches the in-group std of returns, the share of groups without spread, token entropy, valid
     format, response length, the policy's gradient norm, success, and returns pinned at the format
-    penalty, all unfiltered, smoothed and against this run's own beginning. A policy that grows sure
+    penalty, all unfiltered, smoothed and against this run's own beginning, and how far updates move
+    the policy. A policy that grows sure
     because it has become good is not alarming. Warm-start iterations do not count. A first
     collection without one valid turn is said at once, though there is nothing to fall from.
 
     | level | meaning | what happens |
     |---|---|---|
     | green | nothing, or one sign alone | – |
-    | amber | early signs together, or success wears off beside a sign | it is said |
+    | amber | long steps, early signs together, or success wears off beside a sign | it is said |
     | red | success lost, no valid turn left, or variety gone for nothing | ``patience`` stops |
 
     ``docs/echo_trap.md`` explains every rule, ``ragen_pl/ops/collapse.py`` holds them, and
@@ -75,6 +77,7 @@ class EchoTrapDetector(RolloutCallback):
         self._played: list[TrajectoryGroup] = []
         self._history: list[Indicators] = []
         self._grad_norm: float | None = None
+        self._approx_kl: float | None = None
 
     @property
     def position(self) -> int:
@@ -86,10 +89,15 @@ class EchoTrapDetector(RolloutCallback):
         """Whether the latest collection was judged; green means nothing before."""
         return len(self._history) > self.baseline_iterations
 
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing is wrong with the policy itself: long steps only threaten it."""
+        return self.level is Level.GREEN or self.verdict.forewarns
+
     def rewind(self, position: int) -> None:
         """Forget what came after the first ``position`` collections: the policy is that of then."""
         del self._history[position:]
-        self.red_in_a_row, self._grad_norm = 0, None
+        self.red_in_a_row, self._grad_norm, self._approx_kl = 0, None, None
         self.level, self.verdict = Level.GREEN, CALM
 
     def on_collection_end(
@@ -104,7 +112,7 @@ class EchoTrapDetector(RolloutCallback):
     ) -> None:
         """Judge the rollout; every rank reaches the same verdict."""
         played, self._played = self._played, []
-        indicators = measure(played, self._grad_norm)
+        indicators = measure(played, self._grad_norm, self._approx_kl)
         if indicators is None:  # every environment raised: that says nothing about the policy
             return
         self._history.append(indicators)
@@ -113,11 +121,11 @@ class EchoTrapDetector(RolloutCallback):
         verdict = judge(self._history, self.baseline_iterations, self.rules)
         self.record({f"collapse/{name}": value for name, value in verdict.ratios.items()})
         self.record({"collapse/level": float(verdict.level)})
-        self.verdict = verdict
+        before, self.verdict = self.verdict, verdict
         self.red_in_a_row = self.red_in_a_row + 1 if verdict.level is Level.RED else 0
         if self.stop and self.red_in_a_row >= self.patience:
             self._stop(trainer, verdict.reason)
-        elif verdict.level > self.level:
+        elif (verdict.level, not verdict.forewarns) > (self.level, not before.forewarns):
             name = verdict.level.name.lower()
             announce(
                 trainer, f"echo trap {name} (iteration {self.iteration + 1}): {verdict.reason}"
@@ -125,15 +133,18 @@ class EchoTrapDetector(RolloutCallback):
         self.level = verdict.level
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Forget the last gradient norm: Lightning would keep it where no update gives another."""
-        trainer.callback_metrics.pop(GRAD_NORM, None)
+        """Forget the last update: Lightning would keep its metrics where none gives others."""
+        for name in (GRAD_NORM, APPROX_KL):
+            trainer.callback_metrics.pop(name, None)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Keep the gradient norm for the next verdict, which comes before the next update."""
+        """Keep what the update was like for the next verdict, which comes before the next one."""
         super().on_train_epoch_end(trainer, pl_module)
-        norm = trainer.callback_metrics.get(GRAD_NORM)
-        usable = getattr(pl_module, "phase", "rl") == "rl" and norm is not None
-        self._grad_norm = float(norm) if usable and norm is not None else None
+        learnt = trainer.callback_metrics if getattr(pl_module, "phase", "rl") == "rl" else {}
+        norm, moved = (learnt.get(name) for name in (GRAD_NORM, APPROX_KL))
+        self._grad_norm = None if norm is None else float(norm)
+        # A single update starts from what played: its 0 tells nothing of where it went.
+        self._approx_kl = float(moved) if moved is not None and moved > 0.0 else None
 
     def _stop(self, trainer: Trainer, why: str) -> None:
         """Stop before the update; in the very first collection nobody else would say why."""
@@ -151,6 +162,7 @@ class EchoTrapDetector(RolloutCallback):
             "history": [list(astuple(indicators)) for indicators in self._history],
             "red_in_a_row": self.red_in_a_row,
             "grad_norm": self._grad_norm,
+            "approx_kl": self._approx_kl,
             "level": int(self.level),
         }
 
@@ -160,11 +172,14 @@ class EchoTrapDetector(RolloutCallback):
         count = int(state_dict["red_in_a_row"])
         self.red_in_a_row = count if count < self.patience else 0
         self._grad_norm = state_dict["grad_norm"]
+        self._approx_kl = state_dict.get("approx_kl")
         self.level = Level(state_dict["level"])
 
 
-def measure(groups: Sequence[TrajectoryGroup], grad_norm: float | None) -> Indicators | None:
-    """Measure a collection over all ranks; None where no trajectory survived."""
+def measure(
+    groups: Sequence[TrajectoryGroup], grad_norm: float | None, approx_kl: float | None
+) -> Indicators | None:
+    """Measure a collection over all ranks, after an update; None where no trajectory survived."""
     averages = Averages()
     for score in group_scores(groups):
         if not math.isnan(score):
@@ -180,8 +195,9 @@ def measure(groups: Sequence[TrajectoryGroup], grad_norm: float | None) -> Indic
             averages.add("entropy", sum(entropies), len(entropies))
             averages.add("response_length", len(entropies))
             averages.add("valid_format", float(turn.is_valid))
-    if grad_norm is not None and math.isfinite(grad_norm):
-        averages.add("grad_norm", grad_norm)
+    for name, value in (("grad_norm", grad_norm), ("approx_kl", approx_kl)):
+        if value is not None and math.isfinite(value):
+            averages.add(name, value)
     means = averages.means()
     if "success" not in means:
         return None
@@ -195,4 +211,5 @@ def measure(groups: Sequence[TrajectoryGroup], grad_norm: float | None) -> Indic
         mean_return=means["mean_return"],
         grad_norm=means.get("grad_norm"),
         response_length=means["response_length"],
+        approx_kl=means.get("approx_kl"),
     )

@@ -13,7 +13,6 @@ from callbacks.variance_filter import VarianceFilter
 from ragen_pl.algorithm import Algorithm
 from ragen_pl.distributed import gather_objects
 from ragen_pl.hooks import RolloutCallback, announce
-from ragen_pl.ops.collapse import Level
 from ragen_pl.snapshot import Plain, restore_snapshot, take_snapshot
 from ragen_pl.types import TrajectoryGroup
 
@@ -32,13 +31,13 @@ class _Module(Protocol):
 
 @dataclass(slots=True)
 class _Healthy:
-    """Keep the state that played one green collection."""
+    """Keep the state that played one sound collection."""
 
     iteration: int
     position: int
     """The detector's, that collection included."""
     followed: int
-    """Green collections in a row that came after it."""
+    """Sound collections in a row that came after it."""
     state: Plain
 
 
@@ -48,18 +47,18 @@ class Rollback(RolloutCallback):
     | when | what happens |
     |---|---|
     | first RL collection before which the policy was updated in no way | snapshot, trusted |
-    | every ``every_n_iterations`` while ``EchoTrapDetector`` is green | snapshot, on trial |
-    | ``min_age`` green collections have followed it | it is trusted, older ones are dropped |
-    | amber or red | snapshots on trial are dropped: they led there |
+    | every ``every_n_iterations`` while ``EchoTrapDetector`` finds it sound | snapshot, on trial |
+    | ``min_age`` sound collections have followed it | it is trusted, older ones are dropped |
+    | it is not sound | snapshots on trial are dropped: they led there |
     | red ``patience`` times in a row | the trusted snapshot is restored, at most ``times`` times |
 
-    Restored are, bit for bit, the weights of policy and critic, the optimizer's moments and the
-    module's other state; the detector's history is cut back to that point. The rates of policy and
-    critic are multiplied by ``lr_factor`` and ``filter.keep_fraction`` by ``filter_factor``, for
-    good. The collapsed collection is thrown away: its iteration ends without an update. Iterations
-    go on counting, so that starts and draws are fresh ones and the same fall is not played again;
-    the learning-rate schedule keeps its place too. When ``times`` is used up the detector stops the
-    run as it does without this callback.
+    Sound is green, and amber for nothing but long steps. Restored are, bit for bit, the weights of
+    policy and critic, the optimizer's moments and the module's other state; the detector's history
+    is cut back to that point. The rates of policy and critic are multiplied by ``lr_factor`` and
+    ``filter.keep_fraction`` by ``filter_factor``, for good. The collapsed collection is thrown
+    away: its iteration ends without an update. Iterations go on counting, so that starts and draws
+    are fresh ones and the same fall is not played again; the learning-rate schedule keeps its place
+    too. When ``times`` is used up the detector stops the run as it does without this callback.
 
     Each rollback is announced in a line and noted under ``rollbacks`` in ``results.json``.
     Snapshots are in CPU memory and in every checkpoint, so that a resumed run goes back to the very
@@ -72,7 +71,7 @@ class Rollback(RolloutCallback):
         lr_factor: Multiplies the learning rates of RL each time; 1 leaves them.
         filter_factor: Multiplies filter.keep_fraction each time; 1 leaves it.
         every_n_iterations: Iterations between two snapshots.
-        min_age: Green iterations that must follow a snapshot before it is trusted: the state just
+        min_age: Sound iterations that must follow a snapshot before it is trusted: the state just
             before an alarm is often sick already.
     """
 
@@ -182,7 +181,7 @@ class Rollback(RolloutCallback):
 
     def _watch(self, trainer: Trainer, module: LightningModule, detector: EchoTrapDetector) -> None:
         """Keep and drop snapshots; the weights are those that played this collection."""
-        if detector.level is not Level.GREEN:
+        if not detector.is_sound:
             self._snapshots = self._snapshots[:1]
             return
         if not self._snapshots:

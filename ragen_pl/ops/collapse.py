@@ -5,16 +5,18 @@ tells them apart is success. **Red** therefore always needs a *harm*: success we
 the return at the format penalty's floor, or no progress at all. **Amber** is also raised ahead of
 any harm, by *early signs*: the format slips, responses grow, entropy climbs out of its valley,
 gradients stay high, spread or entropy is lost without a gain. A healthy run shows one of them now
-and then, so several must last together. ``docs/echo_trap.md`` has the table of levels.
+and then, so several must last together. Before all symptoms comes a cause: updates that move the
+policy far. ``docs/echo_trap.md`` has the table of levels.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import IntEnum
 
+from ragen_pl.ops.collapse_rules import CollapseRules
 from ragen_pl.ops.indicators import FEWEST, Indicators, View
 
 _MARGIN = 5.0
@@ -22,8 +24,6 @@ _MARGIN = 5.0
 of many looks, which alone explains up to about four."""
 _MATTERS = 0.05
 """Nats of entropy; a smaller change is no matter, whatever the ratio."""
-_MULTIPLES = ("entropy_rose", "gradient_spiked", "entropy_climbed", "responses_grew")
-_COUNTS = ("early_signs", "early_patience", "early_signs_at_once")
 
 
 class Level(IntEnum):
@@ -32,72 +32,6 @@ class Level(IntEnum):
     GREEN = 0
     AMBER = 1
     RED = 2
-
-
-@dataclass(frozen=True)
-class CollapseRules:
-    """Set the thresholds; ratios compare a smoothed indicator with its baseline or its best.
-
-    Args:
-        smoothing: Weight of the past in the moving averages.
-        success_fell: Success below this share of its best, together with a sign, is amber.
-        success_collapsed: Below this share it is red with a sign, amber without.
-        success_gone: Below this share it is red.
-        solved: Success from which on lost spread is convergence, even where nothing was gained.
-        spread_fell: In-group std below this share of its baseline is a sign.
-        spread_dead: Below this share, and success neither gained nor solved, is red.
-        zero_std_share: More groups than this without any spread are a sign.
-        entropy_fell: Entropy below this share of its baseline is a sign.
-        entropy_rose: Entropy above this multiple of its baseline is a sign.
-        format_broke: Valid-format rate below this share of its best is a sign.
-        gradient_spiked: Policy gradient norm above this multiple of its baseline is a sign.
-        floor_share: More trajectories than this at the penalty floor are red, in quicker averages.
-        early_smoothing: Weight of the past in the quicker averages.
-        early_signs: So many of them that last are amber; more than there are switch them off.
-        early_patience: Iterations in a row that count as lasting.
-        early_signs_at_once: So many of them are amber without having lasted.
-        format_slipped: Valid-format rate below this share of its best is an early sign.
-        responses_grew: Response length above this multiple of its baseline is an early sign.
-        entropy_climbed: Entropy above this multiple of its lowest so far is an early sign.
-        success_slipped: Success below this share of its best, by more than noise, is an early sign.
-    """
-
-    smoothing: float = 0.8
-    success_fell: float = 0.75
-    success_collapsed: float = 0.5
-    success_gone: float = 0.25
-    solved: float = 0.6
-    spread_fell: float = 0.5
-    spread_dead: float = 0.1
-    zero_std_share: float = 0.6
-    entropy_fell: float = 0.5
-    entropy_rose: float = 2.0
-    format_broke: float = 0.8
-    gradient_spiked: float = 5.0
-    floor_share: float = 0.9
-    early_smoothing: float = 0.5
-    early_signs: int = 2
-    early_patience: int = 2
-    early_signs_at_once: int = 3
-    format_slipped: float = 0.9
-    responses_grew: float = 1.2
-    entropy_climbed: float = 1.5
-    success_slipped: float = 0.8
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value, where = getattr(self, field.name), f"rules.{field.name}"
-            if field.name in ("smoothing", "early_smoothing"):
-                if not 0.0 <= value < 1.0:
-                    raise ValueError(f"{where} is {value}; it must lie in [0, 1)")
-            elif field.name in _COUNTS:
-                if value < 1:
-                    raise ValueError(f"{where} is {value}; it must be at least 1")
-            elif field.name in _MULTIPLES:
-                if value <= 1.0:
-                    raise ValueError(f"{where} is {value}; a multiple must be above 1")
-            elif not 0.0 <= value <= 1.0:
-                raise ValueError(f"{where} is {value}; a share must lie in [0, 1]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +43,8 @@ class Verdict:
     """Names values and baselines; empty when green."""
     ratios: Mapping[str, float]
     """Of smoothed indicators to their baseline or best; empty before there is a baseline."""
+    forewarns: bool = False
+    """Whether the length of its steps is all that speaks against the policy, which is sound yet."""
 
 
 CALM = Verdict(Level.GREEN, "", {})
@@ -131,8 +67,7 @@ def judge(history: Sequence[Indicators], baseline_iterations: int, rules: Collap
         harms.append(_no_progress(view, rules))
     level, harm = max(harms, key=lambda finding: finding[0])  # of equal ones the first
     if level is Level.GREEN:
-        early = _early(history, baseline_iterations, rules)
-        return Verdict(Level.AMBER if early else level, early, view.ratios())
+        return _foresee(view, history, baseline_iterations, rules)
     reason = f"{harm} while {' and '.join(signs)}" if signs else harm
     return Verdict(level, reason, view.ratios())
 
@@ -229,8 +164,33 @@ def _no_progress(view: View, rules: CollapseRules) -> tuple[Level, str]:
 # --- early signs --------------------------------------------------------------------------------
 
 
-def _early(history: Sequence[Indicators], baseline_iterations: int, rules: CollapseRules) -> str:
-    """Word the early signs where there are enough of them; empty otherwise."""
+def _foresee(
+    view: View, history: Sequence[Indicators], baseline_iterations: int, rules: CollapseRules
+) -> Verdict:
+    """Judge a policy that has come to no harm."""
+    early = _early(history, baseline_iterations, rules, view.step <= rules.step_too_long)
+    if early:
+        return Verdict(Level.AMBER, early, view.ratios())
+    if view.step > rules.step_too_long:
+        text = (
+            f"updates move the policy by {view.step:.2g} nats a token (much is "
+            f"{rules.step_too_long:g}): at such rates success wears off or collapses"
+        )
+        return Verdict(Level.AMBER, text, view.ratios(), forewarns=True)
+    return Verdict(Level.GREEN, "", view.ratios())
+
+
+def _early(
+    history: Sequence[Indicators],
+    baseline_iterations: int,
+    rules: CollapseRules,
+    steps_are_short: bool,
+) -> str:
+    """Word the early signs where there are enough of them; empty otherwise.
+
+    A policy that is known to take short steps recovers from a slip: there signs must last, and
+    success must slip with them.
+    """
     seen: list[dict[str, str]] = []
     for length in range(len(history), len(history) - rules.early_patience, -1):
         if length < FEWEST:
@@ -240,7 +200,11 @@ def _early(history: Sequence[Indicators], baseline_iterations: int, rules: Colla
     now = seen[0]
     lasting = {name for name in now if all(name in then for then in seen)}
     lasted = len(seen) == rules.early_patience and len(lasting) >= rules.early_signs
-    if not lasted and len(now) < rules.early_signs_at_once:
+    if steps_are_short:
+        is_alarming = lasted and "success" in lasting
+    else:
+        is_alarming = lasted or len(now) >= rules.early_signs_at_once
+    if not is_alarming:
         return ""
     return f"early signs: {' and '.join(now.values())}"
 

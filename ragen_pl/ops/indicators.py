@@ -10,6 +10,8 @@ from statistics import fmean, median
 
 FEWEST = 6
 """Iterations before which nothing is judged: three of them are the least baseline."""
+_FEWEST_STEPS = 3
+"""Of which the length of steps is told."""
 _LEAST_NOISE = 0.02
 """Of success per iteration, for policies so good or bad that it hardly varies."""
 
@@ -34,6 +36,9 @@ class Indicators:
     """Of the policy in the update before; None where there was none."""
     response_length: float | None = None
     """Mean tokens per response; None in histories from before it was measured."""
+    approx_kl: float | None = None
+    """Nats per token between the policy that played and the one being updated, averaged over the
+    updates before; None where there were none, or one, which starts from what played."""
 
 
 class Series:
@@ -90,6 +95,7 @@ class View:
         self.returns = series(i.mean_return for i in history)
         # Logarithms, so that a single outlier does not drag the average along.
         self.log_grad = series(math.log(i.grad_norm) for i in history if i.grad_norm)
+        self.log_step = series(math.log(i.approx_kl) for i in history if i.approx_kl)
         self.look = max(_LEAST_NOISE, self.success.noise)
         self.error = self.look * math.sqrt((1 - smoothing) / (1 + smoothing))
         """Standard error of the smoothed success."""
@@ -98,6 +104,13 @@ class View:
     def grad_ratio(self) -> float:
         difference = self.log_grad.now - self.log_grad.baseline
         return 1.0 if math.isnan(difference) else math.exp(difference)
+
+    @property
+    def step(self) -> float:
+        """How far updates move the policy, a geometric mean in nats per token; NaN where it is not
+        known."""
+        known = len(self.log_step.values) >= _FEWEST_STEPS
+        return math.exp(self.log_step.now) if known else math.nan
 
     @property
     def improved(self) -> bool:
@@ -109,7 +122,8 @@ class View:
         return gain > max(2 * self.returns.noise, 0.25 * self.spread.baseline)
 
     def ratios(self) -> dict[str, float]:
-        return {
+        step = {} if math.isnan(self.step) else {"policy_step": self.step}
+        return step | {
             "in_group_std_ratio": self.spread.ratio,
             "entropy_ratio": self.entropy.ratio,
             "grad_norm_ratio": self.grad_ratio,

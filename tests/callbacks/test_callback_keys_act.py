@@ -22,7 +22,7 @@ from callbacks import EchoTrapDetector, RunDisplay, VarianceFilter
 from ragen_pl.datamodule import RolloutDataModule
 from ragen_pl.filter_rules import SoftWeights, TopK
 from ragen_pl.hooks import RolloutCallback
-from ragen_pl.ops.collapse import CollapseRules
+from ragen_pl.ops.collapse_rules import CollapseRules
 from ragen_pl.rollout_config import RolloutConfig
 from ragen_pl.types import TrajectoryGroup
 from ragen_pl.warm_start import WarmStart

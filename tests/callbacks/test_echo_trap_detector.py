@@ -65,14 +65,14 @@ def run(callback: EchoTrapDetector, trainer: Any, rollouts: list[list[Trajectory
 
 
 def test_measure() -> None:
-    indicators = measure(dead(), 2.0)
+    indicators = measure(dead(), 2.0, 0.01)
     assert indicators is not None
     assert indicators.mean_return == pytest.approx(-0.5)
     assert indicators.penalty_share == indicators.zero_std_share == 1.0
     assert indicators.success == indicators.valid_format == 0.0
     assert indicators.entropy == pytest.approx(0.01)
     assert indicators.grad_norm == 2.0
-    assert measure([make_group([1.0], broken=[0])], None) is None
+    assert measure([make_group([1.0], broken=[0])], None, None) is None
 
 
 def test_a_good_run_goes_on(capsys: pytest.CaptureFixture[str]) -> None:

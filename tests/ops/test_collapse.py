@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from ragen_pl.ops.collapse import CollapseRules, Level, judge
+from ragen_pl.ops.collapse import Level, judge
+from ragen_pl.ops.collapse_rules import CollapseRules
 from ragen_pl.ops.indicators import Indicators
 
 BASELINE = 10

@@ -6,12 +6,13 @@ indicator passes all its values. Only levels are compared: a reason may name a n
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 
-from ragen_pl.ops.collapse import CollapseRules, Level, judge
+from ragen_pl.ops.collapse import Level, judge
+from ragen_pl.ops.collapse_rules import CollapseRules
 from ragen_pl.ops.indicators import Indicators
 from tests.key_proof import KeyProof, Outcome, spelled
 
@@ -41,6 +42,7 @@ AILMENTS: dict[str, dict[str, float]] = {
     "entropy climbs and responses grow": {"entropy": 2.0, "response_length": 30.0},
     "steps grow wild and responses longer": {"grad_norm": 50.0, "response_length": 30.0},
     "success slips and responses grow": {"success": 0.2, "response_length": 30.0},
+    "steps grow long": {"approx_kl": 0.04},
     "three signs": {"valid_format": 0.5, "response_length": 30.0, "entropy": 2.0},
 }
 OTHER = {
@@ -65,6 +67,7 @@ OTHER = {
     "responses_grew": 2.5,
     "entropy_climbed": 4.0,
     "success_slipped": 0.5,
+    "step_too_long": 0.05,
 }
 
 
@@ -73,7 +76,8 @@ def course(ailment: dict[str, float], steps: int = 16) -> list[Indicators]:
     history = [HEALTHY] * (BASELINE + 5)
     for step in range(1, steps + 5):
         ill = min(1.0, step / steps)
-        healthy = {name: getattr(HEALTHY, name) for name in ailment}
+        usual = asdict(HEALTHY) | {"approx_kl": 0.001}  # unknown until it begins to grow
+        healthy = {name: usual[name] for name in ailment}
         now = {name: value + (ailment[name] - value) * ill for name, value in healthy.items()}
         history.append(replace(HEALTHY, **now))
     return history
