@@ -9,8 +9,9 @@ from typing import Any, cast
 import pytest
 import torch
 
-from callbacks import EchoTrapDetector
-from callbacks.echo_trap_detector import GRAD_NORM, measure
+from callbacks import EchoTrapDetector, echo_trap_detector
+from callbacks.echo_trap_detector import APPROX_KL, GRAD_NORM, measure
+from ragen_pl.ops.collapse import Level, Verdict
 from ragen_pl.types import TrajectoryGroup
 from tests.doubles import make_group, make_trajectory, make_turn
 
@@ -117,6 +118,62 @@ def test_the_gradient_norm_is_that_of_the_update_before() -> None:
     callback.on_train_epoch_end(trainer, cast(Any, SimpleNamespace(phase="warm_start")))
     judge_rollout(callback, trainer, good())
     assert callback._history[-1].grad_norm is None
+
+
+def test_a_step_of_nothing_is_not_known() -> None:
+    """One update per collection starts from what played it: its 0 says nothing of where it went."""
+    callback, trainer = EchoTrapDetector(), make_trainer()
+    for told, known in ((0.02, 0.02), (0.0, None)):
+        callback.on_train_epoch_start(trainer, MODULE)
+        assert APPROX_KL not in trainer.callback_metrics
+        trainer.callback_metrics[APPROX_KL] = torch.tensor(told)
+        callback.on_train_epoch_end(trainer, MODULE)
+        judge_rollout(callback, trainer, good())
+        assert callback._history[-1].approx_kl == (known and pytest.approx(known))
+
+
+def walk(
+    callback: EchoTrapDetector, trainer: Any, step: float, rollouts: list[list[TrajectoryGroup]]
+) -> list[tuple[Level, bool]]:
+    """Play rollouts after updates of a length; return what each was judged."""
+    judged = []
+    for groups in rollouts:
+        callback.on_rollout_start(trainer, MODULE, callback.position, 16)
+        judge_rollout(callback, trainer, groups)
+        judged.append((callback.level, callback.is_sound))
+        trainer.callback_metrics[APPROX_KL] = torch.tensor(step)
+        callback.on_train_epoch_end(trainer, MODULE)
+    return judged
+
+
+def test_long_steps_are_said_and_so_is_the_harm_that_follows(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    callback, trainer = EchoTrapDetector(baseline_iterations=5, stop=False), make_trainer()
+    judged = walk(callback, trainer, 0.1, [good()] * 8)
+    assert judged == [(Level.GREEN, True)] * 5 + [(Level.AMBER, True)] * 3
+    assert capsys.readouterr().out.count("echo trap amber (iteration 6): updates move") == 1
+    assert (Level.RED, False) in walk(callback, trainer, 0.1, [dead()] * 8)
+    assert "echo trap red" in capsys.readouterr().out
+    callback.rewind(5)
+    assert callback.is_sound
+
+
+def test_a_symptom_beside_long_steps_is_said_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Amber was said already, but for another reason."""
+    callback, trainer = EchoTrapDetector(), make_trainer()
+    told = iter([Verdict(Level.AMBER, "long", {}, forewarns=True)] * 2)
+    sick = iter([Verdict(Level.AMBER, "sick", {})] * 2)
+    monkeypatch.setattr(echo_trap_detector, "judge", lambda *_: next(told, None) or next(sick))
+    for _ in range(4):
+        judge_rollout(callback, trainer, good())
+    assert capsys.readouterr().out.splitlines() == [
+        "echo trap amber (iteration 1): long",
+        "echo trap amber (iteration 1): sick",
+    ]
+    assert not callback.is_sound
 
 
 def test_a_resumed_run_stops_where_the_whole_one_did() -> None:

@@ -15,9 +15,10 @@ import torch.multiprocessing as mp
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, Checkpoint
 
-from callbacks import EchoTrapDetector, Rollback, VarianceFilter
+from callbacks import EchoTrapDetector, Rollback, VarianceFilter, echo_trap_detector
 from ragen_pl.filter_rules import TopFraction
 from ragen_pl.hooks import RolloutCallback
+from ragen_pl.ops.collapse import Level, Verdict
 from tests.doubles import TinyData, make_trainer
 from tests.swinging import Data, Learner, dead, good
 
@@ -145,6 +146,17 @@ def test_few_snapshots_are_kept_and_those_before_an_alarm_are_dropped(tmp_path: 
     assert places[14] == [7, 9, 11, 13]
     fallen = rollback.events[0]["iteration"] - 1
     assert places[fallen] == [places[fallen - 1][0]]
+
+
+def test_long_steps_alone_leave_snapshots_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The policy is sound: to go back to before its first update would throw all away."""
+    rollback = Rollback(times=1, every_n_iterations=2, min_age=6, patience=4)
+    warned = Verdict(Level.AMBER, "long steps", {}, forewarns=True)
+    monkeypatch.setattr(echo_trap_detector, "judge", lambda *_: warned)
+    fit(tmp_path, rollback, data=TinyData(lambda iteration: good()))
+    assert min(s.iteration for s in rollback._snapshots) >= EPOCHS - 10
 
 
 def test_the_critics_head_start_belongs_to_the_first_snapshot(tmp_path: Path) -> None:
