@@ -1,0 +1,139 @@
+"""Show what an iteration of a real run spends on arithmetic, and what on telling PyTorch to do it.
+
+``python benchmarks/dispatch.py OUT.json --config sokoban.yaml [overrides]``
+
+Trains as ``run.py fit`` does with what follows OUT, profiles a few RL iterations (collection,
+annotation, update and what Lightning does between) with PyTorch's profiler, stops, prints a table
+and writes it. Profiling itself makes each operation a microsecond or two dearer, which falls on
+dispatch: so its share is an upper bound. Seconds without the profiler are given beside.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+if __name__ == "__main__":  # started as a file, the packages beside it must be found
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch.profiler import ProfilerActivity, profile
+
+from ragen_pl import cli
+from ragen_pl.report import align
+
+PRODUCTS = frozenset(("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"))
+MOVES_NOTHING = re.compile(
+    "aten::(alias|as_strided|chunk|detach|empty|empty_like|empty_strided|expand|expand_as|flatten|"
+    "lift_fresh|linear|matmul|narrow|new_empty|permute|_reshape_alias|reshape|resize_|result_type|"
+    "select|slice|split|squeeze|stack|t|_to_copy|to|transpose|type_as|unbind|unflatten|"
+    "_unsafe_view|unsqueeze|view|view_as)"
+)
+"""Operations that only describe memory, ask for it, or call others."""
+PARTS = ("products", "other kernels", "dispatch", "Python")
+
+
+def part_of(operation: str) -> str:
+    """Name the part of the table that an operation's own time belongs to."""
+    if operation in PRODUCTS:
+        return "products"
+    is_kernel = operation.startswith("aten::") and not MOVES_NOTHING.fullmatch(operation)
+    return "other kernels" if is_kernel else "dispatch"
+
+
+def divide(own_seconds: Mapping[str, float], wall: float) -> dict[str, float]:
+    """Divide the seconds of a stretch among the parts; what is in no operation is Python's."""
+    seconds = dict.fromkeys(PARTS, 0.0)
+    for operation, own in own_seconds.items():
+        seconds[part_of(operation)] += own
+    seconds["Python"] = max(0.0, wall - sum(seconds.values()))
+    return seconds
+
+
+class DispatchProfiler(Callback):
+    """Profile a few RL iterations, and end the run.
+
+    Args:
+        out: JSON file to write.
+        first: RL iterations before; the first of them is left out.
+        iterations: That are profiled.
+    """
+
+    def __init__(self, out: str, first: int = 6, iterations: int = 4) -> None:
+        self.out, self.first, self.iterations = Path(out), first, iterations
+        self._ends: list[float] = []
+        self._profile: profile | None = None
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Mark the end of an iteration; begin, or come to the end."""
+        if getattr(pl_module, "phase", "rl") != "rl":
+            return
+        self._ends.append(time.perf_counter())
+        if len(self._ends) == self.first:
+            self._profile = profile(activities=[ProfilerActivity.CPU])
+            self._profile.start()
+            self._ends[-1] = time.perf_counter()
+        elif len(self._ends) == self.first + self.iterations and self._profile is not None:
+            self._profile.stop()
+            self._write(self._profile)
+            trainer.should_stop = True
+
+    def _write(self, profiled: profile) -> None:
+        steps = [after - before for before, after in zip(self._ends, self._ends[1:], strict=False)]
+        own = {each.key: each.self_cpu_time_total / 1e6 for each in profiled.key_averages()}
+        calls = sum(each.count for each in profiled.key_averages())
+        wall = self._ends[-1] - self._ends[self.first - 1]
+        seconds = divide(own, wall)
+        results = {
+            "seconds": {name: value / self.iterations for name, value in seconds.items()},
+            "profiled_seconds": wall / self.iterations,
+            "unprofiled_seconds": median(steps[: self.first - 1]),
+            "operations": calls / self.iterations,
+        }
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        self.out.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+
+
+def table(results: Mapping[str, Any]) -> str:
+    """Lay the parts out for reading."""
+    whole = results["profiled_seconds"]
+    rows = [["part of an iteration", "seconds", "share"]]
+    for name, value in results["seconds"].items():
+        rows.append([name, f"{value:.3f}", f"{value / whole:.0%}"])
+    rows.append(["all, profiled", f"{whole:.3f}", "100%"])
+    return (
+        f"{align(rows)}\n{results['operations']:,.0f} operations; without the profiler "
+        f"{results['unprofiled_seconds']:.3f} s"
+    )
+
+
+def main(given: list[str] | None = None) -> int:
+    """Train, profile, print; return the run's exit status."""
+    given = sys.argv[1:] if given is None else given
+    if not given or given[0].startswith("-"):
+        print(f"usage: python benchmarks/dispatch.py OUT.json {' '.join(given) or '--config NAME'}")
+        return 2
+    out, arguments = Path(given[0]), given[1:]
+    out.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        status = cli.main(
+            [
+                *("fit", "--run_dir", f"{folder}/run", *arguments),
+                *("--trainer.callbacks+", "benchmarks.dispatch.DispatchProfiler"),
+                *("--trainer.callbacks.out", str(out)),
+            ]
+        )
+    if status == 0 and out.exists():
+        print("\n" + table(json.loads(out.read_text(encoding="utf-8"))))
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
