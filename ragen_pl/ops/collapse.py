@@ -55,11 +55,11 @@ def judge(history: Sequence[Indicators], baseline_iterations: int, rules: Collap
 
     The first ``baseline_iterations`` say what is usual for this run; while they are not complete
     the first half of what there is, and only what cannot be mistaken for a slow start is judged.
-    The first five iterations are always green.
+    In the first five iterations that is the length of steps alone, which needs no past.
     """
-    if len(history) < FEWEST:
-        return CALM
     view = View(history, baseline_iterations, rules.smoothing)
+    if len(history) < FEWEST:
+        return _forewarn(view, rules) or CALM
     quick = View(history, baseline_iterations, rules.early_smoothing)
     signs = _signs(view, rules)
     harms = [_at_floor(quick, rules), _success_lost(view, rules, bool(signs))]
@@ -167,17 +167,22 @@ def _no_progress(view: View, rules: CollapseRules) -> tuple[Level, str]:
 def _foresee(
     view: View, history: Sequence[Indicators], baseline_iterations: int, rules: CollapseRules
 ) -> Verdict:
-    """Judge a policy that has come to no harm."""
+    """Judge a policy that has come to no harm yet."""
     early = _early(history, baseline_iterations, rules, view.step <= rules.step_too_long)
     if early:
         return Verdict(Level.AMBER, early, view.ratios())
-    if view.step > rules.step_too_long:
-        text = (
-            f"updates move the policy by {view.step:.2g} nats a token (much is "
-            f"{rules.step_too_long:g}): at such rates success wears off or collapses"
-        )
-        return Verdict(Level.AMBER, text, view.ratios(), forewarns=True)
-    return Verdict(Level.GREEN, "", view.ratios())
+    return _forewarn(view, rules) or Verdict(Level.GREEN, "", view.ratios())
+
+
+def _forewarn(view: View, rules: CollapseRules) -> Verdict | None:
+    """Find updates that move the policy far; None where they do not, or it is not known."""
+    if not view.step > rules.step_too_long:
+        return None
+    text = (
+        f"updates move the policy by {view.step:.2g} nats a token (much is "
+        f"{rules.step_too_long:g}): at such rates success wears off or collapses"
+    )
+    return Verdict(Level.AMBER, text, view.ratios(), forewarns=True)
 
 
 def _early(

@@ -9,9 +9,9 @@ from itertools import pairwise
 from statistics import fmean, median
 
 FEWEST = 6
-"""Iterations before which nothing is judged: three of them are the least baseline."""
-_FEWEST_STEPS = 3
-"""Of which the length of steps is told."""
+"""Iterations before which nothing is held against the past: three are the least baseline."""
+_FEWEST_STEPS = 2
+"""Of which the length of steps is told: the first one, after the critic's head start, is longer."""
 _LEAST_NOISE = 0.02
 """Of success per iteration, for policies so good or bad that it hardly varies."""
 
