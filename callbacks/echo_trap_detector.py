@@ -10,7 +10,7 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 
 from ragen_pl.hooks import RolloutCallback, announce
-from ragen_pl.ops.collapse import CALM, Level, judge
+from ragen_pl.ops.collapse import CALM, Level, Verdict, judge
 from ragen_pl.ops.collapse_rules import CollapseRules
 from ragen_pl.ops.indicators import Indicators
 from ragen_pl.ops.selection import ZERO_STD
@@ -18,6 +18,9 @@ from ragen_pl.rollout_stats import Averages, group_scores, survivors
 from ragen_pl.types import TrajectoryGroup
 
 GRAD_NORM, APPROX_KL = "train/grad_norm_policy", "train/approx_kl"
+UPDATES = "train/updates"
+_ROUNDING = 1e-5
+"""Nats that rounding alone can look like, where the trainer recomputes what the sampler said."""
 _MUTE = (
     "no turn of the first RL collection is in the form that is asked for, so that rewards say "
     "nothing of how the policy acts: imitate first (data.warm_start.iterations), or give an answer "
@@ -31,9 +34,9 @@ class EchoTrapDetector(RolloutCallback):
     Watches the in-group std of returns, the share of groups without spread, token entropy, valid
     format, response length, the policy's gradient norm, success, and returns pinned at the format
     penalty, all unfiltered, smoothed and against this run's own beginning, and how far updates move
-    the policy. A policy that grows sure
-    because it has become good is not alarming. Warm-start iterations do not count. A first
-    collection without one valid turn is said at once, though there is nothing to fall from.
+    the policy. A policy that grows sure because it has become good is not alarming. Warm-start
+    iterations do not count. A first collection without one valid turn is said at once, though there
+    is nothing to fall from.
 
     | level | meaning | what happens |
     |---|---|---|
@@ -134,7 +137,7 @@ class EchoTrapDetector(RolloutCallback):
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Forget the last update: Lightning would keep its metrics where none gives others."""
-        for name in (GRAD_NORM, APPROX_KL):
+        for name in (GRAD_NORM, APPROX_KL, UPDATES):
             trainer.callback_metrics.pop(name, None)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -143,8 +146,9 @@ class EchoTrapDetector(RolloutCallback):
         learnt = trainer.callback_metrics if getattr(pl_module, "phase", "rl") == "rl" else {}
         norm, moved = (learnt.get(name) for name in (GRAD_NORM, APPROX_KL))
         self._grad_norm = None if norm is None else float(norm)
-        # A single update starts from what played: its 0 tells nothing of where it went.
-        self._approx_kl = float(moved) if moved is not None and moved > 0.0 else None
+        # A single update starts from what played: its KL tells nothing of where it went.
+        is_known = learnt.get(UPDATES, 0) > 1 and moved is not None and moved > _ROUNDING
+        self._approx_kl = float(moved) if is_known and moved is not None else None
 
     def _stop(self, trainer: Trainer, why: str) -> None:
         """Stop before the update; in the very first collection nobody else would say why."""
@@ -164,6 +168,7 @@ class EchoTrapDetector(RolloutCallback):
             "grad_norm": self._grad_norm,
             "approx_kl": self._approx_kl,
             "level": int(self.level),
+            "forewarns": self.verdict.forewarns,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -174,6 +179,7 @@ class EchoTrapDetector(RolloutCallback):
         self._grad_norm = state_dict["grad_norm"]
         self._approx_kl = state_dict.get("approx_kl")
         self.level = Level(state_dict["level"])
+        self.verdict = Verdict(self.level, "", {}, state_dict.get("forewarns", False))
 
 
 def measure(

@@ -76,11 +76,11 @@ def cross_score(
 ) -> Tensor:
     """Return (R, P) log p(continuation i | prefix j), summed over the continuation's tokens.
 
-    Prefixes are read into a key-value cache, what all of them begin with once. Behind it the
-    continuations stand in one row as a tree, so that what they share is read once, each hidden
-    from the others by the mask, and the cache is not copied for them. The ranks share the prefixes;
-    every rank must call it with equal arguments, runs the same number of forwards and gets the
-    whole table.
+    Prefixes are read into a key-value cache, a few at a time, what all of them begin with once for
+    those. Behind it the continuations stand in one row as a tree, so that what they share is read
+    once, each hidden from the others by the mask, and the cache is not copied for them. The ranks
+    share the prefixes; every rank must call it with equal arguments, runs the same number of
+    forwards and gets the whole table.
 
     Args:
         model: The causal language model; it must take an explicit 4-dimensional mask.
@@ -88,14 +88,14 @@ def cross_score(
         continuations: R token sequences of at least one token.
         temperature: The one the continuations were sampled at.
         token_budget: Upper bound of padded tokens per forward; a single prefix or continuation
-            may exceed it.
+            may exceed it, and so may a tree of short ones.
     """
     assert all(len(prefix) >= 2 for prefix in prefixes), "a prefix must have two tokens"
     assert all(len(part) >= 1 for part in continuations), "a continuation must not be empty"
     if not prefixes or not continuations:
         return torch.zeros(len(continuations), len(prefixes))
     trees = list(_trees(continuations))
-    place = torch.tensor([member for tree in trees for member in tree.members]).argsort()
+    order = torch.tensor([member for tree in trees for member in tree.members]).argsort()
     widest = max(len(tree.tokens) for tree in trees)
     longest = max(len(prefix) for prefix in prefixes)
     shared = _shared(prefixes)  # by all, not by those read together: every rank reads it, or none
@@ -113,7 +113,7 @@ def cross_score(
         cache = _read([prefix[:-1] for prefix in chosen], shared, model, longest + widest)
         last = torch.tensor([prefix[-1] for prefix in chosen])
         scored = torch.cat([_score(model, cache, last, tree, temperature) for tree in trees], dim=1)
-        columns |= dict(zip(own[first:], scored[:, place], strict=False))
+        columns |= dict(zip(own[first:], scored[:, order], strict=False))
     everyone = {j: column for part in gather_objects(columns) for j, column in part.items()}
     return torch.stack([everyone[j] for j in range(len(prefixes))], dim=1)
 
@@ -190,10 +190,10 @@ def _branching_mask(cache: RaggedCache, visible: Tensor) -> Tensor:
     """
     width = len(visible)
     slot = torch.arange(cache.reach)[None]
-    place = slot - 1 - cache.lengths[:, None]
-    in_prefix = (slot >= 1) & (place < 0)
-    in_block = (place >= 0) & (place < width)
-    block = visible[:, place.clamp(0, width - 1)].transpose(0, 1)
+    offset = slot - 1 - cache.lengths[:, None]
+    in_prefix = (slot >= 1) & (offset < 0)
+    in_block = (offset >= 0) & (offset < width)
+    block = visible[:, offset.clamp(0, width - 1)].transpose(0, 1)
     return (in_prefix[:, None] | (in_block[:, None] & block))[:, None]
 
 

@@ -93,7 +93,7 @@ def _bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """Return what is added to scores to hide what a mask hides.
 
     Adding costs a third of filling, for which every head would be copied, and no gradient passes
-    through it.
+    through it. What is hidden must be finite.
     """
     if mask.dtype != torch.bool:
         return mask

@@ -42,7 +42,8 @@ class Verdict:
     reason: str
     """Names values and baselines; empty when green."""
     ratios: Mapping[str, float]
-    """Of smoothed indicators to their baseline or best; empty before there is a baseline."""
+    """Of smoothed indicators to their baseline or best, and the length of steps where it is known;
+    the former only once there is a baseline."""
     forewarns: bool = False
     """Whether the length of its steps is all that speaks against the policy, which is sound yet."""
 
@@ -59,7 +60,7 @@ def judge(history: Sequence[Indicators], baseline_iterations: int, rules: Collap
     """
     view = View(history, baseline_iterations, rules.smoothing)
     if len(history) < FEWEST:
-        return _forewarn(view, rules) or CALM
+        return _forewarn(view, rules, view.steps()) or Verdict(Level.GREEN, "", view.steps())
     quick = View(history, baseline_iterations, rules.early_smoothing)
     signs = _signs(view, rules)
     harms = [_at_floor(quick, rules), _success_lost(view, rules, bool(signs))]
@@ -168,13 +169,14 @@ def _foresee(
     view: View, history: Sequence[Indicators], baseline_iterations: int, rules: CollapseRules
 ) -> Verdict:
     """Judge a policy that has come to no harm yet."""
-    early = _early(history, baseline_iterations, rules, view.step <= rules.step_too_long)
+    early = _early(history, baseline_iterations, rules, view.step <= rules.step_is_short)
     if early:
         return Verdict(Level.AMBER, early, view.ratios())
-    return _forewarn(view, rules) or Verdict(Level.GREEN, "", view.ratios())
+    ratios = view.ratios()
+    return _forewarn(view, rules, ratios) or Verdict(Level.GREEN, "", ratios)
 
 
-def _forewarn(view: View, rules: CollapseRules) -> Verdict | None:
+def _forewarn(view: View, rules: CollapseRules, ratios: Mapping[str, float]) -> Verdict | None:
     """Find updates that move the policy far; None where they do not, or it is not known."""
     if not view.step > rules.step_too_long:
         return None
@@ -182,7 +184,7 @@ def _forewarn(view: View, rules: CollapseRules) -> Verdict | None:
         f"updates move the policy by {view.step:.2g} nats a token (much is "
         f"{rules.step_too_long:g}): at such rates success wears off or collapses"
     )
-    return Verdict(Level.AMBER, text, view.ratios(), forewarns=True)
+    return Verdict(Level.AMBER, text, ratios, forewarns=True)
 
 
 def _early(

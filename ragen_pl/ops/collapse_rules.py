@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 _MULTIPLES = ("entropy_rose", "gradient_spiked", "entropy_climbed", "responses_grew")
+_NATS = ("step_too_long", "step_is_short")
 _COUNTS = ("early_signs", "early_patience", "early_signs_at_once")
 
 
@@ -34,8 +35,10 @@ class CollapseRules:
         responses_grew: Response length above this multiple of its baseline is an early sign.
         entropy_climbed: Entropy above this multiple of its lowest so far is an early sign.
         success_slipped: Success below this share of its best, by more than noise, is an early sign.
-        step_too_long: Approximate KL between the policy before and after an iteration's updates, in
-            nats per token, above which amber warns of what is likely to follow.
+        step_too_long: Approximate KL between the policy that played and the one being updated, in
+            nats per token, averaged over an iteration's updates, above which amber warns of what is
+            likely to follow; ``.inf`` switches that off.
+        step_is_short: Up to this KL early signs must last, and success must slip with them.
     """
 
     smoothing: float = 0.8
@@ -60,6 +63,7 @@ class CollapseRules:
     entropy_climbed: float = 1.5
     success_slipped: float = 0.8
     step_too_long: float = 0.015
+    step_is_short: float = 0.015
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -73,7 +77,7 @@ class CollapseRules:
             elif field.name in _MULTIPLES:
                 if value <= 1.0:
                     raise ValueError(f"{where} is {value}; a multiple must be above 1")
-            elif field.name == "step_too_long":
+            elif field.name in _NATS:
                 if value <= 0.0:
                     raise ValueError(f"{where} is {value}; nats must be above 0")
             elif not 0.0 <= value <= 1.0:

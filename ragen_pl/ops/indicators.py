@@ -121,9 +121,11 @@ class View:
         gain = self.returns.now - self.returns.baseline
         return gain > max(2 * self.returns.noise, 0.25 * self.spread.baseline)
 
+    def steps(self) -> dict[str, float]:
+        return {} if math.isnan(self.step) else {"policy_step": self.step}
+
     def ratios(self) -> dict[str, float]:
-        step = {} if math.isnan(self.step) else {"policy_step": self.step}
-        return step | {
+        return self.steps() | {
             "in_group_std_ratio": self.spread.ratio,
             "entropy_ratio": self.entropy.ratio,
             "grad_norm_ratio": self.grad_ratio,

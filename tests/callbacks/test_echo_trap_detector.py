@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from callbacks import EchoTrapDetector, echo_trap_detector
-from callbacks.echo_trap_detector import APPROX_KL, GRAD_NORM, measure
+from callbacks.echo_trap_detector import APPROX_KL, GRAD_NORM, UPDATES, measure
 from ragen_pl.ops.collapse import Level, Verdict
 from ragen_pl.types import TrajectoryGroup
 from tests.doubles import make_group, make_trajectory, make_turn
@@ -120,16 +120,22 @@ def test_the_gradient_norm_is_that_of_the_update_before() -> None:
     assert callback._history[-1].grad_norm is None
 
 
-def test_a_step_of_nothing_is_not_known() -> None:
-    """One update per collection starts from what played it: its 0 says nothing of where it went."""
+@pytest.mark.parametrize(
+    ("moved", "updates", "known"),
+    [(0.02, 4, 0.02), (0.0, 1, None), (5e-7, 1, None), (0.02, 1, None), (2e-9, 4, None)],
+)
+def test_only_several_updates_tell_how_far_they_went(
+    moved: float, updates: int, known: float | None
+) -> None:
+    """One update starts from what played: its KL is 0, or rounding where that is recomputed."""
     callback, trainer = EchoTrapDetector(), make_trainer()
-    for told, known in ((0.02, 0.02), (0.0, None)):
-        callback.on_train_epoch_start(trainer, MODULE)
-        assert APPROX_KL not in trainer.callback_metrics
-        trainer.callback_metrics[APPROX_KL] = torch.tensor(told)
-        callback.on_train_epoch_end(trainer, MODULE)
-        judge_rollout(callback, trainer, good())
-        assert callback._history[-1].approx_kl == (known and pytest.approx(known))
+    callback.on_train_epoch_start(trainer, MODULE)
+    trainer.callback_metrics |= {APPROX_KL: torch.tensor(moved), UPDATES: torch.tensor(updates)}
+    callback.on_train_epoch_end(trainer, MODULE)
+    judge_rollout(callback, trainer, good())
+    assert callback._history[-1].approx_kl == (known and pytest.approx(known))
+    callback.on_train_epoch_start(trainer, MODULE)
+    assert not trainer.callback_metrics
 
 
 def walk(
@@ -141,7 +147,7 @@ def walk(
         callback.on_rollout_start(trainer, MODULE, callback.position, 16)
         judge_rollout(callback, trainer, groups)
         judged.append((callback.level, callback.is_sound))
-        trainer.callback_metrics[APPROX_KL] = torch.tensor(step)
+        trainer.callback_metrics |= {APPROX_KL: torch.tensor(step), UPDATES: torch.tensor(4.0)}
         callback.on_train_epoch_end(trainer, MODULE)
     return judged
 
@@ -157,6 +163,13 @@ def test_long_steps_are_said_and_so_is_the_harm_that_follows(
     assert "echo trap red" in capsys.readouterr().out
     callback.rewind(5)
     assert callback.is_sound
+
+
+def test_a_resumed_run_knows_that_it_was_only_forewarned() -> None:
+    first, second = EchoTrapDetector(), EchoTrapDetector()
+    walk(first, make_trainer(), 0.1, [good()] * 4)
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert (second.level, second.is_sound) == (first.level, first.is_sound) == (Level.AMBER, True)
 
 
 def test_a_symptom_beside_long_steps_is_said_too(

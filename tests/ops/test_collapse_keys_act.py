@@ -43,6 +43,12 @@ AILMENTS: dict[str, dict[str, float]] = {
     "steps grow wild and responses longer": {"grad_norm": 50.0, "response_length": 30.0},
     "success slips and responses grow": {"success": 0.2, "response_length": 30.0},
     "steps grow long": {"approx_kl": 0.04},
+    "the format slips before success, at middling steps": {
+        "approx_kl": 0.01,
+        "valid_format": 0.5,
+        "response_length": 30.0,
+        "success": 0.2,
+    },
     "three signs": {"valid_format": 0.5, "response_length": 30.0, "entropy": 2.0},
 }
 OTHER = {
@@ -68,6 +74,7 @@ OTHER = {
     "entropy_climbed": 4.0,
     "success_slipped": 0.5,
     "step_too_long": 0.05,
+    "step_is_short": 0.002,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -243,6 +244,15 @@ def test_long_steps_forewarn_of_a_fall_that_nothing_else_shows() -> None:
     assert "policy_step" not in verdicts(stepping(sound, None))[-1].ratios
 
 
+def test_long_steps_can_be_switched_off_and_do_not_count_as_short() -> None:
+    rng = random.Random(0)
+    usual, slips = [look(rng) for _ in range(20)], {"valid_format": 0.6, "response_length": 30.0}
+    off = CollapseRules(step_too_long=math.inf)
+    assert first(verdicts(stepping(usual, 0.1), off), Level.AMBER) > 30
+    slip = look(rng, **slips, entropy=3.0)
+    assert first(verdicts(stepping([*usual, slip], 0.1), off), Level.AMBER) == 20
+
+
 def test_one_long_step_is_no_habit() -> None:
     rng = random.Random(0)
     history = stepping([look(rng) for _ in range(20)], 0.003)
@@ -300,6 +310,7 @@ def test_lost_variety_is_no_sign_once_success_has_risen() -> None:
         ("success_fell", 1.5),
         ("early_signs", 0),
         ("step_too_long", 0.0),
+        ("step_is_short", -1.0),
     ],
 )
 def test_bad_rules_are_refused(key: str, value: float) -> None:
