@@ -2,45 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
-from ragen_pl.ops.collapse import Level, Verdict, judge
+from ragen_pl.ops.collapse import Level, judge
 from ragen_pl.ops.collapse_rules import CollapseRules
 from ragen_pl.ops.indicators import Indicators
+from tests.ops.histories import BASELINE, RULES, first, look, verdicts
 
-BASELINE = 10
 SEEDS = range(12)
-RULES = CollapseRules()
 Run = Callable[[random.Random], list[Indicators]]
-
-
-def look(rng: random.Random, **values: float) -> Indicators:
-    """Measure with the noise of a collection of some hundred trajectories."""
-    usual = {
-        "in_group_std": 2.0,
-        "zero_std_share": 0.1,
-        "entropy": 0.4,
-        "valid_format": 0.99,
-        "penalty_share": 0.0,
-        "success": 0.5,
-        "mean_return": 3.0,
-        "grad_norm": 1.0,
-        "response_length": 10.0,
-    } | values
-    noise = {"success": 0.04, "valid_format": 0.01, "zero_std_share": 0.03, "penalty_share": 0.01}
-    drawn = {
-        name: min(1.0, max(0.0, rng.gauss(value, noise[name])))
-        if name in noise
-        else value * rng.lognormvariate(0, 0.4 if name == "grad_norm" else 0.05)
-        for name, value in usual.items()
-    }
-    return Indicators(**drawn)
 
 
 def ramp(t: int, start: int, length: int) -> float:
@@ -143,15 +117,6 @@ def plateau(rng: random.Random) -> list[Indicators]:
     return [look(rng) for _ in range(120)]
 
 
-def verdicts(run: list[Indicators], rules: CollapseRules = RULES) -> list[Verdict]:
-    return [judge(run[: t + 1], BASELINE, rules) for t in range(len(run))]
-
-
-def first(run: list[Verdict], level: Level) -> int:
-    """Return the first iteration at this level or a worse one; a large number without."""
-    return next((t for t, verdict in enumerate(run) if verdict.level >= level), 10**6)
-
-
 def fall(run: list[Indicators]) -> int:
     """Return when smoothed success falls below half of its peak for ten iterations."""
     smoothed, total, weight = [], 0.0, 0.0
@@ -224,61 +189,6 @@ def test_two_signs_must_last_and_three_need_not() -> None:
     patient = CollapseRules(early_patience=3, early_signs_at_once=9)
     levels = [v.level for v in verdicts([*usual, three, three, three], patient)[20:]]
     assert levels == [Level.GREEN, Level.GREEN, Level.AMBER]
-
-
-def stepping(run: list[Indicators], kl: float | None) -> list[Indicators]:
-    """Let updates move the policy so far, from the third iteration on."""
-    return [replace(each, approx_kl=kl if t > 1 else None) for t, each in enumerate(run)]
-
-
-def test_long_steps_forewarn_of_a_fall_that_nothing_else_shows() -> None:
-    rng = random.Random(0)
-    sound = [look(rng) for _ in range(12)]
-    (*_, verdict) = verdicts(stepping(sound, 0.05))
-    assert (verdict.level, verdict.forewarns) == (Level.AMBER, True)
-    assert "updates move the policy by 0.05 nats a token (much is 0.015)" in verdict.reason
-    assert verdict.ratios["policy_step"] == pytest.approx(0.05)
-    assert first(verdicts(stepping(sound, 0.05)), Level.AMBER) == 3  # with the second it knows
-    for calm in (0.01, None):
-        assert first(verdicts(stepping(sound, calm)), Level.AMBER) > 30
-    assert "policy_step" not in verdicts(stepping(sound, None))[-1].ratios
-
-
-def test_long_steps_can_be_switched_off_and_do_not_count_as_short() -> None:
-    rng = random.Random(0)
-    usual, slips = [look(rng) for _ in range(20)], {"valid_format": 0.6, "response_length": 30.0}
-    off = CollapseRules(step_too_long=math.inf)
-    assert first(verdicts(stepping(usual, 0.1), off), Level.AMBER) > 30
-    slip = look(rng, **slips, entropy=3.0)
-    assert first(verdicts(stepping([*usual, slip], 0.1), off), Level.AMBER) == 20
-
-
-def test_one_long_step_is_no_habit() -> None:
-    rng = random.Random(0)
-    history = stepping([look(rng) for _ in range(20)], 0.003)
-    history[12] = replace(history[12], approx_kl=0.3)  # of a few thousandths: a slow average
-    assert first(verdicts(history), Level.AMBER) > 30
-
-
-def test_a_harm_is_not_put_down_to_long_steps() -> None:
-    """What is wrong with the policy itself is said before what threatens it."""
-    rng = random.Random(0)
-    slip = look(rng, valid_format=0.6, response_length=30.0)
-    (*_, verdict) = verdicts(stepping([*[look(rng) for _ in range(15)], slip, slip], 0.05))
-    assert verdict.level is Level.AMBER
-    assert not verdict.forewarns
-    assert verdict.reason.startswith("early signs")
-
-
-def test_a_policy_of_short_steps_may_slip_as_long_as_it_succeeds() -> None:
-    rng = random.Random(0)
-    usual = [look(rng) for _ in range(20)]
-    slips = {"valid_format": 0.6, "response_length": 30.0, "entropy": 3.0}
-    slip, fall = look(rng, **slips), look(rng, **slips, success=0.1)
-    assert first(verdicts([*usual, slip, slip]), Level.AMBER) == 20
-    assert first(verdicts(stepping([*usual, slip, slip, slip], 0.05)), Level.AMBER) < 20
-    assert first(verdicts(stepping([*usual, slip, slip, slip], 0.003)), Level.AMBER) > 30
-    assert first(verdicts(stepping([*usual, fall, fall, fall], 0.003)), Level.AMBER) in (21, 22)
 
 
 def test_early_signs_can_be_switched_off() -> None:

@@ -1,0 +1,44 @@
+"""Make up histories of indicators, and judge them as they grow."""
+
+from __future__ import annotations
+
+import random
+
+from ragen_pl.ops.collapse import Level, Verdict, judge
+from ragen_pl.ops.collapse_rules import CollapseRules
+from ragen_pl.ops.indicators import Indicators
+
+BASELINE = 10
+RULES = CollapseRules()
+
+
+def look(rng: random.Random, **values: float) -> Indicators:
+    """Measure with the noise of a collection of some hundred trajectories."""
+    usual = {
+        "in_group_std": 2.0,
+        "zero_std_share": 0.1,
+        "entropy": 0.4,
+        "valid_format": 0.99,
+        "penalty_share": 0.0,
+        "success": 0.5,
+        "mean_return": 3.0,
+        "grad_norm": 1.0,
+        "response_length": 10.0,
+    } | values
+    noise = {"success": 0.04, "valid_format": 0.01, "zero_std_share": 0.03, "penalty_share": 0.01}
+    drawn = {
+        name: min(1.0, max(0.0, rng.gauss(value, noise[name])))
+        if name in noise
+        else value * rng.lognormvariate(0, 0.4 if name == "grad_norm" else 0.05)
+        for name, value in usual.items()
+    }
+    return Indicators(**drawn)
+
+
+def verdicts(run: list[Indicators], rules: CollapseRules = RULES) -> list[Verdict]:
+    return [judge(run[: t + 1], BASELINE, rules) for t in range(len(run))]
+
+
+def first(run: list[Verdict], level: Level) -> int:
+    """Return the first iteration at this level or a worse one; a large number without."""
+    return next((t for t, verdict in enumerate(run) if verdict.level >= level), 10**6)
