@@ -73,7 +73,6 @@ class EchoTrapDetector(RolloutCallback):
         self.patience = patience
         self.stop = stop
         self.rules = rules
-        self.level = Level.GREEN
         self.verdict = CALM
         """On the latest collection."""
         self.red_in_a_row = 0
@@ -81,6 +80,11 @@ class EchoTrapDetector(RolloutCallback):
         self._history: list[Indicators] = []
         self._grad_norm: float | None = None
         self._approx_kl: float | None = None
+
+    @property
+    def level(self) -> Level:
+        """Of the latest collection."""
+        return self.verdict.level
 
     @property
     def position(self) -> int:
@@ -101,7 +105,7 @@ class EchoTrapDetector(RolloutCallback):
         """Forget what came after the first ``position`` collections: the policy is that of then."""
         del self._history[position:]
         self.red_in_a_row, self._grad_norm, self._approx_kl = 0, None, None
-        self.level, self.verdict = Level.GREEN, CALM
+        self.verdict = CALM
 
     def on_collection_end(
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
@@ -128,12 +132,11 @@ class EchoTrapDetector(RolloutCallback):
         self.red_in_a_row = self.red_in_a_row + 1 if verdict.level is Level.RED else 0
         if self.stop and self.red_in_a_row >= self.patience:
             self._stop(trainer, verdict.reason)
-        elif (verdict.level, not verdict.forewarns) > (self.level, not before.forewarns):
+        elif (verdict.level, not verdict.forewarns) > (before.level, not before.forewarns):
             name = verdict.level.name.lower()
             announce(
                 trainer, f"echo trap {name} (iteration {self.iteration + 1}): {verdict.reason}"
             )
-        self.level = verdict.level
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Forget the last update: Lightning would keep its metrics where none gives others."""
@@ -178,8 +181,8 @@ class EchoTrapDetector(RolloutCallback):
         self.red_in_a_row = count if count < self.patience else 0
         self._grad_norm = state_dict["grad_norm"]
         self._approx_kl = state_dict.get("approx_kl")
-        self.level = Level(state_dict["level"])
-        self.verdict = Verdict(self.level, "", {}, state_dict.get("forewarns", False))
+        forewarns = state_dict.get("forewarns", False)
+        self.verdict = Verdict(Level(state_dict["level"]), "", {}, forewarns)
 
 
 def measure(

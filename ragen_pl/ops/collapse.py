@@ -60,7 +60,7 @@ def judge(history: Sequence[Indicators], baseline_iterations: int, rules: Collap
     """
     view = View(history, baseline_iterations, rules.smoothing)
     if len(history) < FEWEST:
-        return _forewarn(view, rules, view.steps()) or Verdict(Level.GREEN, "", view.steps())
+        return _judge_steps(view, rules, view.steps())
     quick = View(history, baseline_iterations, rules.early_smoothing)
     signs = _signs(view, rules)
     harms = [_at_floor(quick, rules), _success_lost(view, rules, bool(signs))]
@@ -172,14 +172,13 @@ def _foresee(
     early = _early(history, baseline_iterations, rules, view.step <= rules.step_is_short)
     if early:
         return Verdict(Level.AMBER, early, view.ratios())
-    ratios = view.ratios()
-    return _forewarn(view, rules, ratios) or Verdict(Level.GREEN, "", ratios)
+    return _judge_steps(view, rules, view.ratios())
 
 
-def _forewarn(view: View, rules: CollapseRules, ratios: Mapping[str, float]) -> Verdict | None:
-    """Find updates that move the policy far; None where they do not, or it is not known."""
+def _judge_steps(view: View, rules: CollapseRules, ratios: Mapping[str, float]) -> Verdict:
+    """Forewarn of updates that move the policy far; green where they do not, or it is not known."""
     if not view.step > rules.step_too_long:
-        return None
+        return Verdict(Level.GREEN, "", ratios)
     text = (
         f"updates move the policy by {view.step:.2g} nats a token (much is "
         f"{rules.step_too_long:g}): at such rates success wears off or collapses"

@@ -44,7 +44,7 @@ def test_long_steps_can_be_switched_off_and_do_not_count_as_short() -> None:
 def test_one_long_step_is_no_habit() -> None:
     rng = random.Random(0)
     history = stepping([look(rng) for _ in range(20)], 0.003)
-    history[12] = replace(history[12], approx_kl=0.3)  # of a few thousandths: a slow average
+    history[12] = replace(history[12], approx_kl=0.3)
     assert first(verdicts(history), Level.AMBER) > 30
 
 
