@@ -8,6 +8,8 @@ from contextlib import contextmanager, nullcontext
 import torch
 from torch import nn
 
+from ragen_pl.models.attention import keep_whole
+
 
 def stacked_layers(network: nn.Module) -> list[nn.Module]:
     """Return the blocks of the network's largest stack, which are alike; none where none are
@@ -21,10 +23,12 @@ def compile_layers(network: nn.Module) -> None:
     """Let torch.compile fuse what each layer does between its matrix products, in place.
 
     One code serves all layers and all lengths. What is compiled is the body of ``forward``: hooks,
-    such as those that gather a layer's shards, and recomputation for the backward pass stay around
-    it.
+    such as those that gather a layer's shards, stay around it. A layer that is computed again for
+    the backward pass is compiled with that, which it can be only whole.
     """
     for layer in stacked_layers(network):
+        if getattr(layer, "gradient_checkpointing", False):
+            keep_whole(layer)
         layer.forward = torch.compile(layer.forward, dynamic=True)  # type: ignore[method-assign]
 
 

@@ -56,6 +56,15 @@ def test_compiled_layers_learn_the_same(graphs: list[Any], checkpointing: bool) 
     assert graphs, "nothing was compiled"
 
 
+def test_attention_stays_as_it_is_written(graphs: list[Any]) -> None:
+    """A graph that held it would compute what is ahead of each token."""
+    policy = make_policy()
+    compile_layers(policy)
+    learn(policy, 2, 70)
+    assert len(graphs) > 1, "what is before attention, and what is behind it"
+    assert not any("softmax" in graph.code for graph in graphs)
+
+
 def test_one_code_serves_all_layers_and_lengths(graphs: list[Any]) -> None:
     policy = make_policy()
     compile_layers(policy)

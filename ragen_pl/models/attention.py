@@ -51,11 +51,40 @@ def grouped_matmul_attention(
         raise ValueError(f"attention {NAME!r} has no dropout; set attention_dropout to 0")
     if more.get("s_aux") is not None:
         raise ValueError(f"attention {NAME!r} has no attention sinks; choose another model")
-    query = query * scaling
-    if not is_causal or torch.compiler.is_compiling():  # which would unroll each number of blocks
-        return _attend(query, key, value, attention_mask, more.get("softcap")), None
+    softcap = more.get("softcap")
+    # A compiler would unroll each number of blocks.
+    if not is_causal or (torch.compiler.is_compiling() and compiled_whole(module)):
+        return _attend(query * scaling, key, value, attention_mask, softcap), None
+    return _attend_in_blocks(query, key, value, attention_mask, scaling, softcap), None
+
+
+def keep_whole(layer: nn.Module) -> None:
+    """Mark a layer that can be compiled only as a whole, its attention with it."""
+    for part in layer.modules():
+        part.compiled_whole = True  # type: ignore[assignment]
+
+
+def compiled_whole(module: nn.Module) -> bool:
+    """Say whether an attention belongs to such a layer."""
+    return getattr(module, "compiled_whole", False)
+
+
+@torch.compiler.disable
+def _attend_in_blocks(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor,
+    scaling: float,
+    softcap: float | None,
+) -> Tensor:
+    """Attend causally, without what is ahead.
+
+    Compiled layers call it as it is written: a compiler's one code for all lengths would compute
+    what is ahead, and on a CPU lose by that all it gains elsewhere.
+    """
     assert query.shape[2] == key.shape[2], "a causal product is square"
-    blocks, length = [], query.shape[2]
+    query, blocks, length = query * scaling, [], query.shape[2]
     for start in range(0, length, _BLOCK):
         rows = slice(start, min(start + _BLOCK, length))
         seen = slice(rows.stop)
@@ -64,11 +93,11 @@ def grouped_matmul_attention(
                 query[:, :, rows],
                 key[:, :, seen],
                 value[:, :, seen],
-                attention_mask[:, :, rows, seen],
-                more.get("softcap"),
+                mask[:, :, rows, seen],
+                softcap,
             )
         )
-    return torch.cat(blocks, dim=1), None
+    return torch.cat(blocks, dim=1)
 
 
 def _attend(
