@@ -20,6 +20,7 @@ from ragen_pl.engines.cached import CachedDecoder
 from ragen_pl.estimators import GRPO, CriticConfig
 from ragen_pl.gradients import policy_gradient, value_gradient
 from ragen_pl.models.policy import Critic, Policy, evaluation_mode
+from ragen_pl.models.trainable import TrainableModel
 from ragen_pl.networks import Networks
 from ragen_pl.objective import estimate
 from ragen_pl.optimizer import build_optimizer
@@ -79,7 +80,7 @@ class Iteration:
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
-        self.language = bench.model.build(pieces(), 0)
+        self.language = TrainableModel(bench.model, None, False, 0).build(pieces())
         model = self.language.model.to(bench.device)  # type: ignore[arg-type]
         self.policy, self.critic = Policy(model), Critic.like(model).to(bench.device)
         networks = {"policy": self.policy, "critic": self.critic}

@@ -28,6 +28,7 @@ from benchmarks.memory import forget_peak, peak_mebibytes
 from benchmarks.workload import MODELS, RandomModel, Workload, pieces
 from ragen_pl.allocator import keep_freed_memory
 from ragen_pl.engines.cached import CachedDecoder
+from ragen_pl.models.trainable import TrainableModel
 from ragen_pl.ops.chunked_head import chunked_log_prob_and_entropy
 from ragen_pl.report import align
 
@@ -82,7 +83,7 @@ def peak_memory(device: str) -> float:
 
 def play(workload: Workload, model: RandomModel) -> dict[str, float]:
     """Play once in float32 and count the tokens the engine reads."""
-    language = model.build(pieces(), 0)
+    language = TrainableModel(model, None, False, 0).build(pieces())
     engine = CachedDecoder(
         language.model, stop_id=-1, seed=0, max_context=workload.config.max_context
     )

@@ -33,6 +33,7 @@ from benchmarks.memory import peak_mebibytes
 from benchmarks.workload import MODELS, RandomModel, ReadAgain, Workload, pieces
 from ragen_pl.allocator import keep_freed_memory
 from ragen_pl.engines.cached import CachedDecoder
+from ragen_pl.models.trainable import TrainableModel
 from ragen_pl.report import align
 
 WORKLOADS = {
@@ -51,7 +52,8 @@ def rollouts(
     workload: Workload, model: RandomModel, dtype: str, repetitions: int
 ) -> dict[str, float]:
     """Return trajectories per second of the engine and of the plain loop."""
-    language, plain = model.build(pieces(), 0), model.build(pieces(), 0)
+    language = TrainableModel(model, None, False, 0).build(pieces())  # as one trains it
+    plain = model.build(pieces(), 0)
     engine = CachedDecoder(
         language.model, stop_id=-1, seed=0, max_context=workload.config.max_context
     )

@@ -8,8 +8,6 @@ from contextlib import contextmanager, nullcontext
 import torch
 from torch import nn
 
-from ragen_pl.models.attention import keep_whole
-
 
 def stacked_layers(network: nn.Module) -> list[nn.Module]:
     """Return the blocks of the network's largest stack, which are alike; none where none are
@@ -17,6 +15,17 @@ def stacked_layers(network: nn.Module) -> list[nn.Module]:
     stacks = [part for part in network.modules() if isinstance(part, nn.ModuleList)]
     sizes = [sum(weight.numel() for weight in stack.parameters()) for stack in stacks]
     return list(stacks[sizes.index(max(sizes))]) if stacks else []
+
+
+def keep_whole(layer: nn.Module) -> None:
+    """Mark a layer that can be compiled only as a whole, its attention with it."""
+    for part in layer.modules():
+        part.compiled_whole = True  # type: ignore[assignment]
+
+
+def compiled_whole(module: nn.Module) -> bool:
+    """Say whether a part, such as its attention, belongs to such a layer."""
+    return getattr(module, "compiled_whole", False)
 
 
 def compile_layers(network: nn.Module) -> None:

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from ragen_pl.engines.base import Autocast, Engine, noise_key
 from ragen_pl.engines.ragged_cache import RaggedCache, pad_left
+from ragen_pl.models.attention import prepared
 from ragen_pl.models.language import LanguageModel
 from ragen_pl.types import Completion, Request, Sampling
 
@@ -179,7 +180,7 @@ class CachedDecoder:
         positions, mask = cache.open_block(ids.shape[1], counts)
         logits: Tensor = self.model(
             input_ids=ids.to(self.model.device),
-            attention_mask=mask,
+            attention_mask=prepared(mask, self.model),
             position_ids=positions,
             past_key_values=cache,
             use_cache=True,

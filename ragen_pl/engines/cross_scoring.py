@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from ragen_pl.distributed import gather_objects, rank, world_size
 from ragen_pl.engines.ragged_cache import RaggedCache, pad_left
+from ragen_pl.models.attention import prepared
 
 Ids = tuple[int, ...]
 
@@ -203,7 +204,7 @@ def _states(
     device = model.device
     states: Tensor = model.base_model(
         input_ids=ids.to(device),
-        attention_mask=mask.to(device),
+        attention_mask=prepared(mask.to(device), model),
         position_ids=positions.to(device),
         past_key_values=cache,
         use_cache=True,

@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface
+from transformers import AttentionInterface, PreTrainedModel
+
+from ragen_pl.layers import compiled_whole
 
 NAME = "grouped_matmul"
 
@@ -55,21 +57,11 @@ def grouped_matmul_attention(
     # A compiler would unroll each number of blocks.
     if not is_causal or (torch.compiler.is_compiling() and compiled_whole(module)):
         return _attend(query * scaling, key, value, attention_mask, softcap), None
-    return _attend_in_blocks(query, key, value, attention_mask, scaling, softcap), None
+    attended: Tensor = _attend_in_blocks(query, key, value, attention_mask, scaling, softcap)
+    return attended, None
 
 
-def keep_whole(layer: nn.Module) -> None:
-    """Mark a layer that can be compiled only as a whole, its attention with it."""
-    for part in layer.modules():
-        part.compiled_whole = True  # type: ignore[assignment]
-
-
-def compiled_whole(module: nn.Module) -> bool:
-    """Say whether an attention belongs to such a layer."""
-    return getattr(module, "compiled_whole", False)
-
-
-@torch.compiler.disable
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def _attend_in_blocks(
     query: Tensor,
     key: Tensor,
@@ -133,6 +125,12 @@ def _bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 AttentionInterface.register(NAME, grouped_matmul_attention)
+
+
+def prepared(mask: Tensor, model: PreTrainedModel) -> Tensor:
+    """Return a bool mask (true = visible) as the model's attention takes it: where every layer
+    would make the same of it, that is made once."""
+    return _bias(mask, torch.float32) if model.config._attn_implementation == NAME else mask
 
 
 def causal_mask(attention_mask: Tensor) -> Tensor:

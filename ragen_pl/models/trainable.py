@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from ragen_pl.models.language import LanguageModel, PolicyModel
 from ragen_pl.models.lora import LoRA
+from ragen_pl.models.norms import quicken_norms
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,9 @@ class TrainableModel:
         return replace(language, adapted=self.prepare(language.model))
 
     def prepare(self, model: PreTrainedModel) -> PeftModel | None:
-        """Switch checkpointing on and put adapters in, where that is asked for, in place."""
+        """Quicken the model, switch checkpointing on and put adapters in, where that is asked for;
+        in place."""
+        quicken_norms(model)
         if self.gradient_checkpointing:
             model.gradient_checkpointing_enable(  # type: ignore[no-untyped-call]
                 {"use_reentrant": False}

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ragen_pl.models.attention import causal_mask, grouped_matmul_attention
+from ragen_pl.models.attention import NAME, causal_mask, grouped_matmul_attention, prepared
+from ragen_pl.models.embedded import EmbeddedModel
 
 MODULE = nn.Identity()
 SCALE = 0.3
@@ -49,6 +50,18 @@ def test_a_causal_mask_may_hide_more() -> None:
     mask[1, :, 5:, 3] = False
     actual, _ = grouped_matmul_attention(MODULE, query, key, value, mask, SCALE, is_causal=True)
     torch.testing.assert_close(actual, textbook(query, key, value, mask), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("attention", [NAME, "sdpa"])
+def test_a_mask_is_made_once_for_all_layers(attention: str) -> None:
+    language = EmbeddedModel(hidden_size=24, num_heads=3, num_key_value_heads=1).build(["a"], 0)
+    language.model.set_attn_implementation(attention)
+    mask = causal_mask(torch.ones(2, 9, dtype=torch.bool))
+    ready = prepared(mask, language.model)
+    assert ready.dtype == (torch.float32 if attention == NAME else torch.bool)
+    ids = torch.arange(18).view(2, 9)
+    one, other = (language.model(input_ids=ids, attention_mask=m).logits for m in (mask, ready))
+    assert torch.equal(one, other)
 
 
 def test_an_additive_mask_is_a_bool_one() -> None:

@@ -1,0 +1,111 @@
+"""Compute root-mean-square norms with fewer passes over memory.
+
+transformers writes a norm as six operations in float32, whose results autograd keeps, and under
+autocast each layer behind it rounds the outcome once more for itself. For a small model on a CPU
+that takes as long as the matrix products.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx, once_differentiable
+from transformers import PreTrainedModel
+
+_FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3", "SmolLM3")
+"""Whose norms are all the same, and stand where Llama's do."""
+_BEFORE_PRODUCTS = ("input_layernorm", "post_attention_layernorm")
+"""Norms of a layer that nothing but linear maps looks at."""
+
+
+class _Normalize(torch.autograd.Function):
+    """Scale rows to a mean square of one, then by a weight; keep the rows and their scales."""
+
+    @staticmethod
+    def forward(
+        ctx: FunctionCtx, x: Tensor, weight: Tensor, eps: float, out: torch.dtype
+    ) -> Tensor:
+        normalized, scale = _normalize(x, weight, eps, out)
+        ctx.save_for_backward(x, weight, scale)
+        return normalized
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        x, weight, scale = ctx.saved_tensors  # type: ignore[attr-defined]
+        width = x.shape[-1]
+        rows, scale = x.reshape(-1, width), scale.reshape(-1, 1)
+        grad = torch.empty_like(rows).copy_(grad.reshape(-1, width))  # ours, to be written over
+        with _no_autocast(x.device.type):  # who calls may be under it
+            product = grad * rows
+            along = torch.mv(product, weight)[:, None]
+            for_weight = torch.mv(product.T, scale[:, 0])
+        grad.mul_(weight).mul_(scale).addcmul_(rows, along.mul_(scale**3), value=-1 / width)
+        return grad.view(x.shape), for_weight, None, None
+
+
+def _normalize(x: Tensor, weight: Tensor, eps: float, out: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return the normalized rows, and what each was multiplied by."""
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    scale = norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+    return (x * scale).mul_(weight).to(out), scale
+
+
+def _knows_autocast(device: str) -> bool:
+    return device != "meta"  # to ask PyTorch takes longer than to know
+
+
+def _no_autocast(device: str) -> AbstractContextManager[object]:
+    return torch.autocast(device, enabled=False) if _knows_autocast(device) else nullcontext()
+
+
+class RootMeanSquareNorm(nn.Module):
+    """Stand in for a model's own norm, whose weight it takes over.
+
+    Args:
+        weight: (d,).
+        eps: Added to the mean square.
+        before_products: Whether only linear maps look at the outcome. Under autocast these round it
+            to the type they compute in, and it comes rounded: the same numbers, rounded once.
+    """
+
+    def __init__(self, weight: nn.Parameter, eps: float, before_products: bool) -> None:
+        super().__init__()
+        self.weight, self.eps, self.before_products = weight, eps, before_products
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalize the rows of (…, d)."""
+        if torch.compiler.is_compiling() or not x.dtype == self.weight.dtype == torch.float32:
+            return self._as_written(x)
+        out, device = x.dtype, x.device.type
+        if self.before_products and _knows_autocast(device) and torch.is_autocast_enabled(device):
+            out = torch.get_autocast_dtype(device)
+        if torch.is_grad_enabled():
+            normalized: Tensor = _Normalize.apply(x, self.weight, self.eps, out)  # type: ignore[no-untyped-call]
+            return normalized
+        return _normalize(x, self.weight, self.eps, out)[0]
+
+    def _as_written(self, x: Tensor) -> Tensor:
+        """Do what the model's own norm does: for compilers, which fuse it, and for 16-bit weights,
+        where what is rounded when is part of the model."""
+        rows = x.to(torch.float32)
+        rows = rows * torch.rsqrt(rows.pow(2).mean(-1, keepdim=True) + self.eps)
+        return self.weight * rows.to(x.dtype)
+
+
+def quicken_norms(model: PreTrainedModel) -> int:
+    """Replace the norms of a known family by ones that compute the same, in place; return how many
+    were. Weights keep their names."""
+    kinds = {f"{family}RMSNorm" for family in _FAMILIES}
+    layers = {f"{family}DecoderLayer" for family in _FAMILIES}
+    found = 0
+    for part in list(model.modules()):
+        for name, norm in list(part.named_children()):
+            if type(norm).__name__ in kinds:
+                before = type(part).__name__ in layers and name in _BEFORE_PRODUCTS
+                eps = norm.variance_epsilon
+                setattr(part, name, RootMeanSquareNorm(norm.weight, eps, before))  # type: ignore[arg-type]
+                found += 1
+    return found
