@@ -27,13 +27,15 @@ class _Normalize(torch.autograd.Function):
     def forward(
         ctx: FunctionCtx, x: Tensor, weight: Tensor, eps: float, out: torch.dtype
     ) -> Tensor:
+        """Return the rows (…, d), scaled, in the type ``out``."""
         normalized, scale = _normalize(x, weight, eps, out)
         ctx.save_for_backward(x, weight, scale)
         return normalized
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
+        """With s a row's scale, y the row and g its gradient by weight: s g - s³ (g · y) y / d."""
         x, weight, scale = ctx.saved_tensors  # type: ignore[attr-defined]
         width = x.shape[-1]
         rows, scale = x.reshape(-1, width), scale.reshape(-1, 1)
@@ -41,7 +43,8 @@ class _Normalize(torch.autograd.Function):
         with _no_autocast(x.device.type):  # who calls may be under it
             product = grad * rows
             along = torch.mv(product, weight)[:, None]
-            for_weight = torch.mv(product.T, scale[:, 0])
+            learns = ctx.needs_input_grad[1]  # type: ignore[attr-defined]
+            for_weight = torch.mv(product.T, scale[:, 0]) if learns else None
         grad.mul_(weight).mul_(scale).addcmul_(rows, along.mul_(scale**3), value=-1 / width)
         return grad.view(x.shape), for_weight, None, None
 

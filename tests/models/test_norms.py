@@ -67,6 +67,16 @@ def test_autocast_does_not_reach_its_gradient() -> None:
     torch.testing.assert_close(x.grad, other.grad, rtol=0, atol=0)
 
 
+def test_a_frozen_weight_is_given_no_gradient() -> None:
+    theirs, ours = make_norms()
+    ours.weight.requires_grad_(False)
+    x, other = rows(5), rows(5)
+    ours(x).sum().backward()
+    theirs(other).sum().backward()
+    torch.testing.assert_close(x.grad, other.grad)
+    assert ours.weight.grad is None
+
+
 def test_a_row_of_zeros_has_a_gradient() -> None:
     theirs, ours = make_norms()
     x, other = (torch.zeros(2, WIDTH, requires_grad=True) for _ in range(2))
