@@ -19,6 +19,7 @@ from ragen_pl.estimators import GRPO
 from ragen_pl.models import LanguageModel, PretrainedModel
 from ragen_pl.models.chat_template import ChatTemplate, conversation
 from ragen_pl.models.lora import LoRA
+from ragen_pl.models.norms import quicken_norms
 from ragen_pl.models.policy import Policy
 from ragen_pl.packing import pack
 from ragen_pl.rollout import Start, collect
@@ -142,6 +143,7 @@ def check_export(exported: Path, folder: Path, held: dict[str, Any]) -> None:
     module.configure_model()
     assert module.reference is not None
     base = AutoModelForCausalLM.from_pretrained(folder)
+    quicken_norms(base)  # as what learns beside it is: thirty layers add up their rounding
     module.load_state_dict(held, strict=False)
     groups = play(module.language)
     sampled, trained = score(module.policy, groups)
