@@ -1,8 +1,8 @@
 """Compute root-mean-square norms with fewer passes over memory.
 
 transformers writes a norm as six operations in float32, whose results autograd keeps, and under
-autocast each layer behind it rounds the outcome once more for itself. For a small model on a CPU
-that takes as long as the matrix products.
+autocast each map behind it rounds the outcome once more for itself. For a small model on a CPU that
+is a large part of an update.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ def make_tokenizer(template: str | None) -> PreTrainedTokenizerFast:
     )
 
 
-_SIZES: dict[str, Any] = {
+SIZES: dict[str, Any] = {
     "hidden_size": 32,
     "intermediate_size": 48,
     "num_hidden_layers": 2,
@@ -148,7 +148,7 @@ def save_model(
 ) -> Path:
     """Save a tiny model of random weights with its tokenizer, as a plain Hugging Face folder."""
     tokenizer = make_tokenizer(template)
-    sizes = {**_SIZES, "vocab_size": len(tokenizer) + 5, **more}
+    sizes = {**SIZES, "vocab_size": len(tokenizer) + 5, **more}
     config = ARCHITECTURES[architecture](**sizes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import pytest
 import torch
@@ -13,6 +12,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from ragen_pl.models.norms import RootMeanSquareNorm, _Normalize, quicken_norms
+from tests.models.templates import SIZES
 
 WIDTH = 24
 
@@ -110,21 +110,12 @@ def test_other_types_are_left_as_they_were(dtype: torch.dtype) -> None:
     assert torch.equal(ours(x), theirs(x))
 
 
-SIZES: dict[str, Any] = {
-    "vocab_size": 64,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "pad_token_id": 0,
-}
+SMALL = {**SIZES, "vocab_size": 64, "initializer_range": 0.02}
 
 
 def make_model(family: str) -> PreTrainedModel:
     torch.manual_seed(3)
-    config = CONFIG_MAPPING[family](**SIZES)
+    config = CONFIG_MAPPING[family](**SMALL)
     model: PreTrainedModel = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     for name, weight in model.named_parameters():
         if "norm" in name:
@@ -161,6 +152,6 @@ def test_families_say_and_learn_what_they_did(family: str, is_bf16: bool) -> Non
 @pytest.mark.parametrize("family", ["gemma2", "olmo2", "gpt2"])
 def test_other_families_are_left_alone(family: str) -> None:
     """Gemma's weights are added to one, and what stands before a residual is no map's input."""
-    config = CONFIG_MAPPING[family](**SIZES)
+    config = CONFIG_MAPPING[family](**SMALL)
     model: PreTrainedModel = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     assert quicken_norms(model) == 0
