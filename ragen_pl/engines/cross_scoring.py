@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from ragen_pl.distributed import gather_objects, rank, world_size
 from ragen_pl.engines.ragged_cache import RaggedCache, pad_left
-from ragen_pl.models.attention import prepared
+from ragen_pl.models.attention import additive, adds_masks
 
 Ids = tuple[int, ...]
 
@@ -145,7 +145,7 @@ def _trees(continuations: Sequence[Ids]) -> Iterator[_Tree]:
 
 def _read(rows: Sequence[Ids], shared: int, model: PreTrainedModel, room: int) -> RaggedCache:
     """Read the first ``shared`` tokens of all rows once, and the rest left-padded to a block."""
-    cache = RaggedCache(1 if shared else len(rows), room, model.device)
+    cache = RaggedCache(1 if shared else len(rows), room, model.device, adds_masks(model))
     if shared:
         _read_block(model, cache, [rows[0][:shared]])
         cache.reorder(torch.zeros(len(rows), dtype=torch.long))
@@ -173,7 +173,10 @@ def _score(
     ids[:, 0] = last
     cache.open_block(width, torch.full((count,), width))
     positions = cache.lengths[:, None] + tree.depth
-    states = _states(model, cache, ids, positions, _branching_mask(cache, tree.visible))
+    mask = _branching_mask(cache, tree.visible)
+    if cache.adds:
+        mask = additive(mask, torch.float32)
+    states = _states(model, cache, ids, positions, mask)
     project = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     out = torch.zeros(count, len(tree.members))
     place, target = tree.place.to(states.device), tree.target.to(states.device)
@@ -204,7 +207,7 @@ def _states(
     device = model.device
     states: Tensor = model.base_model(
         input_ids=ids.to(device),
-        attention_mask=prepared(mask.to(device), model),
+        attention_mask=mask.to(device),
         position_ids=positions.to(device),
         past_key_values=cache,
         use_cache=True,

@@ -9,6 +9,12 @@ import torch
 from torch import Tensor
 from transformers import Cache
 
+from ragen_pl.models.attention import additive
+
+_ALONG, _ACROSS = 2, 3
+"""Dimension of a buffer's slots: before a head's width, so that a token's numbers stand together,
+or behind it."""
+
 _STRIDE = 32
 """Slots by which buffers grow on a CPU. There they are read whole: a batched product over a part of
 every row would copy that part first, which costs more than the product. A GPU's product does not,
@@ -27,6 +33,12 @@ def pad_left(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
     return torch.tensor(ids), torch.tensor(counts)
 
 
+def _reads_columns(states: Tensor) -> bool:
+    """Say whether a query's product with keys is faster where a head's numbers of one kind stand
+    together: on CPUs, in float32 alone."""
+    return states.device.type == "cpu" and states.dtype == torch.float32
+
+
 class RaggedCache(Cache):
     """A transformers cache in which every row has its own length.
 
@@ -38,43 +50,76 @@ class RaggedCache(Cache):
         max_context: Upper bound of a row's length.
         device: Of keys, values, positions and masks; ``lengths`` is counted on the CPU, so that
             nothing waits for the device to know a shape.
+        adds: Whether masks are added to scores, and not bool.
     """
 
-    def __init__(self, rows: int, max_context: int, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        rows: int,
+        max_context: int,
+        device: torch.device | str = "cpu",
+        adds: bool = False,
+    ) -> None:
         super().__init__(layers=[])
         self.device = device
+        self.adds = adds
         self.window = slice(0, rows)
         """The rows the next block is for; the others rest."""
         self.lengths = torch.zeros(rows, dtype=torch.long)
         self.max_context = max_context
         self.keys: list[Tensor] = []
         self.values: list[Tensor] = []
+        self.across = _ALONG
+        """Dimension of the keys' slots; values have theirs along."""
         self.slots = self.rows = torch.zeros(0, 0, dtype=torch.long)
         self.reach = 0
         """Slots of every row, the spare one included: what a mask covers."""
+        self.shown: tuple[slice, Tensor] | None = None
+        """Of a block of one token: its window and mask, to which the next adds what is new."""
 
     def open_block(self, width: int, counts: Tensor) -> tuple[Tensor, Tensor]:
         """Plan one block of ``width`` columns with ``counts`` real tokens per row, left-padded.
 
         Returns:
-            Position ids (rows, width) and the bool mask (rows, 1, width, reach).
+            Position ids (rows, width) and the mask (rows, 1, width, reach), good until the next
+            block.
         """
         lengths = self.lengths[self.window]
-        column = torch.arange(width)[None] - (width - counts)[:, None]
-        real = column >= 0
-        positions = (lengths[:, None] + column) * real
-        needed = int((lengths + counts).max()) + 1
+        after = lengths + counts
+        needed = int(after.max()) + 1
         if needed > self.reach:
             self.reach = max(needed, min(-(-needed // _STRIDE) * _STRIDE, self.max_context + 1))
-        # What is small goes over once a block; the mask is made where it is used.
+            self.shown = None
         # Slot 0 is the spare one; token p of a row lies in slot p + 1.
-        self.slots = slots = ((positions + 1) * real).to(self.device)
+        if width == 1:
+            positions, slots = lengths.clone(), after.mul_(counts)
+            positions, slots = positions[:, None], slots[:, None]
+        else:
+            column = torch.arange(width)[None] - (width - counts)[:, None]
+            real = column >= 0
+            positions = (lengths[:, None] + column) * real
+            slots = (positions + 1) * real
+        # What is small goes over once a block; the mask is made where it is used.
+        self.slots = slots.to(self.device)
         rows = torch.arange(self.window.start, self.window.stop, device=self.device)
         self.rows = rows[:, None]
+        return positions.to(self.device), self._mask()
+
+    def _mask(self) -> Tensor:
+        """Show each token itself and what lies before it.
+
+        Padding sees the spare slot alone, so that its softmax is over something; in a block of one
+        token that follows another it sees what its row saw, too.
+        """
+        slots = self.slots
+        if slots.shape[1] == 1 and self.shown is not None and self.shown[0] == self.window:
+            mask = self.shown[1]
+            return mask.scatter_(3, slots[:, None, :, None], 0.0 if self.adds else True)
         slot = torch.arange(self.reach, device=self.device)[None, None]
-        # Padding sees the spare slot alone, so that its softmax is over something.
-        mask = (slot >= (slots > 0)[:, :, None].long()) & (slot <= slots[:, :, None])
-        return positions.to(self.device), mask[:, None]
+        visible = (slot >= (slots > 0)[:, :, None].long()) & (slot <= slots[:, :, None])
+        mask = (additive(visible, torch.float32) if self.adds else visible)[:, None]
+        self.shown = (self.window, mask) if slots.shape[1] == 1 else None
+        return mask
 
     def close_block(self, counts: Tensor) -> None:
         """Count the block's tokens as read."""
@@ -90,24 +135,27 @@ class RaggedCache(Cache):
         """
         key_states = key_states.to(value_states.dtype)
         if layer_idx == len(self.keys):
-            for buffers in (self.keys, self.values):
-                buffers.append(key_states.new_zeros(0))
-        for buffers, states in ((self.keys, key_states), (self.values, value_states)):
-            buffer = buffers[layer_idx] = self._grown(buffers[layer_idx], states)
-            buffer.transpose(1, 2)[self.rows, self.slots] = states.transpose(1, 2)
-        keys, values = self.keys[layer_idx], self.values[layer_idx]
-        return keys[self.window, :, : self.reach], values[self.window, :, : self.reach]
+            self.keys.append(key_states.new_zeros(0))
+            self.values.append(key_states.new_zeros(0))
+            self.across = _ACROSS if _reads_columns(key_states) else _ALONG
+        keys = self._write(self.keys, layer_idx, key_states, self.across)
+        values = self._write(self.values, layer_idx, value_states, _ALONG)
+        return keys.mT if self.across == _ACROSS else keys, values
 
-    def _grown(self, buffer: Tensor, states: Tensor) -> Tensor:
-        """Return the buffer, or a longer one of the same content where ``reach`` asks for it."""
-        if buffer.numel() and buffer.shape[2] >= self.reach:
-            return buffer
-        _, heads, _, width = states.shape
-        slots = self.reach if states.device.type == "cpu" else self.max_context + 1
-        grown = states.new_zeros(len(self.lengths), heads, slots, width)
-        if buffer.numel():
-            grown[:, :, : buffer.shape[2]] = buffer
-        return grown
+    def _write(self, buffers: list[Tensor], layer: int, states: Tensor, slot_dim: int) -> Tensor:
+        """Write the block's states into a layer's buffer, or into a longer one where ``reach`` asks
+        for it; return what the mask may show of it."""
+        buffer = buffers[layer]
+        if not buffer.numel() or buffer.shape[slot_dim] < self.reach:
+            _, heads, _, width = states.shape
+            slots = self.reach if states.device.type == "cpu" else self.max_context + 1
+            shape = (slots, width) if slot_dim == _ALONG else (width, slots)
+            grown = states.new_zeros(len(self.lengths), heads, *shape)
+            if buffer.numel():
+                grown.narrow(slot_dim, 0, buffer.shape[slot_dim]).copy_(buffer)
+            buffers[layer] = buffer = grown
+        buffer.movedim(slot_dim, 1)[self.rows, self.slots] = states.transpose(1, 2)
+        return buffer[self.window].narrow(slot_dim, 0, self.reach)
 
     def reorder(self, index: Tensor) -> None:
         """Keep the rows at ``index``, in that order, and put all of them into the window."""
@@ -122,6 +170,7 @@ class RaggedCache(Cache):
                     buffers[layer] = buffer[source]
         self.lengths = self.lengths[index]
         self.window = slice(0, len(index))
+        self.shown = None
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return int(self.lengths.max()) if len(self.lengths) else 0

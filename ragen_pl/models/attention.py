@@ -56,7 +56,7 @@ def grouped_matmul_attention(
     softcap = more.get("softcap")
     # A compiler would unroll each number of blocks.
     if not is_causal or (torch.compiler.is_compiling() and compiled_whole(module)):
-        return _attend(query * scaling, key, value, attention_mask, softcap), None
+        return attend(query * scaling, key, value, attention_mask, softcap), None
     attended: Tensor = _attend_in_blocks(query, key, value, attention_mask, scaling, softcap)
     return attended, None
 
@@ -81,7 +81,7 @@ def _attend_in_blocks(
         rows = slice(start, min(start + _BLOCK, length))
         seen = slice(rows.stop)
         blocks.append(
-            _attend(
+            attend(
                 query[:, :, rows],
                 key[:, :, seen],
                 value[:, :, seen],
@@ -92,7 +92,7 @@ def _attend_in_blocks(
     return torch.cat(blocks, dim=1)
 
 
-def _attend(
+def attend(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor, softcap: float | None
 ) -> Tensor:
     """Return (B, Q, H, D) for scaled queries (B, H, Q, D)."""
@@ -105,12 +105,12 @@ def _attend(
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
     # In place, which no gradient minds: neither a product nor a change of type looks back at it.
-    weights = torch.softmax(scores.add_(_bias(mask, scores.dtype)), dim=-1).to(value.dtype)
+    weights = torch.softmax(scores.add_(additive(mask, scores.dtype)), dim=-1).to(value.dtype)
     mixed = torch.matmul(weights.view(batch, shared, -1, weights.shape[-1]), value)
     return mixed.view(batch, heads, length, width).transpose(1, 2).contiguous()
 
 
-def _bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
+def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """Return what is added to scores to hide what a mask hides.
 
     Adding costs a third of filling, for which every head would be copied, and no gradient passes
@@ -127,10 +127,10 @@ def _bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
 AttentionInterface.register(NAME, grouped_matmul_attention)
 
 
-def prepared(mask: Tensor, model: PreTrainedModel) -> Tensor:
-    """Return a bool mask (true = visible) as the model's attention takes it: where every layer
-    would make the same of it, that is made once."""
-    return _bias(mask, torch.float32) if model.config._attn_implementation == NAME else mask
+def adds_masks(model: PreTrainedModel) -> bool:
+    """Say whether every layer of a model would make a bool mask additive for itself, so that who
+    makes the mask had better do it once."""
+    return bool(model.config._attn_implementation == NAME)
 
 
 def causal_mask(attention_mask: Tensor) -> Tensor:

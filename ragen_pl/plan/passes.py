@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import Cache, PreTrainedModel
 
-from ragen_pl.engines.cached import PREFILL_TOKENS, draw
+from ragen_pl.engines.cached import PREFILL_TOKENS
+from ragen_pl.engines.drawing import draw
 from ragen_pl.models.attention import causal_mask
 from ragen_pl.models.policy import evaluation_mode
 from ragen_pl.ops.chunked_head import chunked_log_prob_and_entropy

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -12,22 +13,30 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ragen_pl.engines import cached
-from ragen_pl.engines.cached import CachedDecoder, draw, to_the_front
+from ragen_pl.engines.cached import CachedDecoder, to_the_front
+from ragen_pl.engines.drawing import draw
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.language import LanguageModel
+from ragen_pl.models.norms import quicken_norms
 from ragen_pl.models.policy import Policy
+from ragen_pl.models.quick_llama import QuickLlama, reads_quickly
 from ragen_pl.types import Completion, Request, Sampling
 
 PIECES = [f"w{i}" for i in range(40)]
 
 
-@pytest.fixture(scope="module")
-def language() -> LanguageModel:
-    """Make a tiny model whose distribution is far from uniform."""
+@pytest.fixture(scope="module", params=["own", "quick"])
+def language(request: pytest.FixtureRequest) -> LanguageModel:
+    """Make a tiny model whose distribution is far from uniform, and that reads for itself or is
+    read quickly."""
     small = EmbeddedModel(
         hidden_size=32, intermediate_size=64, num_heads=4, num_key_value_heads=2, init_std=0.3
     )
-    return small.build(PIECES, seed=3)
+    language = small.build(PIECES, seed=3)
+    if request.param == "quick":
+        quicken_norms(language.model)
+    assert reads_quickly(language.model) == (request.param == "quick")
+    return language
 
 
 def decoder(language: LanguageModel, seed: int = 0) -> CachedDecoder:
@@ -83,6 +92,25 @@ def test_each_weight_is_cast_once_a_call_where_the_trainer_casts_it_each_time() 
         engine([Request((3, 10, 11), 0, 0, 0, 0)], Sampling(1.0, 9))
     assert casts.count == len(linear)
     assert torch.is_autocast_cache_enabled() == before
+
+
+def test_copies_of_weights_are_kept_for_turns_and_made_anew_after_an_update() -> None:
+    language = EmbeddedModel(hidden_size=32, intermediate_size=48, num_heads=4).build(PIECES, 3)
+    quicken_norms(language.model)
+    engine = decoder(language)
+    request = [Request((3, 10, 11), 0, 0, 0, 0)]
+    engine(request, Sampling(1.0, 9))
+    made = engine.reader
+    assert isinstance(made, QuickLlama)
+    engine([Request((3, 10, 11, 12), 0, 0, 0, 1)], Sampling(1.0, 9))
+    assert engine.reader is made
+    with torch.no_grad():
+        for weight in language.model.parameters():
+            weight.add_(torch.randn_like(weight), alpha=0.1)
+    engine.reset()
+    assert engine(request, Sampling(1.0, 9)) == decoder(language)(request, Sampling(1.0, 9))
+    engine.release()
+    assert engine.reader is None, "an update has no room for them"
 
 
 def test_cache_across_turns_equals_reading_everything_again(language: LanguageModel) -> None:
@@ -182,7 +210,7 @@ def test_reading_in_parts_is_reading_at_once(
 def test_few_are_exchanged_to_bring_the_chosen_to_the_front(data: st.DataObject) -> None:
     total = data.draw(st.integers(1, 12))
     chosen = sorted(data.draw(st.sets(st.integers(0, total - 1), min_size=1)))
-    move = to_the_front(torch.tensor(chosen), total)
+    move = torch.from_numpy(to_the_front(np.array(chosen), total))
     assert sorted(move.tolist()) == list(range(total))
     assert sorted(move[: len(chosen)].tolist()) == chosen
     behind = sum(place >= len(chosen) for place in chosen)

@@ -6,7 +6,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ragen_pl.models.attention import NAME, causal_mask, grouped_matmul_attention, prepared
+from ragen_pl.models.attention import (
+    NAME,
+    additive,
+    adds_masks,
+    causal_mask,
+    grouped_matmul_attention,
+)
 from ragen_pl.models.embedded import EmbeddedModel
 
 MODULE = nn.Identity()
@@ -53,12 +59,12 @@ def test_a_causal_mask_may_hide_more() -> None:
 
 
 @pytest.mark.parametrize("attention", [NAME, "sdpa"])
-def test_a_mask_is_made_once_for_all_layers(attention: str) -> None:
+def test_a_mask_is_made_once_where_layers_add_it(attention: str) -> None:
     language = EmbeddedModel(hidden_size=24, num_heads=3, num_key_value_heads=1).build(["a"], 0)
     language.model.set_attn_implementation(attention)
+    assert adds_masks(language.model) == (attention == NAME)
     mask = causal_mask(torch.ones(2, 9, dtype=torch.bool))
-    ready = prepared(mask, language.model)
-    assert ready.dtype == (torch.float32 if attention == NAME else torch.bool)
+    ready = additive(mask, torch.float32) if adds_masks(language.model) else mask
     ids = torch.arange(18).view(2, 9)
     one, other = (language.model(input_ids=ids, attention_mask=m).logits for m in (mask, ready))
     assert torch.equal(one, other)

@@ -1,0 +1,161 @@
+"""Read tokens with a Llama's weights in fewer, larger operations than its modules take.
+
+A step of decoding a small model is bound by what surrounds its products: modules that call modules,
+three maps where one would do, types changed and changed back. This computes the same numbers
+without that, for a sampler, which takes no gradient.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import embedding, linear
+from transformers import Cache, PreTrainedModel
+
+from ragen_pl.models.attention import NAME, attend
+from ragen_pl.models.norms import RootMeanSquareNorm, normalize
+
+_FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
+"""Whose layers are a norm, attention with rotated queries and keys, a norm, and a gated map."""
+_SMALL = 1 << 18
+"""Weights of maps that are copied to stand side by side. The products of larger ones gain nothing
+by that, and the copy would be a second model."""
+
+
+def reads_quickly(model: PreTrainedModel) -> bool:
+    """Say whether a model is one that ``QuickLlama`` computes: of a known family, whole, in
+    float32, each part what the family puts there, and nobody listening."""
+    windows = set(getattr(model.config, "layer_types", None) or ()) - {"full_attention"}
+    return (
+        type(model).__name__ in [f"{family}ForCausalLM" for family in _FAMILIES]
+        and model.config._attn_implementation == NAME
+        and not windows
+        and (model.config.model_type != "mistral" or model.config.sliding_window is None)
+        # A shard is a tensor of another kind.
+        and all(type(w.data) is Tensor and w.dtype == torch.float32 for w in model.parameters())
+        and all(map(_is_plain, model.modules()))
+    )
+
+
+def _is_plain(part: nn.Module) -> bool:
+    if part._forward_hooks or part._forward_pre_hooks:
+        return False
+    if type(part) in (nn.Linear, nn.Embedding, nn.ModuleList, RootMeanSquareNorm):
+        return True
+    kind = type(part)  # the stack, its layers, their activation; norms must have been quickened
+    return kind.__module__.startswith("transformers.") and not kind.__name__.endswith("Norm")
+
+
+@dataclass(frozen=True, slots=True)
+class _Maps:
+    """Hold linear maps of the same input, in the type they are computed in: as one where their
+    weights are copied anyway or are small."""
+
+    weights: tuple[tuple[Tensor, Tensor | None], ...]
+
+    @classmethod
+    def of(cls, parts: list[nn.Linear], dtype: torch.dtype) -> _Maps:
+        """Take the maps' weights over; they must all have a bias, or none."""
+        weights = [part.weight.detach() for part in parts]
+        biases = [None if part.bias is None else part.bias.detach() for part in parts]
+        is_large = sum(weight.numel() for weight in weights) > _SMALL
+        if parts[0].weight.dtype == dtype and (is_large or len(parts) == 1):
+            return cls(tuple(zip(weights, biases, strict=True)))
+        known = [bias for bias in biases if bias is not None]
+        together = torch.cat(known).to(dtype) if known else None
+        return cls(((torch.cat(weights).to(dtype), together),))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the maps' outcomes side by side."""
+        outcomes = [linear(x, weight, bias) for weight, bias in self.weights]
+        return outcomes[0] if len(outcomes) == 1 else torch.cat(outcomes, dim=-1)
+
+
+class _Layer:
+    """Hold what a layer computes with."""
+
+    def __init__(self, layer: Any, dtype: torch.dtype) -> None:
+        attention, mlp = layer.self_attn, layer.mlp
+        self.first_norm: RootMeanSquareNorm = layer.input_layernorm
+        self.query_key_value = _Maps.of(
+            [attention.q_proj, attention.k_proj, attention.v_proj], dtype
+        )
+        self.query_norm: nn.Module | None = getattr(attention, "q_norm", None)
+        self.key_norm: nn.Module | None = getattr(attention, "k_norm", None)
+        self.scaling: float = attention.scaling
+        self.out = _Maps.of([attention.o_proj], dtype)
+        self.second_norm: RootMeanSquareNorm = layer.post_attention_layernorm
+        self.gate_up = _Maps.of([mlp.gate_proj, mlp.up_proj], dtype)
+        self.activate: nn.Module = mlp.act_fn
+        self.down = _Maps.of([mlp.down_proj], dtype)
+
+
+class QuickLlama:
+    """Compute next-token logits as a model would, rounding what it rounds.
+
+    Args:
+        model: One that ``reads_quickly``. Weights may be copied: when they change, make another.
+        dtype: Of the products.
+    """
+
+    def __init__(self, model: PreTrainedModel, dtype: torch.dtype) -> None:
+        assert reads_quickly(model), f"not a model this computes: {type(model).__name__}"
+        stack: Any = model.model
+        self.dtype, self.device = dtype, model.device.type
+        self.embedding: Tensor = stack.embed_tokens.weight
+        self.rotary: nn.Module = stack.rotary_emb
+        self.norm: RootMeanSquareNorm = stack.norm
+        self.head = _Maps.of([model.lm_head], dtype)  # type: ignore[list-item]
+        self.heads = model.config.num_attention_heads
+        self.turned = self.heads + model.config.num_key_value_heads
+        self.head_width: int = stack.layers[0].self_attn.head_dim
+        self.layers = [_Layer(layer, dtype) for layer in stack.layers]
+
+    @torch.no_grad()
+    def __call__(self, ids: Tensor, positions: Tensor, mask: Tensor, cache: Cache) -> Tensor:
+        """Return (n, V) float32 logits of what follows a block of tokens.
+
+        Args:
+            ids: (n, Q).
+            positions: (n, Q).
+            mask: (n, 1, Q, S), added to scores.
+            cache: Takes the block's keys and values.
+        """
+        with torch.autocast(self.device, enabled=False):  # all is in its type already
+            x = embedding(ids, self.embedding)
+            cos, sin = (each[:, :, None] for each in self.rotary(x, positions))
+            half = self.head_width // 2
+            turn = cos, torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)
+            for place, layer in enumerate(self.layers):
+                states = self._normalized(x, layer.first_norm)
+                query, key, value = self._heads(layer, states, *turn)
+                keys, values = cache.update(key, value, place)
+                x.add_(layer.out(attend(query, keys, values, mask, None).flatten(2)))
+                gate, up = layer.gate_up(self._normalized(x, layer.second_norm)).chunk(2, dim=-1)
+                x.add_(layer.down(layer.activate(gate).mul_(up)))
+            return self.head(self._normalized(x[:, -1], self.norm)).float()
+
+    def _heads(
+        self, layer: _Layer, x: Tensor, cos: Tensor, sin: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, rotated and scaled, rotated keys, and values, each (n, heads, Q, D).
+
+        ``sin`` has its first half negated: what it is multiplied with are the halves exchanged.
+        """
+        heads = layer.query_key_value(x)
+        heads = heads.view(*x.shape[:2], -1, self.head_width)
+        turned, value = heads[:, :, : self.turned], heads[:, :, self.turned :]
+        if layer.query_norm is not None and layer.key_norm is not None:
+            query, key = turned[:, :, : self.heads], turned[:, :, self.heads :]
+            turned = torch.cat([layer.query_norm(query), layer.key_norm(key)], dim=2)
+        first, second = turned.chunk(2, dim=-1)
+        turned = (turned * cos).addcmul_(torch.cat([second, first], dim=-1), sin)
+        turned[:, :, : self.heads].mul_(layer.scaling)
+        turned = turned.to(self.dtype).transpose(1, 2)
+        return turned[:, : self.heads], turned[:, self.heads :], value.transpose(1, 2)
+
+    def _normalized(self, x: Tensor, norm: RootMeanSquareNorm) -> Tensor:
+        return normalize(x, norm.weight, norm.eps, self.dtype)[0]

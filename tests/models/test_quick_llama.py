@@ -1,0 +1,142 @@
+"""What reads quickly reads what the model would, and only where it may."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from ragen_pl.engines.ragged_cache import RaggedCache, pad_left
+from ragen_pl.engines.reader import OwnForward, Reader, build_reader
+from ragen_pl.models import quick_llama
+from ragen_pl.models.attention import NAME
+from ragen_pl.models.lora import LoRA
+from ragen_pl.models.norms import quicken_norms
+from ragen_pl.models.quick_llama import QuickLlama, reads_quickly
+from tests.models.templates import SIZES
+
+SMALL = {**SIZES, "vocab_size": 64, "initializer_range": 0.2, "attn_implementation": NAME}
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+TURNS: tuple[tuple[list[int], list[int]], ...] = (
+    ([3, 4, 5, 6, 7], [8, 9]),
+    ([10], [11]),
+    ([12], []),
+    ([13, 14, 15], [16, 17, 18, 19]),
+    ([20], [21]),
+    ([22], [23]),
+)
+"""What two rows read: prompts, single tokens, a row that rests, prompts again."""
+
+
+def make_model(family: str = "llama", **more: object) -> PreTrainedModel:
+    torch.manual_seed(3)
+    one_kind = {} if family == "llama" else {"sliding_window": None}
+    config = CONFIG_MAPPING[family](**{**SMALL, **one_kind, **more})
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    for name, weight in model.named_parameters():
+        if "norm" in name or "bias" in name:
+            nn.init.normal_(weight, mean=1.0, std=0.3)
+    quicken_norms(model)
+    return model
+
+
+def casting(is_bf16: bool) -> AbstractContextManager[object]:
+    return torch.autocast("cpu", torch.bfloat16) if is_bf16 else nullcontext()
+
+
+@torch.no_grad()
+def read(reader: Reader) -> list[Tensor]:
+    """Return the log-probs that follow each block, of the rows that had a part in it."""
+    cache, said = RaggedCache(2, 64, adds=True), []
+    for rows in TURNS:
+        ids, counts = pad_left(rows)
+        positions, mask = cache.open_block(ids.shape[1], counts)
+        said.append(reader(ids, positions, mask, cache)[counts > 0].log_softmax(-1))
+        cache.close_block(counts)
+    return said
+
+
+@pytest.mark.parametrize("is_bf16", [False, True], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_it_says_what_the_model_says(family: str, is_bf16: bool) -> None:
+    model = make_model(family)
+    with casting(is_bf16):
+        quick = build_reader(model)
+        assert isinstance(quick, QuickLlama)
+        found, expected = read(quick), read(OwnForward(model))
+    assert expected[0].exp().std() > 0.005, "a model that says nothing would agree with any"
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == torch.float32
+        # In bfloat16 both round at the same places: they differ where a sum's order tips a bit.
+        torch.testing.assert_close(one, other, rtol=0, atol=0.05 if is_bf16 else 1e-5)
+
+
+def test_large_maps_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_model("qwen2")
+    expected = read(build_reader(model))
+    monkeypatch.setattr(quick_llama, "_SMALL", 0)
+    quick = build_reader(model)
+    assert isinstance(quick, QuickLlama)
+    own = {weight.data_ptr() for weight in model.parameters()}
+    for layer in quick.layers:
+        for maps in (layer.query_key_value, layer.out, layer.gate_up, layer.down):
+            assert {weight.data_ptr() for weight, _ in maps.weights} <= own
+    for one, other in zip(read(quick), expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
+
+
+def with_adapters() -> PreTrainedModel:
+    model = make_model()
+    LoRA(rank=2).attach(model, 0)
+    return model
+
+
+def with_listener() -> PreTrainedModel:
+    model = make_model()
+    model.model.layers[1].mlp.register_forward_hook(lambda *_: None)
+    return model
+
+
+def with_another_part() -> PreTrainedModel:
+    class Louder(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return 2 * super().forward(x)
+
+    model = make_model()
+    own = model.model.layers[0].mlp.down_proj
+    model.model.layers[0].mlp.down_proj = Louder(own.in_features, own.out_features, bias=False)
+    return model
+
+
+def with_other_norms() -> PreTrainedModel:
+    torch.manual_seed(3)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(CONFIG_MAPPING["llama"](**SMALL))  # type: ignore[no-untyped-call]
+    model.model.norm = nn.LayerNorm(model.config.hidden_size)
+    return model
+
+
+REFUSED: dict[str, Callable[[], PreTrainedModel]] = {
+    "adapters": with_adapters,
+    "a listener": with_listener,
+    "another part": with_another_part,
+    "other norms": with_other_norms,
+    "another family": lambda: make_model("smollm3"),
+    "a sliding window": lambda: make_model("mistral", sliding_window=4),
+    "layers that slide": lambda: make_model(
+        "qwen3", sliding_window=4, use_sliding_window=True, max_window_layers=0
+    ),
+    "another attention": lambda: make_model(attn_implementation="sdpa"),
+    "16-bit weights": lambda: make_model().bfloat16(),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_other_models_read_for_themselves(case: str) -> None:
+    model = REFUSED[case]()
+    assert not reads_quickly(model)
+    assert isinstance(build_reader(model), OwnForward)
