@@ -39,6 +39,7 @@ class Setting:
         workload: The dialogue.
         model: Its shape.
         bf16: Whether products are taken in bfloat16, over float32 weights.
+        compiled: Whether the contender's own option to compile the model is on.
         steps: That will be asked for.
         threads: Of PyTorch.
     """
@@ -46,6 +47,7 @@ class Setting:
     workload: Workload
     model: RandomModel
     bf16: bool
+    compiled: bool
     steps: int
     threads: int
 
@@ -100,6 +102,7 @@ def ours(setting: Setting) -> Steps:
             lr=LEARNING_RATE,
             warmup=0,
             tokens_per_micro_batch=ROWS * setting.workload.length,
+            compile=setting.compiled,
         ),
     )
     module.vocabulary = pieces()
@@ -157,6 +160,7 @@ def trl(setting: Setting) -> Steps:
         epsilon_high=0.28,
         gradient_checkpointing=False,
         bf16=setting.bf16,
+        torch_compile=setting.compiled,
         use_cpu=not torch.cuda.is_available(),
         logging_strategy="no",
         save_strategy="no",

@@ -46,6 +46,8 @@ WORKLOADS = {
 """Of a model: the one trained on, and a longer one that is only played."""
 TRAINERS: dict[str, Callable[[Setting], Any]] = {"ours": ours, "trl": trl}
 DTYPES = {"fp32": False, "bf16": True}
+WAYS = {"fp32": (False, False), "bf16": (True, False), "bf16 compiled": (True, True)}
+"""Of training: whether products are in bfloat16, and whether the model is compiled."""
 
 
 def rollouts(
@@ -79,13 +81,13 @@ def rollouts(
 def training(
     workload: Workload, model: RandomModel, names: list[str], repetitions: int, threads: int
 ) -> dict[str, float]:
-    """Return trajectories per second of rollout and update, by contender and type."""
+    """Return trajectories per second of rollout and update, by contender and way."""
     steps = {
-        f"{name} {dtype}": TRAINERS[name](
-            Setting(workload, model, bf16, repetitions + 2, threads)
+        f"{name} {way}": TRAINERS[name](
+            Setting(workload, model, bf16, compiled, repetitions + 2, threads)
         ).step
         for name in names
-        for dtype, bf16 in DTYPES.items()
+        for way, (bf16, compiled) in WAYS.items()
     }
     for step in steps.values():
         step()  # the first sets the framework up; ``alternate`` leaves out another
@@ -119,7 +121,7 @@ def measure_memory(which: str, model: str, threads: int) -> float:
 def _alone(which: str, workload: Workload, model: RandomModel, threads: int) -> None:
     """Print the peak that one contender adds to its imports and weights."""
     name, dtype = which.split()
-    steps = TRAINERS[name](Setting(workload, model, DTYPES[dtype], 2, threads))
+    steps = TRAINERS[name](Setting(workload, model, DTYPES[dtype], False, 2, threads))
     before = peak_mebibytes()
     steps.step()
     steps.step()
@@ -152,13 +154,13 @@ def table(results: dict[str, Any]) -> str:
 
 
 def against_trl(rates: dict[str, float]) -> dict[str, float]:
-    """Return how many times as fast as TRL: type against equal type, and best against best."""
+    """Return how many times as fast as TRL: each way against the same, and best against best."""
     if "trl fp32" not in rates:
         return {}
-    best = {name: max(rates[f"{name} {dtype}"] for dtype in DTYPES) for name in TRAINERS}
-    equal = {dtype: rates[f"ours {dtype}"] / rates[f"trl {dtype}"] for dtype in DTYPES}
+    best = {name: max(rates[f"{name} {way}"] for way in WAYS) for name in TRAINERS}
+    equal = {way: rates[f"ours {way}"] / rates[f"trl {way}"] for way in WAYS}
     return {
-        **{f"ours / TRL, {dtype}": ratio for dtype, ratio in equal.items()},
+        **{f"ours / TRL, {way}": ratio for way, ratio in equal.items()},
         "ours / TRL, best against best": best["ours"] / best["trl"],
     }
 
@@ -202,7 +204,7 @@ def main(given: list[str] | None = None) -> None:
     results["training"] = training(trained, model, names, args.repetitions, args.threads)
     _say(f"training: {results['training']}")
     results["limit"] = {dtype: limit(trained, model, dtype) for dtype in DTYPES}
-    for name in [] if "memory" in args.skip else results["training"]:
+    for name in [] if "memory" in args.skip else [f"{n} {d}" for n in names for d in DTYPES]:
         results["peak_mebibytes"][name] = measure_memory(name, args.model, args.threads)
     results["against_trl"] = against_trl(results["training"])
     print(table(results))

@@ -101,7 +101,7 @@ class Workload:
     def length(self) -> int:
         """Tokens of every trajectory: they are played once, with the same word for an answer."""
         nothing = (0.0,) * self.response
-        said = Completion((100,) * self.response, nothing, nothing, stopped=True)
+        said = Completion((100,) * self.response, nothing, nothing, stopped=False)
         language = RandomModel(8, 8, 1, 2, 1).build(pieces(), 0)
         alone = replace(self, num_groups=1, group_size=1)
         ((trajectory,),) = (
@@ -243,7 +243,7 @@ class ReadAgain:
         drawn = out[:, ids.shape[1] :].tolist()
         nothing = (0.0,) * sampling.max_new_tokens
         self.tokens_processed += int(mask.sum()) + len(requests) * (sampling.max_new_tokens - 1)
-        return [Completion(tuple(row), nothing, nothing, stopped=True) for row in drawn]
+        return [Completion(tuple(row), nothing, nothing, stopped=False) for row in drawn]
 
 
 def _pad_left(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
