@@ -41,20 +41,37 @@ def gae(
         tensor([[0.5000, 0.0000, 0.7500]])
     """
     zero = torch.zeros_like(values)
+    stops = torch.zeros_like(mask) if stops is None else stops
     values = torch.where(mask, values, zero)
-    advantages = torch.zeros_like(values)
-    next_value, next_advantage = zero[:, 0], zero[:, 0]
-    for t in range(values.shape[1] - 1, -1, -1):
-        here = mask[:, t]
-        if stops is not None:
-            next_value = torch.where(stops[:, t], zero[:, t], next_value)
-            next_advantage = torch.where(stops[:, t], zero[:, t], next_advantage)
-        delta = rewards[:, t] + gamma * next_value - values[:, t]
-        advantage = delta + gamma * gae_lambda * next_advantage
-        advantages[:, t] = torch.where(here, advantage, zero[:, t])
-        next_value = torch.where(here, values[:, t], next_value)
-        next_advantage = torch.where(here, advantage, next_advantage)
+    next_values = torch.where(stops, zero, _behind(values, mask | stops))
+    deltas = torch.where(mask, rewards + gamma * next_values - values, zero)
+    # What is not sampled passes on what lies behind it, and a stop nothing.
+    carries = torch.ones_like(values).masked_fill(mask, gamma * gae_lambda).masked_fill(stops, 0.0)
+    advantages = torch.where(mask, _accumulated(deltas, carries), zero)
     return advantages, advantages + values
+
+
+def _behind(values: Tensor, shown: Tensor) -> Tensor:
+    """Return, for each place of (B, T), the value of the next place behind it that is shown; 0
+    where none is."""
+    length = values.shape[1]
+    places = torch.arange(length, device=values.device).expand_as(shown)
+    places = torch.where(shown, places, length)
+    following = places.flip(1).cummin(1).values.flip(1)  # the next, or the place itself
+    padded = torch.nn.functional.pad(values, (0, 1))
+    return padded.gather(1, torch.nn.functional.pad(following, (0, 1), value=length)[:, 1:])
+
+
+def _accumulated(terms: Tensor, carries: Tensor) -> Tensor:
+    """Solve Aₜ = termₜ + carryₜ Aₜ₊₁ along (B, T) in log₂ T steps, each of which doubles how far
+    ahead every place has looked."""
+    sums, reach = terms.clone(), 1
+    while reach < terms.shape[1]:
+        sums[:, :-reach] += carries[:, :-reach] * sums[:, reach:]
+        further = carries[:, :-reach] * carries[:, reach:]
+        carries = torch.cat([further, carries[:, -reach:]], dim=1)
+        reach *= 2
+    return sums
 
 
 @dataclass(frozen=True, slots=True)
