@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import Cache
@@ -28,9 +29,10 @@ def pad_left(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         Ids (rows, width of the longest) and how many of each row are real, (rows,).
     """
     counts = [len(row) for row in rows]
-    width = max(counts)
-    ids = [[0] * (width - count) + list(row) for row, count in zip(rows, counts, strict=True)]
-    return torch.tensor(ids), torch.tensor(counts)
+    ids = np.zeros((len(rows), max(counts)), np.int64)  # filled faster than a tensor
+    for place, (row, count) in enumerate(zip(rows, counts, strict=True)):
+        ids[place, ids.shape[1] - count :] = row
+    return torch.from_numpy(ids), torch.tensor(counts)
 
 
 def _reads_columns(states: Tensor) -> bool:
@@ -74,8 +76,8 @@ class RaggedCache(Cache):
         self.slots = self.rows = torch.zeros(0, 0, dtype=torch.long)
         self.reach = 0
         """Slots of every row, the spare one included: what a mask covers."""
-        self.shown: tuple[slice, Tensor] | None = None
-        """Of a block of one token: its window and mask, to which the next adds what is new."""
+        self.shown: tuple[slice, Tensor, Tensor] | None = None
+        """Of a block of one token: its window, counts and mask, to which the next adds its slots."""
 
     def open_block(self, width: int, counts: Tensor) -> tuple[Tensor, Tensor]:
         """Plan one block of ``width`` columns with ``counts`` real tokens per row, left-padded.
@@ -103,22 +105,25 @@ class RaggedCache(Cache):
         self.slots = slots.to(self.device)
         rows = torch.arange(self.window.start, self.window.stop, device=self.device)
         self.rows = rows[:, None]
-        return positions.to(self.device), self._mask()
+        return positions.to(self.device), self._mask(counts)
 
-    def _mask(self) -> Tensor:
+    def _mask(self, counts: Tensor) -> Tensor:
         """Show each token itself and what lies before it.
 
         Padding sees the spare slot alone, so that its softmax is over something; in a block of one
         token that follows another it sees what its row saw, too.
         """
         slots = self.slots
-        if slots.shape[1] == 1 and self.shown is not None and self.shown[0] == self.window:
-            mask = self.shown[1]
-            return mask.scatter_(3, slots[:, None, :, None], 0.0 if self.adds else True)
+        single = slots.shape[1] == 1
+        if single and self.shown is not None and self.shown[0] == self.window:
+            _, before, mask = self.shown
+            if not (counts > before).any():  # who rested saw the spare slot
+                self.shown = (self.window, counts, mask)
+                return mask.scatter_(3, slots[:, None, :, None], 0.0 if self.adds else True)
         slot = torch.arange(self.reach, device=self.device)[None, None]
         visible = (slot >= (slots > 0)[:, :, None].long()) & (slot <= slots[:, :, None])
         mask = (additive(visible, torch.float32) if self.adds else visible)[:, None]
-        self.shown = (self.window, mask) if slots.shape[1] == 1 else None
+        self.shown = (self.window, counts, mask) if single else None
         return mask
 
     def close_block(self, counts: Tensor) -> None:
