@@ -13,9 +13,11 @@ from transformers import PreTrainedModel
 
 from ragen_pl.engines.base import Autocast, Engine
 from ragen_pl.engines.drawing import Drawn, draw, uniform_noise
-from ragen_pl.engines.ragged_cache import RaggedCache, pad_left
+from ragen_pl.engines.ragged_cache import STRIDE, RaggedCache, pad_left
 from ragen_pl.engines.reader import Reader, build_reader, open_cache
+from ragen_pl.engines.replay import RECORDED_STRIDE, Record, Replayed, record_on_gpu
 from ragen_pl.models.language import LanguageModel
+from ragen_pl.models.quick_llama import is_listened_to
 from ragen_pl.types import Completion, Request, Sampling
 
 Ids = tuple[int, ...]
@@ -31,10 +33,25 @@ PREFILL_TOKENS = 4096
 @dataclass(frozen=True)
 class Cached(Engine):
     """Sample with the trainer's own model: any model, no second copy of the weights, and log-probs
-    that are the trainer's up to rounding."""
+    that are the trainer's up to rounding.
+
+    Args:
+        cuda_graphs: Record steps of decoding and let the GPU replay them; for a model that is whole
+            on each GPU.
+    """
+
+    cuda_graphs: bool = False
 
     def check(self) -> None:
-        """Refuse nothing."""
+        """Refuse recordings where there is no GPU to replay them.
+
+        Raises:
+            ValueError: then.
+        """
+        if self.cuda_graphs and not torch.cuda.is_available():
+            raise ValueError(
+                "engine.cuda_graphs is true, but there is no CUDA GPU: set it to false"
+            )
 
     def build(
         self, language: LanguageModel, seed: int, max_context: int, autocast: Autocast
@@ -46,6 +63,7 @@ class Cached(Engine):
             seed=seed,
             max_context=max_context,
             autocast=autocast,
+            record=record_on_gpu if self.cuda_graphs else None,
         )
 
 
@@ -62,6 +80,7 @@ class CachedDecoder:
         seed: The run's seed.
         max_context: Tokens one row can hold.
         autocast: The context to compute in, the trainer's own.
+        record: What records steps of decoding, for them to be replayed.
     """
 
     def __init__(
@@ -72,12 +91,14 @@ class CachedDecoder:
         seed: int,
         max_context: int,
         autocast: Autocast = nullcontext,
+        record: Record | None = None,
     ) -> None:
         self.model = model
         self.stop_id = stop_id
         self.seed = seed
         self.max_context = max_context
         self.autocast = autocast
+        self.record = record
         self.tokens_processed = 0
         self.reader: Reader | None = None
         self.cache: RaggedCache | None = None
@@ -97,9 +118,11 @@ class CachedDecoder:
             return []
         noise = np.stack([uniform_noise(self.seed, request, sampling) for request in requests])
         with self.autocast(), _each_weight_cast_once():
-            self.reader = self.reader or build_reader(self.model)
+            self.reader = self.reader or self._build_reader()
             cache, logits = self._read(requests)
             drawn, order = self._decode(cache, logits, noise, sampling)
+            if isinstance(self.reader, Replayed):
+                self.reader.forget()
         completions = drawn.completions(self.stop_id)
         self.cache = cache
         for slot, index in enumerate(order.tolist()):
@@ -107,6 +130,22 @@ class CachedDecoder:
             seen = requests[index].prefix_ids + completions[index].token_ids[:-1]
             self.rows[_identity(requests[index])] = (slot, seen)
         return completions
+
+    def _build_reader(self) -> Reader:
+        """Make what reads.
+
+        Raises:
+            ValueError: when steps are to be recorded that are not the same each time.
+        """
+        reader = build_reader(self.model)
+        if self.record is None:
+            return reader
+        if is_listened_to(self.model):
+            raise ValueError(
+                "engine.cuda_graphs is true, but hooks, such as those that gather shards, run "
+                "within the model, and a recording would leave them out: set it to false"
+            )
+        return Replayed(reader, self.record)
 
     def _read(self, requests: Sequence[Request]) -> tuple[RaggedCache, Tensor]:
         """Read what no cached row holds yet; return the cache, and (rows, V) next-token logits."""
@@ -130,7 +169,8 @@ class CachedDecoder:
     def _read_once(self, prefixes: Sequence[Ids]) -> tuple[RaggedCache, Tensor]:
         """Read equal prefixes, such as those of a group's members, once, and share the result."""
         places = {prefix: place for place, prefix in enumerate(dict.fromkeys(prefixes))}
-        cache = open_cache(self.model, len(places), self.max_context)
+        stride = STRIDE if self.record is None else RECORDED_STRIDE
+        cache = open_cache(self.model, len(places), self.max_context, stride)
         logits = self._prefill(cache, list(places))
         index = torch.tensor([places[prefix] for prefix in prefixes])
         cache.reorder(index)

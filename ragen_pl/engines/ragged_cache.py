@@ -16,7 +16,7 @@ _ALONG, _ACROSS = 2, 3
 """Dimension of a buffer's slots: before a head's width, so that a token's numbers stand together,
 or behind it."""
 
-_STRIDE = 32
+STRIDE = 32
 """Slots by which buffers grow on a CPU. There they are read whole: a batched product over a part of
 every row would copy that part first, which costs more than the product. A GPU's product does not,
 and its allocator finds no use for buffers that were outgrown: there they have their full length."""
@@ -53,6 +53,7 @@ class RaggedCache(Cache):
         device: Of keys, values, positions and masks; ``lengths`` is counted on the CPU, so that
             nothing waits for the device to know a shape.
         adds: Whether masks are added to scores, and not bool.
+        stride: Slots by which what a mask covers grows.
     """
 
     def __init__(
@@ -61,10 +62,12 @@ class RaggedCache(Cache):
         max_context: int,
         device: torch.device | str = "cpu",
         adds: bool = False,
+        stride: int = STRIDE,
     ) -> None:
         super().__init__(layers=[])
         self.device = device
         self.adds = adds
+        self.stride = stride
         self.window = slice(0, rows)
         """The rows the next block is for; the others rest."""
         self.lengths = torch.zeros(rows, dtype=torch.long)
@@ -77,7 +80,7 @@ class RaggedCache(Cache):
         self.reach = 0
         """Slots of every row, the spare one included: what a mask covers."""
         self.shown: tuple[slice, Tensor, Tensor] | None = None
-        """Of a block of one token: its window, counts and mask, to which the next adds its slots."""
+        """Of a block of one token: its window, counts and mask; the next adds its slots."""
 
     def open_block(self, width: int, counts: Tensor) -> tuple[Tensor, Tensor]:
         """Plan one block of ``width`` columns with ``counts`` real tokens per row, left-padded.
@@ -90,7 +93,8 @@ class RaggedCache(Cache):
         after = lengths + counts
         needed = int(after.max()) + 1
         if needed > self.reach:
-            self.reach = max(needed, min(-(-needed // _STRIDE) * _STRIDE, self.max_context + 1))
+            rounded = -(-needed // self.stride) * self.stride
+            self.reach = max(needed, min(rounded, self.max_context + 1))
             self.shown = None
         # Slot 0 is the spare one; token p of a row lies in slot p + 1.
         if width == 1:
@@ -176,6 +180,10 @@ class RaggedCache(Cache):
         self.lengths = self.lengths[index]
         self.window = slice(0, len(index))
         self.shown = None
+
+    def addresses(self) -> tuple[int, ...]:
+        """Say where the buffers lie, which growing and reordering change."""
+        return tuple(buffer.data_ptr() for buffer in (*self.keys, *self.values))
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return int(self.lengths.max()) if len(self.lengths) else 0

@@ -50,6 +50,6 @@ def build_reader(model: PreTrainedModel) -> Reader:
     return QuickLlama(model, torch.get_autocast_dtype(device) if autocast else torch.float32)
 
 
-def open_cache(model: PreTrainedModel, rows: int, max_context: int) -> RaggedCache:
+def open_cache(model: PreTrainedModel, rows: int, max_context: int, stride: int) -> RaggedCache:
     """Make an empty cache whose masks are as the model's attention takes them."""
-    return RaggedCache(rows, max_context, model.device, adds_masks(model))
+    return RaggedCache(rows, max_context, model.device, adds_masks(model), stride)

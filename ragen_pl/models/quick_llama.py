@@ -37,12 +37,16 @@ def reads_quickly(model: PreTrainedModel) -> bool:
         # A shard is a tensor of another kind.
         and all(type(w.data) is Tensor and w.dtype == torch.float32 for w in model.parameters())
         and all(map(_is_plain, model.modules()))
+        and not is_listened_to(model)
     )
 
 
+def is_listened_to(model: nn.Module) -> bool:
+    """Say whether hooks run within a model's forward."""
+    return any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
+
+
 def _is_plain(part: nn.Module) -> bool:
-    if part._forward_hooks or part._forward_pre_hooks:
-        return False
     if type(part) in (nn.Linear, nn.Embedding, nn.ModuleList, RootMeanSquareNorm):
         return True
     kind = type(part)  # the stack, its layers, their activation; norms must have been quickened

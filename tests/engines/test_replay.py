@@ -1,0 +1,141 @@
+"""Replayed steps say what steps as they come say, and read nothing that has moved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from ragen_pl.engines import Cached, replay
+from ragen_pl.engines.cached import CachedDecoder
+from ragen_pl.engines.ragged_cache import RaggedCache
+from ragen_pl.engines.replay import Record, Replayed, Step
+from ragen_pl.models.embedded import EmbeddedModel
+from ragen_pl.models.language import LanguageModel
+from ragen_pl.models.norms import quicken_norms
+from ragen_pl.types import Completion, Request, Sampling
+
+PIECES = [f"w{i}" for i in range(40)]
+
+
+@pytest.fixture(scope="module", params=["own", "quick"])
+def language(request: pytest.FixtureRequest) -> LanguageModel:
+    small = EmbeddedModel(
+        hidden_size=32, intermediate_size=64, num_heads=4, num_key_value_heads=2, init_std=0.3
+    )
+    language = small.build(PIECES, seed=3)
+    if request.param == "quick":
+        quicken_norms(language.model)
+    return language
+
+
+class Tracer:
+    """Record as a GPU does: operations and the tensors they were done on, whatever Python would do
+    another time."""
+
+    def __init__(self) -> None:
+        self.recorded = self.replayed = 0
+
+    def __call__(self, step: Step) -> Step:
+        self.recorded += 1
+        operations = make_fx(step)()
+
+        def run() -> Tensor:
+            self.replayed += 1
+            outcome: Tensor = operations()
+            return outcome
+
+        return run
+
+
+def play(
+    language: LanguageModel, record: Record | None, *, is_bf16: bool = False
+) -> list[list[Completion]]:
+    """Play turns of unequal prompts in which rows stop one after another."""
+    engine = CachedDecoder(
+        language.model,
+        stop_id=language.markers.end,
+        seed=0,
+        max_context=256,
+        autocast=lambda: torch.autocast("cpu", torch.bfloat16, enabled=is_bf16),
+        record=record,
+    )
+    prefixes = [[3, *range(10, 12 + m)] for m in range(6)]
+    history: list[list[Completion]] = []
+    for turn in range(3):
+        requests = [Request(tuple(ids), 5, 0, m, turn) for m, ids in enumerate(prefixes)]
+        history.append(engine(requests, Sampling(1.0, 24)))
+        for ids, completion in zip(prefixes, history[-1], strict=True):
+            ids += [*completion.token_ids, 4, *range(20, 21 + turn)]
+    return history
+
+
+def assert_equal(
+    one: Sequence[Sequence[Completion]], other: Sequence[Sequence[Completion]]
+) -> None:
+    for first, second in zip(one, other, strict=True):
+        for a, b in zip(first, second, strict=True):
+            assert a.token_ids == b.token_ids
+            assert a.log_probs == pytest.approx(b.log_probs, abs=1e-5)
+
+
+@pytest.mark.parametrize("is_bf16", [False, True], ids=["fp32", "bf16"])
+def test_replayed_steps_say_what_steps_say(language: LanguageModel, is_bf16: bool) -> None:
+    tracer = Tracer()
+    assert_equal(play(language, tracer, is_bf16=is_bf16), play(language, None, is_bf16=is_bf16))
+    assert tracer.replayed > 3 * tracer.recorded > 0
+
+
+def test_what_moves_is_recorded_anew() -> None:
+    cache, tracer = RaggedCache(2, 60), Tracer()
+
+    def reader(ids: Tensor, positions: Tensor, mask: Tensor, cache: RaggedCache) -> Tensor:
+        states = (ids * 1.0)[:, None, :, None].expand(-1, 1, -1, 2)
+        keys, _ = cache.update(states, states, 0)
+        return (keys[:, 0, :, 0] * mask[:, 0, 0]).sum(1, keepdim=True)
+
+    replayed, ones = Replayed(reader, tracer), torch.ones(2, dtype=torch.long)
+
+    def step(*tokens: int) -> list[float]:
+        positions, mask = cache.open_block(1, ones)
+        said = replayed(torch.tensor(tokens)[:, None], positions, mask, cache)
+        cache.close_block(ones)
+        return said[:, 0].tolist()
+
+    assert step(1, 2) == [1, 2]
+    assert step(10, 20) == [11, 22]
+    assert step(100, 200) == [111, 222]
+    cache.reorder(torch.tensor([1, 0]))
+    assert [step(1000, 2000), step(1, 1), step(2, 2)] == [[1222, 2111], [1223, 2112], [1225, 2114]]
+    before = tracer.recorded
+    replayed.forget()
+    assert [step(0, 0), step(0, 0)] == [[1225, 2114]] * 2
+    assert tracer.recorded == before + 1
+
+
+def test_a_gpu_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    Cached().check()
+    with pytest.raises(ValueError, match="cuda_graphs is true, but there is no CUDA GPU"):
+        Cached(cuda_graphs=True).check()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    Cached(cuda_graphs=True).check()
+
+
+def test_the_key_records_on_the_gpu(language: LanguageModel) -> None:
+    def build(engine: Cached) -> CachedDecoder:
+        return engine.build(language, 0, 64, lambda: torch.autocast("cpu", enabled=False))
+
+    assert build(Cached(cuda_graphs=True)).record is replay.record_on_gpu
+    assert build(Cached()).record is None
+
+
+def test_hooks_are_not_left_out() -> None:
+    language = EmbeddedModel(hidden_size=16, num_heads=2, num_key_value_heads=1).build(PIECES, 0)
+    layer = next(m for m in language.model.modules() if isinstance(m, nn.Linear))
+    layer.register_forward_pre_hook(lambda *_: None)
+    with pytest.raises(ValueError, match="cuda_graphs is true, but hooks"):
+        play(language, Tracer())
