@@ -50,7 +50,7 @@ class Cached(Engine):
         """
         if self.cuda_graphs and not torch.cuda.is_available():
             raise ValueError(
-                "engine.cuda_graphs is true, but there is no CUDA GPU: set it to false"
+                "model.engine.cuda_graphs is true, but there is no CUDA GPU: set it to false"
             )
 
     def build(
@@ -142,8 +142,8 @@ class CachedDecoder:
             return reader
         if is_listened_to(self.model):
             raise ValueError(
-                "engine.cuda_graphs is true, but hooks, such as those that gather shards, run "
-                "within the model, and a recording would leave them out: set it to false"
+                "model.engine.cuda_graphs is true, but hooks, such as those that gather shards, "
+                "run within the model, and a recording would leave them out: set it to false"
             )
         return Replayed(reader, self.record)
 
