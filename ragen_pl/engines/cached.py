@@ -15,7 +15,7 @@ from ragen_pl.engines.base import Autocast, Engine
 from ragen_pl.engines.drawing import Drawn, draw, uniform_noise
 from ragen_pl.engines.ragged_cache import STRIDE, RaggedCache, pad_left
 from ragen_pl.engines.reader import Reader, build_reader, open_cache
-from ragen_pl.engines.replay import RECORDED_STRIDE, Record, Replayed, record_on_gpu
+from ragen_pl.engines.replay import RECORDED_STRIDE, GraphRecorder, Record, Replayed
 from ragen_pl.models.language import LanguageModel
 from ragen_pl.models.quick_llama import is_listened_to
 from ragen_pl.types import Completion, Request, Sampling
@@ -32,8 +32,8 @@ PREFILL_TOKENS = 4096
 
 @dataclass(frozen=True)
 class Cached(Engine):
-    """Sample with the trainer's own model: any model, no second copy of the weights, and log-probs
-    that are the trainer's up to rounding.
+    """Sample with the trainer's own model: any model, no copy of the weights but autocast's, and
+    log-probs that are the trainer's up to rounding.
 
     Args:
         cuda_graphs: Record steps of decoding and let the GPU replay them; for a model that is whole
@@ -63,7 +63,7 @@ class Cached(Engine):
             seed=seed,
             max_context=max_context,
             autocast=autocast,
-            record=record_on_gpu if self.cuda_graphs else None,
+            record=GraphRecorder() if self.cuda_graphs else None,
         )
 
 
@@ -119,10 +119,12 @@ class CachedDecoder:
         noise = np.stack([uniform_noise(self.seed, request, sampling) for request in requests])
         with self.autocast(), _each_weight_cast_once():
             self.reader = self.reader or self._build_reader()
-            cache, logits = self._read(requests)
-            drawn, order = self._decode(cache, logits, noise, sampling)
-            if isinstance(self.reader, Replayed):
-                self.reader.forget()
+            try:
+                cache, logits = self._read(requests)
+                drawn, order = self._decode(cache, logits, noise, sampling)
+            finally:
+                if isinstance(self.reader, Replayed):
+                    self.reader.forget()
         completions = drawn.completions(self.stop_id)
         self.cache = cache
         for slot, index in enumerate(order.tolist()):

@@ -175,7 +175,7 @@ def _score(
     positions = cache.lengths[:, None] + tree.depth
     mask = _branching_mask(cache, tree.visible)
     if cache.adds:
-        mask = additive(mask, torch.float32)
+        mask = additive(mask.to(model.device), torch.float32)
     states = _states(model, cache, ids, positions, mask)
     project = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     out = torch.zeros(count, len(tree.members))

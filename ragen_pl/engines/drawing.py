@@ -87,4 +87,4 @@ def draw(logits: Tensor, noise: Tensor, temperature: float) -> tuple[Tensor, Ten
         target = noise[:, None] * cumulative[:, -1:]
         tokens = torch.searchsorted(cumulative, target, right=True)[:, 0]
         tokens = tokens.clamp(max=logits.shape[-1] - 1)
-    return tokens, log_p.gather(-1, tokens[:, None])[:, 0], -torch.linalg.vecdot(p, log_p)
+    return tokens, log_p.gather(-1, tokens[:, None])[:, 0], -(p * log_p).sum(-1)

@@ -37,7 +37,8 @@ def pad_left(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
 
 def _reads_columns(states: Tensor) -> bool:
     """Say whether a query's product with keys is faster where a head's numbers of one kind stand
-    together: on CPUs, in float32 alone."""
+    together: on CPUs, in float32 alone, and for our own attention; PyTorch's falls back to slow
+    code."""
     return states.device.type == "cpu" and states.dtype == torch.float32
 
 
@@ -45,7 +46,7 @@ class RaggedCache(Cache):
     """A transformers cache in which every row has its own length.
 
     Each forward writes one block: row r's new tokens, left-padded, land behind its own last one;
-    padding lands in a spare slot that nothing looks at.
+    padding lands in a spare slot that no token looks at.
 
     Args:
         rows: Number of rows.
@@ -146,7 +147,8 @@ class RaggedCache(Cache):
         if layer_idx == len(self.keys):
             self.keys.append(key_states.new_zeros(0))
             self.values.append(key_states.new_zeros(0))
-            self.across = _ACROSS if _reads_columns(key_states) else _ALONG
+            if layer_idx == 0:
+                self.across = _ACROSS if self.adds and _reads_columns(key_states) else _ALONG
         keys = self._write(self.keys, layer_idx, key_states, self.across)
         values = self._write(self.values, layer_idx, value_states, _ALONG)
         return keys.mT if self.across == _ACROSS else keys, values

@@ -23,17 +23,35 @@ Record = Callable[[Step], Step]
 the same operations on the same places, and returns the same tensor."""
 
 
-def record_on_gpu(step: Step) -> Step:
-    """Record a CUDA graph."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        outcome = step()
+class GraphRecorder:
+    """Record CUDA graphs that share one pool of memory: only one of them runs at a time, and what
+    it leaves is copied before the next."""
 
-    def replay() -> Tensor:
-        graph.replay()
-        return outcome
+    def __init__(self) -> None:
+        self.pool = torch.cuda.graph_pool_handle()
 
-    return replay
+    def __call__(self, step: Step) -> Step:
+        """Record a step.
+
+        Raises:
+            ValueError: when the step waits for the GPU, which a recording cannot.
+        """
+        graph = torch.cuda.CUDAGraph()
+        try:
+            # Other threads, which step environments, do not disturb it.
+            with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
+                outcome = step()
+        except RuntimeError as error:
+            raise ValueError(
+                "model.engine.cuda_graphs is true, but this model's step of decoding cannot be "
+                f"recorded ({str(error).splitlines()[0]}): set it to false"
+            ) from error
+
+        def replay() -> Tensor:
+            graph.replay()
+            return outcome
+
+        return replay
 
 
 class Replayed:

@@ -68,9 +68,9 @@ class _Maps:
         is_large = sum(weight.numel() for weight in weights) > _SMALL
         if parts[0].weight.dtype == dtype and (is_large or len(parts) == 1):
             return cls(tuple(zip(weights, biases, strict=True)))
-        known = [bias for bias in biases if bias is not None]
-        together = torch.cat(known).to(dtype) if known else None
-        return cls(((torch.cat(weights).to(dtype), together),))
+        known = [bias.to(dtype) for bias in biases if bias is not None]
+        together = torch.cat([weight.to(dtype) for weight in weights])
+        return cls(((together, torch.cat(known) if known else None),))
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the maps' outcomes side by side."""

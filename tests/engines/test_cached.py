@@ -237,6 +237,15 @@ def test_greedy_takes_the_most_likely_token() -> None:
     assert log_probs.tolist() == pytest.approx(expected.tolist())
 
 
+def test_autocast_does_not_reach_what_is_told_of_a_draw() -> None:
+    logits, noise = torch.randn(50, 300), torch.rand(50)
+    plain = draw(logits, noise, 1.0)
+    with torch.autocast("cpu", torch.bfloat16):
+        for told, expected in zip(draw(logits, noise, 1.0), plain, strict=True):
+            assert told.dtype == expected.dtype
+            assert torch.equal(told, expected)
+
+
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
 def test_drawing_follows_the_distribution(temperature: float) -> None:
     logits = torch.tensor([[0.0, 1.0, 2.0, -1.0]])

@@ -15,7 +15,7 @@ from ragen_pl.engines.ragged_cache import RaggedCache
 
 @pytest.fixture(autouse=True, params=[torch.float32, torch.float64], ids=str)
 def _layouts(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Keys of both layouts: across in float32, along in other types."""
+    """Keys of both layouts: across in float32, where masks are added, along in other types."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(request.param)
     yield
@@ -30,7 +30,16 @@ def write(cache: RaggedCache, width: int, counts: list[int], stamp: float) -> tu
     keys = keys.expand(-1, 2, -1, 4)
     shown, _ = cache.update(keys, -keys, 0)
     cache.close_block(torch.tensor(counts))
-    return shown, mask
+    return shown, mask if mask.dtype == torch.bool else mask == 0
+
+
+def test_keys_stand_across_for_our_attention_alone() -> None:
+    is_across = torch.get_default_dtype() == torch.float32
+    for adds in (True, False):
+        cache = RaggedCache(2, 60, adds=adds)
+        shown, _ = write(cache, 3, [3, 1], 0.0)
+        assert shown.is_contiguous() != (adds and is_across)
+        assert shown.mT.is_contiguous() == (adds and is_across)
 
 
 def visible(shown: Tensor, mask: Tensor, row: int) -> list[float]:
@@ -39,7 +48,7 @@ def visible(shown: Tensor, mask: Tensor, row: int) -> list[float]:
 
 
 def test_a_row_sees_its_own_tokens_in_order() -> None:
-    cache = RaggedCache(2, 200)
+    cache = RaggedCache(2, 200, adds=True)
     write(cache, 3, [3, 1], 0.0)
     shown, mask = write(cache, 2, [1, 2], 100.0)
     assert visible(shown, mask, 0) == [0, 1, 2, 103]
@@ -48,7 +57,7 @@ def test_a_row_sees_its_own_tokens_in_order() -> None:
 
 
 def test_a_column_sees_nothing_ahead_of_it_and_padding_the_spare_slot_only() -> None:
-    cache = RaggedCache(2, 200)
+    cache = RaggedCache(2, 200, adds=True)
     _, mask = write(cache, 3, [3, 1], 0.0)
     assert mask.sum(-1)[0, 0].tolist() == [1, 2, 3]
     assert mask[1, 0, :2, 0].all()
@@ -57,7 +66,7 @@ def test_a_column_sees_nothing_ahead_of_it_and_padding_the_spare_slot_only() -> 
 
 
 def test_buffers_grow_and_keep_what_they_hold() -> None:
-    cache = RaggedCache(1, 121)
+    cache = RaggedCache(1, 121, adds=True)
     write(cache, 30, [30], 0.0)
     shown, mask = write(cache, 90, [90], 1000.0)
     assert visible(shown, mask, 0) == [*range(30), *range(1030, 1120)]
@@ -68,7 +77,7 @@ def test_buffers_grow_and_keep_what_they_hold() -> None:
 
 
 def test_resting_rows_are_not_touched() -> None:
-    cache = RaggedCache(3, 200)
+    cache = RaggedCache(3, 200, adds=True)
     write(cache, 2, [2, 2, 2], 0.0)
     cache.window = slice(1, 2)
     shown, mask = write(cache, 40, [40], 500.0)
@@ -82,7 +91,7 @@ def test_resting_rows_are_not_touched() -> None:
 
 def test_rows_are_exchanged_gathered_and_shared() -> None:
     for index in ([2, 1, 0, 3], [3, 2, 1, 0], [1, 1, 0], [0, 0, 0, 1, 2, 3]):
-        cache = RaggedCache(4, 200)
+        cache = RaggedCache(4, 200, adds=True)
         write(cache, 4, [1, 2, 3, 4], 0.0)
         cache.keys[0] += torch.arange(4.0)[:, None, None, None] * 10
         cache.reorder(torch.tensor(index))
@@ -115,7 +124,7 @@ def test_every_token_sees_itself_and_what_lies_before_it(blocks: list[list[int]]
 
 
 def test_what_a_row_saw_is_forgotten_where_rows_move() -> None:
-    cache = RaggedCache(2, 60)
+    cache = RaggedCache(2, 60, adds=True)
     write(cache, 3, [3, 1], 0.0)
     write(cache, 1, [1, 1], 100.0)
     cache.reorder(torch.tensor([1, 0]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -125,12 +126,39 @@ def test_a_gpu_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     Cached(cuda_graphs=True).check()
 
 
-def test_the_key_records_on_the_gpu(language: LanguageModel) -> None:
+def test_the_key_records_on_the_gpu(
+    language: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
+
     def build(engine: Cached) -> CachedDecoder:
         return engine.build(language, 0, 64, lambda: torch.autocast("cpu", enabled=False))
 
-    assert build(Cached(cuda_graphs=True)).record is replay.record_on_gpu
+    assert build(Cached(cuda_graphs=True)).record.__class__ is replay.GraphRecorder
     assert build(Cached()).record is None
+
+
+def test_what_cannot_be_recorded_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: None)
+    monkeypatch.setattr(torch.cuda, "graph", lambda *_, **__: nullcontext())
+
+    def waits() -> Tensor:
+        raise RuntimeError("operation not permitted when stream is capturing\nand more")
+
+    with pytest.raises(ValueError, match=r"cuda_graphs is true.*not permitted when stream is"):
+        replay.GraphRecorder()(waits)
+
+
+def test_recordings_are_dropped_when_a_call_fails(language: LanguageModel) -> None:
+    engine = CachedDecoder(language.model, stop_id=-1, seed=0, max_context=256, record=Tracer())
+    engine([Request((3, 10, 11), 0, 0, 0, 0)], Sampling(1.0, 5))
+    reader = engine.reader
+    assert isinstance(reader, Replayed)
+    reader.steps = {(1,): None}
+    with pytest.raises(IndexError):
+        engine([Request((3, 1 << 30), 0, 0, 1, 0)], Sampling(1.0, 5))
+    assert not reader.steps
 
 
 def test_hooks_are_not_left_out() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import pytest
 import torch
@@ -74,6 +75,26 @@ def test_it_says_what_the_model_says(family: str, is_bf16: bool) -> None:
         assert one.dtype == torch.float32
         # In bfloat16 both round at the same places: they differ where a sum's order tips a bit.
         torch.testing.assert_close(one, other, rtol=0, atol=0.05 if is_bf16 else 1e-5)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"attention_bias": True, "mlp_bias": True},
+        {"head_dim": 16, "tie_word_embeddings": True},
+        {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}},
+        {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}},
+        {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}},
+        {"hidden_act": "gelu"},
+    ],
+    ids=lambda more: " ".join(map(str, more)),
+)
+def test_it_is_configured_as_the_model_is(more: dict[str, Any]) -> None:
+    model = make_model(**more)
+    quick = build_reader(model)
+    assert isinstance(quick, QuickLlama)
+    for one, other in zip(read(quick), read(OwnForward(model)), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
 
 
 def test_large_maps_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
