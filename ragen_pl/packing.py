@@ -56,9 +56,9 @@ def pack(
 
 
 def _tensor(numbers: Sequence[float]) -> Tensor:
-    """Make int64, bool or float32 of a list, in a sixth of the time that torch.tensor takes."""
-    array = np.array(numbers)
-    return torch.from_numpy(array.astype(np.float32) if array.dtype == np.float64 else array)
+    """Do what torch.tensor does with a list, in a sixth of its time."""
+    tensor = torch.from_numpy(np.array(numbers))
+    return tensor.to(torch.get_default_dtype()) if tensor.is_floating_point() else tensor
 
 
 @dataclass(slots=True)
