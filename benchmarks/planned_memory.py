@@ -71,9 +71,7 @@ class Case:
     @property
     def rollout(self) -> RolloutConfig:
         """The workload's, with contexts that its trajectories fill."""
-        # A response that nothing ended is ended by what follows it: a token more per turn.
-        room = self.workload.length + self.workload.turns - 1
-        return replace(self.workload.config, max_context=room)
+        return replace(self.workload.config, max_context=self.workload.length)
 
     @property
     def setting(self) -> Setting:
