@@ -6,7 +6,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import Cache, PreTrainedModel
 
 from ragen_pl.engines.ragged_cache import RaggedCache
 from ragen_pl.models.attention import adds_masks
@@ -28,7 +28,7 @@ class OwnForward:
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
 
-    def __call__(self, ids: Tensor, positions: Tensor, mask: Tensor, cache: RaggedCache) -> Tensor:
+    def __call__(self, ids: Tensor, positions: Tensor, mask: Tensor, cache: Cache) -> Tensor:
         logits: Tensor = self.model(
             input_ids=ids,
             attention_mask=mask,

@@ -17,6 +17,7 @@ from transformers import Cache, PreTrainedModel
 
 from ragen_pl.engines.cached import PREFILL_TOKENS
 from ragen_pl.engines.drawing import draw
+from ragen_pl.engines.reader import OwnForward
 from ragen_pl.models.attention import causal_mask
 from ragen_pl.models.policy import evaluation_mode
 from ragen_pl.ops.chunked_head import chunked_log_prob_and_entropy
@@ -199,7 +200,7 @@ def collect_peak(setting: Setting, rows: int, cache_bytes: int) -> Peak:
             cache = _FullCache(rows, rollout.max_context + 1)
             _read(networks, cache, rows=together, width=width)
             counter.next_stage()
-            logits = _read(networks, cache, rows=rows, width=1).float()
+            logits = _read(networks, cache, rows=rows, width=1)
             counter.next_stage()
             draw(logits, torch.zeros(rows), rollout.temperature)
 
@@ -226,15 +227,7 @@ def _read(networks: BlankNetworks, cache: _FullCache, *, rows: int, width: int) 
     cache.window = rows
     ids = torch.zeros(rows, width, dtype=torch.long)
     mask = torch.ones(rows, 1, width, cache.reach, dtype=torch.bool)
-    logits: Tensor = networks.model(
-        input_ids=ids,
-        attention_mask=mask,
-        position_ids=ids,
-        past_key_values=cache,
-        use_cache=True,
-        logits_to_keep=1,
-    ).logits[:, -1]
-    return logits
+    return OwnForward(networks.model)(ids, ids, mask, cache)
 
 
 class _FullCache(Cache):
