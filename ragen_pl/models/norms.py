@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 from transformers import PreTrainedModel
 
-_FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3", "SmolLM3")
-"""Whose norms are all the same, and stand where Llama's do."""
+LIKE_LLAMA = ("Llama", "Mistral", "Qwen2", "Qwen3", "SmolLM3")
+"""Families whose norms are all the same, and whose layers are put together as Llama's are."""
 _BEFORE_PRODUCTS = ("input_layernorm", "post_attention_layernorm")
 """Norms of a layer that nothing but linear maps looks at."""
 
@@ -102,8 +102,8 @@ class RootMeanSquareNorm(nn.Module):
 def quicken_norms(model: PreTrainedModel) -> int:
     """Replace the norms of a known family by ones that compute the same, in place; return how many
     were. Weights keep their names."""
-    kinds = {f"{family}RMSNorm" for family in _FAMILIES}
-    layers = {f"{family}DecoderLayer" for family in _FAMILIES}
+    kinds = {f"{family}RMSNorm" for family in LIKE_LLAMA}
+    layers = {f"{family}DecoderLayer" for family in LIKE_LLAMA}
     found = 0
     for part in list(model.modules()):
         for name, norm in list(part.named_children()):

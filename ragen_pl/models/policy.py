@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from ragen_pl.layers import as_written
 from ragen_pl.models.attention import causal_mask
+from ragen_pl.models.last_layer import states_at
 from ragen_pl.models.lora import copy_sharing_frozen
 from ragen_pl.ops.chunked_head import chunked_log_prob_and_entropy
 from ragen_pl.ops.losses import in_full, log_prob_and_entropy
@@ -27,21 +28,22 @@ def _states_before(trunk: nn.Module, input_ids: Tensor, mask: Tensor, padding: T
     No rows are read as one of padding, of which no state is returned: a rank that has nothing left
     takes part in a pass, and models cannot shape nothing.
     """
-    no_rows = len(input_ids) == 0
-    if no_rows:
+    assert not bool(mask[:, :1].any()), "the first token of a row is never sampled"
+    places, asked = mask.roll(-1, dims=1).flatten().nonzero()[:, 0], None
+    if len(input_ids) == 0:
         input_ids, padding = input_ids.new_zeros(1, 2), padding.new_ones(1, 2)
+        places, asked = places.new_zeros(1), 0
     positions = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
-    hidden = trunk(
+    states = states_at(
+        trunk,
+        places,
         input_ids=input_ids,
         attention_mask=causal_mask(padding),
         position_ids=positions,
         use_cache=False,
         is_causal=True,
-    ).last_hidden_state
-    if no_rows:
-        return hidden[0, :0]  # type: ignore[no-any-return]
-    assert not bool(mask[:, 0].any()), "the first token of a row is never sampled"
-    return hidden[:, :-1][mask[:, 1:]]  # type: ignore[no-any-return]
+    )
+    return states[:asked]
 
 
 def _score(

@@ -16,6 +16,7 @@ from torch.nn.functional import embedding, linear
 from transformers import Cache, PreTrainedModel
 
 from ragen_pl.models.attention import NAME, attend
+from ragen_pl.models.last_layer import LastLayer
 from ragen_pl.models.norms import RootMeanSquareNorm, normalize
 
 _FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
@@ -48,6 +49,8 @@ def is_listened_to(model: nn.Module) -> bool:
 
 def _is_plain(part: nn.Module) -> bool:
     if type(part) in (nn.Linear, nn.Embedding, nn.ModuleList, RootMeanSquareNorm):
+        return True
+    if isinstance(part, LastLayer):
         return True
     kind = type(part)  # the stack, its layers, their activation; norms must have been quickened
     return kind.__module__.startswith("transformers.") and not kind.__name__.endswith("Norm")
@@ -137,10 +140,12 @@ class QuickLlama:
                 states = self._normalized(x, layer.first_norm)
                 query, key, value = self._heads(layer, states, *turn)
                 keys, values = cache.update(key, value, place)
+                if layer is self.layers[-1]:  # what follows is asked for, and nothing else of it
+                    x, query, mask = x[:, -1:], query[:, :, -1:], mask[:, :, -1:]
                 x.add_(layer.out(attend(query, keys, values, mask, None).flatten(2)))
                 gate, up = layer.gate_up(self._normalized(x, layer.second_norm)).chunk(2, dim=-1)
                 x.add_(layer.down(layer.activate(gate).mul_(up)))
-            return self.head(self._normalized(x[:, -1], self.norm)).float()
+            return self.head(self._normalized(x[:, 0], self.norm)).float()
 
     def _heads(
         self, layer: _Layer, x: Tensor, cos: Tensor, sin: Tensor

@@ -10,6 +10,7 @@ from peft import PeftModel
 from transformers import PreTrainedModel
 
 from ragen_pl.models.language import LanguageModel, PolicyModel
+from ragen_pl.models.last_layer import ask_last_layer
 from ragen_pl.models.lora import LoRA
 from ragen_pl.models.norms import quicken_norms
 
@@ -57,6 +58,7 @@ class TrainableModel:
         """Quicken the model, switch checkpointing on and put adapters in, where that is asked for;
         in place."""
         quicken_norms(model)
+        ask_last_layer(model)
         if self.gradient_checkpointing:
             model.gradient_checkpointing_enable(  # type: ignore[no-untyped-call]
                 {"use_reentrant": False}

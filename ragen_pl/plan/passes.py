@@ -19,6 +19,7 @@ from ragen_pl.engines.cached import PREFILL_TOKENS
 from ragen_pl.engines.drawing import draw
 from ragen_pl.engines.reader import OwnForward
 from ragen_pl.models.attention import causal_mask
+from ragen_pl.models.last_layer import states_at
 from ragen_pl.models.policy import evaluation_mode
 from ragen_pl.ops.chunked_head import chunked_log_prob_and_entropy
 from ragen_pl.plan.live_bytes import LiveBytes
@@ -173,14 +174,15 @@ def _watch_embedding(trunk: nn.Module, counter: LiveBytes) -> None:
 
 def _states(trunk: nn.Module, rows: _Rows) -> Tensor:
     positions = torch.arange(rows.ids.shape[1]).expand_as(rows.ids)
-    hidden: Tensor = trunk(
+    return states_at(
+        trunk,
+        rows.sampled,
         input_ids=rows.ids,
         attention_mask=causal_mask(rows.padding),
         position_ids=positions,
         use_cache=False,
         is_causal=True,
-    ).last_hidden_state
-    return hidden.flatten(0, 1).index_select(0, rows.sampled)
+    )
 
 
 def _score(model: PreTrainedModel, states: Tensor) -> tuple[Tensor, Tensor]:

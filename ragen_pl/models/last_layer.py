@@ -1,0 +1,74 @@
+"""Let a model's last layer go on with those tokens alone whose states are asked for.
+
+Attention is where tokens look at each other. What the last layer does behind it, the larger part of
+a layer, it does for each token by itself, and for prompts and observations nobody looks at the
+outcome: only what precedes a sampled token is scored.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, cast
+
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from ragen_pl.models.norms import LIKE_LLAMA
+
+
+class LastLayer(nn.Module):
+    """Mix into a layer of Llama's kind: attention behind a norm, a map behind another."""
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        *,
+        asked: Tensor | None = None,
+        **more: Any,
+    ) -> Tensor:
+        """Return states (n, d) of the asked places (n,) of all rows (B, T, d), laid end to end;
+        without any, those of all, (B, T, d), as the layer itself does."""
+        if asked is None:
+            return cast(Tensor, super().forward(hidden_states, attention_mask, **more))
+        parts: Any = self
+        attended, _ = parts.self_attn(
+            hidden_states=parts.input_layernorm(hidden_states),
+            attention_mask=attention_mask,
+            **more,
+        )
+        states = (hidden_states + attended).flatten(0, 1).index_select(0, asked)
+        return cast(Tensor, states + parts.mlp(parts.post_attention_layernorm(states)))
+
+
+@cache
+def _asked(kind: Any) -> type[nn.Module]:
+    # Under its own name, by which transformers and others find a model's layers.
+    return type(kind.__name__, (LastLayer, kind), {})
+
+
+def ask_last_layer(model: PreTrainedModel) -> bool:
+    """Make the last layer of a model one that can be asked, in place, if it is of a known family;
+    return whether it is. Weights keep their names."""
+    kinds = {f"{family}DecoderLayer" for family in LIKE_LLAMA}
+    layers = getattr(model.base_model, "layers", ())
+    if not layers or type(layers[-1]).__name__ not in kinds:
+        return False
+    last: Any = layers[-1]
+    last.__class__ = _asked(type(last))
+    return True
+
+
+def states_at(trunk: nn.Module, places: Tensor, **inputs: Any) -> Tensor:
+    """Return a trunk's last hidden states (n, d) at some places.
+
+    Args:
+        trunk: What is under a model's head.
+        places: (n,), in the rows of ``input_ids`` laid end to end.
+        inputs: Of the trunk.
+    """
+    layers: Any = getattr(trunk, "layers", ())
+    if layers and isinstance(layers[-1], LastLayer):
+        return cast(Tensor, trunk(asked=places, **inputs).last_hidden_state)
+    whole: Tensor = trunk(**inputs).last_hidden_state
+    return whole.flatten(0, 1).index_select(0, places)
