@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from ragen_pl.recurring import last_recurring, recurring
 from ragen_pl.types import RolloutBatch, Trajectory
 
 
@@ -110,9 +111,14 @@ def minibatches(lengths: Tensor, token_budget: int) -> Iterator[Tensor]:
     at = 0
     while at < len(order):
         longest = max(1, int(lengths[order[at]]))
-        count = max(1, token_budget // longest)
+        count = rows_within(token_budget, longest)
         yield order[at : at + count]
         at += count
+
+
+def rows_within(token_budget: int, longest: int) -> int:
+    """Return how many rows a micro-batch has, by its longest: few numbers, that come again."""
+    return last_recurring(max(1, token_budget // recurring(longest)))
 
 
 def micro_batches(

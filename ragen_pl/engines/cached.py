@@ -18,6 +18,7 @@ from ragen_pl.engines.reader import Reader, build_reader, open_cache
 from ragen_pl.engines.replay import RECORDED_STRIDE, GraphRecorder, Record, Replayed
 from ragen_pl.models.language import LanguageModel
 from ragen_pl.models.quick_llama import is_listened_to
+from ragen_pl.recurring import padded, recurring
 from ragen_pl.types import Completion, Request, Sampling
 
 Ids = tuple[int, ...]
@@ -125,9 +126,11 @@ class CachedDecoder:
             finally:
                 if isinstance(self.reader, Replayed):
                     self.reader.forget()
-        completions = drawn.completions(self.stop_id)
+        completions = drawn.completions(self.stop_id)[: len(requests)]
         self.cache = cache
         for slot, index in enumerate(order.tolist()):
+            if index >= len(requests):
+                continue
             # The last token was drawn but not read: the cache holds all before it.
             seen = requests[index].prefix_ids + completions[index].token_ids[:-1]
             self.rows[_identity(requests[index])] = (slot, seen)
@@ -150,7 +153,10 @@ class CachedDecoder:
         return Replayed(reader, self.record)
 
     def _read(self, requests: Sequence[Request]) -> tuple[RaggedCache, Tensor]:
-        """Read what no cached row holds yet; return the cache, and (rows, V) next-token logits."""
+        """Read what no cached row holds yet; return the cache, and (rows, V) next-token logits.
+
+        Behind the requests' rows may come others, of which nothing is read.
+        """
         source, lengths, new_ids = [], [], []
         for request in requests:
             slot, seen = self.rows.get(_identity(request), (0, ()))
@@ -164,6 +170,9 @@ class CachedDecoder:
         self.rows = {}
         if self.cache is None or not any(lengths):
             return self._read_once(new_ids)
+        more = padded(len(requests), self.model.device) - len(requests)
+        source, lengths = source + [0] * more, lengths + [0] * more
+        new_ids += [()] * more
         self.cache.reorder(torch.tensor(source))
         self.cache.lengths = torch.tensor(lengths)
         return self.cache, self._prefill(self.cache, new_ids)
@@ -174,7 +183,8 @@ class CachedDecoder:
         stride = STRIDE if self.record is None else RECORDED_STRIDE
         cache = open_cache(self.model, len(places), self.max_context, stride)
         logits = self._prefill(cache, list(places))
-        index = torch.tensor([places[prefix] for prefix in prefixes])
+        more = padded(len(prefixes), self.model.device) - len(prefixes)
+        index = torch.tensor([places[prefix] for prefix in prefixes] + [0] * more)
         cache.reorder(index)
         return cache, logits[index]
 
@@ -208,9 +218,9 @@ class CachedDecoder:
             noise: (n, most new tokens).
             sampling: How to draw.
         """
-        drawn, device = Drawn.nothing(*noise.shape), logits.device
-        order = np.arange(len(noise))
-        active = order  # the places in the block, and so in the cache, that still draw
+        drawn, device = Drawn.nothing(len(logits), noise.shape[1]), logits.device
+        order = np.arange(len(logits))
+        active = order[: len(noise)]  # the places in the block, and in the cache, that still draw
         for step in range(sampling.max_new_tokens):
             rows = order[active]
             if len(active) < len(logits):
@@ -227,7 +237,8 @@ class CachedDecoder:
                 move = to_the_front(active, len(order))
                 cache.reorder(torch.from_numpy(move))
                 order, active = order[move], np.arange(len(active))
-                cache.window = slice(0, len(active))
+                # Rows that have stopped fill it up.
+                cache.window = slice(0, min(recurring(len(active), 4), len(order)))
             width = cache.window.stop
             counts = torch.zeros(width, dtype=torch.long)
             counts[torch.from_numpy(active)] = 1

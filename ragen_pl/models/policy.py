@@ -12,6 +12,7 @@ from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
 from ragen_pl.layers import as_written
@@ -20,30 +21,49 @@ from ragen_pl.models.last_layer import states_at
 from ragen_pl.models.lora import copy_sharing_frozen
 from ragen_pl.ops.chunked_head import chunked_log_prob_and_entropy
 from ragen_pl.ops.losses import in_full, log_prob_and_entropy
+from ragen_pl.recurring import padded
 
 
-def _states_before(trunk: nn.Module, input_ids: Tensor, mask: Tensor, padding: Tensor) -> Tensor:
-    """Return the hidden states (n, d) that precede the n marked tokens, in row-major order.
+class _Asked(NamedTuple):
+    """Lay rows out for a trunk that is asked for the states before marked tokens."""
 
-    No rows are read as one of padding, of which no state is returned: a rank that has nothing left
-    takes part in a pass, and models cannot shape nothing.
-    """
-    assert not bool(mask[:, :1].any()), "the first token of a row is never sampled"
-    places, asked = mask.roll(-1, dims=1).flatten().nonzero()[:, 0], None
-    if len(input_ids) == 0:
-        input_ids, padding = input_ids.new_zeros(1, 2), padding.new_ones(1, 2)
-        places, asked = places.new_zeros(1), 0
-    positions = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
-    states = states_at(
-        trunk,
-        places,
-        input_ids=input_ids,
-        attention_mask=causal_mask(padding),
-        position_ids=positions,
-        use_cache=False,
-        is_causal=True,
-    )
-    return states[:asked]
+    input_ids: Tensor
+    """(B', T')."""
+    padding: Tensor
+    """(B', T') bool."""
+    places: Tensor
+    """(m,), in the rows laid end to end: those before the n marked tokens in row-major order, then
+    any, of which nothing is taken."""
+
+    @classmethod
+    def of(cls, input_ids: Tensor, mask: Tensor, padding: Tensor) -> _Asked:
+        """Add padding where sizes had better come again, and where there is nothing: a rank that
+        has no rows left takes part in a pass, and models cannot shape nothing."""
+        assert not bool(mask[:, :1].any()), "the first token of a row is never sampled"
+        device = input_ids.device
+        rows, length = (padded(max(1, size), device) for size in input_ids.shape)
+        more = (0, length - input_ids.shape[1], 0, rows - len(input_ids))
+        places = pad(mask.roll(-1, dims=1), more).flatten().nonzero()[:, 0]
+        places = pad(places, (0, padded(max(1, len(places)), device) - len(places)))
+        return cls(pad(input_ids, more), pad(padding, more), places)
+
+    @property
+    def targets(self) -> Tensor:
+        """The tokens (m,) behind the places."""
+        return self.input_ids.flatten().roll(-1).index_select(0, self.places)
+
+    def states(self, trunk: nn.Module) -> Tensor:
+        """Return the hidden states (m, d) at the places."""
+        length = self.input_ids.shape[1]
+        return states_at(
+            trunk,
+            self.places,
+            input_ids=self.input_ids,
+            attention_mask=causal_mask(self.padding),
+            position_ids=torch.arange(length, device=self.places.device).expand_as(self.padding),
+            use_cache=False,
+            is_causal=True,
+        )
 
 
 def _score(
@@ -59,7 +79,7 @@ def _score(
 
 
 def _scatter(values: Tensor, mask: Tensor) -> Tensor:
-    """Lay n values out at the marked places of a (B, T) tensor of zeros."""
+    """Lay the first n values out at the n marked places of a (B, T) tensor of zeros."""
     out = torch.zeros(mask.shape, dtype=values.dtype, device=values.device)
     return out.masked_scatter(mask, values)
 
@@ -116,9 +136,10 @@ class Policy(nn.Module):
             padding: (B, T) bool, true on real tokens.
             temperature: The one the tokens were sampled at.
         """
-        states = _states_before(self.model.base_model, input_ids, mask, padding)
+        asked = _Asked.of(input_ids, mask, padding)
+        states = asked.states(self.model.base_model)
         head = self.model.get_output_embeddings()  # type: ignore[no-untyped-call]
-        log_probs, entropy = _score(head, states, input_ids[mask], temperature)
+        log_probs, entropy = _score(head, states, asked.targets, temperature)
         values = None if self.value_head is None else _scatter(self.value_head(states), mask)
         return Scores(_scatter(log_probs, mask), _scatter(entropy, mask), values)
 
@@ -126,7 +147,7 @@ class Policy(nn.Module):
         """Return what a ``Critic`` does, by the value head; the trunk learns nothing from it."""
         assert self.value_head is not None
         with torch.no_grad():
-            states = _states_before(self.model.base_model, input_ids, mask, padding)
+            states = _Asked.of(input_ids, mask, padding).states(self.model.base_model)
         return _scatter(self.value_head(states), mask)
 
 
@@ -149,7 +170,8 @@ class Critic(nn.Module):
 
     def forward(self, input_ids: Tensor, mask: Tensor, padding: Tensor) -> Tensor:
         """Return values (B, T) of the states before the tokens in ``mask``, zero elsewhere."""
-        return _scatter(self.head(_states_before(self.trunk, input_ids, mask, padding)), mask)
+        states = _Asked.of(input_ids, mask, padding).states(self.trunk)
+        return _scatter(self.head(states), mask)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from transformers import PreTrainedConfig
 
 from ragen_pl.algorithm import Algorithm, Optimization
 from ragen_pl.models.trainable import TrainableModel
+from ragen_pl.packing import rows_within
 from ragen_pl.rollout_config import RolloutConfig
 
 
@@ -89,5 +90,5 @@ class Setting:
     @property
     def micro_batch_rows(self) -> int:
         """Trajectories of the longest kind in a micro-batch."""
-        rows = self.optimization.tokens_per_micro_batch // self.rollout.max_context
-        return min(max(1, rows), self.trajectories)
+        budget = self.optimization.tokens_per_micro_batch
+        return min(rows_within(budget, self.rollout.max_context), self.trajectories)
