@@ -26,10 +26,10 @@ def pad_left(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
     """Lay rows of tokens out as a block.
 
     Returns:
-        Ids (rows, width of the longest) and how many of each row are real, (rows,).
+        Ids (rows, width of the longest, at least 1) and how many of each row are real, (rows,).
     """
     counts = [len(row) for row in rows]
-    ids = np.zeros((len(rows), max(counts)), np.int64)  # filled faster than a tensor
+    ids = np.zeros((len(rows), max(1, *counts)), np.int64)  # filled faster than a tensor
     for place, (row, count) in enumerate(zip(rows, counts, strict=True)):
         ids[place, ids.shape[1] - count :] = row
     return torch.from_numpy(ids), torch.tensor(counts)

@@ -42,7 +42,7 @@ class LastLayer(nn.Module):
 
 
 @cache
-def _asked(kind: Any) -> type[nn.Module]:
+def _asked(kind: type[nn.Module]) -> type[nn.Module]:
     # Under its own name, by which transformers and others find a model's layers.
     return type(kind.__name__, (LastLayer, kind), {})
 
@@ -54,8 +54,8 @@ def ask_last_layer(model: PreTrainedModel) -> bool:
     layers = getattr(model.base_model, "layers", ())
     if not layers or type(layers[-1]).__name__ not in kinds:
         return False
-    last: Any = layers[-1]
-    last.__class__ = _asked(type(last))
+    last: nn.Module = layers[-1]
+    last.__class__ = _asked(type(last))  # type: ignore[arg-type]  # a class is hashable
     return True
 
 
