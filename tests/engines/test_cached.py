@@ -206,6 +206,25 @@ def test_reading_in_parts_is_reading_at_once(
             assert one.log_probs == pytest.approx(another.log_probs, abs=1e-5)
 
 
+@pytest.mark.parametrize("prefill", [4096, 30])
+def test_rows_that_pad_a_batch_change_nothing(
+    language: LanguageModel, monkeypatch: pytest.MonkeyPatch, prefill: int
+) -> None:
+    """Even where a whole part of what is read is made of them."""
+    whole = play(decoder(language), range(7), 3)
+    monkeypatch.setattr(cached, "padded", lambda size, _: size + 5)
+    monkeypatch.setattr(cached, "PREFILL_TOKENS", prefill)
+    engine = decoder(language)
+    for (ids, completions), (other_ids, other) in zip(
+        play(engine, range(7), 3), whole, strict=True
+    ):
+        assert ids == other_ids
+        assert len(completions) == len(other)
+        for one, another in zip(completions, other, strict=True):
+            assert one.log_probs == pytest.approx(another.log_probs, abs=1e-5)
+    assert len(engine.rows) == 4
+
+
 @given(st.data())
 def test_few_are_exchanged_to_bring_the_chosen_to_the_front(data: st.DataObject) -> None:
     total = data.draw(st.integers(1, 12))

@@ -11,14 +11,16 @@ from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ragen_pl.engines.ragged_cache import RaggedCache, pad_left
 from ragen_pl.models import policy as policies
 from ragen_pl.models.attention import causal_mask
 from ragen_pl.models.embedded import EmbeddedModel
-from ragen_pl.models.policy import Policy
+from ragen_pl.models.last_layer import states_at
+from ragen_pl.models.policy import Policy, Scores
 from ragen_pl.ops.chunked_head import chunked_log_prob_and_entropy
+from ragen_pl.recurring import recurring
 
 MOST = {torch.float32: 2e-5, torch.bfloat16: 0.1}
 """Largest difference of a log-prob, which here goes down to −10, that is put down to rounding."""
@@ -135,3 +137,52 @@ def test_the_registered_attention_and_the_textbooks(policy: Policy, dtype: torch
         log_p = head(hidden[:, :-1]).float().log_softmax(-1)
     found = log_p.gather(-1, ids[:, 1:, None])[..., 0]
     assert largest(found[mask[:, 1:]], ours[0][:, 1:][mask[:, 1:]]) < MOST[dtype]
+
+
+def test_padding_to_sizes_that_come_again(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scores and what is learned from them, as if code were written for each shape."""
+    ids, mask, padding = batch()
+
+    def learn() -> tuple[Scores, list[Tensor]]:
+        scores = policy(ids, mask, padding)
+        loss = scores.log_probs.sum() + scores.entropy.sum() + scores.values.sum()
+        weights = [weight for weight in policy.parameters() if weight.requires_grad]
+        return scores, list(torch.autograd.grad(loss, weights))
+
+    plain, gradients = learn()
+    shapes = []
+
+    def watch(trunk: nn.Module, places: Tensor, **inputs: Tensor) -> Tensor:
+        shapes.append((*inputs["input_ids"].shape, len(places)))
+        return states_at(trunk, places, **inputs)
+
+    monkeypatch.setattr(policies, "padded", lambda size, _: recurring(size) + 1)
+    monkeypatch.setattr(policies, "states_at", watch)
+    scores, others = learn()
+    assert shapes == [(4, 37, recurring(int(mask.sum())) + 1)]
+    for one, other in zip(scores, plain, strict=True):
+        torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-5)
+    for one, other in zip(others, gradients, strict=True):
+        torch.testing.assert_close(one, other, atol=2e-4, rtol=1e-4)
+
+
+def test_batches_of_many_shapes_are_computed_in_few(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each new shape of a bfloat16 product costs a CPU milliseconds, and a mebibyte."""
+    shapes = set()
+
+    def watch(trunk: nn.Module, places: Tensor, **inputs: Tensor) -> Tensor:
+        shapes.add((*inputs["input_ids"].shape, len(places)))
+        return torch.zeros(len(places), 96)
+
+    monkeypatch.setattr(policies, "states_at", watch)
+    for rows in range(24, 33):
+        for length in range(96, 129):
+            ids = torch.ones(rows, length, dtype=torch.long)
+            with torch.no_grad(), context(torch.bfloat16):
+                policy(ids, ids.cumsum(1) > length // 2, ids > 0)
+    lengths, most = {length for _, length, _ in shapes}, 5
+    assert lengths == {96, 104, 112, 120, 128}
+    assert {rows for rows, _, _ in shapes} == {24, 26, 28, 30, 32}
+    assert len(shapes) <= 3 * most * most  # of 297

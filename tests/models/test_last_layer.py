@@ -1,0 +1,129 @@
+"""A last layer that goes on with asked tokens alone says and learns what it did."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from ragen_pl.models.attention import NAME, causal_mask
+from ragen_pl.models.last_layer import LastLayer, ask_last_layer, states_at
+from ragen_pl.models.lora import LoRA
+from ragen_pl.models.norms import LIKE_LLAMA, quicken_norms
+from tests.models.templates import SIZES
+
+FAMILIES = ["llama", "mistral", "qwen2", "qwen3", "smollm3"]
+PLACES = torch.tensor([3, 4, 9, 17, 18, 0])
+"""In two rows of ten, laid end to end."""
+
+
+def make_model(family: str) -> PreTrainedModel:
+    torch.manual_seed(3)
+    config = CONFIG_MAPPING[family](**{**SIZES, "vocab_size": 64})
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+        config, attn_implementation=NAME
+    )
+    quicken_norms(model)
+    return model
+
+
+def ask(model: PreTrainedModel, is_bf16: bool = False) -> Tensor:
+    ids = torch.arange(20).view(2, 10) % 63 + 1
+    with torch.autocast("cpu", torch.bfloat16, enabled=is_bf16):
+        return states_at(
+            model.base_model,
+            PLACES,
+            input_ids=ids,
+            attention_mask=causal_mask(torch.ones_like(ids)),
+            position_ids=torch.arange(10).expand(2, 10),
+            use_cache=False,
+            is_causal=True,
+        )
+
+
+def learned(model: PreTrainedModel, states: Tensor) -> dict[str, Tensor]:
+    (states * torch.arange(states.numel()).view_as(states).sin()).sum().backward()  # type: ignore[no-untyped-call]
+    return {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+
+
+def test_the_families_are_the_ones_whose_layers_are_put_together_so() -> None:
+    assert {family.lower() for family in LIKE_LLAMA} == set(FAMILIES)
+
+
+@pytest.mark.parametrize("is_bf16", [False, True], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_families_say_and_learn_what_they_did(family: str, is_bf16: bool) -> None:
+    plain = make_model(family)
+    asked = copy.deepcopy(plain)
+    assert ask_last_layer(asked)
+    assert list(asked.state_dict()) == list(plain.state_dict())
+    expected, states = ask(plain, is_bf16), ask(asked, is_bf16)
+    tolerance = 0.02 if is_bf16 else 1e-5
+    torch.testing.assert_close(states, expected, atol=tolerance, rtol=tolerance)
+    gradients, others = learned(plain, expected), learned(asked, states)
+    assert others.keys() == gradients.keys()
+    for name, gradient in gradients.items():
+        distance = (others[name] - gradient).norm() / gradient.norm().clamp_min(1e-6)
+        assert distance < (0.03 if is_bf16 else 1e-4), name
+
+
+def test_what_nobody_asks_for_is_not_computed() -> None:
+    model = make_model("llama")
+    ask_last_layer(model)
+    seen: list[int] = []
+    for layer in model.base_model.layers:  # type: ignore[union-attr]
+        layer.mlp.register_forward_hook(lambda _, __, out: seen.append(out.numel() // 32))  # type: ignore[union-attr]
+    ask(model)
+    assert seen == [20, len(PLACES)]
+
+
+def test_it_is_the_layer_it_was_where_nothing_is_asked() -> None:
+    plain = make_model("qwen3")
+    asked = copy.deepcopy(plain)
+    ask_last_layer(asked)
+    ids = torch.arange(12).view(2, 6) + 1
+    mask = causal_mask(torch.ones_like(ids))
+    said = (model(input_ids=ids, attention_mask=mask).logits for model in (plain, asked))
+    torch.testing.assert_close(*said, atol=0, rtol=0)
+
+
+def test_it_is_computed_again_for_its_gradient_where_layers_are() -> None:
+    plain = make_model("llama").train()
+    again = copy.deepcopy(plain)
+    ask_last_layer(again)
+    again.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[no-untyped-call]
+    calls = []
+    again.base_model.layers[-1].mlp.register_forward_pre_hook(lambda *_: calls.append(1))  # type: ignore[union-attr,index]
+    states = ask(again)
+    gradients, others = learned(plain, ask(plain)), learned(again, states)
+    assert len(calls) == 2
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(others[name], gradient, atol=1e-5, rtol=1e-4)
+
+
+def test_adapters_and_copies_keep_it() -> None:
+    model = make_model("llama")
+    expected = ask(model)
+    ask_last_layer(model)
+    LoRA(rank=2).attach(model, 0)
+    for each in (model, copy.deepcopy(model)):
+        assert isinstance(each.base_model.layers[-1], LastLayer)  # type: ignore[union-attr,index]
+        torch.testing.assert_close(ask(each), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["gemma2", "olmo2", "gpt2"])
+def test_other_families_are_asked_for_all(family: str) -> None:
+    config = CONFIG_MAPPING[family](**{**SIZES, "vocab_size": 64})
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    kinds = [type(part) for part in model.modules()]
+    assert not ask_last_layer(model)
+    assert [type(part) for part in model.modules()] == kinds
+    ids = torch.arange(20).view(2, 10) + 1
+    whole: nn.Module = model.base_model
+    with torch.no_grad():
+        expected = whole(input_ids=ids).last_hidden_state.flatten(0, 1)[PLACES]
+        torch.testing.assert_close(states_at(whole, PLACES, input_ids=ids), expected)
