@@ -119,7 +119,7 @@ def test_adapters_and_copies_keep_it() -> None:
 def test_other_families_are_asked_for_all(family: str) -> None:
     config = CONFIG_MAPPING[family](**{**SIZES, "vocab_size": 64})
     model: PreTrainedModel = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
-    model.eval()
+    model.train(False)
     kinds = [type(part) for part in model.modules()]
     assert not ask_last_layer(model)
     assert [type(part) for part in model.modules()] == kinds
