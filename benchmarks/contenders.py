@@ -23,7 +23,6 @@ from ragen_pl.engines.base import Autocast
 from ragen_pl.engines.cached import Cached, CachedDecoder
 from ragen_pl.estimators import GRPO
 from ragen_pl.models.language import LanguageModel
-from ragen_pl.recurring import recurring
 from ragen_pl.starpo import StarPO
 from ragen_pl.types import Trajectory
 
@@ -102,7 +101,7 @@ def ours(setting: Setting) -> Steps:
         optimization=Optimization(
             lr=LEARNING_RATE,
             warmup=0,
-            tokens_per_micro_batch=ROWS * recurring(setting.workload.length),
+            tokens_per_micro_batch=ROWS * setting.workload.length,
             compile=setting.compiled,
         ),
     )

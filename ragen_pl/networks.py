@@ -39,7 +39,7 @@ class Networks(NamedTuple):
         return cls(Policy(model, algorithm.values_from_policy), critic, reference)
 
     def compile(self) -> None:
-        """Compile the layers of each, in place; what is compiled is one code for all of them."""
+        """Compile the layers of each, in place; what is compiled serves them all."""
         for network in self:
             if network is not None:
                 compile_layers(network)

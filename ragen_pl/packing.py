@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from ragen_pl.recurring import last_recurring, recurring
+from ragen_pl.recurring import last_recurring
 from ragen_pl.types import RolloutBatch, Trajectory
 
 
@@ -118,7 +118,7 @@ def minibatches(lengths: Tensor, token_budget: int) -> Iterator[Tensor]:
 
 def rows_within(token_budget: int, longest: int) -> int:
     """Return how many rows a micro-batch has, by its longest: few numbers, that come again."""
-    return last_recurring(max(1, token_budget // recurring(longest)))
+    return last_recurring(max(1, token_budget // longest))
 
 
 def micro_batches(

@@ -12,10 +12,11 @@ from torch import Tensor
 from ragen_pl.engines.cached import CachedDecoder
 from ragen_pl.layers import compile_layers, stacked_layers
 from ragen_pl.models.embedded import EmbeddedModel
+from ragen_pl.models.last_layer import ask_last_layer
 from ragen_pl.models.policy import Critic, Policy, evaluation_mode
 from ragen_pl.types import Request, Sampling
 
-LAYERS = 3
+LAYERS = 5
 
 
 def make_policy(checkpointing: bool = False) -> Policy:
@@ -23,6 +24,7 @@ def make_policy(checkpointing: bool = False) -> Policy:
     language = model.build([f"w{i}" for i in range(40)], seed=3)
     if checkpointing:
         language.model.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[no-untyped-call]
+    assert ask_last_layer(language.model), "as it is for training"
     return Policy(language.model).double()  # attention is added up in another order
 
 
@@ -65,12 +67,12 @@ def test_attention_stays_as_it_is_written(graphs: list[Any]) -> None:
     assert not any("softmax" in graph.code for graph in graphs)
 
 
-def test_one_code_serves_all_layers_and_lengths(graphs: list[Any]) -> None:
+def test_codes_serve_all_layers_and_lengths(graphs: list[Any]) -> None:
     policy = make_policy()
     compile_layers(policy)
     learn(policy, 2, 9)
     count = len(graphs)
-    assert 0 < count < LAYERS * 2, "once for all layers"
+    assert 0 < count < LAYERS * 2, "once for all layers, and once for the last"
     for rows, length in ((2, 70), (3, 131), (5, 12)):
         learn(policy, rows, length)
     assert len(graphs) == count, "a length, or a number of rows, was compiled anew"

@@ -213,9 +213,9 @@ class CachedDecoder:
         """Draw tokens until every row has stopped; return them, and which row each cache row is.
 
         Args:
-            cache: Holds n rows.
-            logits: (n, V) of the first token.
-            noise: (n, most new tokens).
+            cache: Holds as many rows.
+            logits: (rows, V) of the first token.
+            noise: (n, most new tokens); rows behind the n-th draw nothing.
             sampling: How to draw.
         """
         drawn, device = Drawn.nothing(len(logits), noise.shape[1]), logits.device

@@ -59,7 +59,7 @@ def _shallow(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def _as_trained(model: PreTrainedModel, ids: Tensor) -> Tensor:
-    """Read at once and project the states, as ``models.policy`` does."""
+    """Read at once and project the states, as ``models.policy`` does; but all of them."""
     there = torch.ones_like(ids, dtype=torch.bool)
     states = model.base_model(
         input_ids=ids,
