@@ -32,9 +32,9 @@ def compile_layers(network: nn.Module) -> None:
     """Let torch.compile fuse what each layer does between its matrix products, in place.
 
     One code serves all layers but the last, which may be asked for a part of its tokens, and all
-    lengths. What is compiled is the body of ``forward``: hooks,
-    such as those that gather a layer's shards, stay around it. A layer that is computed again for
-    the backward pass is compiled with that, which it can be only whole.
+    lengths. What is compiled is the body of ``forward``: hooks, such as those that gather a layer's
+    shards, stay around it. A layer that is computed again for the backward pass is compiled with
+    that, which it can be only whole.
     """
     for layer in stacked_layers(network):
         if getattr(layer, "gradient_checkpointing", False):

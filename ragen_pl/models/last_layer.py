@@ -10,9 +10,11 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from ragen_pl.models.attention import causal_mask
 from ragen_pl.models.norms import LIKE_LLAMA
 
 
@@ -65,14 +67,22 @@ def ask_last_layer(model: PreTrainedModel) -> bool:
     return True
 
 
-def states_at(trunk: nn.Module, places: Tensor, **inputs: Any) -> Tensor:
-    """Return a trunk's last hidden states (n, d) at some places.
+def states_at(trunk: nn.Module, input_ids: Tensor, padding: Tensor, places: Tensor) -> Tensor:
+    """Read rows at once; return a trunk's last hidden states (n, d) at some places.
 
     Args:
         trunk: What is under a model's head.
-        places: (n,), in the rows of ``input_ids`` laid end to end.
-        inputs: Of the trunk.
+        input_ids: (B, T).
+        padding: (B, T) bool, true on real tokens.
+        places: (n,), in the rows laid end to end.
     """
+    inputs = {
+        "input_ids": input_ids,
+        "attention_mask": causal_mask(padding),
+        "position_ids": torch.arange(input_ids.shape[1], device=places.device).expand_as(input_ids),
+        "use_cache": False,
+        "is_causal": True,
+    }
     layers: Any = getattr(trunk, "layers", ())
     if layers and isinstance(layers[-1], LastLayer):
         return cast(Tensor, trunk(asked=places, **inputs).last_hidden_state)

@@ -16,7 +16,6 @@ from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
 from ragen_pl.layers import as_written
-from ragen_pl.models.attention import causal_mask
 from ragen_pl.models.last_layer import states_at
 from ragen_pl.models.lora import copy_sharing_frozen
 from ragen_pl.ops.chunked_head import chunked_log_prob_and_entropy
@@ -54,16 +53,7 @@ class _Asked(NamedTuple):
 
     def states(self, trunk: nn.Module) -> Tensor:
         """Return the hidden states (m, d) at the places."""
-        length = self.input_ids.shape[1]
-        return states_at(
-            trunk,
-            self.places,
-            input_ids=self.input_ids,
-            attention_mask=causal_mask(self.padding),
-            position_ids=torch.arange(length, device=self.places.device).expand_as(self.padding),
-            use_cache=False,
-            is_causal=True,
-        )
+        return states_at(trunk, *self)
 
 
 def _score(

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ragen_pl.engines.ragged_cache import RaggedCache
-from ragen_pl.models.attention import causal_mask
 from ragen_pl.models.blank import with_depth
+from ragen_pl.models.last_layer import states_at
 
 _MOST = 1e-3
 """Distance of float32's log-probs that rounding explains."""
@@ -61,13 +61,8 @@ def _shallow(model: PreTrainedModel) -> PreTrainedModel:
 def _as_trained(model: PreTrainedModel, ids: Tensor) -> Tensor:
     """Read at once and project the states, as ``models.policy`` does; but all of them."""
     there = torch.ones_like(ids, dtype=torch.bool)
-    states = model.base_model(
-        input_ids=ids,
-        attention_mask=causal_mask(there),
-        position_ids=torch.arange(ids.shape[1], device=ids.device)[None],
-        use_cache=False,
-        is_causal=True,
-    ).last_hidden_state
+    all_places = torch.arange(ids.numel(), device=ids.device)
+    states = states_at(model.base_model, ids, there, all_places).view(*ids.shape, -1)
     return _log_probs(model.get_output_embeddings()(states))  # type: ignore[no-untyped-call]
 
 

@@ -48,9 +48,8 @@ def is_listened_to(model: nn.Module) -> bool:
 
 
 def _is_plain(part: nn.Module) -> bool:
-    if type(part) in (nn.Linear, nn.Embedding, nn.ModuleList, RootMeanSquareNorm):
-        return True
-    if isinstance(part, LastLayer):
+    known = (nn.Linear, nn.Embedding, nn.ModuleList, RootMeanSquareNorm)
+    if type(part) in known or isinstance(part, LastLayer):
         return True
     kind = type(part)  # the stack, its layers, their activation; norms must have been quickened
     return kind.__module__.startswith("transformers.") and not kind.__name__.endswith("Norm")

@@ -18,7 +18,6 @@ from transformers import Cache, PreTrainedModel
 from ragen_pl.engines.cached import PREFILL_TOKENS
 from ragen_pl.engines.drawing import draw
 from ragen_pl.engines.reader import OwnForward
-from ragen_pl.models.attention import causal_mask
 from ragen_pl.models.last_layer import states_at
 from ragen_pl.models.policy import evaluation_mode
 from ragen_pl.ops.chunked_head import chunked_log_prob_and_entropy
@@ -173,16 +172,7 @@ def _watch_embedding(trunk: nn.Module, counter: LiveBytes) -> None:
 
 
 def _states(trunk: nn.Module, rows: _Rows) -> Tensor:
-    positions = torch.arange(rows.ids.shape[1]).expand_as(rows.ids)
-    return states_at(
-        trunk,
-        rows.sampled,
-        input_ids=rows.ids,
-        attention_mask=causal_mask(rows.padding),
-        position_ids=positions,
-        use_cache=False,
-        is_causal=True,
-    )
+    return states_at(trunk, rows.ids, rows.padding, rows.sampled)
 
 
 def _score(model: PreTrainedModel, states: Tensor) -> tuple[Tensor, Tensor]:

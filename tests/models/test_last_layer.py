@@ -34,15 +34,7 @@ def make_model(family: str) -> PreTrainedModel:
 def ask(model: PreTrainedModel, is_bf16: bool = False) -> Tensor:
     ids = torch.arange(20).view(2, 10) % 63 + 1
     with torch.autocast("cpu", torch.bfloat16, enabled=is_bf16):
-        return states_at(
-            model.base_model,
-            PLACES,
-            input_ids=ids,
-            attention_mask=causal_mask(torch.ones_like(ids)),
-            position_ids=torch.arange(10).expand(2, 10),
-            use_cache=False,
-            is_causal=True,
-        )
+        return states_at(model.base_model, ids, torch.ones_like(ids, dtype=torch.bool), PLACES)
 
 
 def learned(model: PreTrainedModel, states: Tensor) -> dict[str, Tensor]:
@@ -128,4 +120,6 @@ def test_other_families_are_asked_for_all(family: str) -> None:
     whole: nn.Module = model.base_model
     with torch.no_grad():
         expected = whole(input_ids=ids).last_hidden_state.flatten(0, 1)[PLACES]
-        torch.testing.assert_close(states_at(whole, PLACES, input_ids=ids), expected)
+        model.set_attn_implementation(NAME)
+        states = states_at(whole, ids, torch.ones_like(ids, dtype=torch.bool), PLACES)
+    torch.testing.assert_close(states, expected)
