@@ -111,6 +111,30 @@ def test_large_maps_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("family", ["llama", "qwen2"], ids=["without bias", "with bias"])
+def test_large_maps_are_read_by_blocks(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_model(family)
+    expected = read(build_reader(model))
+    monkeypatch.setattr(quick_llama, "_SMALL", 0)
+    monkeypatch.setattr(quick_llama, "_FEW", range(2, 100))
+    monkeypatch.setattr(quick_llama, "_BLOCK", 8)
+    products: list[tuple[int, ...]] = []
+    multiply = torch.bmm
+
+    def counting(blocks: Tensor, columns: Tensor) -> Tensor:
+        products.append(tuple(blocks.shape))
+        return multiply(blocks, columns)
+
+    monkeypatch.setattr(torch, "bmm", counting)
+    found = read(build_reader(model))
+    width, layers = model.config.hidden_size, model.config.num_hidden_layers
+    # Query, key, value, out, gate, up and down of each layer, and the head.
+    assert len(products) == len(TURNS) * (7 * layers + 1)
+    assert (8, 8, width) in products, "64 words in blocks of 8"
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
+
+
 def with_adapters() -> PreTrainedModel:
     model = make_model()
     LoRA(rank=2).attach(model, 0)
