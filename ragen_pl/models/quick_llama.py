@@ -24,7 +24,7 @@ _FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
 _SMALL = 1 << 18
 """Weights, a mebibyte, that a core's cache keeps, and that are copied to let maps stand side by
 side. The products of larger maps gain nothing by that, and the copy would be a second model."""
-_FEW = range(4, 65)
+_FEW = range(5, 65)
 """Rows whose product takes about as long as reading the weights, if these come from memory."""
 _BLOCK = 64
 """Rows of weights that are multiplied at a time."""
