@@ -98,7 +98,7 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     columns = x.reshape(count, width).t().contiguous()
     blocks = weight.view(-1, _BLOCK, width)
     outcome = torch.bmm(blocks, columns.expand(len(blocks), width, count)).view(out, count)
-    outcome = outcome.t().view(*x.shape[:-1], out)
+    outcome = outcome.t().contiguous().view(*x.shape[:-1], out)
     return outcome if bias is None else outcome.add_(bias)
 
 
