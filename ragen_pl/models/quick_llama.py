@@ -91,12 +91,12 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     another order. A block of them at a time is read where it lies: half to four fifths of the time.
     """
     out, width = weight.shape
-    count = x[..., 0].numel()
-    copies = x.device.type == "cpu" and x.dtype == torch.float32 and weight.numel() > _SMALL
-    if not copies or count not in _FEW or out % _BLOCK:
+    count = x.numel() // width
+    is_large = weight.numel() > _SMALL and x.dtype == torch.float32 and x.device.type == "cpu"
+    if not is_large or count not in _FEW or out % _BLOCK:
         return linear(x, weight, bias)
     columns = x.reshape(count, width).t().contiguous()
-    blocks = weight.view(-1, _BLOCK, width)
+    blocks = weight.reshape(-1, _BLOCK, width)
     outcome = torch.bmm(blocks, columns.expand(len(blocks), width, count)).view(out, count)
     outcome = outcome.t().contiguous().view(*x.shape[:-1], out)
     return outcome if bias is None else outcome.add_(bias)
