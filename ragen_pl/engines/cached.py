@@ -142,7 +142,7 @@ class CachedDecoder:
         Raises:
             ValueError: when steps are to be recorded that are not the same each time.
         """
-        reader = build_reader(self.model)
+        reader = build_reader(self.model, self.max_context)
         if self.record is None:
             return reader
         if is_listened_to(self.model):
@@ -173,8 +173,8 @@ class CachedDecoder:
         more = padded(len(requests), self.model.device) - len(requests)
         source, lengths = source + [0] * more, lengths + [0] * more
         new_ids += [()] * more
-        self.cache.reorder(torch.tensor(source))
-        self.cache.lengths = torch.tensor(lengths)
+        self.cache.reorder(np.array(source))
+        self.cache.lengths = np.array(lengths)
         return self.cache, self._prefill(self.cache, new_ids)
 
     def _read_once(self, prefixes: Sequence[Ids]) -> tuple[RaggedCache, Tensor]:
@@ -184,9 +184,9 @@ class CachedDecoder:
         cache = open_cache(self.model, len(places), self.max_context, stride)
         logits = self._prefill(cache, list(places))
         more = padded(len(prefixes), self.model.device) - len(prefixes)
-        index = torch.tensor([places[prefix] for prefix in prefixes] + [0] * more)
+        index = np.array([places[prefix] for prefix in prefixes] + [0] * more)
         cache.reorder(index)
-        return cache, logits[index]
+        return cache, logits[torch.from_numpy(index).to(logits.device)]
 
     def _prefill(self, cache: RaggedCache, new_ids: Sequence[Ids]) -> Tensor:
         """Read new tokens, left-padded to blocks; return (rows, V) next-token logits."""
@@ -199,7 +199,7 @@ class CachedDecoder:
         cache.window = slice(0, len(new_ids))
         return torch.cat(logits)
 
-    def _forward(self, cache: RaggedCache, ids: Tensor, counts: Tensor) -> Tensor:
+    def _forward(self, cache: RaggedCache, ids: Tensor, counts: np.ndarray) -> Tensor:
         positions, mask = cache.open_block(ids.shape[1], counts)
         assert self.reader is not None, "made before anything is read"
         logits = self.reader(ids.to(self.model.device), positions, mask, cache)
@@ -235,13 +235,13 @@ class CachedDecoder:
                 break
             if len(active) < _COMPACT_BELOW * cache.window.stop:
                 move = to_the_front(active, len(order))
-                cache.reorder(torch.from_numpy(move))
+                cache.reorder(move)
                 order, active = order[move], np.arange(len(active))
                 # Rows that have stopped fill it up.
                 cache.window = slice(0, min(recurring(len(active), 4), len(order)))
             width = cache.window.stop
-            counts = torch.zeros(width, dtype=torch.long)
-            counts[torch.from_numpy(active)] = 1
+            counts = np.zeros(width, np.int64)
+            counts[active] = 1
             ids = torch.from_numpy(drawn.tokens[order[:width], step])[:, None]
             logits = self._forward(cache, ids, counts)
         cache.window = slice(0, len(order))

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -148,7 +149,7 @@ def _read(rows: Sequence[Ids], shared: int, model: PreTrainedModel, room: int) -
     cache = RaggedCache(1 if shared else len(rows), room, model.device, adds_masks(model))
     if shared:
         _read_block(model, cache, [rows[0][:shared]])
-        cache.reorder(torch.zeros(len(rows), dtype=torch.long))
+        cache.reorder(np.zeros(len(rows), np.int64))
     _read_block(model, cache, [row[shared:] for row in rows])
     return cache
 
@@ -171,9 +172,10 @@ def _score(
     count, width = len(last), len(tree.tokens)
     ids = tree.tokens.repeat(count, 1)
     ids[:, 0] = last
-    cache.open_block(width, torch.full((count,), width))
-    positions = cache.lengths[:, None] + tree.depth
-    mask = _branching_mask(cache, tree.visible)
+    cache.open_block(width, np.full(count, width))
+    lengths = torch.from_numpy(cache.lengths)[:, None]
+    positions = lengths + tree.depth
+    mask = _branching_mask(cache.reach, lengths, tree.visible)
     if cache.adds:
         mask = additive(mask.to(model.device), torch.float32)
     states = _states(model, cache, ids, positions, mask)
@@ -187,18 +189,14 @@ def _score(
     return out
 
 
-def _branching_mask(cache: RaggedCache, visible: Tensor) -> Tensor:
-    """Show (C, 1, W, reach): the whole prefix, and of the tree's (W, W) block what it says.
-
-    Slot 0 is the cache's spare one, slots 1 … length hold the prefix, the block comes behind.
-    """
+def _branching_mask(reach: int, lengths: Tensor, visible: Tensor) -> Tensor:
+    """Show (C, 1, W, reach): the whole prefixes, of (C, 1) lengths, and of the tree's (W, W) block,
+    which lies behind them, what it says."""
     width = len(visible)
-    slot = torch.arange(cache.reach)[None]
-    offset = slot - 1 - cache.lengths[:, None]
-    in_prefix = (slot >= 1) & (offset < 0)
+    offset = torch.arange(reach)[None] - lengths
     in_block = (offset >= 0) & (offset < width)
     block = visible[:, offset.clamp(0, width - 1)].transpose(0, 1)
-    return (in_prefix[:, None] | (in_block[:, None] & block))[:, None]
+    return ((offset < 0)[:, None] | (in_block[:, None] & block))[:, None]
 
 
 def _states(

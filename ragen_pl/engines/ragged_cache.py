@@ -10,29 +10,25 @@ import torch
 from torch import Tensor
 from transformers import Cache
 
-from ragen_pl.models.attention import additive
-
 _ALONG, _ACROSS = 2, 3
 """Dimension of a buffer's slots: before a head's width, so that a token's numbers stand together,
 or behind it."""
 
 STRIDE = 32
-"""Slots by which buffers grow on a CPU. There they are read whole: a batched product over a part of
-every row would copy that part first, which costs more than the product. A GPU's product does not,
-and its allocator finds no use for buffers that were outgrown: there they have their full length."""
+"""Slots by which what a mask covers grows on a CPU."""
 
 
-def pad_left(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+def pad_left(rows: Sequence[Sequence[int]]) -> tuple[Tensor, np.ndarray]:
     """Lay rows of tokens out as a block.
 
     Returns:
         Ids (rows, width of the longest, at least 1) and how many of each row are real, (rows,).
     """
-    counts = [len(row) for row in rows]
+    counts = np.array([len(row) for row in rows])
     ids = np.zeros((len(rows), max(1, *counts)), np.int64)  # filled faster than a tensor
     for place, (row, count) in enumerate(zip(rows, counts, strict=True)):
         ids[place, ids.shape[1] - count :] = row
-    return torch.from_numpy(ids), torch.tensor(counts)
+    return torch.from_numpy(ids), counts
 
 
 def _reads_columns(states: Tensor) -> bool:
@@ -45,14 +41,15 @@ def _reads_columns(states: Tensor) -> bool:
 class RaggedCache(Cache):
     """A transformers cache in which every row has its own length.
 
-    Each forward writes one block: row r's new tokens, left-padded, land behind its own last one;
-    padding lands in a spare slot that no token looks at.
+    Token p of a row lies in slot p. Each forward writes one block: row r's new tokens, left-padded,
+    land behind its own last one; padding lands in a spare slot, the last, that no token looks at.
 
     Args:
         rows: Number of rows.
         max_context: Upper bound of a row's length.
-        device: Of keys, values, positions and masks; ``lengths`` is counted on the CPU, so that
-            nothing waits for the device to know a shape.
+        device: Of keys, values, positions and masks. Lengths are counted in numpy, whose operations
+            on a few numbers cost a tenth of a tensor's, and nothing waits for the device to know a
+            shape.
         adds: Whether masks are added to scores, and not bool.
         stride: Slots by which what a mask covers grows.
     """
@@ -71,7 +68,7 @@ class RaggedCache(Cache):
         self.stride = stride
         self.window = slice(0, rows)
         """The rows the next block is for; the others rest."""
-        self.lengths = torch.zeros(rows, dtype=torch.long)
+        self.lengths = np.zeros(rows, np.int64)
         self.max_context = max_context
         self.keys: list[Tensor] = []
         self.values: list[Tensor] = []
@@ -80,58 +77,40 @@ class RaggedCache(Cache):
         self.slots = self.rows = torch.zeros(0, 0, dtype=torch.long)
         self.reach = 0
         """Slots of every row, the spare one included: what a mask covers."""
-        self.shown: tuple[slice, Tensor, Tensor] | None = None
-        """Of a block of one token: its window, counts and mask; the next adds its slots."""
 
-    def open_block(self, width: int, counts: Tensor) -> tuple[Tensor, Tensor]:
+    def open_block(self, width: int, counts: np.ndarray) -> tuple[Tensor, Tensor]:
         """Plan one block of ``width`` columns with ``counts`` real tokens per row, left-padded.
 
         Returns:
-            Position ids (rows, width) and the mask (rows, 1, width, reach), good until the next
-            block.
+            Position ids (rows, width) and the mask (rows, 1, width, reach): each token sees itself
+            and what lies before it, padding something of its row, so that its softmax is over
+            something.
         """
         lengths = self.lengths[self.window]
-        after = lengths + counts
-        needed = int(after.max()) + 1
+        needed = int((lengths + counts).max()) + 1
         if needed > self.reach:
             rounded = -(-needed // self.stride) * self.stride
             self.reach = max(needed, min(rounded, self.max_context + 1))
-            self.shown = None
-        # Slot 0 is the spare one; token p of a row lies in slot p + 1.
-        if width == 1:
-            positions, slots = lengths.clone(), after.mul_(counts)
-            positions, slots = positions[:, None], slots[:, None]
-        else:
-            column = torch.arange(width)[None] - (width - counts)[:, None]
-            real = column >= 0
-            positions = (lengths[:, None] + column) * real
-            slots = (positions + 1) * real
+        column = np.arange(width) - (width - counts)[:, None]
+        places = np.maximum(lengths[:, None] + column, 0)
+        slots = np.where(column >= 0, places, self.reach - 1)
         # What is small goes over once a block; the mask is made where it is used.
-        self.slots = slots.to(self.device)
+        self.slots = torch.from_numpy(slots).to(self.device)
         rows = torch.arange(self.window.start, self.window.stop, device=self.device)
         self.rows = rows[:, None]
-        return positions.to(self.device), self._mask(counts)
+        positions = torch.from_numpy(places).to(self.device)
+        return positions, self._mask(positions)[:, None]
 
-    def _mask(self, counts: Tensor) -> Tensor:
-        """Show each token itself and what lies before it.
+    def _mask(self, last: Tensor) -> Tensor:
+        """Show (rows, width, reach) slots up to each column's last."""
+        if not self.adds:
+            return torch.arange(self.reach, device=self.device) <= last[..., None]
+        # Numbers pass through a processor faster than bools do.
+        slot = torch.arange(self.reach, dtype=torch.float32, device=self.device)
+        ahead = (slot - last[..., None].float()).clamp_(0, 1)
+        return ahead.mul_(torch.finfo(torch.float32).min)
 
-        Padding sees the spare slot alone, so that its softmax is over something; in a block of one
-        token that follows another it sees what its row saw, too.
-        """
-        slots = self.slots
-        single = slots.shape[1] == 1
-        if single and self.shown is not None and self.shown[0] == self.window:
-            _, before, mask = self.shown
-            if not (counts > before).any():  # who rested saw the spare slot
-                self.shown = (self.window, counts, mask)
-                return mask.scatter_(3, slots[:, None, :, None], 0.0 if self.adds else True)
-        slot = torch.arange(self.reach, device=self.device)[None, None]
-        visible = (slot >= (slots > 0)[:, :, None].long()) & (slot <= slots[:, :, None])
-        mask = (additive(visible, torch.float32) if self.adds else visible)[:, None]
-        self.shown = (self.window, counts, mask) if single else None
-        return mask
-
-    def close_block(self, counts: Tensor) -> None:
+    def close_block(self, counts: np.ndarray) -> None:
         """Count the block's tokens as read."""
         self.lengths[self.window] += counts
 
@@ -157,22 +136,38 @@ class RaggedCache(Cache):
         """Write the block's states into a layer's buffer, or into a longer one where ``reach`` asks
         for it; return what the mask may show of it."""
         buffer = buffers[layer]
-        if not buffer.numel() or buffer.shape[slot_dim] < self.reach:
+        held = buffer.shape[slot_dim] if buffer.numel() else 0
+        if held < self.reach:
             _, heads, _, width = states.shape
-            slots = self.reach if states.device.type == "cpu" else self.max_context + 1
+            slots = self._room(states)
             shape = (slots, width) if slot_dim == _ALONG else (width, slots)
-            grown = states.new_zeros(len(self.lengths), heads, *shape)
-            if buffer.numel():
-                grown.narrow(slot_dim, 0, buffer.shape[slot_dim]).copy_(buffer)
+            grown = states.new_empty(len(self.lengths), heads, *shape)
+            if held:
+                grown.narrow(slot_dim, 0, held).copy_(buffer)
+            grown.narrow(slot_dim, held, slots - held).zero_()  # what is hidden must be finite
             buffers[layer] = buffer = grown
         buffer.movedim(slot_dim, 1)[self.rows, self.slots] = states.transpose(1, 2)
         return buffer[self.window].narrow(slot_dim, 0, self.reach)
 
-    def reorder(self, index: Tensor) -> None:
+    def _room(self, states: Tensor) -> int:
+        """Return the slots of a new buffer.
+
+        A GPU's allocator finds no use for buffers that were outgrown: there they have their full
+        length. On a CPU they grow, by a quarter where a batched product reads a part of each row as
+        it lies; where it would copy that part first, which costs more than the product, they are
+        read whole.
+        """
+        if states.device.type != "cpu":
+            return self.max_context + 1
+        room = self.reach * 5 // 4 if self.across == _ACROSS else self.reach
+        return max(self.reach, min(room, self.max_context + 1))
+
+    def reorder(self, index: np.ndarray) -> None:
         """Keep the rows at ``index``, in that order, and put all of them into the window."""
-        moved = torch.nonzero(index != torch.arange(len(index)))[:, 0]
+        moved = np.flatnonzero(index != np.arange(len(index)))
         in_place = len(index) == len(self.lengths) and 2 * len(moved) < len(index)
-        to, source = moved.to(self.device), (index[moved] if in_place else index).to(self.device)
+        source = torch.from_numpy(index[moved] if in_place else index).to(self.device)
+        to = torch.from_numpy(moved).to(self.device)
         for buffers in (self.keys, self.values):
             for layer, buffer in enumerate(buffers):
                 if in_place:
@@ -181,7 +176,6 @@ class RaggedCache(Cache):
                     buffers[layer] = buffer[source]
         self.lengths = self.lengths[index]
         self.window = slice(0, len(index))
-        self.shown = None
 
     def addresses(self) -> tuple[int, ...]:
         """Say where the buffers lie, which growing and reordering change."""

@@ -40,14 +40,16 @@ class OwnForward:
         return logits.float()
 
 
-def build_reader(model: PreTrainedModel) -> Reader:
+def build_reader(model: PreTrainedModel, max_context: int) -> Reader:
     """Make the quickest reader there is for a model as it is now wrapped, with its weights as they
-    are now, in the type that autocast, where it is on, computes in."""
+    are now, in the type that autocast, where it is on, computes in; for rows of so many tokens at
+    most."""
     if not reads_quickly(model):
         return OwnForward(model)
     device = model.device.type
     autocast = torch.is_autocast_enabled(device)
-    return QuickLlama(model, torch.get_autocast_dtype(device) if autocast else torch.float32)
+    dtype = torch.get_autocast_dtype(device) if autocast else torch.float32
+    return QuickLlama(model, dtype, max_context)
 
 
 def open_cache(model: PreTrainedModel, rows: int, max_context: int, stride: int) -> RaggedCache:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -70,7 +71,7 @@ def _as_sampled(model: PreTrainedModel, ids: Tensor) -> Tensor:
     """Read in two blocks with a cache, as ``engines.cached`` does."""
     cache, found = RaggedCache(1, ids.shape[1], ids.device), []
     for block in (ids[:, :7], ids[:, 7:]):
-        counts = torch.tensor([block.shape[1]])
+        counts = np.array([block.shape[1]])
         positions, mask = cache.open_block(block.shape[1], counts)
         found.append(
             model(

@@ -121,25 +121,51 @@ class _Layer:
         self.down = _Maps.of([mlp.down_proj], dtype)
 
 
+class _Turns:
+    """Hold the cosines and sines by which heads are turned at each position, beside each other; the
+    sines' first half negated, since what they are multiplied with are the halves exchanged.
+
+    They are looked up; where angles depend on the longest position of a block they are made anew.
+    """
+
+    def __init__(self, rotary: Any, max_context: int, device: torch.device) -> None:
+        self.rotary, self.device = rotary, device
+        is_fixed = "dynamic" not in rotary.rope_type and rotary.rope_type != "longrope"
+        places = torch.arange(max_context, device=device)
+        self.table = self._at(places[None])[0] if is_fixed else None
+
+    def _at(self, positions: Tensor) -> Tensor:
+        cos, sin = self.rotary(torch.zeros(0, device=self.device), positions)
+        first, second = sin.chunk(2, dim=-1)
+        return torch.cat([cos, -first, second], dim=-1)
+
+    def __call__(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return cosines and sines, each (n, Q, 1, D)."""
+        at = self._at(positions) if self.table is None else embedding(positions, self.table)
+        cos, sin = at[:, :, None].chunk(2, dim=-1)
+        return cos, sin
+
+
 class QuickLlama:
     """Compute next-token logits as a model would, rounding what it rounds.
 
     Args:
         model: One that ``reads_quickly``. Weights may be copied: when they change, make another.
         dtype: Of the products.
+        max_context: Upper bound of a row's length.
     """
 
-    def __init__(self, model: PreTrainedModel, dtype: torch.dtype) -> None:
+    def __init__(self, model: PreTrainedModel, dtype: torch.dtype, max_context: int) -> None:
         assert reads_quickly(model), f"not a model this computes: {type(model).__name__}"
         stack: Any = model.model
         self.dtype, self.device = dtype, model.device.type
         self.embedding: Tensor = stack.embed_tokens.weight
-        self.rotary: nn.Module = stack.rotary_emb
         self.norm: RootMeanSquareNorm = stack.norm
         self.head = _Maps.of([model.lm_head], dtype)  # type: ignore[list-item]
         self.heads = model.config.num_attention_heads
         self.turned = self.heads + model.config.num_key_value_heads
         self.head_width: int = stack.layers[0].self_attn.head_dim
+        self.turns = _Turns(stack.rotary_emb, max_context, model.device)
         self.layers = [_Layer(layer, dtype) for layer in stack.layers]
 
     @torch.no_grad()
@@ -154,9 +180,7 @@ class QuickLlama:
         """
         with torch.autocast(self.device, enabled=False):  # all is in its type already
             x = embedding(ids, self.embedding)
-            cos, sin = (each[:, :, None] for each in self.rotary(x, positions))
-            half = self.head_width // 2
-            turn = cos, torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)
+            turn = self.turns(positions)
             for place, layer in enumerate(self.layers):
                 states = self._normalized(x, layer.first_norm)
                 query, key, value = self._heads(layer, states, *turn)
@@ -171,10 +195,7 @@ class QuickLlama:
     def _heads(
         self, layer: _Layer, x: Tensor, cos: Tensor, sin: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, rotated and scaled, rotated keys, and values, each (n, heads, Q, D).
-
-        ``sin`` has its first half negated: what it is multiplied with are the halves exchanged.
-        """
+        """Return queries, rotated and scaled, rotated keys, and values, each (n, heads, Q, D)."""
         heads = layer.query_key_value(x)
         heads = heads.view(*x.shape[:2], -1, self.head_width)
         turned, value = heads[:, :, : self.turned], heads[:, :, self.turned :]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -98,7 +99,7 @@ def test_what_moves_is_recorded_anew() -> None:
         keys, _ = cache.update(states, states, 0)
         return (keys[:, 0, :, 0] * mask[:, 0, 0]).sum(1, keepdim=True)
 
-    replayed, ones = Replayed(reader, tracer), torch.ones(2, dtype=torch.long)
+    replayed, ones = Replayed(reader, tracer), np.ones(2, np.int64)
 
     def step(*tokens: int) -> list[float]:
         positions, mask = cache.open_block(1, ones)
@@ -109,7 +110,7 @@ def test_what_moves_is_recorded_anew() -> None:
     assert step(1, 2) == [1, 2]
     assert step(10, 20) == [11, 22]
     assert step(100, 200) == [111, 222]
-    cache.reorder(torch.tensor([1, 0]))
+    cache.reorder(np.array([1, 0]))
     assert [step(1000, 2000), step(1, 1), step(2, 2)] == [[1222, 2111], [1223, 2112], [1225, 2114]]
     before = tracer.recorded
     replayed.forget()

@@ -67,7 +67,7 @@ def read(reader: Reader) -> list[Tensor]:
 def test_it_says_what_the_model_says(family: str, is_bf16: bool) -> None:
     model = make_model(family)
     with casting(is_bf16):
-        quick = build_reader(model)
+        quick = build_reader(model, 64)
         assert isinstance(quick, QuickLlama)
         found, expected = read(quick), read(OwnForward(model))
     assert expected[0].exp().std() > 0.005, "a model that says nothing would agree with any"
@@ -91,7 +91,7 @@ def test_it_says_what_the_model_says(family: str, is_bf16: bool) -> None:
 )
 def test_it_is_configured_as_the_model_is(more: dict[str, Any]) -> None:
     model = make_model(**more)
-    quick = build_reader(model)
+    quick = build_reader(model, 64)
     assert isinstance(quick, QuickLlama)
     for one, other in zip(read(quick), read(OwnForward(model)), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
@@ -99,9 +99,9 @@ def test_it_is_configured_as_the_model_is(more: dict[str, Any]) -> None:
 
 def test_large_maps_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_model("qwen2")
-    expected = read(build_reader(model))
+    expected = read(build_reader(model, 64))
     monkeypatch.setattr(quick_llama, "_SMALL", 0)
-    quick = build_reader(model)
+    quick = build_reader(model, 64)
     assert isinstance(quick, QuickLlama)
     own = {weight.data_ptr() for weight in model.parameters()}
     for layer in quick.layers:
@@ -114,7 +114,7 @@ def test_large_maps_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("family", ["llama", "qwen2"], ids=["without bias", "with bias"])
 def test_large_maps_are_read_by_blocks(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_model(family)
-    expected = read(build_reader(model))
+    expected = read(build_reader(model, 64))
     monkeypatch.setattr(quick_llama, "_SMALL", 0)
     monkeypatch.setattr(quick_llama, "_FEW", range(2, 100))
     monkeypatch.setattr(quick_llama, "_BLOCK", 8)
@@ -126,7 +126,7 @@ def test_large_maps_are_read_by_blocks(family: str, monkeypatch: pytest.MonkeyPa
         return multiply(blocks, columns)
 
     monkeypatch.setattr(torch, "bmm", counting)
-    found = read(build_reader(model))
+    found = read(build_reader(model, 64))
     width, layers = model.config.hidden_size, model.config.num_hidden_layers
     # Query, key, value, out, gate, up and down of each layer, and the head.
     assert len(products) == len(TURNS) * (7 * layers + 1)
@@ -184,4 +184,4 @@ REFUSED: dict[str, Callable[[], PreTrainedModel]] = {
 def test_other_models_read_for_themselves(case: str) -> None:
     model = REFUSED[case]()
     assert not reads_quickly(model)
-    assert isinstance(build_reader(model), OwnForward)
+    assert isinstance(build_reader(model, 64), OwnForward)
