@@ -7,27 +7,20 @@ without that, for a sampler, which takes no gradient.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import embedding, linear
+from torch.nn.functional import embedding
 from transformers import Cache, PreTrainedModel
 
 from ragen_pl.models.attention import NAME, attend
 from ragen_pl.models.last_layer import LastLayer
+from ragen_pl.models.maps import Maps, as_columns
 from ragen_pl.models.norms import RootMeanSquareNorm, normalize
 
 _FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
 """Whose layers are a norm, attention with rotated queries and keys, a norm, and a gated map."""
-_SMALL = 1 << 18
-"""Weights, a mebibyte, that a core's cache keeps, and that are copied to let maps stand side by
-side. The products of larger maps gain nothing by that, and the copy would be a second model."""
-_FEW = range(5, 65)
-"""Rows whose product takes about as long as reading the weights, if these come from memory."""
-_BLOCK = 64
-"""Rows of weights that are multiplied at a time."""
 
 
 def reads_quickly(model: PreTrainedModel) -> bool:
@@ -59,71 +52,31 @@ def _is_plain(part: nn.Module) -> bool:
     return kind.__module__.startswith("transformers.") and not kind.__name__.endswith("Norm")
 
 
-@dataclass(frozen=True, slots=True)
-class _Maps:
-    """Hold linear maps of the same input, in the type they are computed in.
-
-    They are one where their weights are copied anyway or are small. Small ones stand transposed:
-    products of few rows then take six to eight tenths of the time in float32.
-    """
-
-    weights: tuple[tuple[Tensor, Tensor | None], ...]
-
-    @classmethod
-    def of(cls, parts: list[nn.Linear], dtype: torch.dtype) -> _Maps:
-        """Take the maps' weights over; they must all have a bias, or none."""
-        weights = [part.weight.detach() for part in parts]
-        biases = [None if part.bias is None else part.bias.detach() for part in parts]
-        is_large = sum(weight.numel() for weight in weights) > _SMALL
-        if is_large and parts[0].weight.dtype == dtype:
-            return cls(tuple(zip(weights, biases, strict=True)))
-        known = [bias.to(dtype) for bias in biases if bias is not None]
-        together = torch.cat([weight.to(dtype) for weight in weights])
-        if not is_large:
-            together = together.t().contiguous().t()
-        return cls(((together, torch.cat(known) if known else None),))
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Return the maps' outcomes side by side."""
-        outcomes = [_product(x, weight, bias) for weight, bias in self.weights]
-        return outcomes[0] if len(outcomes) == 1 else torch.cat(outcomes, dim=-1)
-
-
-def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Map rows (…, d).
-
-    A large product of a few rows in float32 on a CPU spends its time on copying the weights into
-    another order. A block of them at a time is read where it lies: half to four fifths of the time.
-    """
-    out, width = weight.shape
-    count = x.numel() // width
-    is_large = weight.numel() > _SMALL and x.dtype == torch.float32 and x.device.type == "cpu"
-    if not is_large or count not in _FEW or out % _BLOCK:
-        return linear(x, weight, bias)
-    columns = x.reshape(count, width).t().contiguous()
-    blocks = weight.reshape(-1, _BLOCK, width)
-    outcome = torch.bmm(blocks, columns.expand(len(blocks), width, count)).view(out, count)
-    outcome = outcome.t().contiguous().view(*x.shape[:-1], out)
-    return outcome if bias is None else outcome.add_(bias)
-
-
 class _Layer:
     """Hold what a layer computes with."""
 
     def __init__(self, layer: Any, dtype: torch.dtype) -> None:
         attention, mlp = layer.self_attn, layer.mlp
         self.first_norm: RootMeanSquareNorm = layer.input_layernorm
-        self.query_key_value = _Maps.of(
+        self.query_key_value = Maps.of(
             [attention.q_proj, attention.k_proj, attention.v_proj], dtype
         )
         self.query_norm: nn.Module | None = getattr(attention, "q_norm", None)
         self.key_norm: nn.Module | None = getattr(attention, "k_norm", None)
         self.scaling: float = attention.scaling
-        self.out = _Maps.of([attention.o_proj], dtype)
+        self.out = Maps.of([attention.o_proj], dtype)
         self.second_norm: RootMeanSquareNorm = layer.post_attention_layernorm
-        self.gate_up = _Maps.of([mlp.gate_proj, mlp.up_proj], dtype)
+        self.gate_up = Maps.of([mlp.gate_proj, mlp.up_proj], dtype)
         self.activate: nn.Module = mlp.act_fn
-        self.down = _Maps.of([mlp.down_proj], dtype)
+        self.down = Maps.of([mlp.down_proj], dtype)
+
+    def widen(self, x: Tensor) -> Tensor:
+        """Return the gated map of normalized rows (…, d)."""
+        if self.gate_up.takes_columns(x) and self.down.takes_columns(x):
+            gate, up = self.gate_up.columns(as_columns(x)).chunk(2)
+            return self.down.columns(self.activate(gate).mul_(up)).t().view(x.shape)
+        gate, up = self.gate_up(x).chunk(2, dim=-1)
+        return self.down(self.activate(gate).mul_(up))
 
 
 class _Turns:
@@ -166,7 +119,7 @@ class QuickLlama:
         self.dtype, self.device = dtype, model.device.type
         self.embedding: Tensor = stack.embed_tokens.weight
         self.norm: RootMeanSquareNorm = stack.norm
-        self.head = _Maps.of([model.lm_head], dtype)  # type: ignore[list-item]
+        self.head = Maps.of([model.lm_head], dtype)  # type: ignore[list-item]
         self.heads = model.config.num_attention_heads
         self.turned = self.heads + model.config.num_key_value_heads
         self.head_width: int = stack.layers[0].self_attn.head_dim
@@ -193,15 +146,14 @@ class QuickLlama:
                 if layer is self.layers[-1]:  # what follows is asked for, and nothing else of it
                     x, query, mask = x[:, -1:], query[:, :, -1:], mask[:, :, -1:]
                 x.add_(layer.out(attend(query, keys, values, mask, None).flatten(2)))
-                gate, up = layer.gate_up(self._normalized(x, layer.second_norm)).chunk(2, dim=-1)
-                x.add_(layer.down(layer.activate(gate).mul_(up)))
-            return self.head(self._normalized(x[:, 0], self.norm)).float()
+                x.add_(layer.widen(self._normalized(x, layer.second_norm)))
+            return self.head(self._normalized(x[:, 0], self.norm)).contiguous().float()
 
     def _heads(
         self, layer: _Layer, x: Tensor, cos: Tensor, sin: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, rotated and scaled, rotated keys, and values, each (n, heads, Q, D)."""
-        heads = layer.query_key_value(x)
+        heads = layer.query_key_value(x).contiguous()
         heads = heads.view(*x.shape[:2], -1, self.head_width)
         turned, value = heads[:, :, : self.turned], heads[:, :, self.turned :]
         if layer.query_norm is not None and layer.key_norm is not None:

@@ -14,7 +14,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from ragen_pl.engines.ragged_cache import RaggedCache, pad_left
 from ragen_pl.engines.reader import OwnForward, Reader, build_reader
-from ragen_pl.models import quick_llama
+from ragen_pl.models import maps
 from ragen_pl.models.attention import NAME
 from ragen_pl.models.lora import LoRA
 from ragen_pl.models.norms import quicken_norms
@@ -100,13 +100,13 @@ def test_it_is_configured_as_the_model_is(more: dict[str, Any]) -> None:
 def test_large_maps_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_model("qwen2")
     expected = read(build_reader(model, 64))
-    monkeypatch.setattr(quick_llama, "_SMALL", 0)
+    monkeypatch.setattr(maps, "_SMALL", 0)
     quick = build_reader(model, 64)
     assert isinstance(quick, QuickLlama)
     own = {weight.data_ptr() for weight in model.parameters()}
     for layer in quick.layers:
-        for maps in (layer.query_key_value, layer.out, layer.gate_up, layer.down):
-            assert {weight.data_ptr() for weight, _ in maps.weights} <= own
+        for held in (layer.query_key_value, layer.out, layer.gate_up, layer.down):
+            assert {weight.data_ptr() for weight in held.weights} <= own
     for one, other in zip(read(quick), expected, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
 
@@ -115,15 +115,15 @@ def test_large_maps_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_large_maps_are_read_by_blocks(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_model(family)
     expected = read(build_reader(model, 64))
-    monkeypatch.setattr(quick_llama, "_SMALL", 0)
-    monkeypatch.setattr(quick_llama, "_FEW", range(2, 100))
-    monkeypatch.setattr(quick_llama, "_BLOCK", 8)
+    monkeypatch.setattr(maps, "_SMALL", 0)
+    monkeypatch.setattr(maps, "_FEW", range(2, 100))
+    monkeypatch.setattr(maps, "_BLOCK", 8)
     products: list[tuple[int, ...]] = []
     multiply = torch.bmm
 
-    def counting(blocks: Tensor, columns: Tensor) -> Tensor:
+    def counting(blocks: Tensor, columns: Tensor, out: Tensor) -> Tensor:
         products.append(tuple(blocks.shape))
-        return multiply(blocks, columns)
+        return multiply(blocks, columns, out=out)
 
     monkeypatch.setattr(torch, "bmm", counting)
     found = read(build_reader(model, 64))
