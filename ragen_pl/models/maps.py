@@ -23,8 +23,8 @@ _BLOCK = 64
 class Maps:
     """Hold linear maps of the same input, in the type they are computed in.
 
-    They are one where their weights are copied anyway or are small. Small ones stand transposed:
-    products of few rows then take six to eight tenths of the time in float32.
+    They are one where their weights are copied anyway or are small. Small ones in float32 stand
+    transposed: products of few rows then take six to eight tenths of the time.
 
     Args:
         weights: Each (out, in), all in one.
@@ -47,7 +47,9 @@ class Maps:
         if is_large and weights[0].dtype == dtype:
             return cls(weights, bias, _in_blocks(weights))
         together = torch.cat([weight.to(dtype) for weight in weights])
-        return cls((together if is_large else together.t().contiguous().t(),), bias, None)
+        if not is_large and dtype == torch.float32:
+            together = together.t().contiguous().t()
+        return cls((together,), bias, None)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map rows (…, in) to outcomes side by side, (…, out of all), which may not lie so."""
@@ -70,11 +72,12 @@ class Maps:
     def columns(self, x: Tensor) -> Tensor:
         """Map columns (in, n) to outcomes below each other, (out of all, n)."""
         assert self.blocks is not None, "ask whether columns are taken"
-        (width, count), rows = x.shape, [blocks.shape[0] * _BLOCK for blocks in self.blocks]
-        outcome = x.new_empty(sum(rows), count)
-        for blocks, part in zip(self.blocks, outcome.split(rows), strict=True):
-            several = x.expand(blocks.shape[0], width, count)
-            torch.bmm(blocks, several, out=part.view(-1, _BLOCK, count))
+        (width, count), numbers = x.shape, [blocks.shape[0] for blocks in self.blocks]
+        outcome = x.new_empty(sum(numbers), _BLOCK, count)
+        parts = torch.split_with_sizes(outcome, numbers)
+        for blocks, part in zip(self.blocks, parts, strict=True):
+            torch.bmm(blocks, x.expand(blocks.shape[0], width, count), out=part)
+        outcome = outcome.view(-1, count)
         return outcome if self.bias is None else outcome.add_(self.bias[:, None])
 
 

@@ -86,7 +86,8 @@ def test_buffers_that_are_read_in_parts_grow_by_more() -> None:
     assert cache.reach == 512
     assert len(rooms) == (8 if is_across else 16)
     room = cache.keys[0].shape[cache.across]
-    assert 512 <= room <= 640 and (room > 512) == is_across
+    assert 512 <= room <= 640
+    assert (room > 512) == is_across
 
 
 def test_resting_rows_are_not_touched() -> None:
