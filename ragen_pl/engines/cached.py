@@ -33,7 +33,7 @@ PREFILL_TOKENS = 4096
 
 @dataclass(frozen=True)
 class Cached(Engine):
-    """Sample with the trainer's own model: any model, no copy of the weights but autocast's, and
+    """Sample with the trainer's own model: any model, no copy of large weights but autocast's, and
     log-probs that are the trainer's up to rounding.
 
     Args:

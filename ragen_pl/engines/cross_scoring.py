@@ -172,7 +172,7 @@ def _score(
     count, width = len(last), len(tree.tokens)
     ids = tree.tokens.repeat(count, 1)
     ids[:, 0] = last
-    cache.open_block(width, np.full(count, width))
+    cache.place_block(width, np.full(count, width))
     lengths = torch.from_numpy(cache.lengths)[:, None]
     positions = lengths + tree.depth
     mask = _branching_mask(cache.reach, lengths, tree.visible)

@@ -15,7 +15,7 @@ _ALONG, _ACROSS = 2, 3
 or behind it."""
 
 STRIDE = 32
-"""Slots by which what a mask covers grows on a CPU."""
+"""Slots by which what a mask covers grows, where no steps are recorded."""
 
 
 def pad_left(rows: Sequence[Sequence[int]]) -> tuple[Tensor, np.ndarray]:
@@ -86,11 +86,17 @@ class RaggedCache(Cache):
             and what lies before it, padding something of its row, so that its softmax is over
             something.
         """
+        positions = self.place_block(width, counts)
+        return positions, self._mask(positions)[:, None]
+
+    def place_block(self, width: int, counts: np.ndarray) -> Tensor:
+        """Do what ``open_block`` does, for who has a mask of its own."""
         lengths = self.lengths[self.window]
         needed = int((lengths + counts).max()) + 1
+        assert needed <= self.max_context + 1, f"a row of {needed - 1} tokens in {self.max_context}"
         if needed > self.reach:
             rounded = -(-needed // self.stride) * self.stride
-            self.reach = max(needed, min(rounded, self.max_context + 1))
+            self.reach = min(rounded, self.max_context + 1)
         column = np.arange(width) - (width - counts)[:, None]
         places = np.maximum(lengths[:, None] + column, 0)
         slots = np.where(column >= 0, places, self.reach - 1)
@@ -98,8 +104,7 @@ class RaggedCache(Cache):
         self.slots = torch.from_numpy(slots).to(self.device)
         rows = torch.arange(self.window.start, self.window.stop, device=self.device)
         self.rows = rows[:, None]
-        positions = torch.from_numpy(places).to(self.device)
-        return positions, self._mask(positions)[:, None]
+        return torch.from_numpy(places).to(self.device)
 
     def _mask(self, last: Tensor) -> Tensor:
         """Show (rows, width, reach) slots up to each column's last."""
@@ -160,7 +165,7 @@ class RaggedCache(Cache):
         if states.device.type != "cpu":
             return self.max_context + 1
         room = self.reach * 5 // 4 if self.across == _ACROSS else self.reach
-        return max(self.reach, min(room, self.max_context + 1))
+        return min(room, self.max_context + 1)
 
     def reorder(self, index: np.ndarray) -> None:
         """Keep the rows at ``index``, in that order, and put all of them into the window."""

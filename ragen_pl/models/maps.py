@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 _SMALL = 1 << 18
-"""Weights, a mebibyte, that a core's cache keeps, and that are copied to let maps stand side by
-side. The products of larger maps gain nothing by that, and the copy would be a second model."""
+"""Weights, a mebibyte, that a core's cache keeps, and that are copied to stand side by side, or
+transposed. The products of larger maps gain nothing by that, and the copy would be a second
+model."""
 _FEW = range(5, 65)
 """Rows whose product takes about as long as reading the weights, if these come from memory."""
 _BLOCK = 64
@@ -23,14 +24,14 @@ _BLOCK = 64
 class Maps:
     """Hold linear maps of the same input, in the type they are computed in.
 
-    They are one where their weights are copied anyway or are small. Small ones in float32 stand
-    transposed: products of few rows then take six to eight tenths of the time.
+    They are one where their weights are copied anyway or are small. Small ones in float32 on a CPU
+    stand transposed: products of few rows then take six to eight tenths of the time.
 
     Args:
-        weights: Each (out, in), all in one.
+        weights: Each (out, in), or all in one.
         bias: Of all maps.
-        blocks: The same weights, each (blocks, rows of one, in), where those of few rows are read
-            by blocks.
+        blocks: The same weights, each (blocks, rows of one, in), where products of few rows read
+            them by blocks.
     """
 
     weights: tuple[Tensor, ...]
@@ -47,7 +48,7 @@ class Maps:
         if is_large and weights[0].dtype == dtype:
             return cls(weights, bias, _in_blocks(weights))
         together = torch.cat([weight.to(dtype) for weight in weights])
-        if not is_large and dtype == torch.float32:
+        if not is_large and _is_float32_on_cpu(together):
             together = together.t().contiguous().t()
         return cls((together,), bias, None)
 
@@ -83,10 +84,14 @@ class Maps:
 
 def _in_blocks(weights: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
     """View weights (out, in) as blocks of rows, if reading them so is quicker."""
-    is_quicker = weights[0].dtype == torch.float32 and weights[0].device.type == "cpu"
-    if not is_quicker or any(weight.shape[0] % _BLOCK for weight in weights):
+    in_blocks = not any(weight.shape[0] % _BLOCK for weight in weights)
+    if not in_blocks or not _is_float32_on_cpu(weights[0]):
         return None
     return tuple(weight.reshape(-1, _BLOCK, weight.shape[1]) for weight in weights)
+
+
+def _is_float32_on_cpu(weight: Tensor) -> bool:
+    return weight.dtype == torch.float32 and weight.device.type == "cpu"
 
 
 def as_columns(x: Tensor) -> Tensor:

@@ -93,7 +93,8 @@ class _Turns:
         self.table = self._at(places[None])[0] if is_fixed else None
 
     def _at(self, positions: Tensor) -> Tensor:
-        cos, sin = self.rotary(torch.zeros(0, device=self.device), positions)
+        like = torch.zeros(0, dtype=torch.float32, device=self.device)
+        cos, sin = self.rotary(like, positions)
         first, second = sin.chunk(2, dim=-1)
         return torch.cat([cos, -first, second], dim=-1)
 

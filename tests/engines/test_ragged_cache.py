@@ -80,7 +80,7 @@ def test_buffers_that_are_read_in_parts_grow_by_more() -> None:
     for token in range(500):
         shown, _ = write(cache, 1, [1, 1], token)
         rooms.add(cache.keys[0].numel())
-        assert shown.isfinite().all(), "what is hidden is multiplied with nothing"
+        assert shown.isfinite().all(), "what is hidden is multiplied by zero"
         if not is_across:
             assert shown.is_contiguous(), "a batched product would copy anything else"
     assert cache.reach == 512
@@ -136,11 +136,19 @@ def test_every_token_sees_itself_and_what_lies_before_it(blocks: list[list[int]]
             cache.close_block(counts)
 
 
-def test_what_a_row_saw_is_forgotten_where_rows_move() -> None:
-    cache = RaggedCache(2, 60, adds=True)
-    write(cache, 3, [3, 1], 0.0)
-    write(cache, 1, [1, 1], 100.0)
-    cache.reorder(np.array([1, 0]))
-    shown, mask = write(cache, 1, [1, 1], 200.0)
-    assert visible(shown, mask, 0) == [0, 101, 202]
-    assert visible(shown, mask, 1) == [0, 1, 2, 103, 204]
+def test_padding_of_the_spare_slot_is_not_seen_when_rows_grow_past_it() -> None:
+    cache = RaggedCache(2, 200, adds=True)
+    write(cache, 20, [20, 3], 0.0)
+    assert cache.reach == 32, "padding lies in slot 31"
+    for token in range(30):
+        shown, mask = write(cache, 1, [1, 1], 100.0)
+        for row, before in enumerate((20, 3)):
+            seen = [*range(before), *range(100 + before, 101 + before + token)]
+            assert visible(shown, mask, row) == seen
+
+
+def test_a_row_holds_no_more_than_it_was_made_for() -> None:
+    cache = RaggedCache(1, 5, adds=True)
+    write(cache, 5, [5], 0.0)
+    with pytest.raises(AssertionError, match="a row of 6 tokens in 5"):
+        write(cache, 1, [1], 0.0)
