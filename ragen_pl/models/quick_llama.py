@@ -79,8 +79,8 @@ class _Layer:
         return self.down(self.activate(gate).mul_(up))
 
 
-class _Turns:
-    """Hold the cosines and sines by which heads are turned at each position, beside each other; the
+class _Rotation:
+    """Hold the cosines and sines by which heads are rotated at each position, beside each other; the
     sines' first half negated, since what they are multiplied with are the halves exchanged.
 
     They are looked up; where angles depend on the longest position of a block they are made anew.
@@ -124,7 +124,7 @@ class QuickLlama:
         self.heads = model.config.num_attention_heads
         self.turned = self.heads + model.config.num_key_value_heads
         self.head_width: int = stack.layers[0].self_attn.head_dim
-        self.turns = _Turns(stack.rotary_emb, max_context, model.device)
+        self.rotation = _Rotation(stack.rotary_emb, max_context, model.device)
         self.layers = [_Layer(layer, dtype) for layer in stack.layers]
 
     @torch.no_grad()
@@ -139,10 +139,10 @@ class QuickLlama:
         """
         with torch.autocast(self.device, enabled=False):  # all is in its type already
             x = embedding(ids, self.embedding)
-            turn = self.turns(positions)
+            rotation = self.rotation(positions)
             for place, layer in enumerate(self.layers):
                 states = self._normalized(x, layer.first_norm)
-                query, key, value = self._heads(layer, states, *turn)
+                query, key, value = self._heads(layer, states, *rotation)
                 keys, values = cache.update(key, value, place)
                 if layer is self.layers[-1]:  # what follows is asked for, and nothing else of it
                     x, query, mask = x[:, -1:], query[:, :, -1:], mask[:, :, -1:]
