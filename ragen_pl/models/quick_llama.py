@@ -122,7 +122,7 @@ class QuickLlama:
         self.norm: RootMeanSquareNorm = stack.norm
         self.head = Maps.of([model.lm_head], dtype)  # type: ignore[list-item]
         self.heads = model.config.num_attention_heads
-        self.turned = self.heads + model.config.num_key_value_heads
+        self.rotated = self.heads + model.config.num_key_value_heads
         self.head_width: int = stack.layers[0].self_attn.head_dim
         self.rotation = _Rotation(stack.rotary_emb, max_context, model.device)
         self.layers = [_Layer(layer, dtype) for layer in stack.layers]
@@ -156,15 +156,15 @@ class QuickLlama:
         """Return queries, rotated and scaled, rotated keys, and values, each (n, heads, Q, D)."""
         heads = layer.query_key_value(x).contiguous()
         heads = heads.view(*x.shape[:2], -1, self.head_width)
-        turned, value = heads[:, :, : self.turned], heads[:, :, self.turned :]
+        rotated, value = heads[:, :, : self.rotated], heads[:, :, self.rotated :]
         if layer.query_norm is not None and layer.key_norm is not None:
-            query, key = turned[:, :, : self.heads], turned[:, :, self.heads :]
-            turned = torch.cat([layer.query_norm(query), layer.key_norm(key)], dim=2)
-        first, second = turned.chunk(2, dim=-1)
-        turned = (turned * cos).addcmul_(torch.cat([second, first], dim=-1), sin)
-        turned[:, :, : self.heads].mul_(layer.scaling)
-        turned = turned.to(self.dtype).transpose(1, 2)
-        return turned[:, : self.heads], turned[:, self.heads :], value.transpose(1, 2)
+            query, key = rotated[:, :, : self.heads], rotated[:, :, self.heads :]
+            rotated = torch.cat([layer.query_norm(query), layer.key_norm(key)], dim=2)
+        first, second = rotated.chunk(2, dim=-1)
+        rotated = (rotated * cos).addcmul_(torch.cat([second, first], dim=-1), sin)
+        rotated[:, :, : self.heads].mul_(layer.scaling)
+        rotated = rotated.to(self.dtype).transpose(1, 2)
+        return rotated[:, : self.heads], rotated[:, self.heads :], value.transpose(1, 2)
 
     def _normalized(self, x: Tensor, norm: RootMeanSquareNorm) -> Tensor:
         return normalize(x, norm.weight, norm.eps, self.dtype)[0]
