@@ -80,8 +80,8 @@ class _Layer:
 
 
 class _Rotation:
-    """Hold the cosines and sines by which heads are rotated at each position, beside each other; the
-    sines' first half negated, since what they are multiplied with are the halves exchanged.
+    """Hold the cosines and sines by which heads are rotated at each position, beside each other;
+    the sines' first half negated, since what they are multiplied with are the halves exchanged.
 
     They are looked up; where angles depend on the longest position of a block they are made anew.
     """
