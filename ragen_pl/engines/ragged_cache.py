@@ -25,9 +25,10 @@ def pad_left(rows: Sequence[Sequence[int]]) -> tuple[Tensor, np.ndarray]:
         Ids (rows, width of the longest, at least 1) and how many of each row are real, (rows,).
     """
     counts = np.array([len(row) for row in rows])
-    ids = np.zeros((len(rows), max(1, *counts)), np.int64)  # filled faster than a tensor
-    for place, (row, count) in enumerate(zip(rows, counts, strict=True)):
-        ids[place, ids.shape[1] - count :] = row
+    width = int(counts.max(initial=1))
+    ids = np.zeros((len(rows), width), np.int64)  # filled faster than a tensor
+    for place, row in enumerate(rows):
+        ids[place, width - len(row) :] = row
     return torch.from_numpy(ids), counts
 
 
