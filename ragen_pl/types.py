@@ -7,7 +7,7 @@ Dimensions: G groups, N trajectories per group, B trajectories in a batch, T tok
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
@@ -15,6 +15,8 @@ from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
+
+from ragen_pl.transfer import transfer
 
 
 class StopReason(StrEnum):
@@ -167,22 +169,20 @@ class Selection:
 class TensorBatch:
     """Move and index all tensors of a batch together."""
 
-    def _map(self, fn: Any) -> Self:
+    def _map(self, fn: Callable[[Tensor], Tensor]) -> Self:
         changed: dict[str, Any] = {}
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, Tensor | TensorBatch):
-                changed[field.name] = fn(value)
+                changed[field.name] = fn(value) if isinstance(value, Tensor) else value._map(fn)
         return replace(self, **changed)
 
     def to(self, device: torch.device | str) -> Self:
-        return self._map(lambda value: value.to(device))
+        return self._map(lambda value: transfer(value, device))
 
     def rows(self, index: Tensor) -> Self:
         """Take the trajectories at ``index`` (int or bool, (B,))."""
-        return self._map(
-            lambda value: value.rows(index) if isinstance(value, TensorBatch) else value[index]
-        )
+        return self._map(lambda value: value[index])
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,8 +183,11 @@ def make_data() -> RolloutDataModule:
     )
 
 
-def play(run: str, folder: Path, strategy: Any, **trainer: Any) -> dict[str, Any]:
-    """Train as one of the ranks and return what must be the same however many there are."""
+def play(
+    run: str, folder: Path, strategy: Any, accelerator: Any = "cpu", **trainer: Any
+) -> dict[str, Any]:
+    """Train as one of the ranks and return what must be the same however many there are, and
+    wherever they compute."""
     diary = Diary(folder, run)
     detector = EchoTrapDetector(baseline_iterations=3)
     rollback = Rollback(times=1, patience=1, every_n_iterations=1, min_age=1, filter_factor=0.5)
@@ -201,7 +204,7 @@ def play(run: str, folder: Path, strategy: Any, **trainer: Any) -> dict[str, Any
             module = make_module(Scripted)
         Trainer(
             strategy=strategy,
-            accelerator="cpu",
+            accelerator=accelerator,
             precision="bf16-mixed" if run.startswith("bf16") else None,
             max_epochs=RUNS[run],
             default_root_dir=folder,

@@ -16,7 +16,7 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 MAX_FILE, MAX_FUNCTION, MAX_PARAMETERS = 300, 50, 8
 
 LAYERS = (
-    {"types", "distributed", "layers", "sharding", "counters", "recurring"},
+    {"types", "distributed", "layers", "sharding", "counters", "recurring", "transfer"},
     {"envs", "ops"},
     {"chat", "dialogue", "rollout_stats", "estimators", "policy_losses", "rewards", "filter_rules"},
     {"algorithm"},

@@ -19,6 +19,7 @@ from ragen_pl.engines.replay import RECORDED_STRIDE, GraphRecorder, Record, Repl
 from ragen_pl.models.language import LanguageModel
 from ragen_pl.models.quick_llama import is_listened_to
 from ragen_pl.recurring import padded, recurring
+from ragen_pl.transfer import transfer
 from ragen_pl.types import Completion, Request, Sampling
 
 Ids = tuple[int, ...]
@@ -186,7 +187,7 @@ class CachedDecoder:
         more = padded(len(prefixes), self.model.device) - len(prefixes)
         index = np.array([places[prefix] for prefix in prefixes] + [0] * more)
         cache.reorder(index)
-        return cache, logits[torch.from_numpy(index).to(logits.device)]
+        return cache, logits[transfer(torch.from_numpy(index), logits.device)]
 
     def _prefill(self, cache: RaggedCache, new_ids: Sequence[Ids]) -> Tensor:
         """Read new tokens, left-padded to blocks; return (rows, V) next-token logits."""
@@ -202,7 +203,8 @@ class CachedDecoder:
     def _forward(self, cache: RaggedCache, ids: Tensor, counts: np.ndarray) -> Tensor:
         positions, mask = cache.open_block(ids.shape[1], counts)
         assert self.reader is not None, "made before anything is read"
-        logits = self.reader(ids.to(self.model.device), positions, mask, cache)
+        ids = transfer(ids, self.model.device)
+        logits = self.reader(ids, positions, mask, cache)
         cache.close_block(counts)
         self.tokens_processed += int(counts.sum())
         return logits
@@ -224,19 +226,19 @@ class CachedDecoder:
         for step in range(sampling.max_new_tokens):
             rows = order[active]
             if len(active) < len(logits):
-                logits = logits[torch.from_numpy(active).to(device)]
-            own = torch.from_numpy(noise[rows, step]).to(device)
+                logits = logits[transfer(torch.from_numpy(active), device)]
+            own = transfer(torch.from_numpy(noise[rows, step]), device)
             # Over a vocabulary, on its device; what comes to the CPU is three numbers a row, in one
-            # piece: a GPU is waited for once a token.
-            found = torch.stack([x.double() for x in draw(logits, own, sampling.temperature)])
+            # piece: a GPU is waited for once a token. A float32 holds every id below 2²⁴.
+            found = torch.stack([x.float() for x in draw(logits, own, sampling.temperature)])
             tokens = drawn.add(rows, step, found.cpu().numpy())
             active = active[tokens != self.stop_id]
             if len(active) == 0 or step + 1 == sampling.max_new_tokens:
                 break
             if len(active) < _COMPACT_BELOW * cache.window.stop:
-                move = to_the_front(active, len(order))
-                cache.reorder(move)
-                order, active = order[move], np.arange(len(active))
+                index = to_the_front(active, len(order))
+                cache.reorder(index)
+                order, active = order[index], np.arange(len(active))
                 # Rows that have stopped fill it up.
                 cache.window = slice(0, min(recurring(len(active), 4), len(order)))
             width = cache.window.stop

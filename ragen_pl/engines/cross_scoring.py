@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from ragen_pl.distributed import gather_objects, rank, world_size
 from ragen_pl.engines.ragged_cache import RaggedCache, pad_left
 from ragen_pl.models.attention import additive, adds_masks
+from ragen_pl.transfer import transfer
 
 Ids = tuple[int, ...]
 
@@ -204,9 +205,9 @@ def _states(
 ) -> Tensor:
     device = model.device
     states: Tensor = model.base_model(
-        input_ids=ids.to(device),
-        attention_mask=mask.to(device),
-        position_ids=positions.to(device),
+        input_ids=transfer(ids, device),
+        attention_mask=transfer(mask, device),
+        position_ids=transfer(positions, device),
         past_key_values=cache,
         use_cache=True,
     ).last_hidden_state

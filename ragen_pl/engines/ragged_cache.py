@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from transformers import Cache
 
+from ragen_pl.transfer import transfer
+
 _ALONG, _ACROSS = 2, 3
 """Dimension of a buffer's slots: before a head's width, so that a token's numbers stand together,
 or behind it."""
@@ -102,10 +104,10 @@ class RaggedCache(Cache):
         places = np.maximum(lengths[:, None] + column, 0)
         slots = np.where(column >= 0, places, self.reach - 1)
         # What is small goes over once a block; the mask is made where it is used.
-        self.slots = torch.from_numpy(slots).to(self.device)
+        self.slots = transfer(torch.from_numpy(slots), self.device)
         rows = torch.arange(self.window.start, self.window.stop, device=self.device)
         self.rows = rows[:, None]
-        return torch.from_numpy(places).to(self.device)
+        return transfer(torch.from_numpy(places), self.device)
 
     def _mask(self, last: Tensor) -> Tensor:
         """Show (rows, width, reach) slots up to each column's last."""
@@ -172,8 +174,8 @@ class RaggedCache(Cache):
         """Keep the rows at ``index``, in that order, and put all of them into the window."""
         moved = np.flatnonzero(index != np.arange(len(index)))
         in_place = len(index) == len(self.lengths) and 2 * len(moved) < len(index)
-        source = torch.from_numpy(index[moved] if in_place else index).to(self.device)
-        to = torch.from_numpy(moved).to(self.device)
+        source = transfer(torch.from_numpy(index[moved] if in_place else index), self.device)
+        to = transfer(torch.from_numpy(moved), self.device)
         for buffers in (self.keys, self.values):
             for layer, buffer in enumerate(buffers):
                 if in_place:

@@ -57,7 +57,9 @@ def gradient_norms(
                     total += gradient
     return {
         name: float(
-            torch.stack([reduce(g).double().square().sum() for g in gradients]).sum() ** 0.5
+            torch.linalg.vector_norm(
+                torch.stack([torch.linalg.vector_norm(reduce(g)) for g in gradients])
+            )
         )
         for name, gradients in sums.items()
     }
