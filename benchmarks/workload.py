@@ -24,6 +24,7 @@ from transformers import (
 from ragen_pl.chat import Chat, Prompts, system_text
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.models.attention import NAME as GROUPED_MATMUL
+from ragen_pl.models.attention import registered
 from ragen_pl.models.embedded import EmbeddedModel, build_tokenizer, read_markers
 from ragen_pl.models.language import LanguageModel
 from ragen_pl.rollout import Start, collect
@@ -185,7 +186,7 @@ class RandomModel(EmbeddedModel):
             num_key_value_heads=self.num_key_value_heads,
             max_position_embeddings=1 << 15,
             tie_word_embeddings=True,
-            attn_implementation=self.attention,  # type: ignore[call-arg]
+            attn_implementation=registered(self.attention),  # type: ignore[call-arg]
             bos_token_id=None,
             eos_token_id=None,
             pad_token_id=0,

@@ -20,6 +20,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from ragen_pl.dialogue import Markers
 from ragen_pl.distributed import rank
+from ragen_pl.models.attention import registered
 from ragen_pl.models.blank import blank_model
 from ragen_pl.models.chat_template import ChatTemplate
 from ragen_pl.models.language import LanguageModel, PolicyModel, drop_dropout
@@ -62,7 +63,7 @@ class PretrainedModel(PolicyModel):
             self._load(
                 AutoModelForCausalLM,
                 dtype=getattr(torch, self.dtype),
-                attn_implementation=self.attention,
+                attn_implementation=registered(self.attention),
             ),
         )
         drop_dropout(model)
@@ -72,7 +73,7 @@ class PretrainedModel(PolicyModel):
     def build_blank(self, pieces: Iterable[str]) -> LanguageModel:
         """Load the tokenizer, and of the model its configuration alone."""
         tokenizer, markers = self._dialogue()
-        config = self._load(AutoConfig, attn_implementation=self.attention)
+        config = self._load(AutoConfig, attn_implementation=registered(self.attention))
         longest = longest_context(config, self.path)
         return LanguageModel(blank_model(config, self.dtype), tokenizer, markers, longest)
 
@@ -100,7 +101,7 @@ class PretrainedModel(PolicyModel):
         """
         try:
             config: PreTrainedConfig = AutoConfig.from_pretrained(
-                self.path, local_files_only=True, attn_implementation=self.attention
+                self.path, local_files_only=True, attn_implementation=registered(self.attention)
             )
         except OSError as error:
             raise ValueError(

@@ -25,8 +25,9 @@ from ragen_pl.plan.live_bytes import LiveBytes
 from ragen_pl.plan.networks import BlankNetworks, depth
 from ragen_pl.plan.setting import Setting
 
-_SHALLOW = (2, 3)
-"""Depths at which a pass is run; what it needs is linear in the depth from there on."""
+_SHALLOW = (3, 4)
+"""Depths at which a pass is run; what it needs is linear in the depth from there on. The first
+layer, behind which nothing else is held, and the last, which is asked, are none like the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +83,12 @@ def trace(setting: Setting, run: Pass, keeps_copies: bool = False) -> Peak:
 
 def _extrapolated(setting: Setting, run: Pass, keeps_copies: bool) -> _Trace:
     """Run a pass of two shallow models and extrapolate to the depth of the setting's."""
-    few, more = _SHALLOW
+    (few, more), layers = _SHALLOW, depth(setting.architecture)
     assert more == few + 1
-    base, deeper = (_trace_at(setting, layers, run, keeps_copies) for layers in _SHALLOW)
-    return base.deeper(depth(setting.architecture) - few, deeper)
+    base = _trace_at(setting, min(few, layers), run, keeps_copies)
+    if layers <= few:
+        return base
+    return base.deeper(layers - few, _trace_at(setting, more, run, keeps_copies))
 
 
 def _trace_at(setting: Setting, layers: int, run: Pass, keeps_copies: bool = True) -> _Trace:

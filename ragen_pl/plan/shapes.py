@@ -11,6 +11,8 @@ from typing import Literal
 
 from transformers import LlamaConfig, PreTrainedConfig, Qwen2Config
 
+from ragen_pl.models.attention import registered
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -47,7 +49,7 @@ class Shape:
             num_attention_heads=self.heads,
             num_key_value_heads=self.key_value_heads,
             tie_word_embeddings=self.tied,
-            attn_implementation=attention,  # type: ignore[call-arg]
+            attn_implementation=registered(attention),  # type: ignore[call-arg]
         )
 
     @property

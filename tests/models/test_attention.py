@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -11,6 +14,7 @@ from ragen_pl.models.attention import (
     additive,
     adds_masks,
     causal_mask,
+    causal_sdpa_attention,
     grouped_matmul_attention,
 )
 from ragen_pl.models.embedded import EmbeddedModel
@@ -99,3 +103,73 @@ def test_it_guesses_nothing() -> None:
     mask = causal_mask(torch.ones(2, 4, dtype=torch.bool))
     with pytest.raises(ValueError, match="no dropout"):
         grouped_matmul_attention(MODULE, query, key, value, mask, SCALE, dropout=0.1)
+
+
+GROUPS: Any = SimpleNamespace(num_key_value_groups=3, is_causal=True)
+"""What transformers asks a layer: how many query heads share a head of keys and values."""
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("length", [1, 2, 65])
+def test_pytorchs_values_and_gradients_are_the_textbooks(length: int, is_causal: bool) -> None:
+    query, key, value = inputs(length)
+    mask = causal_mask(torch.ones(2, length, dtype=torch.bool))
+    expected = textbook(query, key, value, mask)
+    weights = torch.randn_like(expected)
+    expected_gradients = torch.autograd.grad((expected * weights).sum(), (query, key, value))
+    actual, _ = causal_sdpa_attention(
+        GROUPS, query, key, value, mask, scaling=SCALE, is_causal=is_causal
+    )
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
+    gradients = torch.autograd.grad((actual * weights).sum(), (query, key, value))
+    for one, other in zip(gradients, expected_gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-11)
+
+
+def test_a_causal_mask_is_left_out_and_heads_are_not_repeated() -> None:
+    query, key, value = inputs(64)
+    mask = causal_mask(torch.ones(2, 64, dtype=torch.bool))
+
+    def kept(is_causal: bool) -> int:
+        """Count the numbers that are kept for the gradient."""
+        seen: dict[int, int] = {}
+
+        def note(x: Tensor) -> Tensor:
+            seen[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes() // x.element_size()
+            return x
+
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda x: x):
+            causal_sdpa_attention(
+                GROUPS, query, key, value, mask, scaling=SCALE, is_causal=is_causal
+            )
+        return sum(seen.values())
+
+    heads = query.shape[1]
+    assert kept(True) <= 2 * query.numel() + 2 * key.numel() + 2 * 64 * heads  # and row maxima
+    assert kept(False) >= 4 * query.numel()  # keys and values once for each query's head
+
+
+def test_a_mask_that_is_not_square_stays() -> None:
+    """Behind a cache there are more keys than queries, whoever promises what."""
+    query, key, value = inputs(9)
+    mask = causal_mask(torch.ones(2, 9, dtype=torch.bool))[:, :, -2:]
+    expected = textbook(query[:, :, -2:], key, value, mask)
+    actual, _ = causal_sdpa_attention(
+        GROUPS, query[:, :, -2:], key, value, mask, scaling=SCALE, is_causal=True
+    )
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
+
+
+def test_without_a_promise_the_model_goes_on_as_transformers_does() -> None:
+    query, key, value = inputs(9)
+    mask = causal_mask(torch.ones(2, 9, dtype=torch.bool))
+    for given in (None, mask):
+        actual, _ = causal_sdpa_attention(GROUPS, query, key, value, given, scaling=SCALE)
+        torch.testing.assert_close(actual, textbook(query, key, value, mask), rtol=0, atol=1e-12)
+
+
+def test_pytorchs_attention_refuses_what_it_does_not_know() -> None:
+    query, key, value = inputs(4)
+    mask = causal_mask(torch.ones(2, 4, dtype=torch.bool))
+    with pytest.raises(ValueError, match="softcap"):
+        causal_sdpa_attention(GROUPS, query, key, value, mask, is_causal=True, softcap=30.0)

@@ -10,6 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, Gemma2Config, MambaConfig
 
 from ragen_pl.engines.cached import CachedDecoder
+from ragen_pl.models.attention import SDPA
 from ragen_pl.models.policy import Policy
 from ragen_pl.models.pretrained import PretrainedModel
 from ragen_pl.types import Request, Sampling
@@ -52,7 +53,7 @@ def test_the_folder_is_what_is_loaded(tmp_path: Path) -> None:
     assert {p.dtype for p in language.model.parameters()} == {torch.float32}
     half = PretrainedModel(str(folder), dtype="bfloat16").build((), 0)
     assert {p.dtype for p in half.model.parameters()} == {torch.bfloat16}
-    assert language.model.config._attn_implementation == "sdpa"
+    assert language.model.config._attn_implementation == SDPA
 
 
 def test_dropout_is_off_in_training_mode(tmp_path: Path) -> None:
