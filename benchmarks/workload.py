@@ -24,7 +24,7 @@ from transformers import (
 from ragen_pl.chat import Chat, Prompts, system_text
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.models.attention import NAME as GROUPED_MATMUL
-from ragen_pl.models.attention import registered
+from ragen_pl.models.attention import choose_attention
 from ragen_pl.models.embedded import EmbeddedModel, build_tokenizer, read_markers
 from ragen_pl.models.language import LanguageModel
 from ragen_pl.rollout import Start, collect
@@ -177,7 +177,7 @@ class RandomModel(EmbeddedModel):
         return build_tokenizer([*words, *(f"made-up-{index} " for index in range(short))])
 
     def _config(self, vocabulary: int) -> LlamaConfig:
-        return LlamaConfig(
+        config = LlamaConfig(
             vocab_size=vocabulary,
             hidden_size=self.hidden_size,
             intermediate_size=self.intermediate_size,
@@ -186,11 +186,12 @@ class RandomModel(EmbeddedModel):
             num_key_value_heads=self.num_key_value_heads,
             max_position_embeddings=1 << 15,
             tie_word_embeddings=True,
-            attn_implementation=registered(self.attention),  # type: ignore[call-arg]
             bos_token_id=None,
             eos_token_id=None,
             pad_token_id=0,
         )
+        choose_attention(config, self.attention)
+        return config
 
 
 def pieces() -> list[str]:

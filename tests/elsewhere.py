@@ -176,12 +176,12 @@ def _waits(op: OpOverload, args: Any, kwargs: Any, to: bool, of: bool) -> bool:
 
 
 def _caller() -> str:
-    """Name the innermost function that is neither PyTorch's nor this file's."""
+    """Name the innermost function that is neither PyTorch's, nor this file's, nor what copies."""
     frame = sys._getframe()
     while frame.f_back is not None:
         frame = frame.f_back
         module = frame.f_globals.get("__name__", "")
-        if module.split(".")[0] != "torch" and module != __name__:
+        if module.split(".")[0] != "torch" and module not in (__name__, "ragen_pl.transfer"):
             return f"{module}.{frame.f_code.co_qualname}"
     return "nobody"
 

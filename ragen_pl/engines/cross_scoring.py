@@ -178,11 +178,11 @@ def _score(
     positions = lengths + tree.depth
     mask = _branching_mask(cache.reach, lengths, tree.visible)
     if cache.adds:
-        mask = additive(mask.to(model.device), torch.float32)
+        mask = additive(transfer(mask, model.device), torch.float32)
     states = _states(model, cache, ids, positions, mask)
     project = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     out = torch.zeros(count, len(tree.members))
-    place, target = tree.place.to(states.device), tree.target.to(states.device)
+    place, target = (transfer(x, states.device) for x in (tree.place, tree.target))
     for row, hidden in enumerate(states):  # one row at a time: a vocabulary can be large
         logits = project(hidden).float() / temperature
         log_probs = logits[place, target] - torch.logsumexp(logits, dim=1)[place]

@@ -11,7 +11,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, PreTrainedModel
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AttentionInterface,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
@@ -141,12 +146,21 @@ def causal_sdpa_attention(
 
     Kernels then leave out what is ahead, read heads of keys and values that queries share as they
     are, where a copy for each query's head would be made, and on GPUs are those of flash attention,
-    which know no masks. Of the latter none takes float32: there the mask stays.
+    which know no masks. Of the latter none takes float32: there the mask stays. So does one of
+    numbers, to which a layer has added what it learns.
 
     Args and returns as in ``grouped_matmul_attention``, but for the promise.
+
+    Raises:
+        ValueError: where scores are soft-capped.
     """
+    if more.get("softcap") is not None:
+        raise ValueError("attention 'sdpa' knows no softcap: choose grouped_matmul")
     is_square = query.shape[2] == key.shape[2]
-    if is_causal and is_square and (query.device.type == "cpu" or query.dtype != torch.float32):
+    is_plain = attention_mask is None or attention_mask.dtype == torch.bool
+    # Rotated queries and keys may be in float32 still, where autocast rounds all three.
+    has_kernel = query.device.type == "cpu" or value.dtype != torch.float32
+    if is_causal and is_square and is_plain and has_kernel:
         attention_mask = None
     attended: tuple[Tensor, None] = sdpa_attention_forward(
         module, query, key, value, attention_mask, is_causal=is_causal, **more
@@ -154,9 +168,14 @@ def causal_sdpa_attention(
     return attended
 
 
-def registered(attention: str) -> str:
-    """Return the name under which transformers finds an attention function of a config's name."""
-    return SDPA if attention == "sdpa" else attention
+def choose_attention(config: PreTrainedConfig, attention: str) -> None:
+    """Set the attention function of a model that is to be made, by the name a run's config has.
+
+    PyTorch's is called through ``causal_sdpa_attention`` by models that look functions up.
+    """
+    kind = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    looks_up = getattr(kind, "_supports_attention_backend", False)
+    config._attn_implementation = SDPA if attention == "sdpa" and looks_up else attention
 
 
 AttentionInterface.register(NAME, grouped_matmul_attention)

@@ -13,14 +13,13 @@ from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     PreTrainedConfig,
-    PreTrainedModel,
     PreTrainedTokenizerFast,
 )
 from transformers.utils.logging import disable_progress_bar
 
 from ragen_pl.dialogue import Markers
 from ragen_pl.distributed import rank
-from ragen_pl.models.attention import registered
+from ragen_pl.models.attention import choose_attention
 from ragen_pl.models.blank import blank_model
 from ragen_pl.models.chat_template import ChatTemplate
 from ragen_pl.models.language import LanguageModel, PolicyModel, drop_dropout
@@ -58,13 +57,13 @@ class PretrainedModel(PolicyModel):
         """
         disable_progress_bar()  # type: ignore[no-untyped-call]  # it would draw over the display
         tokenizer, markers = self._dialogue()
-        model = cast(
-            PreTrainedModel,
-            self._load(
-                AutoModelForCausalLM,
-                dtype=getattr(torch, self.dtype),
-                attn_implementation=registered(self.attention),
-            ),
+        dtype = getattr(torch, self.dtype)
+        config = self._config()
+        model = self._load(
+            AutoModelForCausalLM,
+            config=config,
+            dtype=dtype,
+            attn_implementation=config._attn_implementation,
         )
         drop_dropout(model)
         check_forward(model, self.path)
@@ -73,7 +72,7 @@ class PretrainedModel(PolicyModel):
     def build_blank(self, pieces: Iterable[str]) -> LanguageModel:
         """Load the tokenizer, and of the model its configuration alone."""
         tokenizer, markers = self._dialogue()
-        config = self._load(AutoConfig, attn_implementation=registered(self.attention))
+        config = self._config()
         longest = longest_context(config, self.path)
         return LanguageModel(blank_model(config, self.dtype), tokenizer, markers, longest)
 
@@ -100,14 +99,18 @@ class PretrainedModel(PolicyModel):
             ValueError: when it is not on this machine.
         """
         try:
-            config: PreTrainedConfig = AutoConfig.from_pretrained(
-                self.path, local_files_only=True, attn_implementation=registered(self.attention)
-            )
+            config: PreTrainedConfig = AutoConfig.from_pretrained(self.path, local_files_only=True)
         except OSError as error:
             raise ValueError(
                 f"policy.path is {self.path}, whose config.json is not on this machine: name a "
                 "model of its size with --shape (such as qwen2.5-7b), or give a folder that has it"
             ) from error
+        choose_attention(config, self.attention)
+        return config
+
+    def _config(self) -> PreTrainedConfig:
+        config: PreTrainedConfig = self._load(AutoConfig)
+        choose_attention(config, self.attention)
         return config
 
     def _load(self, kind: Any, **options: Any) -> Any:

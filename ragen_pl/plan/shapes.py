@@ -11,7 +11,7 @@ from typing import Literal
 
 from transformers import LlamaConfig, PreTrainedConfig, Qwen2Config
 
-from ragen_pl.models.attention import registered
+from ragen_pl.models.attention import choose_attention
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Shape:
     def config(self, attention: str = "sdpa") -> PreTrainedConfig:
         """Return it as a configuration of transformers, with an attention function."""
         kind = Qwen2Config if self.family == "qwen2" else LlamaConfig
-        return kind(
+        made = kind(
             vocab_size=self.vocabulary,
             hidden_size=self.hidden,
             intermediate_size=self.intermediate,
@@ -49,8 +49,9 @@ class Shape:
             num_attention_heads=self.heads,
             num_key_value_heads=self.key_value_heads,
             tie_word_embeddings=self.tied,
-            attn_implementation=registered(attention),  # type: ignore[call-arg]
         )
+        choose_attention(made, attention)
+        return made
 
     @property
     def parameters(self) -> int:

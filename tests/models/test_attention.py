@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers import FalconConfig, LlamaConfig
 
 from ragen_pl.models.attention import (
     NAME,
+    SDPA,
     additive,
     adds_masks,
     causal_mask,
     causal_sdpa_attention,
+    choose_attention,
     grouped_matmul_attention,
 )
 from ragen_pl.models.embedded import EmbeddedModel
@@ -62,7 +65,7 @@ def test_a_causal_mask_may_hide_more() -> None:
     torch.testing.assert_close(actual, textbook(query, key, value, mask), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("attention", [NAME, "sdpa"])
+@pytest.mark.parametrize("attention", [NAME, SDPA])
 def test_a_mask_is_made_once_where_layers_add_it(attention: str) -> None:
     language = EmbeddedModel(hidden_size=24, num_heads=3, num_key_value_heads=1).build(["a"], 0)
     language.model.set_attn_implementation(attention)
@@ -158,6 +161,28 @@ def test_a_mask_that_is_not_square_stays() -> None:
         GROUPS, query[:, :, -2:], key, value, mask, scaling=SCALE, is_causal=True
     )
     torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
+
+
+def test_a_mask_to_which_a_layer_has_added_stays() -> None:
+    """As Doge's do, for which a promise would drop what the layer has learned."""
+    query, key, value = inputs(9)
+    mask = causal_mask(torch.ones(2, 9, dtype=torch.bool))
+    hidden = torch.zeros(mask.shape, dtype=torch.float64).masked_fill(~mask, -1e30)
+    learned = torch.linspace(-1, 1, 9, dtype=torch.float64)
+    plain, biased = (
+        causal_sdpa_attention(GROUPS, query, key, value, given, scaling=SCALE, is_causal=True)[0]
+        for given in (hidden, hidden + learned)
+    )
+    torch.testing.assert_close(plain, textbook(query, key, value, mask), rtol=0, atol=1e-12)
+    assert float((plain - biased).abs().max()) > 1e-3
+
+
+def test_models_that_look_no_function_up_keep_pytorchs_name() -> None:
+    for config, name in ((LlamaConfig(), SDPA), (FalconConfig(), "sdpa")):
+        choose_attention(config, "sdpa")
+        assert config._attn_implementation == name
+    choose_attention(config := LlamaConfig(), NAME)
+    assert config._attn_implementation == NAME
 
 
 def test_without_a_promise_the_model_goes_on_as_transformers_does() -> None:
