@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import torch
 
 from tests import distributed_job, elsewhere_job
 from tests.models.templates import save_model
-from tests.tiny import ROOT, environment, write_config
+from tests.tiny import ROOT, run_process, write_config
 
 Found = dict[str, Any]
 
@@ -29,15 +28,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def found(folder: Path) -> Found:
     """Do all that is compared elsewhere."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.elsewhere_job", str(folder)],
-        cwd=ROOT,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-    )
+    line = [sys.executable, "-m", "tests.elsewhere_job", str(folder)]
+    done = run_process(line, ROOT, timeout=400)
     assert done.returncode == 0, done.stderr[-3000:]
     results: Found = torch.load(folder / "elsewhere.pt")
     results["history"] = json.loads((folder / "run" / "results.json").read_text())["history"]
@@ -125,6 +117,5 @@ assert there.tolist() == [2.0, 0.0, 0.0]
 
 def test_what_a_gpu_refuses_is_refused() -> None:
     """The stand-in itself: what these tests rest on."""
-    subprocess.run(
-        [sys.executable, "-c", REFUSED], cwd=ROOT, env=environment(), check=True, timeout=120
-    )
+    done = run_process([sys.executable, "-c", REFUSED], ROOT)
+    assert done.returncode == 0, done.stderr

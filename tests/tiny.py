@@ -69,12 +69,19 @@ def environment() -> dict[str, str]:
 
 def run(folder: Path, *args: object) -> subprocess.CompletedProcess[str]:
     """Run the real command in a folder."""
+    return run_process(command(*args), folder)
+
+
+def run_process(
+    line: list[str], folder: Path, timeout: float = 240
+) -> subprocess.CompletedProcess[str]:
+    """Run a command line in a folder, on one thread; keep what it prints."""
     return subprocess.run(
-        command(*args),
+        line,
         cwd=folder,
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=timeout,
         check=False,
     )

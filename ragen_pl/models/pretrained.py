@@ -58,13 +58,7 @@ class PretrainedModel(PolicyModel):
         disable_progress_bar()  # type: ignore[no-untyped-call]  # it would draw over the display
         tokenizer, markers = self._dialogue()
         dtype = getattr(torch, self.dtype)
-        config = self._config()
-        model = self._load(
-            AutoModelForCausalLM,
-            config=config,
-            dtype=dtype,
-            attn_implementation=config._attn_implementation,
-        )
+        model = self._load(AutoModelForCausalLM, config=self._config(), dtype=dtype)
         drop_dropout(model)
         check_forward(model, self.path)
         return LanguageModel(model, tokenizer, markers, longest_context(model.config, self.path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -40,17 +41,22 @@ def textbook(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
     return (scores.softmax(-1) @ value).transpose(1, 2)
 
 
+GROUPS: Any = SimpleNamespace(num_key_value_groups=3, is_causal=True)
+"""What transformers asks a layer: how many query heads share a head of keys and values."""
+
+
+@pytest.mark.parametrize("attention", [grouped_matmul_attention, causal_sdpa_attention])
 @pytest.mark.parametrize("is_causal", [False, True])
-@pytest.mark.parametrize("length", [1, 63, 64, 65, 150])
-def test_values_and_gradients_are_the_textbooks(length: int, is_causal: bool) -> None:
+@pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 150])
+def test_values_and_gradients_are_the_textbooks(
+    length: int, is_causal: bool, attention: Callable[..., tuple[Tensor, None]]
+) -> None:
     query, key, value = inputs(length)
     mask = causal_mask(torch.ones(2, length, dtype=torch.bool))
     expected = textbook(query, key, value, mask)
     weights = torch.randn_like(expected)
     expected_gradients = torch.autograd.grad((expected * weights).sum(), (query, key, value))
-    actual, _ = grouped_matmul_attention(
-        MODULE, query, key, value, mask, SCALE, is_causal=is_causal
-    )
+    actual, _ = attention(GROUPS, query, key, value, mask, scaling=SCALE, is_causal=is_causal)
     torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
     gradients = torch.autograd.grad((actual * weights).sum(), (query, key, value))
     for one, other in zip(gradients, expected_gradients, strict=True):
@@ -106,27 +112,6 @@ def test_it_guesses_nothing() -> None:
     mask = causal_mask(torch.ones(2, 4, dtype=torch.bool))
     with pytest.raises(ValueError, match="no dropout"):
         grouped_matmul_attention(MODULE, query, key, value, mask, SCALE, dropout=0.1)
-
-
-GROUPS: Any = SimpleNamespace(num_key_value_groups=3, is_causal=True)
-"""What transformers asks a layer: how many query heads share a head of keys and values."""
-
-
-@pytest.mark.parametrize("is_causal", [False, True])
-@pytest.mark.parametrize("length", [1, 2, 65])
-def test_pytorchs_values_and_gradients_are_the_textbooks(length: int, is_causal: bool) -> None:
-    query, key, value = inputs(length)
-    mask = causal_mask(torch.ones(2, length, dtype=torch.bool))
-    expected = textbook(query, key, value, mask)
-    weights = torch.randn_like(expected)
-    expected_gradients = torch.autograd.grad((expected * weights).sum(), (query, key, value))
-    actual, _ = causal_sdpa_attention(
-        GROUPS, query, key, value, mask, scaling=SCALE, is_causal=is_causal
-    )
-    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
-    gradients = torch.autograd.grad((actual * weights).sum(), (query, key, value))
-    for one, other in zip(gradients, expected_gradients, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-11)
 
 
 def test_a_causal_mask_is_left_out_and_heads_are_not_repeated() -> None:
