@@ -19,6 +19,9 @@ from typing import Any
 
 if __name__ == "__main__":  # started as a file, the packages beside it must be found
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    from ragen_pl.wait_policy import limit_spinning
+
+    limit_spinning()  # before PyTorch is loaded, as the command does
 
 import torch
 

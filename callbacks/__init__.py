@@ -13,6 +13,7 @@ from callbacks.rollout_metrics import RolloutMetrics
 from callbacks.run_display import RunDisplay
 from callbacks.score_table import ScoreTable
 from callbacks.skipped_steps import SkippedSteps
+from callbacks.thread_tuning import ThreadTuning
 from callbacks.trajectory_writer import TrajectoryWriter
 from callbacks.variance_filter import VarianceFilter
 
@@ -30,6 +31,7 @@ __all__ = [
     "RunDisplay",
     "ScoreTable",
     "SkippedSteps",
+    "ThreadTuning",
     "TrajectoryWriter",
     "VarianceFilter",
 ]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import deque
+from dataclasses import dataclass
 from datetime import timedelta
-from statistics import median
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
@@ -18,8 +17,25 @@ from ragen_pl.rollout_stats import Averages, survivors
 from ragen_pl.types import Phase, TrajectoryGroup
 
 _BAR = "{n_fmt}/{total_fmt} |{bar:20}| {desc}"
-_RECENT = 10
-"""Iterations whose durations predict the remaining time."""
+_MEMORY = 20
+"""Iterations over which durations are averaged, recent ones with more weight."""
+_SURPRISE = 3.0
+"""A duration counts as at most so many times the average: one slow iteration is no trend."""
+
+
+@dataclass
+class Pace:
+    """Seconds of a repeated piece of work: the plain mean at first, then one that forgets."""
+
+    mean: float = 0.0
+    count: int = 0
+
+    def add(self, seconds: float) -> None:
+        """Take in one more duration."""
+        if self.count:
+            seconds = min(seconds, _SURPRISE * self.mean)
+        self.count += 1
+        self.mean += (seconds - self.mean) / min(self.count, _MEMORY)
 
 
 class RunDisplay(ProgressBar, RolloutCallback):
@@ -43,8 +59,11 @@ class RunDisplay(ProgressBar, RolloutCallback):
         self._facts: dict[str, str] = {}
         self._done = 0
         self._warm_iterations = 0
-        self._durations: dict[str, deque[float]] = {phase: deque(maxlen=_RECENT) for phase in Phase}
-        self._iteration_began = 0.0
+        self._paces: dict[str, Pace] = {phase: Pace() for phase in Phase}
+        self._validations = Pace()
+        self._validate_every = 0
+        self._iteration_began = self._validation_began = 0.0
+        self._aside = 0.0  # seconds of this iteration that were evaluation
         self._last_line = -1e9
 
     def disable(self) -> None:
@@ -70,6 +89,7 @@ class RunDisplay(ProgressBar, RolloutCallback):
         super().setup(trainer, pl_module, stage)
         warm_start = getattr(getattr(trainer, "datamodule", None), "warm_start", None)
         self._warm_iterations = warm_start.iterations if warm_start is not None else 0
+        self._validate_every = trainer.check_val_every_n_epoch or 0
         self._iteration_began = time.monotonic()
 
     def on_rollout_start(
@@ -113,7 +133,14 @@ class RunDisplay(ProgressBar, RolloutCallback):
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Show that panels are played."""
+        self._validation_began = time.monotonic()
         self._show("evaluating")
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Keep the seconds of an evaluation apart from its iteration's."""
+        seconds = time.monotonic() - self._validation_began
+        self._validations.add(seconds)
+        self._aside += seconds
 
     def on_evaluation_start(
         self, trainer: Trainer, module: LightningModule, description: str
@@ -126,8 +153,8 @@ class RunDisplay(ProgressBar, RolloutCallback):
         super().on_train_epoch_end(trainer, pl_module)
         now = time.monotonic()
         phase = getattr(pl_module, "phase", Phase.RL)
-        self._durations[phase].append(now - self._iteration_began)
-        self._iteration_began = now
+        self._paces[phase].add(max(0.0, now - self._iteration_began - self._aside))
+        self._iteration_began, self._aside = now, 0.0
         self._done = trainer.current_epoch + 1
         loss = trainer.callback_metrics.get("train/imitation_loss")
         if phase == Phase.WARM_START and loss is not None:
@@ -155,7 +182,7 @@ class RunDisplay(ProgressBar, RolloutCallback):
         text = " · ".join([activity, *(f"{k} {v}" for k, v in self._facts.items())])
         left = self.remaining(total)
         if left is not None and self._done < total:
-            text += f" · {timedelta(seconds=round(left))} left"
+            text += f" · {_rounded(left)} left"
         if sys.stdout.isatty():
             self._draw(text, total)
         elif at_once or time.monotonic() - self._last_line >= self.line_every:
@@ -171,14 +198,25 @@ class RunDisplay(ProgressBar, RolloutCallback):
         self._bar.set_description_str(text)
 
     def remaining(self, total: int) -> float | None:
-        """Predict the seconds left from recent iterations of each phase; None while unknown."""
+        """Predict the seconds left: iterations of each phase and validations at their own pace;
+        None while a phase's is unknown."""
         warm = max(0, self._warm_iterations - self._done)
         counts = {Phase.WARM_START: warm, Phase.RL: max(0, total - self._done - warm)}
-        if any(count and not self._durations[phase] for phase, count in counts.items()):
+        if any(count and not self._paces[phase].count for phase, count in counts.items()):
             return None
-        return sum(n * median(self._durations[phase]) for phase, n in counts.items() if n)
+        seconds = sum(count * self._paces[phase].mean for phase, count in counts.items())
+        if self._validate_every:
+            due = total // self._validate_every - self._done // self._validate_every
+            seconds += due * self._validations.mean
+        return seconds
 
     def _close(self) -> None:
         if self._bar is not None:
             self._bar.close()
             self._bar = None
+
+
+def _rounded(seconds: float) -> str:
+    """Write a prediction no finer than it is: to 10 s from a minute on, to minutes from ten."""
+    unit = 1 if seconds < 60 else 10 if seconds < 600 else 60
+    return str(timedelta(seconds=unit * round(seconds / unit)))

@@ -39,7 +39,7 @@ from ragen_pl.run_folder import (
 )
 from ragen_pl.starpo import StarPO
 from ragen_pl.strategies import FSDP2, FSDP_NAME, check_strategy
-from ragen_pl.threads import decide_threads
+from ragen_pl.threads import ThreadTuner, decide_threads, fixed_threads, usable_cores
 
 GROUPS: dict[str, type[Callback]] = {
     "filter": cb.VarianceFilter,
@@ -52,7 +52,14 @@ GROUPS: dict[str, type[Callback]] = {
     "display": cb.RunDisplay,
 }
 """Callbacks that every run has, by the name of their keys."""
-_ALWAYS = (cb.RolloutMetrics, cb.PhaseTimer, cb.SkippedSteps, cb.ScoreTable, cb.Interruption)
+_ALWAYS = (
+    cb.RolloutMetrics,
+    cb.PhaseTimer,
+    cb.ThreadTuning,
+    cb.SkippedSteps,
+    cb.ScoreTable,
+    cb.Interruption,
+)
 """Those without keys, after all others: how to go on is the last word."""
 LINKED = {
     "data.run_seed": "seed_everything",
@@ -133,7 +140,8 @@ class Application(LightningCLI):
             "--threads",
             type=Literal["auto"] | PositiveInt,
             default="auto",
-            help="Threads PyTorch computes with; auto tries and takes the fastest number.",
+            help="Threads PyTorch computes with; auto tries, takes the fastest number, and tries "
+            "again when the machine becomes busy or quiet.",
         )
 
     @property
@@ -253,18 +261,26 @@ class Application(LightningCLI):
         """Describe this run; a loaded checkpoint decides on the threads and the vocabulary."""
         plain = self._plain
         keep_freed_memory()
-        asked = self.config[self.subcommand].threads
+        asked, processes = self.config[self.subcommand].threads, self.trainer.num_devices
+        self._tune_threads(asked, max(1, usable_cores() // processes))
         if asked == "auto" and loaded is not None:
-            asked = loaded[1].threads
+            asked = loaded[1].threads  # where the run begins again; it goes on choosing from there
         words = self.datamodule.vocabulary() if loaded is None else loaded[1].vocabulary
         config: dict[str, Any] = {"model": plain["model"], "data": plain["data"]}
         del config["model"]["seed"], config["data"]["run_seed"]
         return RunFacts(
             config=config,
             seed=plain["seed_everything"],
-            threads=decide_threads(asked),
+            threads=decide_threads(asked, processes),
             vocabulary=list(dict.fromkeys(words)),
         )
+
+    def _tune_threads(self, asked: int | str, cores: int) -> None:
+        """Let the number of threads follow the machine, where the user has not fixed it."""
+        if fixed_threads(asked) is None and self.trainer.strategy.root_device.type == "cpu":
+            for callback in rollout_callbacks(self.trainer):
+                if isinstance(callback, cb.ThreadTuning):
+                    callback.tuner = ThreadTuner(cores)
 
     def _compare(self, loaded: tuple[Path, RunFacts], facts: RunFacts) -> None:
         path, old = loaded

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from ragen_pl.config_files import PLAN, ConfigError, prepare
+from ragen_pl.wait_policy import limit_spinning
 
 INTERRUPTED = 130
 BAD_CONFIG = 2
@@ -16,6 +17,7 @@ def main(argv: Sequence[str]) -> int:
     SIGINT and SIGTERM."""
     try:
         prepared = prepare(argv)
+        limit_spinning()  # before PyTorch is loaded
         # Imported here, so that a wrong file name is an error at once.
         if prepared[:1] == [PLAN]:
             from ragen_pl.plan.command import plan

@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+# Workers and the processes that tests start share the cores: before PyTorch is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
 import pytest
 import torch
 from hypothesis import settings
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-torch.set_num_threads(1)  # several threads on a busy machine wait for one another
+torch.set_num_threads(1)
 settings.register_profile("unhurried", deadline=None, max_examples=30)
 settings.load_profile("unhurried")
 

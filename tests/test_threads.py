@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
 
 import pytest
 import torch
@@ -23,7 +27,7 @@ def timed(
     """Make a step take what ``seconds`` says, ten times as long in the disturbed measurements."""
     count = 0
 
-    def time_step(_: object) -> float:
+    def time_step(_: object, __: float = 0.0) -> float:
         nonlocal count
         count += 1
         return seconds[torch.get_num_threads()] * (10 if count in disturbed else 1)
@@ -71,3 +75,122 @@ def test_what_is_asked_for_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_core_has_nothing_to_choose(monkeypatch: pytest.MonkeyPatch) -> None:
     timed(monkeypatch, {1: 0.03})
     assert threads.choose_threads(cores=1) == (1, {1: 0.03})
+
+
+class Machine:
+    """A machine whose other programs come and go: what a tuner sees of it."""
+
+    def __init__(self) -> None:
+        self.now = self.waited = 0.0
+        self.others_are_busy = False
+        self.trials: list[list[int]] = []
+
+    def run(self, tuner: threads.ThreadTuner, seconds: float) -> list[int]:
+        """Let time pass in steps of a second; return the number of threads after each."""
+        seen = []
+        for _ in range(int(seconds)):
+            self.now += 1.0
+            if self.others_are_busy and torch.get_num_threads() > 1:
+                self.waited += 0.6
+            tuner.look()
+            seen.append(torch.get_num_threads())
+        return seen
+
+    def trial(self, candidates: Sequence[int]) -> dict[int, float]:
+        self.trials.append(list(candidates))
+        slow = 20.0 if self.others_are_busy else 1.0
+        return {n: 0.1 if n == 1 else 0.06 * slow for n in candidates}
+
+    def tuner(self, cores: int = 2, tells: bool = True) -> threads.ThreadTuner:
+        torch.set_num_threads(cores)
+        return threads.ThreadTuner(
+            cores,
+            clock=lambda: self.now,
+            waited=lambda: self.waited if tells else None,
+            trial=self.trial,
+        )
+
+
+def test_a_quiet_machine_is_not_disturbed() -> None:
+    machine = Machine()
+    assert set(machine.run(machine.tuner(), 600)) == {2}
+    assert machine.trials == []
+
+
+@pytest.mark.parametrize("tells", [True, False])
+def test_a_run_follows_a_machine_that_becomes_busy_and_quiet(tells: bool) -> None:
+    """Iterations once took 20 to 30 times as long when another program took a core, to the end."""
+    machine = Machine()
+    tuner = machine.tuner(tells=tells)
+    machine.run(tuner, 60)
+    machine.others_are_busy = True
+    seen = machine.run(tuner, 200)
+    assert seen[-1] == 1
+    if tells:
+        assert seen.index(1) < 15
+    machine.others_are_busy = False
+    assert machine.run(tuner, 200)[-1] == 2
+
+
+def test_trials_that_change_nothing_become_rare() -> None:
+    machine = Machine()
+    tuner = machine.tuner()
+    machine.others_are_busy = True
+    machine.run(tuner, 3600)
+    assert len(machine.trials) < 30  # half a second each: under a hundredth of the time
+
+
+def test_a_trial_looks_at_half_and_twice_as_many() -> None:
+    machine = Machine()
+    tuner = machine.tuner(cores=16)
+    torch.set_num_threads(4)
+    machine.run(tuner, 30)
+    assert machine.trials[0] == [2, 4, 8]
+    assert machine.tuner(cores=1).candidates == [1]
+
+
+def test_waiting_for_a_core_is_seen() -> None:
+    """Two threads that share one core wait for it half of the time each."""
+    before = threads.seconds_waited()
+    if before is None:
+        pytest.skip("this system does not tell how long threads wait for a core")
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    code = "import time\nend = time.time() + 0.5\nwhile time.time() < end: pass"
+    try:
+        other = subprocess.Popen([sys.executable, "-c", code])
+        end = time.monotonic() + 0.4
+        while time.monotonic() < end:
+            pass
+        other.wait()
+    finally:
+        os.sched_setaffinity(0, cores)
+    after = threads.seconds_waited()
+    assert after is not None
+    assert after - before > 0.05
+
+
+def test_ranks_share_a_machines_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(threads, "usable_cores", lambda: 4)
+    timed(monkeypatch, {1: 0.03, 2: 0.016, 4: 0.009})
+    assert threads.decide_threads("auto", processes=2) == 2
+    assert threads.decide_threads("auto", processes=8) == 1
+
+
+def test_a_load_that_comes_and_goes_changes_little() -> None:
+    machine = Machine()
+    tuner = machine.tuner()
+    changes, before = 0, torch.get_num_threads()
+    for turn in range(60):
+        machine.others_are_busy = turn % 2 == 0
+        for threads_now in machine.run(tuner, 15):
+            changes += threads_now != before
+            before = threads_now
+    assert changes <= 30
+    machine = Machine()
+    tuner = machine.tuner()
+    noise = iter([0.100, 0.085, 0.095, 0.11] * 200)
+    machine.others_are_busy = True
+    tuner._trial = lambda candidates: {n: next(noise) for n in candidates}
+    assert set(machine.run(tuner, 600)) == {2}

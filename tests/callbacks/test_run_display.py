@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from callbacks import Results, RunDisplay
+from callbacks.run_display import _rounded
 from ragen_pl.types import TrajectoryGroup
 from tests.doubles import TinyData, TinyModule, make_group, make_trainer
 
@@ -70,14 +73,71 @@ def test_other_ranks_show_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "collecting 7" not in capsys.readouterr().out
 
 
-def test_remaining_counts_the_phases_apart() -> None:
+def paced(display: RunDisplay, phase: str, *durations: float) -> None:
+    for seconds in durations:
+        display._paces[phase].add(seconds)
+
+
+def test_remaining_counts_phases_and_validations_apart() -> None:
     display = RunDisplay()
-    display._warm_iterations, display._done = 4, 2
+    display._warm_iterations, display._done, display._validate_every = 4, 2, 5
     assert display.remaining(10) is None
-    display._durations["warm_start"].extend([1.0, 1.0])
+    paced(display, "warm_start", 1.0, 1.0)
     assert display.remaining(10) is None
-    display._durations["rl"].extend([10.0, 10.0, 70.0])
+    paced(display, "rl", 10.0, 10.0)
     assert display.remaining(10) == 2 * 1.0 + 6 * 10.0
+    display._validations.add(30.0)
+    assert display.remaining(10) == 2 * 1.0 + 6 * 10.0 + 2 * 30.0
+    display._done = 5
+    assert display.remaining(10) == 5 * 10.0 + 1 * 30.0
+
+
+def test_the_time_left_is_steady_under_a_load_that_comes_and_goes() -> None:
+    """It once wandered between one and seventeen minutes: ten iterations made a median."""
+    display = RunDisplay()
+    display._done = 100
+    paced(display, "rl", *[2.0] * 30)
+    before = display.remaining(250)
+    assert before == pytest.approx(300.0)
+    paced(display, "rl", 60.0)  # a program woke up for one iteration
+    assert display.remaining(250) == pytest.approx(300.0, rel=0.11)
+    paced(display, "rl", *[2.0] * 10)
+    assert display.remaining(250) == pytest.approx(300.0, rel=0.07)
+    seen: list[float] = []
+    for _ in range(20):  # the machine stays busy: half as fast
+        paced(display, "rl", 4.0)
+        seen.append(display.remaining(250) or 0.0)
+    assert max(after / before for before, after in pairwise(seen)) < 1.06
+    assert seen[-1] > 480.0
+
+
+def test_an_evaluation_does_not_count_as_its_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("callbacks.run_display.time.monotonic", lambda: now[0])
+    display, trainer = (
+        RunDisplay(),
+        SimpleNamespace(
+            current_epoch=0, callback_metrics={}, max_epochs=9, sanity_checking=False, loggers=[]
+        ),
+    )
+    display.disable()
+    display._validate_every = 1
+    module = SimpleNamespace(phase="rl")
+    now[0] = 3.0
+    display.on_validation_start(trainer, module)  # type: ignore[arg-type]
+    now[0] = 23.0
+    display.on_validation_end(trainer, module)  # type: ignore[arg-type]
+    now[0] = 24.0
+    display.on_train_epoch_end(trainer, module)  # type: ignore[arg-type]
+    assert display._paces["rl"].mean == 4.0
+    assert display._validations.mean == 20.0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(7.4, "0:00:07"), (72.0, "0:01:10"), (1234.0, "0:21:00")]
+)
+def test_the_time_left_is_no_finer_than_it_is(seconds: float, text: str) -> None:
+    assert _rounded(seconds) == text
 
 
 def test_a_bad_argument_is_refused() -> None:

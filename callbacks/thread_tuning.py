@@ -1,0 +1,60 @@
+"""Follow a machine that becomes busy or quiet with the number of threads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+
+from ragen_pl.hooks import RolloutCallback, announce
+from ragen_pl.threads import ThreadTuner
+
+_TOLD = 5
+"""Changes that are announced: on a machine whose load comes and goes there can be many."""
+
+
+class ThreadTuning(RolloutCallback):
+    """Try the number of threads again while the run goes on, between turns and optimizer steps.
+
+    Several threads wait for one another after every operation; as soon as another program takes a
+    core, one thread can be faster than all. Does nothing where the user fixed the number, on
+    accelerators, and for one core.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tuner: ThreadTuner | None = None
+        """Set by the application when the number of threads is ``auto``."""
+        self._changes = 0
+
+    def on_rollout_progress(
+        self, trainer: Trainer, module: LightningModule, finished: int, total: int
+    ) -> None:
+        """Look between two turns of a rollout."""
+        self._look(trainer)
+
+    def on_evaluation_progress(
+        self, trainer: Trainer, module: LightningModule, finished: int, total: int
+    ) -> None:
+        """Look between two turns of an evaluation."""
+        self._look(trainer)
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Look before an optimizer step; log the number once an iteration."""
+        if batch_idx == 0:
+            self.record({"time/threads": float(torch.get_num_threads())})
+        super().on_train_batch_start(trainer, pl_module, batch, batch_idx)
+        self._look(trainer)
+
+    def _look(self, trainer: Trainer) -> None:
+        times = None if self.tuner is None else self.tuner.look()
+        if times is None:
+            return
+        self._changes += 1
+        if self._changes <= _TOLD:
+            tried = ", ".join(f"{count}: {1000 * s:.1f} ms" for count, s in times.items())
+            last = "; further changes: metric time/threads" if self._changes == _TOLD else ""
+            announce(trainer, f"threads: now {torch.get_num_threads()} (a step took {tried}){last}")
