@@ -120,7 +120,8 @@ def paired_difference(before: Score, after: Score) -> Difference:
         odd = sorted(old.keys() ^ new.keys())
         raise ValueError(
             f"the evaluations were not played on the same starts: {len(odd)} seeds are in one "
-            f"only (such as {odd[0]}); evaluate both policies on the same panel"
+            f"only (such as {odd[0]}); evaluate both policies on the same panel, with the same "
+            "evaluation.size (a start at which the environment failed is missing, too)"
         )
     gains = [new[seed] - old[seed] for seed in old]
     mean = fmean(gains)
