@@ -92,7 +92,7 @@ class Episode:
             f"{self.env.name} (seed {self.seed}) takes {len(self.prompt)} tokens and its answer up "
             f"to {self.config.max_response_tokens}: set rollout.max_context to {needed} or more"
         )
-        warn((type(self.env.env), "context"), f"{self.error}; this start counts as failed")
+        warn((type(self.env.env), "context"), f"{self.error}; no turn is played from this start")
 
     def answer(self, completion: Completion) -> None:
         """Parse the completion, execute its actions, record the turn."""

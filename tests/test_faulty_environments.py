@@ -261,7 +261,7 @@ def test_a_start_without_room_is_a_failure_that_teaches_nothing(
     assert set(scored.failed) >= {3}
     assert score([bad]).valid_format == 0.0
     (said,) = caplog.records
-    assert said.getMessage().endswith("or more; this start counts as failed")
+    assert said.getMessage().endswith("or more; no turn is played from this start")
     metrics = RolloutMetrics()
     metrics.on_collection_end(None, None, [good, bad])  # type: ignore[arg-type]
     metrics.on_rollout_end(None, None, [good, bad])  # type: ignore[arg-type]

@@ -18,13 +18,15 @@ def panel_seeds(env: TextEnv, size: int) -> list[int]:
     """
     if size <= 0:
         raise ValueError(f"size: {size} is not positive; a panel needs at least one start")
-    seen: set[str | None] = set()
+    seen: set[str] = set()
     seeds = []
     for first in range(size):
         chosen = first
         for seed in range(first, first + _MAX_TRIES * _STRIDE, _STRIDE):
             key = _key_of(env, seed)
-            if key is None or key not in seen:
+            if key is None and seed == first:
+                break
+            if key is not None and key not in seen:
                 seen.add(key)
                 chosen = seed
                 break
