@@ -109,6 +109,7 @@ def test_the_next_start_takes_the_place_of_one_that_fails(method: str, instead: 
     batch = demonstrate(FaultyLamp(method, instead), LAMP_CHAT, ROLLOUT, FAULTY, first_seed=0)
     assert len(batch) == len(sound) == 12
     assert batch.loss_mask.any(1).all()
+    assert (batch.rewards >= 0).all(), "every answer is in the form that is asked for"
     assert batch.trajectory_ids.tolist() == sound.trajectory_ids.tolist()
 
 
