@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from ragen_pl.evaluation import Score, paired_difference
@@ -23,9 +25,12 @@ def read_scores(run: Path, policy: str) -> dict[Key, Score]:
     """Read a policy's scores from a run folder.
 
     Raises:
-        ValueError: when the run has none of that policy.
+        ValueError: when the run has no results, or none of that policy.
     """
-    results = json.loads((run / "results.json").read_text(encoding="utf-8"))
+    path = run / "results.json"
+    if not path.is_file():
+        raise ValueError(f"{run} holds no {path.name}: give the folder of a run")
+    results = json.loads(path.read_text(encoding="utf-8"))
     entries = [PolicyScore.from_plain(entry) for entry in results["evaluations"]]
     scores = {(e.panel, e.temperature): e.score for e in entries if e.policy == policy}
     if not scores:
@@ -35,11 +40,23 @@ def read_scores(run: Path, policy: str) -> dict[Key, Score]:
 
 
 def compare(before: dict[Key, Score], after: dict[Key, Score]) -> str:
-    """Return a table with a row per panel and temperature that both have."""
+    """Return a table with a row per panel and temperature that both have.
+
+    Raises:
+        ValueError: when there is none, or one was played on different starts.
+    """
+    if not before.keys() & after.keys():
+        raise ValueError(
+            f"the runs share no panel at one temperature: the first has {_named(before)}, "
+            f"the second {_named(after)}"
+        )
     rows = [["panel", "T", "first", "second", "difference [95 % interval]"]]
     for panel, temperature in before.keys() & after.keys():
         old, new = before[panel, temperature], after[panel, temperature]
-        gain = paired_difference(old, new)
+        try:
+            gain = paired_difference(old, new)
+        except ValueError as error:
+            raise ValueError(f"{_named([(panel, temperature)])}: {error}") from error
         rows.append(
             [
                 panel,
@@ -52,6 +69,11 @@ def compare(before: dict[Key, Score], after: dict[Key, Score]) -> str:
     return align([rows[0], *sorted(rows[1:])])
 
 
+def _named(keys: Iterable[Key]) -> str:
+    """List panels with their temperatures."""
+    return ", ".join(p if t is None else f"{p} at T={t:g}" for p, t in keys)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Read the command line and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -59,7 +81,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("second", type=Path)
     parser.add_argument("--policy", default="final")
     given = parser.parse_args(arguments)
-    print(compare(read_scores(given.first, given.policy), read_scores(given.second, given.policy)))
+    try:
+        first, second = (read_scores(run, given.policy) for run in (given.first, given.second))
+        print(compare(first, second))
+    except ValueError as error:
+        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ class RolloutMetrics(RolloutCallback):
 
     ``pass_at_{k}`` is the chance that k tries at a start hold a success, for k = 2, 4, 8 … up to
     the group's size. All are averages over everything that all ranks played in an iteration, before
-    any filter and before dynamic sampling throws groups away. Trajectories whose environment raised
-    count only in the shares of stop reasons.
+    any filter and before dynamic sampling throws groups away. Trajectories whose environment failed
+    count only in the shares of stop reasons; those whose first prompt had no room failed.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class RolloutMetrics(RolloutCallback):
             for trajectory in group.trajectories:
                 self._tokens += sum(len(turn.completion.token_ids) for turn in trajectory.turns)
                 _count_stop(self._averages, trajectory)
-                if trajectory.survived:
+                if trajectory.counts:
                     _count(self._averages, trajectory)
 
     def on_rollout_end(
@@ -62,7 +62,7 @@ class RolloutMetrics(RolloutCallback):
 
 
 def _count_tries(averages: Averages, group: TrajectoryGroup) -> None:
-    tries = [trajectory.success for trajectory in group.trajectories if trajectory.survived]
+    tries = [trajectory.success for trajectory in group.trajectories if trajectory.counts]
     k = 2
     while k <= len(tries):
         averages.add(f"pass_at_{k}", pass_at_k(len(tries), sum(tries), k))
@@ -80,7 +80,7 @@ def _count(averages: Averages, trajectory: Trajectory) -> None:
     averages.add("return", trajectory.total_reward)
     averages.add("turns", len(turns))
     averages.add("actions", sum(len(turn.actions) for turn in turns))
-    for term in turns[0].rewards:
+    for term in turns[0].rewards if turns else ():
         averages.add(f"return_{term}", sum(turn.rewards.get(term, 0.0) for turn in turns))
     judged: Sequence[bool] = [turn.is_true for turn in turns if turn.is_true is not None]
     if judged:

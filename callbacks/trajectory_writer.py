@@ -11,6 +11,7 @@ from lightning.pytorch import LightningModule, Trainer
 
 from ragen_pl.chat import Chat, system_text
 from ragen_pl.distributed import gather_objects
+from ragen_pl.env_boundary import CheckedEnv, EnvError, calling
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.hooks import RolloutCallback, announce
 from ragen_pl.run_folder import TRAJECTORIES
@@ -80,9 +81,18 @@ def _write(trainer: Trainer, name: str, groups: Iterable[TrajectoryGroup], env: 
     with path.open("w", encoding="utf-8") as file:
         for group in sorted(everyone, key=lambda group: group.group_id):
             if group.seed not in texts:
-                env.reset(seed=group.seed)
-                texts[group.seed] = system_text(chat.prompts, env, chat.max_actions_per_turn)
+                texts[group.seed] = _system_text(env, group.seed, chat)
             for trajectory in group.trajectories:
                 record = trajectory_record(trajectory, chat, texts[group.seed])
                 file.write(json.dumps(record, ensure_ascii=False) + "\n")
     return path
+
+
+def _system_text(env: TextEnv, seed: int, chat: Chat) -> str:
+    """Return the system message at a start; empty where the environment cannot give it (again)."""
+    try:
+        CheckedEnv(env).reset(seed, noise_seed=0)
+        with calling("instruction"):
+            return system_text(chat.prompts, env, chat.max_actions_per_turn)
+    except EnvError:  # its trajectories say so
+        return ""

@@ -28,6 +28,7 @@ from ragen_pl.config_files import COMMANDS, ConfigError, config_paths
 from ragen_pl.config_keys import Schema, check_arguments, constructor_keys, parameter_keys
 from ragen_pl.datamodule import RolloutDataModule
 from ragen_pl.hooks import rollout_callbacks
+from ragen_pl.memory_errors import lack_of_memory
 from ragen_pl.quiet import quieten
 from ragen_pl.run_folder import (
     CONFIG,
@@ -187,7 +188,7 @@ class Application(LightningCLI):
 
     def _run_subcommand(self, subcommand: str) -> None:
         """Run it; what a model or data turn out to be may contradict the configuration only now."""
-        with self._qualified(ConfigError):
+        with self._qualified(ConfigError), lack_of_memory():
             super()._run_subcommand(subcommand)
 
     @contextmanager

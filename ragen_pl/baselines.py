@@ -6,7 +6,9 @@ import copy
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+from ragen_pl.env_boundary import CheckedEnv, EnvError, report
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.rollout_config import RolloutConfig
 from ragen_pl.types import Completion, StopReason, Trajectory, TrajectoryGroup, Turn
@@ -17,18 +19,19 @@ class Baseline:
     """Name a way to play without a model."""
 
     name: str
-    act: Callable[[TextEnv, random.Random, int], tuple[str, ...]]
-    """Chooses the actions of one turn, at most the given number."""
+    act: Callable[[CheckedEnv, random.Random, int], tuple[str, ...]]
+    """Chooses the actions of one turn, at least one and at most the given number."""
     exists: Callable[[TextEnv], bool]
     """Tells whether an environment can be played so."""
 
 
-def _random_actions(env: TextEnv, rng: random.Random, limit: int) -> tuple[str, ...]:
-    assert env.actions is not None
-    return tuple(rng.choice(env.actions) for _ in range(limit))
+def _random_actions(env: CheckedEnv, rng: random.Random, limit: int) -> tuple[str, ...]:
+    actions = env.actions
+    assert actions is not None
+    return tuple(rng.choice(actions) for _ in range(limit))
 
 
-def _expert_actions(env: TextEnv, rng: random.Random, limit: int) -> tuple[str, ...]:
+def _expert_actions(env: CheckedEnv, rng: random.Random, limit: int) -> tuple[str, ...]:
     return env.expert_turn(rng, limit)[1]
 
 
@@ -44,44 +47,84 @@ BASELINES = (
 def play_baseline(
     env: TextEnv, seed: int, group_id: int, config: RolloutConfig, baseline: Baseline
 ) -> TrajectoryGroup:
-    """Play one episode, turn by turn, as far as turns and budgets allow."""
-    env = copy.deepcopy(env)
-    rng = random.Random(seed)
-    observation, info = env.reset(seed=seed, options={"noise_seed": seed})
-    initial_state, state_hash = env.get_state(), env.state_hash()
-    turns: list[Turn] = []
-    success, reason, actions_left = False, None, env.max_actions
-    while reason is None:
-        limit = min(config.max_actions_per_turn, actions_left)
-        executed, gained = [], 0.0
-        for action in baseline.act(env, rng, limit):
-            observation_after, reward, terminated, truncated, step_info = env.step(action)
-            executed.append(action)
-            gained += float(reward)
-            success = bool(step_info["success"])
-            if terminated or truncated:
-                reason = StopReason.TERMINATED if terminated else StopReason.MAX_ACTIONS
+    """Play one episode, turn by turn, as far as turns and budgets allow; an environment that fails
+    ends it as ``ENV_ERROR``."""
+    own = CheckedEnv(copy.deepcopy(env))
+    game = _Game(own, seed)
+    try:
+        game.play(config, baseline)
+    except EnvError as fault:
+        game.fail(fault)
+    return TrajectoryGroup(group_id, seed, (game.trajectory(group_id),))
+
+
+class _Game:
+    """One episode of a baseline."""
+
+    def __init__(self, env: CheckedEnv, seed: int) -> None:
+        self.env, self.seed = env, seed
+        self.turns: list[Turn] = []
+        self.stratum, self.error, self.success = "", "", False
+        self.initial_state: dict[str, Any] = {}
+        self.final_state: dict[str, Any] = {}
+        self.stop_reason: StopReason | None = None
+
+    def play(self, config: RolloutConfig, baseline: Baseline) -> None:
+        """Play to the end."""
+        env, rng = self.env, random.Random(self.seed)
+        observation, info = env.reset(self.seed, self.seed)
+        self.stratum = str(info.get("stratum", ""))
+        self.initial_state, actions_left = env.state(), env.max_actions
+        while self.stop_reason is None:
+            state_hash = env.state_hash()
+            limit = min(config.max_actions_per_turn, actions_left)
+            actions, gained, after = self._act(baseline.act(env, rng, limit))
+            self.turns.append(_silent_turn(observation, state_hash, actions, gained))
+            observation = after
+            actions_left -= len(actions)
+            if self.stop_reason is None and actions_left <= 0:
+                self.stop_reason = StopReason.MAX_ACTIONS
+            elif self.stop_reason is None and len(self.turns) >= config.max_turns:
+                self.stop_reason = StopReason.MAX_TURNS
+        self.final_state = env.state()
+
+    def _act(self, wanted: tuple[str, ...]) -> tuple[tuple[str, ...], float, str]:
+        """Take the actions of one turn; return those that were taken, what they earned and what is
+        seen after them."""
+        assert wanted
+        executed, gained = 0, 0.0
+        for action in wanted:
+            outcome = self.env.step(action)
+            executed += 1
+            gained += outcome.reward
+            self.success = outcome.success
+            if outcome.terminated or outcome.truncated:
+                ending = StopReason.TERMINATED if outcome.terminated else StopReason.MAX_ACTIONS
+                self.stop_reason = ending
                 break
-        turns.append(_silent_turn(observation, state_hash, tuple(executed), gained))
-        observation, state_hash = observation_after, env.state_hash()
-        actions_left -= len(executed)
-        if reason is None and actions_left <= 0:
-            reason = StopReason.MAX_ACTIONS
-        elif reason is None and len(turns) >= config.max_turns:
-            reason = StopReason.MAX_TURNS
-    trajectory = Trajectory(
-        group_id=group_id,
-        member=0,
-        seed=seed,
-        env_name=env.name,
-        stratum=str(info.get("stratum", "")),
-        turns=tuple(turns),
-        initial_state=initial_state,
-        final_state=env.get_state(),
-        stop_reason=reason,
-        success=success,
-    )
-    return TrajectoryGroup(group_id, seed, (trajectory,))
+        return wanted[:executed], gained, outcome.observation
+
+    def fail(self, fault: EnvError) -> None:
+        """End here, and say so."""
+        self.stop_reason, self.success, self.error = StopReason.ENV_ERROR, False, str(fault)
+        report(self.env, self.seed, fault)
+
+    def trajectory(self, group_id: int) -> Trajectory:
+        """Freeze what happened."""
+        assert self.stop_reason is not None
+        return Trajectory(
+            group_id=group_id,
+            member=0,
+            seed=self.seed,
+            env_name=self.env.name,
+            stratum=self.stratum,
+            turns=tuple(self.turns),
+            initial_state=self.initial_state,
+            final_state=self.final_state,
+            stop_reason=self.stop_reason,
+            success=self.success,
+            error=self.error,
+        )
 
 
 def _silent_turn(

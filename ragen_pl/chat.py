@@ -77,8 +77,17 @@ def parse_response(
 ) -> ParsedResponse:
     """Read a response, its forced opening tag included; total over any string.
 
-    Known actions are executed in order even when others beside them are unknown, as in the paper's
-    code; any unknown, missing or surplus action makes the turn invalid.
+    The first think block directly followed by an answer block counts (without thinking, the first
+    answer block), and its answer is split at ``||``. Parts that name a known action, in any case,
+    are executed in order, ``max_actions`` at most; the others are left out. Where actions are free
+    text, the whole answer is one. The turn is valid if nothing stands before or behind the blocks
+    but white space, and every part names an action, and there are no more than ``max_actions``.
+
+    The paper's code executes known actions beside unknown ones alike, and an unknown one makes the
+    turn invalid there, too. It differs in four ways: empty parts are dropped without a penalty;
+    surplus ones are cut off without a penalty, and before names are looked up, so that an unknown
+    one among the first takes a place; text around the blocks costs nothing; and what it learns from
+    is rebuilt from what was parsed, where here it is the sampled tokens.
 
     Args:
         known: The environment's action names, or None when an action is free text.

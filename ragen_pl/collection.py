@@ -16,7 +16,7 @@ from ragen_pl.ops.selection import fill_with_signal
 from ragen_pl.packing import pack
 from ragen_pl.rollout import Start, collect
 from ragen_pl.rollout_config import RolloutConfig
-from ragen_pl.rollout_stats import GroupTable
+from ragen_pl.rollout_stats import GroupTable, check_played
 from ragen_pl.types import Generate, RolloutBatch, Sampling, TrajectoryGroup
 
 # A run's stream of seeds: every part of it is a pure function of where the run stands, so that a
@@ -201,17 +201,13 @@ class Collector:
         """Pack this rank's surviving trajectories with their weights.
 
         Raises:
-            RuntimeError: on all ranks, when none survived on any.
+            ConfigError: on all ranks, when none survived on any.
         """
+        check_played(collected.groups, self.env.name, "learn from")
         survivors = [
             (trajectory, weight)
             for group, row in zip(collected.groups, weights, strict=True)
             for trajectory, weight in zip(group.trajectories, row, strict=True)
             if trajectory.survived
         ]
-        if not any(gather_objects(len(survivors))):
-            raise RuntimeError(
-                "every trajectory of this iteration ended in an error of the environment "
-                f"{self.env.name!r}; the warnings above say which: there is nothing to learn from"
-            )
         return pack([t for t, _ in survivors], weights=[w for _, w in survivors])

@@ -7,16 +7,14 @@ from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import Path
 
+from ragen_pl.errors import ConfigError as ConfigError
+
 PLAN = "plan"
 """The command that runs nothing."""
 COMMANDS = ("fit", "validate", "test", "predict", PLAN)
 FOLDER = Path(__file__).resolve().parent.parent / "configs"
 """Where the shipped configs are, whatever the working directory."""
 _SUFFIXES = (".yaml", ".yml")
-
-
-class ConfigError(ValueError):
-    """Say in one to three lines what is wrong with the configuration, and what to do."""
 
 
 def find_config(name: str) -> Path:

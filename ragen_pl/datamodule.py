@@ -34,6 +34,7 @@ from ragen_pl.packing import num_updates
 from ragen_pl.rewards import check_truth_penalty
 from ragen_pl.rollout import Start, collect
 from ragen_pl.rollout_config import RolloutConfig
+from ragen_pl.rollout_stats import check_played
 from ragen_pl.types import (
     Demonstration,
     Evaluation,
@@ -237,7 +238,11 @@ class RolloutDataModule(pl.LightningDataModule):
         return self._panel_seeds[panel]
 
     def evaluate(self, learner: Learner, panel: str, temperature: float) -> list[TrajectoryGroup]:
-        """Play every start of a panel once; this rank's share."""
+        """Play every start of a panel once; this rank's share.
+
+        Raises:
+            ConfigError: on all ranks, when no start could be played on any.
+        """
         number = list(self.panels).index(panel)
         trainer, watchers = self.fitter, self._watchers()
 
@@ -247,7 +252,7 @@ class RolloutDataModule(pl.LightningDataModule):
 
         starts = [Start(place, seed) for place, seed in enumerate(self.seeds_of(panel))]
         with learner.rollout_weights():
-            return collect(
+            groups = collect(
                 self.panels[panel],
                 starts[rank() :: world_size()],
                 self.chat,
@@ -257,11 +262,19 @@ class RolloutDataModule(pl.LightningDataModule):
                 sampling=Sampling(temperature, self.rollout.max_response_tokens),
                 progress=progress,
             )
+        check_played(groups, self.panels[panel].name, "score")
+        return groups
 
     def evaluate_baseline(self, panel: str, baseline: Baseline) -> list[TrajectoryGroup]:
-        """Play every start of a panel once without the learner."""
+        """Play every start of a panel once without the learner.
+
+        Raises:
+            ConfigError: on all ranks, when no start could be played on any.
+        """
         env, seeds, config = self.panels[panel], self.seeds_of(panel), self.rollout
-        return [play_baseline(env, s, place, config, baseline) for place, s in enumerate(seeds)]
+        groups = [play_baseline(env, s, place, config, baseline) for place, s in enumerate(seeds)]
+        check_played(groups, env.name, "score")
+        return groups
 
     def val_dataloader(self) -> list[EvaluationLoader]:
         """Return one loader per panel; each plays its panel when iterated."""

@@ -2,43 +2,69 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import numpy as np
 
 from ragen_pl.chat import Chat
 from ragen_pl.dialogue import Parts
+from ragen_pl.env_boundary import CheckedEnv, EnvError, calling, report, warn
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.rollout_config import RolloutConfig
 from ragen_pl.types import Completion, Request, StopReason, Trajectory, Turn
 
 
 class Episode:
-    """Play one trajectory: hand out the next request, take its completion, record the turn."""
+    """One trajectory: hands out the next request, takes its completion, records the turn.
+
+    An environment that raises, or gives what it must not, ends it as ``ENV_ERROR``.
+    """
 
     def __init__(
         self, env: TextEnv, chat: Chat, config: RolloutConfig, *, seed: int, ids: Request
     ) -> None:
-        self.env, self.chat, self.config, self.seed = env, chat, config, seed
+        self.env, self.chat, self.config, self.seed = CheckedEnv(env), chat, config, seed
         self._ids = ids
-        noise = int(np.random.SeedSequence([seed, ids.group_id, ids.member]).generate_state(1)[0])
-        self.observation, info = env.reset(seed=seed, options={"noise_seed": noise})
-        self.stratum = str(info.get("stratum", ""))
-        self.initial_state = env.get_state()
-        self.initial_hash = env.state_hash()
+        self.observation, self.stratum = "", ""
+        self.initial_state: dict[str, Any] = {}
+        self.initial_hash: str | None = None
+        """None where the environment did not start."""
+        self.context: Parts = ()
+        """What the agent is told next."""
         self.turns: list[Turn] = []
         self.prefix: list[int] = []
         self.prompt: tuple[int, ...] = ()
-        self.actions_left = env.max_actions
+        self.actions_left = 0
         self.success = False
         self.stop_reason: StopReason | None = None
+        self.error = ""
+        with self.faults():
+            self._begin()
 
-    @property
-    def context(self) -> Parts:
-        """What the agent is told next."""
-        reward = self.turns[-1].rewards["env"] if self.turns else 0.0
-        text = self.chat.turn_text(len(self.turns), self.observation, reward, self.actions_left)
-        if not self.turns:
-            return self.chat.first_context(self.env, text)
-        return self.chat.later_context(text, stopped=self.turns[-1].completion.stopped)
+    @contextmanager
+    def faults(self) -> Iterator[None]:
+        """End the trajectory where the environment fails within, and say so."""
+        try:
+            yield
+        except EnvError as fault:
+            self.stop_reason, self.error = StopReason.ENV_ERROR, str(fault)
+            report(self.env, self.seed, fault)
+
+    def _begin(self) -> None:
+        """Start the environment, and frame what the agent is told first."""
+        ids = self._ids
+        entropy = [self.seed, ids.group_id, ids.member]
+        noise = int(np.random.SeedSequence(entropy).generate_state(1)[0])
+        self.observation, info = self.env.reset(self.seed, noise)
+        self.stratum = str(info.get("stratum", ""))
+        self.initial_state = self.env.state()
+        self.initial_hash = self.env.state_hash()
+        self.actions_left = self.env.max_actions
+        text = self.chat.turn_text(0, self.observation, 0.0, self.actions_left)
+        with calling("instruction"):
+            self.context = self.chat.first_context(self.env.env, text)
 
     def ask(self, prompt: tuple[int, ...]) -> Request | None:
         """Append the encoded context and return the request; None when it does not fit."""
@@ -46,6 +72,8 @@ class Episode:
         room = self.config.max_context - len(self.prefix) - len(self.prompt)
         if room < self.config.max_response_tokens:
             self.stop_reason = StopReason.CONTEXT_FULL
+            if not self.turns:
+                self._tell_of_no_room()
             return None
         self.prefix.extend(self.prompt)
         return Request(
@@ -56,8 +84,22 @@ class Episode:
             len(self.turns),
         )
 
+    def _tell_of_no_room(self) -> None:
+        """Warn that not even the first answer has room."""
+        needed = len(self.prompt) + self.config.max_response_tokens
+        self.error = (
+            f"rollout.max_context is {self.config.max_context}, but the first prompt of "
+            f"{self.env.name} (seed {self.seed}) takes {len(self.prompt)} tokens and its answer up "
+            f"to {self.config.max_response_tokens}: set rollout.max_context to {needed} or more"
+        )
+        warn((type(self.env.env), "context"), f"{self.error}; no turn is played from this start")
+
     def answer(self, completion: Completion) -> None:
         """Parse the completion, execute its actions, record the turn."""
+        with self.faults():
+            self._answer(completion)
+
+    def _answer(self, completion: Completion) -> None:
         response = self.chat.decode(completion.token_ids)
         parsed = self.chat.parse(response, self.env.actions)
         actions = parsed.actions[: self.actions_left]
@@ -66,12 +108,12 @@ class Episode:
         is_true = self.env.is_true(parsed.thought) if self.chat.prompts.think else None
         reward, executed, ended = 0.0, 0, False
         for action in actions:
-            self.observation, gained, terminated, truncated, info = self.env.step(action)
-            reward += float(gained)
+            outcome = self.env.step(action)
+            self.observation, self.success = outcome.observation, outcome.success
+            reward += outcome.reward
             executed += 1
-            self.success = bool(info["success"])
-            ended = terminated or truncated
-            if terminated:
+            ended = outcome.terminated or outcome.truncated
+            if outcome.terminated:
                 self.stop_reason = StopReason.TERMINATED
             if ended:
                 break
@@ -95,14 +137,29 @@ class Episode:
                 is_true=is_true,
             )
         )
+        self._go_on(ended)
+
+    def _go_on(self, ended: bool) -> None:
+        """Frame what the agent is told next, unless that was its last turn."""
         if self.stop_reason is None:
             if ended or self.actions_left <= 0:
                 self.stop_reason = StopReason.MAX_ACTIONS
             elif len(self.turns) >= self.config.max_turns:
                 self.stop_reason = StopReason.MAX_TURNS
+        if self.stop_reason is not None:
+            return
+        last = self.turns[-1]
+        text = self.chat.turn_text(
+            len(self.turns), self.observation, last.rewards["env"], self.actions_left
+        )
+        self.context = self.chat.later_context(text, stopped=last.completion.stopped)
 
     def trajectory(self) -> Trajectory:
         """Freeze what happened."""
+        final_state: dict[str, Any] = {}
+        if self.initial_hash is not None and self.stop_reason is not StopReason.ENV_ERROR:
+            with self.faults():
+                final_state = self.env.state()
         assert self.stop_reason is not None
         return Trajectory(
             group_id=self._ids.group_id,
@@ -112,7 +169,8 @@ class Episode:
             stratum=self.stratum,
             turns=tuple(self.turns),
             initial_state=self.initial_state,
-            final_state=self.env.get_state(),
+            final_state=final_state,
             stop_reason=self.stop_reason,
             success=self.success and self.stop_reason is not StopReason.ENV_ERROR,
+            error=self.error,
         )

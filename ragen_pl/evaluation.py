@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from ragen_pl.rollout_stats import survivors
 from ragen_pl.types import TrajectoryGroup
 
 NORMAL_95 = 1.959963984540054
@@ -16,7 +15,8 @@ NORMAL_95 = 1.959963984540054
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Summarise an evaluation; trajectories whose environment raised are left out."""
+    """Summarise an evaluation; trajectories whose environment failed are left out, and starts whose
+    first prompt had no room are failures."""
 
     success: float
     low: float
@@ -60,16 +60,16 @@ def wilson_interval(successes: float, count: int, z: float = NORMAL_95) -> tuple
 
 
 def score(groups: Sequence[TrajectoryGroup]) -> Score:
-    """Score the surviving trajectories of an evaluation.
+    """Score the trajectories of an evaluation that count.
 
     Raises:
-        ValueError: when no trajectory survived.
+        ValueError: when none does.
     """
-    trajectories = survivors(groups)
+    trajectories = [t for group in groups for t in group.trajectories if t.counts]
     if not trajectories:
         raise ValueError(
-            f"none of the trajectories in {len(groups)} evaluated groups survived: look for the "
-            "environment's errors in the log"
+            f"the environment failed in all trajectories of {len(groups)} evaluated groups: look "
+            "for its errors in the log"
         )
     wins = sum(trajectory.success for trajectory in trajectories)
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
@@ -86,7 +86,7 @@ def score(groups: Sequence[TrajectoryGroup]) -> Score:
         count=len(trajectories),
         mean_return=fmean(trajectory.total_reward for trajectory in trajectories),
         true_thoughts=fmean(judged) if judged else None,
-        valid_format=fmean(turn.is_valid for turn in turns),
+        valid_format=fmean(turn.is_valid for turn in turns) if turns else 0.0,
         by_stratum={name: (fmean(strata[name]), len(strata[name])) for name in sorted(strata)},
         solved=tuple(t.seed for t in trajectories if t.success),
         failed=tuple(t.seed for t in trajectories if not t.success),
@@ -120,7 +120,8 @@ def paired_difference(before: Score, after: Score) -> Difference:
         odd = sorted(old.keys() ^ new.keys())
         raise ValueError(
             f"the evaluations were not played on the same starts: {len(odd)} seeds are in one "
-            f"only (such as {odd[0]}); evaluate both policies on the same panel"
+            f"only (such as {odd[0]}); evaluate both policies on the same panel, with the same "
+            "evaluation.size (a start at which the environment failed is missing, too)"
         )
     gains = [new[seed] - old[seed] for seed in old]
     mean = fmean(gains)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from ragen_pl.envs.base import TextEnv
@@ -25,8 +26,10 @@ class Overlong:
     def __post_init__(self) -> None:
         if self.buffer < 1:
             raise ValueError(f"overlong.buffer is {self.buffer}; it must be at least 1")
-        if self.penalty > 0:
-            raise ValueError(f"overlong.penalty is {self.penalty}; a penalty is 0 or negative")
+        if not -math.inf < self.penalty <= 0:
+            raise ValueError(
+                f"overlong.penalty is {self.penalty}; a penalty is 0 or negative, and finite"
+            )
 
     def term(self, length: int, limit: int) -> float:
         """Return the reward term of a response of ``length`` tokens where ``limit`` may be held."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -13,10 +12,9 @@ from typing import Any
 from ragen_pl.chat import Chat
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.episode import Episode
+from ragen_pl.errors import ConfigError
 from ragen_pl.rollout_config import RolloutConfig
-from ragen_pl.types import Completion, Generate, Request, Sampling, StopReason, TrajectoryGroup
-
-_LOG = logging.getLogger(__name__)
+from ragen_pl.types import Generate, Request, Sampling, TrajectoryGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +38,14 @@ def collect(
 ) -> list[TrajectoryGroup]:
     """Play ``group_size`` trajectories from every start, all live ones in one batch per turn.
 
-    An environment that raises ends its own trajectory as ``ENV_ERROR``; the others go on.
+    An environment that fails ends its own trajectory as ``ENV_ERROR``; the others go on.
 
     Args:
         env: A template; every trajectory plays on a copy.
         progress: Called with (finished, total) after every turn; it may raise to interrupt.
+
+    Raises:
+        ConfigError: when members of a group start differently.
     """
     members = [(start, member) for start in starts for member in range(config.group_size)]
     copies = [copy.deepcopy(env) for _ in members]
@@ -57,14 +58,14 @@ def collect(
     with _side_by_side(config.env_threads) as each:
         episodes: list[Episode] = list(each(begin, members, copies))
         _check_starts(episodes, config.group_size)
-        live = episodes
+        live = [episode for episode in episodes if episode.stop_reason is None]
         while live:
             prompts = chat.encode_parts([episode.context for episode in live])
             asked = [(e, e.ask(prompt)) for e, prompt in zip(live, prompts, strict=True)]
             ready = [(e, request) for e, request in asked if request is not None]
             if ready:
                 completions = generate([request for _, request in ready], sampling)
-                list(each(_answer, [episode for episode, _ in ready], completions))
+                list(each(Episode.answer, [episode for episode, _ in ready], completions))
             live = [episode for episode in live if episode.stop_reason is None]
             if progress is not None:
                 progress(len(episodes) - len(live), len(episodes))
@@ -90,26 +91,16 @@ def _side_by_side(threads: int) -> Iterator[Callable[..., Iterable[Any]]]:
         pool.shutdown(cancel_futures=True)
 
 
-def _answer(episode: Episode, completion: Completion) -> None:
-    """Let one episode take its completion; a raising environment ends only its own trajectory."""
-    try:
-        episode.answer(completion)
-    except Exception as error:  # the boundary to user code: any error is theirs, and reported
-        episode.stop_reason = StopReason.ENV_ERROR
-        _LOG.warning(
-            "environment %s (seed %d) raised %s: %s; its trajectory is left out",
-            *(episode.env.name, episode.seed, type(error).__name__, error),
-        )
-
-
 def _check_starts(episodes: Sequence[Episode], group_size: int) -> None:
-    """Refuse an environment whose group members start differently."""
+    """Refuse an environment whose group members start differently; those that did not start at all
+    say nothing."""
     for first in range(0, len(episodes), group_size):
-        hashes = {episode.initial_hash for episode in episodes[first : first + group_size]}
+        members = episodes[first : first + group_size]
+        hashes = {each.initial_hash for each in members if each.initial_hash is not None}
         if len(hashes) > 1:
-            env = episodes[first].env
-            raise ValueError(
-                f"{type(env).__name__}.reset(seed={episodes[first].seed}) gave {len(hashes)} "
-                "different initial states within one group: let the seed alone decide the start, "
-                'and use options["noise_seed"] for what happens later'
+            own = type(members[0].env.env).__name__
+            raise ConfigError(
+                f"{own}.reset(seed={members[0].seed}) gave {len(hashes)} different initial states "
+                "within one group: let the seed alone decide the start (draw it from "
+                'random.Random(seed), say), and use options["noise_seed"] for what happens later'
             )

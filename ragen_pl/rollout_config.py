@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -73,10 +74,10 @@ class RolloutConfig:
                 "above 0 (1.0 is usual)"
             )
         for key in ("format_penalty", "truth_penalty"):
-            if getattr(self, key) > 0:
+            if not -math.inf < getattr(self, key) <= 0:
                 raise ValueError(
-                    f"rollout.{key} is {getattr(self, key)}; a penalty is 0 or negative "
-                    "(the paper's for a wrong format is -0.1)"
+                    f"rollout.{key} is {getattr(self, key)}; a penalty is 0 or negative, and "
+                    "finite (the paper's for a wrong format is -0.1)"
                 )
         if self.overlong is not None and self.overlong.buffer > self.max_response_tokens:
             raise ValueError(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ragen_pl.distributed import gather_objects
+from ragen_pl.errors import ConfigError
 from ragen_pl.ops.scores import group_std
 from ragen_pl.types import Trajectory, TrajectoryGroup
 
@@ -38,6 +39,38 @@ class Averages:
 def survivors(groups: Sequence[TrajectoryGroup]) -> list[Trajectory]:
     """List the trajectories that may carry weight."""
     return [t for group in groups for t in group.trajectories if t.survived]
+
+
+def check_played(groups: Sequence[TrajectoryGroup], env_name: str, consequence: str) -> None:
+    """Refuse a collection in which no trajectory has a turn; every rank must call it.
+
+    Args:
+        env_name: Of the environment that was played.
+        consequence: What cannot be done.
+
+    Raises:
+        ConfigError: on all ranks, when none has on any.
+    """
+    own = [trajectory for group in groups for trajectory in group.trajectories]
+    # Those the environment failed last: they say more than a first prompt without room.
+    lost = sorted((t for t in own if not t.survived), key=lambda t: not t.counts)
+    last = lost[-1] if lost else None
+    parts = gather_objects(
+        (len(own), len(lost), None if last is None else (last.counts, last.error))
+    )
+    total, failed = sum(part[0] for part in parts), sum(part[1] for part in parts)
+    reasons = sorted((part[2] for part in parts if part[2] is not None), key=lambda r: not r[0])
+    if failed < total or not reasons:
+        return
+    counts, error = reasons[-1]
+    if counts:  # a key of the configuration is wrong
+        raise ConfigError(error)
+    raise ConfigError(
+        f"environment {env_name} failed in every one of {total} trajectories, so that there is "
+        f"nothing to {consequence}\n  last: {error}\n"
+        "  mend the environment (the warnings above name its other errors); --ckpt_path last then "
+        "goes on from the last checkpoint"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ def trajectory_record(trajectory: Trajectory, chat: Chat, system: str) -> dict[s
             "num_turns": len(trajectory.turns),
             "num_actions": sum(len(turn.actions) for turn in trajectory.turns),
             "stop_reason": str(trajectory.stop_reason),
+            "error": trajectory.error,
         },
         "initial_state": dict(trajectory.initial_state),
         "final_state": dict(trajectory.final_state),

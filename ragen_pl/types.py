@@ -27,9 +27,9 @@ class StopReason(StrEnum):
     MAX_TURNS = "max_turns"
     MAX_ACTIONS = "max_actions"
     CONTEXT_FULL = "context_full"
-    """No room was left for another prompt and response."""
+    """No room was left for another prompt and response; without a turn, not even for the first."""
     ENV_ERROR = "env_error"
-    """The environment raised; the trajectory carries no weight."""
+    """The environment raised, or returned what it must not; the trajectory is left out."""
 
 
 class Phase(StrEnum):
@@ -128,9 +128,19 @@ class Trajectory:
     """The environment's name for this start's difficulty; empty where it has none."""
     turns: tuple[Turn, ...]
     initial_state: Mapping[str, Any]
+    """Empty where the environment failed before it was known."""
     final_state: Mapping[str, Any]
+    """Empty where the environment failed."""
     stop_reason: StopReason
     success: bool
+    error: str = ""
+    """What the environment did wrong, or why not even the first prompt has room; else empty."""
+
+    def __post_init__(self) -> None:
+        is_broken = self.stop_reason is StopReason.ENV_ERROR
+        assert not (is_broken and self.success), "an environment's error is no success"
+        may_be_empty = is_broken or self.stop_reason is StopReason.CONTEXT_FULL
+        assert self.turns or may_be_empty, f"no turn, but ended as {self.stop_reason}"
 
     @property
     def total_reward(self) -> float:
@@ -138,9 +148,14 @@ class Trajectory:
         return sum(turn.reward for turn in self.turns)
 
     @property
+    def counts(self) -> bool:
+        """Whether it tells how well the agent does: the environment did not fail."""
+        return self.stop_reason is not StopReason.ENV_ERROR
+
+    @property
     def survived(self) -> bool:
-        """Whether it may carry weight: the environment did not raise, and something was sampled."""
-        return self.stop_reason is not StopReason.ENV_ERROR and len(self.turns) > 0
+        """Whether it may carry weight: the environment did not fail, and something was sampled."""
+        return self.counts and len(self.turns) > 0
 
 
 @dataclass(frozen=True, slots=True)

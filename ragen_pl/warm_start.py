@@ -13,11 +13,16 @@ import torch
 from ragen_pl.chat import Chat
 from ragen_pl.dealing import evenly
 from ragen_pl.distributed import rank, world_size
+from ragen_pl.env_boundary import CheckedEnv, broken
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.episode import Episode
+from ragen_pl.errors import ConfigError
 from ragen_pl.packing import pack
 from ragen_pl.rollout_config import RolloutConfig
 from ragen_pl.types import Completion, Demonstration, Request, RolloutBatch, Trajectory
+
+_MOST_FAILURES = 20
+"""Demonstrations that may fail in a row, before the fault is taken for a lasting one."""
 
 
 @dataclass(frozen=True)
@@ -61,28 +66,38 @@ def demonstrate(
 ) -> RolloutBatch:
     """Play the fixed set of demonstrations and pack it.
 
-    Starts are taken from ``first_seed`` on, skipping strata that are not asked for.
+    Starts are taken from ``first_seed`` on, skipping strata that are not asked for; the next one
+    takes the place of one at which environment or expert fail.
 
     Raises:
-        ValueError: when the environment has no expert, or none of the wanted strata turns up.
+        ConfigError: when that happens too often in a row, as without an expert; when none of the
+            wanted strata turns up; when an answer is too long.
     """
     trajectories: list[Trajectory] = []
     imitated: list[list[bool]] = []
-    skipped = 0
+    skipped = failed = failed_in_a_row = 0
     while len(trajectories) < config.demonstrations:
-        seed = first_seed + len(trajectories) + skipped
+        seed = first_seed + len(trajectories) + skipped + failed
         ids = Request((), -1, len(trajectories), 0, 0)
         episode = Episode(copy.deepcopy(env), chat, rollout, seed=seed, ids=ids)
-        if config.strata and episode.stratum not in config.strata:
+        is_up = episode.stop_reason is None
+        if is_up and config.strata and episode.stratum not in config.strata:
             skipped += 1
             if skipped > 100 * (len(trajectories) + 10):
-                raise ValueError(
+                raise ConfigError(
                     f"warm_start.strata is {list(config.strata)}, but {env.name} keeps giving "
                     f"others, such as {episode.stratum!r}"
                 )
             continue
-        imitated.append(_play(episode, random.Random(seed), config))
-        trajectories.append(episode.trajectory())
+        learns, trajectory = _play(episode, random.Random(seed), config), episode.trajectory()
+        failed_in_a_row = 0 if trajectory.survived else failed_in_a_row + 1
+        if trajectory.survived:
+            imitated.append(learns)
+            trajectories.append(trajectory)
+            continue
+        failed += 1
+        if failed_in_a_row == _MOST_FAILURES:
+            raise _no_demonstrations(trajectory)
     if rank() == 0:
         print(describe(trajectories, config))
     return pack(trajectories, weights=[1.0] * len(trajectories), imitated=imitated)
@@ -109,14 +124,15 @@ def _play(episode: Episode, rng: random.Random, config: WarmStart) -> list[bool]
         if episode.ask(prompt) is None:
             break
         limit = min(chat.max_actions_per_turn, episode.actions_left)
-        thought, actions = env.expert_turn(rng, limit)
-        detour = env.actions is not None and rng.random() < config.random_turns
-        if detour:
-            assert env.actions is not None
-            actions = tuple(rng.choice(env.actions) for _ in actions)
-        (ids,) = chat.encode([chat.response_text(thought, actions)])
+        with episode.faults():
+            thought, actions, detour = _expert_moves(env, rng, limit, config.random_turns)
+            text = chat.response_text(thought, actions)
+            _check_readable(chat, text, thought, env.actions)
+        if episode.stop_reason is not None:
+            break
+        (ids,) = chat.encode([text])
         if len(ids) + 1 > episode.config.max_response_tokens:
-            raise ValueError(
+            raise ConfigError(
                 f"rollout.max_response_tokens is {episode.config.max_response_tokens}, but a "
                 f"demonstration takes {len(ids) + 1}: raise it to about {(len(ids) + 1) * 3 // 2}"
             )
@@ -125,6 +141,35 @@ def _play(episode: Episode, rng: random.Random, config: WarmStart) -> list[bool]
         episode.answer(Completion(tokens, zeros, zeros, stopped=True))
         imitated.append(config.imitate_random or not detour)
     return imitated
+
+
+def _expert_moves(
+    env: CheckedEnv, rng: random.Random, limit: int, random_turns: float
+) -> tuple[str, tuple[str, ...], bool]:
+    """Return the expert's thought, the actions to take, and whether those are random ones."""
+    thought, actions = env.expert_turn(rng, limit)
+    known = env.actions
+    if known is None or rng.random() >= random_turns:
+        return thought, actions, False
+    return thought, tuple(rng.choice(known) for _ in actions), True
+
+
+def _check_readable(chat: Chat, text: str, thought: str, known: tuple[str, ...] | None) -> None:
+    """Refuse an answer that would not be read as it is meant, such as a thought with tags."""
+    parsed = chat.parse(text, known)
+    if not parsed.is_valid or (chat.prompts.think and parsed.thought != thought.strip()):
+        raise broken("expert_turn", text, "a thought and actions without the tags of the format")
+
+
+def _no_demonstrations(last: Trajectory) -> ConfigError:
+    """Say why there is nothing to imitate, with the last of many faults."""
+    if last.counts and last.error:  # a key of the configuration is wrong
+        return ConfigError(last.error)
+    return ConfigError(
+        f"{_MOST_FAILURES} demonstrations in {last.env_name} failed in a row\n"
+        f"  last (seed {last.seed}): {last.error}\n"
+        "  mend the environment or its expert, or set warm_start.iterations to 0"
+    )
 
 
 def demonstration_batches(

@@ -15,9 +15,17 @@ import pytest
 import torch
 from hypothesis import settings
 
+from ragen_pl import env_boundary
+
 torch.set_num_threads(1)
 settings.register_profile("unhurried", deadline=None, max_examples=30)
 settings.load_profile("unhurried")
+
+
+@pytest.fixture(autouse=True)
+def unwarned() -> None:
+    """Let warnings that are counted begin anew, as in a new process."""
+    env_boundary._COUNTS.clear()
 
 
 @pytest.fixture

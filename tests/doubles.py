@@ -80,7 +80,7 @@ def make_group(
             seed=seed,
             group_id=group_id,
             member=n,
-            success=value > 0,
+            success=value > 0 and n not in broken,
             stop_reason=StopReason.ENV_ERROR if n in broken else StopReason.TERMINATED,
         )
         for n, value in enumerate(returns)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import random
+from typing import Any
+
+import pytest
 
 from ragen_pl.baselines import BASELINES, play_baseline
 from ragen_pl.envs.bandit import Bandit
@@ -11,6 +15,7 @@ from ragen_pl.envs.frozen_lake import FrozenLake
 from ragen_pl.envs.sokoban import Sokoban
 from ragen_pl.rollout_config import RolloutConfig
 from ragen_pl.types import StopReason
+from tests.faulty import FaultyLamp
 
 RANDOM, EXPERT = BASELINES
 CONFIG = RolloutConfig(max_turns=5, max_actions_per_turn=3)
@@ -72,3 +77,24 @@ def test_baselines_exist_only_where_they_can_play() -> None:
     assert all(baseline.exists(Sokoban()) for baseline in BASELINES)
     assert not any(baseline.exists(FreeText()) for baseline in BASELINES)
     assert Sokoban().expert_turn(random.Random(0), 1)
+
+
+@pytest.mark.parametrize(
+    ("method", "instead", "told"),
+    [
+        ("reset", RuntimeError("it broke"), "reset raised RuntimeError: it broke"),
+        ("get_state", RuntimeError("it broke"), "get_state raised"),
+        ("state_hash", RuntimeError("it broke"), "state_hash raised"),
+        ("step", RuntimeError("it broke"), "step raised"),
+        ("reward", math.nan, "step returned nan"),
+        ("expert_turn", ("", ("north",)), "expert_turn returned 'north'"),
+        ("expert_turn", ("", ()), "from 1 to 3 actions"),
+    ],
+)
+def test_an_episode_that_fails_is_left_out(method: str, instead: Any, told: str) -> None:
+    env = FaultyLamp(method, instead)
+    (sound,) = play_baseline(env, 2, 0, CONFIG, EXPERT).trajectories
+    assert sound.counts
+    (broken,) = play_baseline(env, 3, 1, CONFIG, EXPERT).trajectories
+    assert (broken.stop_reason, broken.success) == (StopReason.ENV_ERROR, False)
+    assert told in broken.error

@@ -77,7 +77,7 @@ def test_score_without_thoughts_or_strata() -> None:
 
 
 def test_score_of_nothing_is_an_error() -> None:
-    with pytest.raises(ValueError, match="survived"):
+    with pytest.raises(ValueError, match="environment failed in all"):
         score([make_group([1.0], broken=[0])])
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,3 +58,13 @@ def test_wrong_values_are_refused() -> None:
         Overlong(buffer=1, penalty=1)
     with pytest.raises(ValueError, match=r"rollout\.overlong\.buffer is 64"):
         RolloutConfig(overlong=Overlong(buffer=64))
+
+
+@pytest.mark.parametrize("penalty", [math.nan, -math.inf])
+def test_penalties_that_are_not_finite_are_refused(penalty: float) -> None:
+    with pytest.raises(ValueError, match="and finite"):
+        Overlong(buffer=1, penalty=penalty)
+    with pytest.raises(ValueError, match=r"rollout\.format_penalty is .* and finite"):
+        RolloutConfig(format_penalty=penalty)
+    with pytest.raises(ValueError, match=r"rollout\.truth_penalty is .* and finite"):
+        RolloutConfig(truth_penalty=penalty)

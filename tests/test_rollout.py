@@ -172,7 +172,7 @@ def test_an_environment_that_raises_ends_its_own_trajectory(
     played = play(script, replace(CONFIG, env_threads=threads))
     assert played[4, 0].stop_reason is StopReason.ENV_ERROR
     assert not played[4, 0].success
-    assert "counter (seed 40) raised RuntimeError: it broke" in caplog.text
+    assert "counter (seed 40): step raised RuntimeError: it broke" in caplog.text
     assert all(len(t.turns) == 3 for place, t in played.items() if place != (4, 0))
 
 

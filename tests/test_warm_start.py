@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -10,9 +12,12 @@ import torch
 from ragen_pl.chat import Chat, Prompts, vocabulary
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.sokoban import Sokoban
+from ragen_pl.errors import ConfigError
 from ragen_pl.models.embedded import build_tokenizer, read_markers
 from ragen_pl.rollout_config import RolloutConfig
 from ragen_pl.warm_start import WarmStart, demonstrate, demonstration_batches
+from tests.faulty import FaultyLamp, always
+from tests.lamp import NamedLamp
 
 ROLLOUT = RolloutConfig(max_actions_per_turn=2, max_response_tokens=60)
 CONFIG = WarmStart(iterations=3, updates_per_iteration=4, batch_size=5, demonstrations=12)
@@ -77,3 +82,42 @@ def test_every_pass_shows_each_demonstration_once() -> None:
 def test_a_response_that_is_too_long_says_what_to_raise() -> None:
     with pytest.raises(ValueError, match="max_response_tokens is 4"):
         demonstrate(Sokoban(), CHAT, replace(ROLLOUT, max_response_tokens=4), CONFIG, first_seed=0)
+
+
+# --- experts that fail ----------------------------------------------------------------------
+
+FAULTY = WarmStart(iterations=1, demonstrations=12, random_turns=0.0)
+LAMP_CHAT = chat_for(NamedLamp())
+
+
+@pytest.mark.parametrize(
+    ("method", "instead"),
+    [
+        ("expert_turn", ("", ("north",))),
+        ("expert_turn", ("", ())),
+        ("expert_turn", ("", ("on", "on", "on"))),
+        ("expert_turn", (3, ("on",))),
+        ("expert_turn", ("done</think>", ("on",))),
+        ("expert_turn", RuntimeError("it broke")),
+        ("reset", RuntimeError("it broke")),
+        ("step", RuntimeError("it broke")),
+        ("reward", math.nan),
+    ],
+)
+def test_the_next_start_takes_the_place_of_one_that_fails(method: str, instead: Any) -> None:
+    sound = demonstrate(NamedLamp(), LAMP_CHAT, ROLLOUT, FAULTY, first_seed=0)
+    batch = demonstrate(FaultyLamp(method, instead), LAMP_CHAT, ROLLOUT, FAULTY, first_seed=0)
+    assert len(batch) == len(sound) == 12
+    assert batch.loss_mask.any(1).all()
+    assert (batch.rewards >= 0).all(), "every answer is in the form that is asked for"
+    assert batch.trajectory_ids.tolist() == sound.trajectory_ids.tolist()
+
+
+def test_an_expert_that_always_fails_is_named_with_its_last_fault() -> None:
+    broken = FaultyLamp("expert_turn", ("", ("north",)), always)
+    told = (
+        r"20 demonstrations in lamp failed in a row\n.*seed 19.*expert_turn returned 'north'; it "
+        r"must return actions of on, off\n.*warm_start.iterations to 0"
+    )
+    with pytest.raises(ConfigError, match=told):
+        demonstrate(broken, LAMP_CHAT, ROLLOUT, FAULTY, first_seed=0)

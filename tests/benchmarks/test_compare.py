@@ -33,5 +33,18 @@ def test_the_difference_is_paired(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 def test_a_policy_that_was_not_scored(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a", [True])
-    with pytest.raises(ValueError, match="it has final"):
+    with pytest.raises(SystemExit, match="it has final"):
         main([str(run), str(run), "--policy", "warm-started"])
+
+
+def test_runs_that_cannot_be_compared_are_short_errors(tmp_path: Path) -> None:
+    first, second = write_run(tmp_path / "a", [True] * 3), write_run(tmp_path / "b", [True] * 4)
+    told = r"^error: default at T=0.5: .*not played on the same starts: 1 seeds .*such as 3"
+    with pytest.raises(SystemExit, match=told):
+        main([str(first), str(second)])
+    with pytest.raises(SystemExit, match=r"^error: .*holds no results.json"):
+        main([str(first), str(tmp_path)])
+    results = second / "results.json"
+    results.write_text(results.read_text().replace('"default"', '"other"'))
+    with pytest.raises(SystemExit, match=r"first has default at T=0.5, the second other at T=0.5"):
+        main([str(first), str(second)])
