@@ -13,8 +13,7 @@ from ragen_pl.hooks import RolloutCallback, announce
 from ragen_pl.ops.collapse import CALM, Level, Verdict, judge
 from ragen_pl.ops.collapse_rules import CollapseRules
 from ragen_pl.ops.indicators import Indicators
-from ragen_pl.ops.selection import ZERO_STD
-from ragen_pl.rollout_stats import Averages, group_scores, survivors
+from ragen_pl.rollout_stats import Averages, GroupTable, survivors
 from ragen_pl.types import TrajectoryGroup
 
 GRAD_NORM, APPROX_KL = "train/grad_norm_policy", "train/approx_kl"
@@ -189,11 +188,8 @@ def measure(
     groups: Sequence[TrajectoryGroup], grad_norm: float | None, approx_kl: float | None
 ) -> Indicators | None:
     """Measure a collection over all ranks, after an update; None where no trajectory survived."""
-    averages = Averages()
-    for score in group_scores(groups):
-        if not math.isnan(score):
-            averages.add("in_group_std", score)
-            averages.add("zero_std_share", float(score <= ZERO_STD))
+    averages, table = Averages(), GroupTable.gather(groups)
+    spread = table.std[table.std.isfinite()]
     for trajectory in survivors(groups):
         mute = not trajectory.success and not any(turn.is_valid for turn in trajectory.turns)
         averages.add("penalty_share", float(mute))
@@ -211,8 +207,8 @@ def measure(
     if "success" not in means:
         return None
     return Indicators(
-        in_group_std=means.get("in_group_std", 0.0),
-        zero_std_share=means.get("zero_std_share", 0.0),
+        in_group_std=float(spread.mean()) if len(spread) else 0.0,
+        zero_std_share=float((spread == 0).double().mean()) if len(spread) else 0.0,
         entropy=means["entropy"],
         valid_format=means["valid_format"],
         penalty_share=means["penalty_share"],
