@@ -83,3 +83,13 @@ def test_remaining_counts_the_phases_apart() -> None:
 def test_a_bad_argument_is_refused() -> None:
     with pytest.raises(ValueError, match="line_every is -1"):
         RunDisplay(line_every=-1.0)
+
+
+def test_a_run_without_a_known_end_is_counted_all_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer = make_trainer(tmp_path, -1, [RunDisplay(line_every=0.0)], max_steps=3)
+    trainer.fit(TinyModule(), datamodule=TinyData(mixed))
+    told = capsys.readouterr().out
+    assert "iteration 2 · " in told
+    assert "-1" not in told
