@@ -9,12 +9,11 @@ from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 
-from ragen_pl.hooks import RolloutCallback, announce
+from ragen_pl.hooks import RolloutCallback, announce, may_stop
 from ragen_pl.ops.collapse import CALM, Level, Verdict, judge
 from ragen_pl.ops.collapse_rules import CollapseRules
 from ragen_pl.ops.indicators import Indicators
-from ragen_pl.ops.selection import ZERO_STD
-from ragen_pl.rollout_stats import Averages, group_scores, survivors
+from ragen_pl.rollout_stats import Averages, GroupTable, survivors
 from ragen_pl.types import TrajectoryGroup
 
 GRAD_NORM, APPROX_KL = "train/grad_norm_policy", "train/approx_kl"
@@ -50,7 +49,7 @@ class EchoTrapDetector(RolloutCallback):
     Args:
         baseline_iterations: First RL iterations, which say what is usual. Until they are complete
             half of what there is must do, and slow starts are not judged.
-        patience: Red iterations in a row that stop the run.
+        patience: Red iterations in a row that stop the run, once ``trainer.min_epochs`` is reached.
         stop: Whether to stop at all; false only warns.
         rules: The thresholds.
     """
@@ -131,20 +130,16 @@ class EchoTrapDetector(RolloutCallback):
         before, self.verdict = self.verdict, verdict
         self.red_in_a_row = self.red_in_a_row + 1 if verdict.level is Level.RED else 0
         if self.stop and self.red_in_a_row >= self.patience:
-            self._stop(trainer, verdict.reason)
+            self._stop_if_allowed(trainer, verdict.reason)
         elif (verdict.level, not verdict.forewarns) > (before.level, not before.forewarns):
             name = verdict.level.name.lower()
             announce(
                 trainer, f"echo trap {name} (iteration {self.iteration + 1}): {verdict.reason}"
             )
 
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Forget the last update: Lightning would keep its metrics where none gives others."""
-        for name in (GRAD_NORM, APPROX_KL, UPDATES):
-            trainer.callback_metrics.pop(name, None)
-
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Keep what the update was like for the next verdict, which comes before the next one."""
+        """Keep what the update was like for the next verdict, which comes before the next one. What
+        was not measured is absent."""
         super().on_train_epoch_end(trainer, pl_module)
         learnt = trainer.callback_metrics if getattr(pl_module, "phase", "rl") == "rl" else {}
         norm, moved = (learnt.get(name) for name in (GRAD_NORM, APPROX_KL))
@@ -153,8 +148,17 @@ class EchoTrapDetector(RolloutCallback):
         is_known = learnt.get(UPDATES, 0) > 1 and moved is not None and moved > _ROUNDING
         self._approx_kl = float(moved) if is_known and moved is not None else None
 
-    def _stop(self, trainer: Trainer, why: str) -> None:
-        """Stop before the update; in the very first collection nobody else would say why."""
+    def _stop_if_allowed(self, trainer: Trainer, why: str) -> None:
+        """Stop before the update; in the very first collection nobody else would say why. Where the
+        trainer must go on the run does, and is stopped later if it is red then."""
+        if not may_stop(trainer):
+            if self.red_in_a_row == self.patience:
+                announce(
+                    trainer,
+                    f"echo trap: red for {self.patience} iterations in a row, but trainer."
+                    "min_epochs or min_steps is not reached: the run goes on until then",
+                )
+            return
         self.reason = f"echo trap: red for {self.patience} iterations in a row: {why}"
         trainer.should_stop = True
         announce(
@@ -164,10 +168,10 @@ class EchoTrapDetector(RolloutCallback):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Save the history as plain numbers."""
+        """Save the history as plain numbers; after a stop patience begins anew."""
         return {
             "history": [list(astuple(indicators)) for indicators in self._history],
-            "red_in_a_row": self.red_in_a_row,
+            "red_in_a_row": 0 if self.reason else self.red_in_a_row,
             "grad_norm": self._grad_norm,
             "approx_kl": self._approx_kl,
             "level": int(self.level),
@@ -177,8 +181,7 @@ class EchoTrapDetector(RolloutCallback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue the history; a run resumed after a stop gets its patience back."""
         self._history = [Indicators(*values) for values in state_dict["history"]]
-        count = int(state_dict["red_in_a_row"])
-        self.red_in_a_row = count if count < self.patience else 0
+        self.red_in_a_row = int(state_dict["red_in_a_row"])
         self._grad_norm = state_dict["grad_norm"]
         self._approx_kl = state_dict.get("approx_kl")
         forewarns = state_dict.get("forewarns", False)
@@ -189,11 +192,8 @@ def measure(
     groups: Sequence[TrajectoryGroup], grad_norm: float | None, approx_kl: float | None
 ) -> Indicators | None:
     """Measure a collection over all ranks, after an update; None where no trajectory survived."""
-    averages = Averages()
-    for score in group_scores(groups):
-        if not math.isnan(score):
-            averages.add("in_group_std", score)
-            averages.add("zero_std_share", float(score <= ZERO_STD))
+    averages, table = Averages(), GroupTable.gather(groups)
+    spread = table.std[table.std.isfinite()]
     for trajectory in survivors(groups):
         mute = not trajectory.success and not any(turn.is_valid for turn in trajectory.turns)
         averages.add("penalty_share", float(mute))
@@ -211,8 +211,8 @@ def measure(
     if "success" not in means:
         return None
     return Indicators(
-        in_group_std=means.get("in_group_std", 0.0),
-        zero_std_share=means.get("zero_std_share", 0.0),
+        in_group_std=float(spread.mean()) if len(spread) else 0.0,
+        zero_std_share=float((spread == 0).double().mean()) if len(spread) else 0.0,
         entropy=means["entropy"],
         valid_format=means["valid_format"],
         penalty_share=means["penalty_share"],

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
@@ -20,12 +18,10 @@ from ragen_pl.hooks import RolloutCallback
 from ragen_pl.models.policy import Policy, evaluation_mode
 from ragen_pl.objective import Totals, estimate, policy_objective
 from ragen_pl.ops.gradient_probe import gradient_norms, quantile_buckets
+from ragen_pl.ops.group_advantages import peers, trajectory_returns
 from ragen_pl.packing import micro_batches
 from ragen_pl.sharding import unsharded
 from ragen_pl.types import RolloutBatch, TrainingBatch
-
-_ROUNDING = 1e-5
-"""Spreads up to here are zero: rewards are added up in single precision."""
 
 
 class _Learner(Protocol):
@@ -180,10 +176,10 @@ def _parts(
 def group_spread(rollout: RolloutBatch) -> dict[int, float]:
     """Return the in-group standard deviation of the return by group, over all ranks, in order of
     the groups' ids; groups of one have none and are left out."""
-    own = list(zip(rollout.group_ids.tolist(), rollout.rewards.sum(1).tolist(), strict=True))
-    returns: defaultdict[int, list[float]] = defaultdict(list)
-    for part in gather_objects(own):
-        for group_id, value in part:
-            returns[group_id].append(value)
-    spread = {g: statistics.stdev(v) for g, v in sorted(returns.items()) if len(v) > 1}
-    return {g: value if value > _ROUNDING else 0.0 for g, value in spread.items()}
+    rewards, mask = rollout.rewards, rollout.loss_mask
+    own = [trajectory_returns(each, mask).cpu() for each in (rewards, rewards.abs())]
+    columns = gather_objects((*own, rollout.group_ids.cpu()))
+    returns, sizes, ids = (torch.cat(parts) for parts in zip(*columns, strict=True))
+    found = peers(returns, sizes, ids)
+    spread = zip(ids.tolist(), found.std.tolist(), found.count.tolist(), strict=True)
+    return dict(sorted((group_id, std) for group_id, std, count in spread if count > 1))

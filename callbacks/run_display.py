@@ -178,7 +178,7 @@ class RunDisplay(ProgressBar, RolloutCallback):
         self._activity = activity
         if not self._enabled or self.trainer.sanity_checking:
             return
-        total = self.trainer.max_epochs or 0
+        total = max(0, self.trainer.max_epochs or 0)  # -1: nobody knows how many there will be
         text = " · ".join([activity, *(f"{k} {v}" for k, v in self._facts.items())])
         left = self.remaining(total)
         if left is not None and self._done < total:
@@ -187,12 +187,17 @@ class RunDisplay(ProgressBar, RolloutCallback):
             self._draw(text, total)
         elif at_once or time.monotonic() - self._last_line >= self.line_every:
             self._last_line = time.monotonic()
-            print(f"iteration {min(self._done + 1, total)}/{total} · {text}", flush=True)
+            place = f"{min(self._done + 1, total)}/{total}" if total else f"{self._done + 1}"
+            print(f"iteration {place} · {text}", flush=True)
 
     def _draw(self, text: str, total: int) -> None:
         if self._bar is None:
             self._bar = tqdm(
-                total=total, bar_format=_BAR, dynamic_ncols=True, file=sys.stdout, leave=True
+                total=total or None,
+                bar_format=_BAR,
+                dynamic_ncols=True,
+                file=sys.stdout,
+                leave=True,
             )
         self._bar.n = self._done
         self._bar.set_description_str(text)

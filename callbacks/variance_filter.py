@@ -13,7 +13,7 @@ from torch import Tensor
 from ragen_pl.filter_rules import FilterRule, TopFraction
 from ragen_pl.hooks import RolloutCallback
 from ragen_pl.ops.members import most_varied_members
-from ragen_pl.ops.scores import carries_signal, group_mean, group_std
+from ragen_pl.ops.scores import group_mean
 from ragen_pl.rollout_config import RolloutConfig
 from ragen_pl.rollout_stats import GroupTable
 from ragen_pl.types import Selection, TrajectoryGroup
@@ -22,8 +22,8 @@ Score = Literal["std", "variance", "mean", "length", "entropy"]
 Scaling = Literal["none", "linear", "sqrt"]
 
 _SCORES: dict[Score, Callable[[GroupTable], Tensor]] = {
-    "std": lambda table: group_std(table.returns, table.survived),
-    "variance": lambda table: group_std(table.returns, table.survived).square(),
+    "std": lambda table: table.std,
+    "variance": lambda table: table.std.square(),
     "mean": lambda table: group_mean(table.returns, table.survived),
     "length": lambda table: group_mean(table.lengths, table.survived),
     "entropy": lambda table: group_mean(table.entropies, table.survived),
@@ -43,13 +43,12 @@ class VarianceFilter(RolloutCallback):
     Args:
         keep_fraction: Share of groups to keep; 1 switches the choice of groups off. Must be null
             beside ``rule``, whose place it takes.
-        include_zero: Whether groups whose members all got the same return may be kept.
+        include_zero: Whether groups whose members all got the same return, but for rounding, may be
+            kept.
         rule: How to choose or weigh groups by their scores: a class of ``ragen_pl.filter_rules``
             (TopFraction, TopK, TopP, SoftmaxTopP, MinP, PercentileBand, SoftWeights).
         score: What a group is judged by: the spread of its members' returns (std or variance),
             their mean return, mean sampled tokens, or mean entropy per token.
-        epsilon: Standard deviations up to this share of the batch's largest absolute return count
-            as zero.
         keep_members: Members that a kept group keeps, those whose returns vary most; null for all.
             Their advantages are still taken against the whole group's mean, the better baseline.
         loss_scaling: How the policy loss shrinks with the share of groups kept: linear is RAGEN-2's
@@ -62,16 +61,11 @@ class VarianceFilter(RolloutCallback):
         include_zero: bool = False,
         rule: FilterRule | None = None,
         score: Score = "std",
-        epsilon: float = 1e-9,
         keep_members: int | None = None,
         loss_scaling: Scaling = "none",
     ) -> None:
         super().__init__()
         self.rule = self._configured = _one_rule(keep_fraction, rule)
-        if not 0.0 <= epsilon < 1.0:
-            raise ValueError(
-                f"epsilon is {epsilon}; it is a share of the batch's largest return, in [0, 1)"
-            )
         if keep_members is not None and keep_members < 2:
             raise ValueError(
                 f"keep_members is {keep_members}; it must be at least 2 (fewer have no spread), or "
@@ -84,7 +78,6 @@ class VarianceFilter(RolloutCallback):
             )
         self.include_zero = include_zero
         self.score: Score = score
-        self.epsilon = epsilon
         self.keep_members = keep_members
         self.loss_scaling: Scaling = loss_scaling
 
@@ -145,7 +138,7 @@ class VarianceFilter(RolloutCallback):
 
     def weigh(self, table: GroupTable) -> Tensor:
         """Return every member's policy weight, (G, N), and record what was kept."""
-        signal = carries_signal(table.returns, table.survived, self.epsilon)
+        signal = table.signal
         by_group = torch.ones(len(signal), dtype=torch.float64)
         if self.rule is not None:
             scores = _SCORES[self.score](table)
@@ -162,7 +155,7 @@ class VarianceFilter(RolloutCallback):
         return weights
 
     def _record_choice(self, table: GroupTable, signal: Tensor, weights: Tensor) -> None:
-        std = group_std(table.returns, table.survived)
+        std = table.std
         scored = std.isnan().logical_not()
         kept = (weights > 0).any(dim=1)
         square = float(weights.square().sum())
@@ -172,8 +165,7 @@ class VarianceFilter(RolloutCallback):
                 "rollout/kept_fraction": float(_mean(kept.double())),
                 "rollout/effective_fraction": effective,
                 "rollout/in_group_std": float(_mean(std[scored])),
-                "rollout/in_group_std_kept": float(std[kept & scored].sum())
-                / max(1, int((kept & scored).sum())),
+                "rollout/in_group_std_kept": float(_mean(std[kept & scored])),
                 "rollout/zero_std_share": float(_mean(signal[scored].logical_not().double())),
             }
         )

@@ -7,7 +7,7 @@ from typing import Literal
 
 from ragen_pl.estimators import GAE, AdvantageEstimator, CriticConfig, Success
 from ragen_pl.ops.aggregation import Aggregation
-from ragen_pl.ops.kl import KLEstimator
+from ragen_pl.ops.kl import KLEstimator, check_estimator
 from ragen_pl.policy_losses import Clip, PolicyLoss
 
 _EXACT = ("32-true", "64-true")
@@ -40,7 +40,7 @@ class KLPenalty:
         coef: Weight of the divergence, in the loss or against rewards before they are scaled; with
             ``control`` where it starts.
         estimator: How the divergence is estimated from sampled tokens. k1 is unbiased but pulls
-            nowhere when it stands in the loss; k2 and k3 do.
+            nowhere when it stands in the loss; k2 and k3 do. k3 counts at most 10 per token.
         place: Whether it is a term of the loss or is taken off each token's reward.
         control: Steers the coefficient towards a target divergence; null keeps it fixed.
     """
@@ -53,6 +53,7 @@ class KLPenalty:
     def __post_init__(self) -> None:
         if self.coef <= 0:
             raise ValueError(f"kl.coef is {self.coef}; it must be positive (kl: null for no term)")
+        check_estimator(self.estimator)
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,9 @@ class Optimization:
         imitation_lr: Policy learning rate in the warm start.
         warmup: RL iterations over which the rates rise linearly; the warm start rises over its
             first tenth.
-        final_lr: Share of the rate left at the last iteration (linear decay); 1 keeps it constant.
+        final_lr: Share of the rate left at the last iteration (linear decay); 1 keeps it constant,
+            and so does a run whose last iteration is not known (``trainer.max_epochs`` -1, or
+            ``max_time`` alone).
         betas: Of AdamW.
         weight_decay: Of AdamW.
         max_grad_norm: Gradients are clipped to this norm, policy and critic separately.
@@ -225,10 +228,13 @@ class Optimization:
         recomputed = self.old_log_probs == "recomputed"
         return recomputed and makes_one_update and not algorithm.kl_in_reward
 
-    def rl_factor(self, iteration: int, total: int) -> float:
-        """Scale the rates at iteration ``iteration`` of ``total``, counted from RL's start."""
+    def rl_factor(self, iteration: int, total: int | None) -> float:
+        """Scale the rates at iteration ``iteration`` of ``total``, counted from RL's start; None:
+        nobody knows how many there will be."""
         rise = min(1.0, (iteration + 1) / (self.warmup + 1))
-        return rise * (1.0 - (1.0 - self.final_lr) * min(1.0, iteration / max(1, total)))
+        if total is None:
+            return rise
+        return rise * (1.0 - (1.0 - self.final_lr) * min(1.0, iteration / max(1, total - 1)))
 
     def imitation_factor(self, progress: float) -> float:
         """Scale the imitation rate at ``progress`` in [0, 1): a short rise, then linear decay."""

@@ -37,6 +37,8 @@ class Coefficients:
         self.kl = 0.0 if algorithm.kl is None else algorithm.kl.coef
         self.entropy = algorithm.entropy.coef
         self._collected_kl = 0.0
+        self._penalty_coef = self.kl
+        """What weighed the KL in the latest collection's rewards."""
 
     def reward_penalty(self, log_probs: Tensor, ref_log_probs: Tensor, mask: Tensor) -> Tensor:
         """Return what a collection's KL takes off each token's reward, and learn from how large it
@@ -44,32 +46,33 @@ class Coefficients:
         config = self.algorithm.kl
         assert config is not None
         kl = kl_estimate(log_probs, ref_log_probs, config.estimator)
-        penalty = self.kl * kl
+        self._penalty_coef, penalty = self.kl, self.kl * kl
         self._collected_kl = float(masked_mean(kl, mask, all_reduce_sum))
         self.kl = _steered(self.kl, self._collected_kl, config.control, raises=False)
         return penalty
 
     def observe(self, entropy: Tensor, kl: Tensor) -> None:
-        """Learn what an optimizer batch measured, over all ranks.
+        """Learn what an optimizer batch of which something was kept measured, over all ranks.
 
         Args:
-            entropy: Mean per token; 0 says that nothing was kept and so nothing measured.
+            entropy: Mean per token; 0 is a policy that is sure of everything.
             kl: Mean per token; without meaning unless the loss has a KL term.
         """
-        if not float(entropy) > 0:
-            return
         bonus, penalty = self.algorithm.entropy, self.algorithm.kl
         self.entropy = _steered(self.entropy, float(entropy), bonus.control, raises=True)
         if penalty is not None and self.algorithm.kl_in_loss:
             self.kl = _steered(self.kl, float(kl), penalty.control, raises=False)
 
     def metrics(self) -> dict[str, Tensor]:
-        """Return the coefficients in use, and the KL of a collection where rewards bear it."""
+        """Return the coefficients in use, and the KL of a collection where rewards bear it.
+
+        To be asked before ``observe``, which may set those of the next update.
+        """
         found = {"train/entropy_coef": self.entropy}
-        if self.algorithm.kl is not None:
+        if self.algorithm.kl_in_loss:
             found["train/kl_coef"] = self.kl
         if self.algorithm.kl_in_reward:
-            found["train/kl"] = self._collected_kl
+            found |= {"train/kl_coef": self._penalty_coef, "train/kl": self._collected_kl}
         return {name: torch.tensor(value) for name, value in found.items()}
 
     def state_dict(self) -> dict[str, float]:

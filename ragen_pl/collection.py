@@ -11,7 +11,6 @@ from ragen_pl.chat import Chat
 from ragen_pl.distributed import T, gather_objects, rank, world_size
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.hooks import rollout_callbacks
-from ragen_pl.ops.scores import carries_signal
 from ragen_pl.ops.selection import fill_with_signal
 from ragen_pl.packing import pack
 from ragen_pl.rollout import Start, collect
@@ -35,28 +34,20 @@ Play = Callable[[Sequence[Start]], list[TrajectoryGroup]]
 @dataclass(frozen=True)
 class DynamicSampling:
     """Collect again, from fresh starts, while too few groups carry signal (DAPO, arXiv 2503.14476,
-    section 3.2). A group whose members all earned the same carries none.
+    section 3.2). A group whose members all earned the same, but for rounding, carries none.
 
     Args:
         max_collections: Collections per iteration at most. Groups without signal that fill up the
             last one's gap are left out of the policy loss.
-        epsilon: Standard deviations up to this share of the largest absolute return collected in
-            the iteration count as zero.
     """
 
     max_collections: int = 4
-    epsilon: float = 1e-9
 
     def __post_init__(self) -> None:
         if not 2 <= self.max_collections <= _MOST_COLLECTIONS:
             raise ValueError(
                 f"dynamic_sampling.max_collections is {self.max_collections}; it must be from 2 to "
                 f"{_MOST_COLLECTIONS} (dynamic_sampling null collects once)"
-            )
-        if not 0.0 <= self.epsilon < 1.0:
-            raise ValueError(
-                f"dynamic_sampling.epsilon is {self.epsilon}; it is a share of the largest return, "
-                "in [0, 1)"
             )
 
     def check(self, group_size: int) -> None:
@@ -118,7 +109,7 @@ def collect_enough(
         return Collected(own, [True] * len(own))
     for collection in range(1, dynamic.max_collections + 1):
         table = GroupTable.gather(own)
-        signal = carries_signal(table.returns, table.survived, dynamic.epsilon)
+        signal = table.signal
         if int(signal.sum()) >= len(wanted) or collection == dynamic.max_collections:
             break
         own = own + play(_share(starts_of(collection)))

@@ -28,7 +28,7 @@ from ragen_pl.envs.contract import check_contract
 from ragen_pl.envs.frozen_lake import FrozenLake
 from ragen_pl.envs.panel import panel_seeds
 from ragen_pl.envs.sokoban import Sokoban
-from ragen_pl.hooks import RolloutCallback, rollout_callbacks
+from ragen_pl.hooks import RolloutCallback, is_discarded, rollout_callbacks
 from ragen_pl.models.language import LanguageModel
 from ragen_pl.packing import num_updates
 from ragen_pl.rewards import check_truth_penalty
@@ -194,7 +194,7 @@ class RolloutDataModule(pl.LightningDataModule):
                 self.dynamic_sampling,
             )
         weights = collector.select(collected)
-        if self.fitter.should_stop or any(watcher.discard for watcher in self._watchers()):
+        if is_discarded(self.fitter):
             return  # a detector saw a collapse: no further step on this data
         rollout = collector.packed(collected, weights)
         parts = optimizer_batches(learner.annotate(rollout), self._num_updates(weights))

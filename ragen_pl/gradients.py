@@ -62,7 +62,8 @@ def policy_gradient(
 ) -> dict[str, Tensor]:
     """Lower the policy's loss on the kept trajectories; return what to log.
 
-    A value head learns in the same pass, on those that its loss is taken over.
+    A value head learns in the same pass, on those that its loss is taken over. Where no trajectory
+    was kept on any rank there is no update to be measured, and nothing but its counts is logged.
 
     Args:
         reference: Of the KL term in the loss; None without one.
@@ -95,26 +96,24 @@ def policy_gradient(
             loss = loss + values.add(scores.values, rows, part)
         backward(loss)
         sums += terms
-    return {
-        **({} if values is None else values.metrics()),
-        **policy_metrics(sums, totals),
-        **sampler_metrics(rollout, old, totals.tokens, algorithm.sampler_ratio_cap),
-    }
+    is_update = bool(totals.counted > 0)  # alike on all ranks
+    metrics = {} if values is None else values.metrics()
+    metrics["train/updates"] = torch.tensor(float(is_update))
+    metrics["train/update_tokens"] = totals.counted
+    if is_update:
+        metrics |= policy_metrics(sums)
+        metrics |= sampler_metrics(rollout, old, totals.tokens, algorithm.sampler_ratio_cap)
+    return metrics
 
 
-def policy_metrics(sums: Tensor, totals: Totals) -> dict[str, Tensor]:
-    """Return what to log of an update, over all ranks.
+def policy_metrics(sums: Tensor) -> dict[str, Tensor]:
+    """Return the means of an update, over all ranks.
 
     Args:
         sums: This rank's share of each of ``POLICY_METRICS``.
-        totals: Of the optimizer batch.
     """
     means = zip(POLICY_METRICS, all_reduce_sum(sums), strict=True)
-    return {
-        **{f"train/{name}": value for name, value in means},
-        "train/updates": torch.ones(()),
-        "train/update_tokens": totals.counted,
-    }
+    return {f"train/{name}": value for name, value in means}
 
 
 def frozen_log_probs(reference: Policy, scorer: Scorer, part: RolloutBatch) -> Tensor:
@@ -152,7 +151,7 @@ class ValueLoss:
     def __init__(self, batch: TrainingBatch, config: CriticConfig) -> None:
         self.batch, self.config = batch, config
         self._mask = config.tokens(batch.rollout)
-        self._tokens = all_reduce_sum(self._mask.sum().float()).clamp(min=1)
+        self._tokens = all_reduce_sum(self._mask.sum().float())
         self._total = torch.zeros(())
 
     def add(self, values: Tensor, rows: Tensor, part: RolloutBatch) -> Tensor:
@@ -166,12 +165,16 @@ class ValueLoss:
         old, returns = (
             whole[rows, : values.shape[1]] for whole in (self.batch.values, self.batch.returns)
         )
-        loss = value_objective(values, old, returns, part, self.config, self._tokens)
+        tokens = self._tokens.clamp(min=1)
+        loss = value_objective(values, old, returns, part, self.config, tokens)
         self._total += loss.detach().cpu()
         return self.config.value_coef * loss
 
     def metrics(self) -> dict[str, Tensor]:
-        """Return what to log: the loss, and how good the values were that advantages rest on."""
+        """Return what to log: the loss, and how good the values were that advantages rest on;
+        nothing where there was nothing to learn from on any rank."""
+        if not self._tokens > 0:
+            return {}
         old, returns = self.batch.values, self.batch.returns
         explained = explained_variance(old, returns, self._mask, all_reduce_sum)
         return {

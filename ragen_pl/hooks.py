@@ -12,6 +12,9 @@ from lightning.pytorch.callbacks import Callback
 
 from ragen_pl.types import Selection, TrajectoryGroup
 
+OF_ONE_ITERATION = ("rollout/", "train/", "collapse/")
+"""Prefixes of the metrics that an iteration measures anew, or not at all."""
+
 
 class RolloutCallback(Callback):
     """Be called around every collection of reinforcement learning, and log what was seen there.
@@ -110,6 +113,31 @@ def rollout_callbacks(trainer: Trainer) -> Iterator[RolloutCallback]:
     """Iterate over the trainer's callbacks that have rollout hooks."""
     callbacks: Sequence[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     return (callback for callback in callbacks if isinstance(callback, RolloutCallback))
+
+
+def forget_last_iteration(trainer: Trainer) -> None:
+    """Drop the last iteration's metrics, as one begins: what this one does not measure is absent,
+    where Lightning would keep the last value for ever."""
+    found = trainer.callback_metrics
+    for name in [name for name in found if name.startswith(OF_ONE_ITERATION)]:
+        del found[name]
+
+
+def may_stop(trainer: Trainer) -> bool:
+    """Whether the trainer would heed ``should_stop`` in the iteration at hand.
+
+    Until ``trainer.min_epochs`` and ``min_steps`` are reached Lightning goes on whatever is asked
+    for, and an iteration that it insists on is there to learn.
+    """
+    epochs, steps = trainer.min_epochs or 0, trainer.min_steps or 0
+    return trainer.current_epoch >= epochs and trainer.global_step >= steps
+
+
+def is_discarded(trainer: Trainer) -> bool:
+    """Whether the collection at hand must not be learned from, once ``on_rollout_end`` was called:
+    the run ends with it, or a callback says so."""
+    ends = trainer.should_stop and may_stop(trainer)
+    return ends or any(callback.discard for callback in rollout_callbacks(trainer))
 
 
 def announce(trainer: Trainer, text: str) -> None:

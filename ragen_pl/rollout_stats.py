@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ragen_pl.distributed import gather_objects
 from ragen_pl.errors import ConfigError
-from ragen_pl.ops.scores import group_std
+from ragen_pl.ops.scores import carries_signal, group_std
 from ragen_pl.types import Trajectory, TrajectoryGroup
 
 
@@ -86,6 +86,9 @@ class GroupTable:
     """Bool."""
     returns: Tensor
     """Float64: the sum of all reward terms."""
+    sizes: Tensor
+    """Float64: the sum of the turns' absolute rewards, which bounds what rounding leaves of equal
+    returns."""
     lengths: Tensor
     """Float64: sampled tokens of the trajectory."""
     entropies: Tensor
@@ -97,30 +100,28 @@ class GroupTable:
         own = [(group.group_id, [_facts(t) for t in group.trajectories]) for group in groups]
         rows = sorted((row for part in gather_objects(own) for row in part), key=lambda row: row[0])
         size = max((len(facts) for _, facts in rows), default=0)
-        table = torch.zeros(len(rows), size, 4, dtype=torch.float64)
+        table = torch.zeros(len(rows), size, 5, dtype=torch.float64)
         for row, (_, facts) in zip(table, rows, strict=True):
             row[: len(facts)] = torch.tensor(facts, dtype=torch.float64)
-        survived, returns, lengths, entropies = table.unbind(dim=2)
+        survived, returns, sizes, lengths, entropies = table.unbind(dim=2)
         ids = tuple(group_id for group_id, _ in rows)
-        return cls(ids, survived > 0, returns, lengths, entropies)
+        return cls(ids, survived > 0, returns, sizes, lengths, entropies)
+
+    @property
+    def signal(self) -> Tensor:
+        """(G,) bool: which groups' members fared differently."""
+        return carries_signal(self.returns, self.sizes, self.survived)
+
+    @property
+    def std(self) -> Tensor:
+        """(G,) float64: standard deviation of the returns, 0 without signal; NaN where fewer than
+        two members survived."""
+        return group_std(self.returns, self.sizes, self.survived)
 
 
-def _facts(trajectory: Trajectory) -> tuple[float, float, float, float]:
+def _facts(trajectory: Trajectory) -> tuple[float, float, float, float, float]:
     entropies = [h for turn in trajectory.turns for h in turn.completion.entropy_estimates]
     length = len(entropies)
     mean = sum(entropies) / max(1, length)
-    return float(trajectory.survived), trajectory.total_reward, float(length), mean
-
-
-def group_scores(groups: Sequence[TrajectoryGroup]) -> list[float]:
-    """Return each group's in-group standard deviation of the raw return; NaN where it has none."""
-    if not groups:
-        return []
-    size = max(len(group.trajectories) for group in groups)
-    returns = torch.zeros(len(groups), size, dtype=torch.float64)
-    survived = torch.zeros(len(groups), size, dtype=torch.bool)
-    for g, group in enumerate(groups):
-        for n, trajectory in enumerate(group.trajectories):
-            returns[g, n] = trajectory.total_reward
-            survived[g, n] = trajectory.survived
-    return [float(score) for score in group_std(returns, survived)]
+    size = sum(abs(turn.reward) for turn in trajectory.turns)
+    return float(trajectory.survived), trajectory.total_reward, size, float(length), mean

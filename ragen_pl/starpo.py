@@ -24,6 +24,7 @@ from ragen_pl.distributed import keep_gradients_local, sum_gradients, together, 
 from ragen_pl.engines import Cached, Engine, Sampler
 from ragen_pl.evaluation_log import log_evaluation
 from ragen_pl.gradients import REDUCTIONS, imitation_gradient, policy_gradient, value_gradient
+from ragen_pl.hooks import forget_last_iteration
 from ragen_pl.models import EmbeddedModel, LanguageModel, PolicyModel
 from ragen_pl.models.lora import LoRA, base_weights
 from ragen_pl.models.policy import Critic, Policy, drop_embedding_gradients
@@ -231,7 +232,8 @@ class StarPO(pl.LightningModule):
     def _improve(self, batch: TrainingBatch) -> None:
         """Take a StarPO step on policy and critic; in its first iterations on the critic alone."""
         since = self.iteration - self.rl_start
-        total = (self.trainer.max_epochs or 1) - self.rl_start
+        end = self.trainer.max_epochs  # -1 where only time or a callback ends the run
+        total = None if end is None or end < 0 else end - self.rl_start
         factor = self.lr_scale * self.optimization.rl_factor(since, total)
         critic, metrics = self.algorithm.critic, self.coefficients.metrics()
         alone = critic is not None and since < critic.warmup_iterations
@@ -249,7 +251,8 @@ class StarPO(pl.LightningModule):
                 self._backward,
                 self._on_policy,
             )
-            self.coefficients.observe(measured["train/entropy"], measured["train/kl"])
+            if "train/entropy" in measured:  # nothing was kept otherwise
+                self.coefficients.observe(measured["train/entropy"], measured["train/kl"])
             metrics = measured | metrics
         if not self.optimization.train_embeddings:
             drop_embedding_gradients(self.policy, self.critic)
@@ -273,6 +276,9 @@ class StarPO(pl.LightningModule):
             "train/skipped_steps": torch.tensor(float(self.skipped_steps)),
             "train/lr": torch.tensor(rates["policy"]),
         }
+
+    def on_train_epoch_start(self) -> None:
+        forget_last_iteration(self.trainer)
 
     def on_train_epoch_end(self) -> None:
         self.iteration += 1

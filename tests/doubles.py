@@ -14,7 +14,12 @@ from torch.utils.data import DataLoader
 
 from ragen_pl.baselines import Baseline
 from ragen_pl.envs.bandit import Bandit
-from ragen_pl.hooks import RolloutCallback, rollout_callbacks
+from ragen_pl.hooks import (
+    RolloutCallback,
+    forget_last_iteration,
+    is_discarded,
+    rollout_callbacks,
+)
 from ragen_pl.snapshot import take_snapshot
 from ragen_pl.types import Completion, StopReason, Trajectory, TrajectoryGroup, Turn
 
@@ -98,6 +103,9 @@ class TinyModule(LightningModule):
         self.weight = torch.nn.Parameter(torch.ones(()))
         self.metrics = metrics or {}
 
+    def on_train_epoch_start(self) -> None:
+        forget_last_iteration(self.trainer)
+
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         for name, value in self.metrics.items():
             self.log(name, value, on_step=False, on_epoch=True, batch_size=1)
@@ -144,7 +152,7 @@ class TinyData(LightningDataModule):
                 watcher.on_collection_end(self.trainer, module, groups)
             for watcher in watchers:
                 watcher.on_rollout_end(self.trainer, module, groups)
-            if self.trainer.should_stop or any(watcher.discard for watcher in watchers):
+            if is_discarded(self.trainer):
                 return
         yield torch.zeros(1)
 

@@ -30,14 +30,16 @@ def test_too_much_kl_raises_its_coefficient_and_too_much_entropy_lowers_its() ->
     assert coefficients.entropy == pytest.approx(0.01 * 0.98)
 
 
-@pytest.mark.parametrize("entropy", [0.0, float("nan")])
-def test_what_measured_nothing_moves_nothing(entropy: float) -> None:
-    algorithm = Algorithm(
-        kl=KLPenalty(coef=0.2, control=CONTROL), entropy=EntropyBonus(0.01, control=CONTROL)
-    )
-    coefficients = Coefficients(algorithm)
-    coefficients.observe(torch.tensor(entropy), torch.tensor(entropy))
-    assert (coefficients.kl, coefficients.entropy) == (0.2, 0.01)
+def test_an_entropy_that_is_no_number_moves_nothing() -> None:
+    coefficients = Coefficients(Algorithm(entropy=EntropyBonus(0.01, control=CONTROL)))
+    coefficients.observe(torch.tensor(float("nan")), NONE)
+    assert coefficients.entropy == 0.01
+
+
+def test_a_policy_without_any_entropy_needs_a_larger_bonus() -> None:
+    coefficients = Coefficients(Algorithm(entropy=EntropyBonus(0.01, control=CONTROL)))
+    coefficients.observe(NONE, NONE)
+    assert coefficients.entropy == pytest.approx(0.01 * 1.02)
 
 
 @pytest.mark.parametrize("kl", [float("nan"), float("inf")])
@@ -55,6 +57,7 @@ def test_a_collection_pays_the_coefficient_it_was_met_with_and_steers_the_next()
     penalty = coefficients.reward_penalty(log_probs, reference, mask)
     assert penalty[mask].tolist() == [0.5, 0.25]
     assert float(coefficients.metrics()["train/kl"]) == pytest.approx(0.75)
+    assert float(coefficients.metrics()["train/kl_coef"]) == 0.5, "what these rewards bore"
     assert coefficients.kl == pytest.approx(0.5 * 1.02)
     coefficients.observe(MUCH, NONE)  # the loss has no KL term: nothing was measured there
     assert coefficients.kl == pytest.approx(0.5 * 1.02)

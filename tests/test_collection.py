@@ -86,14 +86,6 @@ def test_the_bound_acts(bound: int) -> None:
     assert len(world.calls) == bound
 
 
-def test_epsilon_acts() -> None:
-    def play(share: Sequence[Start]) -> list[TrajectoryGroup]:
-        return [make_group([10.0, 10.5], group_id=start.group_id) for start in share]
-
-    assert all(collect_enough(play, starts_of, DynamicSampling()).may_teach)
-    assert not any(collect_enough(play, starts_of, DynamicSampling(epsilon=0.05)).may_teach)
-
-
 @pytest.mark.parametrize("with_signal", [[0, 1, 2, 3], [1, 2, 5, 6, 7], [0, 2, 4], []])
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_ranks_decide_alike_and_share_evenly(
@@ -152,7 +144,6 @@ def test_the_last_collection_allowed_stays_below_the_demonstrations() -> None:
     [
         ({"max_collections": 1}, "max_collections is 1.*null collects once"),
         ({"max_collections": 33}, "max_collections is 33"),
-        ({"epsilon": 1.0}, "epsilon is 1.0"),
     ],
 )
 def test_bad_keys_are_refused(keys: dict[str, Any], told: str) -> None:

@@ -34,6 +34,14 @@ class PaidLamp(NamedLamp):
         return text, reward + 1.0, *rest  # type: ignore[return-value]
 
 
+class StingyLamp(NamedLamp):
+    """Pay so rarely that many groups all earn the same."""
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        text, _, *rest = super().step(action)
+        return text, float(self.rng.random() < 0.1), *rest  # type: ignore[return-value]
+
+
 ROLLOUT = RolloutConfig(
     num_groups=2,
     group_size=4,
@@ -55,14 +63,16 @@ THINKING: dict[str, Any] = {
 }
 SILENT: dict[str, Any] = {
     **THINKING,
+    "env": StingyLamp(),
     "prompts": replace(PROMPTS, think=False),
-    "rollout": RolloutConfig(num_groups=2, group_size=4, max_actions_per_turn=1, max_context=128),
-    "dynamic_sampling": DynamicSampling(max_collections=2, epsilon=0.5),
+    "rollout": RolloutConfig(
+        num_groups=4, group_size=4, max_actions_per_turn=1, max_context=128, format_penalty=0.0
+    ),
+    "dynamic_sampling": DynamicSampling(max_collections=2),
 }
 OTHER: Mapping[str, tuple[Any, ...]] = {
     "RolloutDataModule.env": (PaidLamp(),),
     "RolloutDataModule.panels": ({"default": PaidLamp()}, {"another": NamedLamp()}),
-    "RolloutDataModule.dynamic_sampling": (DynamicSampling(epsilon=0.5),),
     "RolloutDataModule.run_seed": (1,),
     "Prompts.system": ("{instruction}",),
     "Prompts.turn": ("{observation} {actions_left}",),
@@ -91,7 +101,6 @@ OTHER: Mapping[str, tuple[Any, ...]] = {
     "EvaluationConfig.size": (9,),
     "EvaluationConfig.temperature": (0.0,),
     "DynamicSampling.max_collections": (3,),
-    "DynamicSampling.epsilon": (1e-9,),
 }
 
 
@@ -127,6 +136,8 @@ def test_the_same_run_twice_is_the_same() -> None:
 def test_a_key_of_the_data_acts(subject: str, path: tuple[str, ...]) -> None:
     if path[-1] in SPEED_ONLY:
         assert PROOFS[subject].effect(0, path, 4) is Effect.IGNORED
+    elif path == ("dynamic_sampling",):  # where it acts some groups must lack a spread
+        assert PROOFS[subject].effect(1, path, None) is Effect.CHANGED
     else:
         PROOFS[subject].check(path)
 

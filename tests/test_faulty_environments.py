@@ -24,7 +24,7 @@ from ragen_pl.models.embedded import build_tokenizer, read_markers
 from ragen_pl.packing import pack
 from ragen_pl.rollout import Start, collect
 from ragen_pl.rollout_config import RolloutConfig
-from ragen_pl.rollout_stats import GroupTable, group_scores, survivors
+from ragen_pl.rollout_stats import GroupTable, survivors
 from ragen_pl.starpo import StarPO
 from ragen_pl.trajectory_record import trajectory_record
 from ragen_pl.types import Completion, Request, Sampling, StopReason, TrajectoryGroup
@@ -101,7 +101,7 @@ def _walk_consumers(groups: list[TrajectoryGroup]) -> None:
     table = GroupTable.gather(groups)
     assert table.returns.isfinite().all()
     assert VarianceFilter(0.5).weigh(table).isfinite().all()
-    assert len(group_scores(groups)) == len(groups)
+    assert len(GroupTable.gather(groups).std) == len(groups)
     metrics = RolloutMetrics()
     trainer: Any = None
     module: Any = None

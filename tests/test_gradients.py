@@ -168,6 +168,24 @@ def test_one_pass_takes_both_losses_where_the_trunk_is_shared(learns_from: str) 
     check_gradient(policy, loss + 0.7 * value_loss)
 
 
+@pytest.mark.parametrize("trunk", ["own", "policy"])
+@pytest.mark.parametrize("learns_from", ["all", "kept"])
+def test_what_was_not_learned_from_is_not_measured(trunk: str, learns_from: str) -> None:
+    config = CriticConfig(learns_from=learns_from, trunk=trunk)  # type: ignore[arg-type]
+    algorithm = Algorithm(GAE(critic=config), sampler_ratio_cap=2.0)
+    rollout, policy = worlds.collection(2), make_policy(0, with_values=trunk == "policy")
+    rollout = replace(rollout, policy_weights=torch.zeros(len(rollout)))
+    zeros = torch.zeros_like(rollout.rewards)
+    batch = TrainingBatch(rollout, zeros, zeros, zeros, zeros)
+    metrics = policy_gradient(
+        batch, policy, None, SCORER, algorithm, Coefficients(algorithm), torch.Tensor.backward
+    )
+    learned = trunk == "policy" and learns_from == "all"
+    values = {"train/value_loss", "train/explained_variance"} if learned else set()
+    assert metrics.keys() == {"train/updates", "train/update_tokens"} | values
+    assert float(metrics["train/updates"]) == float(metrics["train/update_tokens"]) == 0.0
+
+
 def test_a_head_that_learns_alone_leaves_the_shared_trunk_as_it_is() -> None:
     config = CriticConfig(trunk="policy")
     rollout, policy = worlds.collection(2), make_policy(0, with_values=True)

@@ -70,7 +70,7 @@ def test_the_objective_is_surrogate_less_entropy_plus_divergence(
             entropy,
             divergence,
             terms.clipped.double(),
-            (new - old).exp() - 1 - (new - old),
+            ((new - old).exp() - 1 - (new - old)).clamp(max=10.0),
             (old - rollout.sampled_log_probs).abs(),
         )
     ]

@@ -99,7 +99,8 @@ def update(algorithm: Algorithm, rollout: RolloutBatch, budget: int, networks: N
         coefficients,
         torch.Tensor.backward,
     )
-    coefficients.observe(metrics["train/entropy"], metrics["train/kl"])
+    if metrics["train/updates"]:
+        coefficients.observe(metrics["train/entropy"], metrics["train/kl"])
     if config is not None and networks.critic is not None:
         metrics |= value_gradient(batch, networks.critic, config, scorer, torch.Tensor.backward)
     return summed(networks, metrics, coefficients)

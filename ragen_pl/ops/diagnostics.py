@@ -5,7 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ragen_pl.ops.masked import Reduce, local, masked_variance
+from ragen_pl.ops.masked import Reduce, local, masked_mean, masked_variance
+
+_ROUNDING = 1e-12
+"""Share of the returns' mean square up to which their variance is what float32 leaves of it."""
 
 
 def outside_clip(log_ratio: Tensor, *, clip_low: float, clip_high: float) -> Tensor:
@@ -19,10 +22,11 @@ def explained_variance(
 ) -> Tensor:
     """Return 1 − Var(R − V) / Var(R): 1 is a perfect critic, 0 a constant, below 0 a harmful one.
 
-    0 when the returns do not vary. Over all ranks where a reducer is given.
+    0 when the returns do not vary, but for rounding. Over all ranks where a reducer is given.
     """
+    size = masked_mean(returns.square(), mask, reduce)
     target = masked_variance(returns, mask, reduce)
     residual = masked_variance(returns - values, mask, reduce)
-    if float(target) < 1e-12:
+    if float(target) <= _ROUNDING * float(size):
         return torch.zeros(())
     return 1.0 - residual / target

@@ -5,8 +5,8 @@ are simply absent. What defines an estimate when there is little to compare hold
 member that is alone, and members that all earned the same, get exactly 0.
 
 Equal returns that are sums of unequal rewards differ by what float32 leaves of them, which a
-division by the spread would blow up: statistics are computed in float64, and a spread that rounding
-explains counts as none.
+division by the spread would blow up: statistics are computed in float64, and what rounding explains
+counts as no spread (``ops.scores.differ``).
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ import torch
 from torch import Tensor
 
 from ragen_pl.ops.advantages import reward_to_go
+from ragen_pl.ops.scores import differ
 
 _EPS = 1e-6
 """Keeps the division by a spread finite (GRPO's reference implementations use the same)."""
-_ROUNDING = 1e-6
-"""Spreads up to this share of what the returns were summed from count as none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +30,15 @@ class Peers:
     count: Tensor
     mean: Tensor
     std: Tensor
-    """Bessel-corrected; 0 where the entry is alone."""
+    """Bessel-corrected; exactly 0 where they do not differ, as where the entry is alone."""
 
 
-def peers(values: Tensor, ids: Tensor) -> Peers:
+def peers(values: Tensor, sizes: Tensor, ids: Tensor) -> Peers:
     """Summarise, for every entry, the values that share its id, its own included.
 
     Args:
         values: (n,).
+        sizes: (n,): the absolute rewards that each value was summed from, which bound its rounding.
         ids: (n,) int, or (n, d) for ids of several parts.
     """
     values = values.double()
@@ -47,22 +47,22 @@ def peers(values: Tensor, ids: Tensor) -> Peers:
     count = empty.index_add(0, group, torch.ones_like(values))
     mean = empty.index_add(0, group, values) / count
     square = empty.index_add(0, group, (values - mean[group]).square())
-    std = torch.sqrt(square / (count - 1).clamp(min=1))
+    varies = differ(values, sizes, group, len(unique))
+    std = torch.where(varies, torch.sqrt(square / (count - 1).clamp(min=1)), 0.0)
     return Peers(count[group], mean[group], std[group])
 
 
-def relative(values: Tensor, ids: Tensor, sizes: Tensor, *, divide_by_std: bool) -> Tensor:
+def relative(values: Tensor, sizes: Tensor, ids: Tensor, *, divide_by_std: bool) -> Tensor:
     """Compare each value with its group's: x − mean, divided by std + ε where asked; (n,) float64.
 
     Args:
         values: (n,).
+        sizes: As in ``peers``.
         ids: As in ``peers``.
-        sizes: (n,): the absolute rewards that each value was summed from, which bound its rounding.
         divide_by_std: Whether to divide.
     """
-    group = peers(values, ids)
-    differ = group.std > _ROUNDING * peers(sizes, ids).mean
-    centred = torch.where(differ, values.double() - group.mean, 0.0)
+    group = peers(values, sizes, ids)
+    centred = torch.where(group.std > 0, values.double() - group.mean, 0.0)
     return centred / (group.std + _EPS) if divide_by_std else centred
 
 
@@ -91,7 +91,7 @@ def grpo(rewards: Tensor, mask: Tensor, group_ids: Tensor, *, divide_by_std: boo
         (B, T), the same for all sampled tokens of a trajectory.
     """
     returns, sizes = (trajectory_returns(each, mask) for each in (rewards, rewards.abs()))
-    return spread(relative(returns, group_ids, sizes, divide_by_std=divide_by_std), mask, rewards)
+    return spread(relative(returns, sizes, group_ids, divide_by_std=divide_by_std), mask, rewards)
 
 
 def rloo(rewards: Tensor, mask: Tensor, group_ids: Tensor) -> Tensor:
@@ -104,9 +104,9 @@ def rloo(rewards: Tensor, mask: Tensor, group_ids: Tensor) -> Tensor:
         (B, T), the same for all sampled tokens of a trajectory.
     """
     returns, sizes = (trajectory_returns(each, mask) for each in (rewards, rewards.abs()))
-    count = peers(returns, group_ids).count
+    count = peers(returns, sizes, group_ids).count
     share = count / (count - 1).clamp(min=1)
-    compared = relative(returns, group_ids, sizes, divide_by_std=False)
+    compared = relative(returns, sizes, group_ids, divide_by_std=False)
     return spread(share * compared, mask, rewards)
 
 
@@ -140,19 +140,20 @@ def step_advantages(
     Returns:
         (B, T), the same for all sampled tokens of a turn.
     """
-    zero = torch.zeros_like(rewards)
-    rewards = torch.where(mask, rewards, zero)
-    size = int(steps.turn_index.max()) + 1 if steps.turn_index.numel() else 0
-    sums = rewards.new_zeros(len(rewards), size).scatter_add(1, steps.turn_index, rewards)
-    of_turn = torch.where(steps.turn_ends, sums.gather(1, steps.turn_index), zero)
-    to_go = reward_to_go(of_turn, steps.turn_ends, turn_gamma)
+    exact = torch.where(mask, rewards, torch.zeros_like(rewards)).double()
+    length = int(steps.turn_index.max()) + 1 if steps.turn_index.numel() else 0
     at = steps.turn_ends
+
+    def to_go(per_token: Tensor) -> Tensor:
+        sums = exact.new_zeros(len(exact), length).scatter_add(1, steps.turn_index, per_token)
+        of_turn = torch.where(at, sums.gather(1, steps.turn_index), torch.zeros_like(exact))
+        return reward_to_go(of_turn, at, turn_gamma)[at]
+
     groups = group_ids[:, None].expand_as(steps.state_ids)
     places = torch.stack([groups[at], steps.state_ids[at]], 1)
-    row = torch.nonzero(at)[:, 0]
-    sizes = trajectory_returns(rewards.abs(), mask)[row]
-    compared = relative(to_go[at], places, sizes, divide_by_std=divide_by_std)
-    per_turn = rewards.new_zeros(len(rewards), size).index_put(
-        (row, steps.turn_index[at]), compared.to(rewards.dtype)
+    compared = relative(to_go(exact), to_go(exact.abs()), places, divide_by_std=divide_by_std)
+    per_turn = exact.new_zeros(len(exact), length).index_put(
+        (torch.nonzero(at)[:, 0], steps.turn_index[at]), compared
     )
-    return torch.where(mask, per_turn.gather(1, steps.turn_index), zero)
+    per_token = per_turn.gather(1, steps.turn_index).to(rewards.dtype)
+    return torch.where(mask, per_token, torch.zeros_like(rewards))

@@ -12,8 +12,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-ZERO_STD = 1e-10
-"""Scores up to here count as zero: rounding leaves a little of equal returns."""
 Order = Literal["largest", "smallest"]
 _ROUNDING = 1e-9
 """Relative slack at thresholds: 0.29 · 100 is 28.999…, and shares of a sum miss 1 by a little."""

@@ -183,7 +183,6 @@ PROOFS = {
         {
             "keep_fraction": (0.25, None),
             "rule": (TopK(1),),
-            "epsilon": (0.05, 1.0),
             "keep_members": (2, 4),
         },
         {"keep_fraction": 0.5},

@@ -21,6 +21,10 @@ MODULE = cast(Any, SimpleNamespace(phase="rl"))
 def make_trainer() -> Any:
     return SimpleNamespace(
         should_stop=False,
+        min_epochs=None,
+        min_steps=None,
+        current_epoch=0,
+        global_step=0,
         is_global_zero=True,
         progress_bar_callback=None,
         callback_metrics={},
@@ -102,6 +106,28 @@ def test_a_policy_that_never_answers_is_named_at_once(capsys: pytest.CaptureFixt
     assert "data.warm_start.iterations" in line
 
 
+def test_a_run_that_must_go_on_is_stopped_when_it_may_be(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    callback, trainer = EchoTrapDetector(baseline_iterations=5, patience=3), make_trainer()
+    rollouts = [good()] * 10 + [dead()] * 30
+    trainer.min_epochs = 35
+    for iteration, groups in enumerate(rollouts):
+        trainer.current_epoch = iteration
+        callback.on_rollout_start(trainer, MODULE, iteration, 16)
+        judge_rollout(callback, trainer, groups)
+        if trainer.should_stop:
+            break
+        assert callback.reason is None
+        state = json.loads(json.dumps(callback.state_dict()))
+        callback.load_state_dict(state)  # a resumed run does not wait for its patience once more
+    assert iteration == 35
+    printed = capsys.readouterr().out
+    assert printed.count("trainer.min_epochs or min_steps is not reached") == 1
+    assert "stopping at iteration 36" in printed
+    assert callback.state_dict()["red_in_a_row"] == 0
+
+
 def test_without_stop_it_only_warns(capsys: pytest.CaptureFixture[str]) -> None:
     callback, trainer = EchoTrapDetector(baseline_iterations=5, stop=False), make_trainer()
     assert run(callback, trainer, [good()] * 10 + [dead()] * 30) == -1
@@ -129,13 +155,21 @@ def test_only_several_updates_tell_how_far_they_went(
 ) -> None:
     """One update starts from what played: its KL is 0, or rounding where that is recomputed."""
     callback, trainer = EchoTrapDetector(), make_trainer()
-    callback.on_train_epoch_start(trainer, MODULE)
     trainer.callback_metrics |= {APPROX_KL: torch.tensor(moved), UPDATES: torch.tensor(updates)}
     callback.on_train_epoch_end(trainer, MODULE)
     judge_rollout(callback, trainer, good())
     assert callback._history[-1].approx_kl == (known and pytest.approx(known))
-    callback.on_train_epoch_start(trainer, MODULE)
-    assert not trainer.callback_metrics
+
+
+@pytest.mark.parametrize("found", [{}, {UPDATES: 0.0}, {UPDATES: 2.0, APPROX_KL: float("nan")}])
+def test_an_iteration_that_measured_no_update_tells_nothing_of_one(found: dict[str, float]) -> None:
+    callback, trainer = EchoTrapDetector(), make_trainer()
+    trainer.callback_metrics |= {name: torch.tensor(value) for name, value in found.items()}
+    callback.on_train_epoch_end(trainer, MODULE)
+    judge_rollout(callback, trainer, good())
+    assert callback._history[-1].approx_kl is None
+    assert callback._history[-1].grad_norm is None
+    assert callback.level is Level.GREEN
 
 
 def walk(

@@ -143,3 +143,14 @@ def test_the_time_left_is_no_finer_than_it_is(seconds: float, text: str) -> None
 def test_a_bad_argument_is_refused() -> None:
     with pytest.raises(ValueError, match="line_every is -1"):
         RunDisplay(line_every=-1.0)
+
+
+def test_a_run_without_a_known_end_is_counted_all_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    display = RunDisplay(line_every=0.0)
+    trainer = make_trainer(tmp_path, -1, [display], max_steps=3, enable_progress_bar=True)
+    trainer.fit(TinyModule(), datamodule=TinyData(mixed))
+    told = capsys.readouterr().out
+    assert "iteration 2 · " in told
+    assert "-1" not in told

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import get_args
+import math
+from typing import Any, cast, get_args
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from ragen_pl.algorithm import KLPenalty
 from ragen_pl.ops.kl import KLEstimator, kl_estimate
 
 Q = torch.tensor([0.3, 0.3, 0.4], dtype=torch.float64)
@@ -74,3 +76,28 @@ def test_gradients_are_those_of_the_values(estimator: KLEstimator) -> None:
     _, log_p = policy()
     at = log_p.detach().requires_grad_()
     assert torch.autograd.gradcheck(lambda x: kl_estimate(x, Q.log(), estimator), (at,))
+
+
+def test_another_name_is_refused() -> None:
+    at = torch.zeros(1)
+    with pytest.raises(ValueError, match=r"kl.estimator is 'k4'; it must be one of k1, k2, k3"):
+        kl_estimate(at, at, cast(Any, "k4"))
+    with pytest.raises(ValueError, match=r"kl.estimator is 'low_var_kl'"):
+        KLPenalty(estimator=cast(Any, "low_var_kl"))
+
+
+@pytest.mark.parametrize("difference", [-1e4, -50.0, -20.0, -3.0, 12.0, 50.0, 1e4])
+def test_k3_is_bounded_where_a_token_is_out_of_all_proportion(difference: float) -> None:
+    log_probs = torch.tensor([difference], requires_grad=True)
+    value = kl_estimate(log_probs, torch.zeros(1), "k3")
+    (gradient,) = torch.autograd.grad(value, log_probs)
+    assert (float(value.detach()), float(gradient)) == (10.0, 0.0)
+
+
+@given(st.floats(-2.5, 10.9))
+def test_k3_is_exact_inside_its_bound(difference: float) -> None:
+    log_probs = torch.tensor([difference], dtype=torch.float64, requires_grad=True)
+    value = kl_estimate(log_probs, torch.zeros(1, dtype=torch.float64), "k3")
+    (gradient,) = torch.autograd.grad(value, log_probs)
+    assert float(value.detach()) == pytest.approx(math.exp(-difference) + difference - 1, abs=1e-12)
+    assert float(gradient) == pytest.approx(1 - math.exp(-difference))

@@ -188,3 +188,12 @@ def test_diagnostics() -> None:
     assert float(explained_variance(returns, returns, mask)) == 1.0
     assert float(explained_variance(torch.zeros(3), returns, mask)) == pytest.approx(0.0)
     assert float(explained_variance(returns, torch.ones(3), mask)) == 0.0
+
+
+@pytest.mark.parametrize("unit", [1e-8, 1.0, 1e6])
+def test_the_unit_of_reward_does_not_matter_to_what_a_critic_explains(unit: float) -> None:
+    returns, mask = unit * torch.tensor([1.0, 2.0, 3.0]), torch.ones(3, dtype=torch.bool)
+    half = returns - 0.5 * (returns - returns.mean())
+    assert float(explained_variance(half, returns, mask)) == pytest.approx(0.75)
+    same = torch.full((3,), 0.1 * unit)
+    assert float(explained_variance(torch.zeros(3), same, mask)) == 0.0

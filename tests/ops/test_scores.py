@@ -19,7 +19,7 @@ rows = st.lists(st.lists(st.integers(-9, 9), min_size=4, max_size=4), min_size=2
 def test_group_std_is_the_sample_deviation_of_the_survivors() -> None:
     returns = torch.tensor([[1.0, 3.0, 99.0], [2.0, 2.0, 2.0], [5.0, 0.0, 0.0]])
     survived = torch.tensor([[True, True, False], [True] * 3, [True, False, False]])
-    std = group_std(returns, survived)
+    std = group_std(returns, returns.abs(), survived)
     assert std[0] == pytest.approx(math.sqrt(2))
     assert std[1] == 0
     assert std[2].isnan()
@@ -36,49 +36,52 @@ def test_group_mean_is_over_the_survivors() -> None:
 def test_nan_at_the_dead_does_not_matter() -> None:
     returns = torch.tensor([[1.0, 3.0, math.nan]])
     survived = torch.tensor([[True, True, False]])
-    assert group_std(returns, survived)[0] == pytest.approx(math.sqrt(2))
+    assert group_std(returns, returns, survived)[0] == pytest.approx(math.sqrt(2))
     assert group_mean(returns, survived)[0] == 2.0
-    assert carries_signal(returns, survived, 0.4)[0]
+    assert carries_signal(returns, returns, survived)[0]
 
 
 @given(rows, st.integers(-100, 100))
 def test_a_shift_of_all_returns_leaves_the_spread(returns: torch.Tensor, shift: int) -> None:
-    alive = torch.ones_like(returns, dtype=torch.bool)
-    assert torch.allclose(group_std(returns, alive), group_std(returns + shift, alive))
+    alive, shifted = torch.ones_like(returns, dtype=torch.bool), returns + shift
+    std = group_std(shifted, shifted.abs(), alive)
+    assert torch.allclose(group_std(returns, returns.abs(), alive), std)
 
 
-def test_signal_is_a_spread_beyond_a_share_of_the_largest_return() -> None:
-    returns = torch.tensor([[0.0, 0.0], [10.0, 10.1], [10.0, 12.0], [0.0, 5.0]])
-    alive = torch.ones(4, 2, dtype=torch.bool)
-    alive[3, 1] = False  # nobody to compare with; its 5 is not among the returns
-    assert carries_signal(returns, alive, 1e-9).tolist() == [False, True, True, False]
-    # The spreads are 0.0707 and 1.414; the largest return is 12.
-    assert carries_signal(returns, alive, 0.005).tolist() == [False, True, True, False]
-    assert carries_signal(returns, alive, 0.006).tolist() == [False, False, True, False]
-    assert carries_signal(returns, alive, 0.12).tolist() == [False] * 4
+def test_signal_is_a_difference_beyond_a_millionth_of_what_was_summed() -> None:
+    returns = torch.tensor([[0.0, 0.0], [1.0, 1.0 + 9e-7], [1.0, 1.0 + 2e-6], [0.0, 5.0]])
+    returns, alive = returns.double(), torch.ones(4, 2, dtype=torch.bool)
+    alive[3, 1] = False  # nobody to compare with
+    assert carries_signal(returns, returns, alive).tolist() == [False, False, True, False]
+    assert not carries_signal(returns, 3 * returns, alive).any()
+    assert group_std(returns, returns, alive)[:3].tolist() == [0.0, 0.0, returns[2].std()]
 
 
 def test_what_rounding_leaves_is_no_signal() -> None:
-    same = [0.1 + 0.2, 0.3]
-    assert same[0] != same[1]
+    same = torch.tensor([[0.1 + 0.2, 0.3]], dtype=torch.float64)
+    assert same[0, 0] != same[0, 1]
     alive = torch.ones(1, 2, dtype=torch.bool)
-    assert not carries_signal(torch.tensor([same], dtype=torch.float64), alive, 1e-9)[0]
+    assert not carries_signal(same, same, alive)[0]
+    assert group_std(same, same, alive)[0] == 0.0
 
 
 def test_no_return_and_no_group_carry_no_signal() -> None:
-    assert not carries_signal(torch.zeros(3, 4), torch.ones(3, 4, dtype=torch.bool), 1e-9).any()
-    assert carries_signal(torch.zeros(0, 0), torch.zeros(0, 0, dtype=torch.bool), 1e-9).shape == (
-        0,
-    )
+    none, alive = torch.zeros(3, 4), torch.ones(3, 4, dtype=torch.bool)
+    assert not carries_signal(none, none, alive).any()
+    assert not carries_signal(none + 1, none, ~alive).any()
+    empty = torch.zeros(0, 0)
+    assert carries_signal(empty, empty, empty.bool()).shape == (0,)
 
 
 @given(rows, st.integers(-40, 40))
 def test_the_unit_of_reward_does_not_matter(returns: torch.Tensor, exponent: int) -> None:
     alive = torch.ones_like(returns, dtype=torch.bool)
-    one, other = (carries_signal(r, alive, 0.1) for r in (returns, returns * 2.0**exponent))
+    one, other = (carries_signal(r, r.abs(), alive) for r in (returns, returns * 2.0**exponent))
     assert torch.equal(one, other)
 
 
-def test_a_bad_epsilon_is_refused() -> None:
-    with pytest.raises(ValueError, match="epsilon is 1"):
-        carries_signal(torch.zeros(1, 2), torch.ones(1, 2, dtype=torch.bool), 1.0)
+@given(rows)
+def test_the_company_of_other_groups_does_not_matter(returns: torch.Tensor) -> None:
+    alive = torch.ones_like(returns, dtype=torch.bool)
+    alone = [bool(carries_signal(row[None], row[None].abs(), alive[:1])) for row in returns]
+    assert carries_signal(returns, returns.abs(), alive).tolist() == alone
