@@ -13,7 +13,7 @@ LIBRARY = sorted((ROOT / "ragen_pl").rglob("*.py"))
 SOURCES = [*LIBRARY, *sorted((ROOT / "callbacks").glob("*.py")), ROOT / "run.py"]
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
-MAX_FILE, MAX_FUNCTION, MAX_PARAMETERS = 300, 50, 8
+MAX_FILE, MAX_FUNCTION, MAX_PARAMETERS = 400, 50, 8
 
 LAYERS = (
     {"types", "distributed", "layers", "sharding", "counters", "recurring", "transfer"},
@@ -28,12 +28,12 @@ LAYERS = (
     {"gradients"},
     {"evaluation_log", "hooks", "report", "trajectory_record", "collection"},
     {"allocator", "config_files", "config_errors", "config_keys", "run_folder", "threads"},
-    {"quiet", "checkpoint_io", "sharded_checkpoint", "strategies"},
+    {"quiet", "checkpoint_io", "sharded_checkpoint", "strategies", "config_parser"},
     {"starpo", "datamodule", "callbacks"},
     {"application"},
     {"plan"},
     {"cli"},
-    {"run"},
+    {"run", "__main__"},
 )
 """From the bottom up; a file imports from its own layer and those below."""
 

@@ -245,7 +245,7 @@ def test_the_command_may_come_after_its_options() -> None:
     assert [Path(arg).name for arg in prepared[1:]] == [
         "--config",
         "bandit.yaml",
-        "-c",
+        "--config",
         "grpo.yaml",
         "--run_dir",
         "x",
