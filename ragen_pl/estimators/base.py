@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -63,7 +63,7 @@ class AdvantageEstimator(ABC):
 
     critic: CriticConfig | None = None
     """How the critic learns; None where there is none."""
-    compares_members: ClassVar[bool] = False
+    compares_members: bool = False
     """Whether trajectories are compared with the others of their group."""
 
     def credit(self, rollout: RolloutBatch) -> Tensor:

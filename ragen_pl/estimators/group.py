@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -17,7 +16,7 @@ from ragen_pl.types import RolloutBatch
 class _Comparing(WithoutCritic):
     """Estimate from the members of a group, of which one alone tells nothing."""
 
-    compares_members: ClassVar[bool] = True
+    compares_members = True
 
 
 @dataclass(frozen=True)
