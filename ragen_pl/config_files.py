@@ -138,7 +138,11 @@ def _differing(one: Any, other: Any, path: str = "") -> list[str]:
 
 
 def merge(old: Any, new: Any) -> Any:
-    """Merge like the parser: mappings by key, unless another class takes the place."""
+    """Merge like the parser: mappings by key, unless another class takes the place.
+
+    Mappings whose keys are the user's own (``data.panels``) the parser replaces whole; without the
+    constructors they cannot be told apart, and are merged here.
+    """
     if not (isinstance(old, dict) and isinstance(new, dict)):
         return new
     if "class_path" in new and not same_class(old.get("class_path"), new["class_path"]):
