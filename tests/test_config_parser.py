@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from jsonargparse import ActionConfigFile, Namespace
+from jsonargparse import ActionConfigFile, Namespace  # type: ignore[attr-defined]
 from lightning.pytorch import Trainer
 
 from callbacks import VarianceFilter
@@ -25,12 +25,13 @@ from ragen_pl.estimators import (
     ReinforcePlusPlus,
     Success,
 )
+from ragen_pl.ops.aggregation import Aggregation
 from ragen_pl.policy_losses import CISPO, GSPO, Clip, LogLikelihood
 from ragen_pl.starpo import StarPO
 
 KL = KLPenalty(coef=0.001, estimator="k1", place="reward")
 SYMMETRIC = Clip(clip_low=0.2, clip_high=0.2, dual_clip=3.0)
-BY_TRAJECTORY = "sequence_mean_token_mean"
+BY_TRAJECTORY: Aggregation = "sequence_mean_token_mean"
 NO_BONUS = EntropyBonus(coef=0.0)
 SOKOBAN = GAE(gae_lambda=0.95, critic=CriticConfig(learns_from="kept"))
 PAPER = GAE(critic=CriticConfig(lr=1e-5, learns_from="kept"))
@@ -77,7 +78,9 @@ def resolve(parser: Parser, folder: Path, *line: str) -> Namespace:
 
 def algorithm(parser: Parser, config: Namespace) -> Algorithm:
     """Return what the module is built with."""
-    own = Namespace(model=config.model)
+    own = config.clone()
+    for key in ("config", "filter", "trainer"):
+        own.pop(key, None)
     module: StarPO = parser.instantiate(own).model
     return module.algorithm
 
@@ -157,13 +160,11 @@ def test_other_things_than_algorithms_change_their_class_too(
     parser: Parser, tmp_path: Path
 ) -> None:
     rule = ["--filter.rule.order=smallest", "--filter.rule", "MinP"]
-    assert resolve(parser, tmp_path, *configs("top_p"), *rule).filter.rule.init_args == Namespace(
-        p=0.2, order="largest"
-    )
-    engine = ["--model.engine", "Cached"]
-    assert resolve(parser, tmp_path, *configs("vllm"), *engine).model.engine == Namespace(
-        class_path="ragen_pl.engines.Cached", init_args=Namespace(cuda_graphs=False)
-    )
+    chosen = resolve(parser, tmp_path, *configs("top_p"), *rule).filter.rule
+    assert chosen.init_args.as_dict() == {"p": 0.2, "order": "largest"}
+    engine = resolve(parser, tmp_path, *configs("vllm"), "--model.engine", "Cached").model.engine
+    assert engine.class_path == "ragen_pl.engines.Cached"
+    assert engine.init_args.as_dict() == {"cuda_graphs": False}
     profiler = ["--trainer.profiler", "SimpleProfiler", "--trainer.profiler.filename=old"]
     profiler += ["--trainer.profiler", "AdvancedProfiler"]
     changed = resolve(parser, tmp_path, *profiler).trainer.profiler
