@@ -45,6 +45,9 @@ RATES = {
 WARM_START_ITERATIONS = {"sokoban": 20, "frozen_lake": 8, "bandit": 3}
 WARM_START = "warm_start"
 _CLIP = "--model.algorithm.policy_loss.init_args"
+_GRPO = ("--model.algorithm.advantage", "GRPO")
+_KL = ("--model.algorithm.kl", "{coef: 0.001, estimator: k3, place: loss}")
+"""What was measured: the paper's is a penalty on rewards, as in ``starpo.yaml``."""
 _FIXED, _PROPORTIONAL = (("--data.rollout.updates", kind) for kind in ("fixed", "proportional"))
 
 
@@ -53,7 +56,7 @@ class Variant:
     """Name an algorithm and say how it is laid over the experiment."""
 
     name: str
-    overlays: tuple[str, ...]
+    algorithm: str
     options: tuple[str, ...] = ()
     filters: bool = False
     is_part: bool = False
@@ -61,15 +64,15 @@ class Variant:
 
 
 VARIANTS = (
-    Variant("ppo", ("starpo",)),
-    Variant("ppo-s-updates", ("starpo_s",), _FIXED, filters=True),
-    Variant("ppo-s-iterations", ("starpo_s",), _PROPORTIONAL, filters=True),
-    Variant("grpo", ("starpo", "grpo")),
-    Variant("grpo-s-updates", ("starpo_s", "grpo"), _FIXED, filters=True),
-    Variant("grpo-s-iterations", ("starpo_s", "grpo"), _PROPORTIONAL, filters=True),
-    Variant("ppo-filter", ("starpo",), (*_FIXED, "--filter.keep_fraction", "0.5"), True, True),
-    Variant("ppo-clip-higher", ("starpo",), (f"{_CLIP}.clip_high", "0.28"), is_part=True),
-    Variant("ppo-no-kl", ("starpo",), ("--model.algorithm.kl", "null"), is_part=True),
+    Variant("ppo", "starpo", _KL),
+    Variant("ppo-s-updates", "starpo_s", _FIXED, filters=True),
+    Variant("ppo-s-iterations", "starpo_s", _PROPORTIONAL, filters=True),
+    Variant("grpo", "starpo", (*_GRPO, *_KL)),
+    Variant("grpo-s-updates", "starpo_s", (*_GRPO, *_FIXED), filters=True),
+    Variant("grpo-s-iterations", "starpo_s", (*_GRPO, *_PROPORTIONAL), filters=True),
+    Variant("ppo-filter", "starpo", (*_KL, *_FIXED, "--filter.keep_fraction", "0.5"), True, True),
+    Variant("ppo-clip-higher", "starpo", (*_KL, f"{_CLIP}.clip_high", "0.28"), is_part=True),
+    Variant("ppo-no-kl", "starpo", ("--model.algorithm.kl", "null"), is_part=True),
 )
 WHOLE = tuple(variant.name for variant in VARIANTS if not variant.is_part)
 
@@ -133,14 +136,16 @@ def arguments(
     study: Study, variant: Variant, folder: Path, rate: float, seed: int
 ) -> tuple[str, ...]:
     """Return what follows ``fit`` for one run."""
-    overlays = [part for name in variant.overlays for part in ("--config", name)]
     options = [*variant.options, "--model.optimization.lr", str(rate)]
     if variant.filters and study.keep is not None:
         options += ["--filter.keep_fraction", str(study.keep)]
     if study.iterations is not None:
         options += ["--trainer.max_epochs", str(study.iterations)]
     start = from_warm_start(folder)
-    return (*base(study.env), *overlays, *start, *options, "--seed_everything", str(seed))
+    return (
+        *(*base(study.env), "--config", variant.algorithm),
+        *(*start, *options, "--seed_everything", str(seed)),
+    )
 
 
 def parse(given: Sequence[str] | None) -> argparse.Namespace:

@@ -109,6 +109,19 @@ class Algorithm:
                 "loss, or kl to null"
             )
 
+    def check_groups(self, group_size: int) -> None:
+        """Refuse groups in which nothing can be compared.
+
+        Raises:
+            ValueError: where an estimator that compares members gets groups of one.
+        """
+        if self.advantage.compares_members and group_size == 1:
+            raise ValueError(
+                f"rollout.group_size is 1, but {type(self.advantage).__name__} compares a "
+                "trajectory with the others of its group and would learn nothing: set "
+                "rollout.group_size to 2 or more, or choose GAE or ReinforcePlusPlus"
+            )
+
     def check(self, optimization: Optimization) -> None:
         """Refuse a correction by ratios that are 1 by definition.
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import yaml
 from jsonargparse import set_parsing_settings
@@ -17,7 +18,7 @@ from lightning.pytorch.cli import (
     LightningCLI,
     SaveConfigCallback,
 )
-from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.plugins import CheckpointIO
 
 import callbacks as cb
@@ -26,6 +27,7 @@ from ragen_pl.checkpoint_io import AnyCheckpointIO
 from ragen_pl.config_errors import qualify, shorten
 from ragen_pl.config_files import COMMANDS, ConfigError, config_paths
 from ragen_pl.config_keys import Schema, check_arguments, constructor_keys, parameter_keys
+from ragen_pl.config_parser import Parser, place_loggers
 from ragen_pl.datamodule import RolloutDataModule
 from ragen_pl.hooks import rollout_callbacks
 from ragen_pl.memory_errors import lack_of_memory
@@ -77,23 +79,17 @@ _TRAINER_DEFAULTS = {
 }
 
 
-class _Parser(LightningArgumentParser):
-    """Raise short errors in the place of a page of usage."""
-
-    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        if not self.exit_on_error:  # a parser within another: the outer one reports
-            super().error(message, ex)
-        raise ConfigError(shorten(message)) from ex
-
-
 class _RunConfig(SaveConfigCallback):
-    """Save the resolved configuration in the run folder; it can be given as ``--config``."""
+    """Save the resolved configuration in the run folder, where it can be given as ``--config``, and
+    with every logger."""
 
     def save_config(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         if stage == "fit":
             path = Path(trainer.default_root_dir) / CONFIG
             path.parent.mkdir(parents=True, exist_ok=True)
             self.parser.save(self.config, path, skip_unset=False, overwrite=True, multifile=False)
+            for logger in trainer.loggers:
+                logger.log_hyperparams(yaml.safe_load(path.read_text(encoding="utf-8")))
 
 
 class Application(LightningCLI):
@@ -111,7 +107,7 @@ class Application(LightningCLI):
                 "callbacks": [always() for always in _ALWAYS],
             },
             seed_everything_default=0,
-            parser_class=_Parser,
+            parser_class=Parser,
             args=self._argv,
             auto_configure_optimizers=False,
             load_from_checkpoint_support=False,
@@ -175,6 +171,9 @@ class Application(LightningCLI):
         if self._argv and self._argv[0] in COMMANDS:
             check_arguments(self._argv[1:], _schema(self._argv[0]), LINKED)
         self.config = parser.parse_args(args)
+        if self._argv[:1] and self._argv[0] in self.config:
+            config = self.config[self._argv[0]]
+            place_loggers(config.trainer.logger, config.run_dir)
 
     def _parse_ckpt_path(self) -> None:
         """Do nothing: Lightning would let a checkpoint's values override the command line."""
@@ -208,8 +207,8 @@ class Application(LightningCLI):
         return dict(yaml.safe_load(text))
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Log to TensorBoard in the run folder unless another logger is given; ``fsdp`` is FSDP2,
-        where Lightning would take FSDP1."""
+        """Log to TensorBoard in the run folder, and to what else is given; ``fsdp`` is FSDP2, where
+        Lightning would take FSDP1."""
         config = self.config_init[self.subcommand]
         if config.trainer.strategy == FSDP_NAME:
             kwargs["strategy"] = FSDP2()
@@ -218,8 +217,8 @@ class Application(LightningCLI):
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
             plugins = [*plugins, AnyCheckpointIO()]
         kwargs["plugins"] = plugins
-        if config.trainer.logger in (None, True):
-            kwargs["logger"] = TensorBoardLogger(config.run_dir, name="", version="tensorboard")
+        if config.trainer.logger is not False:
+            kwargs["logger"] = _loggers(config.trainer.logger, config.run_dir)
         return super().instantiate_trainer(**kwargs)
 
     def after_instantiate_classes(self) -> None:
@@ -230,8 +229,11 @@ class Application(LightningCLI):
                 f"trainer.max_steps is {config.trainer.max_steps}, but a run is counted in "
                 "iterations: set trainer.max_epochs instead"
             )
+        if self.subcommand == "fit":
+            _check_length(config.trainer.max_epochs)
+            _check_folder(Path(config.run_dir))
         with self._qualified(ValueError):
-            self._check_parts()
+            self._check_parts(config.trainer.precision)
         loaded = self._find_checkpoint(config)
         facts = self._facts(loaded)
         if loaded is not None:
@@ -241,10 +243,14 @@ class Application(LightningCLI):
         self.model.vocabulary = facts.vocabulary
         self.config_init[self.subcommand].checkpoints.facts = facts
 
-    def _check_parts(self) -> None:
-        self.model.optimization.check(self.trainer.precision)
+    def _check_parts(self, precision: Any) -> None:
+        # On a CPU Lightning takes bfloat16 where half precision is asked for.
+        asked = str(precision)
+        self.model.optimization.check(asked if asked.startswith("16") else self.trainer.precision)
         adapters, one = self.model.trainable.lora is not None, self.model.algorithm.one_network
         check_strategy(self.trainer.strategy, share_a_base=adapters and not one)
+        if self.subcommand == "fit":
+            self.model.algorithm.check_groups(self.datamodule.rollout.group_size)
         for callback in rollout_callbacks(self.trainer) if self.subcommand == "fit" else ():
             if isinstance(callback, cb.VarianceFilter):
                 callback.check(self.datamodule.rollout)
@@ -288,6 +294,34 @@ class Application(LightningCLI):
         changed = check_continuation(old, facts, path, goes_on=self.subcommand == "fit")
         if changed and self.subcommand == "fit" and self.trainer.is_global_zero:
             print(f"changed since {path}: {'; '.join(changed)}")
+
+
+def _loggers(given: Any, run_dir: str) -> list[Logger]:
+    """Put TensorBoard before the loggers that are given, unless it is one of them."""
+    others = [] if given in (None, True) else given if isinstance(given, list) else [given]
+    if any(isinstance(logger, TensorBoardLogger) for logger in others):
+        return others
+    own = TensorBoardLogger(run_dir, name="", version="tensorboard", default_hp_metric=False)
+    return [own, *others]
+
+
+def _check_length(max_epochs: int | None) -> None:
+    if max_epochs is None or max_epochs < 1:
+        raise ConfigError(
+            f"trainer.max_epochs is {max_epochs}; a run has 1 iteration or more, as many as this "
+            "says (validate scores a checkpoint without training)"
+        )
+
+
+def _check_folder(run_dir: Path) -> None:
+    """Refuse a folder that is none, or where none can be made."""
+    existing = next(path for path in (run_dir, *run_dir.absolute().parents) if path.exists())
+    if not existing.is_dir():
+        raise ConfigError(f"run_dir is {run_dir}, but {existing} is a file: give another folder")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"run_dir is {run_dir}, but {existing} cannot be written to: give another folder"
+        )
 
 
 def _schema(command: str) -> Schema:

@@ -33,3 +33,7 @@ def main(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:  # before the run took over the signals
         return INTERRUPTED
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from ragen_pl.config_files import ConfigError, options
+from ragen_pl.config_files import ConfigError, merge, options, read_config, same_class
 
 Schema = Mapping[str, Any]
 """Key → annotation, or None for a value that the parser alone judges."""
@@ -39,34 +39,11 @@ def check_arguments(argv: Sequence[str], schema: Schema, linked: Mapping[str, st
     tree: dict[str, Any] = {}
     for key, value in options(argv):
         if key == "config":
-            tree = _merge(tree, _read(Path(str(value))))
+            tree = merge(tree, read_config(Path(str(value))))
         elif not key.split(".")[-1].startswith(("help", "print_")):
             _insert(tree, key.removesuffix("+"), value)
         _check_keys(tree, schema, "")
         _refuse_linked(tree, linked)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(tree, dict):
-        raise ConfigError(f"{path} holds a {type(tree).__name__}; a config is `key: value` lines")
-    return tree
-
-
-def _merge(old: Any, new: Any) -> Any:
-    """Merge like the parser: mappings by key, unless another class takes the place."""
-    if not (isinstance(old, dict) and isinstance(new, dict)):
-        return new
-    if new.get("class_path", old.get("class_path")) != old.get("class_path"):
-        return new
-    merged = dict(old)
-    for key, value in new.items():
-        key = str(key).removesuffix("+")
-        merged[key] = _merge(merged[key], value) if key in merged else value
-    return merged
 
 
 def _insert(tree: dict[str, Any], key: str, value: Any) -> None:
@@ -81,11 +58,12 @@ def _insert(tree: dict[str, Any], key: str, value: Any) -> None:
         node = node.setdefault("init_args", {})
     if isinstance(value, str):
         value = yaml.safe_load(value) if value[:1] in "{[" or value == "null" else value
-    is_class_name = isinstance(value, str) and isinstance(node.get(last), dict | None)
-    if is_class_name and isinstance(node.get(last), dict):
-        node[last] = {"class_path": value}
-    else:
-        node[last] = value
+    old = node.get(last)
+    if last == "class_path" and not same_class(old, value):
+        node.clear()
+    named = old.get("class_path") if isinstance(old, dict) else None
+    if named is None or not same_class(named, value):  # named again, a class keeps its arguments
+        node[last] = merge(old, value)
 
 
 def _enter(node: dict[str, Any], part: str) -> Any:
@@ -134,7 +112,7 @@ def _check_value(value: Any, annotation: Any, path: str, default: type | None = 
             for key, entry in value.items():
                 _check_value(entry, args[1], f"{path}.{key}")
             return
-        if isinstance(value, str) and inspect.isabstract(kind) and _is_ours(kind):
+        if isinstance(value, str) and inspect.isclass(kind) and _is_family(kind):
             find_class(value, kind, path)
             return
         if isinstance(value, dict) and inspect.isclass(kind) and _has_keys(kind):
@@ -224,6 +202,11 @@ def _alternatives(annotation: Any) -> list[Any]:
     if origin is typing.Annotated:
         return _alternatives(typing.get_args(annotation)[0])
     return [annotation]
+
+
+def _is_family(kind: type) -> bool:
+    """Whether a name chooses one of several classes of this application."""
+    return _is_ours(kind) and (inspect.isabstract(kind) or bool(kind.__subclasses__()))
 
 
 def _has_keys(kind: type) -> bool:

@@ -31,12 +31,12 @@ LAYERS = (
     {"evaluation_log", "hooks", "report", "trajectory_record", "collection"},
     {"memory_errors"},
     {"allocator", "config_files", "config_errors", "config_keys", "run_folder", "threads"},
-    {"quiet", "checkpoint_io", "sharded_checkpoint", "strategies"},
+    {"quiet", "checkpoint_io", "sharded_checkpoint", "strategies", "config_parser"},
     {"starpo", "datamodule", "callbacks"},
     {"application"},
     {"plan"},
     {"cli"},
-    {"run"},
+    {"run", "__main__"},
 )
 """From the bottom up; a file imports from its own layer and those below."""
 

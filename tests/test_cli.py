@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from ragen_pl.config_keys import check_arguments
 from ragen_pl.datamodule import RolloutDataModule
 from ragen_pl.envs import Sokoban
 from ragen_pl.models.embedded import EmbeddedModel
-from tests.tiny import run, write_config
+from tests.tiny import ROOT, run, run_process, write_config
 
 
 class Piped(Sokoban):
@@ -123,6 +124,16 @@ def fails(capsys: pytest.CaptureFixture[str], *args: str) -> str:
             ["--data.rollout.group_size=1"],
             ["data.rollout.group_size is 1", "set data.rollout.group_size to 2 or more"],
         ),
+        *(
+            (
+                [
+                    *("--data.rollout.group_size=1", "--filter.keep_fraction=1"),
+                    f"--model.algorithm.advantage={estimator}",
+                ],
+                [f"data.rollout.group_size is 1, but {estimator} compares", "2 or more"],
+            )
+            for estimator in ("GRPO", "DrGRPO", "RLOO", "GiGPO", "ReinforcePlusPlusBaseline")
+        ),
         (["--filter.keep_fraction=1.5"], ["filter.keep_fraction is 1.5", "(0, 1]"]),
         (["--filter.keep_fraction=0"], ["filter.keep_fraction is 0", "(0, 1]"]),
         (["--filter.rule=TopP"], ["filter.keep_fraction is 0.5", "TopP", "null"]),
@@ -154,6 +165,12 @@ def fails(capsys: pytest.CaptureFixture[str], *args: str) -> str:
         (["--data.rollout.group_size=many"], ["data.rollout.group_size is many", "an integer"]),
         (["--data.env.symbols=leters"], ["data.env.symbols is leters", "letters"]),
         (["--trainer.max_steps=9"], ["trainer.max_steps is 9", "trainer.max_epochs"]),
+        (["--trainer.max_epochs=0"], ["trainer.max_epochs is 0", "1 iteration or more"]),
+        (["--trainer.max_epochs=-1"], ["trainer.max_epochs is -1", "1 iteration or more"]),
+        (["--trainer.precision=16-mixed"], ["trainer.precision is 16-mixed", "bf16-mixed"]),
+        (["--trainer.precision=16"], ["trainer.precision is 16", "bf16-mixed"]),
+        (["--run_dir=tiny.yaml"], ["run_dir is tiny.yaml", "is a file"]),
+        (["--run_dir=tiny.yaml/run"], ["run_dir is tiny.yaml/run", "tiny.yaml is a file"]),
         (["--threads=0"], ["threads is 0", "auto or a number above 0"]),
         (["--seed_everything=-1"], ["seed_everything is -1", "0 or more"]),
         (["--model.seed=4"], ["model.seed is '4'", "seed_everything"]),
@@ -245,11 +262,18 @@ def test_the_command_may_come_after_its_options() -> None:
     assert [Path(arg).name for arg in prepared[1:]] == [
         "--config",
         "bandit.yaml",
-        "-c",
+        "--config",
         "grpo.yaml",
         "--run_dir",
         "x",
     ]
+
+
+@pytest.mark.parametrize("module", ["ragen_pl", "ragen_pl.cli"])
+def test_the_package_is_a_command_too(module: str) -> None:
+    result = run_process([sys.executable, "-m", module, "fitt"], ROOT)
+    assert result.returncode == 2
+    assert "did you mean fit" in result.stderr
 
 
 def test_every_key_has_a_help_text(capsys: pytest.CaptureFixture[str]) -> None:

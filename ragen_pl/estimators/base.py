@@ -63,6 +63,8 @@ class AdvantageEstimator(ABC):
 
     critic: CriticConfig | None = None
     """How the critic learns; None where there is none."""
+    compares_members: bool = False
+    """Whether trajectories are compared with the others of their group."""
 
     def credit(self, rollout: RolloutBatch) -> Tensor:
         """Return the environment's rewards, (B, T), at the tokens that are credited with them."""

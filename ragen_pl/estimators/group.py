@@ -13,8 +13,14 @@ from ragen_pl.ops.masked import whiten
 from ragen_pl.types import RolloutBatch
 
 
+class _Comparing(WithoutCritic):
+    """Estimate from the members of a group, of which one alone tells nothing."""
+
+    compares_members = True
+
+
 @dataclass(frozen=True)
-class ReinforcePlusPlusBaseline(WithoutCritic):
+class ReinforcePlusPlusBaseline(_Comparing):
     """Take the group's mean off the return, then whiten over all kept tokens (2501.03262)."""
 
     def compare(self, rollout: RolloutBatch, rewards: Tensor) -> Tensor:
@@ -24,7 +30,7 @@ class ReinforcePlusPlusBaseline(WithoutCritic):
 
 
 @dataclass(frozen=True)
-class GRPO(WithoutCritic):
+class GRPO(_Comparing):
     """Compare the return with the group's mean, in units of its spread (2402.03300)."""
 
     def compare(self, rollout: RolloutBatch, rewards: Tensor) -> Tensor:
@@ -33,7 +39,7 @@ class GRPO(WithoutCritic):
 
 
 @dataclass(frozen=True)
-class _Scaled(WithoutCritic):
+class _Scaled(_Comparing):
     """Compare returns in their own unit, which a scale has to bring near 1.
 
     Args:
@@ -65,7 +71,7 @@ class RLOO(_Scaled):
 
 
 @dataclass(frozen=True)
-class GiGPO(WithoutCritic):
+class GiGPO(_Comparing):
     """Compare trajectories within the group, and turns taken in one state (2505.10978).
 
     Args:

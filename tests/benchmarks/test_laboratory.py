@@ -13,6 +13,7 @@ from benchmarks import rollback_study
 from benchmarks.laboratory import ENVIRONMENTS, RATES, VARIANTS, WHOLE, Study, runs, warm_start
 from benchmarks.laboratory_report import COMPARISONS, NAMES, markdown, write_report
 from callbacks import EchoTrapDetector
+from ragen_pl.algorithm import KLPenalty
 from ragen_pl.estimators import GAE, GRPO
 from ragen_pl.hooks import rollout_callbacks
 from ragen_pl.policy_losses import Clip
@@ -43,7 +44,7 @@ def test_a_variant_is_what_it_is_called(tmp_path: Path, variant: str) -> None:
     assert isinstance(algorithm.advantage, GRPO if variant.startswith("grpo") else GAE)
     assert isinstance(algorithm.policy_loss, Clip)
     assert algorithm.policy_loss.clip_high == (0.28 if clips_higher else 0.2)
-    assert (algorithm.kl is None) == has_no_kl
+    assert algorithm.kl == (None if has_no_kl else KLPenalty(0.001, "k3", "loss"))
     assert (filter_of(app).rule is not None) == filters
     assert app.config["fit"].filter.keep_fraction == (0.25 if filters else 1.0)
     assert rollout.updates == ("proportional" if variant.endswith("iterations") else "fixed")

@@ -1,0 +1,185 @@
+"""The command's parser gives a newly chosen class its own defaults, in overlays and in options."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from jsonargparse import ActionConfigFile, Namespace  # type: ignore[attr-defined]
+from lightning.pytorch import Trainer
+
+from callbacks import VarianceFilter
+from ragen_pl.algorithm import Algorithm, EntropyBonus, KLPenalty
+from ragen_pl.config_files import FOLDER, KINDS, find_config, prepare, read_config
+from ragen_pl.config_parser import Parser, place_loggers
+from ragen_pl.estimators import (
+    GAE,
+    GRPO,
+    RLOO,
+    BiLevelGAE,
+    CriticConfig,
+    DrGRPO,
+    GiGPO,
+    ReinforcePlusPlus,
+    Success,
+)
+from ragen_pl.ops.aggregation import Aggregation
+from ragen_pl.policy_losses import CISPO, GSPO, Clip, LogLikelihood
+from ragen_pl.starpo import StarPO
+
+KL = KLPenalty(coef=0.001, estimator="k1", place="reward")
+SYMMETRIC = Clip(clip_low=0.2, clip_high=0.2, dual_clip=3.0)
+BY_TRAJECTORY: Aggregation = "sequence_mean_token_mean"
+NO_BONUS = EntropyBonus(coef=0.0)
+SOKOBAN = GAE(gae_lambda=0.95, critic=CriticConfig(learns_from="kept"))
+PAPER = GAE(critic=CriticConfig(lr=1e-5, learns_from="kept"))
+ALGORITHMS = {
+    "starpo_s": Algorithm(SOKOBAN, Clip(0.2, 0.28, 3.0), "token_mean"),
+    "starpo": Algorithm(SOKOBAN, SYMMETRIC, kl=KL),
+    "ppo": Algorithm(SOKOBAN, SYMMETRIC),
+    "grpo": Algorithm(GRPO(), SYMMETRIC, BY_TRAJECTORY),
+    "dr_grpo": Algorithm(DrGRPO(reward_scale=0.1), SYMMETRIC, "sequence_mean_token_sum"),
+    "gigpo": Algorithm(GiGPO(turn_gamma=0.95, step_weight=1.0), SYMMETRIC, BY_TRAJECTORY),
+    "gspo": Algorithm(GRPO(), GSPO(clip_low=3e-4, clip_high=4e-4), BY_TRAJECTORY),
+    "cispo": Algorithm(GRPO(), CISPO(clip_low=1.0, clip_high=0.28)),
+    "rloo": Algorithm(RLOO(reward_scale=0.1), LogLikelihood(), "sequence_mean_token_sum"),
+    "reinforce_pp": Algorithm(ReinforcePlusPlus(reward_at="trajectory"), SYMMETRIC, kl=KL),
+    "dapo": Algorithm(GRPO(), Clip(0.2, 0.28, dual_clip=None), entropy=NO_BONUS),
+    "star": Algorithm(Success(), LogLikelihood(), entropy=NO_BONUS),
+}
+OTHERS = [path.stem for kind in KINDS for path in sorted((FOLDER / kind).glob("*.yaml"))]
+MODELS = tuple(name for name in OTHERS if name.startswith("qwen"))
+
+
+@pytest.fixture(scope="module")
+def parser() -> Parser:
+    """The command's parser, of those keys alone that choose classes here."""
+    parser = Parser()
+    parser.add_argument("--config", action=ActionConfigFile)
+    parser.add_lightning_class_args(StarPO, "model")
+    parser.add_lightning_class_args(VarianceFilter, "filter")
+    parser.add_class_arguments(Trainer, "trainer", instantiate=False)
+    return parser
+
+
+def resolve(parser: Parser, folder: Path, *line: str) -> Namespace:
+    """Parse a command line; of its configs what the parser knows."""
+    given = prepare(line)
+    for position, path in enumerate(given):
+        if given[position - 1] == "--config":
+            part = read_config(Path(path))
+            kept = {key: part[key] for key in ("model", "filter") if key in part}
+            given[position] = str(folder / f"{position}.yaml")
+            Path(given[position]).write_text(yaml.safe_dump(kept))
+    return parser.parse_args(given)
+
+
+def algorithm(parser: Parser, config: Namespace) -> Algorithm:
+    """Return what the module is built with."""
+    own = config.clone()
+    for key in ("config", "filter", "trainer"):
+        own.pop(key, None)
+    module: StarPO = parser.instantiate(own).model
+    return module.algorithm
+
+
+def configs(*names: str) -> list[str]:
+    return [part for name in names for part in ("--config", name)]
+
+
+def test_every_algorithm_is_expected_here() -> None:
+    assert set(ALGORITHMS) == {path.stem for path in (FOLDER / "algorithm").glob("*.yaml")}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_an_algorithm_is_its_own_over_an_experiment(
+    parser: Parser, tmp_path: Path, name: str
+) -> None:
+    config = resolve(parser, tmp_path, *configs("sokoban", name))
+    assert algorithm(parser, config) == ALGORITHMS[name]
+    assert config.filter.keep_fraction == (0.5 if name == "starpo_s" else 1.0)
+
+
+@pytest.mark.parametrize("other", [*MODELS, "lora", "24gb", "vllm"])
+def test_an_algorithm_is_its_own_beside_a_model_and_on_any_hardware(
+    parser: Parser, tmp_path: Path, other: str
+) -> None:
+    for name, alone in ALGORITHMS.items():
+        expected = alone
+        if other in MODELS and alone.advantage == SOKOBAN:  # a model tunes its own critic
+            expected = replace(expected, advantage=PAPER)
+        if other == "vllm":
+            expected = replace(expected, sampler_ratio_cap=2.0)
+        config = resolve(parser, tmp_path, *configs(name, other, "sokoban"))
+        assert algorithm(parser, config) == expected, name
+
+
+@pytest.mark.parametrize("before", ["cispo", "reinforce_pp"])
+def test_an_algorithm_takes_no_number_from_the_class_before(
+    parser: Parser, tmp_path: Path, before: str
+) -> None:
+    for name, alone in ALGORITHMS.items():
+        for path in (find_config(before), find_config(name)):  # outside the folders of kinds
+            (tmp_path / f"own_{path.name}").write_text(path.read_text())
+        own = [str(tmp_path / f"own_{each}") for each in (before, name)]
+        has_own_critic = alone.advantage == SOKOBAN
+        expected = replace(alone, advantage=GAE()) if has_own_critic else alone
+        config = resolve(parser, tmp_path, *configs("sokoban", *own))
+        assert algorithm(parser, config) == expected, name
+
+
+@pytest.mark.parametrize("change", ["CISPO", "ragen_pl.policy_losses.CISPO"])
+@pytest.mark.parametrize("key", ["policy_loss", "policy_loss.class_path"])
+def test_an_option_that_changes_the_class_resets_its_arguments(
+    parser: Parser, tmp_path: Path, key: str, change: str
+) -> None:
+    line = configs("sokoban", "starpo")
+    config = resolve(parser, tmp_path, *line, f"--model.algorithm.{key}", change)
+    assert algorithm(parser, config).policy_loss == CISPO(clip_low=1.0, clip_high=0.28)
+
+
+@pytest.mark.parametrize("again", ["GAE", "ragen_pl.estimators.trajectory.GAE"])
+@pytest.mark.parametrize("key", ["advantage", "advantage.class_path"])
+def test_an_option_that_names_the_same_class_keeps_its_arguments(
+    parser: Parser, tmp_path: Path, key: str, again: str
+) -> None:
+    config = resolve(parser, tmp_path, *configs("sokoban"), f"--model.algorithm.{key}={again}")
+    assert algorithm(parser, config).advantage == SOKOBAN
+
+
+def test_options_after_a_change_of_class_are_the_new_ones(parser: Parser, tmp_path: Path) -> None:
+    advantage = "--model.algorithm.advantage"
+    line = [*configs("sokoban"), advantage, "BiLevelGAE", f"{advantage}.critic.lr=0.5"]
+    changed = algorithm(parser, resolve(parser, tmp_path, *line)).advantage
+    assert changed == BiLevelGAE(critic=CriticConfig(lr=0.5))
+
+
+def test_other_things_than_algorithms_change_their_class_too(
+    parser: Parser, tmp_path: Path
+) -> None:
+    rule = ["--filter.rule.order=smallest", "--filter.rule", "MinP"]
+    chosen = resolve(parser, tmp_path, *configs("top_p"), *rule).filter.rule
+    assert chosen.init_args.as_dict() == {"p": 0.2, "order": "largest"}
+    engine = resolve(parser, tmp_path, *configs("vllm"), "--model.engine", "Cached").model.engine
+    assert engine.class_path == "ragen_pl.engines.Cached"
+    assert engine.init_args.as_dict() == {"cuda_graphs": False}
+    profiler = ["--trainer.profiler", "SimpleProfiler", "--trainer.profiler.filename=old"]
+    profiler += ["--trainer.profiler", "AdvancedProfiler"]
+    changed = resolve(parser, tmp_path, *profiler).trainer.profiler
+    assert changed.class_path.endswith("AdvancedProfiler")
+    assert changed.init_args.filename is None
+
+
+def test_a_logger_writes_to_the_run_folder_unless_it_is_told_where(
+    parser: Parser, tmp_path: Path
+) -> None:
+    told = "{class_path: CSVLogger, init_args: {save_dir: elsewhere}}"
+    line = ["--trainer.logger", f"[CSVLogger, {told}, WandbLogger]"]
+    loggers = resolve(parser, tmp_path, *line).trainer.logger
+    place_loggers(loggers, "runs/x")
+    assert [logger.init_args.save_dir for logger in loggers] == ["runs/x", "elsewhere", "runs/x"]
+    assert loggers[2].init_args.dir is None  # its other name for the same
+    place_loggers(None, "runs/x")
+    place_loggers(True, "runs/x")
