@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -58,7 +59,10 @@ class RunFacts:
         try:
             content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
             return cls(**content[FACTS])
-        except (OSError, RuntimeError, KeyError, TypeError) as error:
+        except (
+            *(OSError, EOFError, RuntimeError, KeyError, TypeError),
+            pickle.UnpicklingError,
+        ) as error:
             raise ConfigError(
                 f"--ckpt_path {path}: this is no readable checkpoint of ragen-pl "
                 f"({type(error).__name__}); give last, best or the path of a .ckpt file"

@@ -28,7 +28,7 @@ LAYERS = (
     {"gradients"},
     {"evaluation_log", "hooks", "report", "trajectory_record", "collection"},
     {"allocator", "config_files", "config_errors", "config_keys", "run_folder", "threads"},
-    {"quiet", "checkpoint_io", "sharded_checkpoint", "strategies"},
+    {"quiet", "checkpoint_io", "shard_folder", "sharded_checkpoint", "strategies"},
     {"starpo", "datamodule", "callbacks"},
     {"application"},
     {"plan"},
