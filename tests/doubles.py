@@ -216,3 +216,12 @@ class Stop(RolloutCallback):
     def on_evaluation_start(self, trainer: Trainer, module: Any, description: str) -> None:
         if description.startswith("final"):
             self.scored.update({k: v.clone() for k, v in module.state_dict().items()})
+
+
+class Seeds(RolloutCallback):
+    """Note the seeds of every collection."""
+
+    played: ClassVar[list[int]] = []
+
+    def on_collection_end(self, trainer: Trainer, module: Any, groups: Any) -> None:
+        self.played.extend(group.seed for group in groups)

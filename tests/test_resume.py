@@ -12,7 +12,7 @@ from lightning.pytorch import Trainer
 
 from ragen_pl.cli import main
 from ragen_pl.hooks import RolloutCallback
-from tests.doubles import Stop
+from tests.doubles import Seeds, Stop
 from tests.tiny import write_config
 
 
@@ -124,6 +124,14 @@ def test_a_run_that_collects_again_resumes_bit_for_bit(folder: Path, updating: b
     for name in names:
         assert histories[0][name] == histories[1][name]
     assert max(histories[0]["rollout/collections"][2:]) > 1
+
+
+def test_a_run_that_goes_on_with_fewer_groups_plays_new_starts() -> None:
+    Seeds.played.clear()
+    note = ("--trainer.callbacks+=tests.doubles.Seeds",)
+    fit(*note, "--trainer.max_epochs", 4, "--data.rollout.num_groups", 4)
+    fit(*note, "--trainer.max_epochs", 6, "--ckpt_path", "last")
+    assert Seeds.played == list(range(2 * 4 + 2 * 2))  # after two iterations of warm start
 
 
 def assert_equal_ends(one: str, other: str) -> None:
