@@ -27,14 +27,17 @@ from ragen_pl.config_errors import qualify, shorten
 from ragen_pl.config_files import COMMANDS, ConfigError, config_paths
 from ragen_pl.config_keys import Schema, check_arguments, constructor_keys, parameter_keys
 from ragen_pl.datamodule import RolloutDataModule
-from ragen_pl.hooks import rollout_callbacks
+from ragen_pl.hooks import is_done, rollout_callbacks
 from ragen_pl.quiet import quieten
 from ragen_pl.run_folder import (
     CONFIG,
+    RESULTS,
     EarlierRun,
     RunFacts,
     check_continuation,
     checkpoint_path,
+    finished_iterations,
+    is_of,
     leaves,
 )
 from ragen_pl.starpo import StarPO
@@ -93,6 +96,7 @@ class Application(LightningCLI):
 
     def __init__(self, argv: Sequence[str], earlier: EarlierRun | None = None) -> None:
         self._argv, self._earlier = list(argv), earlier or EarlierRun()
+        self._has_ended = False
         super().__init__(
             model_class=StarPO,
             datamodule_class=RolloutDataModule,
@@ -179,6 +183,8 @@ class Application(LightningCLI):
 
     def _run_subcommand(self, subcommand: str) -> None:
         """Run it; what a model or data turn out to be may contradict the configuration only now."""
+        if self._has_ended:
+            return
         with self._qualified(ConfigError):
             super()._run_subcommand(subcommand)
 
@@ -227,10 +233,25 @@ class Application(LightningCLI):
         facts = self._facts(loaded)
         if loaded is not None:
             self._compare(loaded, facts)
-        elif self.subcommand == "fit" and self.trainer.is_global_zero:
-            self._earlier.move_aside(Path(config.run_dir))
+        if self.subcommand == "fit":
+            self._make_way(Path(config.run_dir), None if loaded is None else loaded[0])
         self.model.vocabulary = facts.vocabulary
         self.config_init[self.subcommand].checkpoints.facts = facts
+
+    def _make_way(self, run_dir: Path, loaded: Path | None) -> None:
+        """Leave the run in the folder as it is: where it goes on but has ended, or aside."""
+        if loaded is None or not is_of(run_dir, loaded):
+            if self.trainer.is_global_zero:
+                self._earlier.move_aside(run_dir)
+            return
+        length = finished_iterations(run_dir)
+        self._has_ended = length is not None and is_done(length, self.trainer)
+        if self._has_ended and self.trainer.is_global_zero:
+            print(
+                f"{run_dir} is finished: {length} iterations, its final scores are in "
+                f"{run_dir / RESULTS}; it stays as it is\n"
+                "  raise trainer.max_epochs to make it longer, or give another --run_dir"
+            )
 
     def _check_parts(self) -> None:
         self.model.optimization.check(self.trainer.precision)

@@ -29,7 +29,7 @@ from ragen_pl.envs.contract import check_contract
 from ragen_pl.envs.frozen_lake import FrozenLake
 from ragen_pl.envs.panel import panel_seeds
 from ragen_pl.envs.sokoban import Sokoban
-from ragen_pl.hooks import RolloutCallback, rollout_callbacks
+from ragen_pl.hooks import RolloutCallback, is_done, rollout_callbacks
 from ragen_pl.models.language import LanguageModel
 from ragen_pl.packing import num_updates
 from ragen_pl.rewards import check_truth_penalty
@@ -180,6 +180,10 @@ class RolloutDataModule(pl.LightningDataModule):
         batch ahead.
         """
         learner, iteration = self.module, self.module.iteration
+        if is_done(iteration, self.fitter):  # Lightning asks for a batch before it looks
+            for watcher in self._watchers():
+                watcher.on_nothing_left(self.fitter, self.fitter.lightning_module)
+            return
         if iteration < self.warm_start.iterations:
             learner.begin_iteration(Phase.WARM_START)
             yield from demonstration_batches(

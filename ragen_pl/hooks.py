@@ -64,6 +64,12 @@ class RolloutCallback(Callback):
         """
         return None
 
+    def on_nothing_left(self, trainer: Trainer, module: LightningModule) -> None:
+        """Learn that all iterations lie behind the checkpoint that a run goes on from.
+
+        Nothing is collected then, and neither ``on_train_start`` nor ``on_train_end`` is called.
+        """
+
     def on_evaluation_start(
         self, trainer: Trainer, module: LightningModule, description: str
     ) -> None:
@@ -110,6 +116,12 @@ def rollout_callbacks(trainer: Trainer) -> Iterator[RolloutCallback]:
     """Iterate over the trainer's callbacks that have rollout hooks."""
     callbacks: Sequence[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     return (callback for callback in callbacks if isinstance(callback, RolloutCallback))
+
+
+def is_done(iterations: int, trainer: Trainer) -> bool:
+    """Whether a run of so many iterations is as long as it should be; -1 is without end."""
+    length = trainer.max_epochs
+    return length is not None and 0 <= length <= iterations
 
 
 def announce(trainer: Trainer, text: str) -> None:

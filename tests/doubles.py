@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from ragen_pl.baselines import Baseline
 from ragen_pl.envs.bandit import Bandit
-from ragen_pl.hooks import RolloutCallback, rollout_callbacks
+from ragen_pl.hooks import RolloutCallback, is_done, rollout_callbacks
 from ragen_pl.snapshot import take_snapshot
 from ragen_pl.types import Completion, StopReason, Trajectory, TrajectoryGroup, Turn
 
@@ -122,6 +122,7 @@ class TinyData(LightningDataModule):
         self.rollouts = rollouts
         self.warm_start = SimpleNamespace(iterations=warm_iterations, demonstrations=1000)
         self.rollout = SimpleNamespace(group_size=4)
+        self.evaluation = SimpleNamespace(temperature=0.5)
         self.panels = {"easy": Bandit(), "hard": Bandit()}
         self.evaluated: list[tuple[float, str, float]] = []
         self.iteration = 0
@@ -132,6 +133,10 @@ class TinyData(LightningDataModule):
     def __iter__(self) -> Iterator[torch.Tensor]:
         assert self.trainer is not None
         module: Any = self.trainer.lightning_module
+        if is_done(self.iteration, self.trainer):
+            for watcher in rollout_callbacks(self.trainer):
+                watcher.on_nothing_left(self.trainer, module)
+            return
         iteration, self.iteration = self.iteration, self.iteration + 1
         module.phase = "rl" if iteration >= self.warm_start.iterations else "warm_start"
         if module.phase == "rl":

@@ -165,9 +165,8 @@ def test_shares_of_two_ranks_are_put_together(monkeypatch: pytest.MonkeyPatch) -
     share = [make_group([1.0], group_id=0), make_group([0.0], group_id=1)]
     other = [make_group([1.0], group_id=2), make_group([0.0], group_id=1)]
     monkeypatch.setattr("callbacks.results.gather_objects", lambda value: [value, other])
-    results = Results()
-    results._add("final", "easy", 0.5, share)
-    assert (results.scores[0].score.count, results.scores[0].score.success) == (3, 2 / 3)
+    scored = Results()._scored("final", "easy", 0.5, share).score
+    assert (scored.count, scored.success) == (3, 2 / 3)
 
 
 @pytest.mark.parametrize(
