@@ -205,8 +205,9 @@ class Application(LightningCLI):
         return dict(yaml.safe_load(text))
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Log to TensorBoard in the run folder unless another logger is given; ``fsdp`` is FSDP2,
-        where Lightning would take FSDP1."""
+        """Log to TensorBoard in the run folder unless another logger is given, an evaluation only
+        where it is asked to, and beside the training; ``fsdp`` is FSDP2, where Lightning would take
+        FSDP1."""
         config = self.config_init[self.subcommand]
         if config.trainer.strategy == FSDP_NAME:
             kwargs["strategy"] = FSDP2()
@@ -215,8 +216,12 @@ class Application(LightningCLI):
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
             plugins = [*plugins, AnyCheckpointIO()]
         kwargs["plugins"] = plugins
-        if config.trainer.logger in (None, True):
-            kwargs["logger"] = TensorBoardLogger(config.run_dir, name="", version="tensorboard")
+        trains, logger = self.subcommand == "fit", config.trainer.logger
+        if logger is True or (trains and logger is None):
+            place = "tensorboard" if trains else f"tensorboard-{self.subcommand}"
+            kwargs["logger"] = TensorBoardLogger(config.run_dir, name="", version=place)
+        elif logger is None:
+            kwargs["logger"] = False
         return super().instantiate_trainer(**kwargs)
 
     def after_instantiate_classes(self) -> None:
