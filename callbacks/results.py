@@ -144,6 +144,7 @@ class Results(RolloutCallback):
     def on_nothing_left(self, trainer: Trainer, module: LightningModule) -> None:
         """Evaluate the final policy of a run that was interrupted while it did."""
         self._began = True
+        self._keep_earlier_end(trainer)
         self._end(trainer, module)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

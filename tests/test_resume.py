@@ -260,13 +260,21 @@ def test_a_finished_run_stays_as_it_is_until_it_is_made_longer(
     assert old in final_scores(run_dir)
     assert old["iterations"] == 3
     said = capsys.readouterr().out
+    with pytest.raises(SystemExit, match="9"):  # once more, where nothing else is left
+        fit(
+            *("--trainer.max_epochs", 4, "--ckpt_path", "last"),
+            *("--trainer.callbacks+=tests.test_resume.Leave", "--trainer.callbacks.policy=final"),
+        )
+    assert old in final_scores(run_dir)
     assert "final, iteration 3" in said
     assert "latest validation, after iteration 4, at T=0.5: default " in said
     fit("--trainer.max_epochs", 4, "--ckpt_path", "last")
     assert {score["iterations"] for score in final_scores(run_dir)} == {4}
 
 
-def test_what_interrupts_the_final_evaluation_leaves_it_to_be_done(folder: Path) -> None:
+def test_what_interrupts_the_final_evaluation_leaves_it_to_be_done(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     fit("--run_dir", "whole", "--trainer.max_epochs", 3)
     leave = ("--trainer.callbacks+=tests.test_resume.Leave", "--trainer.callbacks.policy=final")
     for resume in ((), ("--ckpt_path", "last")):  # twice
@@ -274,11 +282,13 @@ def test_what_interrupts_the_final_evaluation_leaves_it_to_be_done(folder: Path)
             fit("--run_dir", "parts", "--trainer.max_epochs", 3, *leave, *resume)
         assert final_scores(folder / "parts") == []
     Seeds.played.clear()
+    capsys.readouterr()
     fit(
         *("--run_dir", "parts", "--trainer.max_epochs", 3, "--ckpt_path", "last"),
-        "--trainer.callbacks+=tests.doubles.Seeds",
+        *("--trainer.callbacks+=tests.doubles.Seeds", "--display.line_every", 0),
     )
     assert not Seeds.played
+    assert "iteration 3/3 · evaluating final on default" in capsys.readouterr().out
     assert final_scores(folder / "parts") == final_scores(folder / "whole")
     results = json.loads((folder / "parts/results.json").read_text())
     assert (results["status"], results["iterations"]) == ("finished", 3)
