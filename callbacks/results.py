@@ -132,14 +132,16 @@ class Results(RolloutCallback):
     def _keep_earlier_end(self, trainer: Trainer) -> None:
         """Take over the final scores of a run that is made longer: its checkpoint is older."""
         content = read_results(_run_dir(trainer)) if self._resumed else None
-        if content is None or any(entry.policy == FINAL for entry in self.scores):
+        if content is None:
             return
         entries = [PolicyScore.from_plain(entry) for entry in content["evaluations"]]
-        self.scores += [
+        final = [
             replace(entry, iterations=entry.iterations or content["iterations"])
             for entry in entries
             if entry.policy == FINAL
         ]
+        if final:  # else the checkpoint's own, of an end before that
+            self.scores = [entry for entry in self.scores if entry.policy != FINAL] + final
 
     def on_nothing_left(self, trainer: Trainer, module: LightningModule) -> None:
         """Evaluate the final policy of a run that was interrupted while it did."""
