@@ -14,7 +14,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
+import yaml
+
+from ragen_pl.run_folder import CONFIG, RESULTS
 
 COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red")
 WINDOW = 10
@@ -33,12 +35,29 @@ def smooth(values: list[float | None]) -> tuple[list[int], list[float]]:
     return places, means
 
 
+def panel_of(results: dict[str, Any]) -> str:
+    """Name the panel whose scores are drawn: the first."""
+    return str(results["evaluations"][0]["panel"])
+
+
+def title(run_dir: Path, results: dict[str, Any]) -> str:
+    """Say what a run was trained and evaluated on, by its own configuration."""
+    data = yaml.safe_load((run_dir / CONFIG).read_text(encoding="utf-8"))["data"]
+    env = data["env"]["class_path"].rpartition(".")[2]
+    evaluation, trained = data["evaluation"], data["rollout"]["temperature"]
+    return (
+        f"{env} · lines: training starts, temperature {trained:g} · points: panel "
+        f"{panel_of(results)}, {evaluation['size']} starts, temperature "
+        f"{evaluation['temperature']:g}"
+    )
+
+
 def draw_run(axes: Any, results: dict[str, Any], colour: str, label: str) -> None:
     """Draw one run's training curve and its panel scores."""
     history = results["history"]
     places, means = smooth(history.get("rollout/success", []))
     axes.plot(places, means, color=colour, alpha=0.6, label=label)
-    default = next(iter(e["panel"] for e in results["evaluations"]))
+    default = panel_of(results)
     low, high, middle = (
         history.get(f"val/{default}/{name}", [])
         for name in ("success_low", "success_high", "success")
@@ -53,12 +72,16 @@ def draw_run(axes: Any, results: dict[str, Any], colour: str, label: str) -> Non
 
 def main(out: str, runs: list[str]) -> None:
     """Draw every run into one figure."""
+    import matplotlib.pyplot as plt  # what is drawn can be told without it
+
     figure, axes = plt.subplots(figsize=(8, 4.2))
     labels: dict[str, str] = {}
+    titles: dict[str, None] = {}
     warm = math.inf
     for run in runs:
         label, _, folder = run.partition("=")
-        results = json.loads((Path(folder) / "results.json").read_text(encoding="utf-8"))
+        results = json.loads((Path(folder) / RESULTS).read_text(encoding="utf-8"))
+        titles[title(Path(folder), results)] = None
         fresh = label not in labels
         colour = labels.setdefault(label, COLOURS[len(labels) % len(COLOURS)])
         draw_run(axes, results, colour, label if fresh else "_")
@@ -67,10 +90,7 @@ def main(out: str, runs: list[str]) -> None:
         axes.axvspan(0, warm, color="0.92")
         axes.text(warm / 2, 0.97, "warm start", ha="center", va="top", fontsize=8, rotation=90)
     axes.set(xlabel="iteration", ylabel="success", ylim=(0, 1), xlim=(0, None))
-    axes.set_title(
-        "lines: training rooms, temperature 1 · points: 256 unseen rooms, temperature 0.5",
-        fontsize=9,
-    )
+    axes.set_title("\n".join(titles), fontsize=9)
     axes.legend(loc="lower right")
     axes.grid(alpha=0.2)
     figure.tight_layout()

@@ -18,7 +18,9 @@ class Checkpoints(Checkpoint):
 
     Saves at the end of iterations only, under a temporary name first: a run that is killed at any
     moment leaves a whole checkpoint. The best policy is the one with the highest validated success
-    on the first panel; ``trainer.check_val_every_n_epoch`` says how often that is measured.
+    on the first panel; ``trainer.check_val_every_n_epoch`` says how often that is measured. Being
+    the best of many on those very starts, it scores too well on them: what is reported of a run is
+    its last policy.
 
     Args:
         every_n_iterations: Iterations between two saves; the last iteration is always saved, that
@@ -37,6 +39,12 @@ class Checkpoints(Checkpoint):
         self.best_score: float | None = None
         self._validated = False
 
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Forget the score to beat where its policy is in the folder of another run."""
+        best = Path(trainer.default_root_dir) / CHECKPOINTS / f"{BEST}.ckpt"
+        if not trainer.strategy.broadcast(best.exists() or best.with_suffix(".old").exists()):
+            self.best_score = None
+
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Note that there is a new score."""
         self._validated = True
@@ -53,14 +61,17 @@ class Checkpoints(Checkpoint):
         is_end = trainer.should_stop or done == trainer.max_epochs
         if is_end or done % self.every_n_iterations == 0:
             self._save(trainer, pl_module, LAST)
+        if is_end and self.best_score is None:
+            self._take_last_for_best(trainer)
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def _take_last_for_best(self, trainer: Trainer) -> None:
         """Without any validation the last policy is the best that is known."""
         folder = Path(trainer.default_root_dir)
-        last, best = (folder / CHECKPOINTS / f"{name}.ckpt" for name in (LAST, BEST))
-        if trainer.is_global_zero and last.exists() and not best.exists():
+        if trainer.is_global_zero:
+            last, best = (folder / CHECKPOINTS / f"{name}.ckpt" for name in (LAST, BEST))
             _swap_in(_copied(last), best)
             _swap_in(_copied(folder / POLICY / LAST), folder / POLICY / BEST)
+        trainer.strategy.barrier()
 
     def _new_score(self, trainer: Trainer) -> float | None:
         if not self._validated:

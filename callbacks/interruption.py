@@ -131,7 +131,8 @@ class Interruption(RolloutCallback):
     def on_evaluation_start(
         self, trainer: Trainer, module: LightningModule, description: str
     ) -> None:
-        """Leave before an evaluation."""
+        """Leave before an evaluation, which may be all that a resumed run does."""
+        self._listen_alone()
         self._check()
 
     def on_train_batch_start(

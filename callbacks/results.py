@@ -16,11 +16,11 @@ from ragen_pl.baselines import BASELINES, Baseline
 from ragen_pl.counters import Counters
 from ragen_pl.distributed import gather_objects
 from ragen_pl.evaluation import score
-from ragen_pl.hooks import RolloutCallback, announce, rollout_callbacks
-from ragen_pl.report import PolicyScore, lines_of_json, render
+from ragen_pl.hooks import RolloutCallback, announce, is_done, rollout_callbacks
+from ragen_pl.report import PolicyScore, Validation, lines_of_json, render
+from ragen_pl.run_folder import FINAL, RESULTS, read_results
 from ragen_pl.types import TrajectoryGroup
 
-FILE_NAME = "results.json"
 _PREFIXES = ("rollout/", "train/", "collapse/", "diagnostics/", "val/", "time/")
 
 
@@ -29,12 +29,18 @@ class _Imitation(Protocol):
     demonstrations: int
 
 
+class _Sampling(Protocol):
+    temperature: float
+
+
 class _Evaluator(Protocol):
     """What of the data module is used here."""
 
     panels: dict[str, Any]
     """By name; the first is the default panel."""
     warm_start: _Imitation
+    evaluation: _Sampling
+    """Of validation."""
 
     def evaluate(
         self, learner: LightningModule, panel: str, temperature: float
@@ -50,7 +56,9 @@ class Results(RolloutCallback):
     policy, the latter two on the first panel at every temperature; the others at the first one
     only. Without a warm
     start the untrained policy takes the warm-started one's place. The file is replaced atomically
-    during the run and at its end, however it ends; a resumed run carries its entries on.
+    during the run and at its end, however it ends; a resumed run carries its entries on. The final
+    scores of a run that is made longer stand until its new end. Where a run ends without any, the
+    table shows its latest validation.
 
     Args:
         temperatures: Of the evaluations; the first is the headline (the paper's is 0.5), 0 greedy.
@@ -72,6 +80,8 @@ class Results(RolloutCallback):
         self.scores: list[PolicyScore] = []
         self._history: list[dict[str, Any]] = []
         self._counters = Counters()
+        self._validation: Validation | None = None
+        self._validated = self._resumed = False
         self._status, self._reason = "running", ""
         self._clock = self._collecting_since = time.monotonic()
         self._began = False
@@ -108,22 +118,49 @@ class Results(RolloutCallback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Evaluate the baselines and the untrained policy, once, before the first update."""
         self._began = True
+        self._keep_earlier_end(trainer)
         done = {entry.policy for entry in self.scores}
         data = _data(trainer)
         for baseline in BASELINES:
             if baseline.name not in done:
                 self._evaluate_baseline(trainer, pl_module, baseline)
         if "untrained" not in done and trainer.global_step == 0:
-            self._evaluate(trainer, pl_module, "untrained", in_full=data.warm_start.iterations == 0)
+            in_full = data.warm_start.iterations == 0
+            self.scores += self._evaluate(trainer, pl_module, "untrained", in_full=in_full)
         self._write(trainer)
+
+    def _keep_earlier_end(self, trainer: Trainer) -> None:
+        """Take over the final scores of a run that is made longer: its checkpoint is older."""
+        content = read_results(_run_dir(trainer)) if self._resumed else None
+        if content is None:
+            return
+        entries = [PolicyScore.from_plain(entry) for entry in content["evaluations"]]
+        final = [
+            replace(entry, iterations=entry.iterations or content["iterations"])
+            for entry in entries
+            if entry.policy == FINAL
+        ]
+        if final:  # else the checkpoint's own, of an end before that
+            self.scores = [entry for entry in self.scores if entry.policy != FINAL] + final
+
+    def on_nothing_left(self, trainer: Trainer, module: LightningModule) -> None:
+        """Evaluate the final policy of a run that was interrupted while it did."""
+        self._began = True
+        self._keep_earlier_end(trainer)
+        self._end(trainer, module)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note that there are new scores."""
+        self._validated = True
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Note the iteration's metrics; evaluate where the warm start ends."""
         super().on_train_epoch_end(trainer, pl_module)
         self._counters.iterations = trainer.current_epoch + 1
         self._note_metrics(trainer, getattr(pl_module, "phase", "rl"))
+        self._note_validation(trainer)
         if self._counters.iterations == _data(trainer).warm_start.iterations:
-            self._evaluate(trainer, pl_module, "warm-started", in_full=True)
+            self.scores += self._evaluate(trainer, pl_module, "warm-started", in_full=True)
         if self._counters.iterations % self.write_every == 0:
             self._write(trainer)
 
@@ -137,6 +174,21 @@ class Results(RolloutCallback):
                 row[name] = float(f"{float(value):.5g}")
         self._history.append(row)
 
+    def _note_validation(self, trainer: Trainer) -> None:
+        if not self._validated:
+            return
+        self._validated = False
+        data, metrics = _data(trainer), trainer.callback_metrics
+        success: dict[str, tuple[float, float, float]] = {}
+        for panel in data.panels:
+            names = [f"val/{panel}/{name}" for name in ("success", "success_low", "success_high")]
+            if all(name in metrics for name in names):
+                middle, low, high = (float(metrics[name]) for name in names)
+                success[panel] = middle, low, high
+        if success:
+            iterations, temperature = self._counters.iterations, data.evaluation.temperature
+            self._validation = Validation(iterations, temperature, success)
+
     # --- evaluation -------------------------------------------------------------------------
 
     def _evaluate_baseline(
@@ -147,49 +199,57 @@ class Results(RolloutCallback):
         for panel, env in data.panels.items():
             if baseline.exists(env):
                 self._tell(trainer, module, baseline.name, panel)
-                self._add(baseline.name, panel, None, data.evaluate_baseline(panel, baseline))
+                groups = data.evaluate_baseline(panel, baseline)
+                self.scores.append(self._scored(baseline.name, panel, None, groups))
 
     def _evaluate(
         self, trainer: Trainer, module: LightningModule, policy: str, *, in_full: bool
-    ) -> None:
+    ) -> list[PolicyScore]:
         """Evaluate the current weights on every panel at the first temperature; ``in_full`` on the
         first panel at all of them.
         """
-        data = _data(trainer)
+        data, scores = _data(trainer), list[PolicyScore]()
         for index, panel in enumerate(data.panels):
             for temperature in (
                 self.temperatures if in_full and index == 0 else self.temperatures[:1]
             ):
                 self._tell(trainer, module, policy, panel)
-                self._add(policy, panel, temperature, data.evaluate(module, panel, temperature))
+                groups = data.evaluate(module, panel, temperature)
+                scored = self._scored(policy, panel, temperature, groups)
+                scores.append(replace(scored, iterations=self._counters.iterations))
+        return scores
 
-    def _add(
+    def _scored(
         self, policy: str, panel: str, temperature: float | None, groups: list[TrajectoryGroup]
-    ) -> None:
+    ) -> PolicyScore:
         """Score what all ranks played; a start that several ranks played counts once."""
         played = {group.group_id: group for part in gather_objects(groups) for group in part}
         everything = [played[place] for place in sorted(played)]
-        self.scores.append(PolicyScore(policy, panel, temperature, score(everything)))
+        return PolicyScore(policy, panel, temperature, score(everything))
 
     def _tell(self, trainer: Trainer, module: LightningModule, policy: str, panel: str) -> None:
         for callback in rollout_callbacks(trainer):
             callback.on_evaluation_start(trainer, module, f"{policy} on {panel}")
 
     def _evaluate_final(self, trainer: Trainer, module: LightningModule) -> None:
-        """Evaluate the final policy, or copy where the weights are those scored before."""
-        self.scores = [entry for entry in self.scores if entry.policy != "final"]
+        """Evaluate the final policy, or copy where the weights are those scored before; all its
+        scores take the place of an earlier end's at once."""
         warm = _data(trainer).warm_start.iterations
         same = [e for e in self.scores if e.policy == "warm-started"]
         if same and self._counters.iterations == warm:
-            self.scores += [replace(entry, policy="final") for entry in same]
+            final = [replace(entry, policy=FINAL) for entry in same]
         else:
-            self._evaluate(trainer, module, "final", in_full=True)
+            final = self._evaluate(trainer, module, FINAL, in_full=True)
+        self.scores = [entry for entry in self.scores if entry.policy != FINAL] + final
 
     # --- the end ----------------------------------------------------------------------------
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Evaluate the final policy and report."""
-        self._evaluate_final(trainer, pl_module)
+        self._end(trainer, pl_module)
+
+    def _end(self, trainer: Trainer, module: LightningModule) -> None:
+        self._evaluate_final(trainer, module)
         self._close(trainer, *_ending(trainer, self._counters.iterations))
 
     def on_exception(
@@ -214,12 +274,26 @@ class Results(RolloutCallback):
         facts = self._counters.facts(self._seconds())
         announce(
             trainer,
-            f"\n{render(self.scores, self.temperatures[0])}\n\n"
+            f"\n{self._table()}\n\n"
             f"{status}{': ' + reason if reason else ''}; {facts['iterations']} iterations in "
             f"{facts['seconds']:.0f} s; collecting {facts['trajectories_per_second']:.1f} "
             f"trajectories/s and {facts['tokens_per_second']:.0f} tokens/s; "
-            f"{_run_dir(trainer) / FILE_NAME}",
+            f"{_run_dir(trainer) / RESULTS}",
         )
+
+    def _table(self) -> str:
+        """Write the scores; those of an earlier end say so."""
+        now = self._counters.iterations
+        scores = [
+            replace(entry, policy=f"{FINAL}, iteration {entry.iterations}")
+            if entry.policy == FINAL and entry.iterations not in (None, now)
+            else entry
+            for entry in self.scores
+        ]
+        text = render(scores, self.temperatures[0])
+        if self._validation is None or any(entry.policy == FINAL for entry in scores):
+            return text
+        return f"{text}\n\n{self._validation}"
 
     # --- the file ---------------------------------------------------------------------------
 
@@ -240,7 +314,7 @@ class Results(RolloutCallback):
             "evaluations": [entry.plain() for entry in self.scores],
             "history": _columns(self._history),
         }
-        path = _run_dir(trainer) / FILE_NAME
+        path = _run_dir(trainer) / RESULTS
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_suffix(".json.tmp")
         draft.write_text(lines_of_json(content))
@@ -252,6 +326,7 @@ class Results(RolloutCallback):
             "counters": asdict(self._counters) | {"seconds": self._seconds()},
             "scores": [entry.plain() for entry in self.scores],
             "history": self._history,
+            "validation": None if self._validation is None else self._validation.plain(),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -259,6 +334,9 @@ class Results(RolloutCallback):
         self._counters = Counters(**state_dict["counters"])
         self.scores = [PolicyScore.from_plain(entry) for entry in state_dict["scores"]]
         self._history = list(state_dict["history"])
+        validation = state_dict.get("validation")
+        self._validation = None if validation is None else Validation.from_plain(validation)
+        self._resumed = True
         self._clock = time.monotonic()
 
 
@@ -275,7 +353,7 @@ def _ending(trainer: Trainer, iterations: int) -> tuple[str, str]:
     for callback in rollout_callbacks(trainer):
         if callback.reason:
             return "stopped", callback.reason
-    if iterations < (trainer.max_epochs or 0):
+    if not is_done(iterations, trainer):
         return "stopped", "by a limit of time or steps, or by early stopping"
     return "finished", ""
 

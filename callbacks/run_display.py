@@ -145,7 +145,8 @@ class RunDisplay(ProgressBar, RolloutCallback):
     def on_evaluation_start(
         self, trainer: Trainer, module: LightningModule, description: str
     ) -> None:
-        """Show which policy is evaluated where."""
+        """Show which policy is evaluated where; it may be all that a resumed run does."""
+        self._done = max(self._done, getattr(module, "iteration", 0))
         self._show(f"evaluating {description}")
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -1,7 +1,8 @@
-"""Print the scores of ``validate``, ``test`` and ``predict``."""
+"""Print and log the scores of ``validate``, ``test`` and ``predict``."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -11,11 +12,18 @@ from ragen_pl.distributed import gather_objects
 from ragen_pl.evaluation import score
 from ragen_pl.hooks import announce
 from ragen_pl.report import PolicyScore, render
+from ragen_pl.run_folder import BEST
 from ragen_pl.types import Evaluation
+
+_CHOSEN = (
+    "best.ckpt was chosen among many for its score on the first panel, so on those starts it looks "
+    "better than it is; a run's results are those of last.ckpt"
+)
 
 
 class ScoreTable(Callback):
-    """Print success per panel with its 95 % interval when an evaluation has ended.
+    """Print success per panel with its 95 % interval when an evaluation has ended; what is logged
+    of it is of the checkpoint's step.
 
     Silent in ``fit``, whose own table has more in it.
     """
@@ -23,6 +31,21 @@ class ScoreTable(Callback):
     def __init__(self) -> None:
         super().__init__()
         self._scores: list[PolicyScore] = []
+        self._step = 0
+
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Learn how far the policy was trained, which an evaluation does not."""
+        self._step = checkpoint["global_step"]
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Give the loggers the step."""
+        self._log_step(trainer, pl_module)
+
+    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Give the loggers the step."""
+        self._log_step(trainer, pl_module)
 
     def on_validation_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
         """Take a panel in."""
@@ -57,8 +80,15 @@ class ScoreTable(Callback):
         scored = score([played[place] for place in sorted(played)])
         self._scores.append(PolicyScore(path, batch.panel, batch.temperature, scored))
 
+    def _log_step(self, trainer: Trainer, module: LightningModule) -> None:
+        if trainer.state.fn != TrainerFn.FITTING:
+            # Lightning takes this name for the step; every rank has the same.
+            module.log("step", float(self._step), sync_dist=True)
+
     def _print(self, trainer: Trainer) -> None:
         if self._scores:
             temperature = self._scores[0].temperature or 0.0
             announce(trainer, "\n" + render(self._scores, temperature))
+            if Path(str(trainer.ckpt_path)).stem == BEST:
+                announce(trainer, _CHOSEN)
         self._scores = []

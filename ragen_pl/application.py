@@ -29,15 +29,18 @@ from ragen_pl.config_files import COMMANDS, ConfigError, config_paths
 from ragen_pl.config_keys import Schema, check_arguments, constructor_keys, parameter_keys
 from ragen_pl.config_parser import Parser, place_loggers
 from ragen_pl.datamodule import RolloutDataModule
-from ragen_pl.hooks import rollout_callbacks
+from ragen_pl.hooks import is_done, rollout_callbacks
 from ragen_pl.memory_errors import lack_of_memory
 from ragen_pl.quiet import quieten
 from ragen_pl.run_folder import (
     CONFIG,
+    RESULTS,
     EarlierRun,
     RunFacts,
     check_continuation,
     checkpoint_path,
+    finished_iterations,
+    is_of,
     leaves,
 )
 from ragen_pl.starpo import StarPO
@@ -97,6 +100,7 @@ class Application(LightningCLI):
 
     def __init__(self, argv: Sequence[str], earlier: EarlierRun | None = None) -> None:
         self._argv, self._earlier = list(argv), earlier or EarlierRun()
+        self._has_ended = False
         super().__init__(
             model_class=StarPO,
             datamodule_class=RolloutDataModule,
@@ -187,6 +191,8 @@ class Application(LightningCLI):
 
     def _run_subcommand(self, subcommand: str) -> None:
         """Run it; what a model or data turn out to be may contradict the configuration only now."""
+        if self._has_ended:
+            return
         with self._qualified(ConfigError), lack_of_memory():
             super()._run_subcommand(subcommand)
 
@@ -207,8 +213,7 @@ class Application(LightningCLI):
         return dict(yaml.safe_load(text))
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Log to TensorBoard in the run folder, and to what else is given; ``fsdp`` is FSDP2, where
-        Lightning would take FSDP1."""
+        """Log where ``_loggers`` says; ``fsdp`` is FSDP2, where Lightning would take FSDP1."""
         config = self.config_init[self.subcommand]
         if config.trainer.strategy == FSDP_NAME:
             kwargs["strategy"] = FSDP2()
@@ -217,8 +222,7 @@ class Application(LightningCLI):
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
             plugins = [*plugins, AnyCheckpointIO()]
         kwargs["plugins"] = plugins
-        if config.trainer.logger is not False:
-            kwargs["logger"] = _loggers(config.trainer.logger, config.run_dir)
+        kwargs["logger"] = _loggers(config.trainer.logger, config.run_dir, str(self.subcommand))
         return super().instantiate_trainer(**kwargs)
 
     def after_instantiate_classes(self) -> None:
@@ -238,10 +242,25 @@ class Application(LightningCLI):
         facts = self._facts(loaded)
         if loaded is not None:
             self._compare(loaded, facts)
-        elif self.subcommand == "fit" and self.trainer.is_global_zero:
-            self._earlier.move_aside(Path(config.run_dir))
+        if self.subcommand == "fit":
+            self._make_way(Path(config.run_dir), None if loaded is None else loaded[0])
         self.model.vocabulary = facts.vocabulary
         self.config_init[self.subcommand].checkpoints.facts = facts
+
+    def _make_way(self, run_dir: Path, loaded: Path | None) -> None:
+        """Leave the run in the folder as it is: where it goes on but has ended, or aside."""
+        if loaded is None or not is_of(run_dir, loaded):
+            if self.trainer.is_global_zero:
+                self._earlier.move_aside(run_dir)
+            return
+        length = finished_iterations(run_dir)
+        self._has_ended = length is not None and is_done(length, self.trainer)
+        if self._has_ended and self.trainer.is_global_zero:
+            print(
+                f"{run_dir} is finished: {length} iterations, its final scores are in "
+                f"{run_dir / RESULTS}; it stays as it is\n"
+                "  raise trainer.max_epochs to make it longer, or give another --run_dir"
+            )
 
     def _check_parts(self, precision: Any) -> None:
         # On a CPU Lightning takes bfloat16 where half precision is asked for.
@@ -296,20 +315,29 @@ class Application(LightningCLI):
             print(f"changed since {path}: {'; '.join(changed)}")
 
 
-def _loggers(given: Any, run_dir: str) -> list[Logger]:
-    """Put TensorBoard before the loggers that are given, unless it is one of them."""
+def _loggers(given: Any, run_dir: str, command: str) -> list[Logger]:
+    """Return the loggers of a command.
+
+    A training's are TensorBoard, unless one that is given is that, and those that are given; an
+    evaluation's only those that are asked for, ``true`` meaning TensorBoard in a folder of its own.
+    """
+    if given is False or (given is None and command != "fit"):
+        return []
     others = [] if given in (None, True) else given if isinstance(given, list) else [given]
-    if any(isinstance(logger, TensorBoardLogger) for logger in others):
+    has_own = any(isinstance(logger, TensorBoardLogger) for logger in others)
+    if has_own or (others and command != "fit"):
         return others
-    own = TensorBoardLogger(run_dir, name="", version="tensorboard", default_hp_metric=False)
+    place = "tensorboard" if command == "fit" else f"tensorboard-{command}"
+    own = TensorBoardLogger(run_dir, name="", version=place, default_hp_metric=False)
     return [own, *others]
 
 
 def _check_length(max_epochs: int | None) -> None:
-    if max_epochs is None or max_epochs < 1:
+    if max_epochs is None or (max_epochs < 1 and max_epochs != -1):
         raise ConfigError(
             f"trainer.max_epochs is {max_epochs}; a run has 1 iteration or more, as many as this "
-            "says (validate scores a checkpoint without training)"
+            "says, and -1 has no end but trainer.max_time (validate scores a checkpoint without "
+            "training)"
         )
 
 

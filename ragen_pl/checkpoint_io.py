@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
-from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from ragen_pl.run_folder import META
+from ragen_pl.shard_folder import load_whole
 
 
 class AnyCheckpointIO(TorchCheckpointIO):
@@ -24,14 +23,10 @@ class AnyCheckpointIO(TorchCheckpointIO):
         self, path: Any, map_location: Any = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
         """Return the checkpoint as a run that is not sharded would have written it."""
-        folder = Path(path)
+        folder, safe = Path(path), weights_only is not False
         if not folder.is_dir():
-            return super().load_checkpoint(path, map_location, weights_only)
-        with TemporaryDirectory() as scratch:
-            file = Path(scratch) / "whole.pt"
-            dcp_to_torch_save(folder, file)
-            tensors = torch.load(file, map_location="cpu", weights_only=True)
-        safe = weights_only is not False
+            return super().load_checkpoint(path, map_location, safe)
+        tensors = load_whole(folder)
         checkpoint: dict[str, Any] = torch.load(
             folder / META, map_location="cpu", weights_only=safe
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lightning.pytorch import Trainer
@@ -18,9 +18,10 @@ from ragen_pl.rollout_config import RolloutConfig
 from ragen_pl.rollout_stats import GroupTable, check_played
 from ragen_pl.types import Generate, RolloutBatch, Sampling, TrajectoryGroup
 
-# A run's stream of seeds: every part of it is a pure function of where the run stands, so that a
-# resumed run plays the same starts. The first collections of all iterations come first, then the
-# second ones: with and without dynamic sampling, a run begins its iterations alike.
+# A run's stream of seeds: every part of it is a pure function of where the run stands, which is
+# saved, so that a resumed run plays the same starts, and never those of before. The first
+# collections of all iterations come first, then the second ones: with and without dynamic sampling,
+# a run begins its iterations alike.
 SEEDS_PER_RUN = 1 << 32
 FIRST_DEMONSTRATION = 1 << 31
 """Place of the demonstrations, beyond what RL can reach."""
@@ -72,12 +73,36 @@ class Collected:
     """Whether the policy may learn from each group."""
 
 
-def starts(run_seed: int, iteration: int, num_groups: int, collection: int) -> list[Start]:
+class SeedStream:
+    """Say which place of the stream an iteration takes its starts from.
+
+    Iterations take as many places as one collection has groups, one after the other. That number
+    may change where a run goes on: what was taken before stays taken.
+    """
+
+    def __init__(self) -> None:
+        self._iteration = self._place = 0
+        """Where this number of groups began to hold."""
+
+    def place(self, iteration: int, num_groups: int) -> int:
+        """Return the first place of an iteration, counted from the first of RL."""
+        return self._place + (iteration - self._iteration) * num_groups
+
+    def state_dict(self, iteration: int, num_groups: int) -> dict[str, int]:
+        """Save where the next iteration begins."""
+        return {"iteration": iteration, "place": self.place(iteration, num_groups)}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Go on from there, with any number of groups."""
+        self._iteration, self._place = state["iteration"], state["place"]
+
+
+def starts(run_seed: int, place: int, num_groups: int, collection: int) -> list[Start]:
     """List all ranks' starts of one collection.
 
     Args:
         run_seed: The run's.
-        iteration: Counted from the first of RL.
+        place: Of the iteration in the stream.
         num_groups: Of one collection.
         collection: Counted from 0 within the iteration.
 
@@ -85,8 +110,7 @@ def starts(run_seed: int, iteration: int, num_groups: int, collection: int) -> l
         Group identities differ within the iteration, and with them the sampling noise; seeds differ
         within the run.
     """
-    place = collection * _SEEDS_PER_COLLECTION + iteration * num_groups
-    first = run_seed * SEEDS_PER_RUN + place
+    first = run_seed * SEEDS_PER_RUN + collection * _SEEDS_PER_COLLECTION + place
     return [Start(collection * num_groups + i, first + i) for i in range(num_groups)]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import lightning.pytorch as pl
 
@@ -16,6 +16,7 @@ from ragen_pl.collection import (
     SEEDS_PER_RUN,
     Collector,
     DynamicSampling,
+    SeedStream,
     collect_enough,
     starts,
 )
@@ -28,7 +29,7 @@ from ragen_pl.envs.contract import check_contract
 from ragen_pl.envs.frozen_lake import FrozenLake
 from ragen_pl.envs.panel import panel_seeds
 from ragen_pl.envs.sokoban import Sokoban
-from ragen_pl.hooks import RolloutCallback, is_discarded, rollout_callbacks
+from ragen_pl.hooks import RolloutCallback, is_discarded, is_done, rollout_callbacks
 from ragen_pl.models.language import LanguageModel
 from ragen_pl.packing import num_updates
 from ragen_pl.rewards import check_truth_penalty
@@ -121,6 +122,7 @@ class RolloutDataModule(pl.LightningDataModule):
         self.env, self.panels, self.prompts = env, panels, prompts
         self.rollout, self.warm_start, self.evaluation = rollout, warm_start, evaluation
         self.dynamic_sampling, self.run_seed = dynamic_sampling, run_seed
+        self._stream = SeedStream()
         self._chat: Chat | None = None
         self._demonstrations: RolloutBatch | None = None
         self._panel_seeds: dict[str, list[int]] = {}
@@ -179,6 +181,10 @@ class RolloutDataModule(pl.LightningDataModule):
         batch ahead.
         """
         learner, iteration = self.module, self.module.iteration
+        if is_done(iteration, self.fitter):  # Lightning asks for a batch before it looks
+            for watcher in self._watchers():
+                watcher.on_nothing_left(self.fitter, self.fitter.lightning_module)
+            return
         if iteration < self.warm_start.iterations:
             learner.begin_iteration(Phase.WARM_START)
             yield from demonstration_batches(
@@ -203,8 +209,22 @@ class RolloutDataModule(pl.LightningDataModule):
 
     def starts(self, iteration: int, collection: int) -> list[Start]:
         """List all ranks' starts of the n-th collection of an iteration of RL."""
-        total = self.rollout.num_groups * self.rollout.online_k
-        return starts(self.run_seed, iteration - self.warm_start.iterations, total, collection)
+        place = self._stream.place(iteration - self.warm_start.iterations, self._num_starts)
+        return starts(self.run_seed, place, self._num_starts, collection)
+
+    @property
+    def _num_starts(self) -> int:
+        """Of one collection."""
+        return self.rollout.num_groups * self.rollout.online_k
+
+    def state_dict(self) -> dict[str, Any]:
+        """Save which starts are taken."""
+        since = max(0, self.module.iteration - self.warm_start.iterations)
+        return {"stream": self._stream.state_dict(since, self._num_starts)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take further ones, however many a collection takes now."""
+        self._stream.load_state_dict(state_dict["stream"])
 
     def _num_updates(self, weights: Sequence[Sequence[float]]) -> int:
         """Count the optimizer batches to make of what was kept on all ranks."""

@@ -67,6 +67,12 @@ class RolloutCallback(Callback):
         """
         return None
 
+    def on_nothing_left(self, trainer: Trainer, module: LightningModule) -> None:
+        """Learn that all iterations lie behind the checkpoint that a run goes on from.
+
+        Nothing is collected then, and neither ``on_train_start`` nor ``on_train_end`` is called.
+        """
+
     def on_evaluation_start(
         self, trainer: Trainer, module: LightningModule, description: str
     ) -> None:
@@ -138,6 +144,12 @@ def is_discarded(trainer: Trainer) -> bool:
     the run ends with it, or a callback says so."""
     ends = trainer.should_stop and may_stop(trainer)
     return ends or any(callback.discard for callback in rollout_callbacks(trainer))
+
+
+def is_done(iterations: int, trainer: Trainer) -> bool:
+    """Whether a run of so many iterations is as long as it should be; -1 is without end."""
+    length = trainer.max_epochs
+    return length is not None and 0 <= length <= iterations
 
 
 def announce(trainer: Trainer, text: str) -> None:

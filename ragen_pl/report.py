@@ -20,6 +20,8 @@ class PolicyScore:
     temperature: float | None
     """None for random moves and the expert, which have none."""
     score: Score
+    iterations: int | None = None
+    """Behind the policy; None where there are none, and in files of earlier versions."""
 
     def plain(self) -> dict[str, Any]:
         """Return JSON types."""
@@ -29,6 +31,7 @@ class PolicyScore:
             "policy": self.policy,
             "panel": self.panel,
             "temperature": self.temperature,
+            "iterations": self.iterations,
             **facts,
         }
 
@@ -37,10 +40,36 @@ class PolicyScore:
         """Read what ``plain`` returned."""
         facts = dict(data)
         place = {name: facts.pop(name) for name in ("policy", "panel", "temperature")}
+        place["iterations"] = facts.pop("iterations", None)
         strata = {name: (float(s), int(n)) for name, (s, n) in facts.pop("by_stratum").items()}
         solved, failed = tuple(facts.pop("solved")), tuple(facts.pop("failed"))
         scored = Score(**facts, by_stratum=strata, solved=solved, failed=failed)
         return cls(**place, score=scored)
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """Keep what the training's latest look at the panels found."""
+
+    iterations: int
+    temperature: float
+    success: Mapping[str, tuple[float, float, float]]
+    """By panel, with the ends of its 95 % interval."""
+
+    def __str__(self) -> str:
+        panels = [f"{panel} {_interval(*values)}" for panel, values in self.success.items()]
+        when = f"latest validation, after iteration {self.iterations}, at T={self.temperature:g}"
+        return f"{when}: {', '.join(panels)}"
+
+    def plain(self) -> dict[str, Any]:
+        """Return JSON types."""
+        return asdict(self) | {"success": {name: list(v) for name, v in self.success.items()}}
+
+    @classmethod
+    def from_plain(cls, data: Mapping[str, Any]) -> Validation:
+        """Read what ``plain`` returned."""
+        success = {name: (v[0], v[1], v[2]) for name, v in data["success"].items()}
+        return cls(data["iterations"], data["temperature"], success)
 
 
 def lines_of_json(content: Mapping[str, Any]) -> str:
@@ -95,6 +124,10 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
+def _interval(share: float, low: float, high: float) -> str:
+    return f"{_percent(share)} [{100 * low:.1f}, {100 * high:.1f}]"
+
+
 def _names(values: Sequence[str]) -> list[str]:
     """List different values in order of appearance."""
     return list(dict.fromkeys(values))
@@ -102,9 +135,7 @@ def _names(values: Sequence[str]) -> list[str]:
 
 def _by_panel(scores: Sequence[PolicyScore], temperature: float) -> str:
     cells = {
-        (s.policy, s.panel): f"{_percent(s.score.success)} "
-        f"[{100 * s.score.low:.1f}, {100 * s.score.high:.1f}]"
-        for s in scores
+        (s.policy, s.panel): _interval(s.score.success, s.score.low, s.score.high) for s in scores
     }
     panels = _names([s.panel for s in scores])
     header = [f"success at T={temperature:g} [95 % interval]", *panels]

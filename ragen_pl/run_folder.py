@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import pickle
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -15,6 +18,8 @@ from ragen_pl.config_files import ConfigError
 CHECKPOINTS, POLICY, TRAJECTORIES = "checkpoints", "policy", "trajectories"
 CONFIG, RESULTS = "config.yaml", "results.json"
 LAST, BEST = "last", "best"
+FINAL = "final"
+"""In ``RESULTS``, the policy that a run ended with."""
 FACTS = "run"
 """Key of the facts in a checkpoint."""
 META = "meta.pt"
@@ -58,7 +63,10 @@ class RunFacts:
         try:
             content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
             return cls(**content[FACTS])
-        except (OSError, RuntimeError, KeyError, TypeError) as error:
+        except (
+            *(OSError, EOFError, RuntimeError, KeyError, TypeError),
+            pickle.UnpicklingError,
+        ) as error:
             raise ConfigError(
                 f"--ckpt_path {path}: this is no readable checkpoint of ragen-pl "
                 f"({type(error).__name__}); give last, best or the path of a .ckpt file"
@@ -85,6 +93,39 @@ def checkpoint_path(run_dir: Path, wanted: str) -> Path:
             f"--ckpt_path {wanted}: there is no such file; give last, best or the path of a .ckpt"
         )
     return Path(wanted)
+
+
+def is_of(run_dir: Path, checkpoint: Path) -> bool:
+    """Whether a checkpoint is of the run in a folder, which may hold links to other disks."""
+    folders = (run_dir.resolve(), (run_dir / CHECKPOINTS).resolve(), _spelled(run_dir))
+    return any(
+        path.is_relative_to(folder)
+        for path in (checkpoint.resolve(), _spelled(checkpoint))
+        for folder in folders
+    )
+
+
+def _spelled(path: Path) -> Path:
+    """Make a path absolute, links left as they are."""
+    return Path(os.path.abspath(path))  # noqa: PTH100  resolve would follow them
+
+
+def read_results(run_dir: Path) -> dict[str, Any] | None:
+    """Read what a run has written about itself; None where there is nothing that can be read."""
+    try:
+        content = json.loads((run_dir / RESULTS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def finished_iterations(run_dir: Path) -> int | None:
+    """Return the length of a run that came to its end and scored its final policy, else None."""
+    results = read_results(run_dir)
+    if results is None or results.get("status") != "finished":
+        return None
+    policies = [entry.get("policy") for entry in results.get("evaluations", ())]
+    return results.get("iterations") if FINAL in policies else None
 
 
 def move_aside(run_dir: Path) -> Path | None:

@@ -12,17 +12,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_optimizer_state_dict,
     set_optimizer_state_dict,
 )
-from torch.distributed.checkpoint.state_dict_loader import load
 from torch.optim import Optimizer
 
 from ragen_pl.config_files import ConfigError
 from ragen_pl.run_folder import META
+from ragen_pl.shard_folder import ShardReader, load_shards
 from ragen_pl.sharding import put_back, put_back_moments
 
 
@@ -42,7 +41,7 @@ def load_sharded(
         module: The networks.
         optimizers: Of their weights.
         left_out: Names of weights that a checkpoint does not hold: they are read elsewhere.
-        weights_only: As of ``torch.load``.
+        weights_only: As of ``torch.load``; None is true.
 
     Returns:
         What else the checkpoint holds.
@@ -50,16 +49,17 @@ def load_sharded(
     Raises:
         ConfigError: when it is of other networks.
     """
+    safe = weights_only is not False  # Lightning passes nothing on (2.6.6)
     own = {name: value for name, value in module.state_dict().items() if name not in left_out}
     if not path.is_dir():
-        return _load_file(path, own, optimizers, weights_only)
-    saved = FileSystemReader(path).read_metadata().state_dict_metadata
+        return _load_file(path, own, optimizers, safe)
+    saved = ShardReader(path).read_metadata().state_dict_metadata
     prefix = "state_dict."
     _check(path, own, {name[len(prefix) :] for name in saved if name.startswith(prefix)})
-    load({"state_dict": own}, checkpoint_id=path)
+    load_shards(path, {"state_dict": own})
     for number, optimizer in enumerate(optimizers):
         _load_moments(path, module, optimizer, f"optimizer_{number}", saved)
-    rest: dict[str, Any] = torch.load(path / META, map_location="cpu", weights_only=weights_only)
+    rest: dict[str, Any] = torch.load(path / META, map_location="cpu", weights_only=safe)
     return rest
 
 
@@ -72,7 +72,7 @@ def _load_moments(
     moments = state["state"]
     missing = {weight for weight in moments if f"{name}.state.{weight}.step" not in saved}
     state["state"] = {weight: moments[weight] for weight in moments if weight not in missing}
-    load({name: state}, checkpoint_id=path)
+    load_shards(path, {name: state})
     options = StateDictOptions(cpu_offload=True, strict=False)
     set_optimizer_state_dict(module, optimizer, optim_state_dict=state, options=options)
     for weight, parameter in module.named_parameters():
@@ -84,7 +84,7 @@ def _load_file(
     path: Path,
     own: Mapping[str, Tensor],
     optimizers: Sequence[Optimizer],
-    weights_only: bool | None,
+    weights_only: bool,
 ) -> dict[str, Any]:
     checkpoint: dict[str, Any] = torch.load(
         path, mmap=True, map_location="cpu", weights_only=weights_only

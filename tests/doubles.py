@@ -18,6 +18,7 @@ from ragen_pl.hooks import (
     RolloutCallback,
     forget_last_iteration,
     is_discarded,
+    is_done,
     rollout_callbacks,
 )
 from ragen_pl.snapshot import take_snapshot
@@ -130,6 +131,7 @@ class TinyData(LightningDataModule):
         self.rollouts = rollouts
         self.warm_start = SimpleNamespace(iterations=warm_iterations, demonstrations=1000)
         self.rollout = SimpleNamespace(group_size=4)
+        self.evaluation = SimpleNamespace(temperature=0.5)
         self.panels = {"easy": Bandit(), "hard": Bandit()}
         self.evaluated: list[tuple[float, str, float]] = []
         self.iteration = 0
@@ -140,6 +142,10 @@ class TinyData(LightningDataModule):
     def __iter__(self) -> Iterator[torch.Tensor]:
         assert self.trainer is not None
         module: Any = self.trainer.lightning_module
+        if is_done(self.iteration, self.trainer):
+            for watcher in rollout_callbacks(self.trainer):
+                watcher.on_nothing_left(self.trainer, module)
+            return
         iteration, self.iteration = self.iteration, self.iteration + 1
         module.phase = "rl" if iteration >= self.warm_start.iterations else "warm_start"
         if module.phase == "rl":
@@ -224,3 +230,12 @@ class Stop(RolloutCallback):
     def on_evaluation_start(self, trainer: Trainer, module: Any, description: str) -> None:
         if description.startswith("final"):
             self.scored.update({k: v.clone() for k, v in module.state_dict().items()})
+
+
+class Seeds(RolloutCallback):
+    """Note the seeds of every collection."""
+
+    played: ClassVar[list[int]] = []
+
+    def on_collection_end(self, trainer: Trainer, module: Any, groups: Any) -> None:
+        self.played.extend(group.seed for group in groups)

@@ -31,7 +31,7 @@ LAYERS = (
     {"evaluation_log", "hooks", "report", "trajectory_record", "collection"},
     {"memory_errors"},
     {"allocator", "config_files", "config_errors", "config_keys", "run_folder", "threads"},
-    {"quiet", "checkpoint_io", "sharded_checkpoint", "strategies", "config_parser"},
+    {"quiet", "checkpoint_io", "shard_folder", "sharded_checkpoint", "strategies", "config_parser"},
     {"starpo", "datamodule", "callbacks"},
     {"application"},
     {"plan"},

@@ -166,7 +166,7 @@ def fails(capsys: pytest.CaptureFixture[str], *args: str) -> str:
         (["--data.env.symbols=leters"], ["data.env.symbols is leters", "letters"]),
         (["--trainer.max_steps=9"], ["trainer.max_steps is 9", "trainer.max_epochs"]),
         (["--trainer.max_epochs=0"], ["trainer.max_epochs is 0", "1 iteration or more"]),
-        (["--trainer.max_epochs=-1"], ["trainer.max_epochs is -1", "1 iteration or more"]),
+        (["--trainer.max_epochs=-2"], ["max_epochs", "-2"]),
         (["--trainer.precision=16-mixed"], ["trainer.precision is 16-mixed", "bf16-mixed"]),
         (["--trainer.precision=16"], ["trainer.precision is 16", "bf16-mixed"]),
         (["--run_dir=tiny.yaml"], ["run_dir is tiny.yaml", "is a file"]),

@@ -13,6 +13,7 @@ from ragen_pl.collection import (
     SEEDS_PER_RUN,
     Collected,
     DynamicSampling,
+    SeedStream,
     collect_enough,
     starts,
 )
@@ -120,7 +121,7 @@ def test_no_start_and_no_identity_is_used_twice() -> None:
     for iteration in range(50):
         identities: set[int] = set()
         for nth in range(4):
-            chosen = starts(3, iteration, 20, nth)
+            chosen = starts(3, iteration * 20, 20, nth)
             assert not seen & {start.seed for start in chosen}
             assert not identities & {start.group_id for start in chosen}
             seen |= {start.seed for start in chosen}
@@ -131,8 +132,24 @@ def test_no_start_and_no_identity_is_used_twice() -> None:
 
 def test_the_first_collections_are_those_of_a_run_that_collects_once() -> None:
     """Runs with and without dynamic sampling begin every iteration alike."""
-    flat = [start.seed for iteration in range(5) for start in starts(1, iteration, 8, 0)]
+    stream = SeedStream()
+    places = [stream.place(iteration, 8) for iteration in range(5)]
+    flat = [start.seed for place in places for start in starts(1, place, 8, 0)]
     assert flat == [SEEDS_PER_RUN + i for i in range(40)]
+
+
+def test_no_start_comes_again_where_a_run_goes_on_with_other_numbers_of_groups() -> None:
+    stream, seen, iteration = SeedStream(), set[int](), 0
+    for num_groups in (8, 2, 16, 16, 4):
+        for _ in range(3):
+            for nth in range(2):
+                chosen = starts(0, stream.place(iteration, num_groups), num_groups, nth)
+                assert not seen & {start.seed for start in chosen}
+                seen |= {start.seed for start in chosen}
+            iteration += 1
+        saved = stream.state_dict(iteration, num_groups)
+        stream = SeedStream()
+        stream.load_state_dict(saved)
 
 
 def test_the_last_collection_allowed_stays_below_the_demonstrations() -> None:

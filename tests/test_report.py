@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from ragen_pl.evaluation import Score
-from ragen_pl.report import PolicyScore, lines_of_json, render
+from ragen_pl.report import PolicyScore, Validation, lines_of_json, render
 
 
 def entry(policy: str, panel: str, temperature: float | None, success: float) -> PolicyScore:
@@ -51,6 +51,21 @@ def test_a_run_without_evaluations() -> None:
 def test_scores_survive_json() -> None:
     again = [PolicyScore.from_plain(json.loads(json.dumps(s.plain()))) for s in SCORES]
     assert again == SCORES
+
+
+def test_scores_of_earlier_versions_are_read() -> None:
+    old = SCORES[0].plain()
+    del old["iterations"]
+    assert PolicyScore.from_plain(old) == SCORES[0]
+
+
+def test_a_validation_in_a_line() -> None:
+    validation = Validation(20, 0.5, {"easy": (0.5, 0.4, 0.6), "hard": (0.0, 0.0, 0.1)})
+    assert str(validation) == (
+        "latest validation, after iteration 20, at T=0.5: "
+        "easy 50.0 % [40.0, 60.0], hard 0.0 % [0.0, 10.0]"
+    )
+    assert Validation.from_plain(json.loads(json.dumps(validation.plain()))) == validation
 
 
 def test_json_has_a_line_per_entry() -> None:

@@ -12,7 +12,7 @@ from lightning.pytorch import Trainer
 
 from ragen_pl.cli import main
 from ragen_pl.hooks import RolloutCallback
-from tests.doubles import Stop
+from tests.doubles import Seeds, Stop
 from tests.tiny import write_config
 
 
@@ -126,6 +126,14 @@ def test_a_run_that_collects_again_resumes_bit_for_bit(folder: Path, updating: b
     assert max(histories[0]["rollout/collections"][2:]) > 1
 
 
+def test_a_run_that_goes_on_with_fewer_groups_plays_new_starts() -> None:
+    Seeds.played.clear()
+    note = ("--trainer.callbacks+=tests.doubles.Seeds",)
+    fit(*note, "--trainer.max_epochs", 4, "--data.rollout.num_groups", 4)
+    fit(*note, "--trainer.max_epochs", 6, "--ckpt_path", "last")
+    assert Seeds.played == list(range(2 * 4 + 2 * 2))  # after two iterations of warm start
+
+
 def assert_equal_ends(one: str, other: str) -> None:
     """Require two runs' last checkpoints to be equal bit for bit."""
     whole, parts = checkpoint(one), checkpoint(other)
@@ -197,3 +205,106 @@ def test_another_panel_does_not_change_the_meaning_of_tokens(
     )
     assert main(["validate", "--config", "tiny", "--config", "wide"]) == 0
     assert "wide" in capsys.readouterr().out
+
+
+def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """Read every file with the time of its last change."""
+    return {
+        str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes())
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def final_scores(run_dir: Path) -> list[dict[str, Any]]:
+    entries = json.loads((run_dir / "results.json").read_text())["evaluations"]
+    return [entry for entry in entries if entry["policy"] == "final"]
+
+
+class Leave(RolloutCallback):
+    """Die where a policy is about to be evaluated at a temperature.
+
+    Args:
+        policy: Its name.
+    """
+
+    def __init__(self, policy: str) -> None:
+        super().__init__()
+        self.policy, self._begun = policy, 0
+
+    def on_evaluation_start(self, trainer: Trainer, module: Any, description: str) -> None:
+        self._begun += description.startswith(self.policy)
+        if self._begun == 2:
+            raise SystemExit(9)
+
+
+def test_a_finished_run_stays_as_it_is_until_it_is_made_longer(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = folder / "runs/tiny"
+    fit("--trainer.max_epochs", 3)
+    before = contents(run_dir)
+    for which in ("last", "runs/tiny/checkpoints/last.ckpt"):
+        capsys.readouterr()
+        fit("--trainer.max_epochs", 3, "--ckpt_path", which)
+        said = capsys.readouterr().out
+        assert "runs/tiny is finished: 3 iterations" in said
+        assert "iteration 3/3" not in said
+        assert contents(run_dir) == before
+    (old,) = (score for score in final_scores(run_dir) if score["temperature"] == 0.5)
+    with pytest.raises(SystemExit, match="9"):  # its earlier end's scores stand until a new one's
+        fit(
+            *("--trainer.max_epochs", 4, "--ckpt_path", "last"),
+            *("--trainer.callbacks+=tests.test_resume.Leave", "--trainer.callbacks.policy=final"),
+        )
+    assert old in final_scores(run_dir)
+    assert old["iterations"] == 3
+    said = capsys.readouterr().out
+    with pytest.raises(SystemExit, match="9"):  # once more, where nothing else is left
+        fit(
+            *("--trainer.max_epochs", 4, "--ckpt_path", "last"),
+            *("--trainer.callbacks+=tests.test_resume.Leave", "--trainer.callbacks.policy=final"),
+        )
+    assert old in final_scores(run_dir)
+    assert "final, iteration 3" in said
+    assert "latest validation, after iteration 4, at T=0.5: default " in said
+    fit("--trainer.max_epochs", 4, "--ckpt_path", "last")
+    assert {score["iterations"] for score in final_scores(run_dir)} == {4}
+
+
+def test_what_interrupts_the_final_evaluation_leaves_it_to_be_done(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fit("--run_dir", "whole", "--trainer.max_epochs", 3)
+    leave = ("--trainer.callbacks+=tests.test_resume.Leave", "--trainer.callbacks.policy=final")
+    for resume in ((), ("--ckpt_path", "last")):  # twice
+        with pytest.raises(SystemExit, match="9"):
+            fit("--run_dir", "parts", "--trainer.max_epochs", 3, *leave, *resume)
+        assert final_scores(folder / "parts") == []
+    Seeds.played.clear()
+    capsys.readouterr()
+    fit(
+        *("--run_dir", "parts", "--trainer.max_epochs", 3, "--ckpt_path", "last"),
+        *("--trainer.callbacks+=tests.doubles.Seeds", "--display.line_every", 0),
+    )
+    assert not Seeds.played
+    assert "iteration 3/3 · evaluating final on default" in capsys.readouterr().out
+    assert final_scores(folder / "parts") == final_scores(folder / "whole")
+    results = json.loads((folder / "parts/results.json").read_text())
+    assert (results["status"], results["iterations"]) == ("finished", 3)
+
+
+def test_a_checkpoint_of_another_run_moves_the_one_in_the_folder_aside(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short = ("--trainer.max_epochs", 1)
+    fit("--run_dir", "other", *short)
+    fit("--run_dir", "run", *short)
+    before = contents(folder / "run")
+    longer = ("--trainer.max_epochs", 2, "--trainer.check_val_every_n_epoch", 9)
+    fit("--run_dir", "run", *longer, "--ckpt_path", "run/../other/checkpoints/last.ckpt")
+    assert "run held an earlier run: it is now run.1" in capsys.readouterr().out
+    assert contents(folder / "run.1") == before
+    assert checkpoint("run")["epoch"] == checkpoint("other")["epoch"] + 1
+    best = torch.load(folder / "run/checkpoints/best.ckpt", weights_only=True)
+    assert best["epoch"] == checkpoint("run")["epoch"]

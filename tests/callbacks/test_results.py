@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from callbacks import Results, RolloutMetrics
@@ -122,6 +122,29 @@ def test_a_resumed_run_carries_its_entries_on(tmp_path: Path) -> None:
     ]
 
 
+def test_a_run_that_is_made_longer_twice_keeps_the_scores_of_its_latest_end(
+    tmp_path: Path,
+) -> None:
+    def fit(epochs: int, *more: Callback) -> list[int]:
+        last = tmp_path / "last.ckpt"
+        saver = ModelCheckpoint(tmp_path, save_last=True)
+        callbacks = [*more, Results((0.5,)), saver]
+        trainer = make_trainer(tmp_path, epochs, callbacks, enable_checkpointing=True)
+        ckpt = str(last) if last.exists() else None
+        trainer.fit(TinyModule(), datamodule=TinyData(mixed), ckpt_path=ckpt)
+        return final()
+
+    def final() -> list[int]:
+        return [e["iterations"] for e in read(tmp_path)["evaluations"] if e["policy"] == "final"]
+
+    assert fit(2) == [2, 2]
+    assert fit(3) == [3, 3]
+    with pytest.raises(OSError, match="no space"):
+        fit(5, StopIn(4, OSError("no space")))
+    assert final() == [3, 3]
+    assert fit(5) == [5, 5]
+
+
 @pytest.mark.parametrize("iteration", [0, 2])
 def test_a_stopped_run_says_why(tmp_path: Path, iteration: int) -> None:
     callbacks = [StopIn(iteration), Results((0.5,))]
@@ -165,9 +188,8 @@ def test_shares_of_two_ranks_are_put_together(monkeypatch: pytest.MonkeyPatch) -
     share = [make_group([1.0], group_id=0), make_group([0.0], group_id=1)]
     other = [make_group([1.0], group_id=2), make_group([0.0], group_id=1)]
     monkeypatch.setattr("callbacks.results.gather_objects", lambda value: [value, other])
-    results = Results()
-    results._add("final", "easy", 0.5, share)
-    assert (results.scores[0].score.count, results.scores[0].score.success) == (3, 2 / 3)
+    scored = Results()._scored("final", "easy", 0.5, share).score
+    assert (scored.count, scored.success) == (3, 2 / 3)
 
 
 @pytest.mark.parametrize(
