@@ -58,23 +58,32 @@ class _Start(NamedTuple):
 def _draw_start(
     seed: int, size: int, frozen_probability: float, split: BoardSplit, longest: int
 ) -> _Start:
-    """Draw map, goal and start until there is a path and the board belongs to the split."""
+    """Draw map, goal and start until there is a path and the map belongs to the split."""
     rng = random.Random(f"frozen_lake {split} {size} {frozen_probability} {seed}")
     for _ in range(_MAX_DRAWS):
         cells = range(size * size)
         player, goal = rng.sample(cells, 2)
         ends = (player, goal)
         holes = sum(1 << c for c in cells if rng.random() >= frozen_probability and c not in ends)
-        distance = distances(Lake(size, holes, goal, 1.0))[player]
-        if distance is None or distance > longest:
+        if split_of_digest(layout_key(size, holes, goal)) != split:
             continue
-        digest = canonical_digest(_marks(size, holes, goal, player), size)
-        if split_of_digest(digest) == split:
+        distance = distances(Lake(size, holes, goal, 1.0))[player]
+        if distance is not None and distance <= longest:
             return _Start(holes, goal, player, distance)
     raise ValueError(
-        f"frozen_probability: {frozen_probability} gave no {size}x{size} map with a path in"
-        f" {_MAX_DRAWS} draws; raise it (the paper has 0.8)"
+        f"frozen_probability: {frozen_probability} gave no {size}x{size} map of split {split!r} with"
+        f" a path in {_MAX_DRAWS} draws (the paper has 0.8, on 4x4 maps). Maps that are small or"
+        " nearly without holes are few, and each belongs to one split; with many holes few have"
+        " a path"
     )
+
+
+def layout_key(size: int, holes: int, goal: int) -> str:
+    """Identify holes and goal up to the symmetries of the square, across processes.
+
+    It stays the same whatever is played, and decides the split.
+    """
+    return canonical_digest(((holes >> c & 1) | (c == goal) << 1 for c in range(size**2)), size)
 
 
 def _marks(size: int, holes: int, goal: int, player: int) -> list[int]:
@@ -96,7 +105,8 @@ class FrozenLake(TextEnv):
         size: cells along one side.
         frozen_probability: of each cell; the others are holes.
         intended: probability that a step goes where it was meant to.
-        split: maps for ``train``-ing, for ``tuning`` the settings, or for a ``panel``.
+        split: maps for ``train``-ing, for ``tuning`` the settings, or for a ``panel``; no two of
+            them share holes and goal, so none of their states either.
         max_actions: actions per trajectory; no start is farther from its goal.
     """
 

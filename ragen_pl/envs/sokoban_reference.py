@@ -3,7 +3,8 @@
 A random walk digs the floor, then the game is played backwards from the solved room, pulling, and
 the position that is farthest from solved is the start. The scheme is gym-sokoban's (Schrader,
 2018; after Racanière et al., arXiv 1707.06203, appendix) with RAGEN's numbers (arXiv 2504.20073,
-released environment). Rooms with few pushes are frequent, and a few need more than ten moves.
+released environment). Rooms with few pushes are frequent, and a few need more than ten moves. Of
+its layouts those of the ``panel`` split are kept, so training rooms have none of them.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from typing import NamedTuple
 
 from ragen_pl.envs.sokoban_rooms import (
     Room,
-    canonical_key,
     outer_walls,
+    split_of_board,
     stratum_of_length,
 )
 from ragen_pl.envs.sokoban_search import Board, Position, offsets, shortest_plan
-from ragen_pl.envs.square import mask_of, split_of_digest
+from ragen_pl.envs.square import mask_of
 
 _TURN_PROBABILITY = 0.35
 _STAMPS = (
@@ -119,7 +120,7 @@ def _wander(rng: random.Random, board: Board, node: _Node, probability: float) -
 
 
 def _draw(rng: random.Random, size: int, num_boxes: int) -> tuple[Board, Position] | None:
-    """Return one room, or None where the walk left no start."""
+    """Return one room, or None where the layout is not for panels or leaves no start."""
     everything = (1 << size * size) - 1
     floor = _dig(rng, size)
     if floor.bit_count() <= num_boxes:
@@ -127,6 +128,8 @@ def _draw(rng: random.Random, size: int, num_boxes: int) -> tuple[Board, Positio
     cells = rng.sample([c for c in range(size * size) if floor >> c & 1], num_boxes + 1)
     homes = tuple(cells[1:])
     board = Board(size, everything & ~floor, mask_of(homes))
+    if split_of_board(board) != "panel":
+        return None
     max_depth = 300 if num_boxes == 1 else 10
     best, score = _play_backwards(board, _Node(cells[0], homes, 0, -1), max_depth)
     if score == 0:
@@ -141,7 +144,7 @@ def draw_reference_room(seed: int, size: int, num_boxes: int) -> Room:
     rng = random.Random(f"sokoban reference {size} {num_boxes} {seed}")
     for _ in range(_MAX_ROOMS):
         drawn = _draw(rng, size, num_boxes)
-        if drawn is None or split_of_digest(canonical_key(drawn[0], *drawn[1])) != "panel":
+        if drawn is None:
             continue
         board, (player, boxes) = drawn
         plan = shortest_plan(board, player, boxes)
