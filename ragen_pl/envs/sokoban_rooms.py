@@ -78,10 +78,15 @@ def outer_walls(size: int) -> int:
     return sum(1 << cell for cell in cells if cell // size in edge or cell % size in edge)
 
 
+def most_walls(size: int) -> int:
+    """Return how many walls inside the frame a board of the mix may have."""
+    return (size - 2) ** 2 // 4
+
+
 def _random_board(rng: random.Random, size: int, num_boxes: int) -> Board:
     inside = list(cells_of(~outer_walls(size) & ((1 << size * size) - 1)))
     # The larger of two draws: boards with few walls are few, and would come again and again.
-    num_walls = max(rng.randint(0, len(inside) // 4), rng.randint(0, len(inside) // 4))
+    num_walls = max(rng.randint(0, most_walls(size)), rng.randint(0, most_walls(size)))
     cells = rng.sample(inside, num_walls + num_boxes)
     walls = sum(1 << cell for cell in cells[num_boxes:])
     targets = sum(1 << cell for cell in cells[:num_boxes])
