@@ -48,7 +48,7 @@ def play_baseline(
     env = copy.deepcopy(env)
     rng = random.Random(seed)
     observation, info = env.reset(seed=seed, options={"noise_seed": seed})
-    initial_state, state_hash = env.get_state(), env.state_hash()
+    initial_state, seen = env.get_state(), (env.state_hash(), env.anchor_key())
     turns: list[Turn] = []
     success, reason, actions_left = False, None, env.max_actions
     while reason is None:
@@ -62,8 +62,8 @@ def play_baseline(
             if terminated or truncated:
                 reason = StopReason.TERMINATED if terminated else StopReason.MAX_ACTIONS
                 break
-        turns.append(_silent_turn(observation, state_hash, tuple(executed), gained))
-        observation, state_hash = observation_after, env.state_hash()
+        turns.append(_silent_turn(observation, seen, tuple(executed), gained))
+        observation, seen = observation_after, (env.state_hash(), env.anchor_key())
         actions_left -= len(executed)
         if reason is None and actions_left <= 0:
             reason = StopReason.MAX_ACTIONS
@@ -85,14 +85,15 @@ def play_baseline(
 
 
 def _silent_turn(
-    observation: str, state_hash: str, actions: tuple[str, ...], reward: float
+    observation: str, seen: tuple[str, str], actions: tuple[str, ...], reward: float
 ) -> Turn:
     """Record a turn in which nothing was said."""
     return Turn(
         prompt_ids=(),
         completion=Completion((), (), (), stopped=True),
         observation=observation,
-        state_hash=state_hash,
+        state_hash=seen[0],
+        anchor_key=seen[1],
         response="",
         thought="",
         thought_tokens=0,

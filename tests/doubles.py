@@ -35,6 +35,7 @@ def make_turn(
         completion=Completion((7,) * n, (-0.5,) * n, tuple(entropies), stopped=True),
         observation="#P_",
         state_hash="s",
+        anchor_key="s",
         response=response,
         thought=thought,
         thought_tokens=min(n, len(thought.split())),

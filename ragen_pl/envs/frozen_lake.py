@@ -12,7 +12,15 @@ from functools import lru_cache
 from itertools import product
 from typing import Any, NamedTuple
 
-from ragen_pl.envs.base import Picture, TextEnv, fresh_seed, noise_generator, one_of
+from ragen_pl.envs.base import (
+    Picture,
+    TextEnv,
+    fresh_seed,
+    hash_without,
+    noise_generator,
+    one_of,
+    refuse_after_end,
+)
 from ragen_pl.envs.frozen_lake_picture import draw_lake
 from ragen_pl.envs.frozen_lake_search import (
     ACTIONS,
@@ -71,10 +79,10 @@ def _draw_start(
         if distance is not None and distance <= longest:
             return _Start(holes, goal, player, distance)
     raise ValueError(
-        f"frozen_probability: {frozen_probability} gave no {size}x{size} map of split {split!r} with"
-        f" a path in {_MAX_DRAWS} draws (the paper has 0.8, on 4x4 maps). Maps that are small or"
-        " nearly without holes are few, and each belongs to one split; with many holes few have"
-        " a path"
+        f"frozen_probability: {frozen_probability} gave no {size}x{size} map of split {split!r}"
+        f" with a path in {_MAX_DRAWS} draws (the paper has 0.8, on 4x4 maps). Maps that are small"
+        " or nearly without holes are few, and each belongs to one split; with many holes few"
+        " have a path"
     )
 
 
@@ -168,20 +176,28 @@ class FrozenLake(TextEnv):
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take a step, or slip to a side."""
+        refuse_after_end(self, self._has_ended)
         if action not in self.actions:
             raise ValueError(f"action: {action!r} is none of {', '.join(self.actions)}")
         taken = slip(ACTIONS.index(action), self._noise.random(), self.intended)
         self._player = neighbour(self.size, self._player, taken)
         self._num_actions += 1
-        success = self._player == self._lake.goal
-        terminated = success or self._in_hole
-        truncated = not terminated and self._num_actions >= self.max_actions
+        success, terminated = self._player == self._lake.goal, self._is_final
+        truncated = self._has_ended and not terminated
         info = {"success": success, "taken": ACTIONS[taken]}
         return self.render_text(), float(success), terminated, truncated, info
 
     @property
     def _in_hole(self) -> bool:
         return bool(self._lake.holes >> self._player & 1)
+
+    @property
+    def _is_final(self) -> bool:
+        return self._player == self._lake.goal or self._in_hole
+
+    @property
+    def _has_ended(self) -> bool:
+        return self._is_final or self._num_actions >= self.max_actions
 
     def render_text(self) -> str:
         """Return the grid."""
@@ -215,6 +231,10 @@ class FrozenLake(TextEnv):
         if state["size"] != self.size:
             raise ValueError(f"size: the state has {state['size']}, this environment {self.size}")
         return Lake(self.size, mask_of(state["holes"]), state["goal"], self.intended)
+
+    def anchor_key(self) -> str:
+        """Identify the state whatever actions it has cost so far."""
+        return hash_without(self.get_state(), "num_actions")
 
     def start_key(self) -> str:
         """Identify the board up to rotations and reflections, under which slips are alike."""

@@ -39,7 +39,7 @@ def _symmetries(size: int) -> tuple[itemgetter[tuple[int, ...]], ...]:
 
 
 def canonical_digest(marks: Iterable[int], size: int) -> str:
-    """Identify a board or a layout up to its symmetries; ``marks`` gives each cell a number below 256."""
+    """Identify a board, or its layout, up to symmetries; ``marks`` numbers each cell below 256."""
     flat = tuple(marks)
     least = min(read(flat) for read in _symmetries(size))
     return hashlib.sha256(bytes(least)).hexdigest()
