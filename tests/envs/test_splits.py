@@ -92,7 +92,7 @@ def test_panels_have_layouts_enough(make: Callable[[str], TextEnv]) -> None:
         for seed in panel_seeds(env, 256):
             env.reset(seed=seed)
             layouts.add(layout(env))
-        assert len(layouts) > 128
+        assert len(layouts) > 100
 
 
 def test_a_split_without_maps_is_an_error_that_says_why() -> None:
