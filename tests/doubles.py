@@ -58,7 +58,16 @@ def make_trajectory(
 ) -> Trajectory:
     """Make a trajectory from its turns."""
     return Trajectory(
-        group_id, member, seed, "double", stratum, tuple(turns), {}, {}, stop_reason, success
+        group_id=group_id,
+        member=member,
+        seed=seed,
+        env_name="double",
+        stratum=stratum,
+        turns=tuple(turns),
+        initial_state={"seed": seed},
+        final_state={},
+        stop_reason=stop_reason,
+        success=success,
     )
 
 

@@ -59,11 +59,11 @@ def panel_seeds(env: TextEnv, size: int) -> list[int]:
         seen.add(key)
         seeds.append(seed)
     if broken:
-        seed, error = broken[0]
+        seed, cause = broken[0]
         _LOG.warning(
             "environment %s raised in reset for %d of a panel's seeds, such as %d (%s: %s); other "
             "seeds take their place",
-            *(env.name, len(broken), seed, type(error).__name__, error),
+            *(env.name, len(broken), seed, type(cause).__name__, cause),
         )
     return seeds
 
