@@ -24,7 +24,8 @@ from ragen_pl.types import Generate, RolloutBatch, Sampling, TrajectoryGroup
 # a run begins its iterations alike.
 SEEDS_PER_RUN = 1 << 32
 FIRST_DEMONSTRATION = 1 << 31
-"""Place of the demonstrations, beyond what RL can reach."""
+"""Place of the demonstrations, beyond what RL can reach. Behind them, in the first run's part, are
+the seeds of panels, from ``FIRST_PANEL_SEED`` on, which no run takes."""
 _SEEDS_PER_COLLECTION = 1 << 26
 _MOST_COLLECTIONS = FIRST_DEMONSTRATION // _SEEDS_PER_COLLECTION
 
@@ -110,6 +111,7 @@ def starts(run_seed: int, place: int, num_groups: int, collection: int) -> list[
         Group identities differ within the iteration, and with them the sampling noise; seeds differ
         within the run.
     """
+    assert place + num_groups <= _SEEDS_PER_COLLECTION, "the next collection's seeds"
     first = run_seed * SEEDS_PER_RUN + collection * _SEEDS_PER_COLLECTION + place
     return [Start(collection * num_groups + i, first + i) for i in range(num_groups)]
 

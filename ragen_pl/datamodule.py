@@ -27,7 +27,7 @@ from ragen_pl.envs.bandit import Bandit
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.contract import check_contract
 from ragen_pl.envs.frozen_lake import FrozenLake
-from ragen_pl.envs.panel import panel_seeds
+from ragen_pl.envs.panel import overlap, panel_seeds
 from ragen_pl.envs.sokoban import Sokoban
 from ragen_pl.hooks import RolloutCallback, is_discarded, is_done, rollout_callbacks
 from ragen_pl.models.language import LanguageModel
@@ -50,6 +50,8 @@ from ragen_pl.warm_start import WarmStart, demonstrate, demonstration_batches
 
 _EVALUATION = 1 << 40
 """Iteration number under which evaluations sample, so that their noise meets no training noise."""
+_TRAINING_STARTS = 256
+"""How many of a run's starts its panels' are compared with."""
 
 
 class SpeakingLearner(Learner, Protocol):
@@ -254,8 +256,26 @@ class RolloutDataModule(pl.LightningDataModule):
     def seeds_of(self, panel: str) -> list[int]:
         """Return a panel's fixed starts."""
         if panel not in self._panel_seeds:
-            self._panel_seeds[panel] = panel_seeds(self.panels[panel], self.evaluation.size)
+            try:
+                self._panel_seeds[panel] = panel_seeds(self.panels[panel], self.evaluation.size)
+            except ValueError as error:
+                raise ConfigError(f"data.panels.{panel}: {error}") from error
         return self._panel_seeds[panel]
+
+    def setup(self, stage: str) -> None:
+        """Say at the start of a run which panels hold starts that it trains on."""
+        if stage != "fit" or rank() != 0:
+            return
+        first = self.run_seed * SEEDS_PER_RUN
+        training = range(first, first + _TRAINING_STARTS)
+        for name, panel in self.panels.items():
+            met = overlap(panel, self.seeds_of(name), self.env, training)
+            if met.shared:
+                print(
+                    f"data.panels.{name}: {met.shared} of its {met.starts} starts are among the "
+                    f"run's first {_TRAINING_STARTS} training starts: on these it measures what "
+                    "was learned, not what carries over to others"
+                )
 
     def evaluate(self, learner: Learner, panel: str, temperature: float) -> list[TrajectoryGroup]:
         """Play every start of a panel once; this rank's share.

@@ -9,7 +9,7 @@ import math
 import random
 import threading
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Real
@@ -112,10 +112,17 @@ class CheckedEnv:
 
     def state_hash(self) -> str:
         """Identify the current state."""
-        with calling("state_hash"):
-            given: Any = self.env.state_hash()
+        return self._text("state_hash", self.env.state_hash)
+
+    def anchor_key(self) -> str:
+        """Identify the current state without its counters."""
+        return self._text("anchor_key", self.env.anchor_key)
+
+    def _text(self, method: str, call: Callable[[], Any]) -> str:
+        with calling(method):
+            given = call()
         if not isinstance(given, str):
-            raise broken("state_hash", given, "a text")
+            raise broken(method, given, "a text")
         return given
 
     def is_true(self, thought: str) -> bool | None:

@@ -1,7 +1,19 @@
-"""Score evaluated trajectories: pure functions of trajectory groups."""
+"""Score evaluated trajectories: pure functions of trajectory groups.
+
+Trajectories from different starts of a panel are independent, and success has Wilson's interval.
+Where an environment has fewer starts than the panel asks for, they are played several times. Given
+the start the tries are independent, since each is sampled with noise of its own, but they share
+its difficulty: a hundred tries at one start say much of that start and little of others. So the
+interval is that of an effective count: the number of independent trajectories which would know the
+share as well. It is the count itself where every start was played once, or where success does not
+depend on the start, and as low as the number of starts where the start decides. Of two or three
+starts it is a rough guess, and of one it can only be the count: such an interval is about the
+starts that were played.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,15 +32,14 @@ class Score:
 
     success: float
     low: float
-    """Lower end of success's 95 % Wilson interval, which takes trajectories as independent: true
-    of a panel, where every start is played once."""
+    """Lower end of success's 95 % Wilson interval, at the effective count (see this module)."""
     high: float
     count: int
     mean_return: float
     true_thoughts: float | None
     """Share of judged thoughts that were true; None where none was judged."""
     valid_format: float
-    """Share of turns."""
+    """Share of turns; 0 where there was none."""
     by_stratum: Mapping[str, tuple[float, int]]
     """Success and count per difficulty, in the order of the names; empty without strata."""
     solved: tuple[int, ...]
@@ -48,7 +59,7 @@ class Difference:
     """Starts."""
 
 
-def wilson_interval(successes: float, count: int, z: float = NORMAL_95) -> tuple[float, float]:
+def wilson_interval(successes: float, count: float, z: float = NORMAL_95) -> tuple[float, float]:
     """Bound a share by Wilson's score interval; (0, 1) when nothing was counted."""
     if count == 0:
         return 0.0, 1.0
@@ -57,6 +68,31 @@ def wilson_interval(successes: float, count: int, z: float = NORMAL_95) -> tuple
     centre = (share + z * z / (2 * count)) / shrink
     spread = z / shrink * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
     return max(0.0, centre - spread), min(1.0, centre + spread)
+
+
+def effective_count(outcomes: Sequence[Sequence[bool]]) -> float:
+    """Count the independent trajectories that would know the share of successes as well.
+
+    N / deff, where the design effect is the share's variance with starts as clusters over that of
+    N independent trajectories:
+
+    deff = [K / (K − 1) · Σₖ (sₖ − nₖ p)² / N²] / [p (1 − p) / (N − 1)]
+
+    of K starts with sₖ successes in nₖ tries (Kish 1965; Cochran 1977, §11). It is exactly 1 where
+    every start was tried once, and is kept from 1 to N / K: chance may set it lower, and no start
+    tells less than one try.
+
+    Args:
+        outcomes: Of each start, the successes of its tries.
+    """
+    starts, count = len(outcomes), sum(map(len, outcomes))
+    share = sum(map(sum, outcomes)) / count if count else 0.0
+    if starts < 2 or share in (0.0, 1.0):
+        return float(count)
+    squares = sum((sum(tries) - len(tries) * share) ** 2 for tries in outcomes)
+    clustered = starts / (starts - 1) * squares / count**2
+    effect = clustered / (share * (1 - share) / (count - 1))
+    return count / min(max(effect, 1.0), count / starts)
 
 
 def score(groups: Sequence[TrajectoryGroup]) -> Score:
@@ -78,7 +114,12 @@ def score(groups: Sequence[TrajectoryGroup]) -> Score:
     for trajectory in trajectories:
         if trajectory.stratum:
             strata.setdefault(trajectory.stratum, []).append(trajectory.success)
-    low, high = wilson_interval(wins, len(trajectories))
+    starts: dict[str, list[bool]] = {}
+    for trajectory in trajectories:
+        start = json.dumps(trajectory.initial_state, sort_keys=True)
+        starts.setdefault(start, []).append(trajectory.success)
+    count = effective_count(list(starts.values()))
+    low, high = wilson_interval(wins / len(trajectories) * count, count)
     return Score(
         success=wins / len(trajectories),
         low=low,

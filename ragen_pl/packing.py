@@ -82,7 +82,7 @@ def _row(trajectory: Trajectory, imitated: Sequence[bool]) -> _Row:
         before, sampled = len(turn.prompt_ids), len(turn.completion.token_ids)
         row.input_ids += [*turn.prompt_ids, *turn.completion.token_ids]
         row.turn_index += [number] * (before + sampled)
-        row.state_ids += [_state_id(turn.state_hash)] * (before + sampled)
+        row.state_ids += [_state_id(turn.anchor_key)] * (before + sampled)
         row.loss_mask += [False] * before + [learns] * sampled
         row.turn_ends += [False] * (before + sampled - 1) + [learns]
         row.rewards += [0.0] * (before + sampled - 1) + [turn.reward if learns else 0.0]
@@ -91,9 +91,9 @@ def _row(trajectory: Trajectory, imitated: Sequence[bool]) -> _Row:
     return row
 
 
-def _state_id(state_hash: str) -> int:
+def _state_id(anchor_key: str) -> int:
     """Turn a state's hash, of any alphabet, into an integer that is the same on every rank."""
-    digest = hashlib.blake2b(state_hash.encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(anchor_key.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1  # within a signed 64-bit integer
 
 

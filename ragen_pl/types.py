@@ -93,6 +93,8 @@ class Turn:
     """What the agent saw before it answered."""
     state_hash: str
     """Of the state it saw."""
+    anchor_key: str
+    """Of the same state without its counters: turns taken in one state are compared by it."""
     response: str
     """The sampled text, decoded."""
     thought: str
@@ -217,7 +219,8 @@ class RolloutBatch(TensorBatch):
     turn_index: Tensor
     """(B, T) int: which turn a token belongs to."""
     state_ids: Tensor
-    """(B, T) int: the state in which the token's turn was taken; equal states, equal ids."""
+    """(B, T) int: the state, without its counters, in which the token's turn was taken; equal
+    states, equal ids."""
     turn_ends: Tensor
     """(B, T) bool: the last sampled token of each turn."""
     rewards: Tensor

@@ -23,6 +23,8 @@ from ragen_pl.types import Completion, Demonstration, Request, RolloutBatch, Tra
 
 _MOST_FAILURES = 20
 """Demonstrations that may fail in a row, before the fault is taken for a lasting one."""
+MAX_DEMONSTRATIONS = 20_000_000
+"""Even where a hundred starts are passed over for each, no demonstration meets a panel's seed."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,11 @@ class WarmStart:
         for key in ("updates_per_iteration", "batch_size", "demonstrations"):
             if getattr(self, key) < 1:
                 raise ValueError(f"warm_start.{key} is {getattr(self, key)}; it must be at least 1")
+        if self.demonstrations > MAX_DEMONSTRATIONS:
+            raise ValueError(
+                f"warm_start.demonstrations is {self.demonstrations}; it may be at most "
+                f"{MAX_DEMONSTRATIONS}: further seeds belong to panels"
+            )
         if not 0 <= self.random_turns < 1:
             raise ValueError(
                 f"warm_start.random_turns is {self.random_turns}; it is a share in [0, 1)"

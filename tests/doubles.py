@@ -41,6 +41,7 @@ def make_turn(
         completion=Completion((7,) * n, (-0.5,) * n, tuple(entropies), stopped=True),
         observation="#P_",
         state_hash="s",
+        anchor_key="s",
         response=response,
         thought=thought,
         thought_tokens=min(n, len(thought.split())),
@@ -63,7 +64,16 @@ def make_trajectory(
 ) -> Trajectory:
     """Make a trajectory from its turns."""
     return Trajectory(
-        group_id, member, seed, "double", stratum, tuple(turns), {}, {}, stop_reason, success
+        group_id=group_id,
+        member=member,
+        seed=seed,
+        env_name="double",
+        stratum=stratum,
+        turns=tuple(turns),
+        initial_state={"seed": seed},
+        final_state={},
+        stop_reason=stop_reason,
+        success=success,
     )
 
 

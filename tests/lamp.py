@@ -9,7 +9,7 @@ from typing import Any
 from ragen_pl import chat
 from ragen_pl.algorithm import Algorithm, Optimization
 from ragen_pl.chat import Prompts
-from ragen_pl.envs.base import TextEnv
+from ragen_pl.envs.base import TextEnv, refuse_after_end
 from ragen_pl.estimators import GRPO
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.starpo import StarPO
@@ -26,23 +26,24 @@ class Lamp(TextEnv):
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
         self.rng = random.Random((options or {}).get("noise_seed", 0))
-        self.lit = False
+        self.lit = self.is_over = False
         return self.render_text(), {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        refuse_after_end(self, self.is_over)
         self.lit = action == "on"
         reward = self.rng.choice([0.0, 1.0, 3.0])
-        ends = self.rng.random() < 0.4
+        self.is_over = ends = self.rng.random() < 0.4
         return self.render_text(), reward, ends, False, {"success": ends and reward > 0}
 
     def render_text(self) -> str:
         return "lit" if self.lit else "dark"
 
     def get_state(self) -> dict[str, Any]:
-        return {"lit": self.lit}
+        return {"lit": self.lit, "is_over": self.is_over}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        self.lit = state["lit"]
+        self.lit, self.is_over = state["lit"], state["is_over"]
 
     def expert_turn(self, rng: random.Random, max_actions: int) -> tuple[str, tuple[str, ...]]:
         return "", (rng.choice(("on", "off")),)

@@ -50,7 +50,7 @@ def test_turns_chain_and_budgets_bind() -> None:
         env.reset(seed=seed)
         for turn in played.turns:
             assert turn.observation == env.render_text()
-            assert turn.state_hash == env.state_hash()
+            assert (turn.state_hash, turn.anchor_key) == (env.state_hash(), env.anchor_key())
             for action in turn.actions:
                 env.step(action)
         assert env.get_state() == played.final_state

@@ -83,8 +83,8 @@ def fails(capsys: pytest.CaptureFixture[str], *args: str) -> str:
             ["old_log_probs is sampled", "precision is bf16-mixed", "recomputed", "32-true"],
         ),
         (
-            ["--data.env=tests.test_rollout.Counter"],
-            ["data.warm_start.iterations is 2", "Counter has no expert_turn", "or set it to 0"],
+            ["--data.env=tests.envs.test_contract.Stairs"],
+            ["data.warm_start.iterations is 2", "Stairs has no expert_turn", "or set it to 0"],
         ),
         (
             ["--model.policy=PretrainedModel", "--model.policy.path=x", "--model.policy.dtyp=bf"],

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ragen_pl import collection, rollout_stats
 from ragen_pl.collection import (
@@ -17,8 +19,10 @@ from ragen_pl.collection import (
     collect_enough,
     starts,
 )
+from ragen_pl.envs.panel import FIRST_PANEL_SEED
 from ragen_pl.rollout import Start
 from ragen_pl.types import TrajectoryGroup
+from ragen_pl.warm_start import MAX_DEMONSTRATIONS, WarmStart
 from tests.doubles import make_group
 from tests.ranks import on_ranks
 
@@ -154,6 +158,26 @@ def test_no_start_comes_again_where_a_run_goes_on_with_other_numbers_of_groups()
 
 def test_the_last_collection_allowed_stays_below_the_demonstrations() -> None:
     assert starts(0, 0, 8, 31)[-1].seed < FIRST_DEMONSTRATION
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 10**6), st.integers(0, 31), st.integers(1, 64))
+def test_no_run_of_any_seed_trains_on_a_panel_s_seeds(
+    run_seed: int, iteration: int, nth: int, groups: int
+) -> None:
+    panels = range(FIRST_PANEL_SEED, SEEDS_PER_RUN)
+    rl = starts(run_seed, iteration, groups, nth)
+    assert all(start.seed not in panels for start in rl)
+    # A hundred starts may be passed over for each demonstration, and a thousand more.
+    first = run_seed * SEEDS_PER_RUN + FIRST_DEMONSTRATION
+    demonstrations = range(first, first + 101 * MAX_DEMONSTRATIONS + 1001)
+    assert demonstrations.stop <= panels.start or demonstrations.start >= panels.stop
+    assert rl[-1].seed < demonstrations.start
+    assert demonstrations.stop <= (run_seed + 1) * SEEDS_PER_RUN, "nor on another run's"
+
+
+def test_more_demonstrations_than_seeds_are_refused() -> None:
+    with pytest.raises(ValueError, match="demonstrations is 20000001; it may be at most 20000000"):
+        WarmStart(demonstrations=MAX_DEMONSTRATIONS + 1)
 
 
 @pytest.mark.parametrize(

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ragen_pl.evaluation import (
+    effective_count,
     paired_difference,
     pass_at_k,
     score,
     wilson_interval,
 )
-from ragen_pl.types import TrajectoryGroup
+from ragen_pl.types import StopReason, TrajectoryGroup
 from tests.doubles import make_group, make_trajectory, make_turn
 
 
@@ -68,6 +71,64 @@ def test_score() -> None:
     assert result.valid_format == pytest.approx(2 / 3)
     assert result.by_stratum == {"2-3": (1.0, 1), "4-5": (0.0, 1)}
     assert (result.solved, result.failed) == ((0,), (0,))
+
+
+def test_only_what_the_environment_broke_leaves_the_denominator() -> None:
+    full = make_trajectory([], stop_reason=StopReason.CONTEXT_FULL)
+    result = score([*panel([True]), TrajectoryGroup(1, 1, (full,)), make_group([1.0], broken=[0])])
+    assert (result.success, result.count, result.valid_format) == (0.5, 2, 1.0)
+    nothing = score([TrajectoryGroup(1, 1, (full,))])
+    assert (nothing.success, nothing.count, nothing.valid_format) == (0.0, 1, 0.0)
+    assert nothing.mean_return == 0.0
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=40))
+def test_starts_played_once_count_in_full(outcomes: list[bool]) -> None:
+    assert effective_count([[win] for win in outcomes]) == pytest.approx(len(outcomes))
+    result = score(panel(outcomes))
+    assert (result.low, result.high) == pytest.approx(wilson_interval(sum(outcomes), len(outcomes)))
+
+
+def test_effective_counts_by_hand() -> None:
+    """The start decides; it plays no part; half and half: clusters' variance 3/2 · 8 / 12² over
+    1/2 · 1/2 / 11 makes a design effect of 11/3."""
+    assert effective_count([[True] * 50, [False] * 50]) == pytest.approx(2)
+    assert effective_count([[True, False] * 25] * 2) == pytest.approx(100)
+    third = [[True] * 4, [False] * 4, [True, True, False, False]]
+    assert effective_count(third) == pytest.approx(12 / (11 / 3))
+    assert effective_count([[True] * 5, [True] * 5]) == 10
+    assert effective_count([[True, False]]) == 2
+    assert effective_count([]) == 0
+
+
+@pytest.mark.parametrize(("starts", "tries"), [(16, 16), (64, 4), (256, 1)])
+def test_the_interval_holds_the_truth_however_often_starts_are_played(
+    starts: int, tries: int
+) -> None:
+    """Starts of very unequal difficulty, whose mean is 0.6: of 16 played 16 times the interval of
+    independent trajectories holds it in three of five panels."""
+    rng, held, panels = random.Random(0), 0, 600
+    naive = 0
+    for _ in range(panels):
+        chances = [rng.betavariate(0.6, 0.4) for _ in range(starts)]
+        outcomes = [[rng.random() < chance for _ in range(tries)] for chance in chances]
+        share, count = sum(map(sum, outcomes)) / (starts * tries), effective_count(outcomes)
+        low, high = wilson_interval(share * count, count)
+        held += low <= 0.6 <= high
+        low, high = wilson_interval(share * starts * tries, starts * tries)
+        naive += low <= 0.6 <= high
+    assert 0.92 <= held / panels <= 0.98
+    assert (naive / panels < 0.85) == (tries > 1)
+
+
+def test_one_start_under_many_seeds_is_one_start() -> None:
+    """As on a bandit's panel: other seeds, the same two states."""
+    left = [make_trajectory([make_turn(1.0)], seed=n, success=True) for n in range(20)]
+    right = [make_trajectory([make_turn(0.0)], seed=n) for n in range(20, 40)]
+    sides = [replace(t, initial_state={"first": t.success}) for t in (*left, *right)]
+    result = score([TrajectoryGroup(t.seed, t.seed, (t,)) for t in sides])
+    assert (result.success, result.count) == (0.5, 40)
+    assert (result.low, result.high) == pytest.approx(wilson_interval(1, 2))
 
 
 def test_score_without_thoughts_or_strata() -> None:

@@ -21,6 +21,7 @@ def turn(prompt: tuple[int, ...], sampled: tuple[int, ...], reward: float) -> Tu
         completion=completion,
         observation="",
         state_hash="",
+        anchor_key="",
         response="",
         thought="",
         thought_tokens=0,
@@ -99,7 +100,7 @@ def test_minibatches_hold_every_row_once_within_budget(lengths: list[int], budge
 def test_equal_states_have_equal_ids_and_success_is_kept() -> None:
     turns = [turn((7, 8), (1,), 1.0), turn((9,), (4,), 2.0), turn((9,), (4,), 2.0)]
     hashes = ("deadbeef", "a state", "deadbeef")
-    seen = [replace(t, state_hash=h) for t, h in zip(turns, hashes, strict=True)]
+    seen = [replace(t, anchor_key=h) for t, h in zip(turns, hashes, strict=True)]
     won = replace(trajectory(seen), success=True)
     batch = pack([won, trajectory([seen[1]], member=1)], weights=[1.0, 1.0])
     first, second = int(batch.state_ids[0, 0]), int(batch.state_ids[0, 3])

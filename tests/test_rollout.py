@@ -61,6 +61,9 @@ class Counter(TextEnv):
     def set_state(self, state: Mapping[str, Any]) -> None:
         self.count = state["count"]
 
+    def anchor_key(self) -> str:
+        return "even" if self.count % 2 == 0 else "odd"
+
 
 TOKENIZER = build_tokenizer(list(chat.vocabulary(PROMPTS, Counter(), 2)))
 CHAT = Chat(PROMPTS, TOKENIZER, read_markers(TOKENIZER), 2)
@@ -129,6 +132,7 @@ def test_a_turn_records_the_state_it_was_taken_in() -> None:
     first, second, _ = play(Script())[5, 0].turns
     assert (first.observation, second.observation) == ("50", "51")
     assert first.state_hash != second.state_hash
+    assert (first.anchor_key, second.anchor_key) == ("even", "odd")
     assert (first.actions, first.rewards["env"], first.is_valid) == (("more",), 1.0, True)
     assert first.response == "more</answer>"
 

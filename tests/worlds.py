@@ -39,7 +39,7 @@ def trajectories(seed: int, sizes: Sequence[int] = SIZES, context: int = 2) -> l
                         turn,
                         prompt_ids=tuple(observe.randrange(WORDS) for _ in range(context)),
                         completion=Completion(sampled, (-0.5,) * length, (0.5,) * length, True),
-                        state_hash=draw.choice("ab") if number else "start",
+                        anchor_key=draw.choice("ab") if number else "start",
                     )
                 )
             success = draw.random() < 0.5

@@ -11,7 +11,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from ragen_pl.envs.bandit_picture import draw_arms
-from ragen_pl.envs.base import Picture, TextEnv, fresh_seed, noise_generator, one_of
+from ragen_pl.envs.base import (
+    Picture,
+    TextEnv,
+    fresh_seed,
+    noise_generator,
+    one_of,
+    refuse_after_end,
+)
 
 LOW_REWARD = 0.15
 HIGH_REWARD = 1.0
@@ -119,10 +126,9 @@ class Bandit(TextEnv):
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Pull an arm; this ends the trajectory."""
+        refuse_after_end(self, self._choice is not None)
         if action not in self.actions:
             raise ValueError(f"action: {action!r} is none of {', '.join(self.actions)}")
-        if self._choice is not None:
-            raise ValueError(f"action: {action!r} after {self._choice!r}; reset first")
         high = action != self._low
         if high:
             self._reward = HIGH_REWARD if self._noise.random() < HIGH_PROBABILITY else 0.0

@@ -26,9 +26,12 @@ class TextEnv(gymnasium.Env[str, str]):
 
     ``reset(seed=s, options={"noise_seed": n})``: ``s`` alone decides the initial state, so the
     members of a group share it; ``n`` seeds everything random that happens later.
-    ``step`` returns gymnasium's five values; ``info["success"]`` is a bool.
-    No global random state is read or written. ``split`` says which starts a seed may give: those
-    for training or those of an evaluation panel, which are disjoint.
+    ``step`` returns gymnasium's five values; ``info["success"]`` is a bool, true only where the
+    step terminates. After the end, terminated or truncated, ``step`` raises, or changes and earns
+    nothing, until the next ``reset``, or ``set_state`` to a state that is no end.
+    No global random state is read or written. Panels are played from seeds that no training start
+    has; but whether these give other starts is the environment's business. The shipped ones have a
+    ``split`` that says which starts a seed may give: those for training or those of a panel.
     """
 
     name: ClassVar[str]
@@ -66,8 +69,13 @@ class TextEnv(gymnasium.Env[str, str]):
 
     def state_hash(self) -> str:
         """Identify the current state across processes."""
-        text = json.dumps(self.get_state(), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return hash_without(self.get_state())
+
+    def anchor_key(self) -> str:
+        """Identify the current state without what merely counts, such as the actions so far: turns
+        taken where keys are equal are compared with each other (GiGPO's anchor states).
+        """
+        return self.state_hash()
 
     def start_key(self) -> str:
         """Identify the current state as a start: equal keys make the same task.
@@ -113,6 +121,22 @@ def one_of(key: str, value: Name, literal: Any) -> Name:
     nearest = get_close_matches(str(value), names, n=1)
     hint = f"did you mean {nearest[0]!r}? " if nearest else ""
     raise ValueError(f"{key}: {value!r} is unknown; {hint}known are {', '.join(names)}")
+
+
+def hash_without(state: Mapping[str, Any], *keys: str) -> str:
+    """Identify what a state holds beside some keys, across processes."""
+    text = json.dumps({k: v for k, v in state.items() if k not in keys}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def refuse_after_end(env: TextEnv, has_ended: bool) -> None:
+    """Refuse another step of an episode that has ended.
+
+    Raises:
+        RuntimeError: naming what to do.
+    """
+    if has_ended:
+        raise RuntimeError(f"{type(env).__name__}.step: the episode has ended; call reset first")
 
 
 def fresh_seed(env: gymnasium.Env[Any, Any], seed: int | None) -> int:

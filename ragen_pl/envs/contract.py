@@ -5,41 +5,211 @@ from __future__ import annotations
 import copy
 import json
 import math
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
 
 from ragen_pl.envs.base import TextEnv
 
-_STEP = ("text", "reward", "terminated", "truncated", "info")
+_SEEDS = (0, 1, 2)
+_STEPS = 12
+"""Of a walk; the shipped environments end within it."""
+_SECONDS = 5.0
+"""After which a slow environment is walked no further."""
+_LONGEST = 100_000
+"""Characters that an observation may have: no model's context holds more."""
+_PARTS = "text, reward, terminated, truncated, info"
+_HOSTILE = ("", "no sense", "{}<b>\x00\n", "√ß漢字🧊\u202e", "9" * 5000, "-1", "word " * 4000)
+"""Answers of an agent that may say anything."""
+
+T = TypeVar("T")
 
 
 def check_contract(env: TextEnv, key: str) -> None:
-    """Take one step from one start, on a copy, and look at what comes back; what the environment
-    raises is not caught.
+    """Play a few short walks on copies and look at what comes back.
+
+    Two copies with different pasts take the same steps, one after the other; all that they give
+    back has to be the same. States are restored on a third. Actions are random; where any text is
+    one, texts that nobody wants.
 
     Args:
-        env: The environment.
+        env: The environment; it is left as it was.
         key: Of the configuration that names it.
 
     Raises:
-        ValueError: naming the method, and what it returned in place of what.
+        ValueError: naming the environment, its method, and what it did in place of what.
     """
-    env, name = copy.deepcopy(env), f"{key} is {type(env).__name__}"
-    given: Any = env.reset(seed=0, options={"noise_seed": 0})
-    _check(_are(given, str, dict), name, "reset", given, "a text and a dict")
-    state = env.get_state()
-    _check(_is_plain(state), name, "get_state", state, "a dict of plain data (JSON types)")
-    env.set_state(state)
-    again = env.get_state()
-    _check(again == state, name, "get_state", again, f"what set_state was given, {state!r}")
-    if not env.actions:  # free text: what would be understood is not known
-        return
-    given = env.step(env.actions[0])
-    _check(isinstance(given, tuple) and len(given) == 5, name, "step", given, ", ".join(_STEP))
-    _check(_are(given, str, Any, Any, Any, dict), name, "step", given, "a text … and a dict")
-    _check(_is_finite(given[1]), name, "step", given, "a finite number as reward")
-    success = given[4].get("success")
-    _check(success in (True, False), name, "step", given[4], 'info with a bool "success"')
+    name = f"{key} is {type(env).__name__}"
+    deadline = time.monotonic() + _SECONDS
+    for seed in _SEEDS if env.actions is not None else range(len(_HOSTILE)):
+        _Walk(env, name, seed).take(deadline)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Hold where a copy stands."""
+
+    state: dict[str, Any]
+    text: str
+    """As ``render_text`` gives it."""
+
+
+class _Walk:
+    """Take one walk with the copies that it needs."""
+
+    def __init__(self, env: TextEnv, name: str, seed: int) -> None:
+        self.name, self.seed = name, seed
+        self.one: TextEnv = self._call(copy.deepcopy, env)
+        self.other: TextEnv = self._call(copy.deepcopy, env)
+        self.restored: TextEnv = self._call(copy.deepcopy, env)
+        self.rng = random.Random(seed)
+
+    def take(self, deadline: float) -> None:
+        """Walk until the episode ends, the steps do, or the time does."""
+        self._reset(self.other, self.seed + 1)  # a past of its own
+        self._reset(self.restored, self.seed + 2)
+        first = self._start(self.one, 0), self._start(self.other, 0)
+        self._same(*first, f"reset(seed={self.seed})", "twice", "let the seed decide the start")
+        start = self._place(self.one)
+        self._restores(start)
+        for number in range(min(_STEPS, self.one.max_actions)):
+            if time.monotonic() > deadline:
+                return
+            action = self._action(number)
+            steps = self._step(self.one, action), self._step(self.other, action)
+            after = self._place(self.one)
+            self._same(
+                (steps[0], after),
+                (steps[1], self._place(self.other)),
+                f"step({_short(action)})",
+                "from equal states with equal noise",
+                'draw from options["noise_seed"] alone',
+            )
+            self._restores(after)
+            if steps[0][2] or steps[0][3]:
+                self._stays_ended(action, after)
+                break
+        # The noise of another member: it must not reach the start, nor must what was played.
+        again = self._start(self.one, 1)
+        if again != first[0]:
+            _fail(
+                self.name,
+                f"reset(seed={self.seed})",
+                f"gave {_short(again)} after {_short(first[0])}",
+                "the seed alone decides the start, whatever the noise_seed and what came before",
+            )
+        self._restores(start)
+
+    def _start(self, env: TextEnv, noise: int) -> tuple[str, str]:
+        """Reset and return what was seen, and the state as text."""
+        text = self._reset(env, self.seed, noise)
+        return text, json.dumps(self._place(env).state, sort_keys=True)
+
+    def _reset(self, env: TextEnv, seed: int, noise: int = 0) -> str:
+        given: Any = self._call(env.reset, seed=seed, options={"noise_seed": noise})
+        self._check(_are(given, str, dict), "reset", given, "a text and a dict")
+        self._check_length("reset", given[0])
+        return str(given[0])
+
+    def _step(self, env: TextEnv, action: str) -> tuple[Any, ...]:
+        """Take a step; return its parts, of the info success alone."""
+        return self._parts(self._call(env.step, action))
+
+    def _parts(self, given: Any) -> tuple[Any, ...]:
+        """Check what a step gave back; return its parts, of the info success alone."""
+        self._check(isinstance(given, tuple) and len(given) == 5, "step", given, _PARTS)
+        text, reward, terminated, truncated, info = given
+        self._check(_are(given, str, Any, Any, Any, dict), "step", given, "a text … and a dict")
+        self._check_length("step", text)
+        self._check(_is_finite(reward), "step", given, "a finite number as reward")
+        for flag, value in (("terminated", terminated), ("truncated", truncated)):
+            self._check(_is_bool(value), "step", given, f"a bool as {flag}")
+        success = info.get("success")
+        self._check(_is_bool(success), "step", info, 'info with a bool "success"')
+        self._check(
+            not success or terminated,
+            "step",
+            given,
+            '"success" only where it terminates: the task is done, so the episode ends',
+        )
+        return text, reward, bool(terminated), bool(truncated), bool(success)
+
+    def _place(self, env: TextEnv) -> _Place:
+        state = self._call(env.get_state)
+        self._check(_is_plain(state), "get_state", state, "a dict of plain data (JSON types)")
+        text = self._call(env.render_text)
+        self._check(isinstance(text, str), "render_text", text, "a text")
+        return _Place(json.loads(json.dumps(state)), text)
+
+    def _restores(self, place: _Place) -> None:
+        """Set the third copy, which stands somewhere else, to a place."""
+        self._call(self.restored.set_state, copy.deepcopy(place.state))
+        found = self._place(self.restored)
+        told = f"what set_state was given, {_short(place.state)}"
+        self._check(found.state == place.state, "get_state", found.state, told)
+        told = f"what it was in that state, {_short(place.text)}: get_state must hold all it shows"
+        self._check(found.text == place.text, "render_text", found.text, told)
+
+    def _stays_ended(self, action: str, ended: _Place) -> None:
+        """Step after the end: it must raise, or change nothing and earn nothing."""
+        for env, way in ((self.one, ""), (self.restored, ", set by set_state,")):
+            try:
+                given = env.step(action)
+            except Exception:  # whatever it raises says no
+                continue
+            text, reward, terminated, truncated, _ = self._parts(given)
+            ends = terminated or truncated
+            if ends and not reward and (self._place(env), text) == (ended, ended.text):
+                continue
+            _fail(
+                self.name,
+                "step",
+                f"after the end{way} returned {_short(given)}",
+                "it must change and earn nothing there, or raise a RuntimeError, until the next "
+                "reset (ragen_pl.envs.base.refuse_after_end)",
+            )
+
+    def _action(self, number: int) -> str:
+        actions = self.one.actions
+        if actions is None:
+            return _HOSTILE[(self.seed + number) % len(_HOSTILE)]
+        return self.rng.choice(actions)
+
+    def _same(self, one: object, other: object, method: str, when: str, remedy: str) -> None:
+        if one != other:
+            told = f"{when} gave {_short(one)} and {_short(other)}"
+            _fail(self.name, method, told, f"the two must be equal: {remedy}")
+
+    def _call(self, method: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        try:
+            return method(*args, **kwargs)
+        except Exception as error:  # the boundary to user code: any error is theirs
+            given = [*map(_short, args), *(f"{k}={_short(v)}" for k, v in kwargs.items())]
+            call = f"{method.__name__}({', '.join(given)})"
+            raise ValueError(
+                f"{self.name}, whose {call} raised {type(error).__name__}: {error}"
+            ) from error
+
+    def _check_length(self, method: str, text: str) -> None:
+        wanted = f"a text of at most {_LONGEST} characters, not {len(text)}"
+        self._check(len(text) <= _LONGEST, method, text, wanted)
+
+    def _check(self, holds: bool, method: str, given: Any, wanted: str) -> None:
+        if not holds:
+            _fail(self.name, method, f"returned {_short(given)}", f"it must return {wanted}")
+
+
+def _fail(name: str, method: str, did: str, wanted: str) -> None:
+    raise ValueError(f"{name}, whose {method} {did}; {wanted}")
+
+
+def _short(value: object) -> str:
+    return f"{value!r:.80}"
 
 
 def _are(given: Any, *kinds: Any) -> bool:
@@ -52,6 +222,10 @@ def _are(given: Any, *kinds: Any) -> bool:
     )
 
 
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool | np.bool_)
+
+
 def _is_finite(reward: Any) -> bool:
     return isinstance(reward, Real) and math.isfinite(reward)
 
@@ -62,8 +236,3 @@ def _is_plain(state: Any) -> bool:
     except (TypeError, ValueError):
         return False
     return isinstance(state, dict)
-
-
-def _check(holds: bool, name: str, method: str, given: Any, wanted: str) -> None:
-    if not holds:
-        raise ValueError(f"{name}, whose {method} returned {given!r:.80}; it must return {wanted}")

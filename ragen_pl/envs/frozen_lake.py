@@ -12,7 +12,15 @@ from functools import lru_cache
 from itertools import product
 from typing import Any, NamedTuple
 
-from ragen_pl.envs.base import Picture, TextEnv, fresh_seed, noise_generator, one_of
+from ragen_pl.envs.base import (
+    Picture,
+    TextEnv,
+    fresh_seed,
+    hash_without,
+    noise_generator,
+    one_of,
+    refuse_after_end,
+)
 from ragen_pl.envs.frozen_lake_picture import draw_lake
 from ragen_pl.envs.frozen_lake_search import (
     ACTIONS,
@@ -58,23 +66,32 @@ class _Start(NamedTuple):
 def _draw_start(
     seed: int, size: int, frozen_probability: float, split: BoardSplit, longest: int
 ) -> _Start:
-    """Draw map, goal and start until there is a path and the board belongs to the split."""
+    """Draw map, goal and start until there is a path and the map belongs to the split."""
     rng = random.Random(f"frozen_lake {split} {size} {frozen_probability} {seed}")
     for _ in range(_MAX_DRAWS):
         cells = range(size * size)
         player, goal = rng.sample(cells, 2)
         ends = (player, goal)
         holes = sum(1 << c for c in cells if rng.random() >= frozen_probability and c not in ends)
-        distance = distances(Lake(size, holes, goal, 1.0))[player]
-        if distance is None or distance > longest:
+        if split_of_digest(layout_key(size, holes, goal)) != split:
             continue
-        digest = canonical_digest(_marks(size, holes, goal, player), size)
-        if split_of_digest(digest) == split:
+        distance = distances(Lake(size, holes, goal, 1.0))[player]
+        if distance is not None and distance <= longest:
             return _Start(holes, goal, player, distance)
     raise ValueError(
-        f"frozen_probability: {frozen_probability} gave no {size}x{size} map with a path in"
-        f" {_MAX_DRAWS} draws; raise it (the paper has 0.8)"
+        f"frozen_probability: {frozen_probability} gave no {size}x{size} map of split {split!r}"
+        f" with a path in {_MAX_DRAWS} draws (the paper has 0.8, on 4x4 maps). Maps that are small"
+        " or nearly without holes are few, and each belongs to one split; with many holes few"
+        " have a path"
     )
+
+
+def layout_key(size: int, holes: int, goal: int) -> str:
+    """Identify holes and goal up to the symmetries of the square, across processes.
+
+    It stays the same whatever is played, and decides the split.
+    """
+    return canonical_digest(((holes >> c & 1) | (c == goal) << 1 for c in range(size**2)), size)
 
 
 def _marks(size: int, holes: int, goal: int, player: int) -> list[int]:
@@ -96,7 +113,8 @@ class FrozenLake(TextEnv):
         size: cells along one side.
         frozen_probability: of each cell; the others are holes.
         intended: probability that a step goes where it was meant to.
-        split: maps for ``train``-ing, for ``tuning`` the settings, or for a ``panel``.
+        split: maps for ``train``-ing, for ``tuning`` the settings, or for a ``panel``; no two of
+            them share holes and goal, so none of their states either.
         max_actions: actions per trajectory; no start is farther from its goal.
     """
 
@@ -158,20 +176,28 @@ class FrozenLake(TextEnv):
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take a step, or slip to a side."""
+        refuse_after_end(self, self._has_ended)
         if action not in self.actions:
             raise ValueError(f"action: {action!r} is none of {', '.join(self.actions)}")
         taken = slip(ACTIONS.index(action), self._noise.random(), self.intended)
         self._player = neighbour(self.size, self._player, taken)
         self._num_actions += 1
-        success = self._player == self._lake.goal
-        terminated = success or self._in_hole
-        truncated = not terminated and self._num_actions >= self.max_actions
+        success, terminated = self._player == self._lake.goal, self._is_final
+        truncated = self._has_ended and not terminated
         info = {"success": success, "taken": ACTIONS[taken]}
         return self.render_text(), float(success), terminated, truncated, info
 
     @property
     def _in_hole(self) -> bool:
         return bool(self._lake.holes >> self._player & 1)
+
+    @property
+    def _is_final(self) -> bool:
+        return self._player == self._lake.goal or self._in_hole
+
+    @property
+    def _has_ended(self) -> bool:
+        return self._is_final or self._num_actions >= self.max_actions
 
     def render_text(self) -> str:
         """Return the grid."""
@@ -205,6 +231,10 @@ class FrozenLake(TextEnv):
         if state["size"] != self.size:
             raise ValueError(f"size: the state has {state['size']}, this environment {self.size}")
         return Lake(self.size, mask_of(state["holes"]), state["goal"], self.intended)
+
+    def anchor_key(self) -> str:
+        """Identify the state whatever actions it has cost so far."""
+        return hash_without(self.get_state(), "num_actions")
 
     def start_key(self) -> str:
         """Identify the board up to rotations and reflections, under which slips are alike."""

@@ -7,7 +7,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from ragen_pl.envs import sokoban_words as words
-from ragen_pl.envs.base import Picture, TextEnv, fresh_seed, one_of
+from ragen_pl.envs.base import (
+    Picture,
+    TextEnv,
+    fresh_seed,
+    hash_without,
+    one_of,
+    refuse_after_end,
+)
 from ragen_pl.envs.sokoban_picture import draw_room_state
 from ragen_pl.envs.sokoban_reference import draw_reference_room
 from ragen_pl.envs.sokoban_rooms import (
@@ -36,7 +43,9 @@ class Sokoban(TextEnv):
         symbols: ``paper``'s ``# _ O √ X P S`` or the ``letters`` ``W . G C B A @``.
         observation: what a state looks like in the prompt.
         split: rooms for ``train``-ing, for ``tuning`` the settings, for a ``panel``, or a panel of
-            the ``reference``'s own distribution of rooms (see ``sokoban_reference``).
+            the ``reference``'s own distribution of rooms (see ``sokoban_reference``). Walls and
+            targets of a training or tuning room are those of no other split's, so neither is any
+            state that its moves lead to.
         max_actions: actions per trajectory.
         thought: what the expert thinks: the moves that remain to be made, or first where player,
             boxes and targets are. Every word of a thought is one more place for outcome reward to
@@ -105,6 +114,7 @@ class Sokoban(TextEnv):
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Move or push; a blocked action changes nothing and still counts."""
+        refuse_after_end(self, self._has_ended)
         if action not in self.actions:
             raise ValueError(f"action: {action!r} is none of {', '.join(self.actions)}")
         before = (self._player, self._boxes)
@@ -112,12 +122,20 @@ class Sokoban(TextEnv):
         self._num_actions += 1
         on_target = (self._boxes & self._board.targets).bit_count()
         reward = -0.1 + on_target - (before[1] & self._board.targets).bit_count()
-        solved = self._boxes == self._board.targets
+        solved = self._is_solved
         if solved:
             reward += 10.0
-        truncated = not solved and self._num_actions >= self.max_actions
+        truncated = self._has_ended and not solved
         info = {"success": solved, "moved": before != (self._player, self._boxes)}
         return self.render_text(), reward, solved, truncated, info
+
+    @property
+    def _is_solved(self) -> bool:
+        return self._boxes == self._board.targets
+
+    @property
+    def _has_ended(self) -> bool:
+        return self._is_solved or self._num_actions >= self.max_actions
 
     def render_text(self) -> str:
         """Return the grid, the coordinates, or both."""
@@ -148,6 +166,10 @@ class Sokoban(TextEnv):
         self._board = Board(self.size, mask_of(state["walls"]), mask_of(state["targets"]))
         self._player, self._boxes = state["player"], mask_of(state["boxes"])
         self._num_actions = state["num_actions"]
+
+    def anchor_key(self) -> str:
+        """Identify the state whatever actions it has cost so far."""
+        return hash_without(self.get_state(), "num_actions")
 
     def start_key(self) -> str:
         """Identify the room up to rotations and reflections."""

@@ -4,6 +4,11 @@ A random walk digs the floor, then the game is played backwards from the solved 
 the position that is farthest from solved is the start. The scheme is gym-sokoban's (Schrader,
 2018; after Racanière et al., arXiv 1707.06203, appendix) with RAGEN's numbers (arXiv 2504.20073,
 released environment). Rooms with few pushes are frequent, and a few need more than ten moves.
+
+Training rooms have none of these layouts: two in three hold more walls than any of theirs, and of
+the others only the ``panel`` split's are kept. A few layouts come so often that what is kept would
+be much too easy; so the scheme's first room says only of what kind the room has to be, and rooms
+are drawn until one of this kind may be kept. The mix of kinds is then the scheme's own.
 """
 
 from __future__ import annotations
@@ -14,12 +19,13 @@ from typing import NamedTuple
 
 from ragen_pl.envs.sokoban_rooms import (
     Room,
-    canonical_key,
+    most_walls,
     outer_walls,
+    split_of_board,
     stratum_of_length,
 )
 from ragen_pl.envs.sokoban_search import Board, Position, offsets, shortest_plan
-from ragen_pl.envs.square import mask_of, split_of_digest
+from ragen_pl.envs.square import mask_of
 
 _TURN_PROBABILITY = 0.35
 _STAMPS = (
@@ -31,7 +37,8 @@ _STAMPS = (
 )
 """What one step of the walk digs, as (row, column) around the walker."""
 _MAX_STATES = 300_000
-_MAX_ROOMS = 10_000
+_MAX_KINDS = 20
+_MAX_ROOMS_OF_A_KIND = 2000
 
 
 class _Node(NamedTuple):
@@ -118,35 +125,73 @@ def _wander(rng: random.Random, board: Board, node: _Node, probability: float) -
     return player
 
 
-def _draw(rng: random.Random, size: int, num_boxes: int) -> tuple[Board, Position] | None:
-    """Return one room, or None where the walk left no start."""
+class _Kind(NamedTuple):
+    """Hold what the mix of rooms is kept in."""
+
+    is_open: bool
+    """Whether training rooms may have as few walls."""
+    stratum: str
+
+
+def _lay_out(rng: random.Random, size: int, num_boxes: int) -> tuple[Board, _Node] | None:
+    """Return a solved room, or None where the walk left no space."""
     everything = (1 << size * size) - 1
     floor = _dig(rng, size)
     if floor.bit_count() <= num_boxes:
         return None
     cells = rng.sample([c for c in range(size * size) if floor >> c & 1], num_boxes + 1)
     homes = tuple(cells[1:])
-    board = Board(size, everything & ~floor, mask_of(homes))
-    max_depth = 300 if num_boxes == 1 else 10
-    best, score = _play_backwards(board, _Node(cells[0], homes, 0, -1), max_depth)
+    return Board(size, everything & ~floor, mask_of(homes)), _Node(cells[0], homes, 0, -1)
+
+
+def _place(rng: random.Random, board: Board, solved: _Node) -> Room | None:
+    """Return the start that is farthest from a solved room, or None where there is none."""
+    max_depth = 300 if len(solved.boxes) == 1 else 10
+    best, score = _play_backwards(board, solved, max_depth)
     if score == 0:
         return None
     player = _wander(rng, board, best, 0.8 if score == 1 else 0.5)
-    return board, (player, mask_of(best.boxes))
+    boxes = mask_of(best.boxes)
+    plan = shortest_plan(board, player, boxes)
+    if plan is None:
+        return None
+    return Room(board, player, boxes, stratum_of_length(len(plan)), len(plan))
+
+
+def _is_open(board: Board) -> bool:
+    inner = board.walls & ~outer_walls(board.size)
+    return inner.bit_count() <= most_walls(board.size)
+
+
+def _draw(rng: random.Random, size: int, num_boxes: int, kind: _Kind | None) -> Room | None:
+    """Try to draw a room: any, or where the kind is given one of it that may be kept."""
+    laid_out = _lay_out(rng, size, num_boxes)
+    if laid_out is None:
+        return None
+    board, solved = laid_out
+    if kind is not None and (
+        _is_open(board) != kind.is_open or (kind.is_open and split_of_board(board) != "panel")
+    ):
+        return None
+    room = _place(rng, board, solved)
+    return None if kind is not None and room and room.stratum != kind.stratum else room
 
 
 @lru_cache(maxsize=4096)
 def draw_reference_room(seed: int, size: int, num_boxes: int) -> Room:
     """Draw the room of a seed, of those kept for panels; its stratum is the bin of its length."""
     rng = random.Random(f"sokoban reference {size} {num_boxes} {seed}")
-    for _ in range(_MAX_ROOMS):
-        drawn = _draw(rng, size, num_boxes)
-        if drawn is None or split_of_digest(canonical_key(drawn[0], *drawn[1])) != "panel":
+    for _ in range(_MAX_KINDS):
+        first = _draw(rng, size, num_boxes, None)
+        if first is None:
             continue
-        board, (player, boxes) = drawn
-        plan = shortest_plan(board, player, boxes)
-        if plan is not None:
-            return Room(board, player, boxes, stratum_of_length(len(plan)), len(plan))
+        kind = _Kind(_is_open(first.board), first.stratum)
+        # The rarest kinds may have no layout that may be kept: then another kind is drawn.
+        for _ in range(_MAX_ROOMS_OF_A_KIND):
+            room = _draw(rng, size, num_boxes, kind)
+            if room is not None:
+                return room
     raise ValueError(
-        f"no {size}x{size} reference room with {num_boxes} boxes in {_MAX_ROOMS} draws"
+        f"no {size}x{size} reference room with {num_boxes} boxes in {_MAX_KINDS} tries: choose a "
+        "larger size or fewer boxes"
     )

@@ -1,4 +1,4 @@
-"""Draw Sokoban rooms: to a stated mix of optimal lengths, with splits that share no room."""
+"""Draw Sokoban rooms: to a stated mix of optimal lengths, with splits that share no layout."""
 
 from __future__ import annotations
 
@@ -54,6 +54,23 @@ def canonical_key(board: Board, player: int, boxes: int) -> str:
     return canonical_digest(marks, board.size)
 
 
+def layout_key(board: Board) -> str:
+    """Identify walls and targets up to the symmetries of the square, across processes.
+
+    It stays the same whatever is played, and decides the split.
+    """
+    marks = (
+        (board.walls >> cell & 1) | (board.targets >> cell & 1) << 1
+        for cell in range(board.size**2)
+    )
+    return canonical_digest(marks, board.size)
+
+
+def split_of_board(board: Board) -> BoardSplit:
+    """Return the split that every room on a board belongs to."""
+    return split_of_digest(layout_key(board))
+
+
 def outer_walls(size: int) -> int:
     """Return the mask of the frame."""
     edge = (0, size - 1)
@@ -61,10 +78,15 @@ def outer_walls(size: int) -> int:
     return sum(1 << cell for cell in cells if cell // size in edge or cell % size in edge)
 
 
+def most_walls(size: int) -> int:
+    """Return how many walls inside the frame a board of the mix may have."""
+    return (size - 2) ** 2 // 4
+
+
 def _random_board(rng: random.Random, size: int, num_boxes: int) -> Board:
     inside = list(cells_of(~outer_walls(size) & ((1 << size * size) - 1)))
     # The larger of two draws: boards with few walls are few, and would come again and again.
-    num_walls = max(rng.randint(0, len(inside) // 4), rng.randint(0, len(inside) // 4))
+    num_walls = max(rng.randint(0, most_walls(size)), rng.randint(0, most_walls(size)))
     cells = rng.sample(inside, num_walls + num_boxes)
     walls = sum(1 << cell for cell in cells[num_boxes:])
     targets = sum(1 << cell for cell in cells[:num_boxes])
@@ -83,6 +105,8 @@ def draw_room(seed: int, size: int, num_boxes: int, split: BoardSplit) -> Room:
     shortest, longest = STRATA[stratum]
     for _ in range(_MAX_BOARDS):
         board = _random_board(rng, size, num_boxes)
+        if split_of_board(board) != split:
+            continue
         starts = [
             (length, start)
             for length, layer in enumerate(starts_by_length(board, longest))
@@ -90,13 +114,11 @@ def draw_room(seed: int, size: int, num_boxes: int, split: BoardSplit) -> Room:
             if length >= shortest and not start[1] & board.targets
         ]
         for length, start in rng.sample(starts, min(len(starts), _STARTS_PER_BOARD)):
-            if split_of_digest(canonical_key(board, *start)) != split:
-                continue
             if length < 4 or _is_puzzle(board, start, length):
                 return Room(board, *start, stratum, length)
     raise ValueError(
         f"no {size}x{size} room with {num_boxes} boxes and a solution of {stratum} moves was found"
-        f" in {_MAX_BOARDS} boards: choose a larger size or fewer boxes"
+        f" in {_MAX_BOARDS} boards of all splits: choose a larger size or fewer boxes"
     )
 
 

@@ -2,10 +2,11 @@
 
 A cell is a number, counted row by row; a set of cells is a bit mask.
 
-Which split a board belongs to is a property of the board: a hash of its canonical form (the least
-of its eight rotations and reflections). So no training board, turned or mirrored, is ever on a
-panel, whatever the seeds, and no board by which settings were chosen is on a panel they are judged
-by.
+Which split a board belongs to is a property of its layout, that is, of what never moves: walls and
+targets, holes and goal. It is a hash of the layout's canonical form (the least of its eight
+rotations and reflections). Moves change no layout, so no state that is ever visited from a training
+start, turned or mirrored, is a state of a panel, whatever the seeds; and no board by which settings
+were chosen is on a panel they are judged by.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ BoardSplit = Literal["train", "tuning", "panel"]
 """To learn from, to choose settings by, to report on."""
 _NUM_BUCKETS = 8
 _HELD_OUT: dict[int, BoardSplit] = {0: "tuning", 1: "panel"}
-"""One board in eight each; the others are for training."""
+"""One layout in eight each; the others are for training."""
 
 
 @lru_cache(maxsize=16)
@@ -38,14 +39,14 @@ def _symmetries(size: int) -> tuple[itemgetter[tuple[int, ...]], ...]:
 
 
 def canonical_digest(marks: Iterable[int], size: int) -> str:
-    """Identify a board up to its symmetries; ``marks`` gives each cell a number below 256."""
+    """Identify a board, or its layout, up to symmetries; ``marks`` numbers each cell below 256."""
     flat = tuple(marks)
     least = min(read(flat) for read in _symmetries(size))
     return hashlib.sha256(bytes(least)).hexdigest()
 
 
 def split_of_digest(digest: str) -> BoardSplit:
-    """Return the split of the board with this canonical digest."""
+    """Return the split of the boards whose layout has this canonical digest."""
     return _HELD_OUT.get(int(digest[:8], 16) % _NUM_BUCKETS, "train")
 
 

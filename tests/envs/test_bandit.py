@@ -63,5 +63,5 @@ def test_only_one_pull() -> None:
     env = Bandit()
     env.reset(seed=0)
     env.step("Dragon")
-    with pytest.raises(ValueError, match="reset first"):
+    with pytest.raises(RuntimeError, match=r"Bandit\.step: .* has ended; call reset first"):
         env.step("Dragon")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import pickle
@@ -128,12 +129,45 @@ def test_state_is_plain_data_and_restores(env: TextEnv) -> None:
         assert env.render_text() == text
 
 
+@pytest.mark.parametrize("by_expert", [True, False])
+def test_after_the_end_a_step_is_refused(env: TextEnv, by_expert: bool) -> None:
+    """Whether the end was reached by steps or by ``set_state``."""
+    other, rng = copy.deepcopy(env), random.Random(0)
+    for seed in SEEDS:
+        env.reset(seed=seed, options={"noise_seed": seed})
+        ended = False
+        while not ended:
+            assert env.actions is not None
+            action = env.expert_turn(rng, 1)[1][0] if by_expert else rng.choice(env.actions)
+            _, _, terminated, truncated, _ = env.step(action)
+            ended = terminated or truncated
+        other.reset(seed=0)
+        other.set_state(env.get_state())
+        for each in (env, other):
+            before = each.get_state()
+            with pytest.raises(RuntimeError, match="the episode has ended; call reset first"):
+                each.step(action)
+            assert each.get_state() == before
+
+
+def test_an_anchor_is_the_state_without_its_counter(env: TextEnv) -> None:
+    env.reset(seed=5)
+    state, anchor = env.get_state(), env.anchor_key()
+    if "num_actions" in state:
+        whole = env.state_hash()
+        env.set_state({**state, "num_actions": 3})
+        assert (env.state_hash() != whole, env.anchor_key()) == (True, anchor)
+    moved = {"player": state["player"] + 1} if "player" in state else {"choice": "Dragon"}
+    env.set_state({**state, **moved})
+    assert env.anchor_key() != anchor
+
+
 def test_pickled_copy_goes_on_alike(env: TextEnv) -> None:
     env.reset(seed=5, options={"noise_seed": 1})
-    copy = pickle.loads(pickle.dumps(env))
+    twin = pickle.loads(pickle.dumps(env))
     assert env.actions is not None
-    assert copy.step(env.actions[0]) == env.step(env.actions[0])
-    assert copy.state_hash() == env.state_hash()
+    assert twin.step(env.actions[0]) == env.step(env.actions[0])
+    assert twin.state_hash() == env.state_hash()
 
 
 def test_expert_keeps_to_the_limits_and_does_not_lie(env: TextEnv) -> None:

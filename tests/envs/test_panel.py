@@ -1,24 +1,104 @@
-"""The choice of a panel's starts where some cannot be had."""
+"""Which starts a panel has, and which of them training has, too."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ragen_pl.envs.bandit import Bandit
-from ragen_pl.envs.panel import panel_seeds
+import numpy as np
+import pytest
+
+from ragen_pl.envs import Bandit, FrozenLake, Sokoban
+from ragen_pl.envs.base import TextEnv
+from ragen_pl.envs.panel import FIRST_PANEL_SEED, overlap, panel_seeds
+from tests.envs.test_contract import Stairs
+
+TRAINING = range(256)
 
 
-class ShakyBandit(Bandit):
-    """A bandit that fails to start at every third seed."""
+class Numbered(Stairs):
+    """Start from the seed, of which there is no split; some seeds raise."""
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[str, dict[str, Any]]:
-        if (seed or 0) % 3 == 2:
-            raise ConnectionError("the server is away")
-        return super().reset(seed=seed, options=options)
+    modulus, broken = 1 << 32, frozenset[int]()
+
+    def reset(self, **given: Any) -> tuple[str, dict[str, Any]]:
+        super().reset(**given)
+        np.random.RandomState(given["seed"])  # which takes 32 bits
+        if given["seed"] - FIRST_PANEL_SEED in self.broken:
+            raise OSError("no such board")
+        self.stair = given["seed"] % self.modulus
+        return self.render_text(), {}
 
 
-def test_a_start_that_fails_keeps_its_seed_and_takes_nobody_elses_place() -> None:
-    seeds = panel_seeds(ShakyBandit(), 12)
-    assert [seed for seed in seeds if seed % 3 == 2] == [2, 5, 8, 11]
+class Few(Numbered):
+    modulus = 10
+
+
+def test_a_panel_has_seeds_of_its_own() -> None:
+    env = Numbered()
+    seeds = panel_seeds(env, 300)
+    assert seeds == list(range(FIRST_PANEL_SEED, FIRST_PANEL_SEED + 300))
+    assert FIRST_PANEL_SEED % 20 == 0
+    assert overlap(env, seeds, env, TRAINING) == (0, 300)
+
+
+@pytest.mark.parametrize(
+    ("panel", "env", "found"),
+    [
+        (Few(), Few(), (10, 10)),
+        (Bandit(), Bandit(split="panel"), (2, 2)),
+        (Bandit("named", split="panel"), Bandit("named"), (0, 16)),
+        (Sokoban(split="panel"), Sokoban(), (0, 64)),
+        (Sokoban(symbols="letters"), Sokoban(), (5, 64)),
+        (FrozenLake(split="panel"), FrozenLake(), (0, 64)),
+    ],
+)
+def test_starts_that_training_has_too_are_counted(
+    panel: TextEnv, env: TextEnv, found: tuple[int, int]
+) -> None:
+    """Another look of a room is the same room: of 64 training rooms a few come again by chance."""
+    assert overlap(panel, panel_seeds(panel, 64), env, TRAINING) == found
+
+
+def test_seeds_that_raise_are_passed_over_and_told_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Brittle(Numbered):
+        broken = frozenset({3, 1003, 7})
+
+    seeds = panel_seeds(Brittle(), 20)
+    assert [seed - FIRST_PANEL_SEED for seed in seeds[:8]] == [0, 1, 2, 2003, 4, 5, 6, 1007]
+    assert [seed % 20 for seed in seeds] == list(range(20))
+    (record,) = caplog.records
+    assert (
+        "stairs raised in reset for 3 of a panel's seeds, such as 4278190083 (OSError: no such"
+        in (record.getMessage())
+    )
+    assert overlap(Brittle(), range(FIRST_PANEL_SEED, FIRST_PANEL_SEED + 8), Few(), []) == (0, 6)
+
+
+def test_an_environment_that_always_raises_is_an_error() -> None:
+    class Broken(Numbered):
+        broken = frozenset(range(0, 64_000, 1000))
+
+    with pytest.raises(
+        ValueError, match=r"Broken gave a panel no start: 64 seeds .* OSError: no s"
+    ):
+        panel_seeds(Broken(), 2)
+
+
+def test_repeats_are_the_first_of_their_tries() -> None:
+    seeds = panel_seeds(Few(), 25)
+    assert seeds[:10] == list(range(FIRST_PANEL_SEED, FIRST_PANEL_SEED + 10))
+    assert seeds[10:] == list(range(FIRST_PANEL_SEED + 10, FIRST_PANEL_SEED + 25))
+
+
+@pytest.mark.parametrize("size", [0, 1 << 24])
+def test_impossible_sizes_are_refused(size: int) -> None:
+    with pytest.raises(ValueError, match=f"size: {size} is not between 1 and "):
+        panel_seeds(Few(), size)
+
+
+def test_the_environment_is_left_as_it_was() -> None:
+    env = Few()
+    panel_seeds(env, 3)
+    assert not vars(env)

@@ -1,0 +1,39 @@
+"""What the data module says at the start of a run."""
+
+from __future__ import annotations
+
+import pytest
+
+from ragen_pl.config_files import ConfigError
+from ragen_pl.datamodule import EvaluationConfig, RolloutDataModule
+from ragen_pl.envs import Bandit, FrozenLake, Sokoban
+from ragen_pl.envs.base import TextEnv
+
+
+def make(env: TextEnv, **panels: TextEnv) -> RolloutDataModule:
+    return RolloutDataModule(env, panels, evaluation=EvaluationConfig(size=32))
+
+
+def test_a_panel_of_training_starts_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    make(Bandit(), few=Bandit(split="panel"), new=Bandit("named", split="panel")).setup("fit")
+    assert capsys.readouterr().out == (
+        "data.panels.few: 2 of its 2 starts are among the run's first 256 training starts: on "
+        "these it measures what was learned, not what carries over to others\n"
+    )
+    make(Bandit(), few=Bandit(split="panel")).setup("validate")
+    assert not capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", [Sokoban, FrozenLake])
+def test_a_panel_of_other_starts_says_nothing(
+    kind: type[Sokoban | FrozenLake], capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(kind(), default=kind(split="panel")).setup("fit")
+    assert not capsys.readouterr().out
+
+
+def test_a_panel_without_starts_names_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = make(FrozenLake(), dry=FrozenLake(split="panel"))
+    monkeypatch.setattr(FrozenLake, "reset", lambda *_, **__: 1 / 0)
+    with pytest.raises(ConfigError, match=r"^data\.panels\.dry: FrozenLake gave a panel no start"):
+        data.seeds_of("dry")
