@@ -13,7 +13,8 @@ When = Callable[["FaultyLamp"], bool]
 
 
 def at_some_seeds(env: FaultyLamp) -> bool:
-    return env.seed % 3 == 1
+    """At odd seeds below a thousand; of those a thousand apart, as panels try, at every other."""
+    return (env.seed + env.seed // 1000) % 2 == 1
 
 
 def after_a_press(env: FaultyLamp) -> bool:
@@ -30,7 +31,7 @@ class FaultyLamp(NamedLamp):
     Args:
         method: Its name, ``reward`` for what ``step`` pays.
         instead: What it gives; an exception is raised.
-        when: By default at one seed in three.
+        when: By default at half of the seeds.
     """
 
     def __init__(self, method: str, instead: Any, when: When = at_some_seeds) -> None:
