@@ -192,7 +192,10 @@ def test_a_run_goes_on(
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["status"] == "finished"
     counts = {e["policy"]: e["count"] for e in results["evaluations"]}
-    assert (counts["expert"], counts["random"]) == (2, 4 if method == "expert_turn" else 2)
+    # A panel takes other seeds where a reset fails, and random moves ask no expert.
+    expert = 4 if method == "reset" else 2
+    random_moves = 4 if method in ("reset", "expert_turn") else 2
+    assert (counts["expert"], counts["random"]) == (expert, random_moves)
     assert all(bool(value.isfinite()) for value in trainer.callback_metrics.values())
     if method == "reset":  # the policy may not have got as far as a press
         assert trainer.callback_metrics["rollout/stop_env_error"] > 0
