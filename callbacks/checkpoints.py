@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
@@ -101,7 +103,8 @@ class Checkpoints(Checkpoint):
     ) -> None:
         """Add what the weights were made with."""
         if self.facts is not None:
-            checkpoint[FACTS] = self.facts.plain()
+            # The number of threads may have followed the machine since the run began.
+            checkpoint[FACTS] = replace(self.facts, threads=torch.get_num_threads()).plain()
 
     def state_dict(self) -> dict[str, Any]:
         """Save the score to beat."""

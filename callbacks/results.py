@@ -200,6 +200,13 @@ class Results(RolloutCallback):
             if baseline.exists(env):
                 self._tell(trainer, module, baseline.name, panel)
                 groups = data.evaluate_baseline(panel, baseline)
+                counted = any(t.counts for group in groups for t in group.trajectories)
+                if not any(gather_objects(counted)):  # nothing learns from it: the run goes on
+                    told = (
+                        f"{baseline.name} on {panel}: no score, the environment failed throughout"
+                    )
+                    announce(trainer, told)
+                    continue
                 self.scores.append(self._scored(baseline.name, panel, None, groups))
 
     def _evaluate(

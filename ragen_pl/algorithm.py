@@ -169,8 +169,7 @@ class Optimization:
         warmup: RL iterations over which the rates rise linearly; the warm start rises over its
             first tenth.
         final_lr: Share of the rate left at the last iteration (linear decay); 1 keeps it constant,
-            and so does a run whose last iteration is not known (``trainer.max_epochs`` -1, or
-            ``max_time`` alone).
+            and so does a run whose last iteration is not known (``trainer.max_epochs`` -1).
         betas: Of AdamW.
         weight_decay: Of AdamW.
         max_grad_norm: Gradients are clipped to this norm, policy and critic separately.

@@ -22,7 +22,7 @@ from ragen_pl.collection import (
 )
 from ragen_pl.config_files import ConfigError
 from ragen_pl.dealing import optimizer_batches
-from ragen_pl.distributed import gather_objects, rank, world_size
+from ragen_pl.distributed import gather_objects, rank, together, world_size
 from ragen_pl.envs.bandit import Bandit
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.contract import check_contract
@@ -254,22 +254,32 @@ class RolloutDataModule(pl.LightningDataModule):
         return self._demonstrations
 
     def seeds_of(self, panel: str) -> list[int]:
-        """Return a panel's fixed starts."""
+        """Return a panel's fixed starts; every rank must call it.
+
+        Raises:
+            ConfigError: on all ranks, when the environment gives none.
+        """
         if panel not in self._panel_seeds:
+            env, size = self.panels[panel], self.evaluation.size
             try:
-                self._panel_seeds[panel] = panel_seeds(self.panels[panel], self.evaluation.size)
+                own = together(lambda: panel_seeds(env, size))
             except ValueError as error:
                 raise ConfigError(f"data.panels.{panel}: {error}") from error
+            # A reset that fails now and then may have passed over other seeds elsewhere.
+            self._panel_seeds[panel] = gather_objects(own)[0]
         return self._panel_seeds[panel]
 
     def setup(self, stage: str) -> None:
         """Say at the start of a run which panels hold starts that it trains on."""
-        if stage != "fit" or rank() != 0:
+        if stage != "fit":
+            return
+        seeds = {name: self.seeds_of(name) for name in self.panels}
+        if rank() != 0:
             return
         first = self.run_seed * SEEDS_PER_RUN
         training = range(first, first + _TRAINING_STARTS)
         for name, panel in self.panels.items():
-            met = overlap(panel, self.seeds_of(name), self.env, training)
+            met = overlap(panel, seeds[name], self.env, training)
             if met.shared:
                 print(
                     f"data.panels.{name}: {met.shared} of its {met.starts} starts are among the "
@@ -306,15 +316,9 @@ class RolloutDataModule(pl.LightningDataModule):
         return groups
 
     def evaluate_baseline(self, panel: str, baseline: Baseline) -> list[TrajectoryGroup]:
-        """Play every start of a panel once without the learner.
-
-        Raises:
-            ConfigError: on all ranks, when no start could be played on any.
-        """
+        """Play every start of a panel once without the learner."""
         env, seeds, config = self.panels[panel], self.seeds_of(panel), self.rollout
-        groups = [play_baseline(env, s, place, config, baseline) for place, s in enumerate(seeds)]
-        check_played(groups, env.name, "score")
-        return groups
+        return [play_baseline(env, s, place, config, baseline) for place, s in enumerate(seeds)]
 
     def val_dataloader(self) -> list[EvaluationLoader]:
         """Return one loader per panel; each plays its panel when iterated."""

@@ -63,7 +63,10 @@ class CheckedEnv:
     def actions(self) -> tuple[str, ...] | None:
         """Names of all actions in the current state, None for free text."""
         with calling("actions"):
-            return self.env.actions
+            given = self.env.actions
+        if given is not None and not given:
+            raise broken("actions", given, "at least one name, or None for free text")
+        return given
 
     @property
     def max_actions(self) -> int:

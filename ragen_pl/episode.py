@@ -63,8 +63,9 @@ class Episode:
         self.initial_hash = self.env.state_hash()
         self.actions_left = self.env.max_actions
         text = self.chat.turn_text(0, self.observation, 0.0, self.actions_left)
-        with calling("instruction"):
-            self.context = self.chat.first_context(self.env.env, text)
+        with calling("instruction"):  # asked here, so that a fault is the environment's
+            _ = self.env.env.instruction
+        self.context = self.chat.first_context(self.env.env, text)
 
     def ask(self, prompt: tuple[int, ...]) -> Request | None:
         """Append the encoded context and return the request; None when it does not fit."""

@@ -62,6 +62,8 @@ class RunFacts:
         file = path / META if path.is_dir() else path
         try:
             content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+            if not isinstance(content, dict):  # a tensor alone, say
+                raise TypeError(type(content).__name__)
             return cls(**content[FACTS])
         except (
             *(OSError, EOFError, RuntimeError, KeyError, TypeError),

@@ -148,11 +148,14 @@ class ThreadTuner:
         could_be_more = threads < self.candidates[-1]
         if now < self._next_trial or not (could_be_fewer or could_be_more):
             return None
-        near = [n for n in self.candidates if threads // 2 <= n <= 2 * threads]
-        times = self._trial(near)
-        best = min(times, key=times.__getitem__)
-        chosen = best if times[best] < _CHANGE_GAIN * times[threads] else threads
-        torch.set_num_threads(chosen)
+        near = sorted({threads, *(n for n in self.candidates if threads // 2 <= n <= 2 * threads)})
+        chosen = threads
+        try:
+            times = self._trial(near)
+            best = min(times, key=times.__getitem__)
+            chosen = best if times[best] < _CHANGE_GAIN * times[threads] else threads
+        finally:
+            torch.set_num_threads(chosen)
         # What the trial itself waited says nothing about the run.
         self._looked, self._waited_before = self._clock(), self._waited()
         gap = self._gap / 2 if chosen != threads else 2 * self._gap
@@ -174,7 +177,9 @@ def seconds_waited() -> float | None:
 
 
 def _brief_trial(candidates: Sequence[int]) -> dict[int, float]:
-    return _trial(_training_step(), list(candidates), rounds=3, seconds=_SECONDS / 2)
+    """Try in the midst of a run, which may be evaluating: without gradients, under autocast."""
+    with torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False):
+        return _trial(_training_step(), list(candidates), rounds=3, seconds=_SECONDS / 2)
 
 
 def _trial(

@@ -32,7 +32,5 @@ def limit_spinning(environ: MutableMapping[str, str] = os.environ) -> bool:
 
 def describe_waiting(environ: MutableMapping[str, str] = os.environ) -> str:
     """Tell in a few words how threads wait, and by whose setting."""
-    if environ.get("GOMP_SPINCOUNT") == str(SPIN_COUNT) and not environ.get("OMP_WAIT_POLICY"):
-        return "waiting threads spin briefly, then sleep"
     given = [f"{name}={environ[name]}" for name in _OWN_SETTINGS if environ.get(name)]
-    return f"waiting threads follow {' '.join(given)}" if given else "waiting threads spin"
+    return f"how they wait: {' '.join(given) or 'as OpenMP has it'}"

@@ -12,7 +12,7 @@ import torch
 
 from ragen_pl.chat import Chat
 from ragen_pl.dealing import evenly
-from ragen_pl.distributed import rank, world_size
+from ragen_pl.distributed import gather_objects, rank, world_size
 from ragen_pl.env_boundary import CheckedEnv, broken
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.episode import Episode
@@ -107,7 +107,18 @@ def demonstrate(
             raise _no_demonstrations(trajectory)
     if rank() == 0:
         print(describe(trajectories, config))
-    return pack(trajectories, weights=[1.0] * len(trajectories), imitated=imitated)
+    packed = pack(trajectories, weights=[1.0] * len(trajectories), imitated=imitated)
+    return _of_first_rank(packed, tuple(trajectory.seed for trajectory in trajectories))
+
+
+def _of_first_rank(own: RolloutBatch, seeds: tuple[int, ...]) -> RolloutBatch:
+    """Return the first rank's demonstrations where ranks have others: what fails now and then, such
+    as a server, may have failed at other seeds there."""
+    if len(set(gather_objects(seeds))) == 1:
+        return own
+    return next(
+        batch for batch in gather_objects(own if rank() == 0 else None) if batch is not None
+    )
 
 
 def describe(trajectories: Sequence[Trajectory], config: WarmStart) -> str:

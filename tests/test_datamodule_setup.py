@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from ragen_pl import datamodule, distributed
 from ragen_pl.config_files import ConfigError
 from ragen_pl.datamodule import EvaluationConfig, RolloutDataModule
 from ragen_pl.envs import Bandit, FrozenLake, Sokoban
 from ragen_pl.envs.base import TextEnv
+from tests.faulty import FaultyLamp
+from tests.lamp import NamedLamp
+from tests.ranks import on_ranks
 
 
 def make(env: TextEnv, **panels: TextEnv) -> RolloutDataModule:
@@ -37,3 +41,16 @@ def test_a_panel_without_starts_names_its_key(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(FrozenLake, "reset", lambda *_, **__: 1 / 0)
     with pytest.raises(ConfigError, match=r"^data\.panels\.dry: FrozenLake gave a panel no start"):
         data.seeds_of("dry")
+
+
+def test_ranks_play_one_panel_where_a_server_failed_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def seeds(rank: int) -> list[int]:
+        env = FaultyLamp("reset", RuntimeError("away"), lambda env: env.seed % 7 == rank)
+        data = make(NamedLamp(), default=NamedLamp())
+        data.panels = {"default": env}
+        return data.seeds_of("default")
+
+    one, other = on_ranks(2, seeds, monkeypatch, datamodule, distributed)
+    assert one == other

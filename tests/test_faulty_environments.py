@@ -202,6 +202,20 @@ def test_a_run_goes_on(
     assert len(caplog.records) < 12
 
 
+def test_an_expert_that_nobody_learns_from_may_fail(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = FaultyLamp("expert_turn", BROKEN, always)
+    module, _ = fit(make_data(broken, broken), tmp_path)
+    assert module.global_step > 0
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["status"] == "finished"
+    assert "expert" not in {entry["policy"] for entry in results["evaluations"]}
+    assert (
+        "expert on default: no score, the environment failed throughout" in capsys.readouterr().out
+    )
+
+
 def test_few_survivors_make_empty_optimizer_batches(tmp_path: Path) -> None:
     config = replace(CONFIG, num_groups=1, online_k=4)
     data = make_data(FaultyLamp("reset", BROKEN), NamedLamp(), rollout=config)

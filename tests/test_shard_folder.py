@@ -79,7 +79,8 @@ def test_a_foreign_pickle_is_a_short_error(tmp_path: Path) -> None:
     mark, foreign = tmp_path / "mark", tmp_path / "foreign.ckpt"
     torch.save({"run": Command(mark)}, foreign)
     (tmp_path / "old.ckpt").write_bytes(pickle.dumps(Command(mark)))
-    for path in (foreign, tmp_path / "old.ckpt"):
+    torch.save(torch.ones(3), tmp_path / "tensor.ckpt")
+    for path in (foreign, tmp_path / "old.ckpt", tmp_path / "tensor.ckpt"):
         with pytest.raises(ConfigError, match="no readable checkpoint of ragen-pl"):
             RunFacts.read(path)
     assert not mark.exists()

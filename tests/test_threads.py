@@ -6,7 +6,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 
 import pytest
 import torch
@@ -138,6 +139,39 @@ def test_trials_that_change_nothing_become_rare() -> None:
     machine.others_are_busy = True
     machine.run(tuner, 3600)
     assert len(machine.trials) < 30  # half a second each: under a hundredth of the time
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_trial_can_be_made_while_evaluating(
+    mode: Callable[[], AbstractContextManager[None]],
+) -> None:
+    """Lightning validates without gradients; a trial takes some."""
+    with mode(), torch.autocast("cpu", torch.bfloat16):
+        assert set(threads._brief_trial([1, 2])) == {1, 2}
+        assert not torch.is_grad_enabled()
+
+
+def test_a_trial_that_fails_leaves_the_number_as_it_was() -> None:
+    machine = Machine()
+    tuner = machine.tuner()
+    machine.others_are_busy = True
+
+    def fail(candidates: Sequence[int]) -> dict[int, float]:
+        torch.set_num_threads(1)
+        raise KeyboardInterrupt
+
+    tuner._trial = fail
+    with pytest.raises(KeyboardInterrupt):
+        machine.run(tuner, 60)
+    assert torch.get_num_threads() == 2
+
+
+def test_a_number_that_was_no_candidate_is_tried_too() -> None:
+    machine = Machine()
+    tuner = machine.tuner(cores=4)
+    torch.set_num_threads(3)  # a checkpoint's, of another machine
+    machine.run(tuner, 30)
+    assert machine.trials[0] == [1, 2, 3, 4]
 
 
 def test_a_trial_looks_at_half_and_twice_as_many() -> None:

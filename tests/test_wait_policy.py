@@ -16,7 +16,7 @@ def test_a_short_spin_is_the_default() -> None:
     environ: dict[str, str] = {}
     assert limit_spinning(environ)
     assert environ == {"GOMP_SPINCOUNT": str(SPIN_COUNT)}
-    assert "spin briefly" in describe_waiting(environ)
+    assert f"GOMP_SPINCOUNT={SPIN_COUNT}" in describe_waiting(environ)
 
 
 @pytest.mark.parametrize(

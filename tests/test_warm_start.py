@@ -9,15 +9,18 @@ from typing import Any
 import pytest
 import torch
 
+from ragen_pl import warm_start
 from ragen_pl.chat import Chat, Prompts, vocabulary
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.sokoban import Sokoban
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.embedded import build_tokenizer, read_markers
 from ragen_pl.rollout_config import RolloutConfig
+from ragen_pl.types import RolloutBatch
 from ragen_pl.warm_start import WarmStart, demonstrate, demonstration_batches
 from tests.faulty import FaultyLamp, always
 from tests.lamp import NamedLamp
+from tests.ranks import on_ranks
 
 ROLLOUT = RolloutConfig(max_actions_per_turn=2, max_response_tokens=60)
 CONFIG = WarmStart(iterations=3, updates_per_iteration=4, batch_size=5, demonstrations=12)
@@ -121,3 +124,15 @@ def test_an_expert_that_always_fails_is_named_with_its_last_fault() -> None:
     )
     with pytest.raises(ConfigError, match=told):
         demonstrate(broken, LAMP_CHAT, ROLLOUT, FAULTY, first_seed=0)
+
+
+def test_ranks_imitate_one_set_where_a_server_failed_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def play(rank: int) -> RolloutBatch:
+        env = FaultyLamp("reset", RuntimeError("away"), lambda env: env.seed == 3 and rank == 1)
+        return demonstrate(env, LAMP_CHAT, ROLLOUT, CONFIG, first_seed=0)
+
+    one, other = on_ranks(2, play, monkeypatch, warm_start)
+    assert torch.equal(one.input_ids, other.input_ids)
+    assert torch.equal(one.loss_mask, other.loss_mask)

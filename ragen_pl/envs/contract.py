@@ -175,7 +175,9 @@ class _Walk:
             )
 
     def _action(self, number: int) -> str:
-        actions = self.one.actions
+        actions: tuple[str, ...] | None = self._call(getattr, self.one, "actions")
+        wanted = "at least one name while the episode goes on, or None for free text"
+        self._check(actions is None or bool(actions), "actions", actions, wanted)
         if actions is None:
             return _HOSTILE[(self.seed + number) % len(_HOSTILE)]
         return self.rng.choice(actions)

@@ -182,6 +182,14 @@ class Revived(Stairs):
         self.ended = False
 
 
+class Speechless(Stairs):
+    """Offer no action at the second stair."""
+
+    @property
+    def actions(self) -> tuple[str, ...] | None:  # type: ignore[override]
+        return () if self.stair == 1 else Stairs.actions
+
+
 class Triumphant(Stairs):
     """Succeed and go on."""
 
@@ -224,6 +232,7 @@ class Wordy(Talker):
         (Immortal, r"step after the end returned .*; it must change and earn nothing there, or"),
         (Drifting, r"step after the end returned .*; it must change and earn nothing there, or"),
         (Revived, r"step after the end, set by set_state, returned .*; it must change and earn"),
+        (Speechless, r"actions returned \(\); it must return at least one name while the episode"),
         (Triumphant, r'step returned .*; it must return "success" only where it terminates'),
         (Growing, r"step returned 'xxx.*; it must return a text of at most 100000 characters"),
         (Literal, r"step\(''\) raised ValueError: invalid literal"),
