@@ -187,7 +187,7 @@ class Speechless(Stairs):
 
     @property
     def actions(self) -> tuple[str, ...] | None:  # type: ignore[override]
-        return () if self.stair == 1 else Stairs.actions
+        return () if getattr(self, "stair", 0) == 1 else Stairs.actions
 
 
 class Triumphant(Stairs):
