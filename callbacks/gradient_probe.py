@@ -176,8 +176,8 @@ def _parts(
 def group_spread(rollout: RolloutBatch) -> dict[int, float]:
     """Return the in-group standard deviation of the return by group, over all ranks, in order of
     the groups' ids; groups of one have none and are left out."""
-    rewards, mask = rollout.rewards, rollout.loss_mask
-    own = [trajectory_returns(each, mask).cpu() for each in (rewards, rewards.abs())]
+    rewards, mask = rollout.rewards.cpu(), rollout.loss_mask.cpu()  # not every device has float64
+    own = [trajectory_returns(each, mask) for each in (rewards, rewards.abs())]
     columns = gather_objects((*own, rollout.group_ids.cpu()))
     returns, sizes, ids = (torch.cat(parts) for parts in zip(*columns, strict=True))
     found = peers(returns, sizes, ids)
