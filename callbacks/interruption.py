@@ -9,6 +9,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
 
 from ragen_pl.distributed import gather_objects, rank, world_size
 from ragen_pl.hooks import RolloutCallback, announce
@@ -76,6 +77,9 @@ class Interruption(RolloutCallback):
         """Say how to go on."""
         self._give_back()
         if self.signum is None:
+            return
+        if trainer.state.fn != TrainerFn.FITTING:  # there is nothing to go on with
+            announce(trainer, f"interrupted by {signal.Signals(self.signum).name}")
             return
         folder = Path(trainer.default_root_dir)
         saved = (folder / CHECKPOINTS / f"{LAST}.ckpt").exists()

@@ -26,7 +26,13 @@ from ragen_pl.allocator import keep_freed_memory
 from ragen_pl.checkpoint_io import AnyCheckpointIO
 from ragen_pl.config_errors import qualify, shorten
 from ragen_pl.config_files import COMMANDS, ConfigError, config_paths
-from ragen_pl.config_keys import Schema, check_arguments, constructor_keys, parameter_keys
+from ragen_pl.config_keys import (
+    Schema,
+    check_arguments,
+    check_required,
+    constructor_keys,
+    parameter_keys,
+)
 from ragen_pl.config_parser import Parser, place_loggers
 from ragen_pl.datamodule import RolloutDataModule
 from ragen_pl.hooks import is_done, rollout_callbacks
@@ -186,6 +192,7 @@ class Application(LightningCLI):
 
     def instantiate_classes(self) -> None:
         """Let the constructors judge their values."""
+        check_required(self._plain)
         with self._qualified(ValueError, MisconfigurationException):
             super().instantiate_classes()
 
@@ -235,6 +242,7 @@ class Application(LightningCLI):
             )
         if self.subcommand == "fit":
             _check_length(config.trainer.max_epochs)
+            _check_validation(config.trainer.check_val_every_n_epoch)
             _check_folder(Path(config.run_dir))
         with self._qualified(ValueError):
             self._check_parts(config.trainer.precision)
@@ -311,7 +319,7 @@ class Application(LightningCLI):
     def _compare(self, loaded: tuple[Path, RunFacts], facts: RunFacts) -> None:
         path, old = loaded
         changed = check_continuation(old, facts, path, goes_on=self.subcommand == "fit")
-        if changed and self.subcommand == "fit" and self.trainer.is_global_zero:
+        if changed and self.trainer.is_global_zero:
             print(f"changed since {path}: {'; '.join(changed)}")
 
 
@@ -338,6 +346,14 @@ def _check_length(max_epochs: int | None) -> None:
             f"trainer.max_epochs is {max_epochs}; a run has 1 iteration or more, as many as this "
             "says, and -1 has no end but trainer.max_time (validate scores a checkpoint without "
             "training)"
+        )
+
+
+def _check_validation(every: int | None) -> None:
+    if every is None or every < 1:
+        raise ConfigError(
+            f"trainer.check_val_every_n_epoch is {every}; panels are played every 1 iteration or "
+            "more (a number above trainer.max_epochs plays them at the ends alone)"
         )
 
 

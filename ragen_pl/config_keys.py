@@ -177,6 +177,10 @@ def find_class(name: str, base: type, path: str) -> type:
             module = importlib.import_module(module_name)
         except ImportError as error:
             raise ConfigError(f"{path}: {name} cannot be imported: {error}") from error
+        except Exception as error:  # the boundary to user code: a slip in the file, any error
+            raise ConfigError(
+                f"{path}: {name} cannot be imported: {type(error).__name__}: {error}"
+            ) from error
         found = getattr(module, class_name, None)
         if inspect.isclass(found):
             return found
@@ -184,6 +188,45 @@ def find_class(name: str, base: type, path: str) -> type:
             f"{module_name}.{n}" for n, member in vars(module).items() if inspect.isclass(member)
         ]
     raise ConfigError(_unknown(path, name, known, what="class"))
+
+
+def check_required(tree: Any, path: str = "") -> None:
+    """Refuse a resolved configuration that leaves an argument without default unset: the parser
+    hands the class of a ``class_path`` None for it.
+
+    Raises:
+        ConfigError: naming the first such key.
+    """
+    if isinstance(tree, list):
+        for index, entry in enumerate(tree):
+            check_required(entry, f"{path}[{index}]")
+    if not isinstance(tree, dict):
+        return
+    if isinstance(tree.get("class_path"), str):
+        given = tree.get("init_args") or {}
+        for name in _required(tree["class_path"]):
+            if given.get(name) is None:
+                raise ConfigError(
+                    f"{path}.init_args.{name} must be set: {tree['class_path']} has no default "
+                    "for it"
+                )
+    for key, value in tree.items():
+        check_required(value, f"{path}.{key}" if path else str(key))
+
+
+def _required(class_path: str) -> list[str]:
+    """List a class's arguments that have no default and do not take None."""
+    module_name, _, class_name = class_path.rpartition(".")
+    kind = getattr(importlib.import_module(module_name), class_name) if module_name else object
+    hints = (constructor_keys(kind) or {}) if inspect.isclass(kind) else {}
+    parameters = inspect.signature(kind).parameters.values() if hints else ()
+    return [
+        parameter.name
+        for parameter in parameters
+        if parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        and type(None) not in _alternatives(hints.get(parameter.name))
+    ]
 
 
 def _subclasses(base: type) -> list[type]:
@@ -268,11 +311,13 @@ def _refuse_linked(tree: Mapping[str, Any], linked: Mapping[str, str]) -> None:
 
 def _unknown(path: str, value: Any, known: Sequence[str], what: str = "key") -> str:
     # The last parts are compared: names in one place share what precedes them.
-    by_last: dict[str, str] = {}
-    for name in known:
-        by_last.setdefault(name.rpartition(".")[2], name)
+    by_last: dict[str, list[str]] = {}
+    for name in sorted(known, key=lambda name: name.count(".")):
+        by_last.setdefault(name.rpartition(".")[2], []).append(name)
     wanted = (str(value) if what == "class" else path).rpartition(".")[2]
-    nearest = [by_last[last] for last in get_close_matches(wanted, by_last, n=3, cutoff=0.6)]
+    # Those of the very name, of which there may be several; else the one nearest to the top.
+    matches = get_close_matches(wanted, by_last, n=3, cutoff=0.6)
+    nearest = by_last.get(wanted, [])[:3] or [by_last[last][0] for last in matches]
     text = f"{path}: there is no class {value}" if what == "class" else f"unknown key {path}"
     if what == "key" and not isinstance(value, dict | list):
         text += f" (value {value})"

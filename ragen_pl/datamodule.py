@@ -25,7 +25,7 @@ from ragen_pl.dealing import optimizer_batches
 from ragen_pl.distributed import gather_objects, rank, together, world_size
 from ragen_pl.envs.bandit import Bandit
 from ragen_pl.envs.base import TextEnv
-from ragen_pl.envs.contract import check_contract
+from ragen_pl.envs.contract import check_contract, check_declared
 from ragen_pl.envs.frozen_lake import FrozenLake
 from ragen_pl.envs.panel import overlap, panel_seeds
 from ragen_pl.envs.sokoban import Sokoban
@@ -110,6 +110,8 @@ class RolloutDataModule(pl.LightningDataModule):
         if dynamic_sampling is not None:
             dynamic_sampling.check(rollout.group_size)
         envs = {"env": env, **{f"panels.{name}": panel for name, panel in panels.items()}}
+        for key, each in envs.items():
+            check_declared(each, f"data.{key}")
         chats.check_actions(envs)
         for key, each in envs.items():
             check_contract(each, f"data.{key}")
@@ -279,6 +281,11 @@ class RolloutDataModule(pl.LightningDataModule):
         first = self.run_seed * SEEDS_PER_RUN
         training = range(first, first + _TRAINING_STARTS)
         for name, panel in self.panels.items():
+            if panel.name != self.env.name:
+                print(
+                    f"data.panels.{name} is {type(panel).__name__}, but data.env is "
+                    f"{type(self.env).__name__}: it scores another task than is trained"
+                )
             met = overlap(panel, seeds[name], self.env, training)
             if met.shared:
                 print(

@@ -45,6 +45,9 @@ class Score:
     solved: tuple[int, ...]
     """Seeds of the starts where success came; a start played several times stands several times."""
     failed: tuple[int, ...]
+    left_out: int = 0
+    """Trajectories in which the environment failed: where that depends on what is played, success
+    among the others flatters or wrongs the policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +134,7 @@ def score(groups: Sequence[TrajectoryGroup]) -> Score:
         by_stratum={name: (fmean(strata[name]), len(strata[name])) for name in sorted(strata)},
         solved=tuple(t.seed for t in trajectories if t.success),
         failed=tuple(t.seed for t in trajectories if not t.success),
+        left_out=sum(len(group.trajectories) for group in groups) - len(trajectories),
     )
 
 

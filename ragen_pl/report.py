@@ -104,8 +104,19 @@ def render(scores: Sequence[PolicyScore], temperature: float) -> str:
         _by_temperature(detailed),
         _by_stratum([s for s in detailed if s.temperature == temperature]),
         _thoughts(headline),
+        _left_out(scores),
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def _left_out(scores: Sequence[PolicyScore]) -> str:
+    """Tell where scores are of fewer trajectories than were to be played."""
+    told = [
+        f"{s.policy} on {s.panel}: {s.score.left_out} of {s.score.count + s.score.left_out}"
+        for s in scores
+        if s.score.left_out
+    ]
+    return f"left out, as the environment failed: {', '.join(dict.fromkeys(told))}" if told else ""
 
 
 def align(rows: Sequence[Sequence[str]]) -> str:

@@ -6,12 +6,14 @@ import os
 from collections.abc import MutableMapping
 
 SPIN_COUNT = 5000
-"""About a quarter of a millisecond, which covers the gaps between most operations: on a quiet machine
-it is as fast as any longer spin, where without one (``OMP_WAIT_POLICY=PASSIVE``) threads are put to
-sleep and woken again between two small operations, and a run takes 1.3 to 1.7 times as long. GNU
-OpenMP's default, 300,000, is some 14 ms: on a machine that is busy with something else, waiting
-threads then keep the very cores that the others wait for, and an iteration takes up to 30 times as
-long (benchmarks/LOG.md, entry 18)."""
+"""About a quarter of a millisecond, which covers the gaps between most operations.
+
+On a quiet machine it is as fast as any longer spin; without one (``OMP_WAIT_POLICY=PASSIVE``)
+threads sleep and are woken between two small operations, and a run takes 1.3 to 1.7 times as long.
+GNU OpenMP's default, 300,000, is some 14 ms: beside other programs waiting threads then keep the
+very cores that the others wait for, and an iteration takes up to 30 times as long
+(benchmarks/LOG.md, entry 18).
+"""
 
 _OWN_SETTINGS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 

@@ -25,6 +25,14 @@ class Piped(Sokoban):
     actions = ("Up", "Left||Right")
 
 
+class Sized(Sokoban):
+    """Has an argument without a default, and without a type."""
+
+    def __init__(self, rooms) -> None:  # type: ignore[no-untyped-def]
+        super().__init__()
+        self.rooms = 3 + rooms
+
+
 GROUPS = (
     *("seed_everything", "run_dir", "threads", "model", "data", "filter", "echo_trap"),
     *("rollback", "entropy", "results", "checkpoints", "trajectories", "display"),
@@ -175,6 +183,9 @@ def fails(capsys: pytest.CaptureFixture[str], *args: str) -> str:
         (["--seed_everything=-1"], ["seed_everything is -1", "0 or more"]),
         (["--model.seed=4"], ["model.seed is '4'", "seed_everything"]),
         (["--data.env=tests.test_cli.Piped"], ["data.env", "'Left||Right'", "rename"]),
+        (["--data.env=tests.test_cli.Sized"], ["data.env.init_args.rooms must be set", "Sized"]),
+        (["--model.lr=1"], ["unknown key model.lr", "model.optimization.lr"]),
+        (["--trainer.check_val_every_n_epoch=0"], ["check_val_every_n_epoch is 0", "1 iteration"]),
         (["--ckpt_path=last"], ["--ckpt_path last", "last.ckpt", "--run_dir"]),
         (["--ckpt_path=nowhere.ckpt"], ["nowhere.ckpt", "no such file"]),
         (["--ckpt_path=tiny.yaml"], ["tiny.yaml", "no readable checkpoint"]),
@@ -201,6 +212,25 @@ def test_a_misspelled_key_in_a_list_of_callbacks_is_named(
     error = fails(capsys, "--config", "over.yaml")
     assert "trainer.callbacks[0].init_args.kep_fraction" in error
     assert "keep_fraction" in error.splitlines()[1]
+
+
+@pytest.mark.usefixtures("config")
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("class Slip(:", "SyntaxError"), ("1 / 0", "ZeroDivisionError: division by zero")],
+)
+def test_a_slip_in_the_file_of_an_environment_is_told(
+    text: str,
+    told: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "slip.py").write_text(text)
+    error = fails(capsys, "--data.env", "slip.Slip")
+    assert "slip.Slip cannot be imported" in error
+    assert told in error
 
 
 @pytest.mark.usefixtures("config")

@@ -54,3 +54,11 @@ def test_ranks_play_one_panel_where_a_server_failed_elsewhere(
 
     one, other = on_ranks(2, seeds, monkeypatch, datamodule, distributed)
     assert one == other
+
+
+def test_a_panel_of_another_game_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    make(Sokoban(), default=FrozenLake(split="panel")).setup("fit")
+    assert capsys.readouterr().out == (
+        "data.panels.default is FrozenLake, but data.env is Sokoban: it scores another task than "
+        "is trained\n"
+    )

@@ -77,6 +77,7 @@ def test_only_what_the_environment_broke_leaves_the_denominator() -> None:
     full = make_trajectory([], stop_reason=StopReason.CONTEXT_FULL)
     result = score([*panel([True]), TrajectoryGroup(1, 1, (full,)), make_group([1.0], broken=[0])])
     assert (result.success, result.count, result.valid_format) == (0.5, 2, 1.0)
+    assert result.left_out == 1
     nothing = score([TrajectoryGroup(1, 1, (full,))])
     assert (nothing.success, nothing.count, nothing.valid_format) == (0.0, 1, 0.0)
     assert nothing.mean_return == 0.0

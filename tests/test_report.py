@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from ragen_pl.evaluation import Score
 from ragen_pl.report import PolicyScore, Validation, lines_of_json, render
@@ -44,6 +45,13 @@ def test_render() -> None:
     )
 
 
+def test_scores_of_fewer_trajectories_say_so() -> None:
+    short = replace(SCORES[2], score=replace(SCORES[2].score, left_out=3))
+    told = "left out, as the environment failed: final on easy: 3 of 13"
+    assert render([short], 0.5).endswith(told)
+    assert "left out" not in render(SCORES, 0.5)
+
+
 def test_a_run_without_evaluations() -> None:
     assert render([], 0.5) == "no policy was evaluated"
 
@@ -55,7 +63,7 @@ def test_scores_survive_json() -> None:
 
 def test_scores_of_earlier_versions_are_read() -> None:
     old = SCORES[0].plain()
-    del old["iterations"]
+    del old["iterations"], old["left_out"]
     assert PolicyScore.from_plain(old) == SCORES[0]
 
 

@@ -44,10 +44,45 @@ def check_contract(env: TextEnv, key: str) -> None:
     Raises:
         ValueError: naming the environment, its method, and what it did in place of what.
     """
+    check_declared(env, key)
     name = f"{key} is {type(env).__name__}"
     deadline = time.monotonic() + _SECONDS
     for seed in _SEEDS if env.actions is not None else range(len(_HOSTILE)):
         _Walk(env, name, seed).take(deadline)
+
+
+def check_declared(env: TextEnv, key: str) -> None:
+    """Look at what an environment's class says of itself, before anything is asked of it.
+
+    Raises:
+        ValueError: naming the attribute, its value and what it must be.
+    """
+    name = f"{key} is {type(env).__name__}"
+
+    def declared(attribute: str, wanted: str) -> Any:
+        try:
+            return getattr(env, attribute)
+        except Exception as error:  # the boundary to user code: any error is theirs
+            raise ValueError(
+                f"{name}, whose {attribute} raised {type(error).__name__}: {error}; it must be "
+                f"{wanted}"
+            ) from error
+
+    def check(holds: bool, attribute: str, given: object, wanted: str) -> None:
+        if not holds:
+            raise ValueError(f"{name}, whose {attribute} is {_short(given)}; it must be {wanted}")
+
+    wanted = "a short text"
+    given = declared("name", wanted)
+    check(isinstance(given, str) and bool(given), "name", given, wanted)
+    wanted = "an integer of 1 or more: actions that one trajectory may execute"
+    given = declared("max_actions", wanted)
+    check(type(given) is int and given >= 1, "max_actions", given, wanted)
+    wanted = "a tuple of different texts, at least one, or None for free text"
+    given = declared("actions", wanted)
+    is_tuple = isinstance(given, tuple | list) and all(isinstance(each, str) for each in given)
+    differ = is_tuple and 0 < len(given) == len({each.lower() for each in given})
+    check(given is None or differ, "actions", given, wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +110,8 @@ class _Walk:
         self._reset(self.restored, self.seed + 2)
         first = self._start(self.one, 0), self._start(self.other, 0)
         self._same(*first, f"reset(seed={self.seed})", "twice", "let the seed decide the start")
+        told = self._read("instruction")
+        self._check(isinstance(told, str), "instruction", told, "a text: what the task is")
         start = self._place(self.one)
         self._restores(start)
         for number in range(min(_STEPS, self.one.max_actions)):
@@ -175,7 +212,7 @@ class _Walk:
             )
 
     def _action(self, number: int) -> str:
-        actions: tuple[str, ...] | None = self._call(getattr, self.one, "actions")
+        actions: tuple[str, ...] | None = self._read("actions")
         wanted = "at least one name while the episode goes on, or None for free text"
         self._check(actions is None or bool(actions), "actions", actions, wanted)
         if actions is None:
@@ -186,6 +223,14 @@ class _Walk:
         if one != other:
             told = f"{when} gave {_short(one)} and {_short(other)}"
             _fail(self.name, method, told, f"the two must be equal: {remedy}")
+
+    def _read(self, attribute: str) -> Any:
+        try:
+            return getattr(self.one, attribute)
+        except Exception as error:  # the boundary to user code: any error is theirs
+            raise ValueError(
+                f"{self.name}, whose {attribute} raised {type(error).__name__}: {error}"
+            ) from error
 
     def _call(self, method: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         try:

@@ -290,3 +290,28 @@ def test_a_slow_environment_is_not_walked_for_long(monkeypatch: pytest.MonkeyPat
 
 def test_an_environment_may_hold_still_after_the_end() -> None:
     check_contract(Still(), "data.env")
+
+
+def raising(*_: Any) -> Any:
+    raise AttributeError("not there")
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "told"),
+    [
+        ("name", 5, "name is 5; it must be a short text"),
+        ("name", property(raising), "name raised AttributeError: not there; it must be"),
+        ("max_actions", "5", "max_actions is '5'; it must be an integer of 1 or more"),
+        ("max_actions", 0, "max_actions is 0; it must be"),
+        ("actions", "ab", "actions is 'ab'; it must be a tuple of different texts"),
+        ("actions", (), r"actions is \(\); it must be"),
+        ("actions", (0, 1), r"actions is \(0, 1\); it must be"),
+        ("actions", ("a", "A"), r"actions is \('a', 'A'\); it must be"),
+        ("instruction", None, "instruction returned None; it must return a text"),
+        ("instruction", property(raising), "instruction raised AttributeError: not there"),
+    ],
+)
+def test_what_a_class_says_of_itself_is_looked_at(attribute: str, value: Any, told: str) -> None:
+    kind = type("Odd", (Stairs,), {attribute: value})
+    with pytest.raises(ValueError, match=f"^data.env is Odd, whose {told}"):
+        check_contract(kind(), "data.env")
