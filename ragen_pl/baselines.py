@@ -76,10 +76,10 @@ class _Game:
         self.stratum = str(info.get("stratum", ""))
         self.initial_state, actions_left = env.state(), env.max_actions
         while self.stop_reason is None:
-            seen = env.state_hash(), env.anchor_key()
+            anchor_key = env.anchor_key()
             limit = min(config.max_actions_per_turn, actions_left)
             actions, gained, after = self._act(baseline.act(env, rng, limit))
-            self.turns.append(_silent_turn(observation, seen, actions, gained))
+            self.turns.append(_silent_turn(observation, anchor_key, actions, gained))
             observation = after
             actions_left -= len(actions)
             if self.stop_reason is None and actions_left <= 0:
@@ -128,15 +128,14 @@ class _Game:
 
 
 def _silent_turn(
-    observation: str, seen: tuple[str, str], actions: tuple[str, ...], reward: float
+    observation: str, anchor_key: str, actions: tuple[str, ...], reward: float
 ) -> Turn:
     """Record a turn in which nothing was said."""
     return Turn(
         prompt_ids=(),
         completion=Completion((), (), (), stopped=True),
         observation=observation,
-        state_hash=seen[0],
-        anchor_key=seen[1],
+        anchor_key=anchor_key,
         response="",
         thought="",
         thought_tokens=0,

@@ -105,8 +105,7 @@ class Episode:
         parsed = self.chat.parse(response, self.env.actions)
         actions = parsed.actions[: self.actions_left]
         is_valid = parsed.is_valid and completion.stopped
-        observation, state_hash = self.observation, self.env.state_hash()
-        anchor_key = self.env.anchor_key()
+        observation, anchor_key = self.observation, self.env.anchor_key()
         is_true = self.env.is_true(parsed.thought) if self.chat.prompts.think else None
         reward, executed, ended = 0.0, 0, False
         for action in actions:
@@ -129,7 +128,6 @@ class Episode:
                 prompt_ids=self.prompt,
                 completion=completion,
                 observation=observation,
-                state_hash=state_hash,
                 anchor_key=anchor_key,
                 response=response,
                 thought=parsed.thought,

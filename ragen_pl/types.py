@@ -91,10 +91,8 @@ class Turn:
     completion: Completion
     observation: str
     """What the agent saw before it answered."""
-    state_hash: str
-    """Of the state it saw."""
     anchor_key: str
-    """Of the same state without its counters: turns taken in one state are compared by it."""
+    """Of the state it saw, without counters: turns taken in one state are compared by it."""
     response: str
     """The sampled text, decoded."""
     thought: str

@@ -40,7 +40,6 @@ def make_turn(
         prompt_ids=(1, 2, 3),
         completion=Completion((7,) * n, (-0.5,) * n, tuple(entropies), stopped=True),
         observation="#P_",
-        state_hash="s",
         anchor_key="s",
         response=response,
         thought=thought,

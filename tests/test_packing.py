@@ -20,7 +20,6 @@ def turn(prompt: tuple[int, ...], sampled: tuple[int, ...], reward: float) -> Tu
         prompt_ids=prompt,
         completion=completion,
         observation="",
-        state_hash="",
         anchor_key="",
         response="",
         thought="",

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 import pytest
 import torch
@@ -186,8 +187,10 @@ def test_a_trial_looks_at_half_and_twice_as_many() -> None:
 def test_waiting_for_a_core_is_seen() -> None:
     """Two threads that share one core wait for it half of the time each."""
     before = threads.seconds_waited()
+    tells = Path("/proc/self/schedstat").exists()  # a kernel may be built without it
+    assert (before is not None) == tells
     if before is None:
-        pytest.skip("this system does not tell how long threads wait for a core")
+        return
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(cores)})
     code = "import time\nend = time.time() + 0.5\nwhile time.time() < end: pass"
