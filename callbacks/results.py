@@ -15,7 +15,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from ragen_pl.baselines import BASELINES, Baseline
 from ragen_pl.counters import Counters
 from ragen_pl.distributed import gather_objects
-from ragen_pl.evaluation import score
+from ragen_pl.evaluation_log import score_of_all_ranks
 from ragen_pl.hooks import RolloutCallback, announce, is_done, rollout_callbacks
 from ragen_pl.report import PolicyScore, Validation, lines_of_json, render
 from ragen_pl.run_folder import FINAL, RESULTS, read_results
@@ -200,14 +200,7 @@ class Results(RolloutCallback):
             if baseline.exists(env):
                 self._tell(trainer, module, baseline.name, panel)
                 groups = data.evaluate_baseline(panel, baseline)
-                counted = any(t.counts for group in groups for t in group.trajectories)
-                if not any(gather_objects(counted)):  # nothing learns from it: the run goes on
-                    told = (
-                        f"{baseline.name} on {panel}: no score, the environment failed throughout"
-                    )
-                    announce(trainer, told)
-                    continue
-                self.scores.append(self._scored(baseline.name, panel, None, groups))
+                self.scores += self._scored(trainer, baseline.name, panel, None, groups)
 
     def _evaluate(
         self, trainer: Trainer, module: LightningModule, policy: str, *, in_full: bool
@@ -222,17 +215,21 @@ class Results(RolloutCallback):
             ):
                 self._tell(trainer, module, policy, panel)
                 groups = data.evaluate(module, panel, temperature)
-                scored = self._scored(policy, panel, temperature, groups)
-                scores.append(replace(scored, iterations=self._counters.iterations))
+                scored = self._scored(trainer, policy, panel, temperature, groups)
+                scores += [replace(one, iterations=self._counters.iterations) for one in scored]
         return scores
 
     def _scored(
-        self, policy: str, panel: str, temperature: float | None, groups: list[TrajectoryGroup]
-    ) -> PolicyScore:
-        """Score what all ranks played; a start that several ranks played counts once."""
-        played = {group.group_id: group for part in gather_objects(groups) for group in part}
-        everything = [played[place] for place in sorted(played)]
-        return PolicyScore(policy, panel, temperature, score(everything))
+        self,
+        trainer: Trainer,
+        policy: str,
+        panel: str,
+        temperature: float | None,
+        groups: list[TrajectoryGroup],
+    ) -> list[PolicyScore]:
+        """Score what all ranks played; nothing where the environment failed throughout."""
+        scored = score_of_all_ranks(trainer, f"{policy} on {panel}", groups)
+        return [] if scored is None else [PolicyScore(policy, panel, temperature, scored)]
 
     def _tell(self, trainer: Trainer, module: LightningModule, policy: str, panel: str) -> None:
         for callback in rollout_callbacks(trainer):

@@ -8,8 +8,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
-from ragen_pl.distributed import gather_objects
-from ragen_pl.evaluation import score
+from ragen_pl.evaluation_log import score_of_all_ranks
 from ragen_pl.hooks import announce
 from ragen_pl.report import PolicyScore, render
 from ragen_pl.run_folder import BEST
@@ -74,11 +73,10 @@ class ScoreTable(Callback):
     def _take(self, trainer: Trainer, batch: Any) -> None:
         if trainer.state.fn == TrainerFn.FITTING or not isinstance(batch, Evaluation):
             return
-        parts = gather_objects(batch.groups)
-        played = {group.group_id: group for part in parts for group in part}
         path = str(trainer.ckpt_path or "untrained")
-        scored = score([played[place] for place in sorted(played)])
-        self._scores.append(PolicyScore(path, batch.panel, batch.temperature, scored))
+        scored = score_of_all_ranks(trainer, f"{path} on {batch.panel}", batch.groups)
+        if scored is not None:
+            self._scores.append(PolicyScore(path, batch.panel, batch.temperature, scored))
 
     def _log_step(self, trainer: Trainer, module: LightningModule) -> None:
         if trainer.state.fn != TrainerFn.FITTING:

@@ -220,7 +220,7 @@ class Collector:
         Raises:
             ConfigError: on all ranks, when none survived on any.
         """
-        check_played(collected.groups, self.env.name, "learn from")
+        check_played(collected.groups, self.env.name)
         survivors = [
             (trajectory, weight)
             for group, row in zip(collected.groups, weights, strict=True)

@@ -35,7 +35,7 @@ from ragen_pl.packing import num_updates
 from ragen_pl.rewards import check_truth_penalty
 from ragen_pl.rollout import Start, collect
 from ragen_pl.rollout_config import RolloutConfig
-from ragen_pl.rollout_stats import check_played
+from ragen_pl.rollout_stats import check_room
 from ragen_pl.types import (
     Demonstration,
     Evaluation,
@@ -298,7 +298,7 @@ class RolloutDataModule(pl.LightningDataModule):
         """Play every start of a panel once; this rank's share.
 
         Raises:
-            ConfigError: on all ranks, when no start could be played on any.
+            ConfigError: on all ranks, when no start has room for an answer on any.
         """
         number = list(self.panels).index(panel)
         trainer, watchers = self.fitter, self._watchers()
@@ -319,7 +319,7 @@ class RolloutDataModule(pl.LightningDataModule):
                 sampling=Sampling(temperature, self.rollout.max_response_tokens),
                 progress=progress,
             )
-        check_played(groups, self.panels[panel].name, "score")
+        check_room(groups)
         return groups
 
     def evaluate_baseline(self, panel: str, baseline: Baseline) -> list[TrajectoryGroup]:

@@ -3,7 +3,6 @@ against their contract, is an ``EnvError``; nothing else of theirs comes through
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import random
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from ragen_pl.envs.base import TextEnv
+from ragen_pl.envs.contract import is_plain
 
 _LOG = logging.getLogger(__name__)
 _LONGEST = 300
@@ -105,13 +105,9 @@ class CheckedEnv:
         """Return the current state as plain data."""
         with calling("get_state"):
             state: Any = self.env.get_state()
-        try:
-            json.dumps(state)
-        except (TypeError, ValueError) as error:
-            raise broken("get_state", state, "a dict of plain data (JSON types)") from error
-        if not isinstance(state, dict):
+        if not is_plain(state):
             raise broken("get_state", state, "a dict of plain data (JSON types)")
-        return state
+        return dict(state)
 
     def state_hash(self) -> str:
         """Identify the current state."""

@@ -41,36 +41,63 @@ def survivors(groups: Sequence[TrajectoryGroup]) -> list[Trajectory]:
     return [t for group in groups for t in group.trajectories if t.survived]
 
 
-def check_played(groups: Sequence[TrajectoryGroup], env_name: str, consequence: str) -> None:
+def check_played(groups: Sequence[TrajectoryGroup], env_name: str) -> None:
     """Refuse a collection in which no trajectory has a turn; every rank must call it.
 
     Args:
         env_name: Of the environment that was played.
-        consequence: What cannot be done.
 
     Raises:
         ConfigError: on all ranks, when none has on any.
     """
-    own = [trajectory for group in groups for trajectory in group.trajectories]
-    # Those the environment failed last: they say more than a first prompt without room.
-    lost = sorted((t for t in own if not t.survived), key=lambda t: not t.counts)
-    last = lost[-1] if lost else None
-    parts = gather_objects(
-        (len(own), len(lost), None if last is None else (last.counts, last.error))
-    )
-    total, failed = sum(part[0] for part in parts), sum(part[1] for part in parts)
-    reasons = sorted((part[2] for part in parts if part[2] is not None), key=lambda r: not r[0])
-    if failed < total or not reasons:
+    lost = _all_lost(groups)
+    if lost is None:
         return
-    counts, error = reasons[-1]
-    if counts:  # a key of the configuration is wrong
-        raise ConfigError(error)
+    if lost.no_room:
+        raise ConfigError(lost.error)
     raise ConfigError(
-        f"environment {env_name} failed in every one of {total} trajectories, so that there is "
-        f"nothing to {consequence}\n  last: {error}\n"
+        f"environment {env_name} failed in every one of {lost.count} trajectories, so that there "
+        f"is nothing to learn from\n  last: {lost.error}\n"
         "  mend the environment (the warnings above name its other errors); --ckpt_path last then "
         "goes on from the last checkpoint"
     )
+
+
+def check_room(groups: Sequence[TrajectoryGroup]) -> None:
+    """Refuse an evaluation in which no start has room for a first answer; every rank must call it.
+    One in which the environment failed throughout has no score, and the run goes on.
+
+    Raises:
+        ConfigError: on all ranks, naming the key.
+    """
+    lost = _all_lost(groups)
+    if lost is not None and lost.no_room:
+        raise ConfigError(lost.error)
+
+
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    """Why no trajectory of a collection has a turn."""
+
+    count: int
+    no_room: bool
+    """In none of them was there room for a first answer, which is the configuration's fault."""
+    error: str
+
+
+def _all_lost(groups: Sequence[TrajectoryGroup]) -> _Lost | None:
+    """Look whether any trajectory on any rank has a turn; None where one has, or none was due."""
+    own = [trajectory for group in groups for trajectory in group.trajectories]
+    faults = [(t.counts, t.error) for t in own if not t.survived]
+    # What the environment did says more than a first prompt without room.
+    last = min(faults, key=lambda fault: fault[0], default=None)
+    parts = gather_objects((len(own), len(faults), last))
+    reasons = [reason for _, _, reason in parts if reason is not None]
+    total = sum(played for played, _, _ in parts)
+    if not reasons or sum(failed for _, failed, _ in parts) < total:
+        return None
+    no_room, error = min(reasons, key=lambda reason: reason[0])
+    return _Lost(total, no_room, error)
 
 
 @dataclass(frozen=True, slots=True)

@@ -216,6 +216,20 @@ def test_an_expert_that_nobody_learns_from_may_fail(
     )
 
 
+def test_a_panel_that_fails_throughout_has_no_score_and_the_run_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = FaultyLamp("instruction", BROKEN, always)
+    module, trainer = fit(make_data(NamedLamp(), broken), tmp_path)
+    assert module.global_step > 0
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["status"] == "finished"
+    assert {entry["policy"] for entry in results["evaluations"]} == {"random", "expert"}
+    told = "final on default: no score, the environment failed throughout"
+    assert told in capsys.readouterr().out
+    assert not any(name.startswith("val/") for name in trainer.callback_metrics)
+
+
 def test_few_survivors_make_empty_optimizer_batches(tmp_path: Path) -> None:
     config = replace(CONFIG, num_groups=1, online_k=4)
     data = make_data(FaultyLamp("reset", BROKEN), NamedLamp(), rollout=config)

@@ -25,7 +25,7 @@ NO_ROOM = failed(StopReason.CONTEXT_FULL, "rollout.max_context is 8")
 
 def check(ranks: list[list[TrajectoryGroup]], monkeypatch: pytest.MonkeyPatch) -> None:
     def one(rank: int) -> None:
-        check_played(ranks[rank], "sokoban", "learn from")
+        check_played(ranks[rank], "sokoban")
 
     on_ranks(len(ranks), one, monkeypatch, rollout_stats)
 

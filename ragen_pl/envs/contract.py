@@ -178,7 +178,7 @@ class _Walk:
 
     def _place(self, env: TextEnv) -> _Place:
         state = self._call(env.get_state)
-        self._check(_is_plain(state), "get_state", state, "a dict of plain data (JSON types)")
+        self._check(is_plain(state), "get_state", state, "a dict of plain data (JSON types)")
         text = self._call(env.render_text)
         self._check(isinstance(text, str), "render_text", text, "a text")
         return _Place(json.loads(json.dumps(state)), text)
@@ -277,7 +277,8 @@ def _is_finite(reward: Any) -> bool:
     return isinstance(reward, Real) and math.isfinite(reward)
 
 
-def _is_plain(state: Any) -> bool:
+def is_plain(state: Any) -> bool:
+    """Whether a state is a dict of JSON types, as ``get_state`` must return."""
     try:
         json.dumps(state)
     except (TypeError, ValueError):

@@ -184,14 +184,6 @@ def test_the_file_is_up_to_date_during_the_run(tmp_path: Path) -> None:
     assert seen == [("running", 1), ("running", 2)]
 
 
-def test_shares_of_two_ranks_are_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    share = [make_group([1.0], group_id=0), make_group([0.0], group_id=1)]
-    other = [make_group([1.0], group_id=2), make_group([0.0], group_id=1)]
-    monkeypatch.setattr("callbacks.results.gather_objects", lambda value: [value, other])
-    scored = Results()._scored("final", "easy", 0.5, share).score
-    assert (scored.count, scored.success) == (3, 2 / 3)
-
-
 @pytest.mark.parametrize(
     ("key", "value"), [("temperatures", ()), ("temperatures", (-1.0,)), ("write_every", 0)]
 )
