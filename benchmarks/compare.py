@@ -14,8 +14,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from ragen_pl.evaluation import Score, paired_difference
-from ragen_pl.report import PolicyScore, align
+from ragen_pl.report.tables import PolicyScore, align
+from ragen_pl.training.evaluation import Score, paired_difference
 
 Key = tuple[str, float | None]
 """Panel and temperature."""

@@ -17,13 +17,13 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from benchmarks.steps import Steps
 from benchmarks.workload import PROMPTS, Clerk, RandomModel, ReadAgain, Workload, pieces
-from ragen_pl.algorithm import Algorithm, EntropyBonus, Optimization
-from ragen_pl.datamodule import RolloutDataModule
-from ragen_pl.engines.base import Autocast
-from ragen_pl.engines.cached import Cached, CachedDecoder
-from ragen_pl.estimators import GRPO
-from ragen_pl.models.language import LanguageModel
-from ragen_pl.starpo import StarPO
+from ragen_pl.algorithms.config import Algorithm, EntropyBonus, Optimization
+from ragen_pl.algorithms.estimators import GRPO
+from ragen_pl.models.base import LanguageModel
+from ragen_pl.rollout.engines.base import Autocast
+from ragen_pl.rollout.engines.in_process import Cached, CachedDecoder
+from ragen_pl.training.datamodule import RolloutDataModule
+from ragen_pl.training.starpo import StarPO
 from ragen_pl.types import Trajectory
 
 LEARNING_RATE = 1e-4

@@ -24,15 +24,15 @@ from typing import Any
 
 if __name__ == "__main__":  # started as a file, the packages beside it must be found
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-    from ragen_pl.wait_policy import limit_spinning
+    from ragen_pl.runtime.wait_policy import limit_spinning
 
     limit_spinning()  # before PyTorch is loaded, as the command does
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.profiler import ProfilerActivity, profile
 
-from ragen_pl import cli
-from ragen_pl.report import align
+from ragen_pl.cli import main as cli
+from ragen_pl.report.tables import align
 
 PRODUCTS = re.compile("aten::(addmm|baddbmm|bmm|mm|_scaled_dot_product.*)")
 MOVES_NOTHING = re.compile(

@@ -14,18 +14,16 @@ from torch import Tensor
 
 from benchmarks.ceilings import copy_bandwidth, forward_operations, gemm_rate, layer_parameters
 from benchmarks.workload import RandomModel, Workload, pieces
-from ragen_pl.algorithm import Algorithm, Optimization
-from ragen_pl.coefficients import Coefficients
-from ragen_pl.engines.cached import CachedDecoder
-from ragen_pl.estimators import GRPO, CriticConfig
-from ragen_pl.gradients import policy_gradient, value_gradient
+from ragen_pl.algorithms.coefficients import Coefficients
+from ragen_pl.algorithms.config import Algorithm, Optimization
+from ragen_pl.algorithms.estimators import GRPO, CriticConfig
 from ragen_pl.models.policy import Critic, Policy, evaluation_mode
 from ragen_pl.models.trainable import TrainableModel
-from ragen_pl.networks import Networks
-from ragen_pl.objective import estimate
-from ragen_pl.optimizer import build_optimizer
-from ragen_pl.packing import pack
-from ragen_pl.scoring import Scorer
+from ragen_pl.rollout.engines.in_process import CachedDecoder
+from ragen_pl.rollout.packing import pack
+from ragen_pl.training.networks import Networks
+from ragen_pl.training.scoring import Scorer
+from ragen_pl.training.update import build_optimizer, estimate, policy_gradient, value_gradient
 from ragen_pl.types import RolloutBatch, TrainingBatch
 
 PHASES = ("prefill", "decode", "environment", "packing", "annotate", "policy", "critic")

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from ragen_pl.run_folder import CONFIG, RESULTS
+from ragen_pl.training.run_folder import CONFIG, RESULTS
 
 COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red")
 WINDOW = 10

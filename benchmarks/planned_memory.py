@@ -23,7 +23,7 @@ from typing import Any
 
 if __name__ == "__main__":  # started as a file, the packages beside it must be found
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-    from ragen_pl.wait_policy import limit_spinning
+    from ragen_pl.runtime.wait_policy import limit_spinning
 
     limit_spinning()  # before PyTorch is loaded, as the command does
 
@@ -32,17 +32,17 @@ from lightning.pytorch import LightningModule, Trainer
 from benchmarks.contenders import FixedLength, bare_trainer
 from benchmarks.memory import forget_peak, peak_mebibytes, resident_mebibytes
 from benchmarks.workload import PROMPTS, Clerk, RandomModel, Workload, pieces
-from ragen_pl.algorithm import Algorithm, Optimization
-from ragen_pl.datamodule import RolloutDataModule
-from ragen_pl.estimators import GAE, GRPO, CriticConfig
-from ragen_pl.hooks import RolloutCallback
+from ragen_pl.algorithms.config import Algorithm, Optimization
+from ragen_pl.algorithms.estimators import GAE, GRPO, CriticConfig
+from ragen_pl.cli.plan.plan import Planner
+from ragen_pl.cli.plan.setting import Cluster, Setting
 from ragen_pl.models.lora import LoRA
 from ragen_pl.models.trainable import TrainableModel
-from ragen_pl.plan.plan import Planner
-from ragen_pl.plan.setting import Cluster, Setting
-from ragen_pl.report import align
-from ragen_pl.rollout_config import RolloutConfig
-from ragen_pl.starpo import StarPO
+from ragen_pl.report.tables import align
+from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.training.callback import RolloutCallback
+from ragen_pl.training.datamodule import RolloutDataModule
+from ragen_pl.training.starpo import StarPO
 from ragen_pl.types import Selection, TrajectoryGroup
 
 PHASES = ("collect", "annotate", "update")

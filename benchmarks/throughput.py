@@ -19,7 +19,7 @@ from typing import Any
 
 if __name__ == "__main__":  # started as a file, the packages beside it must be found
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-    from ragen_pl.wait_policy import limit_spinning
+    from ragen_pl.runtime.wait_policy import limit_spinning
 
     limit_spinning()  # before PyTorch is loaded, as the command does
 
@@ -29,11 +29,11 @@ from benchmarks.ceilings import copy_bandwidth, gemm_rate, timed
 from benchmarks.iteration import PHASES, Bench, Iteration, limits, phase_tokens
 from benchmarks.memory import forget_peak, peak_mebibytes
 from benchmarks.workload import MODELS, RandomModel, Workload, pieces
-from ragen_pl.allocator import keep_freed_memory
-from ragen_pl.engines.cached import CachedDecoder
 from ragen_pl.models.trainable import TrainableModel
 from ragen_pl.ops.chunked_head import chunked_log_prob_and_entropy
-from ragen_pl.report import align
+from ragen_pl.report.tables import align
+from ragen_pl.rollout.engines.in_process import CachedDecoder
+from ragen_pl.runtime.allocator import keep_freed_memory
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 WORKLOADS = {"tiny": Workload(), "10m": Workload(4, 4)}

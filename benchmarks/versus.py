@@ -24,7 +24,7 @@ from typing import Any
 
 if __name__ == "__main__":  # started as a file, the packages beside it must be found
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-    from ragen_pl.wait_policy import limit_spinning
+    from ragen_pl.runtime.wait_policy import limit_spinning
 
     limit_spinning()  # before PyTorch is loaded, as the command does
 
@@ -34,10 +34,10 @@ from benchmarks.ceilings import alternate, forward_operations, gemm_rate, middle
 from benchmarks.contenders import Setting, ours, trl
 from benchmarks.memory import peak_mebibytes
 from benchmarks.workload import MODELS, RandomModel, ReadAgain, Workload, pieces
-from ragen_pl.allocator import keep_freed_memory
-from ragen_pl.engines.cached import CachedDecoder
 from ragen_pl.models.trainable import TrainableModel
-from ragen_pl.report import align
+from ragen_pl.report.tables import align
+from ragen_pl.rollout.engines.in_process import CachedDecoder
+from ragen_pl.runtime.allocator import keep_freed_memory
 
 WORKLOADS = {
     "tiny": (Workload(), Workload(num_groups=4, group_size=4, turns=30)),

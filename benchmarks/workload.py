@@ -21,14 +21,14 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from ragen_pl.chat import Chat, Prompts, system_text
 from ragen_pl.envs.base import TextEnv
-from ragen_pl.models.attention import NAME as GROUPED_MATMUL
-from ragen_pl.models.attention import choose_attention
+from ragen_pl.models.base import LanguageModel
 from ragen_pl.models.embedded import EmbeddedModel, build_tokenizer, read_markers
-from ragen_pl.models.language import LanguageModel
-from ragen_pl.rollout import Start, collect
-from ragen_pl.rollout_config import RolloutConfig
+from ragen_pl.models.kernels.attention import NAME as GROUPED_MATMUL
+from ragen_pl.models.kernels.attention import choose_attention
+from ragen_pl.rollout.chat import Chat, Prompts, system_text
+from ragen_pl.rollout.collect import Start, collect
+from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.types import Completion, Generate, Request, Sampling, TrajectoryGroup
 
 PROMPTS = Prompts(think=False, turn="{observation}")

@@ -12,7 +12,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
 from ragen_pl.models.export import export_policy
-from ragen_pl.run_folder import BEST, CHECKPOINTS, FACTS, LAST, POLICY, RunFacts
+from ragen_pl.training.run_folder import BEST, CHECKPOINTS, FACTS, LAST, POLICY, RunFacts
 
 
 class Checkpoints(Checkpoint):

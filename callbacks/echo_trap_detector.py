@@ -9,11 +9,11 @@ from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 
-from ragen_pl.hooks import RolloutCallback, announce, may_stop
-from ragen_pl.ops.collapse import CALM, Level, Verdict, judge
-from ragen_pl.ops.collapse_rules import CollapseRules
-from ragen_pl.ops.indicators import Indicators
-from ragen_pl.rollout_stats import Averages, GroupTable, survivors
+from ragen_pl.ops.echo_trap.assess import CALM, Level, Verdict, judge
+from ragen_pl.ops.echo_trap.indicators import Indicators
+from ragen_pl.ops.echo_trap.thresholds import CollapseRules
+from ragen_pl.rollout.stats import Averages, GroupTable, survivors
+from ragen_pl.training.callback import RolloutCallback, announce, may_stop
 from ragen_pl.types import TrajectoryGroup
 
 GRAD_NORM, APPROX_KL = "train/grad_norm_policy", "train/approx_kl"
@@ -43,7 +43,7 @@ class EchoTrapDetector(RolloutCallback):
     | amber | long steps, early signs together, or success wears off beside a sign | it is said |
     | red | success lost, no valid turn left, or variety gone for nothing | ``patience`` stops |
 
-    ``docs/echo_trap.md`` explains every rule, ``ragen_pl/ops/collapse.py`` holds them, and
+    ``docs/echo_trap.md`` explains every rule, ``ragen_pl/ops/echo_trap/assess.py`` holds them, and
     ``Rollback`` leads a run back from red.
 
     Args:

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 from lightning.pytorch import LightningModule, Trainer
 
-from ragen_pl.distributed import gather_objects
-from ragen_pl.hooks import RolloutCallback
-from ragen_pl.rollout_stats import Averages, survivors
+from ragen_pl.distributed.collectives import gather_objects
+from ragen_pl.rollout.stats import Averages, survivors
+from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.types import TrajectoryGroup, Turn
 
 

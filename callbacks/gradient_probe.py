@@ -10,17 +10,17 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
-from ragen_pl.algorithm import Algorithm, Optimization
-from ragen_pl.coefficients import Coefficients, FixedCoefficients
-from ragen_pl.dealing import whole_groups
-from ragen_pl.distributed import all_reduce_sum, gather_objects
-from ragen_pl.hooks import RolloutCallback
+from ragen_pl.algorithms.coefficients import Coefficients, FixedCoefficients
+from ragen_pl.algorithms.config import Algorithm, Optimization
+from ragen_pl.distributed.batch_sharding import whole_groups
+from ragen_pl.distributed.collectives import all_reduce_sum, gather_objects
+from ragen_pl.distributed.sharding import unsharded
 from ragen_pl.models.policy import Policy, evaluation_mode
-from ragen_pl.objective import Totals, estimate, policy_objective
-from ragen_pl.ops.gradient_probe import gradient_norms, quantile_buckets
+from ragen_pl.ops.gradient_norms import gradient_norms, quantile_buckets
 from ragen_pl.ops.group_advantages import peers, trajectory_returns
-from ragen_pl.packing import micro_batches
-from ragen_pl.sharding import unsharded
+from ragen_pl.rollout.packing import micro_batches
+from ragen_pl.training.callback import RolloutCallback
+from ragen_pl.training.update import Totals, estimate, policy_objective
 from ragen_pl.types import RolloutBatch, TrainingBatch
 
 
@@ -54,7 +54,7 @@ class PolicyTerms:
 
 
 def policy_terms(module: _Learner, batch: TrainingBatch, temperature: float) -> PolicyTerms:
-    """Take the present objective apart: the only place here that knows ``ragen_pl.objective``.
+    """Take the present objective apart: the only place here that knows ``ragen_pl.training.update``.
 
     Advantages are estimated over all trajectories, as without a filter, whose effect is the
     question; and the old log-probs are the present ones, since nothing was updated yet. A KL that

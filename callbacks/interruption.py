@@ -11,9 +11,9 @@ from typing import Any, NoReturn
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
-from ragen_pl.distributed import gather_objects, rank, world_size
-from ragen_pl.hooks import RolloutCallback, announce
-from ragen_pl.run_folder import CHECKPOINTS, LAST
+from ragen_pl.distributed.collectives import gather_objects, rank, world_size
+from ragen_pl.training.callback import RolloutCallback, announce
+from ragen_pl.training.run_folder import CHECKPOINTS, LAST
 from ragen_pl.types import TrajectoryGroup
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -11,12 +11,9 @@ import numpy as np
 import torch
 from lightning.pytorch import LightningModule, Trainer
 
-from ragen_pl.algorithm import Optimization
-from ragen_pl.chat import Prompts
-from ragen_pl.distributed import gather_objects
-from ragen_pl.engines.cross_scoring import cross_score
-from ragen_pl.hooks import RolloutCallback, announce
-from ragen_pl.models.language import LanguageModel
+from ragen_pl.algorithms.config import Optimization
+from ragen_pl.distributed.collectives import gather_objects
+from ragen_pl.models.base import LanguageModel
 from ragen_pl.models.policy import evaluation_mode
 from ragen_pl.ops.mutual_information import (
     Information,
@@ -24,8 +21,11 @@ from ragen_pl.ops.mutual_information import (
     estimate_information,
     merge_duplicates,
 )
-from ragen_pl.rollout_config import RolloutConfig
-from ragen_pl.rollout_stats import survivors
+from ragen_pl.rollout.chat import Prompts
+from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.engines.cross_scoring import cross_score
+from ragen_pl.rollout.stats import survivors
+from ragen_pl.training.callback import RolloutCallback, announce
 from ragen_pl.types import Trajectory, TrajectoryGroup
 
 T = TypeVar("T")

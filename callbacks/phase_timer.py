@@ -7,9 +7,9 @@ from typing import Any, cast
 
 from lightning.pytorch import LightningModule, Trainer
 
-from ragen_pl.distributed import world_size
-from ragen_pl.hooks import RolloutCallback
-from ragen_pl.starpo import StarPO
+from ragen_pl.distributed.collectives import world_size
+from ragen_pl.training.callback import RolloutCallback
+from ragen_pl.training.starpo import StarPO
 
 
 class PhaseTimer(RolloutCallback):

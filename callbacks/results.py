@@ -5,20 +5,19 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from ragen_pl.baselines import BASELINES, Baseline
-from ragen_pl.counters import Counters
-from ragen_pl.distributed import gather_objects
-from ragen_pl.evaluation_log import score_of_all_ranks
-from ragen_pl.hooks import RolloutCallback, announce, is_done, rollout_callbacks
-from ragen_pl.report import PolicyScore, Validation, lines_of_json, render
-from ragen_pl.run_folder import FINAL, RESULTS, read_results
+from ragen_pl.distributed.collectives import gather_objects
+from ragen_pl.report.tables import PolicyScore, Validation, lines_of_json, render
+from ragen_pl.rollout.baselines import BASELINES, Baseline
+from ragen_pl.training.callback import RolloutCallback, announce, is_done, rollout_callbacks
+from ragen_pl.training.evaluation import score_of_all_ranks
+from ragen_pl.training.run_folder import FINAL, RESULTS, read_results
 from ragen_pl.types import TrajectoryGroup
 
 _PREFIXES = ("rollout/", "train/", "collapse/", "diagnostics/", "val/", "time/")
@@ -366,3 +365,29 @@ def _columns(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
     """Turn rows into columns, None where a row has no value."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: [row.get(name) for row in rows] for name in names}
+
+
+@dataclass(slots=True)
+class Counters:
+    """Count over the whole run, resumptions included."""
+
+    seconds: float = 0.0
+    """Before this process took over."""
+    iterations: int = 0
+    trajectories: int = 0
+    sampled_tokens: int = 0
+    collecting_seconds: float = 0.0
+
+    def facts(self, seconds: float) -> dict[str, Any]:
+        """Return plain data with the rates of collecting.
+
+        Args:
+            seconds: The run's length so far.
+        """
+        span = max(self.collecting_seconds, 1e-9)
+        return asdict(self) | {
+            "seconds": round(seconds, 1),
+            "collecting_seconds": round(self.collecting_seconds, 1),
+            "trajectories_per_second": round(self.trajectories / span, 2),
+            "tokens_per_second": round(self.sampled_tokens / span, 1),
+        }

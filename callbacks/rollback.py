@@ -10,10 +10,10 @@ from lightning.pytorch import LightningModule, Trainer
 
 from callbacks.echo_trap_detector import EchoTrapDetector
 from callbacks.variance_filter import VarianceFilter
-from ragen_pl.algorithm import Algorithm
-from ragen_pl.distributed import gather_objects
-from ragen_pl.hooks import RolloutCallback, announce
-from ragen_pl.snapshot import Plain, restore_snapshot, take_snapshot
+from ragen_pl.algorithms.config import Algorithm
+from ragen_pl.distributed.collectives import gather_objects
+from ragen_pl.distributed.snapshot import Plain, restore_snapshot, take_snapshot
+from ragen_pl.training.callback import RolloutCallback, announce
 from ragen_pl.types import TrajectoryGroup
 
 T = TypeVar("T")

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from lightning.pytorch import LightningModule, Trainer
 
-from ragen_pl.distributed import gather_objects
-from ragen_pl.evaluation import pass_at_k
-from ragen_pl.hooks import RolloutCallback
-from ragen_pl.rollout_stats import Averages
+from ragen_pl.distributed.collectives import gather_objects
+from ragen_pl.rollout.stats import Averages
+from ragen_pl.training.callback import RolloutCallback
+from ragen_pl.training.evaluation import pass_at_k
 from ragen_pl.types import StopReason, Trajectory, TrajectoryGroup
 
 

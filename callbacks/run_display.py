@@ -12,8 +12,8 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from ragen_pl.hooks import RolloutCallback
-from ragen_pl.rollout_stats import Averages, survivors
+from ragen_pl.rollout.stats import Averages, survivors
+from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.types import Phase, TrajectoryGroup
 
 _BAR = "{n_fmt}/{total_fmt} |{bar:20}| {desc}"

@@ -8,10 +8,10 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
-from ragen_pl.evaluation_log import score_of_all_ranks
-from ragen_pl.hooks import announce
-from ragen_pl.report import PolicyScore, render
-from ragen_pl.run_folder import BEST
+from ragen_pl.report.tables import PolicyScore, render
+from ragen_pl.training.callback import announce
+from ragen_pl.training.evaluation import score_of_all_ranks
+from ragen_pl.training.run_folder import BEST
 from ragen_pl.types import Evaluation
 
 _CHOSEN = (

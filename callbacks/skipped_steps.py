@@ -9,9 +9,9 @@ from typing import Any, cast
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from ragen_pl.distributed import rank
-from ragen_pl.hooks import announce
-from ragen_pl.starpo import StarPO
+from ragen_pl.distributed.collectives import rank
+from ragen_pl.training.callback import announce
+from ragen_pl.training.starpo import StarPO
 
 FOLDER = "skipped"
 

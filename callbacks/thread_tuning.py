@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule, Trainer
 
-from ragen_pl.hooks import RolloutCallback, announce
-from ragen_pl.threads import ThreadTuner
+from ragen_pl.runtime.threads import ThreadTuner
+from ragen_pl.training.callback import RolloutCallback, announce
 
 _TOLD = 5
 """Changes that are announced: on a machine whose load comes and goes there can be many."""

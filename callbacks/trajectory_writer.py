@@ -9,13 +9,13 @@ from typing import Any, Protocol, cast
 
 from lightning.pytorch import LightningModule, Trainer
 
-from ragen_pl.chat import Chat, system_text
-from ragen_pl.distributed import gather_objects
-from ragen_pl.env_boundary import CheckedEnv, EnvError, calling
+from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.envs.base import TextEnv
-from ragen_pl.hooks import RolloutCallback, announce
-from ragen_pl.run_folder import TRAJECTORIES
-from ragen_pl.trajectory_record import trajectory_record
+from ragen_pl.envs.boundary import CheckedEnv, EnvError, calling
+from ragen_pl.report.trajectory_record import trajectory_record
+from ragen_pl.rollout.chat import Chat, system_text
+from ragen_pl.training.callback import RolloutCallback, announce
+from ragen_pl.training.run_folder import TRAJECTORIES
 from ragen_pl.types import Evaluation, TrajectoryGroup
 
 

@@ -10,12 +10,11 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
-from ragen_pl.filter_rules import FilterRule, TopFraction
-from ragen_pl.hooks import RolloutCallback
-from ragen_pl.ops.members import most_varied_members
-from ragen_pl.ops.scores import group_mean
-from ragen_pl.rollout_config import RolloutConfig
-from ragen_pl.rollout_stats import GroupTable
+from ragen_pl.algorithms.filters import FilterRule, TopFraction
+from ragen_pl.ops.selection import group_mean, most_varied_members
+from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.stats import GroupTable
+from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.types import Selection, TrajectoryGroup
 
 Score = Literal["std", "variance", "mean", "length", "entropy"]
@@ -45,7 +44,7 @@ class VarianceFilter(RolloutCallback):
             beside ``rule``, whose place it takes.
         include_zero: Whether groups whose members all got the same return, but for rounding, may be
             kept.
-        rule: How to choose or weigh groups by their scores: a class of ``ragen_pl.filter_rules``
+        rule: How to choose or weigh groups by their scores: a class of ``ragen_pl.algorithms.filters``
             (TopFraction, TopK, TopP, SoftmaxTopP, MinP, PercentileBand, SoftWeights).
         score: What a group is judged by: the spread of its members' returns (std or variance),
             their mean return, mean sampled tokens, or mean entropy per token.

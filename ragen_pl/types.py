@@ -16,8 +16,6 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor
 
-from ragen_pl.transfer import transfer
-
 
 class StopReason(StrEnum):
     """Say why a trajectory ended; success is a separate fact."""
@@ -180,6 +178,16 @@ class Selection:
     """One inner tuple per group, one weight ≥ 0 per member."""
 
 
+_WAITS = ("cpu", "mps")
+"""What comes to the CPU is read there at once, and Apple's GPU reads the source when it comes to
+it. CUDA has copied ordinary memory when it returns."""
+
+
+def to_device(values: Tensor, device: torch.device | str) -> Tensor:
+    """Copy values to a device, behind what it has been asked for: plain ``to`` waits for that."""
+    return values.to(device, non_blocking=torch.device(device).type not in _WAITS)
+
+
 @dataclass(frozen=True, slots=True)
 class TensorBatch:
     """Move and index all tensors of a batch together."""
@@ -193,7 +201,7 @@ class TensorBatch:
         return replace(self, **changed)
 
     def to(self, device: torch.device | str) -> Self:
-        return self._map(lambda value: transfer(value, device))
+        return self._map(lambda value: to_device(value, device))
 
     def rows(self, index: Tensor) -> Self:
         """Take the trajectories at ``index`` (int or bool, (B,))."""

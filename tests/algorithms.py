@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import get_args
 
-from ragen_pl.estimators import (
+from ragen_pl.algorithms.estimators import (
     GAE,
     GRPO,
     RLOO,
@@ -20,8 +20,8 @@ from ragen_pl.estimators import (
     ReinforcePlusPlusBaseline,
     Success,
 )
-from ragen_pl.ops.aggregation import Aggregation
-from ragen_pl.policy_losses import CISPO, GSPO, Clip, LogLikelihood, PolicyLoss
+from ragen_pl.algorithms.policy_losses import CISPO, GSPO, Clip, LogLikelihood, PolicyLoss
+from ragen_pl.ops.losses import Aggregation
 from tests import plain_estimators as plain
 
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from ragen_pl import env_boundary
+from ragen_pl.envs import boundary as env_boundary
 
 torch.set_num_threads(1)
 settings.register_profile("unhurried", deadline=None, max_examples=30)

@@ -26,20 +26,20 @@ from callbacks import (
     RolloutMetrics,
     VarianceFilter,
 )
-from ragen_pl.algorithm import Algorithm, KLPenalty, Optimization
-from ragen_pl.datamodule import EvaluationConfig, RolloutDataModule
-from ragen_pl.distributed import gather_objects, rank
-from ragen_pl.envs.sokoban import Sokoban
-from ragen_pl.estimators import GAE, CriticConfig
-from ragen_pl.hooks import RolloutCallback
+from ragen_pl.algorithms.config import Algorithm, KLPenalty, Optimization
+from ragen_pl.algorithms.estimators import GAE, CriticConfig
+from ragen_pl.distributed.collectives import gather_objects, rank
+from ragen_pl.distributed.fsdp import FSDP2
+from ragen_pl.distributed.sharding import gathered, whole
+from ragen_pl.envs.sokoban.env import Sokoban
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.lora import LoRA
-from ragen_pl.rollout_config import RolloutConfig
-from ragen_pl.sharding import gathered, whole
-from ragen_pl.starpo import StarPO
-from ragen_pl.strategies import FSDP2
+from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.demonstrations import WarmStart
+from ragen_pl.training.callback import RolloutCallback
+from ragen_pl.training.datamodule import EvaluationConfig, RolloutDataModule
+from ragen_pl.training.starpo import StarPO
 from ragen_pl.types import Completion, Request, Sampling, TrajectoryGroup
-from ragen_pl.warm_start import WarmStart
 
 WARM, HEALTHY = 1, 6
 """Iterations of imitation, and of RL before the scripted policy falls silent."""

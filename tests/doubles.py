@@ -12,16 +12,16 @@ from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch.utils.data import DataLoader
 
-from ragen_pl.baselines import Baseline
+from ragen_pl.distributed.snapshot import take_snapshot
 from ragen_pl.envs.bandit import Bandit
-from ragen_pl.hooks import (
+from ragen_pl.rollout.baselines import Baseline
+from ragen_pl.training.callback import (
     RolloutCallback,
     forget_last_iteration,
     is_discarded,
     is_done,
     rollout_callbacks,
 )
-from ragen_pl.snapshot import take_snapshot
 from ragen_pl.types import Completion, StopReason, Trajectory, TrajectoryGroup, Turn
 
 

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from lightning.pytorch.strategies import SingleDeviceStrategy
 
-from ragen_pl.cli import main as command
-from ragen_pl.engines.cached import CachedDecoder
+from ragen_pl.cli.main import main as command
 from ragen_pl.models.policy import Policy
 from ragen_pl.models.pretrained import PretrainedModel
+from ragen_pl.rollout.engines.in_process import CachedDecoder
 from ragen_pl.types import Request, Sampling
 from tests import distributed_job as job
 

@@ -6,13 +6,13 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from ragen_pl import chat
-from ragen_pl.algorithm import Algorithm, Optimization
-from ragen_pl.chat import Prompts
+from ragen_pl.algorithms.config import Algorithm, Optimization
+from ragen_pl.algorithms.estimators import GRPO
 from ragen_pl.envs.base import TextEnv, refuse_after_end
-from ragen_pl.estimators import GRPO
 from ragen_pl.models.embedded import EmbeddedModel
-from ragen_pl.starpo import StarPO
+from ragen_pl.rollout import chat
+from ragen_pl.rollout.chat import Prompts
+from ragen_pl.training.starpo import StarPO
 
 
 class Lamp(TextEnv):

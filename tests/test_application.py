@@ -9,7 +9,7 @@ import pytest
 import yaml
 from lightning.pytorch.loggers import Logger
 
-from ragen_pl.cli import main
+from ragen_pl.cli.main import main
 from tests.tiny import write_config
 
 

@@ -87,8 +87,8 @@ def test_imports_point_down(path: Path) -> None:
 
 
 def test_module_and_data_do_not_know_each_other() -> None:
-    assert "datamodule" not in own_parts(ROOT / "ragen_pl/starpo.py")
-    assert "starpo" not in own_parts(ROOT / "ragen_pl/datamodule.py")
+    assert "datamodule" not in own_parts(ROOT / "ragen_pl/training/starpo.py")
+    assert "starpo" not in own_parts(ROOT / "ragen_pl/training/datamodule.py")
 
 
 @pytest.mark.parametrize(

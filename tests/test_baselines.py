@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from ragen_pl.baselines import BASELINES, play_baseline
 from ragen_pl.envs.bandit import Bandit
 from ragen_pl.envs.base import TextEnv
-from ragen_pl.envs.frozen_lake import FrozenLake
-from ragen_pl.envs.sokoban import Sokoban
-from ragen_pl.rollout_config import RolloutConfig
+from ragen_pl.envs.frozen_lake.env import FrozenLake
+from ragen_pl.envs.sokoban.env import Sokoban
+from ragen_pl.rollout.baselines import BASELINES, play_baseline
+from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.types import StopReason
 from tests.faulty import FaultyLamp
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen_pl.chat import Chat, Prompts, parse_response, vocabulary
-from ragen_pl.envs.sokoban import Sokoban
+from ragen_pl.envs.sokoban.env import Sokoban
 from ragen_pl.models.embedded import END, USER, build_tokenizer, read_markers
+from ragen_pl.rollout.chat import Chat, Prompts, parse_response, vocabulary
 
 MOVES = ("Up", "Down", "Left", "Right")
 

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from ragen_pl.chat import Prompts
-from ragen_pl.cli import main
-from ragen_pl.config_files import ConfigError, find_config, prepare
-from ragen_pl.config_keys import check_arguments
-from ragen_pl.datamodule import RolloutDataModule
+from ragen_pl.cli.config_files import find_config, prepare
+from ragen_pl.cli.key_check import check_arguments
+from ragen_pl.cli.main import main
 from ragen_pl.envs import Sokoban
+from ragen_pl.errors import ConfigError
 from ragen_pl.models.embedded import EmbeddedModel
+from ragen_pl.rollout.chat import Prompts
+from ragen_pl.training.datamodule import RolloutDataModule
 from tests.tiny import ROOT, run, run_process, write_config
 
 
@@ -154,7 +155,10 @@ def fails(capsys: pytest.CaptureFixture[str], *args: str) -> str:
             ["--filter.keep_fraction=null", "--filter.rule=TopP", "--filter.rule.p=1.5"],
             ["filter.rule.init_args.p is 1.5", "(0, 1]"],
         ),
-        (["--filter.rule=ragen_pl.filter_rules.TopQ"], ["TopQ", "ragen_pl.filter_rules.TopP"]),
+        (
+            ["--filter.rule=ragen_pl.algorithms.filters.TopQ"],
+            ["TopQ", "ragen_pl.algorithms.filters.TopP"],
+        ),
         (["--filter.score=lenght"], ["filter.score is lenght", "did you mean length"]),
         (["--filter.keep_members=4"], ["filter.keep_members is 4", "choose fewer"]),
         (
@@ -299,7 +303,7 @@ def test_the_command_may_come_after_its_options() -> None:
     ]
 
 
-@pytest.mark.parametrize("module", ["ragen_pl", "ragen_pl.cli"])
+@pytest.mark.parametrize("module", ["ragen_pl", "ragen_pl.cli.main"])
 def test_the_package_is_a_command_too(module: str) -> None:
     result = run_process([sys.executable, "-m", module, "fitt"], ROOT)
     assert result.returncode == 2

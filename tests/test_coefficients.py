@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ragen_pl.algorithm import Algorithm, Control, EntropyBonus, KLPenalty
-from ragen_pl.coefficients import Coefficients
-from ragen_pl.estimators import GAE, Success
+from ragen_pl.algorithms.coefficients import Coefficients
+from ragen_pl.algorithms.config import Algorithm, Control, EntropyBonus, KLPenalty
+from ragen_pl.algorithms.estimators import GAE, Success
 
 CONTROL = Control(target=0.1, horizon=10)
 NONE, MUCH = torch.tensor(0.0), torch.tensor(9.0)

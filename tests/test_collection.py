@@ -9,8 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen_pl import collection, rollout_stats
-from ragen_pl.collection import (
+from ragen_pl.envs.eval_seeds import FIRST_PANEL_SEED
+from ragen_pl.rollout import stats as rollout_stats
+from ragen_pl.rollout.collect import Start
+from ragen_pl.rollout.demonstrations import MAX_DEMONSTRATIONS, WarmStart
+from ragen_pl.training import collection
+from ragen_pl.training.collection import (
     FIRST_DEMONSTRATION,
     SEEDS_PER_RUN,
     Collected,
@@ -19,10 +23,7 @@ from ragen_pl.collection import (
     collect_enough,
     starts,
 )
-from ragen_pl.envs.panel import FIRST_PANEL_SEED
-from ragen_pl.rollout import Start
 from ragen_pl.types import TrajectoryGroup
-from ragen_pl.warm_start import MAX_DEMONSTRATIONS, WarmStart
 from tests.doubles import make_group
 from tests.ranks import on_ranks
 

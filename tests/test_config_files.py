@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-from ragen_pl.cli import main
-from ragen_pl.config_files import (
+from ragen_pl.cli.config_files import (
     FOLDER,
     KINDS,
-    ConfigError,
     config_paths,
     find_config,
     merge,
@@ -20,6 +18,8 @@ from ragen_pl.config_files import (
     read_config,
     same_class,
 )
+from ragen_pl.cli.main import main
+from ragen_pl.errors import ConfigError
 
 SHIPPED = [path for kind in KINDS for path in sorted((FOLDER / kind).glob("*.yaml"))]
 
@@ -166,7 +166,10 @@ def test_a_file_that_is_no_config_is_a_short_error(
 
 def test_merging_goes_by_key_until_the_class_changes() -> None:
     old = {"class_path": "GAE", "init_args": {"gamma": 0.9, "critic": {"lr": 1}}}
-    same = {"class_path": "ragen_pl.estimators.GAE", "init_args": {"critic": {"trunk": "own"}}}
+    same = {
+        "class_path": "ragen_pl.algorithms.estimators.GAE",
+        "init_args": {"critic": {"trunk": "own"}},
+    }
     assert merge(old, same)["init_args"] == {"gamma": 0.9, "critic": {"lr": 1, "trunk": "own"}}
     assert merge(old, {"init_args": {"gamma": 1.0}})["init_args"]["critic"] == {"lr": 1}
     other = {"class_path": "BiLevelGAE"}
@@ -174,8 +177,10 @@ def test_merging_goes_by_key_until_the_class_changes() -> None:
 
 
 def test_a_class_is_the_same_by_any_of_its_names() -> None:
-    assert same_class("GAE", "ragen_pl.estimators.GAE")
-    assert same_class("ragen_pl.estimators.trajectory.GAE", "ragen_pl.estimators.GAE")
-    assert not same_class("ragen_pl.estimators.GAE", "somewhere.else.GAE")
+    assert same_class("GAE", "ragen_pl.algorithms.estimators.GAE")
+    assert same_class(
+        "ragen_pl.algorithms.estimators.trajectory.GAE", "ragen_pl.algorithms.estimators.GAE"
+    )
+    assert not same_class("ragen_pl.algorithms.estimators.GAE", "somewhere.else.GAE")
     assert not same_class("GAE", "BiLevelGAE")
     assert not same_class(None, "GAE")

@@ -11,10 +11,8 @@ from jsonargparse import ActionConfigFile, Namespace  # type: ignore[attr-define
 from lightning.pytorch import Trainer
 
 from callbacks import VarianceFilter
-from ragen_pl.algorithm import Algorithm, EntropyBonus, KLPenalty
-from ragen_pl.config_files import FOLDER, KINDS, find_config, prepare, read_config
-from ragen_pl.config_parser import Parser, place_loggers
-from ragen_pl.estimators import (
+from ragen_pl.algorithms.config import Algorithm, EntropyBonus, KLPenalty
+from ragen_pl.algorithms.estimators import (
     GAE,
     GRPO,
     RLOO,
@@ -25,9 +23,11 @@ from ragen_pl.estimators import (
     ReinforcePlusPlus,
     Success,
 )
-from ragen_pl.ops.aggregation import Aggregation
-from ragen_pl.policy_losses import CISPO, GSPO, Clip, LogLikelihood
-from ragen_pl.starpo import StarPO
+from ragen_pl.algorithms.policy_losses import CISPO, GSPO, Clip, LogLikelihood
+from ragen_pl.cli.config_files import FOLDER, KINDS, find_config, prepare, read_config
+from ragen_pl.cli.parser import Parser, place_loggers
+from ragen_pl.ops.losses import Aggregation
+from ragen_pl.training.starpo import StarPO
 
 KL = KLPenalty(coef=0.001, estimator="k1", place="reward")
 SYMMETRIC = Clip(clip_low=0.2, clip_high=0.2, dual_clip=3.0)
@@ -130,7 +130,7 @@ def test_an_algorithm_takes_no_number_from_the_class_before(
         assert algorithm(parser, config) == expected, name
 
 
-@pytest.mark.parametrize("change", ["CISPO", "ragen_pl.policy_losses.CISPO"])
+@pytest.mark.parametrize("change", ["CISPO", "ragen_pl.algorithms.policy_losses.CISPO"])
 @pytest.mark.parametrize("key", ["policy_loss", "policy_loss.class_path"])
 def test_an_option_that_changes_the_class_resets_its_arguments(
     parser: Parser, tmp_path: Path, key: str, change: str
@@ -140,7 +140,7 @@ def test_an_option_that_changes_the_class_resets_its_arguments(
     assert algorithm(parser, config).policy_loss == CISPO(clip_low=1.0, clip_high=0.28)
 
 
-@pytest.mark.parametrize("again", ["GAE", "ragen_pl.estimators.trajectory.GAE"])
+@pytest.mark.parametrize("again", ["GAE", "ragen_pl.algorithms.estimators.trajectory.GAE"])
 @pytest.mark.parametrize("key", ["advantage", "advantage.class_path"])
 def test_an_option_that_names_the_same_class_keeps_its_arguments(
     parser: Parser, tmp_path: Path, key: str, again: str
@@ -163,7 +163,7 @@ def test_other_things_than_algorithms_change_their_class_too(
     chosen = resolve(parser, tmp_path, *configs("top_p"), *rule).filter.rule
     assert chosen.init_args.as_dict() == {"p": 0.2, "order": "largest"}
     engine = resolve(parser, tmp_path, *configs("vllm"), "--model.engine", "Cached").model.engine
-    assert engine.class_path == "ragen_pl.engines.Cached"
+    assert engine.class_path == "ragen_pl.rollout.engines.Cached"
     assert engine.init_args.as_dict() == {"cuda_graphs": False}
     profiler = ["--trainer.profiler", "SimpleProfiler", "--trainer.profiler.filename=old"]
     profiler += ["--trainer.profiler", "AdvancedProfiler"]

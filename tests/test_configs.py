@@ -10,16 +10,16 @@ import pytest
 import yaml
 
 from callbacks import VarianceFilter
-from ragen_pl.algorithm import KLPenalty
-from ragen_pl.application import Application
-from ragen_pl.config_files import FOLDER, KINDS, prepare
-from ragen_pl.engines import VLLM, Cached
-from ragen_pl.estimators import GRPO
-from ragen_pl.filter_rules import TopP
-from ragen_pl.hooks import rollout_callbacks
+from ragen_pl.algorithms.config import KLPenalty
+from ragen_pl.algorithms.estimators import GRPO
+from ragen_pl.algorithms.filters import TopP
+from ragen_pl.algorithms.policy_losses import Clip
+from ragen_pl.cli.application import Application
+from ragen_pl.cli.config_files import FOLDER, KINDS, prepare
 from ragen_pl.models import PretrainedModel
 from ragen_pl.models.lora import LoRA
-from ragen_pl.policy_losses import Clip
+from ragen_pl.rollout.engines import VLLM, Cached
+from ragen_pl.training.callback import rollout_callbacks
 
 SHIPPED = {
     kind: tuple(sorted(path.stem for path in (FOLDER / kind).glob("*.yaml"))) for kind in KINDS

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from callbacks import EntropyLogger, RolloutMetrics, VarianceFilter
-from ragen_pl.collection import DynamicSampling
-from ragen_pl.datamodule import EvaluationConfig, RolloutDataModule
 from ragen_pl.envs import Bandit
-from ragen_pl.rewards import Overlong
-from ragen_pl.rollout_config import RolloutConfig
-from ragen_pl.warm_start import WarmStart
+from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.demonstrations import WarmStart
+from ragen_pl.rollout.rewards import Overlong
+from ragen_pl.training.collection import DynamicSampling
+from ragen_pl.training.datamodule import EvaluationConfig, RolloutDataModule
 from tests.doubles import make_trainer
 from tests.key_proof import Effect, KeyProof, every_key, spelled
 from tests.lamp import PROMPTS, NamedLamp, make_learner

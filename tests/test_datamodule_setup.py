@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from ragen_pl import datamodule, distributed
-from ragen_pl.config_files import ConfigError
-from ragen_pl.datamodule import EvaluationConfig, RolloutDataModule
+from ragen_pl.distributed import collectives as distributed
 from ragen_pl.envs import Bandit, FrozenLake, Sokoban
 from ragen_pl.envs.base import TextEnv
+from ragen_pl.errors import ConfigError
+from ragen_pl.training import datamodule
+from ragen_pl.training.datamodule import EvaluationConfig, RolloutDataModule
 from tests.faulty import FaultyLamp
 from tests.lamp import NamedLamp
 from tests.ranks import on_ranks

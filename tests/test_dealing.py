@@ -10,8 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ragen_pl import dealing
-from ragen_pl.dealing import deal, evenly, joined, optimizer_batches, whole_groups
+from ragen_pl.distributed import batch_sharding as dealing
+from ragen_pl.distributed.batch_sharding import (
+    deal,
+    evenly,
+    joined,
+    optimizer_batches,
+    whole_groups,
+)
 from ragen_pl.types import RolloutBatch, TrainingBatch
 from tests import worlds
 from tests.ranks import on_ranks

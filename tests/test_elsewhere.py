@@ -63,11 +63,15 @@ def test_a_model_of_a_folder_says_and_scores_the_same(
 
 def test_a_device_is_waited_for_once_a_token(found: Found) -> None:
     """A GPU that is waited for more often rests while the next operations are being started."""
-    sampling = {where: n for where, n in found["waits"].items() if "ragen_pl.engines." in where}
+    sampling = {
+        where: n for where, n in found["waits"].items() if "ragen_pl.rollout.engines." in where
+    }
     scoring = {where for where in sampling if ".cross_scoring." in where}
-    assert scoring == {"_to_copy in ragen_pl.engines.cross_scoring._score"}  # of what it found
+    assert scoring == {
+        "_to_copy in ragen_pl.rollout.engines.cross_scoring._score"
+    }  # of what it found
     ((where, count),) = [(where, n) for where, n in sampling.items() if where not in scoring]
-    assert where == "_to_copy in ragen_pl.engines.cached.CachedDecoder._decode"
+    assert where == "_to_copy in ragen_pl.rollout.engines.in_process.CachedDecoder._decode"
     calls = 2 * 2  # collections and turns; nothing is short in so wild a policy
     assert 0 < count <= calls * 40
 

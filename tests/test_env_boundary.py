@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ragen_pl.env_boundary import CheckedEnv, EnvError, warn
+from ragen_pl.envs.boundary import CheckedEnv, EnvError, warn
 from tests.faulty import FaultyLamp, When, always, at_some_seeds
 
 INFO = {"success": False}

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ragen_pl import estimators
-from ragen_pl.algorithm import Algorithm
-from ragen_pl.estimators import (
+from ragen_pl.algorithms import estimators
+from ragen_pl.algorithms.config import Algorithm
+from ragen_pl.algorithms.estimators import (
     GAE,
     RLOO,
     AdvantageEstimator,
@@ -26,7 +26,7 @@ from ragen_pl.estimators import (
     GiGPO,
     ReinforcePlusPlus,
 )
-from ragen_pl.objective import estimate
+from ragen_pl.training.update import estimate
 from ragen_pl.types import RolloutBatch
 from tests.algorithms import ESTIMATORS
 from tests.plain_estimators import laid_out, rows_of

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen_pl.evaluation import (
+from ragen_pl.training.evaluation import (
     effective_count,
     paired_difference,
     pass_at_k,

@@ -14,21 +14,21 @@ import pytest
 
 from callbacks import EntropyLogger, Results, RolloutMetrics, TrajectoryWriter, VarianceFilter
 from callbacks.echo_trap_detector import EchoTrapDetector, measure
-from ragen_pl.chat import Chat, vocabulary
-from ragen_pl.collection import DynamicSampling
-from ragen_pl.datamodule import EvaluationConfig, RolloutDataModule
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.errors import ConfigError
-from ragen_pl.evaluation import score
 from ragen_pl.models.embedded import build_tokenizer, read_markers
-from ragen_pl.packing import pack
-from ragen_pl.rollout import Start, collect
-from ragen_pl.rollout_config import RolloutConfig
-from ragen_pl.rollout_stats import GroupTable, survivors
-from ragen_pl.starpo import StarPO
-from ragen_pl.trajectory_record import trajectory_record
+from ragen_pl.report.trajectory_record import trajectory_record
+from ragen_pl.rollout.chat import Chat, vocabulary
+from ragen_pl.rollout.collect import Start, collect
+from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.demonstrations import WarmStart
+from ragen_pl.rollout.packing import pack
+from ragen_pl.rollout.stats import GroupTable, survivors
+from ragen_pl.training.collection import DynamicSampling
+from ragen_pl.training.datamodule import EvaluationConfig, RolloutDataModule
+from ragen_pl.training.evaluation import score
+from ragen_pl.training.starpo import StarPO
 from ragen_pl.types import Completion, Request, Sampling, StopReason, TrajectoryGroup
-from ragen_pl.warm_start import WarmStart
 from tests.doubles import make_trainer
 from tests.faulty import FaultyLamp, When, after_a_press, always, at_some_seeds
 from tests.lamp import PROMPTS, NamedLamp, make_learner

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from ragen_pl import filter_rules
-from ragen_pl.filter_rules import FilterRule
+from ragen_pl.algorithms import filters as filter_rules
+from ragen_pl.algorithms.filters import FilterRule
 from tests.key_proof import KeyProof, Outcome, every_key, spelled
 
 SCORES = torch.tensor([0.5, 4.0, 1.0, math.nan, 2.0, 3.0, 1.5, 0.1], dtype=torch.float64)

@@ -9,13 +9,9 @@ import pytest
 import torch
 
 from callbacks import RolloutMetrics, VarianceFilter
-from ragen_pl import datamodule
-from ragen_pl.algorithm import Algorithm
-from ragen_pl.collection import DynamicSampling
-from ragen_pl.datamodule import EvaluationConfig, RolloutDataModule
-from ragen_pl.envs.bandit import Bandit
-from ragen_pl.estimators import GAE, CriticConfig
-from ragen_pl.filter_rules import (
+from ragen_pl.algorithms.config import Algorithm
+from ragen_pl.algorithms.estimators import GAE, CriticConfig
+from ragen_pl.algorithms.filters import (
     FilterRule,
     MinP,
     PercentileBand,
@@ -25,10 +21,14 @@ from ragen_pl.filter_rules import (
     TopK,
     TopP,
 )
+from ragen_pl.envs.bandit import Bandit
 from ragen_pl.models.embedded import EmbeddedModel
-from ragen_pl.rollout_config import RolloutConfig
-from ragen_pl.starpo import StarPO
-from ragen_pl.warm_start import WarmStart
+from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.demonstrations import WarmStart
+from ragen_pl.training import datamodule
+from ragen_pl.training.collection import DynamicSampling
+from ragen_pl.training.datamodule import EvaluationConfig, RolloutDataModule
+from ragen_pl.training.starpo import StarPO
 from tests.doubles import make_trainer
 from tests.ranks import on_ranks
 

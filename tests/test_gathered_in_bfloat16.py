@@ -16,10 +16,10 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from ragen_pl.layers import compile_layers
+from ragen_pl.distributed.sharding import gathered, shard, unsharded, whole
+from ragen_pl.models.compile import compile_layers
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.policy import Policy
-from ragen_pl.sharding import gathered, shard, unsharded, whole
 
 IDS = torch.arange(6, 14)[None]
 HERE = torch.ones_like(IDS, dtype=torch.bool)

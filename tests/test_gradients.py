@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from ragen_pl.algorithm import Algorithm, EntropyBonus, KLPenalty
-from ragen_pl.coefficients import Coefficients
-from ragen_pl.estimators import GAE, CriticConfig
-from ragen_pl.gradients import imitation_gradient, policy_gradient, value_gradient
+from ragen_pl.algorithms.coefficients import Coefficients
+from ragen_pl.algorithms.config import Algorithm, EntropyBonus, KLPenalty
+from ragen_pl.algorithms.estimators import GAE, CriticConfig
+from ragen_pl.algorithms.policy_losses import LogLikelihood
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.policy import Critic, Policy
-from ragen_pl.packing import pack
-from ragen_pl.policy_losses import LogLikelihood
-from ragen_pl.scoring import Scorer
+from ragen_pl.rollout.packing import pack
+from ragen_pl.training.scoring import Scorer
+from ragen_pl.training.update import imitation_gradient, policy_gradient, value_gradient
 from ragen_pl.types import Demonstration, RolloutBatch, TrainingBatch
 from tests import worlds
 from tests.doubles import make_trajectory, make_turn

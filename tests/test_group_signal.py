@@ -12,13 +12,13 @@ import torch
 from callbacks import VarianceFilter
 from callbacks.echo_trap_detector import measure
 from callbacks.gradient_probe import group_spread
-from ragen_pl.collection import DynamicSampling, collect_enough
-from ragen_pl.estimators import GRPO, RLOO, DrGRPO, GiGPO, ReinforcePlusPlusBaseline
-from ragen_pl.estimators.base import WithoutCritic
-from ragen_pl.filter_rules import SoftWeights, TopFraction, TopP
-from ragen_pl.packing import pack
-from ragen_pl.rollout import Start
-from ragen_pl.rollout_stats import GroupTable, survivors
+from ragen_pl.algorithms.estimators import GRPO, RLOO, DrGRPO, GiGPO, ReinforcePlusPlusBaseline
+from ragen_pl.algorithms.estimators.base import WithoutCritic
+from ragen_pl.algorithms.filters import SoftWeights, TopFraction, TopP
+from ragen_pl.rollout.collect import Start
+from ragen_pl.rollout.packing import pack
+from ragen_pl.rollout.stats import GroupTable, survivors
+from ragen_pl.training.collection import DynamicSampling, collect_enough
 from ragen_pl.types import StopReason, TrajectoryGroup
 from tests.doubles import make_trajectory, make_turn
 

@@ -15,11 +15,8 @@ from typing import Any
 import pytest
 
 from callbacks import VarianceFilter
-from ragen_pl.algorithm import Algorithm, Control, EntropyBonus, KLPenalty, Optimization
-from ragen_pl.chat import Prompts
-from ragen_pl.datamodule import RolloutDataModule
-from ragen_pl.engines import Cached, Engine
-from ragen_pl.estimators import (
+from ragen_pl.algorithms.config import Algorithm, Control, EntropyBonus, KLPenalty, Optimization
+from ragen_pl.algorithms.estimators import (
     GAE,
     GRPO,
     RLOO,
@@ -31,11 +28,14 @@ from ragen_pl.estimators import (
     ReinforcePlusPlusBaseline,
     Success,
 )
+from ragen_pl.algorithms.policy_losses import CISPO, GSPO, LogLikelihood
 from ragen_pl.models.embedded import EmbeddedModel
-from ragen_pl.policy_losses import CISPO, GSPO, LogLikelihood
-from ragen_pl.rollout_config import RolloutConfig
-from ragen_pl.starpo import StarPO
-from ragen_pl.warm_start import WarmStart
+from ragen_pl.rollout.chat import Prompts
+from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.demonstrations import WarmStart
+from ragen_pl.rollout.engines import Cached, Engine
+from ragen_pl.training.datamodule import RolloutDataModule
+from ragen_pl.training.starpo import StarPO
 from tests.doubles import make_trainer
 from tests.key_proof import differ, replaced, walk
 from tests.lamp import Lamp

@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from ragen_pl.engines.cached import CachedDecoder
-from ragen_pl.layers import compile_layers, stacked_layers
+from ragen_pl.distributed.sharding import transformer_blocks
+from ragen_pl.models.compile import compile_layers
 from ragen_pl.models.embedded import EmbeddedModel
-from ragen_pl.models.last_layer import ask_last_layer
+from ragen_pl.models.kernels.last_layer import ask_last_layer
 from ragen_pl.models.policy import Critic, Policy, evaluation_mode
+from ragen_pl.rollout.engines.in_process import CachedDecoder
 from ragen_pl.types import Request, Sampling
 
 LAYERS = 5
@@ -101,4 +102,4 @@ def test_names_of_weights_stay(graphs: list[Any]) -> None:
     names = list(policy.state_dict())
     compile_layers(policy)
     assert list(policy.state_dict()) == names
-    assert len(stacked_layers(policy)) == LAYERS
+    assert len(transformer_blocks(policy)) == LAYERS

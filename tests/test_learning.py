@@ -8,18 +8,18 @@ import pytest
 from torch import Tensor
 
 from callbacks import VarianceFilter
-from ragen_pl import starpo
-from ragen_pl.algorithm import Algorithm, Optimization
-from ragen_pl.datamodule import EvaluationConfig, RolloutDataModule
+from ragen_pl.algorithms.config import Algorithm, Optimization
+from ragen_pl.algorithms.estimators import GAE, GRPO, AdvantageEstimator, CriticConfig
 from ragen_pl.envs.bandit import Bandit
-from ragen_pl.estimators import GAE, GRPO, AdvantageEstimator, CriticConfig
-from ragen_pl.evaluation import score
 from ragen_pl.models.embedded import EmbeddedModel
-from ragen_pl.objective import estimate
-from ragen_pl.rollout_config import RolloutConfig
-from ragen_pl.starpo import StarPO
+from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.demonstrations import WarmStart
+from ragen_pl.training import starpo
+from ragen_pl.training.datamodule import EvaluationConfig, RolloutDataModule
+from ragen_pl.training.evaluation import score
+from ragen_pl.training.starpo import StarPO
+from ragen_pl.training.update import estimate
 from ragen_pl.types import RolloutBatch
-from ragen_pl.warm_start import WarmStart
 from tests.doubles import make_trainer
 
 

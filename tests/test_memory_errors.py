@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from ragen_pl.config_errors import qualify
+from ragen_pl.cli.messages import qualify
 from ragen_pl.errors import ConfigError
-from ragen_pl.memory_errors import REMEDIES, lack_of_memory
+from ragen_pl.runtime.out_of_memory import REMEDIES, lack_of_memory
 
 
 def real_lack() -> None:

@@ -10,16 +10,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ragen_pl.algorithm import Algorithm, KLPenalty
-from ragen_pl.coefficients import Coefficients
-from ragen_pl.estimators import GAE, CriticConfig, ReinforcePlusPlus, Success
+from ragen_pl.algorithms.coefficients import Coefficients
+from ragen_pl.algorithms.config import Algorithm, KLPenalty
+from ragen_pl.algorithms.estimators import GAE, CriticConfig, ReinforcePlusPlus, Success
+from ragen_pl.algorithms.policy_losses import CISPO, GSPO, LogLikelihood
 from ragen_pl.models.policy import Scores
-from ragen_pl.objective import Totals, estimate, policy_objective, value_objective
 from ragen_pl.ops.advantages import reward_to_go
-from ragen_pl.ops.aggregation import Aggregation
-from ragen_pl.ops.kl import KLEstimator
-from ragen_pl.packing import micro_batches
-from ragen_pl.policy_losses import CISPO, GSPO, LogLikelihood
+from ragen_pl.ops.losses import Aggregation, KLEstimator
+from ragen_pl.rollout.packing import micro_batches
+from ragen_pl.training.update import Totals, estimate, policy_objective, value_objective
 from ragen_pl.types import RolloutBatch
 
 

@@ -11,14 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ragen_pl.algorithm import Algorithm, EntropyBonus, KLPenalty
-from ragen_pl.coefficients import FixedCoefficients
-from ragen_pl.estimators import CriticConfig
+from ragen_pl.algorithms.coefficients import FixedCoefficients
+from ragen_pl.algorithms.config import Algorithm, EntropyBonus, KLPenalty
+from ragen_pl.algorithms.estimators import CriticConfig
+from ragen_pl.algorithms.policy_losses import Clip
 from ragen_pl.models.policy import Scores
-from ragen_pl.objective import Totals, policy_objective, value_objective
-from ragen_pl.ops.kl import KLEstimator
-from ragen_pl.ops.losses import log_prob_and_entropy
-from ragen_pl.policy_losses import Clip
+from ragen_pl.ops.losses import KLEstimator, log_prob_and_entropy
+from ragen_pl.training.update import Totals, policy_objective, value_objective
 from ragen_pl.types import RolloutBatch
 from tests.algorithms import AGGREGATIONS, LOSSES
 from tests.worlds import at_tokens, collection, draws

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from ragen_pl import distributed
-from ragen_pl.algorithm import Optimization
-from ragen_pl.datamodule import RolloutDataModule
-from ragen_pl.rollout_config import RolloutConfig
-from ragen_pl.scoring import Scorer, check_agreement
-from ragen_pl.starpo import StarPO
+from ragen_pl.algorithms.config import Optimization
+from ragen_pl.distributed import collectives as distributed
+from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.training.datamodule import RolloutDataModule
+from ragen_pl.training.scoring import Scorer, check_agreement
+from ragen_pl.training.starpo import StarPO
 from tests.doubles import make_trainer
 from tests.lamp import PROMPTS, NamedLamp, make_learner
 from tests.ranks import on_ranks

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen_pl.packing import minibatches, num_updates, pack
+from ragen_pl.rollout.packing import minibatches, num_updates, pack
 from ragen_pl.types import Completion, StopReason, Trajectory, Turn
 from tests import worlds
 

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ragen_pl import policy_losses
-from ragen_pl.policy_losses import CISPO, GSPO, Clip, LogLikelihood, PolicyLoss
+from ragen_pl.algorithms import policy_losses
+from ragen_pl.algorithms.policy_losses import CISPO, GSPO, Clip, LogLikelihood, PolicyLoss
 from tests.algorithms import LOSSES
 from tests.worlds import collection, draws, padded
 

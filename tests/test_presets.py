@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ragen_pl.cli import main
+from ragen_pl.cli.main import main
 
 PRESETS = (
     *("ppo", "grpo", "dr_grpo", "rloo", "reinforce_pp", "dapo"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ragen_pl.datamodule import RolloutDataModule
+from ragen_pl.training.datamodule import RolloutDataModule
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen_pl.recurring import last_recurring, padded, recurring
+from ragen_pl.ops.shape_buckets import last_recurring, padded, recurring
 
 SIZES = st.integers(1, 1 << 20)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from ragen_pl.evaluation import Score
-from ragen_pl.report import PolicyScore, Validation, lines_of_json, render
+from ragen_pl.report.tables import PolicyScore, Validation, lines_of_json, render
+from ragen_pl.training.evaluation import Score
 
 
 def entry(policy: str, panel: str, temperature: float | None, success: float) -> PolicyScore:

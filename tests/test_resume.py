@@ -10,8 +10,8 @@ import pytest
 import torch
 from lightning.pytorch import Trainer
 
-from ragen_pl.cli import main
-from ragen_pl.hooks import RolloutCallback
+from ragen_pl.cli.main import main
+from ragen_pl.training.callback import RolloutCallback
 from tests.doubles import Seeds, Stop
 from tests.tiny import write_config
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ragen_pl.checkpoint_io import AnyCheckpointIO
+from ragen_pl.distributed.checkpoint_io import AnyCheckpointIO
 from tests.test_resume_on_other_ranks import FSDP, IN_A_FILE, Stages, train_in_stages, weights
 
 STAGES: Stages = (

@@ -14,10 +14,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from ragen_pl.checkpoint_io import AnyCheckpointIO
-from ragen_pl.cli import main
+from ragen_pl.cli.main import main
+from ragen_pl.distributed.checkpoint_io import AnyCheckpointIO
 from ragen_pl.models.policy import Policy
-from ragen_pl.run_folder import CHECKPOINTS, checkpoint_path
+from ragen_pl.training.run_folder import CHECKPOINTS, checkpoint_path
 from tests.tiny import ROOT, write_config
 from tests.watchdog import run_together
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen_pl.rewards import Overlong, Shaping
-from ragen_pl.rollout_config import RolloutConfig
+from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.rewards import Overlong, Shaping
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from ragen_pl import chat
-from ragen_pl.chat import Chat, Prompts
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.models.embedded import build_tokenizer, read_markers
-from ragen_pl.rollout import Start, collect
-from ragen_pl.rollout_config import RolloutConfig
+from ragen_pl.rollout import chat
+from ragen_pl.rollout.chat import Chat, Prompts
+from ragen_pl.rollout.collect import Start, collect
+from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.types import Completion, Request, Sampling, StopReason, Trajectory
 
 PROMPTS = Prompts(think=False, system="{instruction} {format}", turn="{observation}")

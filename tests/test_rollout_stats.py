@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from ragen_pl import rollout_stats
 from ragen_pl.errors import ConfigError
-from ragen_pl.rollout_stats import check_played
+from ragen_pl.rollout import stats as rollout_stats
+from ragen_pl.rollout.stats import check_played
 from ragen_pl.types import StopReason, TrajectoryGroup
 from tests.doubles import make_group, make_trajectory
 from tests.ranks import on_ranks

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from torch import nn
 
-from ragen_pl.rollout_worker import RolloutWorker
+from ragen_pl.training.sampler import RolloutWorker
 from ragen_pl.types import Completion, Request, Sampling
 
 GREEDY = Sampling(0.0, 4)

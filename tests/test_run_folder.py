@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ragen_pl.config_files import ConfigError
-from ragen_pl.run_folder import (
+from ragen_pl.errors import ConfigError
+from ragen_pl.training.run_folder import (
     CHECKPOINTS,
     RESULTS,
     EarlierRun,

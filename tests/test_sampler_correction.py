@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 import torch
 
-from ragen_pl.algorithm import Algorithm, Optimization
-from ragen_pl.coefficients import FixedCoefficients
-from ragen_pl.engines import Cached
-from ragen_pl.engines.base import Autocast
-from ragen_pl.engines.cached import CachedDecoder
-from ragen_pl.estimators import GRPO
-from ragen_pl.models.language import LanguageModel
+from ragen_pl.algorithms.coefficients import FixedCoefficients
+from ragen_pl.algorithms.config import Algorithm, Optimization
+from ragen_pl.algorithms.estimators import GRPO
+from ragen_pl.algorithms.policy_losses import LogLikelihood, PolicyLoss
+from ragen_pl.models.base import LanguageModel
 from ragen_pl.models.policy import Scores
-from ragen_pl.objective import Totals, policy_objective
-from ragen_pl.policy_losses import LogLikelihood, PolicyLoss
+from ragen_pl.rollout.engines import Cached
+from ragen_pl.rollout.engines.base import Autocast
+from ragen_pl.rollout.engines.in_process import CachedDecoder
+from ragen_pl.training.update import Totals, policy_objective
 from ragen_pl.types import Completion, Request, Sampling
 from tests.algorithms import LOSSES
 from tests.key_proof import differ

@@ -13,11 +13,11 @@ from torch import nn
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from ragen_pl.checkpoint_io import AnyCheckpointIO
-from ragen_pl.config_files import ConfigError
-from ragen_pl.run_folder import META, RunFacts
-from ragen_pl.shard_folder import load_whole
-from ragen_pl.sharded_checkpoint import load_sharded
+from ragen_pl.distributed.checkpoint_io import AnyCheckpointIO
+from ragen_pl.distributed.shard_folder import load_whole
+from ragen_pl.distributed.sharded_checkpoint import load_sharded
+from ragen_pl.errors import ConfigError
+from ragen_pl.training.run_folder import META, RunFacts
 
 
 class Command:

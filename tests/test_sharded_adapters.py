@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from ragen_pl.distributed.sharding import shard, unsharded, whole
 from ragen_pl.models import PretrainedModel
+from ragen_pl.models.base import LanguageModel
 from ragen_pl.models.export import ADAPTER, export_policy
-from ragen_pl.models.language import LanguageModel
 from ragen_pl.models.lora import LoRA
 from ragen_pl.models.policy import Policy
 from ragen_pl.models.trainable import TrainableModel
-from ragen_pl.sharding import shard, unsharded, whole
 from tests.models.templates import save_model
 
 IDS = torch.arange(30, 42)[None]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from ragen_pl.sharded_checkpoint import load_sharded
+from ragen_pl.distributed.sharded_checkpoint import load_sharded
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ import torch
 from lightning.pytorch import LightningModule
 
 from callbacks import echo_trap_detector
-from ragen_pl.cli import main
-from ragen_pl.ops.collapse import Level, Verdict
-from ragen_pl.snapshot import restore_snapshot, take_snapshot
+from ragen_pl.cli.main import main
+from ragen_pl.distributed.snapshot import restore_snapshot, take_snapshot
+from ragen_pl.ops.echo_trap.assess import Level, Verdict
 from tests.doubles import Diary
 from tests.test_resume import checkpoint, flat
 from tests.tiny import write_config

@@ -15,17 +15,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from ragen_pl import coefficients as coefficients_module
-from ragen_pl import distributed, gradients, objective, scoring
-from ragen_pl.algorithm import Algorithm, Control, EntropyBonus, KLPenalty
-from ragen_pl.coefficients import Coefficients
-from ragen_pl.estimators import CriticConfig, group, trajectory
-from ragen_pl.gradients import imitation_gradient, policy_gradient, value_gradient
+from ragen_pl.algorithms import coefficients as coefficients_module
+from ragen_pl.algorithms.coefficients import Coefficients
+from ragen_pl.algorithms.config import Algorithm, Control, EntropyBonus, KLPenalty
+from ragen_pl.algorithms.estimators import CriticConfig, group, trajectory
+from ragen_pl.distributed import collectives as distributed
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.policy import Critic, Policy
-from ragen_pl.objective import estimate
-from ragen_pl.ops.kl import KLEstimator
-from ragen_pl.scoring import Scorer
+from ragen_pl.ops.losses import KLEstimator
+from ragen_pl.training import scoring
+from ragen_pl.training import update as gradients
+from ragen_pl.training import gradients as objective
+from ragen_pl.training.scoring import Scorer
+from ragen_pl.training.update import estimate, imitation_gradient, policy_gradient, value_gradient
 from ragen_pl.types import Demonstration, RolloutBatch, TrainingBatch
 from tests.algorithms import AGGREGATIONS, ESTIMATORS, LOSSES
 from tests.ranks import on_ranks

@@ -11,13 +11,13 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
 from callbacks import EntropyLogger
-from ragen_pl.algorithm import Optimization
-from ragen_pl.datamodule import EvaluationConfig, RolloutDataModule
-from ragen_pl.hooks import RolloutCallback
-from ragen_pl.rollout_config import RolloutConfig
-from ragen_pl.starpo import StarPO
+from ragen_pl.algorithms.config import Optimization
+from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.demonstrations import WarmStart
+from ragen_pl.training.callback import RolloutCallback
+from ragen_pl.training.datamodule import EvaluationConfig, RolloutDataModule
+from ragen_pl.training.starpo import StarPO
 from ragen_pl.types import Selection, TrajectoryGroup
-from ragen_pl.warm_start import WarmStart
 from tests.doubles import Stop, make_trainer
 from tests.lamp import PROMPTS, NamedLamp, make_learner
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, ModelParallelStrategy
 
-from ragen_pl import sharding
-from ragen_pl.config_files import ConfigError
+from ragen_pl.distributed import sharding
+from ragen_pl.distributed.fsdp import FSDP2, FSDP_MEANS, check_strategy
+from ragen_pl.distributed.sharding import gathered, laid_out_like, unsharded
+from ragen_pl.errors import ConfigError
 from ragen_pl.models.policy import Policy
-from ragen_pl.sharding import gathered, laid_out_like, unsharded
-from ragen_pl.strategies import FSDP2, FSDP_MEANS, check_strategy
 from tests.test_configs import assemble
 from tests.tiny_networks import make_policy
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ragen_pl import threads
+from ragen_pl.runtime import threads
 
 
 @pytest.fixture(autouse=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ragen_pl import distributed
-from ragen_pl.distributed import together
+from ragen_pl.distributed import collectives as distributed
+from ragen_pl.distributed.collectives import together
 from tests.ranks import on_ranks
 
 

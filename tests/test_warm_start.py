@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 import torch
 
-from ragen_pl import warm_start
-from ragen_pl.chat import Chat, Prompts, vocabulary
 from ragen_pl.envs.base import TextEnv
-from ragen_pl.envs.sokoban import Sokoban
+from ragen_pl.envs.sokoban.env import Sokoban
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.embedded import build_tokenizer, read_markers
-from ragen_pl.rollout_config import RolloutConfig
+from ragen_pl.rollout import demonstrations as warm_start
+from ragen_pl.rollout.chat import Chat, Prompts, vocabulary
+from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.demonstrations import WarmStart, demonstrate, demonstration_batches
 from ragen_pl.types import RolloutBatch
-from ragen_pl.warm_start import WarmStart, demonstrate, demonstration_batches
 from tests.faulty import FaultyLamp, always
 from tests.lamp import NamedLamp
 from tests.ranks import on_ranks

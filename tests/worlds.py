@@ -9,7 +9,7 @@ from random import Random
 import torch
 from torch import Tensor
 
-from ragen_pl.packing import pack
+from ragen_pl.rollout.packing import pack
 from ragen_pl.types import Completion, RolloutBatch, Trajectory
 from tests.doubles import make_trajectory, make_turn
 

@@ -16,7 +16,7 @@ from typing import Any
 from jinja2.exceptions import TemplateError
 from transformers import PreTrainedTokenizerFast
 
-from ragen_pl.dialogue import Markers, Parts, encode_parts
+from ragen_pl.models.message_markers import Markers, Parts, encode_parts
 
 Messages = list[dict[str, str]]
 

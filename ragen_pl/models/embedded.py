@@ -15,10 +15,10 @@ from tokenizers import Tokenizer, decoders, models
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from ragen_pl.dialogue import Markers
-from ragen_pl.models.attention import NAME as GROUPED_MATMUL
-from ragen_pl.models.draws import drawn_from
-from ragen_pl.models.language import LanguageModel, PolicyModel
+from ragen_pl.models.base import LanguageModel, PolicyModel
+from ragen_pl.models.kernels.attention import NAME as GROUPED_MATMUL
+from ragen_pl.models.message_markers import Markers
+from ragen_pl.models.seeded_init import drawn_from
 
 PAD, SYSTEM, USER, ASSISTANT, END = (
     "<|pad|>",

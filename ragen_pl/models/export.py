@@ -7,11 +7,11 @@ from pathlib import Path
 
 from transformers.utils.logging import disable_progress_bar
 
-from ragen_pl.distributed import rank
-from ragen_pl.models.blank import blank_model
-from ragen_pl.models.language import LanguageModel
+from ragen_pl.distributed.collectives import rank
+from ragen_pl.distributed.sharding import gathered
+from ragen_pl.models.base import LanguageModel
 from ragen_pl.models.lora import merged_weights
-from ragen_pl.sharding import gathered
+from ragen_pl.models.meta_device import blank_model
 
 ADAPTER = "adapter"
 """Folder within the policy's."""

@@ -16,7 +16,7 @@ from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ragen_pl.models.draws import drawn_from
+from ragen_pl.models.seeded_init import drawn_from
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -78,13 +78,6 @@ def copy_sharing_frozen(module: M) -> M:
     """Copy a module; weights that are not trained are shared with the copy."""
     frozen = {id(weight): weight for weight in module.parameters() if not weight.requires_grad}
     return copy.deepcopy(module, frozen)
-
-
-def base_weights(module: nn.Module, policy: nn.Module) -> dict[str, Tensor]:
-    """Return the policy's frozen weights under every name that ``module`` has for them."""
-    frozen = {id(weight) for weight in policy.parameters() if not weight.requires_grad}
-    named = module.named_parameters(remove_duplicate=False)
-    return {name: weight for name, weight in named if id(weight) in frozen}
 
 
 def merged_weights(

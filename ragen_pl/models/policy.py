@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
-from ragen_pl.layers import as_written
-from ragen_pl.models.last_layer import states_at
+from ragen_pl.models.compile import as_written
+from ragen_pl.models.kernels.last_layer import states_at
 from ragen_pl.models.lora import copy_sharing_frozen
 from ragen_pl.ops.chunked_head import chunked_log_prob_and_entropy
 from ragen_pl.ops.losses import in_full, log_prob_and_entropy
-from ragen_pl.recurring import padded
+from ragen_pl.ops.shape_buckets import padded
 
 
 class _Asked(NamedTuple):

@@ -17,13 +17,13 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
-from ragen_pl.dialogue import Markers
-from ragen_pl.distributed import rank
-from ragen_pl.models.attention import choose_attention
-from ragen_pl.models.blank import blank_model
+from ragen_pl.distributed.collectives import rank
+from ragen_pl.models.base import LanguageModel, PolicyModel, drop_dropout
 from ragen_pl.models.chat_template import ChatTemplate
-from ragen_pl.models.language import LanguageModel, PolicyModel, drop_dropout
-from ragen_pl.models.probe import check_forward
+from ragen_pl.models.kernels.attention import choose_attention
+from ragen_pl.models.message_markers import Markers
+from ragen_pl.models.meta_device import blank_model
+from ragen_pl.rollout.engines.parity_check import check_forward
 
 
 @dataclass(frozen=True)

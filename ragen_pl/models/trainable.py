@@ -9,10 +9,10 @@ import torch
 from peft import PeftModel
 from transformers import PreTrainedModel
 
-from ragen_pl.models.language import LanguageModel, PolicyModel
-from ragen_pl.models.last_layer import ask_last_layer
+from ragen_pl.models.base import LanguageModel, PolicyModel
+from ragen_pl.models.kernels.last_layer import ask_last_layer
+from ragen_pl.models.kernels.rms_norm import quicken_norms
 from ragen_pl.models.lora import LoRA
-from ragen_pl.models.norms import quicken_norms
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ragen_pl.ops.advantages import reward_to_go
-from ragen_pl.ops.scores import differ
+from ragen_pl.ops.selection import differ
 
 _EPS = 1e-6
 """Keeps the division by a spread finite (GRPO's reference implementations use the same)."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 import torch
 from torch import Tensor
+
+from ragen_pl.ops.masked import masked_sum
 
 
 def clipped_policy_loss(
@@ -114,3 +118,145 @@ def log_prob_and_entropy(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tenso
     log_p = torch.log_softmax(in_full(logits), dim=-1)
     chosen = log_p.gather(-1, targets[:, None])[:, 0]
     return chosen, -(log_p.exp() * log_p).sum(-1)
+
+
+# --- KL divergence --------------------------------------------------------------------------------
+
+
+KLEstimator = Literal["k1", "k2", "k3"]
+"""The estimators of Schulman's note on approximating KL divergence."""
+_LARGEST_LOG_RATIO = 20.0
+_LARGEST_K3 = 10.0
+"""Bounds of k3 per token, where it is a loss and where it is taken off rewards: those of verl
+(``kl_penalty`` in ``verl/trainer/ppo/core_algos.py``)."""
+
+
+def kl_estimate(log_probs: Tensor, ref_log_probs: Tensor, estimator: KLEstimator) -> Tensor:
+    """Estimate KL(policy ‖ reference) per token from tokens that the policy sampled.
+
+    With d = log policy − log reference:
+
+    - k1 = d is unbiased, of high variance and either sign. As a loss its gradient is ∇log policy,
+      which is 0 in expectation: it adds noise and pulls nowhere. It belongs in the reward.
+    - k2 = d²/2 is biased and never negative. As a loss its gradient is d ∇log policy, in
+      expectation exactly the gradient of KL(policy ‖ reference).
+    - k3 = exp(−d) + d − 1 is unbiased and never negative. As a loss its gradient is
+      (1 − exp(−d)) ∇log policy, in expectation the gradient of the *other* divergence,
+      KL(reference ‖ policy); the two agree to first order near the reference. It grows
+      exponentially in a token that the policy has given up, so d is clamped to ±20 and k3 to 10,
+      which it reaches at d = −2.6 and d = 11: beyond, such a token counts 10 and pulls nowhere.
+
+    Args:
+        log_probs: (B, T).
+        ref_log_probs: (B, T).
+
+        estimator: One of the above.
+
+    Returns:
+        (B, T).
+
+    Raises:
+        ValueError: for another estimator.
+    """
+    if estimator == "k1":
+        return log_probs - ref_log_probs
+    if estimator == "k2":
+        return 0.5 * (log_probs - ref_log_probs).square()
+    check_estimator(estimator)
+    difference = (ref_log_probs - log_probs).clamp(-_LARGEST_LOG_RATIO, _LARGEST_LOG_RATIO)
+    return (torch.exp(difference) - difference - 1.0).clamp(max=_LARGEST_K3)
+
+
+def check_estimator(name: str) -> None:
+    """Refuse the name of no estimator.
+
+    Raises:
+        ValueError: naming those that there are.
+    """
+    known = get_args(KLEstimator)
+    if name not in known:
+        raise ValueError(f"kl.estimator is {name!r}; it must be one of {', '.join(known)}")
+
+
+# --- importance of a sampler that is not quite the policy -----------------------------------------
+
+
+_LARGEST = 20.0
+"""Of a log-ratio: its exponential is still finite, and its square too."""
+
+
+def importance_ratio(log_probs: Tensor, sampled_log_probs: Tensor) -> Tensor:
+    """Return π/μ per token: the policy's probability over the sampler's.
+
+    Args:
+        log_probs: (B, T), log π of the sampled tokens.
+        sampled_log_probs: (B, T), log μ of the same.
+
+    Returns:
+        (B, T), positive and finite.
+    """
+    return torch.exp((log_probs - sampled_log_probs).clamp(-_LARGEST, _LARGEST))
+
+
+def truncated_importance_weights(
+    log_probs: Tensor, sampled_log_probs: Tensor, cap: float
+) -> Tensor:
+    """Return min(π/μ, cap) per token, by which a loss over μ's tokens becomes nearly one over π's.
+
+    Truncated importance sampling (Ionides 2008), as "Your efficient RL framework secretly brings
+    you off-policy RL training" (Yao et al., 2025) puts it before PPO's loss: π is the trainer's
+    policy that collected, μ what an inference engine made of it. Without the cap the expectation
+    would be exact and its variance unbounded.
+
+    Args:
+        log_probs: (B, T), the trainer's log-probs of the sampled tokens when they were collected.
+        sampled_log_probs: (B, T), the sampler's.
+        cap: At least 1, so that tokens on which the two agree weigh 1.
+    """
+    assert cap >= 1.0
+    return importance_ratio(log_probs, sampled_log_probs).clamp(max=cap)
+
+
+# --- aggregation: a sum over the micro-batch divided by a count over the whole batch --------------
+
+
+Aggregation = Literal["token_mean", "sequence_mean_token_mean", "sequence_mean_token_sum"]
+"""``token_mean``: every token weighs the same (DAPO, 2503.14476 §3.3).
+``sequence_mean_token_mean``: every trajectory does, whatever its length (GRPO, 2402.03300 eq. 3).
+``sequence_mean_token_sum``: tokens weigh the same, but trajectories are counted (Dr. GRPO,
+2503.20783)."""
+
+
+def count(mask: Tensor, aggregation: Aggregation) -> Tensor:
+    """Count what divides the sum: tokens, or trajectories that hold any.
+
+    Args:
+        mask: (B, T) bool: this rank's sampled tokens of the optimizer batch.
+
+    Returns:
+        A float32 scalar; the caller adds those of all ranks.
+    """
+    counted = mask if aggregation == "token_mean" else mask.any(1)
+    return counted.sum().float()
+
+
+def aggregate(
+    values: Tensor,
+    mask: Tensor,
+    aggregation: Aggregation,
+    total: Tensor,
+    weights: Tensor | None = None,
+) -> Tensor:
+    """Sum a micro-batch's values, weighted by trajectory, over the optimizer batch's count.
+
+    Args:
+        values: (B, T).
+        mask: (B, T) bool; whole trajectories, so that their lengths are known here.
+        total: The sum of ``count`` over all ranks.
+        weights: (B,) of the trajectories; None weighs each 1.
+    """
+    if weights is not None:
+        values = values * weights[:, None]
+    if aggregation == "sequence_mean_token_mean":
+        values = values / mask.sum(1, keepdim=True).clamp(min=1)
+    return masked_sum(values, mask) / total.clamp(min=1)

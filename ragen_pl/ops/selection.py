@@ -202,3 +202,120 @@ def _check_positive(scores: Tensor) -> None:
             f"a score is {float(scores[scores < 0][0])}; this rule compares sizes and needs scores "
             "of 0 or more"
         )
+
+
+# --- scores of groups -----------------------------------------------------------------------------
+
+
+_ROUNDING = 1e-6
+"""Returns of a group that lie within this share of what they were summed from are equal: updates
+hold rewards in float32, whose rounding is 6e-8 of each reward, so what is smaller is not seen
+there. A share of the group's own sizes: neither the unit of reward nor other groups matter."""
+
+
+def differ(returns: Tensor, sizes: Tensor, groups: Tensor, count: int) -> Tensor:
+    """Say which groups hold returns that differ, by more than rounding explains; (count,) bool.
+
+    A group of one, or of none, holds nothing that differs.
+
+    Args:
+        returns: (n,).
+        sizes: (n,): the absolute rewards that each return was summed from, which bound its
+            rounding.
+        groups: (n,) int, which of ``count`` groups each belongs to.
+        count: How many groups there are.
+    """
+    returns, sizes = returns.double(), sizes.double()
+    lowest = returns.new_full((count,), torch.inf).scatter_reduce(0, groups, returns, "amin")
+    highest = returns.new_full((count,), -torch.inf).scatter_reduce(0, groups, returns, "amax")
+    size = sizes.new_zeros(count).scatter_reduce(0, groups, sizes, "amax")
+    return highest - lowest > _ROUNDING * size
+
+
+def carries_signal(returns: Tensor, sizes: Tensor, survived: Tensor) -> Tensor:
+    """Say which groups' members fared differently, so that comparing them teaches something.
+
+    Args:
+        returns: (G, N); what stands at members that did not survive does not matter.
+        sizes: (G, N): the absolute rewards that each was summed from.
+        survived: (G, N) bool.
+
+    Returns:
+        (G,) bool; false where fewer than two members survived.
+    """
+    rows = torch.nonzero(survived)[:, 0]
+    return differ(returns[survived], sizes[survived], rows, len(returns))
+
+
+def group_std(returns: Tensor, sizes: Tensor, survived: Tensor) -> Tensor:
+    """Return each group's standard deviation of returns (ddof 1) over its surviving members.
+
+    StarPO-S's uncertainty U (RAGEN, section on trajectory filtering). Exactly 0 where the group
+    carries no signal: rounding must not rank groups.
+
+    Args:
+        returns: (G, N) raw returns; what stands at members that did not survive does not matter.
+        sizes: (G, N): the absolute rewards that each was summed from.
+        survived: (G, N) bool.
+
+    Returns:
+        (G,) float64; NaN where fewer than two members survived.
+    """
+    values = torch.where(survived, returns.double(), 0.0)
+    count = survived.sum(dim=1).double()
+    mean = values.sum(dim=1) / count.clamp(min=1)
+    centred = torch.where(survived, values - mean[:, None], 0.0)
+    variance = centred.square().sum(dim=1) / (count - 1).clamp(min=1)
+    std = torch.where(carries_signal(returns, sizes, survived), variance.sqrt(), 0.0)
+    return torch.where(count >= 2, std, torch.nan)
+
+
+def group_mean(values: Tensor, survived: Tensor) -> Tensor:
+    """Return each group's mean over its surviving members, (G,); NaN where none survived.
+
+    Args:
+        values: (G, N); what stands at members that did not survive does not matter.
+        survived: (G, N) bool.
+    """
+    count = survived.sum(dim=1)
+    total = torch.where(survived, values.double(), 0.0).sum(dim=1)
+    return torch.where(count >= 1, total / count.clamp(min=1), torch.nan)
+
+
+# --- members within groups ------------------------------------------------------------------------
+
+
+def most_varied_members(returns: Tensor, survived: Tensor, count: int) -> Tensor:
+    """Keep the ``count`` surviving members of each group whose returns vary most.
+
+    Variance is convex in every member's return, so a best subset takes the j lowest and the
+    count - j highest of the sorted returns for some j; every j is tried. Of equally varied subsets
+    the one with more high returns wins, of equal returns the earlier member among the low ones and
+    the later among the high ones.
+
+    Args:
+        returns: (G, N); what stands at members that did not survive does not matter.
+        survived: (G, N) bool.
+        count: At least 2.
+
+    Returns:
+        (G, N) bool; a group with ``count`` survivors or fewer keeps them all.
+    """
+    if count < 2:
+        raise ValueError(f"count is {count}; fewer than 2 members have no variance")
+    kept = survived.clone()
+    place = torch.arange(count, device=returns.device)
+    low = torch.arange(count + 1, device=returns.device)[:, None]
+    for group, alive in enumerate(survived):
+        members = torch.nonzero(alive)[:, 0]
+        spare = len(members) - count
+        if spare <= 0:
+            continue
+        values, order = torch.sort(returns[group, members].double(), stable=True)
+        subsets = place + spare * (place >= low)  # row j: the j lowest, then the highest
+        variance = values[subsets].var(dim=1)
+        tied = variance >= variance.max() * (1 - 1e-9)  # rounding must not decide
+        best = subsets[torch.argmax(tied.to(torch.uint8))]
+        kept[group] = False
+        kept[group, members[order[best]]] = True
+    return kept

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.compare import main
-from ragen_pl.evaluation import score
-from ragen_pl.report import PolicyScore
+from ragen_pl.report.tables import PolicyScore
+from ragen_pl.training.evaluation import score
 from tests.doubles import make_group
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import dispatch
-from ragen_pl import cli
+from ragen_pl.cli import main as cli
 from tests.tiny import write_config
 
 

@@ -13,10 +13,10 @@ from benchmarks import rollback_study
 from benchmarks.laboratory import ENVIRONMENTS, RATES, VARIANTS, WHOLE, Study, runs, warm_start
 from benchmarks.laboratory_report import COMPARISONS, NAMES, markdown, write_report
 from callbacks import EchoTrapDetector
-from ragen_pl.algorithm import KLPenalty
-from ragen_pl.estimators import GAE, GRPO
-from ragen_pl.hooks import rollout_callbacks
-from ragen_pl.policy_losses import Clip
+from ragen_pl.algorithms.config import KLPenalty
+from ragen_pl.algorithms.estimators import GAE, GRPO
+from ragen_pl.algorithms.policy_losses import Clip
+from ragen_pl.training.callback import rollout_callbacks
 from tests.benchmarks.test_collapse_study import run as summary
 from tests.test_configs import Assembled, assemble, filter_of
 

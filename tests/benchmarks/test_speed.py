@@ -13,7 +13,7 @@ from benchmarks.contenders import Setting, _as_trl, ours
 from benchmarks.iteration import PHASES, Bench, Iteration, limits, phase_tokens
 from benchmarks.steps import Steps
 from benchmarks.workload import Clerk, RandomModel, ReadAgain, Workload, pieces
-from ragen_pl.engines.cached import CachedDecoder
+from ragen_pl.rollout.engines.in_process import CachedDecoder
 
 MODEL = RandomModel(hidden_size=16, intermediate_size=16, num_layers=1, num_heads=2)
 SMALL = Workload(num_groups=2, group_size=3, turns=2, words=5, response=4)

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.paper_numbers import PAPER, SOURCES
 from benchmarks.sweeps import SWEEPS, Plan, Setting, arguments, start_name, trials, warm_starts
 from benchmarks.sweeps_report import Trial, find, markdown
-from ragen_pl.policy_losses import Clip
+from ragen_pl.algorithms.policy_losses import Clip
 from tests.test_configs import assemble
 
 ALL = [(name, setting) for name, settings in SWEEPS.items() for setting in settings]

@@ -19,13 +19,13 @@ from lightning.pytorch.callbacks import Checkpoint
 
 import callbacks
 from callbacks import EchoTrapDetector, RunDisplay, VarianceFilter
-from ragen_pl.datamodule import RolloutDataModule
-from ragen_pl.filter_rules import SoftWeights, TopK
-from ragen_pl.hooks import RolloutCallback
-from ragen_pl.ops.collapse_rules import CollapseRules
-from ragen_pl.rollout_config import RolloutConfig
+from ragen_pl.algorithms.filters import SoftWeights, TopK
+from ragen_pl.ops.echo_trap.thresholds import CollapseRules
+from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.demonstrations import WarmStart
+from ragen_pl.training.callback import RolloutCallback
+from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.types import TrajectoryGroup
-from ragen_pl.warm_start import WarmStart
 from tests.doubles import TinyData, TinyModule, make_group, make_trainer, make_trajectory, make_turn
 from tests.key_proof import KeyProof, Outcome, every_key, spelled
 from tests.lamp import PROMPTS, NamedLamp, make_learner

@@ -11,7 +11,7 @@ import torch
 
 from callbacks import EchoTrapDetector, echo_trap_detector
 from callbacks.echo_trap_detector import APPROX_KL, GRAD_NORM, UPDATES, measure
-from ragen_pl.ops.collapse import Level, Verdict
+from ragen_pl.ops.echo_trap.assess import Level, Verdict
 from ragen_pl.types import TrajectoryGroup
 from tests.doubles import make_group, make_trajectory, make_turn
 

@@ -16,14 +16,14 @@ from torch import Tensor
 
 from callbacks import GradientProbe, MutualInformation
 from callbacks.gradient_probe import group_spread
-from ragen_pl.algorithm import Algorithm, EntropyBonus, KLPenalty, Optimization
-from ragen_pl.chat import Chat
-from ragen_pl.cli import main
-from ragen_pl.coefficients import Coefficients
-from ragen_pl.estimators import GAE, DrGRPO
+from ragen_pl.algorithms.coefficients import Coefficients
+from ragen_pl.algorithms.config import Algorithm, EntropyBonus, KLPenalty, Optimization
+from ragen_pl.algorithms.estimators import GAE, DrGRPO
+from ragen_pl.cli.main import main
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.policy import Policy
-from ragen_pl.packing import pack
+from ragen_pl.rollout.chat import Chat
+from ragen_pl.rollout.packing import pack
 from ragen_pl.types import Completion, RolloutBatch, TrainingBatch
 from tests.doubles import make_trajectory, make_turn
 from tests.tiny import write_config

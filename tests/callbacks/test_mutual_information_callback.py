@@ -16,11 +16,11 @@ from torch.multiprocessing.spawn import start_processes
 
 from callbacks import MutualInformation
 from callbacks.mutual_information import first_turns, uniform_turns
-from ragen_pl.algorithm import Optimization
-from ragen_pl.engines.cached import CachedDecoder
+from ragen_pl.algorithms.config import Optimization
+from ragen_pl.models.base import LanguageModel
 from ragen_pl.models.embedded import EmbeddedModel
-from ragen_pl.models.language import LanguageModel
 from ragen_pl.models.policy import Policy
+from ragen_pl.rollout.engines.in_process import CachedDecoder
 from ragen_pl.types import Request, Sampling, TrajectoryGroup, Turn
 from tests.doubles import make_trajectory, make_turn
 

@@ -12,7 +12,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from callbacks import Results, RolloutMetrics
-from ragen_pl.hooks import RolloutCallback
+from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.types import TrajectoryGroup
 from tests.doubles import TinyData, TinyModule, make_group, make_trainer
 

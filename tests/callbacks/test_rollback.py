@@ -16,9 +16,9 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, Checkpoint
 
 from callbacks import EchoTrapDetector, Rollback, VarianceFilter, echo_trap_detector
-from ragen_pl.filter_rules import TopFraction
-from ragen_pl.hooks import RolloutCallback
-from ragen_pl.ops.collapse import Level, Verdict
+from ragen_pl.algorithms.filters import TopFraction
+from ragen_pl.ops.echo_trap.assess import Level, Verdict
+from ragen_pl.training.callback import RolloutCallback
 from tests.doubles import TinyData, make_trainer
 from tests.swinging import Data, Learner, dead, good
 

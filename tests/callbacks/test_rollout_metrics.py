@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 
 from callbacks import EntropyLogger, RolloutMetrics, entropy_logger
-from ragen_pl import rollout_stats
-from ragen_pl.distributed import gather_objects as gather
-from ragen_pl.hooks import RolloutCallback
+from ragen_pl.distributed.collectives import gather_objects as gather
+from ragen_pl.rollout import stats as rollout_stats
+from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.types import StopReason, TrajectoryGroup
 from tests.doubles import make_group, make_trajectory, make_turn
 

@@ -9,7 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import (
     EventAccumulator,
 )
 
-from ragen_pl.cli import main
+from ragen_pl.cli.main import main
 from tests.tiny import write_config
 
 

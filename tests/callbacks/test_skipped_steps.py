@@ -11,8 +11,8 @@ from lightning.pytorch import Callback
 
 from callbacks import SkippedSteps
 from callbacks.skipped_steps import FOLDER
-from ragen_pl.datamodule import RolloutDataModule
-from ragen_pl.rollout_config import RolloutConfig
+from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.training.datamodule import RolloutDataModule
 from tests.doubles import make_trainer
 from tests.lamp import PROMPTS, NamedLamp, make_learner
 

@@ -11,8 +11,7 @@ import pytest
 from lightning.pytorch import Trainer
 
 from callbacks import VarianceFilter
-from ragen_pl import rollout_stats
-from ragen_pl.filter_rules import (
+from ragen_pl.algorithms.filters import (
     FilterRule,
     MinP,
     PercentileBand,
@@ -22,7 +21,8 @@ from ragen_pl.filter_rules import (
     TopK,
     TopP,
 )
-from ragen_pl.rollout_config import RolloutConfig
+from ragen_pl.rollout import stats as rollout_stats
+from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.types import TrajectoryGroup
 from tests.doubles import TinyModule, make_group, make_trajectory, make_turn, one_batch
 from tests.ranks import on_ranks

@@ -8,7 +8,7 @@ from itertools import chain
 
 import torch
 
-from ragen_pl.models.language import LanguageModel
+from ragen_pl.models.base import LanguageModel
 from ragen_pl.models.policy import Policy
 from ragen_pl.types import Completion, Request
 

@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ragen_pl.engines import cached
-from ragen_pl.engines.cached import CachedDecoder, to_the_front
-from ragen_pl.engines.drawing import draw
+from ragen_pl.models.base import LanguageModel
 from ragen_pl.models.embedded import EmbeddedModel
-from ragen_pl.models.language import LanguageModel
-from ragen_pl.models.norms import quicken_norms
+from ragen_pl.models.kernels.fused_decoder import QuickLlama, reads_quickly
+from ragen_pl.models.kernels.rms_norm import quicken_norms
 from ragen_pl.models.policy import Policy
-from ragen_pl.models.quick_llama import QuickLlama, reads_quickly
+from ragen_pl.rollout.engines import in_process as cached
+from ragen_pl.rollout.engines.in_process import CachedDecoder, to_the_front
+from ragen_pl.rollout.engines.sampling import draw
 from ragen_pl.types import Completion, Request, Sampling
 
 PIECES = [f"w{i}" for i in range(40)]

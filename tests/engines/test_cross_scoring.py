@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ragen_pl.engines import cross_scoring
-from ragen_pl.engines.cross_scoring import cross_score
+from ragen_pl.models.base import LanguageModel
 from ragen_pl.models.embedded import EmbeddedModel
-from ragen_pl.models.language import LanguageModel
 from ragen_pl.models.policy import Policy
+from ragen_pl.rollout.engines import cross_scoring
+from ragen_pl.rollout.engines.cross_scoring import cross_score
 
 PREFIXES = [(3, 10, 11), (3, 12), (3, 10, 11, 12, 13, 14, 15), (3, 40, 41, 42)]
 CONTINUATIONS = [(20, 21, 22), (23,), (20, 21, 25, 26, 27), (30, 31)]

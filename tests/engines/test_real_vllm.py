@@ -11,11 +11,11 @@ import torch
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
-from ragen_pl.engines.cached import Cached
-from ragen_pl.engines.vllm import VLLM, VLLMSampler
+from ragen_pl.models.base import LanguageModel
 from ragen_pl.models.embedded import EmbeddedModel
-from ragen_pl.models.language import LanguageModel
 from ragen_pl.models.lora import LoRA
+from ragen_pl.rollout.engines.in_process import Cached
+from ragen_pl.rollout.engines.vllm import VLLM, VLLMSampler
 from ragen_pl.types import Sampling
 from tests.engines.answers import flattened, largest_gap, requests
 

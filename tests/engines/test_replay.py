@@ -11,13 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from ragen_pl.engines import Cached, replay
-from ragen_pl.engines.cached import CachedDecoder
-from ragen_pl.engines.ragged_cache import RaggedCache
-from ragen_pl.engines.replay import Record, Replayed, Step
+from ragen_pl.models.base import LanguageModel
 from ragen_pl.models.embedded import EmbeddedModel
-from ragen_pl.models.language import LanguageModel
-from ragen_pl.models.norms import quicken_norms
+from ragen_pl.models.kernels.rms_norm import quicken_norms
+from ragen_pl.rollout.engines import Cached
+from ragen_pl.rollout.engines import cuda_graphs as replay
+from ragen_pl.rollout.engines.cuda_graphs import Record, Replayed, Step
+from ragen_pl.rollout.engines.in_process import CachedDecoder
+from ragen_pl.rollout.engines.kv_cache import RaggedCache
 from ragen_pl.types import Completion, Request, Sampling
 
 PIECES = [f"w{i}" for i in range(40)]

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 import torch
 
-from ragen_pl.cli import main
-from ragen_pl.datamodule import RolloutDataModule
-from ragen_pl.engines import VLLM, Cached, vllm
-from ragen_pl.engines.vllm import VLLMSampler
+from ragen_pl.cli.main import main
+from ragen_pl.models.base import LanguageModel
 from ragen_pl.models.embedded import EmbeddedModel
-from ragen_pl.models.language import LanguageModel
 from ragen_pl.models.lora import LoRA
-from ragen_pl.rollout_config import RolloutConfig
+from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.engines import VLLM, Cached, vllm
+from ragen_pl.rollout.engines.vllm import VLLMSampler
+from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.types import Request, Sampling
 from tests.doubles import make_trainer
 from tests.engines.answers import flattened, largest_gap, requests

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from ragen_pl.envs.bandit import PAIRS, Bandit
-from ragen_pl.envs.panel import panel_seeds
+from ragen_pl.envs.eval_seeds import panel_seeds
 
 
 @pytest.mark.parametrize(("reversed_risk", "high"), [(False, "Dragon"), (True, "Phoenix")])

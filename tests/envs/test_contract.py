@@ -13,7 +13,7 @@ import pytest
 
 from ragen_pl.envs import Bandit, FrozenLake, Sokoban
 from ragen_pl.envs.base import TextEnv, refuse_after_end
-from ragen_pl.envs.contract import check_contract
+from ragen_pl.envs.check import check_contract
 from tests.lamp import Lamp, NamedLamp
 
 Step = tuple[Any, Any, Any, Any, Any]
@@ -283,7 +283,7 @@ def test_what_is_raised_is_told_in_a_line(method: str) -> None:
 
 
 def test_a_slow_environment_is_not_walked_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ragen_pl.envs.contract._SECONDS", 0.0)
+    monkeypatch.setattr("ragen_pl.envs.check._SECONDS", 0.0)
     monkeypatch.setattr(Stairs, "step", None)
     check_contract(Stairs(), "data.env")
 

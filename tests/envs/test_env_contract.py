@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from ragen_pl.envs.bandit import Bandit
 from ragen_pl.envs.base import TextEnv
-from ragen_pl.envs.frozen_lake import SYMBOLS, FrozenLake
-from ragen_pl.envs.sokoban import Sokoban
+from ragen_pl.envs.frozen_lake.env import SYMBOLS, FrozenLake
+from ragen_pl.envs.sokoban.env import Sokoban
 
 VARIANTS: dict[str, Callable[[], TextEnv]] = {
     "sokoban": Sokoban,

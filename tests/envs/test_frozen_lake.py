@@ -9,8 +9,9 @@ from typing import get_args
 
 import pytest
 
-from ragen_pl.envs.frozen_lake import FrozenLake
-from ragen_pl.envs.frozen_lake_search import (
+from ragen_pl.envs.boards import BoardSplit
+from ragen_pl.envs.frozen_lake.env import FrozenLake
+from ragen_pl.envs.frozen_lake.search import (
     ACTIONS,
     action_values,
     distances,
@@ -18,7 +19,6 @@ from ragen_pl.envs.frozen_lake_search import (
     optimum,
     reaches_goal,
 )
-from ragen_pl.envs.square import BoardSplit
 
 CORRIDOR = {"size": 4, "holes": [4, 5, 6, 8, 9, 10], "goal": 3, "player": 0, "num_actions": 0}
 """A top row with holes below it: ``P__G`` over ``OOO_``, twice, and ice."""

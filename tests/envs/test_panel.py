@@ -9,7 +9,7 @@ import pytest
 
 from ragen_pl.envs import Bandit, FrozenLake, Sokoban
 from ragen_pl.envs.base import TextEnv
-from ragen_pl.envs.panel import FIRST_PANEL_SEED, overlap, panel_seeds
+from ragen_pl.envs.eval_seeds import FIRST_PANEL_SEED, overlap, panel_seeds
 from tests.envs.test_contract import Stairs
 
 TRAINING = range(256)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen_pl.envs.sokoban import Sokoban, Thought
-from ragen_pl.envs.sokoban_rooms import draw_room
-from ragen_pl.envs.sokoban_search import ACTIONS, move, shortest_plan, starts_by_length
+from ragen_pl.envs.sokoban.env import Sokoban, Thought
+from ragen_pl.envs.sokoban.rooms import draw_room
+from ragen_pl.envs.sokoban.search import ACTIONS, move, shortest_plan, starts_by_length
 
 
 def room(text: str, max_actions: int = 10, thought: Thought = "facts_and_plan") -> Sokoban:

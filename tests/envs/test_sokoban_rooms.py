@@ -9,18 +9,18 @@ from typing import Literal
 
 import pytest
 
-from ragen_pl.envs.panel import panel_seeds
-from ragen_pl.envs.sokoban import Sokoban
-from ragen_pl.envs.sokoban_reference import draw_reference_room
-from ragen_pl.envs.sokoban_rooms import (
+from ragen_pl.envs.boards import cells_of, mask_of
+from ragen_pl.envs.eval_seeds import panel_seeds
+from ragen_pl.envs.sokoban.env import Sokoban
+from ragen_pl.envs.sokoban.paper_rooms import draw_reference_room
+from ragen_pl.envs.sokoban.rooms import (
     STRATA,
     Room,
     canonical_key,
     draw_room,
     stratum_of_length,
 )
-from ragen_pl.envs.sokoban_search import Board, fewest_pushes, shortest_plan
-from ragen_pl.envs.square import cells_of, mask_of
+from ragen_pl.envs.sokoban.search import Board, fewest_pushes, shortest_plan
 
 MIX = {"2-3": 4, "4-5": 7, "6-8": 7, "9-10": 2}
 

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from ragen_pl.envs.base import TextEnv
-from ragen_pl.envs.frozen_lake import FrozenLake
-from ragen_pl.envs.frozen_lake import layout_key as lake_layout
-from ragen_pl.envs.panel import panel_seeds
-from ragen_pl.envs.sokoban import Sokoban
-from ragen_pl.envs.sokoban_rooms import layout_key as room_layout
-from ragen_pl.envs.square import canonical_digest
+from ragen_pl.envs.boards import canonical_digest
+from ragen_pl.envs.eval_seeds import panel_seeds
+from ragen_pl.envs.frozen_lake.env import FrozenLake
+from ragen_pl.envs.frozen_lake.env import layout_key as lake_layout
+from ragen_pl.envs.sokoban.env import Sokoban
+from ragen_pl.envs.sokoban.rooms import layout_key as room_layout
 
 STARTS = {"train": 400, "tuning": 150, "panel": 256, "reference": 100}
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from transformers import FalconConfig, LlamaConfig
 
-from ragen_pl.models.attention import (
+from ragen_pl.models.embedded import EmbeddedModel
+from ragen_pl.models.kernels.attention import (
     NAME,
     SDPA,
     additive,
@@ -21,7 +22,6 @@ from ragen_pl.models.attention import (
     choose_attention,
     grouped_matmul_attention,
 )
-from ragen_pl.models.embedded import EmbeddedModel
 
 MODULE = nn.Identity()
 SCALE = 0.3

@@ -10,14 +10,15 @@ import torch
 from torch import Tensor, nn
 from transformers import Qwen2Config
 
-from ragen_pl.algorithm import Algorithm, KLPenalty
-from ragen_pl.estimators import GAE, CriticConfig
-from ragen_pl.models.blank import allocate, with_depth
+from ragen_pl.algorithms.config import Algorithm, KLPenalty
+from ragen_pl.algorithms.estimators import GAE, CriticConfig
+from ragen_pl.distributed.sharding import materialize
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.lora import LoRA
+from ragen_pl.models.meta_device import with_depth
 from ragen_pl.models.pretrained import PretrainedModel
 from ragen_pl.models.trainable import TrainableModel
-from ragen_pl.networks import Networks
+from ragen_pl.training.networks import Networks
 from tests.models.templates import ARCHITECTURES, save_model
 
 SMALL = EmbeddedModel(hidden_size=16, intermediate_size=16, num_heads=2, num_key_value_heads=1)
@@ -61,7 +62,7 @@ def test_memory_is_given_once_and_shared_weights_stay_shared(trunk: str) -> None
         networks = Networks.of(model, Algorithm(advantage, kl=KLPenalty(0.1)))
     there = [network for network in networks if network is not None]
     before = sum(weight.numel() for weight in nn.ModuleList(there).parameters())
-    allocate(there)
+    materialize(there)
     after = list(nn.ModuleList(there).parameters())
     assert sum(weight.numel() for weight in after) == before
     assert not any(weight.is_meta for weight in after)
@@ -87,5 +88,5 @@ def test_another_depth_goes_on_with_the_kinds_of_layers() -> None:
 def test_what_has_data_keeps_it() -> None:
     model = SMALL.build(["go"], 0).model
     before = {name: weight.clone() for name, weight in model.named_parameters()}
-    allocate([model])
+    materialize([model])
     assert all(torch.equal(weight, before[name]) for name, weight in model.named_parameters())

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from ragen_pl.chat import Chat, Prompts
-from ragen_pl.dialogue import Parts, encode_parts
 from ragen_pl.envs import Sokoban
 from ragen_pl.models.chat_template import ChatTemplate, conversation, folded
+from ragen_pl.models.message_markers import Parts, encode_parts
+from ragen_pl.rollout.chat import Chat, Prompts
 from tests.models.templates import TEMPLATES, make_tokenizer
 
 SYSTEM, USERS = "Push the box.\nBe brief.", ["#_P\n#X_", "State:\n√ 12", "Reward: -0.1"]

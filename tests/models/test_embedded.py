@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from ragen_pl.dialogue import encode_parts
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.export import export_policy
+from ragen_pl.models.message_markers import encode_parts
 from ragen_pl.models.pretrained import PretrainedModel
 
 SMALL = EmbeddedModel(hidden_size=16, intermediate_size=32, num_layers=1, num_heads=2)

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from ragen_pl.models.attention import NAME, causal_mask
-from ragen_pl.models.last_layer import LastLayer, ask_last_layer, states_at
+from ragen_pl.models.kernels.attention import NAME, causal_mask
+from ragen_pl.models.kernels.last_layer import LastLayer, ask_last_layer, states_at
+from ragen_pl.models.kernels.rms_norm import LIKE_LLAMA, quicken_norms
 from ragen_pl.models.lora import LoRA
-from ragen_pl.models.norms import LIKE_LLAMA, quicken_norms
 from tests.models.templates import SIZES
 
 FAMILIES = ["llama", "mistral", "qwen2", "qwen3", "smollm3"]

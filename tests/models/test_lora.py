@@ -12,20 +12,20 @@ from peft import PeftModel
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from ragen_pl.algorithm import Algorithm, KLPenalty, Optimization
-from ragen_pl.chat import Prompts
-from ragen_pl.datamodule import RolloutDataModule
-from ragen_pl.estimators import GAE, CriticConfig
+from ragen_pl.algorithms.config import Algorithm, KLPenalty, Optimization
+from ragen_pl.algorithms.estimators import GAE, CriticConfig
+from ragen_pl.distributed.snapshot import restore_snapshot, take_snapshot
 from ragen_pl.models import PretrainedModel
 from ragen_pl.models.export import ADAPTER, export_policy
+from ragen_pl.models.kernels.rms_norm import quicken_norms
 from ragen_pl.models.lora import LoRA
-from ragen_pl.models.norms import quicken_norms
 from ragen_pl.models.policy import Policy
-from ragen_pl.rollout_config import RolloutConfig
-from ragen_pl.snapshot import restore_snapshot, take_snapshot
-from ragen_pl.starpo import StarPO
+from ragen_pl.rollout.chat import Prompts
+from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.demonstrations import WarmStart
+from ragen_pl.training.datamodule import RolloutDataModule
+from ragen_pl.training.starpo import StarPO
 from ragen_pl.types import Request, Sampling
-from ragen_pl.warm_start import WarmStart
 from tests.doubles import make_trainer
 from tests.lamp import Lamp
 from tests.models.templates import save_model

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from ragen_pl.models import maps
-from ragen_pl.models.maps import Maps, as_columns
+from ragen_pl.models.kernels import fused_linear as maps
+from ragen_pl.models.kernels.fused_linear import Maps, as_columns
 
 SIZES = st.lists(st.sampled_from([1, 3, 8, 16]), min_size=1, max_size=3)
 

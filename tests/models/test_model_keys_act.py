@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from callbacks import EntropyLogger
-from ragen_pl.datamodule import RolloutDataModule
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.export import export_policy
 from ragen_pl.models.lora import LoRA
-from ragen_pl.rollout_config import RolloutConfig
-from ragen_pl.starpo import StarPO
+from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.training.datamodule import RolloutDataModule
+from ragen_pl.training.starpo import StarPO
 from tests.doubles import make_trainer
 from tests.key_proof import KeyProof, differ, spelled
 from tests.lamp import MODEL, NamedLamp, make_learner

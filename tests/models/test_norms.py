@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from ragen_pl.models.norms import RootMeanSquareNorm, _Normalize, quicken_norms
+from ragen_pl.models.kernels.rms_norm import RootMeanSquareNorm, _Normalize, quicken_norms
 from tests.models.templates import SIZES
 
 WIDTH = 24

@@ -9,10 +9,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, Gemma2Config, MambaConfig
 
-from ragen_pl.engines.cached import CachedDecoder
-from ragen_pl.models.attention import SDPA
+from ragen_pl.models.kernels.attention import SDPA
 from ragen_pl.models.policy import Policy
 from ragen_pl.models.pretrained import PretrainedModel
+from ragen_pl.rollout.engines.in_process import CachedDecoder
 from ragen_pl.types import Request, Sampling
 from tests.models.templates import ARCHITECTURES, TEMPLATES, save_model
 

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from ragen_pl.engines.ragged_cache import RaggedCache, pad_left
-from ragen_pl.engines.reader import OwnForward, Reader, build_reader
-from ragen_pl.models import maps
-from ragen_pl.models.attention import NAME
+from ragen_pl.models.kernels import fused_linear as maps
+from ragen_pl.models.kernels.attention import NAME
+from ragen_pl.models.kernels.fused_decoder import QuickLlama, reads_quickly
+from ragen_pl.models.kernels.rms_norm import quicken_norms
 from ragen_pl.models.lora import LoRA
-from ragen_pl.models.norms import quicken_norms
-from ragen_pl.models.quick_llama import QuickLlama, reads_quickly
+from ragen_pl.rollout.engines.decode_step import OwnForward, Reader, build_reader
+from ragen_pl.rollout.engines.kv_cache import RaggedCache, pad_left
 from tests.models.templates import SIZES
 
 SMALL = {**SIZES, "vocab_size": 64, "initializer_range": 0.2, "attn_implementation": NAME}

@@ -11,20 +11,20 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from ragen_pl.algorithm import Algorithm, KLPenalty, Optimization
-from ragen_pl.chat import Chat, Prompts
-from ragen_pl.engines.cached import CachedDecoder
+from ragen_pl.algorithms.config import Algorithm, KLPenalty, Optimization
+from ragen_pl.algorithms.estimators import GRPO
 from ragen_pl.envs import Sokoban
-from ragen_pl.estimators import GRPO
 from ragen_pl.models import LanguageModel, PretrainedModel
 from ragen_pl.models.chat_template import ChatTemplate, conversation
+from ragen_pl.models.kernels.rms_norm import quicken_norms
 from ragen_pl.models.lora import LoRA
-from ragen_pl.models.norms import quicken_norms
 from ragen_pl.models.policy import Policy
-from ragen_pl.packing import pack
-from ragen_pl.rollout import Start, collect
-from ragen_pl.rollout_config import RolloutConfig
-from ragen_pl.starpo import StarPO
+from ragen_pl.rollout.chat import Chat, Prompts
+from ragen_pl.rollout.collect import Start, collect
+from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.engines.in_process import CachedDecoder
+from ragen_pl.rollout.packing import pack
+from ragen_pl.training.starpo import StarPO
 from ragen_pl.types import Sampling, TrajectoryGroup
 from tests.models.smollm2 import obtain_smollm2
 
@@ -95,7 +95,7 @@ def test_the_whole_run_through_the_command(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One iteration of ``fit`` with adapters and KL; then checkpoint, adapter and export."""
-    from ragen_pl.cli import main
+    from ragen_pl.cli.main import main
 
     monkeypatch.chdir(tmp_path)
     options = {

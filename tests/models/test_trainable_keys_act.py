@@ -9,13 +9,13 @@ from typing import Any, cast
 import pytest
 import torch
 
-from ragen_pl.algorithm import Optimization
-from ragen_pl.chat import Chat, Prompts
+from ragen_pl.algorithms.config import Optimization
 from ragen_pl.envs import Sokoban
 from ragen_pl.models import PretrainedModel
 from ragen_pl.models.lora import LoRA
 from ragen_pl.models.policy import Critic, Policy
 from ragen_pl.models.trainable import TrainableModel
+from ragen_pl.rollout.chat import Chat, Prompts
 from tests.key_proof import KeyProof, differ, spelled
 from tests.models.templates import TEMPLATES, save_model
 
@@ -115,7 +115,7 @@ def test_another_seed_is_another_adapter(folders: dict[str, str]) -> None:
 def test_a_missing_model_is_one_short_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from ragen_pl.cli import main
+    from ragen_pl.cli.main import main
 
     monkeypatch.chdir(tmp_path)
     names = ["--config", "bandit", "--config", "qwen2.5-0.5b"]

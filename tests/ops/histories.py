@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from ragen_pl.ops.collapse import Level, Verdict, judge
-from ragen_pl.ops.collapse_rules import CollapseRules
-from ragen_pl.ops.indicators import Indicators
+from ragen_pl.ops.echo_trap.assess import Level, Verdict, judge
+from ragen_pl.ops.echo_trap.indicators import Indicators
+from ragen_pl.ops.echo_trap.thresholds import CollapseRules
 
 BASELINE = 10
 RULES = CollapseRules()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ragen_pl.ops.aggregation import Aggregation, aggregate, count
+from ragen_pl.ops.losses import Aggregation, aggregate, count
 
 KINDS = get_args(Aggregation)
 

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import linear
 
+from ragen_pl.cli.plan.live_bytes import LiveBytes
 from ragen_pl.ops.chunked_head import chunked_log_prob_and_entropy
 from ragen_pl.ops.losses import log_prob_and_entropy
-from ragen_pl.plan.live_bytes import LiveBytes
 
 TOKENS, WIDTH, WORDS = 23, 8, 37
 CHUNKS = [1, 5 * WORDS, 1 << 20]

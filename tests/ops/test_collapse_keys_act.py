@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from ragen_pl.ops.collapse import Level, judge
-from ragen_pl.ops.collapse_rules import CollapseRules
-from ragen_pl.ops.indicators import Indicators
+from ragen_pl.ops.echo_trap.assess import Level, judge
+from ragen_pl.ops.echo_trap.indicators import Indicators
+from ragen_pl.ops.echo_trap.thresholds import CollapseRules
 from tests.key_proof import KeyProof, Outcome, spelled
 
 BASELINE = 5

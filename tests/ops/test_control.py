@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen_pl.ops.control import steer
+from ragen_pl.algorithms.coefficients import steer
 
 
 def test_by_hand() -> None:

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen_pl.ops.gradient_probe import gradient_norms, quantile_buckets
+from ragen_pl.ops.gradient_norms import gradient_norms, quantile_buckets
 
 
 def test_buckets_are_quantiles() -> None:

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen_pl.ops.importance import importance_ratio, truncated_importance_weights
+from ragen_pl.ops.losses import importance_ratio, truncated_importance_weights
 
 _LOGITS = st.lists(st.floats(-4, 4), min_size=2, max_size=6)
 

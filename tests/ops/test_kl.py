@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ragen_pl.algorithm import KLPenalty
-from ragen_pl.ops.kl import KLEstimator, kl_estimate
+from ragen_pl.algorithms.config import KLPenalty
+from ragen_pl.ops.losses import KLEstimator, kl_estimate
 
 Q = torch.tensor([0.3, 0.3, 0.4], dtype=torch.float64)
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from ragen_pl.ops.collapse import Level
-from ragen_pl.ops.collapse_rules import CollapseRules
-from ragen_pl.ops.indicators import Indicators
+from ragen_pl.ops.echo_trap.assess import Level
+from ragen_pl.ops.echo_trap.indicators import Indicators
+from ragen_pl.ops.echo_trap.thresholds import CollapseRules
 from tests.ops.histories import first, look, verdicts
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ragen_pl.ops.diagnostics import explained_variance, outside_clip
+from ragen_pl.algorithms.policy_losses import CISPO, GSPO, Clip, LogLikelihood, PolicyLoss
 from ragen_pl.ops.losses import (
     clipped_policy_loss,
     clipped_value_loss,
@@ -20,7 +20,7 @@ from ragen_pl.ops.losses import (
     sequence_log_ratio,
     sequence_policy_loss,
 )
-from ragen_pl.policy_losses import CISPO, GSPO, Clip, LogLikelihood, PolicyLoss
+from ragen_pl.ops.masked import explained_variance, outside_clip
 
 
 def policy_loss(ratio: float, advantage: float, dual: float | None = 3.0) -> tuple[float, float]:

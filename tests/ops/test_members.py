@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen_pl.ops.members import most_varied_members
+from ragen_pl.ops.selection import most_varied_members
 
 
 def chosen(returns: list[float], count: int, dead: tuple[int, ...] = ()) -> list[int]:

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen_pl.ops.scores import carries_signal, group_mean, group_std
+from ragen_pl.ops.selection import carries_signal, group_mean, group_std
 
 rows = st.lists(st.lists(st.integers(-9, 9), min_size=4, max_size=4), min_size=2, max_size=12).map(
     lambda values: torch.tensor(values, dtype=torch.float64)

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ragen_pl import filter_rules
-from ragen_pl.filter_rules import (
+from ragen_pl.algorithms import filters as filter_rules
+from ragen_pl.algorithms.filters import (
     FilterRule,
     MinP,
     PercentileBand,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ragen_pl.algorithm import Algorithm, KLPenalty, Optimization
-from ragen_pl.estimators import GAE, GRPO
+from ragen_pl.algorithms.config import Algorithm, KLPenalty, Optimization
+from ragen_pl.algorithms.estimators import GAE, GRPO
+from ragen_pl.cli.plan.setting import Setting
+from ragen_pl.cli.plan.shapes import Shape
 from ragen_pl.models.lora import LoRA
 from ragen_pl.models.pretrained import PretrainedModel
 from ragen_pl.models.trainable import TrainableModel
-from ragen_pl.plan.setting import Setting
-from ragen_pl.plan.shapes import Shape
-from ragen_pl.rollout_config import RolloutConfig
+from ragen_pl.rollout.config import RolloutConfig
 
 SHAPE = Shape("llama", 5, 64, 96, 4, 2, 300)
 ROLLOUT = RolloutConfig(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from ragen_pl.algorithm import KLPenalty
+from ragen_pl.algorithms.config import KLPenalty
+from ragen_pl.cli.plan.memory import Passes, plan_memory
+from ragen_pl.cli.plan.networks import BlankNetworks, Counts, Gathered
+from ragen_pl.cli.plan.passes import Peak
+from ragen_pl.cli.plan.setting import Cluster
 from ragen_pl.models.lora import LoRA
-from ragen_pl.plan.memory import Passes, plan_memory
-from ragen_pl.plan.networks import BlankNetworks, Counts, Gathered
-from ragen_pl.plan.passes import Peak
-from ragen_pl.plan.setting import Cluster
 from tests.plan.settings import SHAPE, setting
 
 COUNTS = Counts(100, 80, 0, 0, 180, weight_bytes=720, policy_bytes=400, gradient_bytes=720)

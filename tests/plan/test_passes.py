@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from ragen_pl.cli.plan import passes
+from ragen_pl.cli.plan.live_bytes import LiveBytes
+from ragen_pl.cli.plan.passes import annotate_peak, cache_bytes, collect_peak, update_peak
+from ragen_pl.cli.plan.setting import Setting
 from ragen_pl.models.lora import LoRA
-from ragen_pl.plan import passes
-from ragen_pl.plan.live_bytes import LiveBytes
-from ragen_pl.plan.passes import annotate_peak, cache_bytes, collect_peak, update_peak
-from ragen_pl.plan.setting import Setting
 from tests.plan.settings import SHAPE, setting
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from ragen_pl.cli import main
+from ragen_pl.cli.main import main
+from ragen_pl.cli.plan.command import cluster_of
+from ragen_pl.cli.plan.devices import DEVICES
+from ragen_pl.cli.plan.setting import Cluster
+from ragen_pl.cli.plan.shapes import SHAPES
+from ragen_pl.cli.plan.table import NODES, lora_rows, sharded_rows
 from ragen_pl.models.embedded import EmbeddedModel
-from ragen_pl.plan.command import cluster_of
-from ragen_pl.plan.devices import DEVICES
-from ragen_pl.plan.setting import Cluster
-from ragen_pl.plan.shapes import SHAPES
-from ragen_pl.plan.table import NODES, lora_rows, sharded_rows
 from tests.tiny import write_config
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "sizing.md"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ragen_pl.config_errors import look_up
-from ragen_pl.config_files import ConfigError
-from ragen_pl.plan.networks import BlankNetworks
-from ragen_pl.plan.shapes import SHAPES, shape_of
+from ragen_pl.cli.messages import look_up
+from ragen_pl.cli.plan.networks import BlankNetworks
+from ragen_pl.cli.plan.shapes import SHAPES, shape_of
+from ragen_pl.errors import ConfigError
 from tests.plan.settings import setting
 
 PUBLISHED = {

@@ -8,12 +8,19 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from ragen_pl.cli.plan.devices import EFFICIENCY, Device
+from ragen_pl.cli.plan.networks import BlankNetworks, Counts, Gathered
+from ragen_pl.cli.plan.setting import Cluster, Setting
+from ragen_pl.cli.plan.shapes import SHAPES
+from ragen_pl.cli.plan.work import (
+    Products,
+    Traffic,
+    Work,
+    count_traffic,
+    count_work,
+    expect_seconds,
+)
 from ragen_pl.models.lora import LoRA
-from ragen_pl.plan.devices import EFFICIENCY, Device
-from ragen_pl.plan.networks import BlankNetworks, Counts, Gathered
-from ragen_pl.plan.setting import Cluster, Setting
-from ragen_pl.plan.shapes import SHAPES
-from ragen_pl.plan.work import Products, Traffic, Work, count_traffic, count_work, expect_seconds
 from tests.plan.settings import setting
 
 COUNTS = Counts(100, 80, 0, 0, 180, weight_bytes=720, policy_bytes=400, gradient_bytes=720)

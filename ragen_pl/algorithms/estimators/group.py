@@ -1,0 +1,101 @@
+"""Estimate advantages by comparing the members of a group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ragen_pl.algorithms.estimators.base import WithoutCritic, check, kept_tokens
+from ragen_pl.distributed.collectives import all_reduce_sum
+from ragen_pl.ops import group_advantages
+from ragen_pl.ops.masked import whiten
+from ragen_pl.types import RolloutBatch
+
+
+class _Comparing(WithoutCritic):
+    """Estimate from the members of a group, of which one alone tells nothing."""
+
+    compares_members = True
+
+
+@dataclass(frozen=True)
+class ReinforcePlusPlusBaseline(_Comparing):
+    """Take the group's mean off the return, then whiten over all kept tokens (2501.03262)."""
+
+    def compare(self, rollout: RolloutBatch, rewards: Tensor) -> Tensor:
+        mask = rollout.loss_mask
+        centred = group_advantages.grpo(rewards, mask, rollout.group_ids, divide_by_std=False)
+        return whiten(centred, kept_tokens(rollout), all_reduce_sum)
+
+
+@dataclass(frozen=True)
+class GRPO(_Comparing):
+    """Compare the return with the group's mean, in units of its spread (2402.03300)."""
+
+    def compare(self, rollout: RolloutBatch, rewards: Tensor) -> Tensor:
+        mask = rollout.loss_mask
+        return group_advantages.grpo(rewards, mask, rollout.group_ids, divide_by_std=True)
+
+
+@dataclass(frozen=True)
+class _Scaled(_Comparing):
+    """Compare returns in their own unit, which a scale has to bring near 1.
+
+    Args:
+        reward_scale: Multiplies rewards: with it the advantages, against entropy and KL.
+    """
+
+    reward_scale: float = 0.1
+
+    def __post_init__(self) -> None:
+        check(self, positive=("reward_scale",))
+
+
+@dataclass(frozen=True)
+class DrGRPO(_Scaled):
+    """Compare the return with the group's mean and divide by nothing (2503.20783)."""
+
+    def compare(self, rollout: RolloutBatch, rewards: Tensor) -> Tensor:
+        rewards, mask = rewards * self.reward_scale, rollout.loss_mask
+        return group_advantages.grpo(rewards, mask, rollout.group_ids, divide_by_std=False)
+
+
+@dataclass(frozen=True)
+class RLOO(_Scaled):
+    """Compare the return with the mean of the group's other members (2402.14740)."""
+
+    def compare(self, rollout: RolloutBatch, rewards: Tensor) -> Tensor:
+        rewards = rewards * self.reward_scale
+        return group_advantages.rloo(rewards, rollout.loss_mask, rollout.group_ids)
+
+
+@dataclass(frozen=True)
+class GiGPO(_Comparing):
+    """Compare trajectories within the group, and turns taken in one state (2505.10978).
+
+    Args:
+        turn_gamma: Discount per turn of what a turn earned from there on.
+        step_weight: Weight of the comparison of turns; 0 leaves that of trajectories.
+        divide_by_std: Whether both comparisons are in units of their group's spread.
+    """
+
+    turn_gamma: float = 0.95
+    step_weight: float = 1.0
+    divide_by_std: bool = True
+
+    def __post_init__(self) -> None:
+        check(self, shares=("turn_gamma",))
+        if self.step_weight < 0:
+            raise ValueError(
+                f"advantage.step_weight is {self.step_weight}; it must not be negative"
+            )
+
+    def compare(self, rollout: RolloutBatch, rewards: Tensor) -> Tensor:
+        mask, groups, divide = rollout.loss_mask, rollout.group_ids, self.divide_by_std
+        steps = group_advantages.Steps(rollout.turn_index, rollout.turn_ends, rollout.state_ids)
+        return group_advantages.grpo(
+            rewards, mask, groups, divide_by_std=divide
+        ) + self.step_weight * group_advantages.step_advantages(
+            rewards, mask, groups, steps, turn_gamma=self.turn_gamma, divide_by_std=divide
+        )

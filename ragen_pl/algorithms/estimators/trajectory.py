@@ -1,0 +1,135 @@
+"""Estimate advantages along each trajectory: with a critic, or from what followed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from ragen_pl.algorithms.estimators.base import (
+    AdvantageEstimator,
+    CriticConfig,
+    WithoutCritic,
+    check,
+    kept_tokens,
+)
+from ragen_pl.distributed.collectives import all_reduce_sum
+from ragen_pl.ops import advantages
+from ragen_pl.ops.masked import whiten
+from ragen_pl.types import RolloutBatch
+
+
+@dataclass(frozen=True)
+class GAE(AdvantageEstimator):
+    """Compare with a critic, token by token (StarPO's PPO); whitened over all kept tokens.
+
+    Args:
+        gamma: Discount per sampled token.
+        gae_lambda: Decay of the advantage trace per sampled token.
+        reward_at: Where rewards are credited: ``turn`` at the end of the turn that earned them,
+            ``trajectory`` all of them at the last sampled token.
+        reward_scale: Multiplies rewards, so that value targets are near 1.
+        critic: How the critic learns.
+    """
+
+    gamma: float = 1.0
+    gae_lambda: float = 1.0
+    reward_at: Literal["turn", "trajectory"] = "turn"
+    reward_scale: float = 0.1
+    critic: CriticConfig = CriticConfig()  # noqa: RUF009  frozen, so sharing it is safe
+
+    def __post_init__(self) -> None:
+        check(self, shares=("gamma", "gae_lambda"), positive=("reward_scale",))
+
+    def credit(self, rollout: RolloutBatch) -> Tensor:
+        return _credited(rollout, self.reward_at)
+
+    def __call__(
+        self, rollout: RolloutBatch, rewards: Tensor, values: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        estimate, returns = self._estimate(rollout, rewards * self.reward_scale, values)
+        return whiten(estimate, kept_tokens(rollout), all_reduce_sum), returns
+
+    def _estimate(
+        self, rollout: RolloutBatch, rewards: Tensor, values: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        return advantages.gae(rewards, values, rollout.loss_mask, self.gamma, self.gae_lambda)
+
+
+@dataclass(frozen=True)
+class BiLevelGAE(GAE):
+    """Run GAE over the turns and then over each turn's tokens (RAGEN, bi-level GAE).
+
+    Args:
+        gamma: Discount per sampled token, within a turn.
+        gae_lambda: Decay of the advantage trace, per turn and per sampled token within one.
+        reward_at: Where rewards are credited: ``turn`` at the end of the turn that earned them,
+            ``trajectory`` all of them at the last sampled token.
+        reward_scale: Multiplies rewards, so that value targets are near 1.
+        critic: How the critic learns.
+        turn_gamma: Discount per turn.
+    """
+
+    turn_gamma: float = 0.95
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check(self, shares=("turn_gamma",))
+
+    def _estimate(
+        self, rollout: RolloutBatch, rewards: Tensor, values: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        return advantages.bi_level_gae(
+            rewards,
+            values,
+            advantages.Turns(rollout.loss_mask, rollout.turn_index, rollout.turn_ends),
+            gamma=self.gamma,
+            gae_lambda=self.gae_lambda,
+            turn_gamma=self.turn_gamma,
+        )
+
+
+@dataclass(frozen=True)
+class ReinforcePlusPlus(WithoutCritic):
+    """Whiten what each token earned from there on, over all kept tokens (2501.03262).
+
+    Args:
+        gamma: Discount per sampled token.
+        reward_at: Where rewards are credited: ``turn`` at the end of the turn that earned them,
+            ``trajectory`` all of them at the last sampled token.
+    """
+
+    gamma: float = 1.0
+    reward_at: Literal["turn", "trajectory"] = "trajectory"
+
+    def __post_init__(self) -> None:
+        check(self, shares=("gamma",))
+
+    def credit(self, rollout: RolloutBatch) -> Tensor:
+        return _credited(rollout, self.reward_at)
+
+    def compare(self, rollout: RolloutBatch, rewards: Tensor) -> Tensor:
+        to_go = advantages.reward_to_go(rewards, rollout.loss_mask, self.gamma)
+        return whiten(to_go, kept_tokens(rollout), all_reduce_sum)
+
+
+@dataclass(frozen=True)
+class Success(WithoutCritic):
+    """Learn from the successful trajectories only, all alike (STaR, 2203.14465).
+
+    With ``policy_losses.LogLikelihood`` the loss is their negative log-likelihood per token.
+    Rewards play no part.
+    """
+
+    def compare(self, rollout: RolloutBatch, rewards: Tensor) -> Tensor:
+        kept = kept_tokens(rollout)
+        tokens = all_reduce_sum(kept.sum().to(rewards.dtype))
+        imitated = all_reduce_sum((kept & rollout.successes[:, None]).sum().to(rewards.dtype))
+        return advantages.success_weights(rollout.loss_mask, rollout.successes, tokens, imitated)
+
+
+def _credited(rollout: RolloutBatch, reward_at: str) -> Tensor:
+    if reward_at == "turn":
+        return rollout.rewards
+    return advantages.on_last_token(rollout.rewards, rollout.loss_mask)

@@ -1,0 +1,151 @@
+"""Choose the policy's loss: one class per kind, its keys the constructor's."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ragen_pl.ops.losses import (
+    clipped_policy_loss,
+    clipped_weight_loss,
+    sequence_log_ratio,
+    sequence_policy_loss,
+)
+from ragen_pl.ops.masked import outside_clip
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyTerms:
+    """Hold a loss per token, (B, T), before it is weighted and aggregated."""
+
+    loss: Tensor
+    clipped: Tensor
+    """(B, T) bool: where the ratio lies outside the bounds."""
+
+
+class PolicyLoss(ABC):
+    """Give every sampled token a loss."""
+
+    @abstractmethod
+    def __call__(
+        self, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor
+    ) -> PolicyTerms:
+        """Return the loss per token.
+
+        Args:
+            log_probs: (B, T), of the policy that learns.
+            old_log_probs: (B, T), of the policy that collected.
+            advantages: (B, T).
+            mask: (B, T) bool, sampled tokens.
+        """
+
+
+@dataclass(frozen=True)
+class Clip(PolicyLoss):
+    """Clip the surrogate per token: PPO's, with bounds of its own for each side.
+
+    Args:
+        clip_low: The ratio's lower bound is 1 - clip_low.
+        clip_high: The ratio's upper bound is 1 + clip_high (0.28: "clip-higher").
+        dual_clip: Bounds the loss of a bad token whose ratio exploded; null switches it off.
+    """
+
+    clip_low: float = 0.2
+    clip_high: float = 0.28
+    dual_clip: float | None = 3.0
+
+    def __post_init__(self) -> None:
+        check_bounds(self.clip_low, self.clip_high)
+        if self.dual_clip is not None and self.dual_clip <= 1.0:
+            raise ValueError(
+                f"policy_loss.dual_clip is {self.dual_clip}; it must be above 1 (3.0 is usual), "
+                "or null for none"
+            )
+
+    def __call__(
+        self, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor
+    ) -> PolicyTerms:
+        bounds = {"clip_low": self.clip_low, "clip_high": self.clip_high}
+        loss = clipped_policy_loss(
+            log_probs, old_log_probs, advantages, dual_clip=self.dual_clip, **bounds
+        )
+        return PolicyTerms(loss, outside_clip((log_probs - old_log_probs).detach(), **bounds))
+
+
+@dataclass(frozen=True)
+class GSPO(PolicyLoss):
+    """Clip by the ratio of the whole trajectory, normalised by its length (2507.18071).
+
+    That ratio stays far closer to 1 than a token's, and so do the bounds.
+
+    Args:
+        clip_low: The trajectory ratio's lower bound is 1 - clip_low.
+        clip_high: The trajectory ratio's upper bound is 1 + clip_high.
+    """
+
+    clip_low: float = 3e-4
+    clip_high: float = 4e-4
+
+    def __post_init__(self) -> None:
+        check_bounds(self.clip_low, self.clip_high)
+
+    def __call__(
+        self, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor
+    ) -> PolicyTerms:
+        bounds = {"clip_low": self.clip_low, "clip_high": self.clip_high}
+        loss = sequence_policy_loss(log_probs, old_log_probs, advantages, mask, **bounds)
+        log_ratio = sequence_log_ratio(log_probs.detach(), old_log_probs, mask)
+        return PolicyTerms(loss, outside_clip(log_ratio, **bounds).expand_as(mask))
+
+
+@dataclass(frozen=True)
+class CISPO(PolicyLoss):
+    """Clip each token's importance weight but never its gradient (2506.13585).
+
+    Args:
+        clip_low: The weight's lower bound is 1 - clip_low; 1 is none, as in the paper.
+        clip_high: The weight's upper bound is 1 + clip_high.
+    """
+
+    clip_low: float = 1.0
+    clip_high: float = 0.28
+
+    def __post_init__(self) -> None:
+        check_bounds(self.clip_low, self.clip_high)
+
+    def __call__(
+        self, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor
+    ) -> PolicyTerms:
+        bounds = {"clip_low": self.clip_low, "clip_high": self.clip_high}
+        loss = clipped_weight_loss(log_probs, old_log_probs, advantages, **bounds)
+        return PolicyTerms(loss, outside_clip((log_probs - old_log_probs).detach(), **bounds))
+
+
+@dataclass(frozen=True)
+class LogLikelihood(PolicyLoss):
+    """Raise the log-likelihood of each token by its advantage: -A log π, without any ratio.
+
+    REINFORCE, which is right for the first update on a collection only: later ones (``online_k`` or
+    ``epochs`` above 1) are not corrected for being off-policy. With ``estimators.Success`` it
+    imitates the successful trajectories (STaR).
+    """
+
+    def __call__(
+        self, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor
+    ) -> PolicyTerms:
+        return PolicyTerms(-advantages * log_probs, torch.zeros_like(mask))
+
+
+def check_bounds(clip_low: float, clip_high: float) -> None:
+    """Refuse bounds that are none.
+
+    Raises:
+        ValueError: unless 0 ≤ clip_low ≤ 1 and clip_high ≥ 0.
+    """
+    if not 0 <= clip_low <= 1:
+        raise ValueError(f"policy_loss.clip_low is {clip_low}; it lies in [0, 1]")
+    if clip_high < 0:
+        raise ValueError(f"policy_loss.clip_high is {clip_high}; it must not be negative")

@@ -1,0 +1,396 @@
+"""Assemble a command from its configuration: LightningCLI with named groups and short errors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from jsonargparse import set_parsing_settings
+from jsonargparse.typing import NonNegativeInt, PositiveInt
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.cli import (
+    LightningArgumentParser,
+    LightningCLI,
+    SaveConfigCallback,
+)
+from lightning.pytorch.loggers import Logger, TensorBoardLogger
+from lightning.pytorch.plugins import CheckpointIO
+
+import callbacks as cb
+from ragen_pl.cli.config_files import COMMANDS, config_paths
+from ragen_pl.cli.key_check import (
+    Schema,
+    check_arguments,
+    check_required,
+    constructor_keys,
+    parameter_keys,
+)
+from ragen_pl.cli.messages import qualify, shorten
+from ragen_pl.cli.parser import Parser, place_loggers
+from ragen_pl.distributed.checkpoint_io import AnyCheckpointIO
+from ragen_pl.distributed.fsdp import FSDP2, FSDP_NAME, check_strategy
+from ragen_pl.errors import ConfigError
+from ragen_pl.runtime.allocator import keep_freed_memory
+from ragen_pl.runtime.out_of_memory import lack_of_memory
+from ragen_pl.runtime.third_party_output import quieten
+from ragen_pl.runtime.threads import ThreadTuner, decide_threads, fixed_threads, usable_cores
+from ragen_pl.training.callback import is_done, rollout_callbacks
+from ragen_pl.training.datamodule import RolloutDataModule
+from ragen_pl.training.run_folder import (
+    CONFIG,
+    RESULTS,
+    EarlierRun,
+    RunFacts,
+    check_continuation,
+    checkpoint_path,
+    finished_iterations,
+    is_of,
+    leaves,
+)
+from ragen_pl.training.starpo import StarPO
+
+GROUPS: dict[str, type[Callback]] = {
+    "filter": cb.VarianceFilter,
+    "echo_trap": cb.EchoTrapDetector,
+    "rollback": cb.Rollback,
+    "entropy": cb.EntropyLogger,
+    "results": cb.Results,
+    "checkpoints": cb.Checkpoints,
+    "trajectories": cb.TrajectoryWriter,
+    "display": cb.RunDisplay,
+}
+"""Callbacks that every run has, by the name of their keys."""
+_ALWAYS = (
+    cb.RolloutMetrics,
+    cb.PhaseTimer,
+    cb.ThreadTuning,
+    cb.SkippedSteps,
+    cb.ScoreTable,
+    cb.Interruption,
+)
+"""Those without keys, after all others: how to go on is the last word."""
+LINKED = {
+    "data.run_seed": "seed_everything",
+    "model.seed": "seed_everything",
+    "trainer.default_root_dir": "run_dir",
+}
+"""Keys that follow another one."""
+_TRAINER_DEFAULTS = {
+    "max_epochs": 100,
+    "check_val_every_n_epoch": 25,
+    "num_sanity_val_steps": 0,
+    "log_every_n_steps": 1,
+    "enable_model_summary": False,
+}
+
+
+class _RunConfig(SaveConfigCallback):
+    """Save the resolved configuration in the run folder, where it can be given as ``--config``, and
+    with every logger."""
+
+    def save_config(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+        if stage == "fit":
+            path = Path(trainer.default_root_dir) / CONFIG
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.parser.save(self.config, path, skip_unset=False, overwrite=True, multifile=False)
+            for logger in trainer.loggers:
+                logger.log_hyperparams(yaml.safe_load(path.read_text(encoding="utf-8")))
+
+
+class Application(LightningCLI):
+    """Parse, check, build and run one command; constructing it does all of that."""
+
+    def __init__(self, argv: Sequence[str], earlier: EarlierRun | None = None) -> None:
+        self._argv, self._earlier = list(argv), earlier or EarlierRun()
+        self._has_ended = False
+        super().__init__(
+            model_class=StarPO,
+            datamodule_class=RolloutDataModule,
+            save_config_callback=_RunConfig,
+            save_config_kwargs={"save_to_log_dir": False},
+            trainer_defaults={
+                **_TRAINER_DEFAULTS,
+                "callbacks": [always() for always in _ALWAYS],
+            },
+            seed_everything_default=0,
+            parser_class=Parser,
+            args=self._argv,
+            auto_configure_optimizers=False,
+            load_from_checkpoint_support=False,
+        )
+
+    def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]
+        """Name the commands; only the one that was asked for, as each costs time to set up."""
+        every = LightningCLI.subcommands()
+        return {name: every[name] for name in self._argv[:1] if name in every} or every
+
+    # --- keys -------------------------------------------------------------------------------
+
+    def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        parser.add_argument(
+            "--seed_everything",
+            type=NonNegativeInt,
+            default=0,
+            help="The run's only seed: of weights, starts, sampling and slips.",
+        )
+        parser.add_argument(
+            "--run_dir",
+            type=str,
+            default=str(Path("runs") / self._name),
+            help="Folder of the run. An earlier run there that is not gone on with is moved aside.",
+        )
+        parser.add_argument(
+            "--threads",
+            type=Literal["auto"] | PositiveInt,
+            default="auto",
+            help="Threads PyTorch computes with; auto tries, takes the fastest number, and tries "
+            "again when the machine becomes busy or quiet.",
+        )
+
+    @property
+    def _name(self) -> str:
+        paths = config_paths(self._argv)
+        return paths[0].stem if paths else "unnamed"
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        for name, kind in GROUPS.items():
+            parser.add_lightning_class_args(kind, name)
+        for target, source in LINKED.items():
+            # A plain int, where the parser's own kind of number could not be written back.
+            parser.link_arguments(source, target, compute_fn=int if "seed" in source else None)
+
+    def _prepare_subcommand_parser(
+        self, klass: type, subcommand: str, **kwargs: Any
+    ) -> LightningArgumentParser:
+        parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
+        parser.set_defaults({"weights_only": True})
+        if subcommand != "fit":
+            parser.set_defaults({"ckpt_path": "last"})
+        if subcommand in ("validate", "test"):
+            parser.set_defaults({"verbose": False})
+        if subcommand == "predict":
+            parser.set_defaults({"return_predictions": False})
+        return parser
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        """Check the keys first: the parser's own report of a wrong one can be a page long."""
+        if self._argv and self._argv[0] in COMMANDS:
+            check_arguments(self._argv[1:], _schema(self._argv[0]), LINKED)
+        self.config = parser.parse_args(args)
+        if self._argv[:1] and self._argv[0] in self.config:
+            config = self.config[self._argv[0]]
+            place_loggers(config.trainer.logger, config.run_dir)
+
+    def _parse_ckpt_path(self) -> None:
+        """Do nothing: Lightning would let a checkpoint's values override the command line."""
+
+    # --- checks and set-up, before any model is built -------------------------------------------
+
+    def instantiate_classes(self) -> None:
+        """Let the constructors judge their values."""
+        check_required(self._plain)
+        with self._qualified(ValueError, MisconfigurationException):
+            super().instantiate_classes()
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        """Run it; what a model or data turn out to be may contradict the configuration only now."""
+        if self._has_ended:
+            return
+        with self._qualified(ConfigError), lack_of_memory():
+            super()._run_subcommand(subcommand)
+
+    @contextmanager
+    def _qualified(self, *kinds: type[Exception]) -> Iterator[None]:
+        """Word errors as those of the configuration, with the keys that a user sets."""
+        try:
+            yield
+        except kinds as error:
+            raise ConfigError(qualify(str(error), dict(leaves(self._plain)))) from error
+
+    @property
+    def _plain(self) -> dict[str, Any]:
+        """The command's resolved configuration as plain data."""
+        text = self._parser(self.subcommand).dump(
+            self.config[self.subcommand], skip_unset=False, skip_link_targets=False
+        )
+        return dict(yaml.safe_load(text))
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """Log where ``_loggers`` says; ``fsdp`` is FSDP2, where Lightning would take FSDP1."""
+        config = self.config_init[self.subcommand]
+        if config.trainer.strategy == FSDP_NAME:
+            kwargs["strategy"] = FSDP2()
+        given = config.trainer.plugins or []
+        plugins = given if isinstance(given, list) else [given]
+        if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
+            plugins = [*plugins, AnyCheckpointIO()]
+        kwargs["plugins"] = plugins
+        kwargs["logger"] = _loggers(config.trainer.logger, config.run_dir, str(self.subcommand))
+        return super().instantiate_trainer(**kwargs)
+
+    def after_instantiate_classes(self) -> None:
+        """Check what several parts decide together, find the checkpoint, set the threads."""
+        config = self.config[self.subcommand]
+        if config.trainer.max_steps != -1:  # Lightning miscounts epochs when such a run is resumed
+            raise ConfigError(
+                f"trainer.max_steps is {config.trainer.max_steps}, but a run is counted in "
+                "iterations: set trainer.max_epochs instead"
+            )
+        if self.subcommand == "fit":
+            _check_length(config.trainer.max_epochs)
+            _check_validation(config.trainer.check_val_every_n_epoch)
+            _check_folder(Path(config.run_dir))
+        with self._qualified(ValueError):
+            self._check_parts(config.trainer.precision)
+        loaded = self._find_checkpoint(config)
+        facts = self._facts(loaded)
+        if loaded is not None:
+            self._compare(loaded, facts)
+        if self.subcommand == "fit":
+            self._make_way(Path(config.run_dir), None if loaded is None else loaded[0])
+        self.model.vocabulary = facts.vocabulary
+        self.config_init[self.subcommand].checkpoints.facts = facts
+
+    def _make_way(self, run_dir: Path, loaded: Path | None) -> None:
+        """Leave the run in the folder as it is: where it goes on but has ended, or aside."""
+        if loaded is None or not is_of(run_dir, loaded):
+            if self.trainer.is_global_zero:
+                self._earlier.move_aside(run_dir)
+            return
+        length = finished_iterations(run_dir)
+        self._has_ended = length is not None and is_done(length, self.trainer)
+        if self._has_ended and self.trainer.is_global_zero:
+            print(
+                f"{run_dir} is finished: {length} iterations, its final scores are in "
+                f"{run_dir / RESULTS}; it stays as it is\n"
+                "  raise trainer.max_epochs to make it longer, or give another --run_dir"
+            )
+
+    def _check_parts(self, precision: Any) -> None:
+        # On a CPU Lightning takes bfloat16 where half precision is asked for.
+        asked = str(precision)
+        self.model.optimization.check(asked if asked.startswith("16") else self.trainer.precision)
+        adapters, one = self.model.trainable.lora is not None, self.model.algorithm.one_network
+        check_strategy(self.trainer.strategy, share_a_base=adapters and not one)
+        if self.subcommand == "fit":
+            self.model.algorithm.check_groups(self.datamodule.rollout.group_size)
+        for callback in rollout_callbacks(self.trainer) if self.subcommand == "fit" else ():
+            if isinstance(callback, cb.VarianceFilter):
+                callback.check(self.datamodule.rollout)
+            elif isinstance(callback, cb.Rollback):
+                callback.check(self.trainer)
+
+    def _find_checkpoint(self, config: Any) -> tuple[Path, RunFacts] | None:
+        if config.ckpt_path is None:
+            return None
+        path = checkpoint_path(Path(config.run_dir), config.ckpt_path)
+        self.config_init[self.subcommand]["ckpt_path"] = str(path)
+        return path, RunFacts.read(path)
+
+    def _facts(self, loaded: tuple[Path, RunFacts] | None) -> RunFacts:
+        """Describe this run; a loaded checkpoint decides on the threads and the vocabulary."""
+        plain = self._plain
+        keep_freed_memory()
+        asked, processes = self.config[self.subcommand].threads, self.trainer.num_devices
+        self._tune_threads(asked, max(1, usable_cores() // processes))
+        if asked == "auto" and loaded is not None:
+            asked = loaded[1].threads  # where the run begins again; it goes on choosing from there
+        words = self.datamodule.vocabulary() if loaded is None else loaded[1].vocabulary
+        config: dict[str, Any] = {"model": plain["model"], "data": plain["data"]}
+        del config["model"]["seed"], config["data"]["run_seed"]
+        return RunFacts(
+            config=config,
+            seed=plain["seed_everything"],
+            threads=decide_threads(asked, processes),
+            vocabulary=list(dict.fromkeys(words)),
+        )
+
+    def _tune_threads(self, asked: int | str, cores: int) -> None:
+        """Let the number of threads follow the machine, where the user has not fixed it."""
+        if fixed_threads(asked) is None and self.trainer.strategy.root_device.type == "cpu":
+            for callback in rollout_callbacks(self.trainer):
+                if isinstance(callback, cb.ThreadTuning):
+                    callback.tuner = ThreadTuner(cores)
+
+    def _compare(self, loaded: tuple[Path, RunFacts], facts: RunFacts) -> None:
+        path, old = loaded
+        changed = check_continuation(old, facts, path, goes_on=self.subcommand == "fit")
+        if changed and self.trainer.is_global_zero:
+            print(f"changed since {path}: {'; '.join(changed)}")
+
+
+def _loggers(given: Any, run_dir: str, command: str) -> list[Logger]:
+    """Return the loggers of a command.
+
+    A training's are TensorBoard, unless one that is given is that, and those that are given; an
+    evaluation's only those that are asked for, ``true`` meaning TensorBoard in a folder of its own.
+    """
+    if given is False or (given is None and command != "fit"):
+        return []
+    others = [] if given in (None, True) else given if isinstance(given, list) else [given]
+    has_own = any(isinstance(logger, TensorBoardLogger) for logger in others)
+    if has_own or (others and command != "fit"):
+        return others
+    place = "tensorboard" if command == "fit" else f"tensorboard-{command}"
+    own = TensorBoardLogger(run_dir, name="", version=place, default_hp_metric=False)
+    return [own, *others]
+
+
+def _check_length(max_epochs: int | None) -> None:
+    if max_epochs is None or (max_epochs < 1 and max_epochs != -1):
+        raise ConfigError(
+            f"trainer.max_epochs is {max_epochs}; a run has 1 iteration or more, as many as this "
+            "says, and -1 has no end but trainer.max_time (validate scores a checkpoint without "
+            "training)"
+        )
+
+
+def _check_validation(every: int | None) -> None:
+    if every is None or every < 1:
+        raise ConfigError(
+            f"trainer.check_val_every_n_epoch is {every}; panels are played every 1 iteration or "
+            "more (a number above trainer.max_epochs plays them at the ends alone)"
+        )
+
+
+def _check_folder(run_dir: Path) -> None:
+    """Refuse a folder that is none, or where none can be made."""
+    existing = next(path for path in (run_dir, *run_dir.absolute().parents) if path.exists())
+    if not existing.is_dir():
+        raise ConfigError(f"run_dir is {run_dir}, but {existing} is a file: give another folder")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"run_dir is {run_dir}, but {existing} cannot be written to: give another folder"
+        )
+
+
+def _schema(command: str) -> Schema:
+    """List the top-level keys of a command with the constructors behind them."""
+    groups = {"trainer": Trainer, "model": StarPO, "data": RolloutDataModule, **GROUPS}
+    method = parameter_keys(getattr(Trainer, command)) or {}
+    keys: dict[str, Any] = dict.fromkeys(("config", "seed_everything", "run_dir", "threads"))
+    keys |= {name: None for name in method if name not in LightningCLI.subcommands()[command]}
+    keys |= {name: kind for name, kind in groups.items() if constructor_keys(kind) is not None}
+    return keys
+
+
+def run(argv: Sequence[str], kind: type[Application] = Application) -> Application:
+    """Run one prepared command line, and return what ran it.
+
+    Raises:
+        ConfigError: when the configuration is wrong.
+    """
+    quieten()
+    set_parsing_settings(docstring_parse_attribute_docstrings=True)
+    earlier = EarlierRun()
+    try:
+        return kind(argv, earlier)
+    except (MisconfigurationException, ConfigError) as error:
+        earlier.put_back()  # it may not have been known before the run began
+        short = shorten(str(error)) if isinstance(error, MisconfigurationException) else str(error)
+        raise ConfigError(short) from error

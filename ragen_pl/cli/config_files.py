@@ -1,0 +1,230 @@
+"""Find, order, read and merge config files and prepare the command line; imports nothing heavy."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from itertools import combinations, pairwise
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ragen_pl.errors import ConfigError
+
+PLAN = "plan"
+"""The command that runs nothing."""
+COMMANDS = ("fit", "validate", "test", "predict", PLAN)
+CONFIGS = "configs"
+FOLDER = Path(__file__).resolve().parents[2] / CONFIGS
+"""Where the shipped configs are, whatever the working directory."""
+KINDS = ("experiment", "model", "algorithm", "variant", "hardware")
+"""Folders of configs by what they say, in the order in which they apply: what is played, who plays,
+how it learns, what one changes about that, and what it runs on."""
+_SUFFIXES = (".yaml", ".yml")
+
+
+def find_config(name: str) -> Path:
+    """Find a config file by path or name, with or without its suffix.
+
+    Looks in the working directory, then in its ``configs/``, then in the shipped ``configs/``; in
+    both of those also in the folders of ``KINDS``.
+
+    Raises:
+        ConfigError: with the nearest names.
+    """
+    folders = [Path()]
+    for configs in (Path(CONFIGS), FOLDER):
+        folders += [configs, *(configs / kind for kind in KINDS)]
+    for folder in folders:
+        for suffix in ("", *_SUFFIXES):
+            path = folder / f"{name}{suffix}"
+            if path.is_file():
+                return path
+    known = sorted({p.stem for f in folders for s in _SUFFIXES for p in f.glob(f"*{s}")})
+    if name and Path(name).is_dir():
+        raise ConfigError(f"--config {name} is a folder; give the path or name of a YAML file")
+    nearest = get_close_matches(Path(name).stem, known, n=3)
+    hint = f"did you mean {' or '.join(nearest)}?" if nearest else f"known: {', '.join(known)}"
+    raise ConfigError(
+        f"--config {name}: there is no such file in the working directory or in configs/\n  {hint}"
+    )
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Read a config file.
+
+    Raises:
+        ConfigError: where it does not hold keys and values.
+    """
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{path} is not text in UTF-8 (byte {error.start}): save it as UTF-8, or give another "
+            "file"
+        ) from error
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+    if tree is None:
+        raise ConfigError(f"{path} is empty; a config is `key: value` lines")
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{path} holds a {type(tree).__name__}; a config is `key: value` lines")
+    return tree
+
+
+# --- order --------------------------------------------------------------------------------------
+
+
+def in_order(paths: Sequence[Path]) -> list[Path]:
+    """Sort configs by kind, whatever order they were given in.
+
+    A file outside the folders of ``KINDS`` counts as an experiment if it names ``data.env``, and
+    applies after all kinds if it does not; among such files the order given stays.
+
+    Raises:
+        ConfigError: for two files of one kind that disagree, where the order would decide.
+    """
+    kinds = [_kind(path) for path in paths]
+    for (one, kind), (other, its) in combinations(zip(paths, kinds, strict=True), 2):
+        if kind is not None and kind == its:
+            _refuse_disagreement(one, other, kind)
+    ranks = {path: _rank(path, kind) for path, kind in zip(paths, kinds, strict=True)}
+    return sorted(paths, key=ranks.__getitem__)
+
+
+def _kind(path: Path) -> str | None:
+    folder = path.resolve().parent
+    return folder.name if folder.parent.name == CONFIGS and folder.name in KINDS else None
+
+
+def _rank(path: Path, kind: str | None) -> int:
+    if kind is not None:
+        return KINDS.index(kind)
+    data = read_config(path).get("data")
+    env = data.get("env") if isinstance(data, dict) else None
+    names_env = "class_path" in env if isinstance(env, dict) else env is not None
+    return KINDS.index("experiment") if names_env else len(KINDS)
+
+
+def _refuse_disagreement(one: Path, other: Path, kind: str) -> None:
+    first, second = read_config(one), read_config(other)
+    forth, back = merge(first, second), merge(second, first)
+    if forth == back:
+        return
+    keys = _differing(forth, back)
+    more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
+    raise ConfigError(
+        f"{one.name} and {other.name} are both of the kind {kind} and disagree about "
+        f"{', '.join(keys[:3])}{more}\n"
+        "  keep one of them, and set what else you want by key after it"
+    )
+
+
+def _differing(one: Any, other: Any, path: str = "") -> list[str]:
+    if not (isinstance(one, dict) and isinstance(other, dict)):
+        return [] if one == other else [path]
+    keys = dict.fromkeys([*one, *other])
+    parts = [(f"{path}.{key}" if path else str(key), one.get(key), other.get(key)) for key in keys]
+    return [each for part, mine, its in parts for each in _differing(mine, its, part)]
+
+
+# --- merging ------------------------------------------------------------------------------------
+
+
+def merge(old: Any, new: Any) -> Any:
+    """Merge like the parser: mappings by key, unless another class takes the place.
+
+    Mappings whose keys are the user's own (``data.panels``) the parser replaces whole; without the
+    constructors they cannot be told apart, and are merged here.
+    """
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        return new
+    if "class_path" in new and not same_class(old.get("class_path"), new["class_path"]):
+        return new
+    merged = dict(old)
+    for key, value in new.items():
+        key = str(key).removesuffix("+")
+        merged[key] = merge(merged[key], value) if key in merged else value
+    return merged
+
+
+def same_class(one: object, other: object) -> bool:
+    """Whether two names are of one class; a bare name is short for any path that ends in it."""
+    if one == other or not (isinstance(one, str) and isinstance(other, str)):
+        return one == other
+    paths = [name.rpartition(".") for name in (one, other)]
+    if paths[0][2] != paths[1][2]:
+        return False
+    if not (paths[0][0] and paths[1][0]):
+        return True
+    try:
+        found = [getattr(importlib.import_module(module), name) for module, _, name in paths]
+    except (ImportError, AttributeError):
+        return False
+    return found[0] is found[1]
+
+
+# --- the command line ---------------------------------------------------------------------------
+
+
+def prepare(argv: Sequence[str]) -> list[str]:
+    """Put the command first, then the paths of its configs in the order in which they apply, then
+    its options."""
+    rest = list(argv)
+    command = next((arg for arg in rest if arg in COMMANDS), None)
+    if command is not None:
+        rest.remove(command)
+    names: list[str] = []
+    others: list[str] = []
+    expects_config = False
+    for arg in rest:
+        if expects_config:
+            names.append(arg)
+            expects_config = False
+        elif arg.startswith(("--config=", "-c=")):
+            names.append(arg.partition("=")[2])
+        elif _is_config(arg):
+            expects_config = True
+        else:
+            others.append(arg)
+    paths = in_order([find_config(name) for name in names])
+    configs = [part for path in paths for part in ("--config", str(path))]
+    unfinished = ["--config"] if expects_config else []
+    return [*([] if command is None else [command]), *configs, *others, *unfinished]
+
+
+def config_paths(argv: Sequence[str]) -> list[Path]:
+    """List the config files of a prepared command line, in order."""
+    return [Path(value) for flag, value in pairwise(argv) if _is_config(flag)]
+
+
+def options(argv: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+    """Iterate over (key, value) of a prepared command line; None where no value follows.
+
+    Config files appear as ``config``.
+    """
+    position = 0
+    while position < len(argv):
+        arg = argv[position]
+        position += 1
+        if _is_config(arg):
+            arg = "--config"
+        if not arg.startswith("--"):
+            continue
+        key, has_value, value = arg[2:].partition("=")
+        following = argv[position] if position < len(argv) else "--"
+        if has_value:
+            yield key, value
+        elif following.startswith("--"):
+            yield key, None
+        else:
+            position += 1
+            yield key, following
+
+
+def _is_config(arg: str) -> bool:
+    return arg in ("--config", "-c")

@@ -1,0 +1,135 @@
+"""Word configuration errors in one to three lines: key, value, remedy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any, TypeVar
+
+from ragen_pl.cli.config_files import COMMANDS
+from ragen_pl.errors import ConfigError
+
+T = TypeVar("T")
+
+_KINDS = {
+    "int": "an integer",
+    "float": "a number",
+    "str": "text",
+    "bool": "true or false",
+    "dict": "a mapping",
+    "list": "a list",
+    "tuple": "a list",
+    "NoneType": "null",
+}
+_BOUNDS = {"v>0": "above 0", "v>=0": "0 or more"}
+_LONGEST = 480
+
+
+def shorten(message: str) -> str:
+    """Reduce the parser's report of a wrong value to the key, the value and what is expected."""
+    key = _key(message)
+    value = re.search(r"(?:Got|Given) value: (.*)", message)
+    value = value or re.search(r"Not of type \w+: (\S+) does not conform", message)
+    expected = _expectations(message)
+    if key and value and expected:
+        hint = did_you_mean(value[1], _literals(message))
+        text = f"{key} is {value[1]}; it must be {' or '.join(expected)}"
+        return _cut(f"{text}\n  {hint}" if hint else text)
+    required = re.search(r"arguments are required: (.*)", message)
+    if required:
+        keys = re.sub(rf"\b(?:{'|'.join(COMMANDS)})\.", "", required[1])
+        return f"{keys} must be set: give a config first, such as --config sokoban.yaml"
+    if "subcommand" in message:
+        wrong = re.search(r"invalid choice: '([^']*)'", message)
+        given = f"command {wrong[1]} is unknown" if wrong else "a command is missing"
+        hint = did_you_mean(wrong[1], COMMANDS) if wrong else ""
+        return f"{given}; {hint or 'use one of ' + ', '.join(COMMANDS)}"
+    lines = [
+        re.sub(r"^(?:Parser key \"[^\"]*\":|-)\s*", "", s.strip()) for s in message.split("\n")
+    ]
+    text = "\n  ".join([line for line in lines if line][-3:])
+    return _cut(f"{key}: {text}" if key and key not in text else text)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else text[:_LONGEST] + " …"
+
+
+def _key(message: str) -> str:
+    """Join the keys of nested parsers: each reports its own part."""
+    keys = re.findall(r"Parser key \"([^\"]+)\"", message)
+    if not keys:
+        return ""
+    return f"{keys[0]}.{keys[-1]}" if len(keys) > 1 and keys[-1] not in keys[0] else str(keys[0])
+
+
+def _literals(message: str) -> list[str]:
+    lists = re.findall(r"Expected a typing\.Literal\[(.*?)\]", message)
+    return [name.strip().strip("'\"") for names in lists for name in names.split(",")]
+
+
+def _expectations(message: str) -> list[str]:
+    literals = _literals(message)
+    found = [", ".join(literals)] if literals else []
+    for name in re.findall(r"Expected a <class '([^']*)'>", message):
+        found.append(_KINDS.get(name, f"a {name.rpartition('.')[2]}"))
+    for bound in re.findall(r"restriction (v\S+)", message):
+        found.append(f"a number {_BOUNDS.get(bound, bound)}")
+    return list(dict.fromkeys(found))
+
+
+def qualify(message: str, leaves: Mapping[str, Any]) -> str:
+    """Complete the keys in a constructor's error to those a user sets.
+
+    A constructor knows its own argument (``keep_fraction is 3``) but not under which name the
+    configuration holds it (``filter.keep_fraction``).
+
+    Args:
+        leaves: Every dotted key of the configuration with its value.
+    """
+    # For a group that may be null, the parser lists it among what else the value is not.
+    listed = re.search(r"^\s*- ([\w.]+ is .+; .+)$", message, re.MULTILINE)
+    message = listed[1] if listed else message
+    match = re.match(r"([\w.]+)(?: is |: )'?([^\s;,']+)", message)
+    if match is None:
+        return _complete_dotted(message, leaves)
+    whole = _ending_in(match[1], leaves)
+    if len(whole) > 1:
+        whole = [key for key in whole if str(leaves[key]) == match[2]]
+    key, rest = whole[0] if len(whole) == 1 else match[1], message[match.end(1) :]
+    return key + _complete_dotted(rest, leaves)
+
+
+def _ending_in(key: str, leaves: Iterable[str]) -> list[str]:
+    # A constructor does not know either that it was chosen by a class_path.
+    plain = {whole: f".{whole}".replace(".init_args.", ".") for whole in leaves}
+    return [whole for whole, short in plain.items() if short.endswith(f".{key}")]
+
+
+def _complete_dotted(text: str, leaves: Iterable[str]) -> str:
+    """Complete what has a dot and can be one key alone, such as ``rollout.max_context``."""
+
+    def complete(match: re.Match[str]) -> str:
+        whole = _ending_in(match[0], leaves)
+        return whole[0] if len(whole) == 1 else match[0]
+
+    return re.sub(r"(?<![\w./])[a-z_]+(?:\.[a-z_]+)+(?![\w/])", complete, text)
+
+
+def look_up(option: str, name: str, known: Mapping[str, T]) -> T:
+    """Return what is known by a name that was given to an option.
+
+    Raises:
+        ConfigError: with the nearest names.
+    """
+    if name not in known:
+        hint = did_you_mean(name.lower(), known) or f"known: {', '.join(known)}"
+        raise ConfigError(f"{option} is {name}, which is not known\n  {hint}")
+    return known[name]
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Offer the names closest to a word as a clause; empty when none is close."""
+    found = get_close_matches(word, list(known), n=3, cutoff=0.6)
+    return f"did you mean {' or '.join(found)}?" if found else ""

@@ -1,0 +1,107 @@
+"""Load checkpoints into networks that are sharded.
+
+Lightning's own way wants every weight in a checkpoint (2.6.6), where a frozen base is left out, and
+numbers the optimizer's weights by all of the module's, where one process counts those it trains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.optim import Optimizer
+
+from ragen_pl.distributed.shard_folder import META, ShardReader, load_shards
+from ragen_pl.distributed.sharding import put_back, put_back_moments
+from ragen_pl.errors import ConfigError
+
+
+def load_sharded(
+    path: Path,
+    module: nn.Module,
+    optimizers: Sequence[Optimizer],
+    left_out: Collection[str],
+    weights_only: bool | None,
+) -> dict[str, Any]:
+    """Load weights and moments in place, of a folder of shards or of a file that holds all.
+
+    Every rank must call it; the file must be on a disk that all see.
+
+    Args:
+        path: Of the checkpoint.
+        module: The networks.
+        optimizers: Of their weights.
+        left_out: Names of weights that a checkpoint does not hold: they are read elsewhere.
+        weights_only: As of ``torch.load``; None is true.
+
+    Returns:
+        What else the checkpoint holds.
+
+    Raises:
+        ConfigError: when it is of other networks.
+    """
+    safe = weights_only is not False  # Lightning passes nothing on (2.6.6)
+    own = {name: value for name, value in module.state_dict().items() if name not in left_out}
+    if not path.is_dir():
+        return _load_file(path, own, optimizers, safe)
+    saved = ShardReader(path).read_metadata().state_dict_metadata
+    prefix = "state_dict."
+    _check(path, own, {name[len(prefix) :] for name in saved if name.startswith(prefix)})
+    load_shards(path, {"state_dict": own})
+    for number, optimizer in enumerate(optimizers):
+        _load_moments(path, module, optimizer, f"optimizer_{number}", saved)
+    rest: dict[str, Any] = torch.load(path / META, map_location="cpu", weights_only=safe)
+    return rest
+
+
+def _load_moments(
+    path: Path, module: nn.Module, optimizer: Optimizer, name: str, saved: Collection[str]
+) -> None:
+    """Load those moments that a folder holds, and forget the others: a policy has none yet while
+    only the critic has been learning."""
+    state: dict[str, Any] = get_optimizer_state_dict(module, optimizer)
+    moments = state["state"]
+    missing = {weight for weight in moments if f"{name}.state.{weight}.step" not in saved}
+    state["state"] = {weight: moments[weight] for weight in moments if weight not in missing}
+    load_shards(path, {name: state})
+    options = StateDictOptions(cpu_offload=True, strict=False)
+    set_optimizer_state_dict(module, optimizer, optim_state_dict=state, options=options)
+    for weight, parameter in module.named_parameters():
+        if weight in missing:
+            optimizer.state.pop(parameter, None)
+
+
+def _load_file(
+    path: Path,
+    own: Mapping[str, Tensor],
+    optimizers: Sequence[Optimizer],
+    weights_only: bool,
+) -> dict[str, Any]:
+    checkpoint: dict[str, Any] = torch.load(
+        path, mmap=True, map_location="cpu", weights_only=weights_only
+    )
+    weights = checkpoint.pop("state_dict")
+    _check(path, own, weights)
+    put_back(weights, own)
+    states = checkpoint.pop("optimizer_states", [])
+    for optimizer, state in zip(optimizers, states if optimizers else [], strict=True):
+        put_back_moments(state, optimizer)
+    return checkpoint
+
+
+def _check(path: Path, own: Collection[str], saved: Collection[str]) -> None:
+    apart = sorted(set(own) ^ set(saved))
+    if apart:
+        where = "in the run" if apart[0] in own else "in the checkpoint"
+        raise ConfigError(
+            f"{path} is of other networks: {len(apart)} weights differ, such as {apart[0]}, which "
+            f"is only {where}: resume with the model and the algorithm that it was written with"
+        )

@@ -1,0 +1,195 @@
+"""The boundary to environments, which are a user's code: what they raise, and what they return
+against their contract, is an ``EnvError``; nothing else of theirs comes through."""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from numbers import Real
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from ragen_pl.envs.base import TextEnv
+from ragen_pl.envs.check import is_plain
+
+_LOG = logging.getLogger(__name__)
+_LONGEST = 300
+"""Characters that are shown of what an environment raised."""
+_LARGEST = 1e18
+"""Size of a reward: sums of its squares must be finite in single precision."""
+
+
+class EnvError(Exception):
+    """What an environment did against its contract, in words.
+
+    Args:
+        text: Begins with the method.
+        kind: Equal for faults of the same cause.
+    """
+
+    def __init__(self, text: str, kind: Hashable) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one action led to."""
+
+    observation: str
+    reward: float
+    """Finite."""
+    terminated: bool
+    truncated: bool
+    success: bool
+
+
+class CheckedEnv:
+    """An environment that returns what its contract promises, or raises ``EnvError``."""
+
+    def __init__(self, env: TextEnv) -> None:
+        self.env, self.name = env, env.name
+
+    @property
+    def actions(self) -> tuple[str, ...] | None:
+        """Names of all actions in the current state, None for free text."""
+        with calling("actions"):
+            given = self.env.actions
+        if given is not None and not given:
+            raise broken("actions", given, "at least one name, or None for free text")
+        return given
+
+    @property
+    def max_actions(self) -> int:
+        """Actions that one trajectory may execute."""
+        with calling("max_actions"):
+            return self.env.max_actions
+
+    def reset(self, seed: int, noise_seed: int) -> tuple[str, Mapping[str, Any]]:
+        """Return the first observation, and what is known of the start."""
+        with calling("reset"):
+            given: Any = self.env.reset(seed=seed, options={"noise_seed": noise_seed})
+        is_right = isinstance(given, tuple) and len(given) == 2
+        if not is_right or not isinstance(given[0], str) or not isinstance(given[1], Mapping):
+            raise broken("reset", given, "a text and a dict")
+        return given[0], given[1]
+
+    def step(self, action: str) -> Outcome:
+        """Take an action."""
+        with calling("step"):
+            given: Any = self.env.step(action)
+        if not isinstance(given, tuple) or len(given) != 5:
+            raise broken("step", given, "text, reward, terminated, truncated, info")
+        observation, reward, terminated, truncated, info = given
+        if not isinstance(observation, str):
+            raise broken("step", observation, "a text first")
+        if not isinstance(info, Mapping) or "success" not in info:
+            raise broken("step", info, 'info with a bool "success"')
+        with calling("step"):
+            gained = float(reward) if isinstance(reward, Real) else math.nan
+            ended = bool(terminated), bool(truncated), bool(info["success"])
+        if not abs(gained) <= _LARGEST:  # NaN is not
+            raise broken("step", reward, f"a number as reward, finite and at most {_LARGEST:g}")
+        return Outcome(observation, gained, *ended)
+
+    def state(self) -> dict[str, Any]:
+        """Return the current state as plain data."""
+        with calling("get_state"):
+            state: Any = self.env.get_state()
+        if not is_plain(state):
+            raise broken("get_state", state, "a dict of plain data (JSON types)")
+        return dict(state)
+
+    def state_hash(self) -> str:
+        """Identify the current state."""
+        return self._text("state_hash", self.env.state_hash)
+
+    def anchor_key(self) -> str:
+        """Identify the current state without its counters."""
+        return self._text("anchor_key", self.env.anchor_key)
+
+    def _text(self, method: str, call: Callable[[], Any]) -> str:
+        with calling(method):
+            given = call()
+        if not isinstance(given, str):
+            raise broken(method, given, "a text")
+        return given
+
+    def is_true(self, thought: str) -> bool | None:
+        """Tell whether a thought is true of the current state; None where that cannot be told."""
+        with calling("is_true"):
+            given: Any = self.env.is_true(thought)
+        if given is not None and not isinstance(given, bool | np.bool_):
+            raise broken("is_true", given, "a bool or None")
+        return None if given is None else bool(given)
+
+    def expert_turn(self, rng: random.Random, limit: int) -> tuple[str, tuple[str, ...]]:
+        """Return the expert's thought and its next actions, at least one and at most ``limit``."""
+        with calling("expert_turn"):
+            given: Any = self.env.expert_turn(rng, limit)
+        if not isinstance(given, tuple) or len(given) != 2 or not isinstance(given[0], str):
+            raise broken("expert_turn", given, "a thought, which is text, and a tuple of actions")
+        thought, actions = given
+        if not isinstance(actions, tuple | list) or not 1 <= len(actions) <= limit:
+            raise broken("expert_turn", given, f"from 1 to {limit} actions")
+        known = self.actions
+        for action in actions:
+            if not isinstance(action, str) or (known is not None and action not in known):
+                names = "texts as actions" if known is None else f"actions of {', '.join(known)}"
+                raise broken("expert_turn", action, names)
+        return thought, tuple(actions)
+
+
+@contextmanager
+def calling(method: str) -> Iterator[None]:
+    """Turn whatever the environment raises within into an ``EnvError`` of that method."""
+    try:
+        yield
+    except Exception as error:  # the boundary to user code: any error is theirs
+        place = _origin(error.__traceback__)
+        text = f"{type(error).__name__}: {error}"
+        text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]} …"
+        where = f"{Path(place[0]).name}:{place[1]}"
+        raise EnvError(f"{method} raised {text} ({where})", (type(error), place)) from error
+
+
+def broken(method: str, given: object, wanted: str) -> EnvError:
+    """Word what a method returned in the place of what."""
+    return EnvError(f"{method} returned {given!r:.80}; it must return {wanted}", (method, wanted))
+
+
+def _origin(traceback: TracebackType | None) -> tuple[str, int]:
+    """Return file and line that raised."""
+    assert traceback is not None
+    while traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return traceback.tb_frame.f_code.co_filename, traceback.tb_lineno
+
+
+_COUNTS: Counter[Hashable] = Counter()
+"""How often this process was warned of what; like the registry of ``warnings``."""
+_LOCK = threading.Lock()
+
+
+def warn(kind: Hashable, text: str) -> None:
+    """Log a warning of one kind the first time, and then the tenth, the hundredth and so on."""
+    with _LOCK:
+        _COUNTS[kind] += 1
+        count = _COUNTS[kind]
+    if count == 10 ** (len(str(count)) - 1):
+        _LOG.warning("%s%s", text, f" ({count} times by now)" if count > 1 else "")
+
+
+def report(env: CheckedEnv, seed: int, fault: EnvError) -> None:
+    """Warn of a fault that ends a trajectory."""
+    text = f"environment {env.name} (seed {seed}): {fault}; its trajectory is left out"
+    warn((type(env.env), fault.kind), text)

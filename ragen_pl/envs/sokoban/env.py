@@ -1,0 +1,231 @@
+"""Sokoban: push every box onto a target; a push cannot be undone (RAGEN, arXiv 2504.20073)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from ragen_pl.envs.base import (
+    Picture,
+    TextEnv,
+    fresh_seed,
+    hash_without,
+    one_of,
+    refuse_after_end,
+)
+from ragen_pl.envs.boards import cells_of, mask_of
+from ragen_pl.envs.sokoban import text as words
+from ragen_pl.envs.sokoban.paper_rooms import draw_reference_room
+from ragen_pl.envs.sokoban.picture import draw_room_state
+from ragen_pl.envs.sokoban.rooms import (
+    Room,
+    Split,
+    canonical_key,
+    draw_room,
+    outer_walls,
+)
+from ragen_pl.envs.sokoban.search import ACTIONS, Board, move, shortest_plan
+
+Observation = Literal["grid", "coordinates", "grid_coordinates"]
+Thought = Literal["plan", "facts_and_plan"]
+
+
+class Sokoban(TextEnv):
+    """Push every box onto a target.
+
+    Each action costs 0.1, blocked ones too; a box pushed onto a target earns 1 and one pushed off
+    costs 1; the push that puts the last box on a target earns 10 more (the paper's rewards).
+
+    Args:
+        size: cells along one side, the frame included.
+        num_boxes: boxes, and as many targets.
+        symbols: ``paper``'s ``# _ O √ X P S`` or the ``letters`` ``W . G C B A @``.
+        observation: what a state looks like in the prompt.
+        split: rooms for ``train``-ing, for ``tuning`` the settings, for a ``panel``, or a panel of
+            the ``reference``'s own distribution of rooms (see ``sokoban_reference``). Walls and
+            targets of a training or tuning room are those of no other split's, so neither is any
+            state that its moves lead to.
+        max_actions: actions per trajectory.
+        thought: what the expert thinks: the moves that remain to be made, or first where player,
+            boxes and targets are. Every word of a thought is one more place for outcome reward to
+            be noise, so the shorter one is the default.
+    """
+
+    name = "sokoban"
+    actions: tuple[str, ...] = ACTIONS
+
+    def __init__(
+        self,
+        size: int = 6,
+        num_boxes: int = 1,
+        symbols: words.Vocabulary = "paper",
+        observation: Observation = "grid",
+        split: Split = "train",
+        max_actions: int = 10,
+        thought: Thought = "plan",
+    ) -> None:
+        if not 6 <= size <= 10:
+            raise ValueError(f"size: {size} is not between 6 and 10 (try 6 or 8)")
+        if num_boxes not in (1, 2):
+            raise ValueError(f"num_boxes: {num_boxes} is neither 1 nor 2")
+        if max_actions <= 0:
+            raise ValueError(f"max_actions: {max_actions} is not positive (the paper has 10)")
+        self.size = size
+        self.num_boxes = num_boxes
+        self.symbols = words.SYMBOLS[one_of("symbols", symbols, words.Vocabulary)]
+        self.observation: Observation = one_of("observation", observation, Observation)
+        self.split: Split = one_of("split", split, Split)
+        self.max_actions = max_actions
+        self.thought: Thought = one_of("thought", thought, Thought)
+        self._board = Board(size, outer_walls(size), 0)
+        self._player = 0
+        self._boxes = 0
+        self._num_actions = 0
+
+    @property
+    def instruction(self) -> str:
+        """Say what the task is, with the legend of the live symbols."""
+        lines = [
+            "Sokoban: push every box onto a target.",
+            "Up, Down, Left and Right move the player by one cell; walking into a box pushes it.",
+            "A box cannot be pulled, nor pushed into a wall or another box.",
+        ]
+        if self.observation != "grid":
+            lines.append("Cells are (row,column), counted from (0,0) at the top left.")
+        if self.observation != "coordinates":
+            lines.append(f"Symbols: {words.legend(self.symbols)}.")
+        return "\n".join(lines)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Enter the room of the seed; nothing is random afterwards, so noise has no effect."""
+        room = self._draw(fresh_seed(self, seed))
+        self._board, self._player, self._boxes = room.board, room.player, room.boxes
+        self._num_actions = 0
+        info = {"stratum": room.stratum, "optimal_length": room.optimal_length}
+        return self.render_text(), info
+
+    def _draw(self, seed: int) -> Room:
+        if self.split == "reference":
+            return draw_reference_room(seed, self.size, self.num_boxes)
+        return draw_room(seed, self.size, self.num_boxes, self.split)
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Move or push; a blocked action changes nothing and still counts."""
+        refuse_after_end(self, self._has_ended)
+        if action not in self.actions:
+            raise ValueError(f"action: {action!r} is none of {', '.join(self.actions)}")
+        before = (self._player, self._boxes)
+        self._player, self._boxes = move(self._board, before, ACTIONS.index(action))
+        self._num_actions += 1
+        on_target = (self._boxes & self._board.targets).bit_count()
+        reward = -0.1 + on_target - (before[1] & self._board.targets).bit_count()
+        solved = self._is_solved
+        if solved:
+            reward += 10.0
+        truncated = self._has_ended and not solved
+        info = {"success": solved, "moved": before != (self._player, self._boxes)}
+        return self.render_text(), reward, solved, truncated, info
+
+    @property
+    def _is_solved(self) -> bool:
+        return self._boxes == self._board.targets
+
+    @property
+    def _has_ended(self) -> bool:
+        return self._is_solved or self._num_actions >= self.max_actions
+
+    def render_text(self) -> str:
+        """Return the grid, the coordinates, or both."""
+        position = (self._board, self._player, self._boxes)
+        rows: list[str] = []
+        if self.observation != "grid":
+            inner_walls = self._board.walls & ~outer_walls(self.size)
+            rows += words.coordinate_rows(*position, inner_walls)
+        if self.observation != "coordinates":
+            rows += words.grid_rows(*position, self.symbols)
+        return "\n".join(rows)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the cells (numbered row by row) of walls, targets, boxes and player."""
+        return {
+            "size": self.size,
+            "walls": list(cells_of(self._board.walls)),
+            "targets": list(cells_of(self._board.targets)),
+            "boxes": list(cells_of(self._boxes)),
+            "player": self._player,
+            "num_actions": self._num_actions,
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Restore what ``get_state`` returned."""
+        if state["size"] != self.size:
+            raise ValueError(f"size: the state has {state['size']}, this environment {self.size}")
+        self._board = Board(self.size, mask_of(state["walls"]), mask_of(state["targets"]))
+        self._player, self._boxes = state["player"], mask_of(state["boxes"])
+        self._num_actions = state["num_actions"]
+
+    def anchor_key(self) -> str:
+        """Identify the state whatever actions it has cost so far."""
+        return hash_without(self.get_state(), "num_actions")
+
+    def start_key(self) -> str:
+        """Identify the room up to rotations and reflections."""
+        return canonical_key(self._board, self._player, self._boxes)[:16]
+
+    def draw(self, state: Mapping[str, Any]) -> Picture:
+        """Draw a room as RGB."""
+        return draw_room_state(state)
+
+    def expert_turn(self, rng: random.Random, max_actions: int) -> tuple[str, tuple[str, ...]]:
+        """Return the next moves of a shortest plan, thinking the whole plan.
+
+        In a room that can no longer be solved the thought says so, and the move is random.
+        """
+        plan = shortest_plan(self._board, self._player, self._boxes)
+        words_of_plan = (words.STUCK,) if plan is None else plan
+        thought = " ".join((*self._facts(), *words_of_plan))
+        if plan is None:
+            return thought, (rng.choice(self._effective_actions()),)
+        return thought, plan[:max_actions]
+
+    def _facts(self) -> tuple[str, ...]:
+        """Return the words with which a thought begins."""
+        if self.thought == "plan":
+            return ()
+        return words.facts(self._board, self._player, self._boxes, self.symbols)
+
+    def _effective_actions(self) -> list[str]:
+        position = (self._player, self._boxes)
+        moves = [move(self._board, position, action) != position for action in range(4)]
+        return [name for name, moved in zip(ACTIONS, moves, strict=True) if moved] or [*ACTIONS]
+
+    def is_true(self, thought: str) -> bool:
+        """Tell whether a thought, in the expert's format, is true of the current state.
+
+        Its coordinates, if it has any, must be the current ones and its plan must solve the room
+        with its last move; ``stuck`` is true where no plan exists.
+        """
+        plan = words.read_plan(thought, self._facts())
+        if plan is None:
+            return False
+        if plan == (words.STUCK,):
+            return shortest_plan(self._board, self._player, self._boxes) is None
+        position = (self._player, self._boxes)
+        for name in plan:
+            if position[1] == self._board.targets:
+                return False
+            position = move(self._board, position, ACTIONS.index(name))
+        return position[1] == self._board.targets
+
+    def vocabulary(self) -> Iterator[str]:
+        """List grid rows, words of a thought and lines of the instruction."""
+        for line in self.instruction.split("\n"):
+            yield from (line + "\n", line)
+        if self.observation != "coordinates":
+            yield from words.row_pieces(self.size, self.num_boxes, self.symbols)
+        if self.observation != "grid":
+            yield from words.coordinate_pieces(self.size)
+        yield from words.thought_pieces(self.size, self.symbols)

@@ -1,0 +1,127 @@
+"""Draw Sokoban rooms: to a stated mix of optimal lengths, with splits that share no layout."""
+
+from __future__ import annotations
+
+import random
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+from ragen_pl.envs.boards import BoardSplit, canonical_digest, cells_of, split_of_digest
+from ragen_pl.envs.sokoban.search import Board, Position, fewest_pushes, starts_by_length
+
+Split = Literal["train", "tuning", "panel", "reference"]
+
+STRATA = {"2-3": (2, 3), "4-5": (4, 5), "6-8": (6, 8), "9-10": (9, 10)}
+"""Names and bounds of the bins of optimal length; no room needs more than ten moves."""
+_STRATUM_OF_SEED = ("2-3",) * 4 + ("4-5",) * 7 + ("6-8",) * 7 + ("9-10",) * 2
+"""By ``seed % 20``: 20, 35, 35 and 10 %, exact over any 20 consecutive seeds."""
+_MAX_BOARDS = 20_000
+_STARTS_PER_BOARD = 8
+
+
+class Room(NamedTuple):
+    """Hold one start."""
+
+    board: Board
+    player: int
+    boxes: int
+    stratum: str
+    optimal_length: int
+
+
+def stratum_of_seed(seed: int) -> str:
+    """Return the bin of optimal length that a seed asks for."""
+    return _STRATUM_OF_SEED[seed % 20]
+
+
+def stratum_of_length(length: int) -> str:
+    """Return the bin of an optimal length; outside the mix, ``0-1`` or ``11+``."""
+    for name, (shortest, longest) in STRATA.items():
+        if shortest <= length <= longest:
+            return name
+    return "11+" if length > 10 else "0-1"
+
+
+def canonical_key(board: Board, player: int, boxes: int) -> str:
+    """Identify a position up to the symmetries of the square, across processes."""
+    marks = (
+        (board.walls >> cell & 1)
+        | (board.targets >> cell & 1) << 1
+        | (boxes >> cell & 1) << 2
+        | (cell == player) << 3
+        for cell in range(board.size**2)
+    )
+    return canonical_digest(marks, board.size)
+
+
+def layout_key(board: Board) -> str:
+    """Identify walls and targets up to the symmetries of the square, across processes.
+
+    It stays the same whatever is played, and decides the split.
+    """
+    marks = (
+        (board.walls >> cell & 1) | (board.targets >> cell & 1) << 1
+        for cell in range(board.size**2)
+    )
+    return canonical_digest(marks, board.size)
+
+
+def split_of_board(board: Board) -> BoardSplit:
+    """Return the split that every room on a board belongs to."""
+    return split_of_digest(layout_key(board))
+
+
+def outer_walls(size: int) -> int:
+    """Return the mask of the frame."""
+    edge = (0, size - 1)
+    cells = range(size * size)
+    return sum(1 << cell for cell in cells if cell // size in edge or cell % size in edge)
+
+
+def most_walls(size: int) -> int:
+    """Return how many walls inside the frame a board of the mix may have."""
+    return (size - 2) ** 2 // 4
+
+
+def _random_board(rng: random.Random, size: int, num_boxes: int) -> Board:
+    inside = list(cells_of(~outer_walls(size) & ((1 << size * size) - 1)))
+    # The larger of two draws: boards with few walls are few, and would come again and again.
+    num_walls = max(rng.randint(0, most_walls(size)), rng.randint(0, most_walls(size)))
+    cells = rng.sample(inside, num_walls + num_boxes)
+    walls = sum(1 << cell for cell in cells[num_boxes:])
+    targets = sum(1 << cell for cell in cells[:num_boxes])
+    return Board(size, outer_walls(size) | walls, targets)
+
+
+# The members of a group ask for the same room one after another.
+@lru_cache(maxsize=4096)
+def draw_room(seed: int, size: int, num_boxes: int, split: BoardSplit) -> Room:
+    """Draw the room of a seed: of the seed's bin, of the split, every box off target.
+
+    From four moves up no shortest plan has fewer than two pushes: walking alone is no puzzle.
+    """
+    rng = random.Random(f"sokoban {split} {size} {num_boxes} {seed}")
+    stratum = stratum_of_seed(seed)
+    shortest, longest = STRATA[stratum]
+    for _ in range(_MAX_BOARDS):
+        board = _random_board(rng, size, num_boxes)
+        if split_of_board(board) != split:
+            continue
+        starts = [
+            (length, start)
+            for length, layer in enumerate(starts_by_length(board, longest))
+            for start in layer
+            if length >= shortest and not start[1] & board.targets
+        ]
+        for length, start in rng.sample(starts, min(len(starts), _STARTS_PER_BOARD)):
+            if length < 4 or _is_puzzle(board, start, length):
+                return Room(board, *start, stratum, length)
+    raise ValueError(
+        f"no {size}x{size} room with {num_boxes} boxes and a solution of {stratum} moves was found"
+        f" in {_MAX_BOARDS} boards of all splits: choose a larger size or fewer boxes"
+    )
+
+
+def _is_puzzle(board: Board, start: Position, length: int) -> bool:
+    pushes = fewest_pushes(board, start, length)
+    return pushes is not None and pushes >= 2

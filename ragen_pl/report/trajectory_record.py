@@ -1,0 +1,65 @@
+"""Write a trajectory as plain data: one JSON object that holds all that happened."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ragen_pl.rollout.chat import Chat
+from ragen_pl.types import Trajectory, Turn
+
+
+def trajectory_record(trajectory: Trajectory, chat: Chat, system: str) -> dict[str, Any]:
+    """Return JSON types; ``token_ids``, ``loss_mask`` and ``log_probs`` have equal lengths.
+
+    Args:
+        chat: Decodes the prompts; sampled text is the one the environment saw.
+        system: The system message's text.
+    """
+    messages = [{"role": "system", "content": system}]
+    token_ids: list[int] = []
+    loss_mask: list[int] = []
+    log_probs: list[float] = []
+    for turn in trajectory.turns:
+        completion = turn.completion
+        token_ids += [*turn.prompt_ids, *completion.token_ids]
+        loss_mask += [0] * len(turn.prompt_ids) + [1] * len(completion.token_ids)
+        log_probs += [0.0] * len(turn.prompt_ids) + [round(p, 6) for p in completion.log_probs]
+        messages += [
+            {"role": "user", "content": turn.observation},
+            {"role": "assistant", "content": chat.opening_tag + turn.response},
+        ]
+    return {
+        "env": trajectory.env_name,
+        "seed": trajectory.seed,
+        "group": trajectory.group_id,
+        "member": trajectory.member,
+        "stratum": trajectory.stratum,
+        "messages": messages,
+        "token_ids": token_ids,
+        "loss_mask": loss_mask,
+        "log_probs": log_probs,
+        "turns": [_turn_record(turn) for turn in trajectory.turns],
+        "metrics": {
+            "success": trajectory.success,
+            "return": trajectory.total_reward,
+            "num_turns": len(trajectory.turns),
+            "num_actions": sum(len(turn.actions) for turn in trajectory.turns),
+            "stop_reason": str(trajectory.stop_reason),
+            "error": trajectory.error,
+        },
+        "initial_state": dict(trajectory.initial_state),
+        "final_state": dict(trajectory.final_state),
+    }
+
+
+def _turn_record(turn: Turn) -> dict[str, Any]:
+    entropies = turn.completion.entropy_estimates
+    return {
+        "thought": turn.thought,
+        "actions": list(turn.actions),
+        "rewards": dict(turn.rewards),
+        "is_valid": turn.is_valid,
+        "is_true": turn.is_true,
+        "stopped": turn.completion.stopped,
+        "entropy": sum(entropies) / len(entropies) if entropies else 0.0,
+    }

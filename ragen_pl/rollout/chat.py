@@ -1,0 +1,246 @@
+"""Translate between text and tokens: templates in, parsed responses out.
+
+Sampled tokens are decoded here for the environment and never encoded again.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from transformers import PreTrainedTokenizerFast
+
+from ragen_pl.envs.base import TextEnv
+from ragen_pl.models.message_markers import Markers, Parts, encode_parts, encode_texts
+
+SEPARATOR = "||"
+THINK_FORMAT = "<think>...</think><answer>...</answer>"
+ANSWER_FORMAT = "<answer>...</answer>"
+_SYSTEM_FIELDS = ("instruction", "actions", "separator", "max_actions_per_turn", "format")
+_TURN_FIELDS = ("turn", "reward", "actions_left", "observation")
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Word the prompts; curly braces name what is filled in.
+
+    Args:
+        think: Whether the agent thinks before it answers; false asks for the answer alone.
+        system: May use {instruction}, {actions}, {separator}, {max_actions_per_turn}, {format}.
+        turn: May use {turn}, {reward}, {actions_left}, {observation}.
+        response_format_think: What {format} says when the agent thinks.
+        response_format_answer: What {format} says when it does not.
+    """
+
+    think: bool = True
+    system: str = (
+        "{instruction}\n"
+        "Actions: {actions}\n"
+        "Answer with up to {max_actions_per_turn} actions a turn, separated by {separator}\n"
+        "Format: {format}\n"
+    )
+    turn: str = "Reward: {reward}\nActions left: {actions_left}\nState:\n{observation}"
+    response_format_think: str = THINK_FORMAT
+    response_format_answer: str = ANSWER_FORMAT
+
+    def __post_init__(self) -> None:
+        for key, known in (("system", _SYSTEM_FIELDS), ("turn", _TURN_FIELDS)):
+            for _, name, _, _ in string.Formatter().parse(getattr(self, key)):
+                if name is not None and name not in known:
+                    raise ValueError(
+                        f"prompts.{key} uses {{{name}}}; it may use only "
+                        + ", ".join(f"{{{field}}}" for field in known)
+                    )
+        if "{observation}" not in self.turn:
+            raise ValueError("prompts.turn must contain {observation}: the agent would be blind")
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedResponse:
+    """Hold what a response means."""
+
+    thought: str
+    actions: tuple[str, ...]
+    is_valid: bool
+    """Whether every part of the response followed the format."""
+
+
+_THINK = re.compile(r"<think>(.*?)</think>\s*<answer>(.*?)</answer>", re.DOTALL)
+_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+
+
+def parse_response(
+    text: str, *, think: bool, known: tuple[str, ...] | None, max_actions: int
+) -> ParsedResponse:
+    """Read a response, its forced opening tag included; total over any string.
+
+    The first think block directly followed by an answer block counts (without thinking, the first
+    answer block), and its answer is split at ``||``. Parts that name a known action, in any case,
+    are executed in order, ``max_actions`` at most; the others are left out. Where actions are free
+    text, the whole answer is one. The turn is valid if nothing stands before or behind the blocks
+    but white space, and every part names an action, and there are no more than ``max_actions``.
+
+    The paper's code executes known actions beside unknown ones alike, and an unknown one makes the
+    turn invalid there, too. It differs in four ways: empty parts are dropped without a penalty;
+    surplus ones are cut off without a penalty, and before names are looked up, so that an unknown
+    one among the first takes a place; text around the blocks costs nothing; and what it learns from
+    is rebuilt from what was parsed, where here it is the sampled tokens.
+
+    Args:
+        known: The environment's action names, or None when an action is free text.
+        max_actions: Actions allowed in one turn.
+    """
+    match = (_THINK if think else _ANSWER).search(text)
+    if match is None:
+        return ParsedResponse(thought="", actions=(), is_valid=False)
+    thought, answer = (match[1].strip(), match[2]) if think else ("", match[1])
+    whole = match.start() == 0 and text[match.end() :].strip() == ""
+    if known is None:
+        actions = (answer.strip(),) if answer.strip() else ()
+        return ParsedResponse(thought, actions, whole and bool(actions))
+    names = {name.casefold(): name for name in known}
+    asked = [part.strip().casefold() for part in answer.split(SEPARATOR)]
+    found = tuple(names[part] for part in asked if part in names)
+    is_valid = whole and 0 < len(asked) <= max_actions and len(found) == len(asked)
+    return ParsedResponse(thought, found[:max_actions], is_valid)
+
+
+class Chat:
+    """Render prompts to token ids and read responses for one environment's protocol."""
+
+    def __init__(
+        self,
+        prompts: Prompts,
+        tokenizer: PreTrainedTokenizerFast,
+        markers: Markers,
+        max_actions_per_turn: int,
+    ) -> None:
+        self.prompts = prompts
+        self.tokenizer = tokenizer
+        self.markers = markers
+        self.max_actions_per_turn = max_actions_per_turn
+        self.opening_tag = "<think>" if prompts.think else "<answer>"
+        header = self.decode(encode_parts(tokenizer, [markers.assistant])[0]).rstrip()
+        self._forced: Parts = () if header.endswith(self.opening_tag) else (self.opening_tag,)
+        if header.endswith("<think>") and not prompts.think:
+            raise ValueError(
+                f"prompts.think is {prompts.think}, but the model's chat template opens every "
+                "answer with <think>: set prompts.think to true, or tell the template not to by "
+                "policy.template_options"
+            )
+        self._pieces: dict[int, str] = {}
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Encode plain texts; a marker spelled out in a text stays text."""
+        return encode_texts(self.tokenizer, texts)
+
+    def encode_parts(self, contexts: Sequence[Parts]) -> list[tuple[int, ...]]:
+        """Encode contexts, all at once."""
+        return encode_parts(self.tokenizer, contexts)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Decode sampled tokens without the marker that ends the message."""
+        ids = [token for token in token_ids if token != self.markers.end]
+        return str(self.tokenizer.decode(ids, clean_up_tokenization_spaces=False))
+
+    def first_context(self, env: TextEnv, text: str) -> Parts:
+        """Frame the system message and the first turn's text, with the tag the agent continues."""
+        system = system_text(self.prompts, env, self.max_actions_per_turn)
+        return (*self.markers.first(system, text), *self._forced)
+
+    def later_context(self, text: str, *, stopped: bool) -> Parts:
+        """Frame a later turn's text; ``stopped`` says whether the agent closed its answer."""
+        closing = () if stopped else (self.markers.end,)
+        return (*closing, *self.markers.later(text), *self._forced)
+
+    def turn_text(self, turn: int, observation: str, reward: float, actions_left: int) -> str:
+        """Fill in the turn template; the first turn's reward is 0."""
+        return self.prompts.turn.format(
+            turn=turn + 1,
+            reward=f"{reward + 0.0:.1f}",
+            actions_left=actions_left,
+            observation=observation,
+        )
+
+    def parse(self, response: str, known: tuple[str, ...] | None) -> ParsedResponse:
+        """Read a decoded response."""
+        return parse_response(
+            self.opening_tag + response,
+            think=self.prompts.think,
+            known=known,
+            max_actions=self.max_actions_per_turn,
+        )
+
+    def count_thought_tokens(self, token_ids: Sequence[int]) -> int:
+        """Count the first tokens of a response that hold nothing but its thought.
+
+        The tags are searched in the tokens' own texts, side by side, so that nothing is encoded
+        again; a token that holds the thought's end together with a part of the closing tag counts
+        as tag. 0 where the agent does not think or its thought cannot be read.
+        """
+        if not self.prompts.think:
+            return 0
+        text, ends = self.opening_tag, []
+        for token in token_ids:
+            text += self._piece(token)
+            ends.append(len(text))
+        match = _THINK.search(text)
+        return bisect_right(ends, match.end(1)) if match is not None else 0
+
+    def _piece(self, token: int) -> str:
+        if token not in self._pieces:
+            self._pieces[token] = self.decode([token])
+        return self._pieces[token]
+
+    def response_text(self, thought: str, actions: Sequence[str]) -> str:
+        """Write a response as an expert would, without the forced opening tag."""
+        answer = f" {SEPARATOR} ".join(actions)
+        if self.prompts.think:
+            return f"{thought}</think><answer>{answer}</answer>"
+        return f"{answer}</answer>"
+
+
+def check_actions(envs: dict[str, TextEnv]) -> None:
+    """Refuse action names that the answer format cannot carry."""
+    for key, env in envs.items():
+        for action in env.actions or ():
+            if SEPARATOR in action or "<" in action or action != action.strip() or not action:
+                raise ValueError(
+                    f"data.{key}: {type(env).__name__} has an action named {action!r}; an action "
+                    f"name must not be empty, contain {SEPARATOR!r} or '<', or begin or end "
+                    "with a space, or answers cannot be read: rename it"
+                )
+
+
+def system_text(prompts: Prompts, env: TextEnv, max_actions_per_turn: int) -> str:
+    """Fill in the system template from the live environment."""
+    think = prompts.think
+    return prompts.system.format(
+        instruction=env.instruction.strip(),
+        actions="free text" if env.actions is None else ", ".join(env.actions),
+        separator=SEPARATOR,
+        max_actions_per_turn=max_actions_per_turn,
+        format=prompts.response_format_think if think else prompts.response_format_answer,
+    )
+
+
+def common_vocabulary(prompts: Prompts, env: TextEnv, max_actions_per_turn: int) -> Iterable[str]:
+    """List the pieces that frame an environment's dialogues: lines of the system message, the turn
+    template's constant parts, numbers, tags, actions."""
+    yield from system_text(prompts, env, max_actions_per_turn).splitlines(keepends=True)
+    yield from (literal for literal, *_ in string.Formatter().parse(prompts.turn) if literal)
+    yield from ("<think>", "</think><answer>", "<answer>", "</answer>")
+    yield from (str(number) for number in range(100))
+    yield from (f"{tenths / 10:.1f}" for tenths in range(-50, 120))
+    for action in env.actions or ():
+        yield from (action, f" {action}", f" {SEPARATOR} {action}")
+
+
+def vocabulary(prompts: Prompts, env: TextEnv, max_actions_per_turn: int) -> Iterable[str]:
+    """List all pieces of text worth one token each in the embedded model's tokenizer: what frames
+    the dialogues, and what the environment names itself, such as whole rows of a map."""
+    yield from common_vocabulary(prompts, env, max_actions_per_turn)
+    yield from env.vocabulary()

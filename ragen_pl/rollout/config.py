@@ -1,0 +1,98 @@
+"""Configure how a collection is played."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from ragen_pl.rollout.rewards import Overlong, Shaping
+
+
+@dataclass(frozen=True)
+class RolloutConfig:
+    """Size a collection.
+
+    Args:
+        num_groups: Initial states per optimizer batch (the paper's P).
+        group_size: Trajectories per initial state (N).
+        online_k: Optimizer batches per collection; 1 keeps every update on-policy.
+        updates: How many of those are made of a filtered collection. fixed: always online_k, each
+            of fewer trajectories, so that filtered and unfiltered runs take equally many steps;
+            proportional: fewer, as the share of trajectories kept, at least one.
+        epochs: Passes over each collection.
+        max_turns: Turns per trajectory (K).
+        max_actions_per_turn: Actions one response may hold.
+        max_response_tokens: Tokens one response may hold.
+        max_context: Tokens a whole trajectory may hold.
+        temperature: Of the sampling; top-p and top-k would bias the ratio and do not exist.
+        format_penalty: Reward term of an invalid turn, at most 0.
+        truth_penalty: Reward term of a turn whose thought is not true of the state, at most 0; a
+            penalty, since a bonus per turn would reward taking more turns. 0 is outcome only.
+        overlong: A penalty on responses near ``max_response_tokens``; null for none.
+        env_threads: That step environments side by side, each trajectory's its own copy. 1 suits
+            those that compute in Python; more, those that wait, for a browser, a sandbox, a server.
+    """
+
+    num_groups: int = 8
+    group_size: int = 16
+    online_k: int = 1
+    updates: Literal["fixed", "proportional"] = "fixed"
+    epochs: int = 1
+    max_turns: int = 5
+    max_actions_per_turn: int = 2
+    max_response_tokens: int = 32
+    max_context: int = 1024
+    temperature: float = 1.0
+    format_penalty: float = -0.1
+    truth_penalty: float = 0.0
+    overlong: Overlong | None = None
+    env_threads: int = 1
+
+    def __post_init__(self) -> None:
+        for key in (
+            "num_groups",
+            "group_size",
+            "online_k",
+            "epochs",
+            "max_turns",
+            "max_actions_per_turn",
+            "max_response_tokens",
+            "max_context",
+            "env_threads",
+        ):
+            if getattr(self, key) < 1:
+                raise ValueError(f"rollout.{key} is {getattr(self, key)}; it must be at least 1")
+        if self.updates == "proportional" and self.online_k == 1:
+            raise ValueError(
+                "rollout.updates is proportional, but rollout.online_k is 1: one update cannot "
+                "become fewer; set online_k to 2 or more, or updates to fixed"
+            )
+        if self.temperature <= 0:
+            raise ValueError(
+                f"rollout.temperature is {self.temperature}; training samples at a temperature "
+                "above 0 (1.0 is usual)"
+            )
+        for key in ("format_penalty", "truth_penalty"):
+            if not -math.inf < getattr(self, key) <= 0:
+                raise ValueError(
+                    f"rollout.{key} is {getattr(self, key)}; a penalty is 0 or negative, and "
+                    "finite (the paper's for a wrong format is -0.1)"
+                )
+        if self.overlong is not None and self.overlong.buffer > self.max_response_tokens:
+            raise ValueError(
+                f"rollout.overlong.buffer is {self.overlong.buffer}; it must not be larger than "
+                f"rollout.max_response_tokens ({self.max_response_tokens})"
+            )
+
+    @property
+    def makes_one_update(self) -> bool:
+        """Whether a collection is learnt from once, by the weights that collected it."""
+        return self.online_k * self.epochs == 1
+
+    @property
+    def shaping(self) -> Shaping:
+        """What a turn earns beside the environment's reward."""
+        return Shaping(
+            self.format_penalty, self.truth_penalty, self.overlong, self.max_response_tokens
+        )

@@ -1,0 +1,154 @@
+"""Average facts of a rollout over all ranks, and score its groups."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ragen_pl.distributed.collectives import gather_objects
+from ragen_pl.errors import ConfigError
+from ragen_pl.ops.selection import carries_signal, group_std
+from ragen_pl.types import Trajectory, TrajectoryGroup
+
+
+@dataclass(slots=True)
+class Averages:
+    """Collect sums and counts by name, so that averages over ranks weigh every item alike."""
+
+    sums: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    counts: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+    def add(self, name: str, value: float, count: float = 1.0) -> None:
+        """Add a value, or a sum of ``count`` values."""
+        self.sums[name] += value
+        self.counts[name] += count
+
+    def means(self) -> dict[str, float]:
+        """Average over all ranks; every rank must call it and gets the same answer."""
+        total = Averages()
+        for sums, counts in gather_objects((dict(self.sums), dict(self.counts))):
+            for name, value in sums.items():
+                total.add(name, value, counts[name])
+        return {name: value / total.counts[name] for name, value in total.sums.items()}
+
+
+def survivors(groups: Sequence[TrajectoryGroup]) -> list[Trajectory]:
+    """List the trajectories that may carry weight."""
+    return [t for group in groups for t in group.trajectories if t.survived]
+
+
+def check_played(groups: Sequence[TrajectoryGroup], env_name: str) -> None:
+    """Refuse a collection in which no trajectory has a turn; every rank must call it.
+
+    Args:
+        env_name: Of the environment that was played.
+
+    Raises:
+        ConfigError: on all ranks, when none has on any.
+    """
+    lost = _all_lost(groups)
+    if lost is None:
+        return
+    if lost.no_room:
+        raise ConfigError(lost.error)
+    raise ConfigError(
+        f"environment {env_name} failed in every one of {lost.count} trajectories, so that there "
+        f"is nothing to learn from\n  last: {lost.error}\n"
+        "  mend the environment (the warnings above name its other errors); --ckpt_path last then "
+        "goes on from the last checkpoint"
+    )
+
+
+def check_room(groups: Sequence[TrajectoryGroup]) -> None:
+    """Refuse an evaluation in which no start has room for a first answer; every rank must call it.
+    One in which the environment failed throughout has no score, and the run goes on.
+
+    Raises:
+        ConfigError: on all ranks, naming the key.
+    """
+    lost = _all_lost(groups)
+    if lost is not None and lost.no_room:
+        raise ConfigError(lost.error)
+
+
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    """Why no trajectory of a collection has a turn."""
+
+    count: int
+    no_room: bool
+    """In none of them was there room for a first answer, which is the configuration's fault."""
+    error: str
+
+
+def _all_lost(groups: Sequence[TrajectoryGroup]) -> _Lost | None:
+    """Look whether any trajectory on any rank has a turn; None where one has, or none was due."""
+    own = [trajectory for group in groups for trajectory in group.trajectories]
+    faults = [(t.counts, t.error) for t in own if not t.survived]
+    # What the environment did says more than a first prompt without room.
+    last = min(faults, key=lambda fault: fault[0], default=None)
+    parts = gather_objects((len(own), len(faults), last))
+    reasons = [reason for _, _, reason in parts if reason is not None]
+    total = sum(played for played, _, _ in parts)
+    if not reasons or sum(failed for _, failed, _ in parts) < total:
+        return None
+    no_room, error = min(reasons, key=lambda reason: reason[0])
+    return _Lost(total, no_room, error)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTable:
+    """Lay out the groups of all ranks, by identity, so that every rank decides alike.
+
+    Each tensor is (G, N); groups of fewer members are filled up with members that did not survive.
+    """
+
+    group_ids: tuple[int, ...]
+    """Ascending."""
+    survived: Tensor
+    """Bool."""
+    returns: Tensor
+    """Float64: the sum of all reward terms."""
+    sizes: Tensor
+    """Float64: the sum of the turns' absolute rewards, which bounds what rounding leaves of equal
+    returns."""
+    lengths: Tensor
+    """Float64: sampled tokens of the trajectory."""
+    entropies: Tensor
+    """Float64: mean over the sampled tokens, in nats."""
+
+    @classmethod
+    def gather(cls, groups: Sequence[TrajectoryGroup]) -> GroupTable:
+        """Collect this rank's groups and the others'; every rank must call it."""
+        own = [(group.group_id, [_facts(t) for t in group.trajectories]) for group in groups]
+        rows = sorted((row for part in gather_objects(own) for row in part), key=lambda row: row[0])
+        size = max((len(facts) for _, facts in rows), default=0)
+        table = torch.zeros(len(rows), size, 5, dtype=torch.float64)
+        for row, (_, facts) in zip(table, rows, strict=True):
+            row[: len(facts)] = torch.tensor(facts, dtype=torch.float64)
+        survived, returns, sizes, lengths, entropies = table.unbind(dim=2)
+        ids = tuple(group_id for group_id, _ in rows)
+        return cls(ids, survived > 0, returns, sizes, lengths, entropies)
+
+    @property
+    def signal(self) -> Tensor:
+        """(G,) bool: which groups' members fared differently."""
+        return carries_signal(self.returns, self.sizes, self.survived)
+
+    @property
+    def std(self) -> Tensor:
+        """(G,) float64: standard deviation of the returns, 0 without signal; NaN where fewer than
+        two members survived."""
+        return group_std(self.returns, self.sizes, self.survived)
+
+
+def _facts(trajectory: Trajectory) -> tuple[float, float, float, float, float]:
+    entropies = [h for turn in trajectory.turns for h in turn.completion.entropy_estimates]
+    length = len(entropies)
+    mean = sum(entropies) / max(1, length)
+    size = sum(abs(turn.reward) for turn in trajectory.turns)
+    return float(trajectory.survived), trajectory.total_reward, size, float(length), mean

@@ -1,0 +1,240 @@
+"""How many threads PyTorch computes with: chosen by trial, and tried again while a run goes on."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import fmean, median
+
+import torch
+from torch import nn
+
+from ragen_pl.runtime.wait_policy import describe_waiting
+
+_GAIN = 0.9
+"""More threads must take less than this share of the time of fewer: they also cost others."""
+_SECONDS = 0.1
+"""Spent on each candidate in a round."""
+_ROUNDS = 5
+"""Odd. What disturbs the machine for a moment must not decide how a run of hours computes."""
+_TRIALS = 3
+"""Where not all cores win, they are tried again, a while later: what an installation leaves behind
+can keep a core busy for seconds."""
+_PAUSE = 2.0
+"""Seconds between trials."""
+_LOOK_EVERY = 2.0
+"""Seconds between two looks at how long threads waited for a core."""
+_CONTENDED = 0.1
+"""Seconds that threads waited for a core, per second, from which on the machine is contended."""
+_CHANGE_GAIN = 0.8
+"""While a run goes on, another number must take less than this share of the present one's time:
+under a load that comes and goes, trials differ by more than the numbers do."""
+_FIRST_GAP, _LONGEST_GAP = 10.0, 160.0
+"""Seconds between two trials of a run: at first, and at most. A trial that changes nothing doubles
+them, one that does halves them. A trial takes about half a second."""
+
+
+def usable_cores() -> int:
+    """Count the cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def decide_threads(asked: int | str, processes: int = 1) -> int:
+    """Set the number of threads and print it.
+
+    Args:
+        asked: A number, or ``auto``: what ``OMP_NUM_THREADS`` says, and where it says nothing the
+            fastest number by trial.
+        processes: Of this run on this machine, which share its cores.
+    """
+    fixed = fixed_threads(asked)
+    if fixed is not None:
+        torch.set_num_threads(fixed)
+        return fixed
+    chosen, times = choose_threads(max(1, usable_cores() // processes))
+    tried = ", ".join(f"{count}: {1000 * seconds:.1f} ms" for count, seconds in times.items())
+    print(
+        f"threads: {chosen} (a small training step took, by threads, {tried}); {describe_waiting()}"
+    )
+    return chosen
+
+
+def fixed_threads(asked: int | str) -> int | None:
+    """Return the number that the user fixed, by key or ``OMP_NUM_THREADS``; None for a trial."""
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    if asked == "auto":
+        return int(given) if given.isdigit() else None
+    return int(asked)
+
+
+def choose_threads(cores: int | None = None) -> tuple[int, dict[int, float]]:
+    """Time a small training step with 1, 2, 4, … threads and set the fastest.
+
+    Several threads wait for one another after every operation; on a machine whose cores are busy
+    that is many times slower than one thread alone.
+
+    Returns:
+        The number now set, and the seconds of one step per candidate.
+    """
+    candidates = _candidates(usable_cores() if cores is None else cores)
+    step = _training_step()
+    times = _trial(step, candidates)
+    for _ in range(_TRIALS - 1):
+        if _fastest(times) == candidates[-1]:
+            break
+        time.sleep(_PAUSE)
+        again = _trial(step, candidates)
+        times = {count: min(times[count], again[count]) for count in candidates}
+    chosen = _fastest(times)
+    torch.set_num_threads(chosen)
+    return chosen, times
+
+
+def _candidates(cores: int) -> list[int]:
+    return [1 << power for power in range(cores.bit_length())]
+
+
+class ThreadTuner:
+    """A number of threads that follows what else the machine does.
+
+    While several threads wait for cores that others hold, a trial decides between half and twice
+    as many; while there are fewer threads than cores, one is made now and then, to take cores back
+    that have become free.
+
+    Args:
+        cores: That this process may take.
+        clock: Returns seconds.
+        waited: Returns the seconds all threads of the process have waited for a core so far; None
+            where the system does not tell, and trials are then made in turn alone.
+        trial: Returns the seconds of a step by number of threads.
+    """
+
+    def __init__(
+        self,
+        cores: int,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        waited: Callable[[], float | None] | None = None,
+        trial: Callable[[Sequence[int]], dict[int, float]] | None = None,
+    ) -> None:
+        self.candidates = _candidates(cores)
+        self._clock = clock
+        self._waited = waited or seconds_waited
+        self._trial = trial or _brief_trial
+        self._looked, self._waited_before = clock(), self._waited()
+        self._gap = _FIRST_GAP
+        self._next_trial = clock() + self._gap
+
+    def look(self) -> dict[int, float] | None:
+        """Change the number of threads where another is faster; call it as often as you like.
+
+        Returns:
+            The seconds of a step by number of threads where the number was changed, else None.
+        """
+        now = self._clock()
+        if len(self.candidates) == 1 or now - self._looked < _LOOK_EVERY:
+            return None
+        waited, before = self._waited(), self._waited_before
+        share = (
+            None if waited is None or before is None else (waited - before) / (now - self._looked)
+        )
+        self._looked, self._waited_before = now, waited
+        threads = torch.get_num_threads()
+        could_be_fewer = threads > 1 and (share is None or share > _CONTENDED)
+        could_be_more = threads < self.candidates[-1]
+        if now < self._next_trial or not (could_be_fewer or could_be_more):
+            return None
+        near = sorted({threads, *(n for n in self.candidates if threads // 2 <= n <= 2 * threads)})
+        chosen = threads
+        try:
+            times = self._trial(near)
+            best = min(times, key=times.__getitem__)
+            chosen = best if times[best] < _CHANGE_GAIN * times[threads] else threads
+        finally:
+            torch.set_num_threads(chosen)
+        # What the trial itself waited says nothing about the run.
+        self._looked, self._waited_before = self._clock(), self._waited()
+        gap = self._gap / 2 if chosen != threads else 2 * self._gap
+        self._gap = min(max(gap, _FIRST_GAP), _LONGEST_GAP)
+        self._next_trial = self._looked + self._gap
+        return times if chosen != threads else None
+
+
+def seconds_waited() -> float | None:
+    """Return how long this process's threads have been ready to run without a core, summed over
+    the threads that live; None where the system does not tell (Linux does)."""
+    total = 0
+    try:
+        for task in Path("/proc/self/task").iterdir():
+            total += int((task / "schedstat").read_text().split()[1])
+    except (OSError, IndexError, ValueError):  # no such file, or a thread ended in between
+        return None
+    return total / 1e9
+
+
+def _brief_trial(candidates: Sequence[int]) -> dict[int, float]:
+    """Try in the midst of a run, which may be evaluating: without gradients, under autocast."""
+    with torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False):
+        return _trial(_training_step(), list(candidates), rounds=3, seconds=_SECONDS / 2)
+
+
+def _trial(
+    step: _Step, candidates: list[int], rounds: int = _ROUNDS, seconds: float = _SECONDS
+) -> dict[int, float]:
+    """Return the seconds of a step per number of threads: medians of rounds that take turns."""
+    times: dict[int, list[float]] = {count: [] for count in candidates}
+    for _ in range(rounds):
+        for count, measured in times.items():
+            torch.set_num_threads(count)
+            measured.append(_time(step, seconds))
+    return {count: median(measured) for count, measured in times.items()}
+
+
+def _fastest(times: dict[int, float]) -> int:
+    """Return the fewest threads that no greater number beats by enough."""
+    chosen = min(times)
+    for count in times:
+        if times[count] < _GAIN * times[chosen]:
+            chosen = count
+    return chosen
+
+
+def _time(step: _Step, seconds: float = _SECONDS) -> float:
+    step()  # the first run with a new number of threads starts them
+    runs: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(runs) < 3 or time.perf_counter() < end:
+        begin = time.perf_counter()
+        step()
+        runs.append(time.perf_counter() - begin)
+        if len(runs) >= 3 and sum(runs) > 10 * seconds:
+            break
+    return fmean(runs)  # not the median: threads that wait for a busy core show in the tail
+
+
+class _Step:
+    """Sample a few tokens and train once with a block like the embedded model's."""
+
+    def __init__(self) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self.inputs = torch.randn(8, 128, 192, generator=generator)
+        self.attention = nn.Linear(192, 3 * 192)
+        self.norm = nn.LayerNorm(192)
+        self.mlp = nn.Sequential(nn.Linear(192, 512), nn.SiLU(), nn.Linear(512, 192))
+
+    def __call__(self) -> None:
+        query, key, value = self.attention(self.norm(self.inputs)).chunk(3, dim=-1)
+        mixed = torch.softmax(query @ key.transpose(1, 2), dim=-1) @ value
+        self.mlp(mixed).square().mean().backward()
+        with torch.no_grad():
+            for _ in range(20):
+                self.mlp(self.norm(mixed[:, 0]))
+
+
+def _training_step() -> _Step:
+    with torch.random.fork_rng(devices=[]):
+        return _Step()

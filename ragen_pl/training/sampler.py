@@ -1,0 +1,59 @@
+"""Generate with a policy whose weights change now and then."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from ragen_pl.distributed.sharding import unsharded
+from ragen_pl.models.policy import Policy, evaluation_mode
+from ragen_pl.rollout.engines.base import Sampler
+from ragen_pl.types import Completion, Request, Sampling
+
+
+class RolloutWorker:
+    """Keep an engine and its cache, as long as the weights stay.
+
+    Args:
+        policy: Whose model the engine decodes.
+        make_engine: Called once, when it is first needed.
+    """
+
+    def __init__(self, policy: Policy, make_engine: Callable[[], Sampler]) -> None:
+        self.policy, self._make_engine = policy, make_engine
+        self.engine: Sampler | None = None
+        self.version = -1
+        """Of the weights that the cache was computed with."""
+        self.seconds = 0.0
+        """What generating took in this process."""
+
+    @contextmanager
+    def rollout_weights(self) -> Iterator[None]:
+        """Hold the weights whole, so that each rank generates as often and as long as it needs; on
+        the way out the cache's memory is left to what follows."""
+        with unsharded(self.policy):
+            try:
+                yield
+            finally:
+                if self.engine is not None:
+                    self.engine.release()
+
+    def __call__(
+        self, requests: Sequence[Request], sampling: Sampling, version: int
+    ) -> list[Completion]:
+        """Generate; what is cached of another version of the weights is dropped first."""
+        if self.engine is None:
+            self.engine = self._make_engine()
+        if self.version != version:
+            self.engine.reset()
+            self.version = version
+        began = time.monotonic()
+        with evaluation_mode(self.policy):  # checkpointed layers use no cache in training
+            completions = self.engine(requests, sampling)
+        self.seconds += time.monotonic() - began
+        return completions
+
+    def forget(self) -> None:
+        """Drop the cache before the next time: for whoever sets weights without a step."""
+        self.version = -1
