@@ -14,14 +14,14 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from ragen_pl.report.tables import PolicyScore, align
-from ragen_pl.training.evaluation import Score, paired_difference
+from ragen_pl.report.tables import PolicyResult, align
+from ragen_pl.training.evaluation import EvalResult, paired_difference
 
 Key = tuple[str, float | None]
 """Panel and temperature."""
 
 
-def read_scores(run: Path, policy: str) -> dict[Key, Score]:
+def read_scores(run: Path, policy: str) -> dict[Key, EvalResult]:
     """Read a policy's scores from a run folder.
 
     Raises:
@@ -31,7 +31,7 @@ def read_scores(run: Path, policy: str) -> dict[Key, Score]:
     if not path.is_file():
         raise ValueError(f"{run} holds no {path.name}: give the folder of a run")
     results = json.loads(path.read_text(encoding="utf-8"))
-    entries = [PolicyScore.from_plain(entry) for entry in results["evaluations"]]
+    entries = [PolicyResult.from_plain(entry) for entry in results["evaluations"]]
     scores = {(e.panel, e.temperature): e.score for e in entries if e.policy == policy}
     if not scores:
         known = ", ".join(dict.fromkeys(entry.policy for entry in entries))
@@ -39,7 +39,7 @@ def read_scores(run: Path, policy: str) -> dict[Key, Score]:
     return scores
 
 
-def compare(before: dict[Key, Score], after: dict[Key, Score]) -> str:
+def compare(before: dict[Key, EvalResult], after: dict[Key, EvalResult]) -> str:
     """Return a table with a row per panel and temperature that both have.
 
     Raises:

@@ -21,7 +21,7 @@ from ragen_pl.algorithms.config import Algorithm, EntropyBonus, Optimization
 from ragen_pl.algorithms.estimators import GRPO
 from ragen_pl.models.base import LanguageModel
 from ragen_pl.rollout.engines.base import Autocast
-from ragen_pl.rollout.engines.in_process import Cached, CachedDecoder
+from ragen_pl.rollout.engines.in_process import InProcess, InProcessSampler
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.starpo import StarPO
 from ragen_pl.types import Trajectory
@@ -52,12 +52,12 @@ class Setting:
     threads: int
 
 
-class FixedLength(Cached):
+class FixedLength(InProcess):
     """Sample responses that nothing ends early."""
 
     def build(
         self, language: LanguageModel, seed: int, max_context: int, autocast: Autocast
-    ) -> CachedDecoder:
+    ) -> InProcessSampler:
         decoder = super().build(language, seed, max_context, autocast)
         decoder.stop_id = -1
         return decoder

@@ -19,17 +19,22 @@ from ragen_pl.algorithms.config import Algorithm, Optimization
 from ragen_pl.algorithms.estimators import GRPO, CriticConfig
 from ragen_pl.models.policy import Critic, Policy, evaluation_mode
 from ragen_pl.models.trainable import TrainableModel
-from ragen_pl.rollout.engines.in_process import CachedDecoder
+from ragen_pl.rollout.engines.in_process import InProcessSampler
 from ragen_pl.rollout.packing import pack
 from ragen_pl.training.networks import Networks
-from ragen_pl.training.scoring import Scorer
-from ragen_pl.training.update import build_optimizer, estimate, policy_gradient, value_gradient
+from ragen_pl.training.scoring import LogProbPass
+from ragen_pl.training.update import (
+    build_optimizer,
+    compute_advantages,
+    policy_gradient,
+    value_gradient,
+)
 from ragen_pl.types import RolloutBatch, TrainingBatch
 
 PHASES = ("prefill", "decode", "environment", "packing", "annotate", "policy", "critic")
 
 
-class TimedDecoder(CachedDecoder):
+class TimedDecoder(InProcessSampler):
     """Note the seconds of reading prompts and of drawing tokens apart."""
 
     seconds: dict[str, float]
@@ -96,7 +101,7 @@ class Iteration:
             autocast=bench.context,
         )
         self.algorithm = Algorithm(advantage=GRPO())
-        self.scorer = Scorer(1.0, bench.token_budget, torch.device(bench.device))
+        self.scorer = LogProbPass(1.0, bench.token_budget, torch.device(bench.device))
         self.iteration = 0
 
     def run(self) -> tuple[dict[str, float], RolloutBatch]:
@@ -123,7 +128,9 @@ class Iteration:
         with torch.no_grad(), self.bench.context():
             old = self.scorer.log_probs(self.policy, rollout, every)
             values = self.scorer.values(self.critic, rollout, every)
-        return TrainingBatch(rollout, old, values, *estimate(rollout, values, self.algorithm))
+        return TrainingBatch(
+            rollout, old, values, *compute_advantages(rollout, values, self.algorithm)
+        )
 
     def _update(self, name: str, batch: TrainingBatch) -> None:
         with self.bench.context():

@@ -35,7 +35,7 @@ from benchmarks.workload import PROMPTS, Clerk, RandomModel, Workload, pieces
 from ragen_pl.algorithms.config import Algorithm, Optimization
 from ragen_pl.algorithms.estimators import GAE, GRPO, CriticConfig
 from ragen_pl.cli.plan.plan import Planner
-from ragen_pl.cli.plan.setting import Cluster, Setting
+from ragen_pl.cli.plan.setting import Cluster, PlanInput
 from ragen_pl.models.lora import LoRA
 from ragen_pl.models.trainable import TrainableModel
 from ragen_pl.report.tables import align
@@ -77,9 +77,9 @@ class Case:
         return replace(self.workload.config, max_context=self.workload.length)
 
     @property
-    def setting(self) -> Setting:
+    def setting(self) -> PlanInput:
         """What the plan is made of."""
-        return Setting(
+        return PlanInput(
             architecture=self.model.architecture(pieces()),
             trainable=TrainableModel(self.model, self.lora, self.checkpointing, 0),
             algorithm=Algorithm(

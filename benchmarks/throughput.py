@@ -32,8 +32,8 @@ from benchmarks.workload import MODELS, RandomModel, Workload, pieces
 from ragen_pl.models.trainable import TrainableModel
 from ragen_pl.ops.chunked_head import chunked_log_prob_and_entropy
 from ragen_pl.report.tables import align
-from ragen_pl.rollout.engines.in_process import CachedDecoder
-from ragen_pl.runtime.allocator import keep_freed_memory
+from ragen_pl.rollout.engines.in_process import InProcessSampler
+from ragen_pl.runtime.allocator import retain_freed_memory
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 WORKLOADS = {"tiny": Workload(), "10m": Workload(4, 4)}
@@ -87,7 +87,7 @@ def peak_memory(device: str) -> float:
 def play(workload: Workload, model: RandomModel) -> dict[str, float]:
     """Play once in float32 and count the tokens the engine reads."""
     language = TrainableModel(model, None, False, 0).build(pieces())
-    engine = CachedDecoder(
+    engine = InProcessSampler(
         language.model, stop_id=-1, seed=0, max_context=workload.config.max_context
     )
     seconds = timed(lambda: workload.play(language, engine, 0))
@@ -187,7 +187,7 @@ def main(given: list[str] | None = None) -> None:
     args = parser.parse_args(given)
     torch.set_num_threads(args.threads)
     if args.device == "cpu":
-        keep_freed_memory()
+        retain_freed_memory()
     results: dict[str, Any] = {
         "torch": torch.__version__,
         "threads": args.threads,

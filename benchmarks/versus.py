@@ -36,8 +36,8 @@ from benchmarks.memory import peak_mebibytes
 from benchmarks.workload import MODELS, RandomModel, ReadAgain, Workload, pieces
 from ragen_pl.models.trainable import TrainableModel
 from ragen_pl.report.tables import align
-from ragen_pl.rollout.engines.in_process import CachedDecoder
-from ragen_pl.runtime.allocator import keep_freed_memory
+from ragen_pl.rollout.engines.in_process import InProcessSampler
+from ragen_pl.runtime.allocator import retain_freed_memory
 
 WORKLOADS = {
     "tiny": (Workload(), Workload(num_groups=4, group_size=4, turns=30)),
@@ -59,7 +59,7 @@ def rollouts(
     """Return trajectories per second of the engine and of the plain loop."""
     language = TrainableModel(model, None, False, 0).build(pieces())  # as one trains it
     plain = model.build(pieces(), 0)
-    engine = CachedDecoder(
+    engine = InProcessSampler(
         language.model, stop_id=-1, seed=0, max_context=workload.config.max_context
     )
     again = ReadAgain(plain.model)
@@ -187,7 +187,7 @@ def main(given: list[str] | None = None) -> None:
     if args.alone:
         _alone(args.alone, trained, model, args.threads)
         return
-    keep_freed_memory()
+    retain_freed_memory()
     names = [name for name in TRAINERS if name not in args.skip]
     played = [] if "rollout" in args.skip else [(w, d) for w in (trained, longer) for d in DTYPES]
     results: dict[str, Any] = {

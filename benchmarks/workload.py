@@ -27,7 +27,7 @@ from ragen_pl.models.embedded import EmbeddedModel, build_tokenizer, read_marker
 from ragen_pl.models.kernels.attention import NAME as GROUPED_MATMUL
 from ragen_pl.models.kernels.attention import choose_attention
 from ragen_pl.rollout.chat import Chat, Prompts, system_text
-from ragen_pl.rollout.collect import Start, collect
+from ragen_pl.rollout.collect import GroupSeed, collect
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.types import Completion, Generate, Request, Sampling, TrajectoryGroup
 
@@ -128,7 +128,7 @@ class Workload:
     ) -> list[TrajectoryGroup]:
         """Collect once."""
         chat = Chat(PROMPTS, language.tokenizer, language.markers, 1)
-        starts = [Start(place, place) for place in range(self.num_groups)]
+        starts = [GroupSeed(place, place) for place in range(self.num_groups)]
         return collect(
             Clerk(self.words),
             starts,

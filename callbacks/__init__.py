@@ -3,6 +3,7 @@
 from callbacks.checkpoints import Checkpoints
 from callbacks.echo_trap_detector import EchoTrapDetector
 from callbacks.entropy_logger import EntropyLogger
+from callbacks.evaluation_table import EvaluationTable
 from callbacks.gradient_probe import GradientProbe
 from callbacks.interruption import Interruption
 from callbacks.mutual_information import MutualInformation
@@ -11,7 +12,6 @@ from callbacks.results import Results
 from callbacks.rollback import Rollback
 from callbacks.rollout_metrics import RolloutMetrics
 from callbacks.run_display import RunDisplay
-from callbacks.score_table import ScoreTable
 from callbacks.skipped_steps import SkippedSteps
 from callbacks.thread_tuning import ThreadTuning
 from callbacks.trajectory_writer import TrajectoryWriter
@@ -21,6 +21,7 @@ __all__ = [
     "Checkpoints",
     "EchoTrapDetector",
     "EntropyLogger",
+    "EvaluationTable",
     "GradientProbe",
     "Interruption",
     "MutualInformation",
@@ -29,7 +30,6 @@ __all__ = [
     "Rollback",
     "RolloutMetrics",
     "RunDisplay",
-    "ScoreTable",
     "SkippedSteps",
     "ThreadTuning",
     "TrajectoryWriter",

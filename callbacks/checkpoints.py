@@ -12,7 +12,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
 from ragen_pl.models.export import export_policy
-from ragen_pl.training.run_folder import BEST, CHECKPOINTS, FACTS, LAST, POLICY, RunFacts
+from ragen_pl.training.run_folder import BEST, CHECKPOINTS, FACTS, LAST, POLICY, RunMetadata
 
 
 class Checkpoints(Checkpoint):
@@ -36,7 +36,7 @@ class Checkpoints(Checkpoint):
                 f"every_n_iterations is {every_n_iterations}; it must be at least 1 (10 is usual)"
             )
         self.every_n_iterations = every_n_iterations
-        self.facts: RunFacts | None = None
+        self.facts: RunMetadata | None = None
         """Set by the command line; saved with the weights."""
         self.best_score: float | None = None
         self._validated = False

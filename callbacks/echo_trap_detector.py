@@ -9,10 +9,10 @@ from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 
-from ragen_pl.ops.echo_trap.assess import CALM, Level, Verdict, judge
+from ragen_pl.ops.echo_trap.assess import GREEN, Assessment, Level, assess
 from ragen_pl.ops.echo_trap.indicators import Indicators
 from ragen_pl.ops.echo_trap.thresholds import CollapseRules
-from ragen_pl.rollout.stats import Averages, GroupTable, survivors
+from ragen_pl.rollout.stats import Averages, GroupTable, trainable_trajectories
 from ragen_pl.training.callback import RolloutCallback, announce, may_stop
 from ragen_pl.types import TrajectoryGroup
 
@@ -72,7 +72,7 @@ class EchoTrapDetector(RolloutCallback):
         self.patience = patience
         self.stop = stop
         self.rules = rules
-        self.verdict = CALM
+        self.verdict = GREEN
         """On the latest collection."""
         self.red_in_a_row = 0
         self._played: list[TrajectoryGroup] = []
@@ -104,7 +104,7 @@ class EchoTrapDetector(RolloutCallback):
         """Forget what came after the first ``position`` collections: the policy is that of then."""
         del self._history[position:]
         self.red_in_a_row, self._grad_norm, self._approx_kl = 0, None, None
-        self.verdict = CALM
+        self.verdict = GREEN
 
     def on_collection_end(
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
@@ -124,7 +124,7 @@ class EchoTrapDetector(RolloutCallback):
         self._history.append(indicators)
         if len(self._history) == 1 and indicators.valid_format == 0.0:
             announce(trainer, _MUTE)
-        verdict = judge(self._history, self.baseline_iterations, self.rules)
+        verdict = assess(self._history, self.baseline_iterations, self.rules)
         self.record({f"collapse/{name}": value for name, value in verdict.ratios.items()})
         self.record({"collapse/level": float(verdict.level)})
         before, self.verdict = self.verdict, verdict
@@ -185,7 +185,7 @@ class EchoTrapDetector(RolloutCallback):
         self._grad_norm = state_dict["grad_norm"]
         self._approx_kl = state_dict.get("approx_kl")
         forewarns = state_dict.get("forewarns", False)
-        self.verdict = Verdict(Level(state_dict["level"]), "", {}, forewarns)
+        self.verdict = Assessment(Level(state_dict["level"]), "", {}, forewarns)
 
 
 def measure(
@@ -194,7 +194,7 @@ def measure(
     """Measure a collection over all ranks, after an update; None where no trajectory survived."""
     averages, table = Averages(), GroupTable.gather(groups)
     spread = table.std[table.std.isfinite()]
-    for trajectory in survivors(groups):
+    for trajectory in trainable_trajectories(groups):
         mute = not trajectory.success and not any(turn.is_valid for turn in trajectory.turns)
         averages.add("penalty_share", float(mute))
         averages.add("success", float(trajectory.success))
@@ -212,7 +212,7 @@ def measure(
         return None
     return Indicators(
         in_group_std=float(spread.mean()) if len(spread) else 0.0,
-        zero_std_share=float((spread == 0).double().mean()) if len(spread) else 0.0,
+        zero_std_fraction=float((spread == 0).double().mean()) if len(spread) else 0.0,
         entropy=means["entropy"],
         valid_format=means["valid_format"],
         penalty_share=means["penalty_share"],

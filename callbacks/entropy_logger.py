@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from lightning.pytorch import LightningModule, Trainer
 
 from ragen_pl.distributed.collectives import gather_objects
-from ragen_pl.rollout.stats import Averages, survivors
+from ragen_pl.rollout.stats import Averages, trainable_trajectories
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.types import TrajectoryGroup, Turn
 
@@ -28,14 +28,14 @@ class EntropyLogger(RolloutCallback):
     ) -> None:
         """Average over all ranks and record."""
         averages = Averages()
-        trajectories = survivors(groups)
+        trajectories = trainable_trajectories(groups)
         for trajectory in trajectories:
             for index, turn in enumerate(trajectory.turns):
                 _count(averages, index, turn)
                 ending = "success" if trajectory.success else "failure"
                 averages.add(f"thought_length_{ending}", len(turn.thought.split()))
         for group in groups:
-            first = [t.turns[0].response for t in survivors([group])]
+            first = [t.turns[0].response for t in trainable_trajectories([group])]
             if first:
                 averages.add("distinct_responses_in_group", len(set(first)) / len(first))
         turns = [turn for trajectory in trajectories for turn in trajectory.turns]

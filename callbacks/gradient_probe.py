@@ -12,15 +12,15 @@ from torch import Tensor
 
 from ragen_pl.algorithms.coefficients import Coefficients, FixedCoefficients
 from ragen_pl.algorithms.config import Algorithm, Optimization
-from ragen_pl.distributed.batch_sharding import whole_groups
+from ragen_pl.distributed.batch_sharding import regroup
 from ragen_pl.distributed.collectives import all_reduce_sum, gather_objects
-from ragen_pl.distributed.sharding import unsharded
+from ragen_pl.distributed.sharding import summon_full_params
 from ragen_pl.models.policy import Policy, evaluation_mode
 from ragen_pl.ops.gradient_norms import gradient_norms, quantile_buckets
 from ragen_pl.ops.group_advantages import peers, trajectory_returns
 from ragen_pl.rollout.packing import micro_batches
 from ragen_pl.training.callback import RolloutCallback
-from ragen_pl.training.update import Totals, estimate, policy_objective
+from ragen_pl.training.update import LossDenominators, compute_advantages, policy_objective
 from ragen_pl.types import RolloutBatch, TrainingBatch
 
 
@@ -42,7 +42,7 @@ Score = Callable[[Tensor, RolloutBatch], dict[str, Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
-class PolicyTerms:
+class ProbeView:
     """Be the probe's whole view of the objective."""
 
     names: tuple[str, ...]
@@ -53,7 +53,7 @@ class PolicyTerms:
     coefficients included, at the collecting weights. Every rank must call it."""
 
 
-def policy_terms(module: _Learner, batch: TrainingBatch, temperature: float) -> PolicyTerms:
+def policy_terms(module: _Learner, batch: TrainingBatch, temperature: float) -> ProbeView:
     """Take the present objective apart: the only place here that knows ``ragen_pl.training.update``.
 
     Advantages are estimated over all trajectories, as without a filter, whose effect is the
@@ -64,9 +64,9 @@ def policy_terms(module: _Learner, batch: TrainingBatch, temperature: float) -> 
     reference = module.reference if algorithm.kl_in_loss else None
     rollout = replace(batch.rollout, policy_weights=torch.ones_like(batch.rollout.policy_weights))
     values = module.values(rollout, rollout.policy_weights > 0)
-    advantages, _ = estimate(rollout, values, algorithm)
+    advantages, _ = compute_advantages(rollout, values, algorithm)
 
-    def score(at: Tensor, part: RolloutBatch, totals: Totals) -> dict[str, Tensor]:
+    def score(at: Tensor, part: RolloutBatch, totals: LossDenominators) -> dict[str, Tensor]:
         arguments = (part.input_ids, part.loss_mask, part.attention_mask, temperature)
         scores, ref_log_probs = module.policy(*arguments), None
         if reference is not None:
@@ -88,11 +88,13 @@ def policy_terms(module: _Learner, batch: TrainingBatch, temperature: float) -> 
         return terms
 
     def among(chosen: Tensor) -> Score:
-        totals = Totals.of(replace(rollout, policy_weights=chosen.float()), algorithm.aggregation)
+        totals = LossDenominators.of(
+            replace(rollout, policy_weights=chosen.float()), algorithm.aggregation
+        )
         return lambda at, part: score(at, part, totals)
 
     names = ("task", "entropy", *(("kl",) if reference is not None else ()))
-    return PolicyTerms(names, rollout, among)
+    return ProbeView(names, rollout, among)
 
 
 class GradientProbe(RolloutCallback):
@@ -135,14 +137,14 @@ class GradientProbe(RolloutCallback):
         """Measure every bucket that has a group; the same on every rank."""
         # Whole, as ranks may differ in how many passes a bucket takes, and the gradients here are
         # those of whole weights.
-        with unsharded(module.policy), unsharded(module.reference):
+        with summon_full_params(module.policy), summon_full_params(module.reference):
             return self._measure(trainer, module, batch)
 
     def _measure(
         self, trainer: Trainer, module: _Learner, batch: TrainingBatch
     ) -> dict[str, float]:
         temperature = trainer.datamodule.rollout.temperature  # type: ignore[attr-defined]
-        terms = policy_terms(module, whole_groups(batch), temperature)
+        terms = policy_terms(module, regroup(batch), temperature)
         spread = group_spread(terms.rollout)
         buckets = quantile_buckets(
             torch.tensor(list(spread.values()), dtype=torch.float64), self.num_buckets
@@ -164,7 +166,7 @@ class GradientProbe(RolloutCallback):
 
 
 def _parts(
-    trainer: Trainer, module: _Learner, terms: PolicyTerms, chosen: Tensor
+    trainer: Trainer, module: _Learner, terms: ProbeView, chosen: Tensor
 ) -> Iterator[dict[str, Tensor]]:
     score, budget = terms.among(chosen), module.optimization.tokens_per_micro_batch
     for at, part in micro_batches(terms.rollout, chosen, budget):

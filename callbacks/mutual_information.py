@@ -24,7 +24,7 @@ from ragen_pl.ops.mutual_information import (
 from ragen_pl.rollout.chat import Prompts
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.engines.cross_scoring import cross_score
-from ragen_pl.rollout.stats import survivors
+from ragen_pl.rollout.stats import trainable_trajectories
 from ragen_pl.training.callback import RolloutCallback, announce
 from ragen_pl.types import Trajectory, TrajectoryGroup
 
@@ -205,14 +205,14 @@ def _thoughtful(groups: Sequence[TrajectoryGroup]) -> Thoughtful:
     """List where the thoughts of all ranks are."""
     own = {
         (t.group_id, t.member): [k for k, turn in enumerate(t.turns) if turn.thought_tokens]
-        for t in survivors(groups)
+        for t in trainable_trajectories(groups)
     }
     return {place: turns for part in gather_objects(own) for place, turns in part.items()}
 
 
 def _fetch(groups: Sequence[TrajectoryGroup], keys: Sequence[Key]) -> list[Pairing]:
     """Gather the chosen thoughts with all that precedes them from the ranks that hold them."""
-    members = {(t.group_id, t.member): t for t in survivors(groups)}
+    members = {(t.group_id, t.member): t for t in trainable_trajectories(groups)}
     own = {key: _pairing(members[key[:2]], key[2]) for key in keys if key[:2] in members}
     everyone = {key: pairing for part in gather_objects(own) for key, pairing in part.items()}
     return [everyone[key] for key in keys]

@@ -33,7 +33,7 @@ class PhaseTimer(RolloutCallback):
         self._generated = cast(StarPO, module).worker.seconds
         self._began = self._played = time.monotonic()
         # Of a rank without a start, too: all must log the same metrics.
-        self._spent = {"time/collect": 0.0, "time/environment": 0.0}
+        self._spent = {"time/rollout": 0.0, "time/env": 0.0}
 
     def on_rollout_progress(
         self, trainer: Trainer, module: LightningModule, finished: int, total: int
@@ -42,7 +42,7 @@ class PhaseTimer(RolloutCallback):
         self._played = time.monotonic()
         collect = self._played - self._began
         generate = cast(StarPO, module).worker.seconds - self._generated
-        self._spent = {"time/collect": collect, "time/environment": collect - generate}
+        self._spent = {"time/rollout": collect, "time/env": collect - generate}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Forget a first rollout's: evaluations stood between it and the first update."""
@@ -54,7 +54,7 @@ class PhaseTimer(RolloutCallback):
         """Log the rollout's seconds before its first update."""
         self._began = time.monotonic()
         if batch_idx == 0 and self._spent:
-            self._spent["time/annotate"] = self._began - self._played
+            self._spent["time/score_pass"] = self._began - self._played
             pl_module.log_dict(
                 self._spent, on_step=False, on_epoch=True, batch_size=1, sync_dist=True
             )

@@ -13,7 +13,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from ragen_pl.distributed.collectives import gather_objects
-from ragen_pl.report.tables import PolicyScore, Validation, lines_of_json, render
+from ragen_pl.report.tables import PolicyResult, Validation, lines_of_json, render
 from ragen_pl.rollout.baselines import BASELINES, Baseline
 from ragen_pl.training.callback import RolloutCallback, announce, is_done, rollout_callbacks
 from ragen_pl.training.evaluation import score_of_all_ranks
@@ -76,7 +76,7 @@ class Results(RolloutCallback):
             raise ValueError(f"write_every is {write_every}; it must be at least 1 iteration")
         self.temperatures = tuple(temperatures)
         self.write_every = write_every
-        self.scores: list[PolicyScore] = []
+        self.scores: list[PolicyResult] = []
         self._history: list[dict[str, Any]] = []
         self._counters = Counters()
         self._validation: Validation | None = None
@@ -133,7 +133,7 @@ class Results(RolloutCallback):
         content = read_results(_run_dir(trainer)) if self._resumed else None
         if content is None:
             return
-        entries = [PolicyScore.from_plain(entry) for entry in content["evaluations"]]
+        entries = [PolicyResult.from_plain(entry) for entry in content["evaluations"]]
         final = [
             replace(entry, iterations=entry.iterations or content["iterations"])
             for entry in entries
@@ -203,11 +203,11 @@ class Results(RolloutCallback):
 
     def _evaluate(
         self, trainer: Trainer, module: LightningModule, policy: str, *, in_full: bool
-    ) -> list[PolicyScore]:
+    ) -> list[PolicyResult]:
         """Evaluate the current weights on every panel at the first temperature; ``in_full`` on the
         first panel at all of them.
         """
-        data, scores = _data(trainer), list[PolicyScore]()
+        data, scores = _data(trainer), list[PolicyResult]()
         for index, panel in enumerate(data.panels):
             for temperature in (
                 self.temperatures if in_full and index == 0 else self.temperatures[:1]
@@ -225,10 +225,10 @@ class Results(RolloutCallback):
         panel: str,
         temperature: float | None,
         groups: list[TrajectoryGroup],
-    ) -> list[PolicyScore]:
+    ) -> list[PolicyResult]:
         """Score what all ranks played; nothing where the environment failed throughout."""
         scored = score_of_all_ranks(trainer, f"{policy} on {panel}", groups)
-        return [] if scored is None else [PolicyScore(policy, panel, temperature, scored)]
+        return [] if scored is None else [PolicyResult(policy, panel, temperature, scored)]
 
     def _tell(self, trainer: Trainer, module: LightningModule, policy: str, panel: str) -> None:
         for callback in rollout_callbacks(trainer):
@@ -335,7 +335,7 @@ class Results(RolloutCallback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Carry on where the checkpoint was written."""
         self._counters = Counters(**state_dict["counters"])
-        self.scores = [PolicyScore.from_plain(entry) for entry in state_dict["scores"]]
+        self.scores = [PolicyResult.from_plain(entry) for entry in state_dict["scores"]]
         self._history = list(state_dict["history"])
         validation = state_dict.get("validation")
         self._validation = None if validation is None else Validation.from_plain(validation)

@@ -26,7 +26,7 @@ class _Module(Protocol):
     lr_scale: float
     algorithm: Algorithm
 
-    def forget_cache(self) -> None: ...
+    def invalidate_cache(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -215,7 +215,7 @@ class Rollback(RolloutCallback):
         (healthy,) = self._snapshots
         restore_snapshot(healthy.state, module, trainer.optimizers[0])
         learner = cast(_Module, module)
-        learner.forget_cache()
+        learner.invalidate_cache()
         learner.lr_scale *= self.lr_factor
         reason = detector.verdict.reason
         detector.rewind(healthy.position)

@@ -82,6 +82,8 @@ def _count(averages: Averages, trajectory: Trajectory) -> None:
     averages.add("actions", sum(len(turn.actions) for turn in turns))
     for term in turns[0].rewards if turns else ():
         averages.add(f"return_{term}", sum(turn.rewards.get(term, 0.0) for turn in turns))
-    judged: Sequence[bool] = [turn.is_true for turn in turns if turn.is_true is not None]
+    judged: Sequence[bool] = [
+        turn.thought_correct for turn in turns if turn.thought_correct is not None
+    ]
     if judged:
-        averages.add("true_thoughts", sum(judged), len(judged))
+        averages.add("thought_accuracy", sum(judged), len(judged))

@@ -11,7 +11,7 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
 from ragen_pl.algorithms.filters import FilterRule, TopFraction
-from ragen_pl.ops.selection import group_mean, most_varied_members
+from ragen_pl.ops.selection import group_mean, max_variance_subset
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.stats import GroupTable
 from ragen_pl.training.callback import RolloutCallback
@@ -23,9 +23,9 @@ Scaling = Literal["none", "linear", "sqrt"]
 _SCORES: dict[Score, Callable[[GroupTable], Tensor]] = {
     "std": lambda table: table.std,
     "variance": lambda table: table.std.square(),
-    "mean": lambda table: group_mean(table.returns, table.survived),
-    "length": lambda table: group_mean(table.lengths, table.survived),
-    "entropy": lambda table: group_mean(table.entropies, table.survived),
+    "mean": lambda table: group_mean(table.returns, table.valid),
+    "length": lambda table: group_mean(table.lengths, table.valid),
+    "entropy": lambda table: group_mean(table.entropies, table.valid),
 }
 _FACTORS: dict[Scaling, float] = {"none": 0.0, "linear": 1.0, "sqrt": 0.5}
 """Exponent of the kept share."""
@@ -36,7 +36,7 @@ class VarianceFilter(RolloutCallback):
 
     A group's score is the standard deviation of its members' returns; the best share is chosen over
     the groups of all ranks. Whether the critic learns from the others too is its own key,
-    ``critic.learns_from``. ``rule`` and ``score`` choose otherwise (RAGEN-2, arXiv 2604.06268, has
+    ``critic.train_on``. ``rule`` and ``score`` choose otherwise (RAGEN-2, arXiv 2604.06268, has
     top-p over variances).
 
     Args:
@@ -48,7 +48,7 @@ class VarianceFilter(RolloutCallback):
             (TopFraction, TopK, TopP, SoftmaxTopP, MinP, PercentileBand, SoftWeights).
         score: What a group is judged by: the spread of its members' returns (std or variance),
             their mean return, mean sampled tokens, or mean entropy per token.
-        keep_members: Members that a kept group keeps, those whose returns vary most; null for all.
+        keep_per_group: Members that a kept group keeps, those whose returns vary most; null for all.
             Their advantages are still taken against the whole group's mean, the better baseline.
         loss_scaling: How the policy loss shrinks with the share of groups kept: linear is RAGEN-2's
             factor, sqrt its root.
@@ -60,14 +60,14 @@ class VarianceFilter(RolloutCallback):
         include_zero: bool = False,
         rule: FilterRule | None = None,
         score: Score = "std",
-        keep_members: int | None = None,
+        keep_per_group: int | None = None,
         loss_scaling: Scaling = "none",
     ) -> None:
         super().__init__()
         self.rule = self._configured = _one_rule(keep_fraction, rule)
-        if keep_members is not None and keep_members < 2:
+        if keep_per_group is not None and keep_per_group < 2:
             raise ValueError(
-                f"keep_members is {keep_members}; it must be at least 2 (fewer have no spread), or "
+                f"keep_per_group is {keep_per_group}; it must be at least 2 (fewer have no spread), or "
                 "null to keep all"
             )
         if score == "mean" and self.rule is not None and self.rule.compares_sizes:
@@ -77,7 +77,7 @@ class VarianceFilter(RolloutCallback):
             )
         self.include_zero = include_zero
         self.score: Score = score
-        self.keep_members = keep_members
+        self.keep_per_group = keep_per_group
         self.loss_scaling: Scaling = loss_scaling
 
     @property
@@ -109,7 +109,7 @@ class VarianceFilter(RolloutCallback):
         """Refuse groups of one: they have no spread, so nothing would ever be kept.
 
         Raises:
-            ValueError: unless the filter is off or needs no spread; also where ``keep_members``
+            ValueError: unless the filter is off or needs no spread; also where ``keep_per_group``
                 would change nothing.
         """
         needs_spread = self.score in ("std", "variance") or not self.include_zero
@@ -118,9 +118,9 @@ class VarianceFilter(RolloutCallback):
                 "rollout.group_size is 1, but VarianceFilter ranks groups by the spread of their "
                 "members' returns: set rollout.group_size to 2 or more, or keep_fraction to 1.0"
             )
-        if self.keep_members is not None and self.keep_members >= rollout.group_size:
+        if self.keep_per_group is not None and self.keep_per_group >= rollout.group_size:
             raise ValueError(
-                f"keep_members is {self.keep_members}, but groups have {rollout.group_size} "
+                f"keep_per_group is {self.keep_per_group}, but groups have {rollout.group_size} "
                 "members: choose fewer, or null to keep all"
             )
 
@@ -146,9 +146,9 @@ class VarianceFilter(RolloutCallback):
             by_group = self.rule(scores).double()
         kept = (by_group > 0).double()
         by_group = by_group * float(_mean(kept)) ** _FACTORS[self.loss_scaling]
-        members = table.survived
-        if self.keep_members is not None:
-            members = most_varied_members(table.returns, members, self.keep_members)
+        members = table.valid
+        if self.keep_per_group is not None:
+            members = max_variance_subset(table.returns, members, self.keep_per_group)
         weights: Tensor = by_group[:, None] * members
         self._record_choice(table, signal, weights)
         return weights
@@ -165,7 +165,7 @@ class VarianceFilter(RolloutCallback):
                 "rollout/effective_fraction": effective,
                 "rollout/in_group_std": float(_mean(std[scored])),
                 "rollout/in_group_std_kept": float(_mean(std[kept & scored])),
-                "rollout/zero_std_share": float(_mean(signal[scored].logical_not().double())),
+                "rollout/zero_std_fraction": float(_mean(signal[scored].logical_not().double())),
             }
         )
 

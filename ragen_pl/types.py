@@ -102,7 +102,7 @@ class Turn:
     """Named terms: ``env``, ``format``, …"""
     is_valid: bool
     """Whether the whole response followed the format with known actions only."""
-    is_true: bool | None
+    thought_correct: bool | None
     """Whether the thought was true of the state; None where the environment cannot tell."""
 
     @property
@@ -122,7 +122,7 @@ class Trajectory:
     member: int
     seed: int
     env_name: str
-    stratum: str
+    difficulty: str
     """The environment's name for this start's difficulty; empty where it has none."""
     turns: tuple[Turn, ...]
     initial_state: Mapping[str, Any]
@@ -151,7 +151,7 @@ class Trajectory:
         return self.stop_reason is not StopReason.ENV_ERROR
 
     @property
-    def survived(self) -> bool:
+    def is_trainable(self) -> bool:
         """Whether it may carry weight: the environment did not fail, and something was sampled."""
         return self.counts and len(self.turns) > 0
 
@@ -167,7 +167,7 @@ class TrajectoryGroup:
     @property
     def returns(self) -> tuple[float, ...]:
         """Of the surviving members."""
-        return tuple(t.total_reward for t in self.trajectories if t.survived)
+        return tuple(t.total_reward for t in self.trajectories if t.is_trainable)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from ragen_pl.algorithms.config import Algorithm, KLPenalty, Optimization
 from ragen_pl.algorithms.estimators import GAE, CriticConfig
 from ragen_pl.distributed.collectives import gather_objects, rank
 from ragen_pl.distributed.fsdp import FSDP2
-from ragen_pl.distributed.sharding import gathered, whole
+from ragen_pl.distributed.sharding import full_state_dict, full_tensor
 from ragen_pl.envs.sokoban.env import Sokoban
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.lora import LoRA
@@ -127,7 +127,7 @@ class Diary(Whereabouts):
     def on_before_optimizer_step(self, trainer: Trainer, module: Any, optimizer: Any) -> None:
         self.gradients.append(
             {
-                name: whole(weight.grad).clone()
+                name: full_tensor(weight.grad).clone()
                 for name, weight in module.named_parameters()
                 if weight.grad is not None
             }
@@ -135,7 +135,7 @@ class Diary(Whereabouts):
 
     def on_train_epoch_end(self, trainer: Trainer, module: Any) -> None:
         super().on_train_epoch_end(trainer, module)
-        weights = {name: value.clone() for name, value in gathered(module).items()}
+        weights = {name: value.clone() for name, value in full_state_dict(module).items()}
         self.weights.append(weights)
         self.metrics.append({k: float(v) for k, v in trainer.callback_metrics.items()})
 

@@ -32,7 +32,7 @@ def make_turn(
     response: str = "Up</answer>",
     thought: str = "",
     entropies: Sequence[float] = (0.5, 0.5),
-    is_true: bool | None = None,
+    thought_correct: bool | None = None,
 ) -> Turn:
     """Make a turn whose format penalty, where it applies, is -0.1."""
     n = len(entropies)
@@ -47,7 +47,7 @@ def make_turn(
         actions=("Up",) if is_valid else (),
         rewards={"env": reward, "format": 0.0 if is_valid else -0.1},
         is_valid=is_valid,
-        is_true=is_true,
+        thought_correct=thought_correct,
     )
 
 
@@ -58,7 +58,7 @@ def make_trajectory(
     group_id: int = 0,
     member: int = 0,
     success: bool = False,
-    stratum: str = "",
+    difficulty: str = "",
     stop_reason: StopReason = StopReason.MAX_TURNS,
 ) -> Trajectory:
     """Make a trajectory from its turns."""
@@ -67,7 +67,7 @@ def make_trajectory(
         member=member,
         seed=seed,
         env_name="double",
-        stratum=stratum,
+        difficulty=difficulty,
         turns=tuple(turns),
         initial_state={"seed": seed},
         final_state={},

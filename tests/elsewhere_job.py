@@ -15,7 +15,7 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 from ragen_pl.cli.main import main as command
 from ragen_pl.models.policy import Policy
 from ragen_pl.models.pretrained import PretrainedModel
-from ragen_pl.rollout.engines.in_process import CachedDecoder
+from ragen_pl.rollout.engines.in_process import InProcessSampler
 from ragen_pl.types import Request, Sampling
 from tests import distributed_job as job
 
@@ -35,7 +35,7 @@ def converse(folder: Path, attention: Any, device: torch.device | str) -> dict[s
     """Sample two turns of three rows from a model of a folder, and score the last of them."""
     language = PretrainedModel(str(folder), attention=attention).build((), 0)
     language.model.to(device)  # type: ignore[arg-type]
-    decoder = CachedDecoder(language.model, stop_id=-1, seed=0, max_context=200)
+    decoder = InProcessSampler(language.model, stop_id=-1, seed=0, max_context=200)
     contexts = [tuple(range(20, 40 + more)) for more in (0, 3, 5)]
     for turn in range(2):
         requests = [Request(ids, 0, 0, member, turn) for member, ids in enumerate(contexts)]

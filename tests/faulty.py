@@ -66,8 +66,8 @@ class FaultyLamp(NamedLamp):
     def state_hash(self) -> str:
         return self._or("state_hash", super().state_hash())  # type: ignore[no-any-return]
 
-    def is_true(self, thought: str) -> bool:
-        return self._or("is_true", super().is_true(thought))  # type: ignore[no-any-return]
+    def thought_correct(self, thought: str) -> bool:
+        return self._or("thought_correct", super().thought_correct(thought))  # type: ignore[no-any-return]
 
     def expert_turn(self, rng: random.Random, max_actions: int) -> tuple[str, tuple[str, ...]]:
         return self._or("expert_turn", super().expert_turn(rng, max_actions))  # type: ignore[no-any-return]

@@ -57,13 +57,13 @@ class NamedLamp(Lamp):
     ) -> tuple[str, dict[str, Any]]:
         super().reset(seed=seed, options=options)
         self.lit = bool((seed or 0) % 2)
-        return self.render_text(), {"stratum": self.render_text()}
+        return self.render_text(), {"difficulty": self.render_text()}
 
     def expert_turn(self, rng: random.Random, max_actions: int) -> tuple[str, tuple[str, ...]]:
         presses = tuple(rng.choice(("on", "off")) for _ in range(max_actions))
         return self.render_text(), presses
 
-    def is_true(self, thought: str) -> bool:
+    def thought_correct(self, thought: str) -> bool:
         return thought == self.render_text()
 
     def vocabulary(self) -> tuple[str, ...]:

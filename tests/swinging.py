@@ -34,7 +34,7 @@ class Learner(TinyModule):
         self.lr_scale, self.kl_coef, self.forgotten = 1.0, 0.0, 0
         self.algorithm = SimpleNamespace(critic=None)
 
-    def forget_cache(self) -> None:
+    def invalidate_cache(self) -> None:
         self.forgotten += 1
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:

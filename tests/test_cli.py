@@ -160,7 +160,7 @@ def fails(capsys: pytest.CaptureFixture[str], *args: str) -> str:
             ["TopQ", "ragen_pl.algorithms.filters.TopP"],
         ),
         (["--filter.score=lenght"], ["filter.score is lenght", "did you mean length"]),
-        (["--filter.keep_members=4"], ["filter.keep_members is 4", "choose fewer"]),
+        (["--filter.keep_per_group=4"], ["filter.keep_per_group is 4", "choose fewer"]),
         (
             ["--data.dynamic_sampling.max_colections=4"],
             ["max_colections", "4", "data.dynamic_sampling.max_collections"],

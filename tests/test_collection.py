@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen_pl.envs.eval_seeds import FIRST_PANEL_SEED
+from ragen_pl.envs.eval_seeds import FIRST_EVAL_SEED
 from ragen_pl.rollout import stats as rollout_stats
-from ragen_pl.rollout.collect import Start
+from ragen_pl.rollout.collect import GroupSeed
 from ragen_pl.rollout.demonstrations import MAX_DEMONSTRATIONS, WarmStart
 from ragen_pl.training import collection
 from ragen_pl.training.collection import (
@@ -21,7 +21,7 @@ from ragen_pl.training.collection import (
     DynamicSampling,
     SeedStream,
     collect_enough,
-    starts,
+    group_seeds,
 )
 from ragen_pl.types import TrajectoryGroup
 from tests.doubles import make_group
@@ -37,7 +37,7 @@ class World:
         self.with_signal = set(with_signal)
         self.calls: list[list[int]] = []
 
-    def play(self, share: Sequence[Start]) -> list[TrajectoryGroup]:
+    def play(self, share: Sequence[GroupSeed]) -> list[TrajectoryGroup]:
         self.calls.append([start.group_id for start in share])
         return [
             make_group(
@@ -49,8 +49,8 @@ class World:
         ]
 
 
-def starts_of(nth: int) -> list[Start]:
-    return starts(0, 0, WANTED, nth)
+def starts_of(nth: int) -> list[GroupSeed]:
+    return group_seeds(0, 0, WANTED, nth)
 
 
 def ids(collected: Collected) -> list[int]:
@@ -61,11 +61,11 @@ def test_without_it_there_is_one_collection_and_every_group_may_teach() -> None:
     world = World([])
     collected = collect_enough(world.play, starts_of, None)
     assert world.calls == [[0, 1, 2, 3]]
-    assert (ids(collected), collected.may_teach) == ([0, 1, 2, 3], [True] * 4)
+    assert (ids(collected), collected.has_signal) == ([0, 1, 2, 3], [True] * 4)
 
 
 @pytest.mark.parametrize(
-    ("with_signal", "collections", "kept", "may_teach"),
+    ("with_signal", "collections", "kept", "has_signal"),
     [
         ([0, 1, 2, 3], 1, [0, 1, 2, 3], [1, 1, 1, 1]),
         # Enough after two; the surplus, group 7, goes.
@@ -77,12 +77,12 @@ def test_without_it_there_is_one_collection_and_every_group_may_teach() -> None:
     ],
 )
 def test_it_collects_until_enough_groups_carry_signal(
-    with_signal: list[int], collections: int, kept: list[int], may_teach: list[int]
+    with_signal: list[int], collections: int, kept: list[int], has_signal: list[int]
 ) -> None:
     world = World(with_signal)
     collected = collect_enough(world.play, starts_of, DynamicSampling(max_collections=3))
     assert world.calls == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]][:collections]
-    assert (ids(collected), collected.may_teach) == (kept, [bool(b) for b in may_teach])
+    assert (ids(collected), collected.has_signal) == (kept, [bool(b) for b in has_signal])
 
 
 @pytest.mark.parametrize("bound", [2, 3])
@@ -110,11 +110,11 @@ def test_ranks_decide_alike_and_share_evenly(
     together = sorted(
         (group.group_id, group.seed, teaches)
         for part in parts
-        for group, teaches in zip(part.groups, part.may_teach, strict=True)
+        for group, teaches in zip(part.groups, part.has_signal, strict=True)
     )
     assert together == [
         (group.group_id, group.seed, teaches)
-        for group, teaches in zip(alone.groups, alone.may_teach, strict=True)
+        for group, teaches in zip(alone.groups, alone.has_signal, strict=True)
     ]
     assert len({len(world.calls) for world in worlds}) == 1
     sizes = [len(part.groups) for part in parts]
@@ -126,7 +126,7 @@ def test_no_start_and_no_identity_is_used_twice() -> None:
     for iteration in range(50):
         identities: set[int] = set()
         for nth in range(4):
-            chosen = starts(3, iteration * 20, 20, nth)
+            chosen = group_seeds(3, iteration * 20, 20, nth)
             assert not seen & {start.seed for start in chosen}
             assert not identities & {start.group_id for start in chosen}
             seen |= {start.seed for start in chosen}
@@ -139,7 +139,7 @@ def test_the_first_collections_are_those_of_a_run_that_collects_once() -> None:
     """Runs with and without dynamic sampling begin every iteration alike."""
     stream = SeedStream()
     places = [stream.place(iteration, 8) for iteration in range(5)]
-    flat = [start.seed for place in places for start in starts(1, place, 8, 0)]
+    flat = [start.seed for place in places for start in group_seeds(1, place, 8, 0)]
     assert flat == [SEEDS_PER_RUN + i for i in range(40)]
 
 
@@ -148,7 +148,7 @@ def test_no_start_comes_again_where_a_run_goes_on_with_other_numbers_of_groups()
     for num_groups in (8, 2, 16, 16, 4):
         for _ in range(3):
             for nth in range(2):
-                chosen = starts(0, stream.place(iteration, num_groups), num_groups, nth)
+                chosen = group_seeds(0, stream.place(iteration, num_groups), num_groups, nth)
                 assert not seen & {start.seed for start in chosen}
                 seen |= {start.seed for start in chosen}
             iteration += 1
@@ -158,15 +158,15 @@ def test_no_start_comes_again_where_a_run_goes_on_with_other_numbers_of_groups()
 
 
 def test_the_last_collection_allowed_stays_below_the_demonstrations() -> None:
-    assert starts(0, 0, 8, 31)[-1].seed < FIRST_DEMONSTRATION
+    assert group_seeds(0, 0, 8, 31)[-1].seed < FIRST_DEMONSTRATION
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 10**6), st.integers(0, 31), st.integers(1, 64))
 def test_no_run_of_any_seed_trains_on_a_panel_s_seeds(
     run_seed: int, iteration: int, nth: int, groups: int
 ) -> None:
-    panels = range(FIRST_PANEL_SEED, SEEDS_PER_RUN)
-    rl = starts(run_seed, iteration, groups, nth)
+    panels = range(FIRST_EVAL_SEED, SEEDS_PER_RUN)
+    rl = group_seeds(run_seed, iteration, groups, nth)
     assert all(start.seed not in panels for start in rl)
     # A hundred starts may be passed over for each demonstration, and a thousand more.
     first = run_seed * SEEDS_PER_RUN + FIRST_DEMONSTRATION

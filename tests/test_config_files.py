@@ -101,7 +101,7 @@ def test_all_algorithms_set_the_same_keys() -> None:
                 *("model.algorithm.kl", "model.algorithm.entropy"),
                 *("data.dynamic_sampling", "data.rollout.overlong"),
                 *(f"filter.{key}" for key in ("keep_fraction", "rule", "score")),
-                *("filter.keep_members", "filter.loss_scaling"),
+                *("filter.keep_per_group", "filter.loss_scaling"),
             }
         )
     }

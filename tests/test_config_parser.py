@@ -33,8 +33,8 @@ KL = KLPenalty(coef=0.001, estimator="k1", place="reward")
 SYMMETRIC = Clip(clip_low=0.2, clip_high=0.2, dual_clip=3.0)
 BY_TRAJECTORY: Aggregation = "sequence_mean_token_mean"
 NO_BONUS = EntropyBonus(coef=0.0)
-SOKOBAN = GAE(gae_lambda=0.95, critic=CriticConfig(learns_from="kept"))
-PAPER = GAE(critic=CriticConfig(lr=1e-5, learns_from="kept"))
+SOKOBAN = GAE(gae_lambda=0.95, critic=CriticConfig(train_on="kept"))
+PAPER = GAE(critic=CriticConfig(lr=1e-5, train_on="kept"))
 ALGORITHMS = {
     "starpo_s": Algorithm(SOKOBAN, Clip(0.2, 0.28, 3.0), "token_mean"),
     "starpo": Algorithm(SOKOBAN, SYMMETRIC, kl=KL),
@@ -163,7 +163,7 @@ def test_other_things_than_algorithms_change_their_class_too(
     chosen = resolve(parser, tmp_path, *configs("top_p"), *rule).filter.rule
     assert chosen.init_args.as_dict() == {"p": 0.2, "order": "largest"}
     engine = resolve(parser, tmp_path, *configs("vllm"), "--model.engine", "Cached").model.engine
-    assert engine.class_path == "ragen_pl.rollout.engines.Cached"
+    assert engine.class_path == "ragen_pl.rollout.engines.InProcess"
     assert engine.init_args.as_dict() == {"cuda_graphs": False}
     profiler = ["--trainer.profiler", "SimpleProfiler", "--trainer.profiler.filename=old"]
     profiler += ["--trainer.profiler", "AdvancedProfiler"]

@@ -18,7 +18,7 @@ from ragen_pl.cli.application import Application
 from ragen_pl.cli.config_files import FOLDER, KINDS, prepare
 from ragen_pl.models import PretrainedModel
 from ragen_pl.models.lora import LoRA
-from ragen_pl.rollout.engines import VLLM, Cached
+from ragen_pl.rollout.engines import VLLM, InProcess
 from ragen_pl.training.callback import rollout_callbacks
 
 SHIPPED = {
@@ -90,7 +90,7 @@ def test_overlays_are_small_diffs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     chosen = filter_of(top_p)
     assert (chosen.rule, chosen.score, chosen.loss_scaling) == (TopP(0.9), "variance", "linear")
     plain = assemble("--config", "sokoban").model
-    assert (plain.chosen_engine, plain.algorithm.sampler_ratio_cap) == (Cached(), None)
+    assert (plain.chosen_engine, plain.algorithm.sampler_ratio_cap) == (InProcess(), None)
     vllm = assemble("--config", "sokoban", "--config", "vllm").model
     assert (vllm.chosen_engine, vllm.algorithm.sampler_ratio_cap) == (VLLM(), 2.0)
     sft = assemble("--config", "sokoban", "--config", "sft")

@@ -88,7 +88,7 @@ OTHER: Mapping[str, tuple[Any, ...]] = {
     "RolloutConfig.max_context": (60,),
     "RolloutConfig.temperature": (0.5,),
     "RolloutConfig.format_penalty": (-1.0,),
-    "RolloutConfig.truth_penalty": (-0.5,),
+    "RolloutConfig.thought_penalty": (-0.5,),
     "RolloutConfig.overlong": (Overlong(buffer=4),),
     "Overlong.buffer": (8,),
     "Overlong.penalty": (-0.1,),
@@ -97,7 +97,7 @@ OTHER: Mapping[str, tuple[Any, ...]] = {
     "WarmStart.batch_size": (4,),
     "WarmStart.demonstrations": (12,),
     "WarmStart.random_turns": (0.9,),
-    "WarmStart.strata": (("lit",),),
+    "WarmStart.difficulties": (("lit",),),
     "EvaluationConfig.size": (9,),
     "EvaluationConfig.temperature": (0.0,),
     "DynamicSampling.max_collections": (3,),
@@ -125,7 +125,7 @@ def test_there_is_something_to_learn_and_to_judge() -> None:
         assert found["rollout/in_group_std"] > 0.1
         assert found["rollout/valid_format"] > 0.1
         assert all(bool(value.isfinite().all()) for value in found.values())
-    assert 0.0 < PROOFS["data"].before(0)["rollout/true_thoughts"] < 1.0
+    assert 0.0 < PROOFS["data"].before(0)["rollout/thought_accuracy"] < 1.0
 
 
 def test_the_same_run_twice_is_the_same() -> None:
@@ -152,7 +152,7 @@ def test_a_key_of_the_data_acts(subject: str, path: tuple[str, ...]) -> None:
 def test_a_truth_penalty_that_could_never_act_is_refused(
     changes: dict[str, Any], told: str
 ) -> None:
-    paid = {**THINKING, "rollout": replace(ROLLOUT, truth_penalty=-0.5)}
+    paid = {**THINKING, "rollout": replace(ROLLOUT, thought_penalty=-0.5)}
     RolloutDataModule(**paid)
-    with pytest.raises(ValueError, match=rf"truth_penalty is -0.5, but {told}: set .* to 0"):
+    with pytest.raises(ValueError, match=rf"thought_penalty is -0.5, but {told}: set .* to 0"):
         RolloutDataModule(**paid | changes)

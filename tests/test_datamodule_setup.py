@@ -41,7 +41,7 @@ def test_a_panel_without_starts_names_its_key(monkeypatch: pytest.MonkeyPatch) -
     data = make(FrozenLake(), dry=FrozenLake(split="panel"))
     monkeypatch.setattr(FrozenLake, "reset", lambda *_, **__: 1 / 0)
     with pytest.raises(ConfigError, match=r"^data\.panels\.dry: FrozenLake gave a panel no start"):
-        data.seeds_of("dry")
+        data.eval_seeds_of("dry")
 
 
 def test_ranks_play_one_panel_where_a_server_failed_elsewhere(
@@ -51,7 +51,7 @@ def test_ranks_play_one_panel_where_a_server_failed_elsewhere(
         env = FaultyLamp("reset", RuntimeError("away"), lambda env: env.seed % 7 == rank)
         data = make(NamedLamp(), default=NamedLamp())
         data.panels = {"default": env}
-        return data.seeds_of("default")
+        return data.eval_seeds_of("default")
 
     one, other = on_ranks(2, seeds, monkeypatch, datamodule, distributed)
     assert one == other

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from ragen_pl.distributed import batch_sharding as dealing
 from ragen_pl.distributed.batch_sharding import (
-    deal,
-    evenly,
-    joined,
+    assign_batches,
+    balance_by_tokens,
+    concatenate_batches,
     optimizer_batches,
-    whole_groups,
+    regroup,
 )
 from ragen_pl.types import RolloutBatch, TrainingBatch
 from tests import worlds
@@ -34,7 +34,7 @@ def annotated(rollout: RolloutBatch) -> TrainingBatch:
 @given(st.lists(st.integers(1, 400), max_size=40), st.integers(1, 5))
 def test_shares_differ_by_at_most_one_trajectory(tokens: list[int], ranks: int) -> None:
     lengths = torch.tensor(tokens, dtype=torch.long)
-    chosen = evenly(lengths, ranks)
+    chosen = balance_by_tokens(lengths, ranks)
     loads = [int(lengths[chosen == rank].sum()) for rank in range(ranks)]
     assert sum(loads) == sum(tokens)
     assert max(loads) - min(loads) <= max(tokens, default=0)
@@ -45,7 +45,7 @@ def test_what_one_rank_kept_alone_is_shared() -> None:
     groups = torch.tensor([0, 0, 1, 1, 2, 2])
     kept = groups < 2
     tokens = torch.tensor([10, 20, 20, 10, 900, 900])
-    dealt = deal(groups, kept, tokens, batches=1, ranks=2)
+    dealt = assign_batches(groups, kept, tokens, batches=1, ranks=2)
     for chosen, share in ((kept, 30), (~kept, 900)):
         for rank in range(2):
             assert int(tokens[chosen & (dealt.rank == rank)].sum()) == share
@@ -54,7 +54,7 @@ def test_what_one_rank_kept_alone_is_shared() -> None:
 def test_groups_stay_together_and_kept_ones_are_spread_over_the_batches() -> None:
     groups = torch.arange(6).repeat_interleave(2)
     kept = (groups == 3) | (groups == 5)
-    dealt = deal(groups, kept, torch.ones_like(groups), batches=2, ranks=3)
+    dealt = assign_batches(groups, kept, torch.ones_like(groups), batches=2, ranks=3)
     per_group = dealt.batch.view(6, 2)
     assert torch.equal(per_group[:, 0], per_group[:, 1])
     assert per_group[3, 0] != per_group[5, 0]
@@ -74,7 +74,7 @@ def test_ranks_exchange_what_one_process_would_hold(
         ranks, lambda rank: optimizer_batches(shares[rank], 2), monkeypatch, dealing
     )
     for number, whole in enumerate(alone):
-        found = joined([batches[number] for batches in together])
+        found = concatenate_batches([batches[number] for batches in together])
         order = torch.argsort(found.rollout.trajectory_ids)
         assert_equal(found.rows(order), whole)
         tokens = [int(b[number].rollout.attention_mask.sum()) for b in together]
@@ -87,10 +87,10 @@ def test_groups_are_made_whole_again(ranks: int, monkeypatch: pytest.MonkeyPatch
     batch = annotated(worlds.collection(seed=1, sizes=(3, 2, 4, 2)))
     places = torch.arange(len(batch)) % ranks
     shares = [batch.rows(places == rank) for rank in range(ranks)]
-    together = on_ranks(ranks, lambda rank: whole_groups(shares[rank]), monkeypatch, dealing)
+    together = on_ranks(ranks, lambda rank: regroup(shares[rank]), monkeypatch, dealing)
     groups = [set(share.rollout.group_ids.tolist()) for share in together]
     assert sum(map(len, groups)) == len(set().union(*groups)) == 4
-    found = joined(together)
+    found = concatenate_batches(together)
     order = torch.argsort(found.rollout.trajectory_ids)
     assert_equal(found.rows(order), batch.rows(torch.argsort(batch.rollout.trajectory_ids)))
 

@@ -22,14 +22,14 @@ def call(method: str, instead: Any, when: When = always, seed: int = 1) -> Any:
     env.env.reset(seed=seed, options={"noise_seed": 2})
     if method in ("step", "reward"):
         return env.step("on")
-    if method == "is_true":
-        return env.is_true("lit")
+    if method == "thought_correct":
+        return env.thought_correct("lit")
     if method == "expert_turn":
         return env.expert_turn(random.Random(0), 2)
     return env.state() if method == "get_state" else env.state_hash()
 
 
-METHODS = ("reset", "step", "get_state", "state_hash", "is_true", "expert_turn")
+METHODS = ("reset", "step", "get_state", "state_hash", "thought_correct", "expert_turn")
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -70,7 +70,7 @@ def test_what_is_right_comes_through(method: str) -> None:
         ),
         ("get_state", [1], r"get_state returned \[1\]"),
         ("state_hash", 7, "state_hash returned 7; it must return a text"),
-        ("is_true", "yes", "is_true returned 'yes'; it must return a bool or None"),
+        ("thought_correct", "yes", "thought_correct returned 'yes'; it must return a bool or None"),
         ("expert_turn", ("", ("north",)), "expert_turn returned 'north'; .* actions of on, off"),
         ("expert_turn", ("", ()), "from 1 to 2 actions"),
         ("expert_turn", ("", ("on",) * 3), "from 1 to 2 actions"),

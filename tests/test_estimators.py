@@ -26,7 +26,7 @@ from ragen_pl.algorithms.estimators import (
     GiGPO,
     ReinforcePlusPlus,
 )
-from ragen_pl.training.update import estimate
+from ragen_pl.training.update import compute_advantages
 from ragen_pl.types import RolloutBatch
 from tests.algorithms import ESTIMATORS
 from tests.plain_estimators import laid_out, rows_of
@@ -46,7 +46,7 @@ def judged(
     if estimator.critic is None:
         values = torch.zeros_like(values)
     algorithm = replace(Algorithm(), advantage=estimator)
-    return estimate(rollout, values, algorithm, penalty)
+    return compute_advantages(rollout, values, algorithm, penalty)
 
 
 def advantages(estimator: AdvantageEstimator, rollout: RolloutBatch, values: Tensor) -> Tensor:

@@ -60,14 +60,17 @@ def test_pass_at_k_refuses_more_tries_than_there_are() -> None:
 
 
 def test_score() -> None:
-    turns = [make_turn(1.0, is_true=True), make_turn(0.0, is_valid=False, is_true=False)]
-    won = make_trajectory(turns, stratum="2-3", success=True)
-    lost = make_trajectory([make_turn(0.0)], stratum="4-5", member=1)
+    turns = [
+        make_turn(1.0, thought_correct=True),
+        make_turn(0.0, is_valid=False, thought_correct=False),
+    ]
+    won = make_trajectory(turns, difficulty="2-3", success=True)
+    lost = make_trajectory([make_turn(0.0)], difficulty="4-5", member=1)
     result = score([TrajectoryGroup(0, 0, (won, lost)), make_group([5.0], broken=[0])])
     assert (result.success, result.count) == (0.5, 2)
     assert result.low < 0.5 < result.high
     assert result.mean_return == pytest.approx(0.45)
-    assert result.true_thoughts == 0.5
+    assert result.thought_accuracy == 0.5
     assert result.valid_format == pytest.approx(2 / 3)
     assert result.by_stratum == {"2-3": (1.0, 1), "4-5": (0.0, 1)}
     assert (result.solved, result.failed) == ((0,), (0,))
@@ -134,7 +137,7 @@ def test_one_start_under_many_seeds_is_one_start() -> None:
 
 def test_score_without_thoughts_or_strata() -> None:
     result = score(panel([True, False]))
-    assert result.true_thoughts is None
+    assert result.thought_accuracy is None
     assert result.by_stratum == {}
 
 

@@ -19,11 +19,11 @@ from ragen_pl.errors import ConfigError
 from ragen_pl.models.embedded import build_tokenizer, read_markers
 from ragen_pl.report.trajectory_record import trajectory_record
 from ragen_pl.rollout.chat import Chat, vocabulary
-from ragen_pl.rollout.collect import Start, collect
+from ragen_pl.rollout.collect import GroupSeed, collect
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.rollout.packing import pack
-from ragen_pl.rollout.stats import GroupTable, survivors
+from ragen_pl.rollout.stats import GroupTable, trainable_trajectories
 from ragen_pl.training.collection import DynamicSampling
 from ragen_pl.training.datamodule import EvaluationConfig, RolloutDataModule
 from ragen_pl.training.evaluation import score
@@ -43,7 +43,7 @@ CONFIG = RolloutConfig(
 )
 TOKENIZER = build_tokenizer(list(vocabulary(PROMPTS, NamedLamp(), 1)))
 CHAT = Chat(PROMPTS, TOKENIZER, read_markers(TOKENIZER), 1)
-STARTS = [Start(0, 2), Start(1, 3)]
+STARTS = [GroupSeed(0, 2), GroupSeed(1, 3)]
 BROKEN = RuntimeError("it broke")
 
 FAULTS: list[tuple[str, Any, When]] = [
@@ -53,7 +53,7 @@ FAULTS: list[tuple[str, Any, When]] = [
     ("get_state", BROKEN, after_a_press),
     ("state_hash", BROKEN, at_some_seeds),
     ("instruction", BROKEN, at_some_seeds),
-    ("is_true", BROKEN, at_some_seeds),
+    ("thought_correct", BROKEN, at_some_seeds),
     ("step", BROKEN, at_some_seeds),
     ("step", None, at_some_seeds),
     ("reward", math.nan, at_some_seeds),
@@ -87,7 +87,7 @@ def test_it_is_left_out_wherever_the_environment_fails(
     for trajectory in bad.trajectories:
         assert trajectory.stop_reason is StopReason.ENV_ERROR
         assert trajectory.error
-        assert not trajectory.survived
+        assert not trajectory.is_trainable
         assert math.isfinite(trajectory.total_reward)
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 1, "three alike"
@@ -109,7 +109,7 @@ def _walk_consumers(groups: list[TrajectoryGroup]) -> None:
     metrics.on_rollout_end(trainer, module, groups)
     assert metrics._recorded["rollout/stop_env_error"] > 0
     EntropyLogger().on_rollout_end(trainer, module, groups)
-    alive = survivors(groups)
+    alive = trainable_trajectories(groups)
     assert (measure(groups, None, None) is None) == (not alive)
     assert len(pack(alive, weights=[1.0] * len(alive))) == len(alive)
     for trajectory in (t for group in groups for t in group.trajectories):
@@ -291,7 +291,7 @@ def test_a_start_without_room_is_a_failure_that_teaches_nothing(
 ) -> None:
     good, bad = play(Wordy())
     assert {t.stop_reason for t in bad.trajectories} == {StopReason.CONTEXT_FULL}
-    assert not survivors([bad])
+    assert not trainable_trajectories([bad])
     scored = score([good, bad])
     assert scored.count == 6
     assert set(scored.failed) >= {3}

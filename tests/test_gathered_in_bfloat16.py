@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from ragen_pl.distributed.sharding import gathered, shard, unsharded, whole
+from ragen_pl.distributed.sharding import full_state_dict, full_tensor, shard, summon_full_params
 from ragen_pl.models.compile import compile_layers
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.policy import Policy
@@ -103,7 +103,9 @@ def test_no_whole_copies_are_left_after_forward_and_backward(
 
 
 def gradients(policy: Policy) -> dict[str, Tensor]:
-    return {name: whole(p.grad) for name, p in policy.named_parameters() if p.grad is not None}
+    return {
+        name: full_tensor(p.grad) for name, p in policy.named_parameters() if p.grad is not None
+    }
 
 
 def relative(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> float:
@@ -154,12 +156,12 @@ def test_what_is_unsharded_is_what_the_trainer_computes_with(
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         recomputed = policy(IDS, SAMPLED, HERE).log_probs
         values = policy.values(IDS, SAMPLED, HERE)
-    with unsharded(policy):
+    with summon_full_params(policy):
         assert {weight.dtype for weight in policy.parameters()} == {torch.bfloat16}
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
             assert torch.equal(policy(IDS, SAMPLED, HERE).log_probs, recomputed)
             assert torch.equal(policy.values(IDS, SAMPLED, HERE), values)
-    for name, value in gathered(policy).items():
+    for name, value in full_state_dict(policy).items():
         assert value.dtype == torch.float32
         assert torch.equal(value, plain.state_dict()[name])
 

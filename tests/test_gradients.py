@@ -15,14 +15,14 @@ from ragen_pl.algorithms.policy_losses import LogLikelihood
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.policy import Critic, Policy
 from ragen_pl.rollout.packing import pack
-from ragen_pl.training.scoring import Scorer
-from ragen_pl.training.update import imitation_gradient, policy_gradient, value_gradient
+from ragen_pl.training.scoring import LogProbPass
+from ragen_pl.training.update import policy_gradient, sft_gradient, value_gradient
 from ragen_pl.types import Demonstration, RolloutBatch, TrainingBatch
 from tests import worlds
 from tests.doubles import make_trajectory, make_turn
 from tests.tiny_networks import make_policy
 
-SCORER = Scorer(1.0, 4096, torch.device("cpu"))
+SCORER = LogProbPass(1.0, 4096, torch.device("cpu"))
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def gradient(
 
 
 def test_a_critic_of_the_kept_sees_nothing_else(critic: Critic) -> None:
-    rollout, config = collection(), CriticConfig(learns_from="kept")
+    rollout, config = collection(), CriticConfig(train_on="kept")
     returns = rollout.loss_mask.float()
     changed = returns * torch.tensor([[1.0], [5.0]])
     alone = gradient(critic, rollout.rows(torch.tensor([0])), returns[:1], config)
@@ -72,7 +72,7 @@ def test_the_value_loss_weighs_what_its_coefficient_says(critic: Critic) -> None
 
 
 def test_a_critic_is_judged_by_what_it_learns_from(critic: Critic) -> None:
-    rollout, config = collection(), CriticConfig(learns_from="kept")
+    rollout, config = collection(), CriticConfig(train_on="kept")
     zeros = torch.zeros_like(rollout.rewards)
     targets = torch.arange(zeros.shape[1]) * rollout.loss_mask * torch.tensor([[1.0], [9.0]])
     batch = TrainingBatch(rollout, zeros, targets * torch.tensor([[1.0], [0.0]]), zeros, targets)
@@ -103,7 +103,7 @@ def test_imitation_lowers_the_mean_negative_log_likelihood() -> None:
     everyone = replace(rollout, policy_weights=torch.ones(len(rollout)))
     scorer = replace(SCORER, token_budget=20)
     batch = Demonstration(everyone, 0.0)
-    metrics = imitation_gradient(batch, policy, scorer, torch.Tensor.backward)
+    metrics = sft_gradient(batch, policy, scorer, torch.Tensor.backward)
     log_probs = SCORER.score(policy, everyone).log_probs
     loss = -log_probs[rollout.loss_mask].mean()
     assert float(metrics["train/imitation_loss"]) == pytest.approx(float(loss.detach()))
@@ -143,10 +143,10 @@ def test_a_term_of_the_loss_pulls_towards_the_reference() -> None:
     assert all(parameter.grad is None for parameter in reference.parameters())
 
 
-@pytest.mark.parametrize("learns_from", ["all", "kept"])
-def test_one_pass_takes_both_losses_where_the_trunk_is_shared(learns_from: str) -> None:
+@pytest.mark.parametrize("train_on", ["all", "kept"])
+def test_one_pass_takes_both_losses_where_the_trunk_is_shared(train_on: str) -> None:
     """The value loss is over what the critic learns from, the policy's over what was kept."""
-    config = CriticConfig(value_coef=0.7, value_clip=None, learns_from=learns_from, trunk="policy")  # type: ignore[arg-type]
+    config = CriticConfig(value_coef=0.7, value_clip=None, train_on=train_on, trunk="policy")  # type: ignore[arg-type]
     algorithm = Algorithm(GAE(critic=config), LogLikelihood(), entropy=EntropyBonus(0.2))
     rollout, policy = worlds.collection(2), make_policy(0, with_values=True)
     advantages, zeros = worlds.at_tokens(rollout, 3), torch.zeros_like(rollout.rewards)
@@ -160,7 +160,7 @@ def test_one_pass_takes_both_losses_where_the_trunk_is_shared(learns_from: str) 
     assert scores.values is not None
     assert not bool(kept.all())
     acted = rollout.loss_mask & kept
-    learnt = rollout.loss_mask if learns_from == "all" else acted
+    learnt = rollout.loss_mask if train_on == "all" else acted
     surrogate = -(rollout.policy_weights[:, None] * advantages * scores.log_probs)[acted].sum()
     loss = (surrogate - 0.2 * scores.entropy[acted].sum()) / acted.sum()
     value_loss = (scores.values - returns).square()[learnt].mean() / 2
@@ -169,9 +169,9 @@ def test_one_pass_takes_both_losses_where_the_trunk_is_shared(learns_from: str) 
 
 
 @pytest.mark.parametrize("trunk", ["own", "policy"])
-@pytest.mark.parametrize("learns_from", ["all", "kept"])
-def test_what_was_not_learned_from_is_not_measured(trunk: str, learns_from: str) -> None:
-    config = CriticConfig(learns_from=learns_from, trunk=trunk)  # type: ignore[arg-type]
+@pytest.mark.parametrize("train_on", ["all", "kept"])
+def test_what_was_not_learned_from_is_not_measured(trunk: str, train_on: str) -> None:
+    config = CriticConfig(train_on=train_on, trunk=trunk)  # type: ignore[arg-type]
     algorithm = Algorithm(GAE(critic=config), sampler_ratio_cap=2.0)
     rollout, policy = worlds.collection(2), make_policy(0, with_values=trunk == "policy")
     rollout = replace(rollout, policy_weights=torch.zeros(len(rollout)))
@@ -180,7 +180,7 @@ def test_what_was_not_learned_from_is_not_measured(trunk: str, learns_from: str)
     metrics = policy_gradient(
         batch, policy, None, SCORER, algorithm, Coefficients(algorithm), torch.Tensor.backward
     )
-    learned = trunk == "policy" and learns_from == "all"
+    learned = trunk == "policy" and train_on == "all"
     values = {"train/value_loss", "train/explained_variance"} if learned else set()
     assert metrics.keys() == {"train/updates", "train/update_tokens"} | values
     assert float(metrics["train/updates"]) == float(metrics["train/update_tokens"]) == 0.0

@@ -15,9 +15,9 @@ from callbacks.gradient_probe import group_spread
 from ragen_pl.algorithms.estimators import GRPO, RLOO, DrGRPO, GiGPO, ReinforcePlusPlusBaseline
 from ragen_pl.algorithms.estimators.base import WithoutCritic
 from ragen_pl.algorithms.filters import SoftWeights, TopFraction, TopP
-from ragen_pl.rollout.collect import Start
+from ragen_pl.rollout.collect import GroupSeed
 from ragen_pl.rollout.packing import pack
-from ragen_pl.rollout.stats import GroupTable, survivors
+from ragen_pl.rollout.stats import GroupTable, trainable_trajectories
 from ragen_pl.training.collection import DynamicSampling, collect_enough
 from ragen_pl.types import StopReason, TrajectoryGroup
 from tests.doubles import make_trajectory, make_turn
@@ -69,26 +69,26 @@ def filtered(chosen: VarianceFilter) -> Callable[[TrajectoryGroup], bool]:
 def metric(group: TrajectoryGroup) -> bool:
     chosen = VarianceFilter()
     chosen.weigh(GroupTable.gather([group]))
-    return chosen._recorded.get("rollout/zero_std_share", 1.0) == 0.0
+    return chosen._recorded.get("rollout/zero_std_fraction", 1.0) == 0.0
 
 
 def sampled_dynamically(group: TrajectoryGroup) -> bool:
-    def play(share: Sequence[Start]) -> list[TrajectoryGroup]:
+    def play(share: Sequence[GroupSeed]) -> list[TrajectoryGroup]:
         return [group] if share[0].group_id == 0 else []
 
-    found = collect_enough(play, lambda nth: [Start(nth, nth)], DynamicSampling())
-    return found.may_teach == [True]
+    found = collect_enough(play, lambda nth: [GroupSeed(nth, nth)], DynamicSampling())
+    return found.has_signal == [True]
 
 
 def alarmed(group: TrajectoryGroup) -> bool:
     indicators = measure([group], None, None)
     assert indicators is not None
-    return indicators.in_group_std > 0 and indicators.zero_std_share == 0
+    return indicators.in_group_std > 0 and indicators.zero_std_fraction == 0
 
 
 def estimated(estimator: WithoutCritic) -> Callable[[TrajectoryGroup], bool]:
     def answer(group: TrajectoryGroup) -> bool:
-        members = survivors([group])
+        members = trainable_trajectories([group])
         rollout = pack(members, weights=[1.0] * len(members))
         return bool(estimator.compare(rollout, rollout.rewards).any())
 
@@ -96,7 +96,7 @@ def estimated(estimator: WithoutCritic) -> Callable[[TrajectoryGroup], bool]:
 
 
 def probed(group: TrajectoryGroup) -> bool:
-    members = survivors([group])
+    members = trainable_trajectories([group])
     return group_spread(pack(members, weights=[1.0] * len(members))).get(0, 0.0) > 0
 
 
@@ -104,7 +104,7 @@ CONSUMERS: dict[str, Callable[[TrajectoryGroup], bool]] = {
     "table": lambda group: bool(GroupTable.gather([group]).signal[0]),
     "filter": filtered(VarianceFilter(None, rule=TopFraction(1.0))),
     "filter by mass": filtered(VarianceFilter(None, rule=TopP(1.0))),
-    "zero_std_share": metric,
+    "zero_std_fraction": metric,
     "dynamic sampling": sampled_dynamically,
     "alarm": alarmed,
     "probe": probed,

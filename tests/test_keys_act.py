@@ -33,7 +33,7 @@ from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.rollout.chat import Prompts
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart
-from ragen_pl.rollout.engines import Cached, Engine
+from ragen_pl.rollout.engines import Engine, InProcess
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.starpo import StarPO
 from tests.doubles import make_trainer
@@ -45,7 +45,7 @@ from tests.lamp import Lamp
 def outcome(
     algorithm: Algorithm,
     optimization: Optimization,
-    engine: Engine = Cached(),  # noqa: B008  frozen, so sharing it is safe
+    engine: Engine = InProcess(),  # noqa: B008  frozen, so sharing it is safe
 ) -> dict[str, Any]:
     """Train; return the weights and the last metrics, by name."""
     data = RolloutDataModule(
@@ -123,7 +123,7 @@ OTHER: dict[str, tuple[Any, ...]] = {
     "critic.value_coef": (0.0,),
     "critic.value_clip": (1e-3,),
     "critic.warmup_iterations": (1,),
-    "critic.learns_from": ("kept",),
+    "critic.train_on": ("kept",),
     "critic.trunk": ("policy",),
     "policy_loss.clip_low": (1e-5, 0.999),
     "policy_loss.clip_high": (1e-5, 9.0),
@@ -141,7 +141,7 @@ OTHER: dict[str, tuple[Any, ...]] = {
     "optimization.lr": (1e-3,),
     "optimization.imitation_lr": (5e-3,),
     "optimization.warmup": (3,),
-    "optimization.final_lr": (0.9,),
+    "optimization.final_lr_fraction": (0.9,),
     "optimization.betas": ((0.5, 0.9),),
     "optimization.weight_decay": (0.5,),
     "optimization.max_grad_norm": (1e-3,),

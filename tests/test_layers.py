@@ -12,9 +12,9 @@ from torch import Tensor
 from ragen_pl.distributed.sharding import transformer_blocks
 from ragen_pl.models.compile import compile_layers
 from ragen_pl.models.embedded import EmbeddedModel
-from ragen_pl.models.kernels.last_layer import ask_last_layer
+from ragen_pl.models.kernels.last_layer import enable_gather
 from ragen_pl.models.policy import Critic, Policy, evaluation_mode
-from ragen_pl.rollout.engines.in_process import CachedDecoder
+from ragen_pl.rollout.engines.in_process import InProcessSampler
 from ragen_pl.types import Request, Sampling
 
 LAYERS = 5
@@ -25,7 +25,7 @@ def make_policy(checkpointing: bool = False) -> Policy:
     language = model.build([f"w{i}" for i in range(40)], seed=3)
     if checkpointing:
         language.model.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[no-untyped-call]
-    assert ask_last_layer(language.model), "as it is for training"
+    assert enable_gather(language.model), "as it is for training"
     return Policy(language.model).double()  # attention is added up in another order
 
 
@@ -85,7 +85,7 @@ def test_decoding_goes_around_what_is_compiled(graphs: list[Any]) -> None:
     sampling = Sampling(max_new_tokens=5, temperature=1.0)
 
     def play() -> list[tuple[int, ...]]:
-        decoder = CachedDecoder(policy.model, stop_id=-1, seed=0, max_context=64)
+        decoder = InProcessSampler(policy.model, stop_id=-1, seed=0, max_context=64)
         with evaluation_mode(policy):
             return [c.token_ids for c in decoder(requests, sampling)]
 

@@ -18,7 +18,7 @@ from ragen_pl.training import starpo
 from ragen_pl.training.datamodule import EvaluationConfig, RolloutDataModule
 from ragen_pl.training.evaluation import score
 from ragen_pl.training.starpo import StarPO
-from ragen_pl.training.update import estimate
+from ragen_pl.training.update import compute_advantages
 from ragen_pl.types import RolloutBatch
 from tests.doubles import make_trainer
 
@@ -37,7 +37,7 @@ def learn_bandit(advantage: AdvantageEstimator, iterations: int = 34) -> float:
     module = StarPO(
         policy=EmbeddedModel(hidden_size=64, intermediate_size=128, num_heads=4),
         algorithm=Algorithm(advantage=advantage),
-        optimization=Optimization(lr=5e-4, imitation_lr=3e-3, final_lr=1.0),
+        optimization=Optimization(lr=5e-4, imitation_lr=3e-3, final_lr_fraction=1.0),
     )
     trainer = make_trainer(
         Path(), iterations, [VarianceFilter(keep_fraction=1.0)], limit_val_batches=0
@@ -57,7 +57,7 @@ def test_a_flipped_advantage_unlearns_it(monkeypatch: pytest.MonkeyPatch) -> Non
     def flipped(
         rollout: RolloutBatch, values: Tensor, algorithm: Algorithm, penalty: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        advantage, returns = estimate(rollout, values, algorithm, penalty)
+        advantage, returns = compute_advantages(rollout, values, algorithm, penalty)
         return -advantage, returns
 
     monkeypatch.setattr(starpo, "estimate", flipped)

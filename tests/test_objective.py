@@ -14,11 +14,16 @@ from ragen_pl.algorithms.coefficients import Coefficients
 from ragen_pl.algorithms.config import Algorithm, KLPenalty
 from ragen_pl.algorithms.estimators import GAE, CriticConfig, ReinforcePlusPlus, Success
 from ragen_pl.algorithms.policy_losses import CISPO, GSPO, LogLikelihood
-from ragen_pl.models.policy import Scores
+from ragen_pl.models.policy import PolicyOutput
 from ragen_pl.ops.advantages import reward_to_go
 from ragen_pl.ops.losses import Aggregation, KLEstimator
 from ragen_pl.rollout.packing import micro_batches
-from ragen_pl.training.update import Totals, estimate, policy_objective, value_objective
+from ragen_pl.training.update import (
+    LossDenominators,
+    compute_advantages,
+    policy_objective,
+    value_objective,
+)
 from ragen_pl.types import RolloutBatch
 
 
@@ -54,14 +59,16 @@ def test_whitened_advantages_do_not_know_the_scale_of_rewards(seed: int, scale: 
     kept = rollout.loss_mask & (rollout.policy_weights > 0)[:, None]
     assume(int(kept.sum()) > 1)
     assume(float(reward_to_go(rollout.rewards, kept)[kept].var()) > 1e-2)  # else ε shows
-    one, _ = estimate(rollout, values, Algorithm(advantage=GAE(reward_scale=1.0)))
-    other, _ = estimate(rollout, values, Algorithm(advantage=GAE(reward_scale=scale)))
+    one, _ = compute_advantages(rollout, values, Algorithm(advantage=GAE(reward_scale=1.0)))
+    other, _ = compute_advantages(rollout, values, Algorithm(advantage=GAE(reward_scale=scale)))
     torch.testing.assert_close(one, other, atol=1e-3, rtol=1e-3)
 
 
 def test_whitening_counts_kept_tokens_only() -> None:
     rollout = batch(1)
-    advantage, returns = estimate(rollout, torch.zeros(6, 9, dtype=torch.float64), Algorithm())
+    advantage, returns = compute_advantages(
+        rollout, torch.zeros(6, 9, dtype=torch.float64), Algorithm()
+    )
     kept = rollout.loss_mask & (rollout.policy_weights > 0)[:, None]
     assert float(advantage[kept].mean()) == pytest.approx(0, abs=1e-9)
     assert bool((advantage[~kept] == 0).all())
@@ -95,7 +102,7 @@ def gradients(
     log_probs, values = draws[0].requires_grad_(), draws[1].clone().requires_grad_()
     advantage, reference = draws[2], draws[3]
     kept = rollout.policy_weights > 0
-    totals = Totals.of(rollout, algorithm.aggregation)
+    totals = LossDenominators.of(rollout, algorithm.aggregation)
     coefficients = Coefficients(algorithm)
     for own in range(ranks):
         mine = rollout.group_ids % ranks == own
@@ -104,7 +111,7 @@ def gradients(
             here = log_probs[rows, :cut]
             ref = reference[rows, :cut] if algorithm.kl_in_loss else None
             loss, _ = policy_objective(
-                Scores(here, -here, None),
+                PolicyOutput(here, -here, None),
                 ref,
                 torch.zeros_like(here),
                 advantage[rows, :cut],
@@ -156,8 +163,8 @@ def test_a_kl_penalty_stays_at_its_token_when_rewards_go_to_the_last() -> None:
     rollout = batch(2)
     penalty = torch.where(rollout.loss_mask, 0.5, 0.0).double()
     algorithm = Algorithm(advantage=ReinforcePlusPlus(reward_at="trajectory"))
-    _, returns = estimate(rollout, torch.zeros_like(penalty), algorithm, penalty)
-    _, plain = estimate(rollout, torch.zeros_like(penalty), algorithm)
+    _, returns = compute_advantages(rollout, torch.zeros_like(penalty), algorithm, penalty)
+    _, plain = compute_advantages(rollout, torch.zeros_like(penalty), algorithm)
     expected = reward_to_go(penalty, rollout.loss_mask)
     torch.testing.assert_close(plain - returns, expected, atol=1e-12, rtol=0)
 
@@ -165,18 +172,18 @@ def test_a_kl_penalty_stays_at_its_token_when_rewards_go_to_the_last() -> None:
 def test_imitated_successes_give_their_mean_negative_log_likelihood() -> None:
     rollout, algorithm = batch(5), ALGORITHMS["star"]
     log_probs = -torch.rand(6, 9, dtype=torch.float64)
-    advantage, _ = estimate(rollout, torch.zeros_like(log_probs), algorithm)
+    advantage, _ = compute_advantages(rollout, torch.zeros_like(log_probs), algorithm)
     kept = rollout.rows(rollout.policy_weights > 0)
     here = torch.where(kept.loss_mask, log_probs[rollout.policy_weights > 0], 0.0)
     _, metrics = policy_objective(
-        Scores(here, torch.zeros_like(here), None),
+        PolicyOutput(here, torch.zeros_like(here), None),
         None,
         here,
         advantage[rollout.policy_weights > 0],
         kept,
         algorithm,
         Coefficients(algorithm),
-        Totals.of(rollout, algorithm.aggregation),
+        LossDenominators.of(rollout, algorithm.aggregation),
     )
     imitated = kept.loss_mask & kept.successes[:, None]
     assert bool(imitated.any())

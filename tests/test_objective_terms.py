@@ -15,9 +15,9 @@ from ragen_pl.algorithms.coefficients import FixedCoefficients
 from ragen_pl.algorithms.config import Algorithm, EntropyBonus, KLPenalty
 from ragen_pl.algorithms.estimators import CriticConfig
 from ragen_pl.algorithms.policy_losses import Clip
-from ragen_pl.models.policy import Scores
+from ragen_pl.models.policy import PolicyOutput
 from ragen_pl.ops.losses import KLEstimator, log_prob_and_entropy
-from ragen_pl.training.update import Totals, policy_objective, value_objective
+from ragen_pl.training.update import LossDenominators, policy_objective, value_objective
 from ragen_pl.types import RolloutBatch
 from tests.algorithms import AGGREGATIONS, LOSSES
 from tests.worlds import at_tokens, collection, draws
@@ -47,14 +47,14 @@ def test_the_objective_is_surrogate_less_entropy_plus_divergence(
     entropy, reference = at_tokens(rollout, 12).abs(), new + 0.3 * at_tokens(rollout, 13)
     at = rollout.policy_weights > 0
     loss, metrics = policy_objective(
-        Scores(new[at], entropy[at], None),
+        PolicyOutput(new[at], entropy[at], None),
         reference[at],
         old[at],
         advantages[at],
         rollout.rows(at),
         algorithm,
         FixedCoefficients(kl=0.7, entropy=0.3),
-        Totals.of(rollout, algorithm.aggregation),
+        LossDenominators.of(rollout, algorithm.aggregation),
     )
     terms = LOSSES[name](new, old, advantages, rollout.loss_mask)
     d = new - reference
@@ -91,12 +91,12 @@ def test_the_gradient_of_the_objective_is_that_of_its_value(
         entropy=EntropyBonus(0.3),
     )
     new, old, advantages = draws(rollout, 12)
-    reference, totals = new.clone() - 0.5, Totals.of(rollout, algorithm.aggregation)
+    reference, totals = new.clone() - 0.5, LossDenominators.of(rollout, algorithm.aggregation)
     totals = replace(totals, divisor=totals.divisor.double())
 
     def objective(log_probs: Tensor, entropy: Tensor) -> Tensor:
         return policy_objective(
-            Scores(log_probs, entropy, None),
+            PolicyOutput(log_probs, entropy, None),
             reference,
             old,
             advantages,

@@ -12,7 +12,7 @@ from ragen_pl.algorithms.config import Optimization
 from ragen_pl.distributed import collectives as distributed
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.training.datamodule import RolloutDataModule
-from ragen_pl.training.scoring import Scorer, check_agreement
+from ragen_pl.training.scoring import LogProbPass, check_agreement
 from ragen_pl.training.starpo import StarPO
 from tests.doubles import make_trainer
 from tests.lamp import PROMPTS, NamedLamp, make_learner
@@ -40,14 +40,14 @@ def test_one_update_of_a_collection_scores_the_policy_once(monkeypatch: pytest.M
     """The weights that learn are those that played: what they say of the tokens then is the old
     log-prob, to the last bit."""
     with monkeypatch.context() as patch:
-        patch.setattr(RolloutConfig, "makes_one_update", False)
+        patch.setattr(RolloutConfig, "is_on_policy", False)
         apart = train("recomputed", online_k=1)
 
     def refuse(*_: object) -> None:
         raise AssertionError("the policy was scored before its update")
 
-    monkeypatch.setattr(Scorer, "log_probs", refuse)
-    monkeypatch.setattr(Scorer, "both", refuse)
+    monkeypatch.setattr(LogProbPass, "log_probs", refuse)
+    monkeypatch.setattr(LogProbPass, "both", refuse)
     own = train("recomputed", online_k=1)
     for name, value in own.state_dict().items():
         torch.testing.assert_close(value, apart.state_dict()[name], rtol=0, atol=1e-5)
@@ -61,13 +61,13 @@ def test_runs_agree_and_the_sampled_ones_score_the_policy_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     calls: list[int] = []
-    score = Scorer.log_probs
+    score = LogProbPass.log_probs
 
-    def counted(self: Scorer, *args: torch.nn.Module) -> torch.Tensor:
+    def counted(self: LogProbPass, *args: torch.nn.Module) -> torch.Tensor:
         calls.append(1)
         return score(self, *args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Scorer, "log_probs", counted)
+    monkeypatch.setattr(LogProbPass, "log_probs", counted)
     recomputed = train("recomputed")
     assert len(calls) == 3
     sampled = train("sampled")
@@ -78,8 +78,8 @@ def test_runs_agree_and_the_sampled_ones_score_the_policy_once(
 
 
 def test_it_is_refused_where_they_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    score = Scorer.log_probs
-    monkeypatch.setattr(Scorer, "log_probs", lambda *args: score(*args) + 2e-4)
+    score = LogProbPass.log_probs
+    monkeypatch.setattr(LogProbPass, "log_probs", lambda *args: score(*args) + 2e-4)
     train("recomputed", iterations=1)
     with pytest.raises(ValueError, match=r"differ by 2.0e-04 .* use recomputed"):
         train("sampled", iterations=1)

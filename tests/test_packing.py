@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen_pl.rollout.packing import minibatches, num_updates, pack
+from ragen_pl.rollout.packing import length_buckets, num_updates, pack
 from ragen_pl.types import Completion, StopReason, Trajectory, Turn
 from tests import worlds
 
@@ -27,7 +27,7 @@ def turn(prompt: tuple[int, ...], sampled: tuple[int, ...], reward: float) -> Tu
         actions=(),
         rewards={"env": reward, "format": -0.1},
         is_valid=False,
-        is_true=None,
+        thought_correct=None,
     )
 
 
@@ -37,7 +37,7 @@ def trajectory(turns: list[Turn], member: int = 0) -> Trajectory:
         member=member,
         seed=0,
         env_name="test",
-        stratum="",
+        difficulty="",
         turns=tuple(turns),
         initial_state={},
         final_state={},
@@ -90,7 +90,7 @@ def test_turns_that_are_not_imitated_carry_no_loss() -> None:
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=40), st.integers(1, 200))
 def test_minibatches_hold_every_row_once_within_budget(lengths: list[int], budget: int) -> None:
     sizes = torch.tensor(lengths)
-    parts = list(minibatches(sizes, budget))
+    parts = list(length_buckets(sizes, budget))
     assert sorted(torch.cat(parts).tolist()) == list(range(len(lengths)))
     for part in parts:
         assert len(part) == 1 or len(part) * int(sizes[part].max()) <= budget

@@ -7,41 +7,41 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen_pl.ops.shape_buckets import last_recurring, padded, recurring
+from ragen_pl.ops.shape_buckets import bucket_size, round_down, round_up
 
 SIZES = st.integers(1, 1 << 20)
 
 
 @given(SIZES)
 def test_a_size_is_rounded_up_by_an_eighth_at_most(size: int) -> None:
-    assert size <= recurring(size) <= size * 9 / 8
-    assert recurring(recurring(size)) == recurring(size)
+    assert size <= round_up(size) <= size * 9 / 8
+    assert round_up(round_up(size)) == round_up(size)
 
 
 @given(SIZES, SIZES)
 def test_more_is_never_rounded_to_less(one: int, other: int) -> None:
     low, high = sorted((one, other))
-    assert recurring(low) <= recurring(high)
-    assert last_recurring(low) <= last_recurring(high)
+    assert round_up(low) <= round_up(high)
+    assert round_down(low) <= round_down(high)
 
 
 @given(SIZES)
 def test_the_last_one_is_the_largest_that_is_not_above(size: int) -> None:
-    last = last_recurring(size)
-    assert last <= size < recurring(last + 1)
-    assert recurring(last) == last
+    last = round_down(size)
+    assert last <= size < round_up(last + 1)
+    assert round_up(last) == last
 
 
 @pytest.mark.parametrize("to_the_octave", [4, 8])
 def test_there_are_so_many_to_the_octave(to_the_octave: int) -> None:
     for octave in (32, 64, 1024):
-        sizes = {recurring(size, to_the_octave) for size in range(octave + 1, 2 * octave + 1)}
+        sizes = {round_up(size, to_the_octave) for size in range(octave + 1, 2 * octave + 1)}
         assert len(sizes) == to_the_octave
         assert max(sizes) == 2 * octave
 
 
 def test_padding_is_for_code_that_is_written_for_a_shape() -> None:
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
-    assert (padded(100, cpu), padded(100, gpu)) == (100, 100)
+    assert (bucket_size(100, cpu), bucket_size(100, gpu)) == (100, 100)
     with torch.autocast("cpu", torch.bfloat16):
-        assert (padded(100, cpu), padded(100, gpu)) == (104, 100)
+        assert (bucket_size(100, cpu), bucket_size(100, gpu)) == (104, 100)

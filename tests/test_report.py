@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from ragen_pl.report.tables import PolicyScore, Validation, lines_of_json, render
-from ragen_pl.training.evaluation import Score
+from ragen_pl.report.tables import PolicyResult, Validation, lines_of_json, render
+from ragen_pl.training.evaluation import EvalResult
 
 
-def entry(policy: str, panel: str, temperature: float | None, success: float) -> PolicyScore:
-    strata = {"2-3": (success, 6), "4-5": (0.0, 4)} if temperature is not None else {}
+def entry(policy: str, panel: str, temperature: float | None, success: float) -> PolicyResult:
+    difficulties = {"2-3": (success, 6), "4-5": (0.0, 4)} if temperature is not None else {}
     truth = None if temperature is None else 0.9
-    return PolicyScore(
+    return PolicyResult(
         policy,
         panel,
         temperature,
-        Score(success, 0.1, 0.9, 10, 1.0, truth, 1.0, strata, (1, 2), (3,)),
+        EvalResult(success, 0.1, 0.9, 10, 1.0, truth, 1.0, difficulties, (1, 2), (3,)),
     )
 
 
@@ -57,14 +57,14 @@ def test_a_run_without_evaluations() -> None:
 
 
 def test_scores_survive_json() -> None:
-    again = [PolicyScore.from_plain(json.loads(json.dumps(s.plain()))) for s in SCORES]
+    again = [PolicyResult.from_plain(json.loads(json.dumps(s.plain()))) for s in SCORES]
     assert again == SCORES
 
 
 def test_scores_of_earlier_versions_are_read() -> None:
     old = SCORES[0].plain()
     del old["iterations"], old["left_out"]
-    assert PolicyScore.from_plain(old) == SCORES[0]
+    assert PolicyResult.from_plain(old) == SCORES[0]
 
 
 def test_a_validation_in_a_line() -> None:

@@ -37,7 +37,10 @@ STAGES: Stages = (
 
 
 def arguments(run_dir: str, iterations: int, *options: str) -> list[str]:
-    rates = ("--model.optimization.final_lr", "1.0")  # no schedule depends on the last iteration
+    rates = (
+        "--model.optimization.final_lr_fraction",
+        "1.0",
+    )  # no schedule depends on the last iteration
     quick = ("--trainer.check_val_every_n_epoch", "100", "--rollback.times", "1")
     kl = ("--model.algorithm.kl", "{coef: 0.1}")
     length = ("--trainer.max_epochs", str(iterations), "--run_dir", run_dir)
@@ -148,7 +151,7 @@ def test_a_rank_without_a_start_keeps_up(tmp_path: Path) -> None:
     args = arguments("few", 5, *DDP, *few)
     run_together([[sys.executable, str(ROOT / "run.py"), *args]], tmp_path, PATIENCE)
     history = json.loads((tmp_path / "few/results.json").read_text())["history"]
-    assert len([seconds for seconds in history["time/collect"] if seconds is not None]) >= 2
+    assert len([seconds for seconds in history["time/rollout"] if seconds is not None]) >= 2
 
 
 def test_a_folder_that_was_being_exchanged_is_found(tmp_path: Path) -> None:

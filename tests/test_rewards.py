@@ -33,21 +33,23 @@ def test_a_longer_response_never_pays_less_nor_more_than_the_penalty(
 
 
 def test_terms_appear_only_where_they_are_asked_for() -> None:
-    plain = Shaping(-0.1, 0.0, None, 32).terms(2.0, is_valid=False, is_true=False, length=32)
+    plain = Shaping(-0.1, 0.0, None, 32).terms(
+        2.0, is_valid=False, thought_correct=False, length=32
+    )
     assert plain == {"env": 2.0, "format": -0.1}
     shaping = Shaping(-0.1, -0.5, Overlong(buffer=4, penalty=-1.0), 32)
-    assert shaping.terms(0.0, is_valid=True, is_true=False, length=32) == {
+    assert shaping.terms(0.0, is_valid=True, thought_correct=False, length=32) == {
         "env": 0.0,
         "format": 0.0,
         "truth": -0.5,
         "overlong": -1.0,
     }
-    assert "truth" not in shaping.terms(0.0, is_valid=True, is_true=None, length=1)
+    assert "truth" not in shaping.terms(0.0, is_valid=True, thought_correct=None, length=1)
 
 
 def test_a_collection_hands_its_keys_on() -> None:
     overlong = Overlong(buffer=4)
-    config = RolloutConfig(format_penalty=-0.3, truth_penalty=-0.2, overlong=overlong)
+    config = RolloutConfig(format_penalty=-0.3, thought_penalty=-0.2, overlong=overlong)
     assert config.shaping == Shaping(-0.3, -0.2, overlong, config.max_response_tokens)
 
 
@@ -66,5 +68,5 @@ def test_penalties_that_are_not_finite_are_refused(penalty: float) -> None:
         Overlong(buffer=1, penalty=penalty)
     with pytest.raises(ValueError, match=r"rollout\.format_penalty is .* and finite"):
         RolloutConfig(format_penalty=penalty)
-    with pytest.raises(ValueError, match=r"rollout\.truth_penalty is .* and finite"):
-        RolloutConfig(truth_penalty=penalty)
+    with pytest.raises(ValueError, match=r"rollout\.thought_penalty is .* and finite"):
+        RolloutConfig(thought_penalty=penalty)

@@ -14,7 +14,7 @@ from ragen_pl.envs.base import TextEnv
 from ragen_pl.models.embedded import build_tokenizer, read_markers
 from ragen_pl.rollout import chat
 from ragen_pl.rollout.chat import Chat, Prompts
-from ragen_pl.rollout.collect import Start, collect
+from ragen_pl.rollout.collect import GroupSeed, collect
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.types import Completion, Request, Sampling, StopReason, Trajectory
 
@@ -22,7 +22,7 @@ PROMPTS = Prompts(think=False, system="{instruction} {format}", turn="{observati
 CONFIG = RolloutConfig(
     num_groups=2, group_size=2, max_turns=3, max_actions_per_turn=2, max_response_tokens=12
 )
-STARTS = [Start(4, 40), Start(5, 50)]
+STARTS = [GroupSeed(4, 40), GroupSeed(5, 50)]
 
 
 class Counter(TextEnv):
@@ -42,7 +42,7 @@ class Counter(TextEnv):
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
         self.count, self.noise = seed or 0, (options or {})["noise_seed"]
-        return self.render_text(), {"stratum": "even" if self.count % 2 == 0 else "odd"}
+        return self.render_text(), {"difficulty": "even" if self.count % 2 == 0 else "odd"}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         time.sleep(self.pause)
@@ -115,7 +115,7 @@ def test_members_share_a_start_and_live_ones_a_batch() -> None:
     assert played[4, 1].success
     assert played[5, 0].stop_reason is StopReason.MAX_TURNS
     assert not played[5, 0].success
-    assert (played[5, 0].stratum, played[4, 0].env_name) == ("even", "counter")
+    assert (played[5, 0].difficulty, played[4, 0].env_name) == ("even", "counter")
 
 
 def test_a_prefix_is_all_that_was_asked_and_answered() -> None:

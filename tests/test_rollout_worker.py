@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from torch import nn
 
-from ragen_pl.training.sampler import RolloutWorker
+from ragen_pl.training.sampler import PolicySampler
 from ragen_pl.types import Completion, Request, Sampling
 
 GREEDY = Sampling(0.0, 4)
@@ -36,11 +36,11 @@ def recorder() -> Recorder:
 
 
 @pytest.fixture
-def worker(recorder: Recorder) -> RolloutWorker:
-    return RolloutWorker(nn.Linear(1, 1), lambda: recorder)  # type: ignore[arg-type]
+def worker(recorder: Recorder) -> PolicySampler:
+    return PolicySampler(nn.Linear(1, 1), lambda: recorder)  # type: ignore[arg-type]
 
 
-def test_new_weights_are_taken_over_once(worker: RolloutWorker, recorder: Recorder) -> None:
+def test_new_weights_are_taken_over_once(worker: PolicySampler, recorder: Recorder) -> None:
     for version in (0, 0, 1):
         worker([], GREEDY, version=version)
     worker.forget()
@@ -49,7 +49,7 @@ def test_new_weights_are_taken_over_once(worker: RolloutWorker, recorder: Record
 
 
 def test_memory_is_given_back_when_playing_is_over(
-    worker: RolloutWorker, recorder: Recorder
+    worker: PolicySampler, recorder: Recorder
 ) -> None:
     """Caches of evaluations once stayed through the updates that followed."""
     with worker.rollout_weights():
@@ -66,5 +66,5 @@ def test_nothing_is_made_before_it_is_needed(recorder: Recorder) -> None:
     def make() -> Recorder:
         raise AssertionError
 
-    with RolloutWorker(nn.Linear(1, 1), make).rollout_weights():  # type: ignore[arg-type]
+    with PolicySampler(nn.Linear(1, 1), make).rollout_weights():  # type: ignore[arg-type]
         pass

@@ -13,7 +13,7 @@ from ragen_pl.training.run_folder import (
     CHECKPOINTS,
     RESULTS,
     EarlierRun,
-    RunFacts,
+    RunMetadata,
     check_continuation,
     finished_iterations,
     is_of,
@@ -25,11 +25,11 @@ def facts(
     gamma: float = 1.0,
     kl: dict[str, Any] | None = None,
     trunk: str = "own",
-) -> RunFacts:
+) -> RunMetadata:
     arguments = {"gamma": gamma, "critic": {"trunk": trunk}}
     algorithm = {"advantage": {"class_path": advantage, "init_args": arguments}, "kl": kl}
     config = {"model": {"policy": {"hidden_size": 8}, "algorithm": algorithm}, "data": {}}
-    return RunFacts(config=config, seed=0, threads=1, vocabulary=[])
+    return RunMetadata(config=config, seed=0, threads=1, vocabulary=[])
 
 
 @pytest.mark.parametrize("goes_on", [True, False])
@@ -42,7 +42,7 @@ def facts(
     ],
 )
 def test_what_decides_which_weights_there_are_is_fixed(
-    new: RunFacts, told: str, goes_on: bool
+    new: RunMetadata, told: str, goes_on: bool
 ) -> None:
     with pytest.raises(ConfigError, match=told):
         check_continuation(facts(), new, Path("last.ckpt"), goes_on=goes_on)
@@ -71,7 +71,7 @@ def test_an_earlier_run_comes_back_unless_the_new_one_has_something_to_show(
     (run_dir / CHECKPOINTS / "last.ckpt").mkdir(parents=True)
     earlier.move_aside(run_dir)
     (run_dir / (shown or "tensorboard")).mkdir(parents=True)
-    earlier.put_back()
+    earlier.load_full_state()
     assert (run_dir / CHECKPOINTS / "last.ckpt").exists() == (shown is None)
     assert (tmp_path / "run.1").exists() == (shown is not None)
     assert shown is None or (run_dir / shown).exists()

@@ -14,11 +14,11 @@ from ragen_pl.algorithms.config import Algorithm, Optimization
 from ragen_pl.algorithms.estimators import GRPO
 from ragen_pl.algorithms.policy_losses import LogLikelihood, PolicyLoss
 from ragen_pl.models.base import LanguageModel
-from ragen_pl.models.policy import Scores
-from ragen_pl.rollout.engines import Cached
+from ragen_pl.models.policy import PolicyOutput
+from ragen_pl.rollout.engines import InProcess
 from ragen_pl.rollout.engines.base import Autocast
-from ragen_pl.rollout.engines.in_process import CachedDecoder
-from ragen_pl.training.update import Totals, policy_objective
+from ragen_pl.rollout.engines.in_process import InProcessSampler
+from ragen_pl.training.update import LossDenominators, policy_objective
 from ragen_pl.types import Completion, Request, Sampling
 from tests.algorithms import LOSSES
 from tests.key_proof import differ
@@ -26,7 +26,7 @@ from tests.test_keys_act import OPTIMIZATION, but, outcome
 from tests.test_objective import batch
 
 
-class Hotter(CachedDecoder):
+class Hotter(InProcessSampler):
     """Sample hotter than it is told to, and say so in the log-probs: another policy."""
 
     def __call__(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
@@ -34,7 +34,7 @@ class Hotter(CachedDecoder):
 
 
 @dataclass(frozen=True)
-class Biased(Cached):
+class Biased(InProcess):
     """Choose it."""
 
     def build(
@@ -44,7 +44,7 @@ class Biased(Cached):
         return Hotter(language.model, stop_id=end, seed=seed, max_context=max_context)
 
 
-def trained(cap: float | None, engine: Cached) -> dict[str, Any]:
+def trained(cap: float | None, engine: InProcess) -> dict[str, Any]:
     """Train for two iterations; return the weights and the last metrics."""
     return outcome(but(advantage=GRPO(), sampler_ratio_cap=cap), OPTIMIZATION, engine)
 
@@ -64,7 +64,7 @@ def test_the_cap_acts_where_the_sampler_is_another_policy() -> None:
 
 
 def test_it_leaves_a_sampler_alone_that_is_the_policy() -> None:
-    free, capped = trained(None, Cached()), trained(2.0, Cached())
+    free, capped = trained(None, InProcess()), trained(2.0, InProcess())
     assert float(free["train/sampler_ratio_max"]) == pytest.approx(1, abs=1e-3)
     assert float(capped["train/sampler_ratio_capped"]) == 0
     for name, value in weights(free).items():
@@ -98,9 +98,9 @@ def losses(
     )
     algorithm = Algorithm(policy_loss=loss, sampler_ratio_cap=cap)
     old = old * mask
-    scores = Scores(old - 0.1 * mask, torch.zeros_like(old), None)
+    scores = PolicyOutput(old - 0.1 * mask, torch.zeros_like(old), None)
     arguments = (scores, None, old, 0.7 * torch.ones_like(old), part, algorithm)
-    totals = Totals.of(part, algorithm.aggregation)
+    totals = LossDenominators.of(part, algorithm.aggregation)
     return float(policy_objective(*arguments, FixedCoefficients(0.0, 0.0), totals)[0])
 
 

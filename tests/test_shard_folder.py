@@ -17,7 +17,8 @@ from ragen_pl.distributed.checkpoint_io import AnyCheckpointIO
 from ragen_pl.distributed.shard_folder import load_whole
 from ragen_pl.distributed.sharded_checkpoint import load_sharded
 from ragen_pl.errors import ConfigError
-from ragen_pl.training.run_folder import META, RunFacts
+from ragen_pl.distributed.shard_folder import META
+from ragen_pl.training.run_folder import RunMetadata
 
 
 class Command:
@@ -82,5 +83,5 @@ def test_a_foreign_pickle_is_a_short_error(tmp_path: Path) -> None:
     torch.save(torch.ones(3), tmp_path / "tensor.ckpt")
     for path in (foreign, tmp_path / "old.ckpt", tmp_path / "tensor.ckpt"):
         with pytest.raises(ConfigError, match="no readable checkpoint of ragen-pl"):
-            RunFacts.read(path)
+            RunMetadata.read(path)
     assert not mark.exists()

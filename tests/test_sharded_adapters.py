@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from ragen_pl.distributed.sharding import shard, unsharded, whole
+from ragen_pl.distributed.sharding import full_tensor, shard, summon_full_params
 from ragen_pl.models import PretrainedModel
 from ragen_pl.models.base import LanguageModel
 from ragen_pl.models.export import ADAPTER, export_policy
@@ -58,7 +58,7 @@ def learn(policy: Policy, gather_in: torch.dtype | None) -> tuple[Tensor, dict[s
         scores = policy(IDS, SAMPLED, HERE)
         (scores.log_probs.sum() + scores.values.sum()).backward()
     found = {name: p.grad for name, p in policy.named_parameters() if p.grad is not None}
-    return scores.log_probs.detach(), {name: whole(grad) for name, grad in found.items()}
+    return scores.log_probs.detach(), {name: full_tensor(grad) for name, grad in found.items()}
 
 
 @GATHERED
@@ -89,7 +89,7 @@ def test_the_sampler_sees_the_adapters(
     autocast = torch.autocast("cpu", torch.bfloat16, enabled=gather_in is not None)
     with torch.no_grad(), autocast:
         trained = policy(IDS, SAMPLED, HERE).log_probs
-        with unsharded(policy):
+        with summon_full_params(policy):
             logits = policy.model(input_ids=IDS).logits
     log_p = torch.log_softmax(logits.float(), -1)[0, :-1].gather(-1, IDS[0, 1:, None])[:, 0]
     sampled = SAMPLED[0, 1:]

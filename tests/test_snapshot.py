@@ -13,7 +13,7 @@ from lightning.pytorch import LightningModule
 from callbacks import echo_trap_detector
 from ragen_pl.cli.main import main
 from ragen_pl.distributed.snapshot import restore_snapshot, take_snapshot
-from ragen_pl.ops.echo_trap.assess import Level, Verdict
+from ragen_pl.ops.echo_trap.assess import Assessment, Level
 from tests.doubles import Diary
 from tests.test_resume import checkpoint, flat
 from tests.tiny import write_config
@@ -25,8 +25,8 @@ OPTIONS = (
 )
 
 
-def red_from_the_fifth_on(history: list[Any], *args: Any) -> Verdict:
-    return Verdict(Level.RED if len(history) >= 5 else Level.GREEN, "scripted", {})
+def red_from_the_fifth_on(history: list[Any], *args: Any) -> Assessment:
+    return Assessment(Level.RED if len(history) >= 5 else Level.GREEN, "scripted", {})
 
 
 @pytest.fixture(autouse=True)

@@ -23,11 +23,16 @@ from ragen_pl.distributed import collectives as distributed
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.policy import Critic, Policy
 from ragen_pl.ops.losses import KLEstimator
+from ragen_pl.training import gradients as objective
 from ragen_pl.training import scoring
 from ragen_pl.training import update as gradients
-from ragen_pl.training import gradients as objective
-from ragen_pl.training.scoring import Scorer
-from ragen_pl.training.update import estimate, imitation_gradient, policy_gradient, value_gradient
+from ragen_pl.training.scoring import LogProbPass
+from ragen_pl.training.update import (
+    compute_advantages,
+    policy_gradient,
+    sft_gradient,
+    value_gradient,
+)
 from ragen_pl.types import Demonstration, RolloutBatch, TrainingBatch
 from tests.algorithms import AGGREGATIONS, ESTIMATORS, LOSSES
 from tests.ranks import on_ranks
@@ -79,7 +84,7 @@ class Update:
 
 def update(algorithm: Algorithm, rollout: RolloutBatch, budget: int, networks: Networks) -> Update:
     """Annotate one rank's collection as ``StarPO`` does and accumulate both gradients."""
-    scorer = Scorer(1.3, budget, torch.device("cpu"))
+    scorer = LogProbPass(1.3, budget, torch.device("cpu"))
     coefficients, every = Coefficients(algorithm), torch.ones(len(rollout), dtype=torch.bool)
     penalty, config = None, algorithm.critic
     with torch.no_grad():
@@ -91,7 +96,9 @@ def update(algorithm: Algorithm, rollout: RolloutBatch, budget: int, networks: N
         if algorithm.kl_in_reward:
             reference = scorer.log_probs(networks.reference, rollout, every)
             penalty = coefficients.reward_penalty(old, reference, rollout.loss_mask)
-    batch = TrainingBatch(rollout, old, values, *estimate(rollout, values, algorithm, penalty))
+    batch = TrainingBatch(
+        rollout, old, values, *compute_advantages(rollout, values, algorithm, penalty)
+    )
     metrics = policy_gradient(
         batch,
         networks.policy,
@@ -116,7 +123,7 @@ def summed(networks: Networks, metrics: dict[str, Tensor], coefficients: Coeffic
         if network is not None
         for name, parameter in network.named_parameters()
     }
-    distributed.sum_gradients(named.values())
+    distributed.all_reduce_gradients(named.values())
     found = {name: p.grad for name, p in named.items() if p.grad is not None}
     return Update(found, metrics, coefficients.state_dict())
 
@@ -185,15 +192,15 @@ def test_no_cut_changes_the_update_with_a_reference(
 
 
 @pytest.mark.parametrize("trunk", ["own", "policy"])
-@pytest.mark.parametrize("learns_from", ["all", "kept"])
+@pytest.mark.parametrize("train_on", ["all", "kept"])
 @pytest.mark.parametrize("value_clip", [None, 0.1])
 def test_no_cut_changes_what_a_critic_learns(
-    trunk: str, learns_from: str, value_clip: float | None, monkeypatch: pytest.MonkeyPatch
+    trunk: str, train_on: str, value_clip: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     critic = CriticConfig(
         value_coef=0.7,
         value_clip=value_clip,
-        learns_from=learns_from,  # type: ignore[arg-type]
+        train_on=train_on,  # type: ignore[arg-type]
         trunk=trunk,  # type: ignore[arg-type]
     )
     gae = replace(ESTIMATORS["GAE"].estimator, critic=critic)  # type: ignore[type-var]
@@ -222,9 +229,9 @@ def test_a_transformer_in_float64_knows_nothing_of_padding_and_company() -> None
 
 
 def imitated(rollout: RolloutBatch, budget: int, networks: Networks) -> Update:
-    scorer = Scorer(1.0, budget, torch.device("cpu"))
+    scorer = LogProbPass(1.0, budget, torch.device("cpu"))
     batch = Demonstration(rollout, 0.0)
-    metrics = imitation_gradient(batch, networks.policy, scorer, torch.Tensor.backward)
+    metrics = sft_gradient(batch, networks.policy, scorer, torch.Tensor.backward)
     return summed(networks, metrics, Coefficients(Algorithm()))
 
 

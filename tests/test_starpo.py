@@ -120,7 +120,7 @@ def test_optimizer_batches_of_which_nothing_was_kept_are_no_updates() -> None:
 
 @pytest.mark.parametrize("final", [0.1, 1.0])
 def test_the_schedule_ends_where_it_says(final: float) -> None:
-    optimization = Optimization(warmup=2, final_lr=final)
+    optimization = Optimization(warmup=2, final_lr_fraction=final)
     rates = [optimization.rl_factor(iteration, 11) for iteration in range(11)]
     assert rates[:2] == pytest.approx([1 / 3, 2 / 3 * (1 - (1 - final) / 10)])
     assert rates[5] == pytest.approx((1 + final) / 2)

@@ -12,7 +12,7 @@ from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, ModelParalle
 
 from ragen_pl.distributed import sharding
 from ragen_pl.distributed.fsdp import FSDP2, FSDP_MEANS, check_strategy
-from ragen_pl.distributed.sharding import gathered, laid_out_like, unsharded
+from ragen_pl.distributed.sharding import distribute_like, full_state_dict, summon_full_params
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.policy import Policy
 from tests.test_configs import assemble
@@ -72,7 +72,7 @@ def test_adapters_of_one_network_are_sharded(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     app = assemble(*CPU, "--config", "lora", "--config", "fsdp", *one)
-    assert app.model.algorithm.one_network
+    assert app.model.algorithm.is_single_network
 
 
 def test_layers_split_over_devices_are_refused() -> None:
@@ -105,8 +105,8 @@ def test_a_policy_that_does_not_fit_is_refused_by_all(
 
 def test_what_is_not_sharded_is_left_as_it_is() -> None:
     policy: Policy = make_policy(0)
-    with unsharded(policy), unsharded(None):
-        found = gathered(policy)
+    with summon_full_params(policy), summon_full_params(None):
+        found = full_state_dict(policy)
     for name, value in policy.state_dict().items():
         assert found[name].data_ptr() == value.data_ptr()
-        assert laid_out_like(value, value) is value
+        assert distribute_like(value, value) is value

@@ -70,8 +70,8 @@ def test_a_trial_that_was_disturbed_whole_is_made_again(monkeypatch: pytest.Monk
 
 def test_what_is_asked_for_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert threads.decide_threads(2) == torch.get_num_threads() == 2
-    assert threads.decide_threads("auto") == torch.get_num_threads() == 1
+    assert threads.configure_threads(2) == torch.get_num_threads() == 2
+    assert threads.configure_threads("auto") == torch.get_num_threads() == 1
 
 
 def test_one_core_has_nothing_to_choose(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,8 +211,8 @@ def test_ranks_share_a_machines_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(threads, "usable_cores", lambda: 4)
     timed(monkeypatch, {1: 0.03, 2: 0.016, 4: 0.009})
-    assert threads.decide_threads("auto", processes=2) == 2
-    assert threads.decide_threads("auto", processes=8) == 1
+    assert threads.configure_threads("auto", processes=2) == 2
+    assert threads.configure_threads("auto", processes=8) == 1
 
 
 def test_a_load_that_comes_and_goes_changes_little() -> None:

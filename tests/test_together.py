@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from ragen_pl.distributed import collectives as distributed
-from ragen_pl.distributed.collectives import together
+from ragen_pl.distributed.collectives import all_or_none
 from tests.ranks import on_ranks
 
 
 def test_what_every_rank_makes_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = on_ranks(2, lambda rank: together(lambda: f"of {rank}"), monkeypatch, distributed)
+    made = on_ranks(2, lambda rank: all_or_none(lambda: f"of {rank}"), monkeypatch, distributed)
     assert made == ["of 0", "of 1"]
 
 
@@ -25,7 +25,7 @@ def test_a_refusal_on_one_rank_is_one_on_all(broken: int, monkeypatch: pytest.Mo
 
     def work(rank: int) -> str:
         with pytest.raises(ValueError, match=r"^policy\.path is nowhere$") as caught:
-            together(lambda: make(rank))
+            all_or_none(lambda: make(rank))
         return str(caught.value)
 
     assert len(on_ranks(2, work, monkeypatch, distributed)) == 2

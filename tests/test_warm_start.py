@@ -55,10 +55,12 @@ def test_random_turns_carry_loss_only_where_asked() -> None:
 
 
 def test_strata_are_honoured_and_said(capsys: pytest.CaptureFixture[str]) -> None:
-    demonstrate(Sokoban(), CHAT, ROLLOUT, replace(CONFIG, strata=("6-8",)), first_seed=0)
+    demonstrate(Sokoban(), CHAT, ROLLOUT, replace(CONFIG, difficulties=("6-8",)), first_seed=0)
     assert "12 demonstrations (by difficulty 6-8: 12)" in capsys.readouterr().out
-    with pytest.raises(ValueError, match=r"warm_start\.strata.*no such"):
-        demonstrate(Sokoban(), CHAT, ROLLOUT, replace(CONFIG, strata=("no such",)), first_seed=0)
+    with pytest.raises(ValueError, match=r"warm_start\.difficulties.*no such"):
+        demonstrate(
+            Sokoban(), CHAT, ROLLOUT, replace(CONFIG, difficulties=("no such",)), first_seed=0
+        )
 
 
 def test_an_environment_without_an_expert_is_named() -> None:

@@ -145,7 +145,7 @@ class Algorithm:
         return self.critic is not None and self.critic.trunk == "policy"
 
     @property
-    def one_network(self) -> bool:
+    def is_single_network(self) -> bool:
         """Whether the policy is all there is: no critic with a trunk of its own, no reference."""
         return (self.critic is None or self.values_from_policy) and self.kl is None
 
@@ -167,7 +167,7 @@ class Optimization:
         imitation_lr: Policy learning rate in the warm start.
         warmup: RL iterations over which the rates rise linearly; the warm start rises over its
             first tenth.
-        final_lr: Share of the rate left at the last iteration (linear decay); 1 keeps it constant,
+        final_lr_fraction: Share of the rate left at the last iteration (linear decay); 1 keeps it constant,
             and so does a run whose last iteration is not known (``trainer.max_epochs`` -1).
         betas: Of AdamW.
         weight_decay: Of AdamW.
@@ -190,7 +190,7 @@ class Optimization:
     lr: float = 1e-4
     imitation_lr: float = 1e-3
     warmup: int = 5
-    final_lr: float = 0.1
+    final_lr_fraction: float = 0.1
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0
@@ -204,9 +204,9 @@ class Optimization:
         for key in ("lr", "imitation_lr", "max_grad_norm"):
             if getattr(self, key) <= 0:
                 raise ValueError(f"optimization.{key} is {getattr(self, key)}; it must be positive")
-        if not 0 <= self.final_lr <= 1:
+        if not 0 <= self.final_lr_fraction <= 1:
             raise ValueError(
-                f"optimization.final_lr is {self.final_lr}; it is a share of the rate, in [0, 1]"
+                f"optimization.final_lr_fraction is {self.final_lr_fraction}; it is a share of the rate, in [0, 1]"
             )
         if self.warmup < 0 or self.tokens_per_micro_batch < 1:
             raise ValueError(
@@ -233,11 +233,11 @@ class Optimization:
                 "it to recomputed, or trainer.precision to 32-true"
             )
 
-    def takes_its_own(self, algorithm: Algorithm, makes_one_update: bool) -> bool:
+    def reuses_own_log_probs(self, algorithm: Algorithm, is_on_policy: bool) -> bool:
         """Whether an update takes its own log-probs as the old ones: at the weights that collected
         they are the same, and only a KL term in the rewards must know them before."""
         recomputed = self.old_log_probs == "recomputed"
-        return recomputed and makes_one_update and not algorithm.kl_in_reward
+        return recomputed and is_on_policy and not algorithm.kl_in_reward
 
     def rl_factor(self, iteration: int, total: int | None) -> float:
         """Scale the rates at iteration ``iteration`` of ``total``, counted from RL's start; None:
@@ -245,7 +245,9 @@ class Optimization:
         rise = min(1.0, (iteration + 1) / (self.warmup + 1))
         if total is None:
             return rise
-        return rise * (1.0 - (1.0 - self.final_lr) * min(1.0, iteration / max(1, total - 1)))
+        return rise * (
+            1.0 - (1.0 - self.final_lr_fraction) * min(1.0, iteration / max(1, total - 1))
+        )
 
     def imitation_factor(self, progress: float) -> float:
         """Scale the imitation rate at ``progress`` in [0, 1): a short rise, then linear decay."""

@@ -18,7 +18,7 @@ from ragen_pl.ops.masked import outside_clip
 
 
 @dataclass(frozen=True, slots=True)
-class PolicyTerms:
+class TokenLoss:
     """Hold a loss per token, (B, T), before it is weighted and aggregated."""
 
     loss: Tensor
@@ -32,7 +32,7 @@ class PolicyLoss(ABC):
     @abstractmethod
     def __call__(
         self, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor
-    ) -> PolicyTerms:
+    ) -> TokenLoss:
         """Return the loss per token.
 
         Args:
@@ -67,12 +67,12 @@ class Clip(PolicyLoss):
 
     def __call__(
         self, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor
-    ) -> PolicyTerms:
+    ) -> TokenLoss:
         bounds = {"clip_low": self.clip_low, "clip_high": self.clip_high}
         loss = clipped_policy_loss(
             log_probs, old_log_probs, advantages, dual_clip=self.dual_clip, **bounds
         )
-        return PolicyTerms(loss, outside_clip((log_probs - old_log_probs).detach(), **bounds))
+        return TokenLoss(loss, outside_clip((log_probs - old_log_probs).detach(), **bounds))
 
 
 @dataclass(frozen=True)
@@ -94,11 +94,11 @@ class GSPO(PolicyLoss):
 
     def __call__(
         self, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor
-    ) -> PolicyTerms:
+    ) -> TokenLoss:
         bounds = {"clip_low": self.clip_low, "clip_high": self.clip_high}
         loss = sequence_policy_loss(log_probs, old_log_probs, advantages, mask, **bounds)
         log_ratio = sequence_log_ratio(log_probs.detach(), old_log_probs, mask)
-        return PolicyTerms(loss, outside_clip(log_ratio, **bounds).expand_as(mask))
+        return TokenLoss(loss, outside_clip(log_ratio, **bounds).expand_as(mask))
 
 
 @dataclass(frozen=True)
@@ -118,10 +118,10 @@ class CISPO(PolicyLoss):
 
     def __call__(
         self, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor
-    ) -> PolicyTerms:
+    ) -> TokenLoss:
         bounds = {"clip_low": self.clip_low, "clip_high": self.clip_high}
         loss = clipped_weight_loss(log_probs, old_log_probs, advantages, **bounds)
-        return PolicyTerms(loss, outside_clip((log_probs - old_log_probs).detach(), **bounds))
+        return TokenLoss(loss, outside_clip((log_probs - old_log_probs).detach(), **bounds))
 
 
 @dataclass(frozen=True)
@@ -135,8 +135,8 @@ class LogLikelihood(PolicyLoss):
 
     def __call__(
         self, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor
-    ) -> PolicyTerms:
-        return PolicyTerms(-advantages * log_probs, torch.zeros_like(mask))
+    ) -> TokenLoss:
+        return TokenLoss(-advantages * log_probs, torch.zeros_like(mask))
 
 
 def check_bounds(clip_low: float, clip_high: float) -> None:

@@ -35,17 +35,17 @@ from ragen_pl.cli.parser import Parser, place_loggers
 from ragen_pl.distributed.checkpoint_io import AnyCheckpointIO
 from ragen_pl.distributed.fsdp import FSDP2, FSDP_NAME, check_strategy
 from ragen_pl.errors import ConfigError
-from ragen_pl.runtime.allocator import keep_freed_memory
+from ragen_pl.runtime.allocator import retain_freed_memory
 from ragen_pl.runtime.out_of_memory import lack_of_memory
-from ragen_pl.runtime.third_party_output import quieten
-from ragen_pl.runtime.threads import ThreadTuner, decide_threads, fixed_threads, usable_cores
+from ragen_pl.runtime.third_party_output import silence_libraries
+from ragen_pl.runtime.threads import ThreadTuner, configure_threads, fixed_threads, usable_cores
 from ragen_pl.training.callback import is_done, rollout_callbacks
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.run_folder import (
     CONFIG,
     RESULTS,
     EarlierRun,
-    RunFacts,
+    RunMetadata,
     check_continuation,
     checkpoint_path,
     finished_iterations,
@@ -70,7 +70,7 @@ _ALWAYS = (
     cb.PhaseTimer,
     cb.ThreadTuning,
     cb.SkippedSteps,
-    cb.ScoreTable,
+    cb.EvaluationTable,
     cb.Interruption,
 )
 """Those without keys, after all others: how to go on is the last word."""
@@ -275,7 +275,10 @@ class Application(LightningCLI):
         # On a CPU Lightning takes bfloat16 where half precision is asked for.
         asked = str(precision)
         self.model.optimization.check(asked if asked.startswith("16") else self.trainer.precision)
-        adapters, one = self.model.trainable.lora is not None, self.model.algorithm.one_network
+        adapters, one = (
+            self.model.trainable.lora is not None,
+            self.model.algorithm.is_single_network,
+        )
         check_strategy(self.trainer.strategy, share_a_base=adapters and not one)
         if self.subcommand == "fit":
             self.model.algorithm.check_groups(self.datamodule.rollout.group_size)
@@ -285,17 +288,17 @@ class Application(LightningCLI):
             elif isinstance(callback, cb.Rollback):
                 callback.check(self.trainer)
 
-    def _find_checkpoint(self, config: Any) -> tuple[Path, RunFacts] | None:
+    def _find_checkpoint(self, config: Any) -> tuple[Path, RunMetadata] | None:
         if config.ckpt_path is None:
             return None
         path = checkpoint_path(Path(config.run_dir), config.ckpt_path)
         self.config_init[self.subcommand]["ckpt_path"] = str(path)
-        return path, RunFacts.read(path)
+        return path, RunMetadata.read(path)
 
-    def _facts(self, loaded: tuple[Path, RunFacts] | None) -> RunFacts:
+    def _facts(self, loaded: tuple[Path, RunMetadata] | None) -> RunMetadata:
         """Describe this run; a loaded checkpoint decides on the threads and the vocabulary."""
         plain = self._plain
-        keep_freed_memory()
+        retain_freed_memory()
         asked, processes = self.config[self.subcommand].threads, self.trainer.num_devices
         self._tune_threads(asked, max(1, usable_cores() // processes))
         if asked == "auto" and loaded is not None:
@@ -303,10 +306,10 @@ class Application(LightningCLI):
         words = self.datamodule.vocabulary() if loaded is None else loaded[1].vocabulary
         config: dict[str, Any] = {"model": plain["model"], "data": plain["data"]}
         del config["model"]["seed"], config["data"]["run_seed"]
-        return RunFacts(
+        return RunMetadata(
             config=config,
             seed=plain["seed_everything"],
-            threads=decide_threads(asked, processes),
+            threads=configure_threads(asked, processes),
             vocabulary=list(dict.fromkeys(words)),
         )
 
@@ -317,7 +320,7 @@ class Application(LightningCLI):
                 if isinstance(callback, cb.ThreadTuning):
                     callback.tuner = ThreadTuner(cores)
 
-    def _compare(self, loaded: tuple[Path, RunFacts], facts: RunFacts) -> None:
+    def _compare(self, loaded: tuple[Path, RunMetadata], facts: RunMetadata) -> None:
         path, old = loaded
         changed = check_continuation(old, facts, path, goes_on=self.subcommand == "fit")
         if changed and self.trainer.is_global_zero:
@@ -385,12 +388,12 @@ def run(argv: Sequence[str], kind: type[Application] = Application) -> Applicati
     Raises:
         ConfigError: when the configuration is wrong.
     """
-    quieten()
+    silence_libraries()
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
     earlier = EarlierRun()
     try:
         return kind(argv, earlier)
     except (MisconfigurationException, ConfigError) as error:
-        earlier.put_back()  # it may not have been known before the run began
+        earlier.load_full_state()  # it may not have been known before the run began
         short = shorten(str(error)) if isinstance(error, MisconfigurationException) else str(error)
         raise ConfigError(short) from error

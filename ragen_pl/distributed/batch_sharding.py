@@ -17,7 +17,7 @@ Batch = TypeVar("Batch", bound=TensorBatch)
 
 
 @dataclass(frozen=True, slots=True)
-class Deal:
+class Assignment:
     """Say where each of B trajectories is learnt from."""
 
     batch: Tensor
@@ -26,7 +26,9 @@ class Deal:
     """(B,) int."""
 
 
-def deal(groups: Tensor, kept: Tensor, tokens: Tensor, batches: int, ranks: int) -> Deal:
+def assign_batches(
+    groups: Tensor, kept: Tensor, tokens: Tensor, batches: int, ranks: int
+) -> Assignment:
     """Deal whole groups into optimizer batches, kept groups evenly first, then dropped ones; and
     the trajectories of each batch to the ranks, evenly by tokens.
 
@@ -48,11 +50,11 @@ def deal(groups: Tensor, kept: Tensor, tokens: Tensor, batches: int, ranks: int)
     for number in range(batches):
         for whether in (True, False):
             rows = torch.nonzero((batch == number) & (kept == whether))[:, 0]
-            of_rank[rows] = evenly(tokens[rows], ranks)
-    return Deal(batch, of_rank)
+            of_rank[rows] = balance_by_tokens(tokens[rows], ranks)
+    return Assignment(batch, of_rank)
 
 
-def evenly(tokens: Tensor, ranks: int) -> Tensor:
+def balance_by_tokens(tokens: Tensor, ranks: int) -> Tensor:
     """Give each trajectory, the longest first, to the rank that has the fewest tokens, (n,)."""
     load, chosen = [0] * ranks, torch.zeros_like(tokens)
     for row in torch.argsort(tokens, descending=True, stable=True).tolist():
@@ -83,7 +85,7 @@ def optimizer_batches(own: TrainingBatch, count: int) -> list[TrainingBatch]:
     ).cpu()
     table = torch.cat(gather_objects(facts), dim=1)
     ids, groups, kept, tokens = table[:, torch.argsort(table[0])]
-    dealt = deal(groups, kept > 0, tokens, count, world_size())
+    dealt = assign_batches(groups, kept > 0, tokens, count, world_size())
     if world_size() == 1:
         batch = dealt.batch[torch.searchsorted(ids, facts[0])]
     else:
@@ -92,7 +94,7 @@ def optimizer_batches(own: TrainingBatch, count: int) -> list[TrainingBatch]:
     return [own.rows(batch == number) for number in range(count)]
 
 
-def whole_groups(own: TrainingBatch) -> TrainingBatch:
+def regroup(own: TrainingBatch) -> TrainingBatch:
     """Exchange trajectories so that each group lies on one rank, as estimators that compare its
     members ask for; every rank must call it. A rank may be left with nothing."""
     if world_size() == 1:
@@ -109,17 +111,17 @@ def _exchanged(own: TrainingBatch, destination: Tensor) -> TrainingBatch:
     me = rank()
     leaving = {other: own.rows(destination == other) for other in set(destination.tolist()) - {me}}
     arriving = [sent[me] for sent in gather_objects(leaving) if me in sent]
-    together = joined([own.rows(destination == me), *arriving])
+    together = concatenate_batches([own.rows(destination == me), *arriving])
     return together.rows(torch.argsort(together.rollout.trajectory_ids))
 
 
-def joined(parts: Sequence[Batch]) -> Batch:
+def concatenate_batches(parts: Sequence[Batch]) -> Batch:
     """Put batches below one another; columns are padded to the longest row."""
 
     def below(values: list[Any]) -> Any:
         first = values[0]
         if isinstance(first, TensorBatch):
-            return joined(values)
+            return concatenate_batches(values)
         if first.ndim < 2:
             return torch.cat(values)
         width = max(value.shape[1] for value in values)

@@ -36,7 +36,7 @@ def gather_objects(value: T) -> list[T]:
     return cast("list[T]", gathered)
 
 
-def largest(value: float) -> float:
+def all_reduce_max(value: float) -> float:
     """Return the largest of all ranks' values, or NaN where any is; every rank must call it."""
     return float(torch.tensor(gather_objects(value)).max())  # Python's max can lose a NaN
 
@@ -52,7 +52,7 @@ def all_reduce_sum(tensor: Tensor) -> Tensor:
     return total.to(tensor.device)
 
 
-def from_first_rank(tensor: Tensor) -> Tensor:
+def broadcast_from_rank0(tensor: Tensor) -> Tensor:
     """Return the first rank's values; every rank must call it with equal shapes."""
     if not _active():
         return tensor
@@ -62,7 +62,7 @@ def from_first_rank(tensor: Tensor) -> Tensor:
     return values.to(tensor.device)
 
 
-def together(make: Callable[[], T]) -> T:
+def all_or_none(make: Callable[[], T]) -> T:
     """Return what ``make`` makes on this rank; every rank must call it.
 
     Raises:
@@ -92,7 +92,7 @@ def keep_gradients_local(model: nn.Module | None) -> bool:
     return True
 
 
-def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
+def all_reduce_gradients(parameters: Iterable[nn.Parameter]) -> None:
     """Sum the gradients of all ranks, each of which must call it with equal parameters.
 
     A parameter that has a gradient on some ranks counts as zero on the others; one that has none

@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.optim import Optimizer
 
 from ragen_pl.distributed.shard_folder import META, ShardReader, load_shards
-from ragen_pl.distributed.sharding import put_back, put_back_moments
+from ragen_pl.distributed.sharding import load_full_optimizer_state, load_full_state
 from ragen_pl.errors import ConfigError
 
 
@@ -90,10 +90,10 @@ def _load_file(
     )
     weights = checkpoint.pop("state_dict")
     _check(path, own, weights)
-    put_back(weights, own)
+    load_full_state(weights, own)
     states = checkpoint.pop("optimizer_states", [])
     for optimizer, state in zip(optimizers, states if optimizers else [], strict=True):
-        put_back_moments(state, optimizer)
+        load_full_optimizer_state(state, optimizer)
     return checkpoint
 
 

@@ -18,7 +18,7 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from ragen_pl.distributed.collectives import from_first_rank, gather_objects, rank
+from ragen_pl.distributed.collectives import broadcast_from_rank0, gather_objects, rank
 
 _GIB = 1 << 30
 
@@ -74,9 +74,9 @@ def _take_over(network: nn.Module, held: dict[str, Tensor]) -> None:
     """Give every rank its shards of the first rank's weights, and its buffers, one at a time."""
     with torch.no_grad():
         for name, weight in network.named_parameters():
-            weight.copy_(laid_out_like(held.pop(name), weight))
+            weight.copy_(distribute_like(held.pop(name), weight))
         for buffer in network.buffers():
-            buffer.copy_(from_first_rank(buffer))
+            buffer.copy_(broadcast_from_rank0(buffer))
 
 
 def _keep_types_of_states(network: nn.Module) -> None:
@@ -95,7 +95,7 @@ def _keep_types_of_states(network: nn.Module) -> None:
 
 
 @contextmanager
-def unsharded(network: nn.Module | None) -> Iterator[None]:
+def summon_full_params(network: nn.Module | None) -> Iterator[None]:
     """Keep a network's weights whole, so that a rank can use any part of it without the others.
 
     Every rank must enter it together; nothing is exchanged within it or on the way out. Gradients
@@ -145,12 +145,12 @@ def _check_room(needed: int, device: torch.device) -> None:
         )
 
 
-def whole(tensor: Tensor) -> Tensor:
+def full_tensor(tensor: Tensor) -> Tensor:
     """Return a tensor as one process would hold it; of a shard every rank must ask."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def gathered(module: nn.Module) -> dict[str, Tensor]:
+def full_state_dict(module: nn.Module) -> dict[str, Tensor]:
     """Return a module's state as one process would hold it; every rank must call it.
 
     Returns:
@@ -163,12 +163,12 @@ def gathered(module: nn.Module) -> dict[str, Tensor]:
     found: dict[int, Tensor] = {}
     for tensor in state.values():
         if id(tensor) not in found:
-            complete = whole(tensor.detach())
+            complete = full_tensor(tensor.detach())
             found[id(tensor)] = complete.cpu() if rank() == 0 else torch.empty(0)
     return {name: found[id(tensor)] for name, tensor in state.items()} if rank() == 0 else {}
 
 
-def laid_out_like(value: Tensor, template: Tensor) -> Tensor:
+def distribute_like(value: Tensor, template: Tensor) -> Tensor:
     """Cut the first rank's whole tensor as the template is; other ranks' need the shape alone.
 
     Every rank must call it; without a sharded template the value stays as it is.
@@ -181,14 +181,14 @@ def laid_out_like(value: Tensor, template: Tensor) -> Tensor:
     )
 
 
-def put_back(values: Mapping[str, Tensor], live: Mapping[str, Tensor]) -> None:
+def load_full_state(values: Mapping[str, Tensor], live: Mapping[str, Tensor]) -> None:
     """Copy whole tensors into those of the same names, in place; every rank must call it."""
     with torch.no_grad():
         for name, value in values.items():
-            live[name].copy_(laid_out_like(value, live[name]))
+            live[name].copy_(distribute_like(value, live[name]))
 
 
-def put_back_moments(state: dict[str, Any], optimizer: torch.optim.Optimizer) -> None:
+def load_full_optimizer_state(state: dict[str, Any], optimizer: torch.optim.Optimizer) -> None:
     """Load a whole optimizer state, its moments sharded as the weights they belong to are.
 
     Weights are told by their order, whatever they are called. Every rank must call it.
@@ -198,7 +198,7 @@ def put_back_moments(state: dict[str, Any], optimizer: torch.optim.Optimizer) ->
     of_place = dict(zip(places, weights, strict=True))
     moments = {
         place: {
-            name: laid_out_like(value, of_place[place])
+            name: distribute_like(value, of_place[place])
             if isinstance(value, Tensor) and value.shape == of_place[place].shape
             else value
             for name, value in entry.items()

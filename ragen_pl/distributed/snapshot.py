@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from ragen_pl.distributed.collectives import rank
-from ragen_pl.distributed.sharding import put_back, put_back_moments, whole
+from ragen_pl.distributed.sharding import full_tensor, load_full_optimizer_state, load_full_state
 
 Plain = dict[str, Any]
 """Tensors, numbers and text in dicts and lists: what a checkpoint may hold."""
 
-GOES_ON = ("iteration", "phase", "rl_start", "skipped_steps", "lr_scale")
+NOT_RESTORED = ("iteration", "phase", "rl_start", "skipped_steps", "lr_scale")
 """Entries of a module's own state that say where the run is: they are never put back."""
 
 
@@ -37,15 +37,15 @@ def take_snapshot(module: LightningModule, optimizer: torch.optim.Optimizer) -> 
 def restore_snapshot(
     snapshot: Plain, module: LightningModule, optimizer: torch.optim.Optimizer
 ) -> None:
-    """Put a learner's state back in place; the run's position goes on (``GOES_ON``).
+    """Put a learner's state back in place; the run's position goes on (``NOT_RESTORED``).
 
     The same snapshot can be put back again.
     """
-    put_back(snapshot["weights"], module.state_dict())
-    put_back_moments(_copy(snapshot["optimizer"]), optimizer)
+    load_full_state(snapshot["weights"], module.state_dict())
+    load_full_optimizer_state(_copy(snapshot["optimizer"]), optimizer)
     now = _own_state(module)
     merged = {
-        part: {**state, **{name: now[part][name] for name in GOES_ON if name in now[part]}}
+        part: {**state, **{name: now[part][name] for name in NOT_RESTORED if name in now[part]}}
         for part, state in snapshot["module"].items()
     }
     module.on_load_checkpoint(merged)
@@ -65,7 +65,7 @@ def _copy(tree: Any) -> Any:
     What is sharded is gathered: the first rank keeps it whole, the others its shape.
     """
     if isinstance(tree, DTensor):
-        complete = whole(tree.detach())
+        complete = full_tensor(tree.detach())
         return complete.to("cpu", copy=True) if rank() == 0 else complete.to("meta")
     if isinstance(tree, Tensor) and tree.is_meta:
         return tree

@@ -122,7 +122,7 @@ class Bandit(TextEnv):
         self.actions = arms if rng.random() < 0.5 else arms[::-1]
         self._choice, self._reward = None, 0.0
         self._noise = noise_generator(self.name, seed, options)
-        return self.render_text(), {"stratum": "-".join(arms), "optimal_length": 1}
+        return self.render_text(), {"difficulty": "-".join(arms), "optimal_length": 1}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Pull an arm; this ends the trajectory."""
@@ -165,7 +165,7 @@ class Bandit(TextEnv):
 
     def expert_turn(self, rng: random.Random, max_actions: int) -> tuple[str, tuple[str, ...]]:
         """Try either arm half of the time: a warm start from it teaches the format, not which
-        arm is better. The thought claims nothing, so ``is_true`` has no opinion.
+        arm is better. The thought claims nothing, so ``thought_correct`` has no opinion.
         """
         arm = rng.choice(self.actions[:2])
         return f"try {arm}", (arm,)

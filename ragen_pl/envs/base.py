@@ -95,7 +95,7 @@ class TextEnv(gymnasium.Env[str, str]):
             "data.warm_start.iterations to 0"
         )
 
-    def is_true(self, thought: str) -> bool | None:
+    def thought_correct(self, thought: str) -> bool | None:
         """Tell whether a thought is true of the current state; None where that cannot be told."""
         return None
 

@@ -124,12 +124,12 @@ class CheckedEnv:
             raise broken(method, given, "a text")
         return given
 
-    def is_true(self, thought: str) -> bool | None:
+    def thought_correct(self, thought: str) -> bool | None:
         """Tell whether a thought is true of the current state; None where that cannot be told."""
-        with calling("is_true"):
-            given: Any = self.env.is_true(thought)
+        with calling("thought_correct"):
+            given: Any = self.env.thought_correct(thought)
         if given is not None and not isinstance(given, bool | np.bool_):
-            raise broken("is_true", given, "a bool or None")
+            raise broken("thought_correct", given, "a bool or None")
         return None if given is None else bool(given)
 
     def expert_turn(self, rng: random.Random, limit: int) -> tuple[str, tuple[str, ...]]:

@@ -11,21 +11,21 @@ from ragen_pl.envs.base import TextEnv
 
 _LOG = logging.getLogger(__name__)
 
-FIRST_PANEL_SEED = (1 << 32) - (1 << 24)
+FIRST_EVAL_SEED = (1 << 32) - (1 << 24)
 """Panels' seeds are from here to 2^32, which no run takes for training (``collection``). Packages
 that are seeded through numpy take no larger ones. A multiple of 20, for those that give each of 20
 seeds in turn a difficulty."""
 _NUM_SEEDS = 1 << 24
 _STRIDE = 1000
-"""A multiple of 20, so a replacement asks for the same stratum as the seed it replaces."""
+"""A multiple of 20, so a replacement asks for the same difficulty as the seed it replaces."""
 _MAX_TRIES = 64
 _MAX_SIZE = _NUM_SEEDS - _MAX_TRIES * _STRIDE
 
 
-def panel_seeds(env: TextEnv, size: int) -> list[int]:
+def eval_seeds(env: TextEnv, size: int) -> list[int]:
     """Return ``size`` seeds whose starts differ as far as the environment has that many.
 
-    The ``i``-th is ``FIRST_PANEL_SEED + i``, or the first after it in steps of 1000 with a start
+    The ``i``-th is ``FIRST_EVAL_SEED + i``, or the first after it in steps of 1000 with a start
     not seen before, under ``start_key``. After 64 tries the repeat stays: a bandit has few starts.
     Seeds whose reset raises are passed over, which one line of the log says.
 
@@ -41,7 +41,7 @@ def panel_seeds(env: TextEnv, size: int) -> list[int]:
     seeds: list[int] = []
     broken: list[tuple[int, Exception]] = []
     for place in range(size):
-        first = FIRST_PANEL_SEED + place
+        first = FIRST_EVAL_SEED + place
         repeat = None
         for seed in range(first, first + _MAX_TRIES * _STRIDE, _STRIDE):
             try:

@@ -10,7 +10,7 @@ from peft import PeftModel
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from ragen_pl.models.message_markers import Markers
+from ragen_pl.models.message_markers import ChatMarkers
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class LanguageModel:
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerFast
-    markers: Markers
+    markers: ChatMarkers
     longest: int | None = None
     """Tokens of a context it can read as it was trained to; None for any number."""
     adapted: PeftModel | None = None

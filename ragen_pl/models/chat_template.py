@@ -16,7 +16,7 @@ from typing import Any
 from jinja2.exceptions import TemplateError
 from transformers import PreTrainedTokenizerFast
 
-from ragen_pl.models.message_markers import Markers, Parts, encode_parts
+from ragen_pl.models.message_markers import ChatMarkers, Segments, encode_parts
 
 Messages = list[dict[str, str]]
 
@@ -93,7 +93,7 @@ class ChatTemplate:
         except TemplateError:
             return None
 
-    def markers(self) -> tuple[Markers, bool]:
+    def markers(self) -> tuple[ChatMarkers, bool]:
         """Return the markers, and whether the template would rewrite earlier answers.
 
         A template that has no system role, or one that moves with the last message, is told the
@@ -119,7 +119,7 @@ class ChatTemplate:
                 f"{frame.user!r}, which does not begin with a special token: the agent could not "
                 "end its turn"
             )
-        markers = Markers(
+        markers = ChatMarkers(
             system=self._parts(frame.system),
             first_user=self._parts(frame.first_user),
             user=tuple(user),
@@ -153,7 +153,7 @@ class ChatTemplate:
             return None
         return _Frame(system, first_user, answered, user, assistant, has_system_role)
 
-    def _parts(self, text: str) -> Parts:
+    def _parts(self, text: str) -> Segments:
         """Take special tokens out of a text."""
         known = {str(token): index for index, token in self.tokenizer.added_tokens_decoder.items()}
         longest_first = sorted(known, key=len, reverse=True)
@@ -161,7 +161,7 @@ class ChatTemplate:
         pieces = re.split(f"({pattern})", text) if known else [text]
         return tuple(known.get(piece, piece) for piece in pieces if piece)
 
-    def _check(self, frame: _Frame, markers: Markers) -> None:
+    def _check(self, frame: _Frame, markers: ChatMarkers) -> None:
         """Compare with the template's text and the tokenizer's tokens of a whole dialogue."""
         tokens = self.tokenizer(
             frame.text("Rules.\n1. Push.", [("#_P\n#X_", _PLAIN)], "State:\n__#"),

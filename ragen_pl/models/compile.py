@@ -14,12 +14,12 @@ from ragen_pl.distributed.sharding import transformer_blocks
 def keep_whole(layer: nn.Module) -> None:
     """Mark a layer that can be compiled only as a whole, its attention with it."""
     for part in layer.modules():
-        part.compiled_whole = True  # type: ignore[assignment]
+        part.compiles_as_whole = True  # type: ignore[assignment]
 
 
-def compiled_whole(module: nn.Module) -> bool:
+def compiles_as_whole(module: nn.Module) -> bool:
     """Say whether a part, such as its attention, belongs to such a layer."""
-    return getattr(module, "compiled_whole", False)
+    return getattr(module, "compiles_as_whole", False)
 
 
 def compile_layers(network: nn.Module) -> None:
@@ -37,7 +37,7 @@ def compile_layers(network: nn.Module) -> None:
 
 
 @contextmanager
-def as_written(network: nn.Module) -> Iterator[None]:
+def eager_layers(network: nn.Module) -> Iterator[None]:
     """Run layers uncompiled: who decodes reads and writes a cache in them, a token at a time."""
     is_compiled = any("forward" in vars(part) for part in network.modules())
     # Asking for it loads the compiler.

@@ -17,8 +17,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from ragen_pl.models.base import LanguageModel, PolicyModel
 from ragen_pl.models.kernels.attention import NAME as GROUPED_MATMUL
-from ragen_pl.models.message_markers import Markers
-from ragen_pl.models.seeded_init import drawn_from
+from ragen_pl.models.message_markers import ChatMarkers
+from ragen_pl.models.seeded_init import seeded_init
 
 PAD, SYSTEM, USER, ASSISTANT, END = (
     "<|pad|>",
@@ -86,7 +86,7 @@ class EmbeddedModel(PolicyModel):
         """
         tokenizer = build_tokenizer(pieces)
         config = self._sized(tokenizer)
-        with drawn_from(seed):
+        with seeded_init(seed):
             model = LlamaForCausalLM(config)
             with torch.no_grad():
                 embedding = model.get_input_embeddings().weight
@@ -177,10 +177,10 @@ def build_tokenizer(pieces: Iterable[str]) -> PreTrainedTokenizerFast:
     )
 
 
-def read_markers(tokenizer: PreTrainedTokenizerFast) -> Markers:
+def read_markers(tokenizer: PreTrainedTokenizerFast) -> ChatMarkers:
     """Look up the dialogue markers of an embedded tokenizer."""
     system, user, assistant, end = (token_id(tokenizer, mark) for mark in SPECIAL[1:])
-    return Markers(
+    return ChatMarkers(
         system=(system,), first_user=(end, user), user=(user,), assistant=(end, assistant), end=end
     )
 

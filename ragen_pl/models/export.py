@@ -8,10 +8,10 @@ from pathlib import Path
 from transformers.utils.logging import disable_progress_bar
 
 from ragen_pl.distributed.collectives import rank
-from ragen_pl.distributed.sharding import gathered
+from ragen_pl.distributed.sharding import full_state_dict
 from ragen_pl.models.base import LanguageModel
 from ragen_pl.models.lora import merged_weights
-from ragen_pl.models.meta_device import blank_model
+from ragen_pl.models.meta_device import build_on_meta
 
 ADAPTER = "adapter"
 """Folder within the policy's."""
@@ -24,7 +24,7 @@ def export_policy(language: LanguageModel, folder: Path) -> None:
     they are in the folder ``adapter``, as peft saves them.
     """
     model = language.model
-    weights = gathered(model)
+    weights = full_state_dict(model)
     if rank() != 0:
         return
     shutil.rmtree(folder, ignore_errors=True)
@@ -33,7 +33,9 @@ def export_policy(language: LanguageModel, folder: Path) -> None:
     if language.adapted is None:
         model.save_pretrained(folder, state_dict=weights)
     else:
-        plain = blank_model(model.config, str(model.dtype).removeprefix("torch."))  # names and type
+        plain = build_on_meta(
+            model.config, str(model.dtype).removeprefix("torch.")
+        )  # names and type
         plain.save_pretrained(folder, state_dict=dict(merged_weights(model, weights)))
         # peft wraps the model, and names its weights by that.
         wrapped = {f"base_model.model.{name}": value for name, value in weights.items()}

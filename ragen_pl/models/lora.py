@@ -16,7 +16,7 @@ from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ragen_pl.models.seeded_init import drawn_from
+from ragen_pl.models.seeded_init import seeded_init
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -62,7 +62,7 @@ class LoRA:
             target_modules="all-linear" if names is None else list(names),
             task_type=TaskType.CAUSAL_LM,
         )
-        with drawn_from(seed, "meta" if model.device.type == "meta" else "cpu"):
+        with seeded_init(seed, "meta" if model.device.type == "meta" else "cpu"):
             try:
                 adapted = get_peft_model(model, config)
             except ValueError as error:

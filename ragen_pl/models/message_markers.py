@@ -8,33 +8,33 @@ from itertools import groupby
 
 from transformers import PreTrainedTokenizerFast
 
-Parts = tuple[int | str, ...]
+Segments = tuple[int | str, ...]
 """A context: tokens, and texts between them, each encoded as one with the texts beside it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Markers:
+class ChatMarkers:
     """Say what stands around the messages of a dialogue."""
 
-    system: Parts
+    system: Segments
     """Before the system message."""
-    first_user: Parts
+    first_user: Segments
     """Between the system message and the first user message."""
-    user: Parts
+    user: Segments
     """Between the end of an answer and the next user message."""
-    assistant: Parts
+    assistant: Segments
     """Between a user message and the answer to it."""
     end: int
     """Closes an answer; the agent samples it to end its turn."""
     strips: bool = False
     """Whether messages lose the white space around them."""
 
-    def first(self, system: str, user: str) -> Parts:
+    def first(self, system: str, user: str) -> Segments:
         """Frame the first context, up to where the agent answers."""
         messages = self._message(system), self._message(user)
         return (*self.system, messages[0], *self.first_user, messages[1], *self.assistant)
 
-    def later(self, user: str) -> Parts:
+    def later(self, user: str) -> Segments:
         """Frame a later context, from behind the end of an answer to where the agent answers."""
         return (*self.user, self._message(user), *self.assistant)
 
@@ -52,7 +52,7 @@ def encode_texts(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> li
 
 
 def encode_parts(
-    tokenizer: PreTrainedTokenizerFast, contexts: Sequence[Parts]
+    tokenizer: PreTrainedTokenizerFast, contexts: Sequence[Segments]
 ) -> list[tuple[int, ...]]:
     """Encode contexts; equal texts only once."""
     joined = [tuple(_join_texts(context)) for context in contexts]
@@ -64,7 +64,7 @@ def encode_parts(
     ]
 
 
-def _join_texts(context: Parts) -> Iterator[int | str]:
+def _join_texts(context: Segments) -> Iterator[int | str]:
     for kind, parts in groupby(context, key=type):
         if kind is str:
             yield "".join(str(part) for part in parts)

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from ragen_pl.models.base import drop_dropout
 
 
-def blank_model(config: PreTrainedConfig, dtype: str) -> PreTrainedModel:
+def build_on_meta(config: PreTrainedConfig, dtype: str) -> PreTrainedModel:
     """Make a model of this configuration on the meta device, without dropout."""
     with torch.device("meta"), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # transformers' own, in their next major

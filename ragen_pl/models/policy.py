@@ -15,15 +15,15 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
-from ragen_pl.models.compile import as_written
+from ragen_pl.models.compile import eager_layers
 from ragen_pl.models.kernels.last_layer import states_at
 from ragen_pl.models.lora import copy_sharing_frozen
 from ragen_pl.ops.chunked_head import chunked_log_prob_and_entropy
 from ragen_pl.ops.losses import in_full, log_prob_and_entropy
-from ragen_pl.ops.shape_buckets import padded
+from ragen_pl.ops.shape_buckets import bucket_size
 
 
-class _Asked(NamedTuple):
+class _ScoredPositions(NamedTuple):
     """Lay rows out for a trunk that is asked for the states before marked tokens."""
 
     input_ids: Tensor
@@ -35,15 +35,15 @@ class _Asked(NamedTuple):
     any, of which nothing is taken."""
 
     @classmethod
-    def of(cls, input_ids: Tensor, mask: Tensor, padding: Tensor) -> _Asked:
+    def of(cls, input_ids: Tensor, mask: Tensor, padding: Tensor) -> _ScoredPositions:
         """Add padding where sizes had better come again, and where there is nothing: a rank that
         has no rows left takes part in a pass, and models cannot shape nothing."""
         assert not bool(mask[:, :1].any()), "the first token of a row is never sampled"
         device = input_ids.device
-        rows, length = (padded(max(1, size), device) for size in input_ids.shape)
+        rows, length = (bucket_size(max(1, size), device) for size in input_ids.shape)
         more = (0, length - input_ids.shape[1], 0, rows - len(input_ids))
         places = pad(mask.roll(-1, dims=1), more).flatten().nonzero()[:, 0]
-        places = pad(places, (0, padded(max(1, len(places)), device) - len(places)))
+        places = pad(places, (0, bucket_size(max(1, len(places)), device) - len(places)))
         return cls(pad(input_ids, more), pad(padding, more), places)
 
     @property
@@ -74,7 +74,7 @@ def _scatter(values: Tensor, mask: Tensor) -> Tensor:
     return out.masked_scatter(mask, values)
 
 
-class Scores(NamedTuple):
+class PolicyOutput(NamedTuple):
     """Hold what a policy says of a batch, each (B, T) and zero off the mask."""
 
     log_probs: Tensor
@@ -115,7 +115,7 @@ class Policy(nn.Module):
 
     def forward(
         self, input_ids: Tensor, mask: Tensor, padding: Tensor, temperature: float = 1.0
-    ) -> Scores:
+    ) -> PolicyOutput:
         """Score the tokens in ``mask``.
 
         Only the states before marked tokens go through the vocabulary projection.
@@ -126,18 +126,18 @@ class Policy(nn.Module):
             padding: (B, T) bool, true on real tokens.
             temperature: The one the tokens were sampled at.
         """
-        asked = _Asked.of(input_ids, mask, padding)
+        asked = _ScoredPositions.of(input_ids, mask, padding)
         states = asked.states(self.model.base_model)
         head = self.model.get_output_embeddings()  # type: ignore[no-untyped-call]
         log_probs, entropy = _score(head, states, asked.targets, temperature)
         values = None if self.value_head is None else _scatter(self.value_head(states), mask)
-        return Scores(_scatter(log_probs, mask), _scatter(entropy, mask), values)
+        return PolicyOutput(_scatter(log_probs, mask), _scatter(entropy, mask), values)
 
     def values(self, input_ids: Tensor, mask: Tensor, padding: Tensor) -> Tensor:
         """Return what a ``Critic`` does, by the value head; the trunk learns nothing from it."""
         assert self.value_head is not None
         with torch.no_grad():
-            states = _Asked.of(input_ids, mask, padding).states(self.model.base_model)
+            states = _ScoredPositions.of(input_ids, mask, padding).states(self.model.base_model)
         return _scatter(self.value_head(states), mask)
 
 
@@ -160,7 +160,7 @@ class Critic(nn.Module):
 
     def forward(self, input_ids: Tensor, mask: Tensor, padding: Tensor) -> Tensor:
         """Return values (B, T) of the states before the tokens in ``mask``, zero elsewhere."""
-        states = _Asked.of(input_ids, mask, padding).states(self.trunk)
+        states = _ScoredPositions.of(input_ids, mask, padding).states(self.trunk)
         return _scatter(self.head(states), mask)
 
 
@@ -171,7 +171,7 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
     training = [part for part in module.modules() if part.training]
     module.eval()
     try:
-        with as_written(module):
+        with eager_layers(module):
             yield
     finally:
         for part in training:

@@ -21,9 +21,9 @@ from ragen_pl.distributed.collectives import rank
 from ragen_pl.models.base import LanguageModel, PolicyModel, drop_dropout
 from ragen_pl.models.chat_template import ChatTemplate
 from ragen_pl.models.kernels.attention import choose_attention
-from ragen_pl.models.message_markers import Markers
-from ragen_pl.models.meta_device import blank_model
-from ragen_pl.rollout.engines.parity_check import check_forward
+from ragen_pl.models.message_markers import ChatMarkers
+from ragen_pl.models.meta_device import build_on_meta
+from ragen_pl.rollout.engines.parity_check import check_log_prob_parity
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class PretrainedModel(PolicyModel):
         dtype = getattr(torch, self.dtype)
         model = self._load(AutoModelForCausalLM, config=self._config(), dtype=dtype)
         drop_dropout(model)
-        check_forward(model, self.path)
+        check_log_prob_parity(model, self.path)
         return LanguageModel(model, tokenizer, markers, longest_context(model.config, self.path))
 
     def build_blank(self, pieces: Iterable[str]) -> LanguageModel:
@@ -68,9 +68,9 @@ class PretrainedModel(PolicyModel):
         tokenizer, markers = self._dialogue()
         config = self._config()
         longest = longest_context(config, self.path)
-        return LanguageModel(blank_model(config, self.dtype), tokenizer, markers, longest)
+        return LanguageModel(build_on_meta(config, self.dtype), tokenizer, markers, longest)
 
-    def _dialogue(self) -> tuple[PreTrainedTokenizerFast, Markers]:
+    def _dialogue(self) -> tuple[PreTrainedTokenizerFast, ChatMarkers]:
         """Load the tokenizer and read what its chat template writes around messages."""
         tokenizer = cast(PreTrainedTokenizerFast, self._load(AutoTokenizer))
         if not tokenizer.is_fast:

@@ -9,7 +9,7 @@ import torch
 
 
 @contextmanager
-def drawn_from(seed: int, device: str = "cpu") -> Iterator[None]:
+def seeded_init(seed: int, device: str = "cpu") -> Iterator[None]:
     """Make modules whose weights depend on the seed, and on nothing that was drawn before.
 
     They are made on the CPU, wherever they go afterwards: a GPU draws other numbers, so that one

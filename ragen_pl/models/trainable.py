@@ -10,8 +10,8 @@ from peft import PeftModel
 from transformers import PreTrainedModel
 
 from ragen_pl.models.base import LanguageModel, PolicyModel
-from ragen_pl.models.kernels.last_layer import ask_last_layer
-from ragen_pl.models.kernels.rms_norm import quicken_norms
+from ragen_pl.models.kernels.last_layer import enable_gather
+from ragen_pl.models.kernels.rms_norm import use_fused_rms_norm
 from ragen_pl.models.lora import LoRA
 
 
@@ -57,8 +57,8 @@ class TrainableModel:
     def prepare(self, model: PreTrainedModel) -> PeftModel | None:
         """Quicken the model, switch checkpointing on and put adapters in, where that is asked for;
         in place."""
-        quicken_norms(model)
-        ask_last_layer(model)
+        use_fused_rms_norm(model)
+        enable_gather(model)
         if self.gradient_checkpointing:
             model.gradient_checkpointing_enable(  # type: ignore[no-untyped-call]
                 {"use_reentrant": False}

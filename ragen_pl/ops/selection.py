@@ -232,7 +232,7 @@ def differ(returns: Tensor, sizes: Tensor, groups: Tensor, count: int) -> Tensor
     return highest - lowest > _ROUNDING * size
 
 
-def carries_signal(returns: Tensor, sizes: Tensor, survived: Tensor) -> Tensor:
+def has_signal(returns: Tensor, sizes: Tensor, valid: Tensor) -> Tensor:
     """Say which groups' members fared differently, so that comparing them teaches something.
 
     Args:
@@ -243,11 +243,11 @@ def carries_signal(returns: Tensor, sizes: Tensor, survived: Tensor) -> Tensor:
     Returns:
         (G,) bool; false where fewer than two members survived.
     """
-    rows = torch.nonzero(survived)[:, 0]
-    return differ(returns[survived], sizes[survived], rows, len(returns))
+    rows = torch.nonzero(valid)[:, 0]
+    return differ(returns[valid], sizes[valid], rows, len(returns))
 
 
-def group_std(returns: Tensor, sizes: Tensor, survived: Tensor) -> Tensor:
+def group_std(returns: Tensor, sizes: Tensor, valid: Tensor) -> Tensor:
     """Return each group's standard deviation of returns (ddof 1) over its surviving members.
 
     StarPO-S's uncertainty U (RAGEN, section on trajectory filtering). Exactly 0 where the group
@@ -261,31 +261,31 @@ def group_std(returns: Tensor, sizes: Tensor, survived: Tensor) -> Tensor:
     Returns:
         (G,) float64; NaN where fewer than two members survived.
     """
-    values = torch.where(survived, returns.double(), 0.0)
-    count = survived.sum(dim=1).double()
+    values = torch.where(valid, returns.double(), 0.0)
+    count = valid.sum(dim=1).double()
     mean = values.sum(dim=1) / count.clamp(min=1)
-    centred = torch.where(survived, values - mean[:, None], 0.0)
+    centred = torch.where(valid, values - mean[:, None], 0.0)
     variance = centred.square().sum(dim=1) / (count - 1).clamp(min=1)
-    std = torch.where(carries_signal(returns, sizes, survived), variance.sqrt(), 0.0)
+    std = torch.where(has_signal(returns, sizes, valid), variance.sqrt(), 0.0)
     return torch.where(count >= 2, std, torch.nan)
 
 
-def group_mean(values: Tensor, survived: Tensor) -> Tensor:
+def group_mean(values: Tensor, valid: Tensor) -> Tensor:
     """Return each group's mean over its surviving members, (G,); NaN where none survived.
 
     Args:
         values: (G, N); what stands at members that did not survive does not matter.
         survived: (G, N) bool.
     """
-    count = survived.sum(dim=1)
-    total = torch.where(survived, values.double(), 0.0).sum(dim=1)
+    count = valid.sum(dim=1)
+    total = torch.where(valid, values.double(), 0.0).sum(dim=1)
     return torch.where(count >= 1, total / count.clamp(min=1), torch.nan)
 
 
 # --- members within groups ------------------------------------------------------------------------
 
 
-def most_varied_members(returns: Tensor, survived: Tensor, count: int) -> Tensor:
+def max_variance_subset(returns: Tensor, valid: Tensor, count: int) -> Tensor:
     """Keep the ``count`` surviving members of each group whose returns vary most.
 
     Variance is convex in every member's return, so a best subset takes the j lowest and the
@@ -303,10 +303,10 @@ def most_varied_members(returns: Tensor, survived: Tensor, count: int) -> Tensor
     """
     if count < 2:
         raise ValueError(f"count is {count}; fewer than 2 members have no variance")
-    kept = survived.clone()
+    kept = valid.clone()
     place = torch.arange(count, device=returns.device)
     low = torch.arange(count + 1, device=returns.device)[:, None]
-    for group, alive in enumerate(survived):
+    for group, alive in enumerate(valid):
         members = torch.nonzero(alive)[:, 0]
         spare = len(members) - count
         if spare <= 0:

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ragen_pl.training.evaluation import Score
+from ragen_pl.training.evaluation import EvalResult
 
 
 @dataclass(frozen=True, slots=True)
-class PolicyScore:
+class PolicyResult:
     """Say which policy scored what, where and how it was sampled."""
 
     policy: str
@@ -19,14 +19,14 @@ class PolicyScore:
     panel: str
     temperature: float | None
     """None for random moves and the expert, which have none."""
-    score: Score
+    score: EvalResult
     iterations: int | None = None
     """Behind the policy; None where there are none, and in files of earlier versions."""
 
     def plain(self) -> dict[str, Any]:
         """Return JSON types."""
-        strata = {name: list(value) for name, value in self.score.by_stratum.items()}
-        facts = asdict(self.score) | {"by_stratum": strata}
+        difficulties = {name: list(value) for name, value in self.score.by_stratum.items()}
+        facts = asdict(self.score) | {"by_stratum": difficulties}
         return {
             "policy": self.policy,
             "panel": self.panel,
@@ -36,14 +36,16 @@ class PolicyScore:
         }
 
     @classmethod
-    def from_plain(cls, data: Mapping[str, Any]) -> PolicyScore:
+    def from_plain(cls, data: Mapping[str, Any]) -> PolicyResult:
         """Read what ``plain`` returned."""
         facts = dict(data)
         place = {name: facts.pop(name) for name in ("policy", "panel", "temperature")}
         place["iterations"] = facts.pop("iterations", None)
-        strata = {name: (float(s), int(n)) for name, (s, n) in facts.pop("by_stratum").items()}
+        difficulties = {
+            name: (float(s), int(n)) for name, (s, n) in facts.pop("by_stratum").items()
+        }
         solved, failed = tuple(facts.pop("solved")), tuple(facts.pop("failed"))
-        scored = Score(**facts, by_stratum=strata, solved=solved, failed=failed)
+        scored = EvalResult(**facts, by_stratum=difficulties, solved=solved, failed=failed)
         return cls(**place, score=scored)
 
 
@@ -89,8 +91,8 @@ def _block(opening: str, entries: Sequence[str], closing: str) -> str:
     return opening + "\n  " + ",\n  ".join(entries) + "\n " + closing
 
 
-def render(scores: Sequence[PolicyScore], temperature: float) -> str:
-    """Write the tables: policies by panels, then temperatures, strata and thoughts on the first.
+def render(scores: Sequence[PolicyResult], temperature: float) -> str:
+    """Write the tables: policies by panels, then temperatures, difficulties and thoughts on the first.
 
     The headline table is of the given temperature.
     """
@@ -109,7 +111,7 @@ def render(scores: Sequence[PolicyScore], temperature: float) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def _left_out(scores: Sequence[PolicyScore]) -> str:
+def _left_out(scores: Sequence[PolicyResult]) -> str:
     """Tell where scores are of fewer trajectories than were to be played."""
     told = [
         f"{s.policy} on {s.panel}: {s.score.left_out} of {s.score.count + s.score.left_out}"
@@ -144,7 +146,7 @@ def _names(values: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(values))
 
 
-def _by_panel(scores: Sequence[PolicyScore], temperature: float) -> str:
+def _by_panel(scores: Sequence[PolicyResult], temperature: float) -> str:
     cells = {
         (s.policy, s.panel): _interval(s.score.success, s.score.low, s.score.high) for s in scores
     }
@@ -155,7 +157,7 @@ def _by_panel(scores: Sequence[PolicyScore], temperature: float) -> str:
     return align([header, *rows])
 
 
-def _by_temperature(scores: Sequence[PolicyScore]) -> str:
+def _by_temperature(scores: Sequence[PolicyResult]) -> str:
     """Show policies that were sampled at more than one temperature."""
     cells = {(s.policy, s.temperature): _percent(s.score.success) for s in scores}
     temperatures = sorted({s.temperature for s in scores if s.temperature is not None})
@@ -171,30 +173,30 @@ def _by_temperature(scores: Sequence[PolicyScore]) -> str:
     return align([header, *rows])
 
 
-def _by_stratum(scores: Sequence[PolicyScore]) -> str:
-    strata = _names([name for s in scores for name in s.score.by_stratum])
-    if not strata:
+def _by_stratum(scores: Sequence[PolicyResult]) -> str:
+    difficulties = _names([name for s in scores for name in s.score.by_stratum])
+    if not difficulties:
         return ""
     counts = {name: n for s in scores for name, (_, n) in s.score.by_stratum.items()}
     header = [
         f"{scores[0].panel}: success by difficulty",
-        *(f"{name} (n={counts[name]})" for name in strata),
+        *(f"{name} (n={counts[name]})" for name in difficulties),
     ]
     rows = [
         [s.policy]
         + [
             _percent(s.score.by_stratum[name][0]) if name in s.score.by_stratum else "–"
-            for name in strata
+            for name in difficulties
         ]
         for s in scores
     ]
     return align([header, *rows])
 
 
-def _thoughts(scores: Sequence[PolicyScore]) -> str:
+def _thoughts(scores: Sequence[PolicyResult]) -> str:
     lines = [
-        f"{s.policy} {_percent(s.score.true_thoughts)}"
+        f"{s.policy} {_percent(s.score.thought_accuracy)}"
         for s in scores
-        if s.panel == scores[0].panel and s.score.true_thoughts is not None
+        if s.panel == scores[0].panel and s.score.thought_accuracy is not None
     ]
     return f"{scores[0].panel}: true thoughts: {', '.join(lines)}" if lines else ""

@@ -33,7 +33,7 @@ def trajectory_record(trajectory: Trajectory, chat: Chat, system: str) -> dict[s
         "seed": trajectory.seed,
         "group": trajectory.group_id,
         "member": trajectory.member,
-        "stratum": trajectory.stratum,
+        "difficulty": trajectory.difficulty,
         "messages": messages,
         "token_ids": token_ids,
         "loss_mask": loss_mask,
@@ -59,7 +59,7 @@ def _turn_record(turn: Turn) -> dict[str, Any]:
         "actions": list(turn.actions),
         "rewards": dict(turn.rewards),
         "is_valid": turn.is_valid,
-        "is_true": turn.is_true,
+        "thought_correct": turn.thought_correct,
         "stopped": turn.completion.stopped,
         "entropy": sum(entropies) / len(entropies) if entropies else 0.0,
     }

@@ -64,7 +64,7 @@ class _Game:
     def __init__(self, env: CheckedEnv, seed: int) -> None:
         self.env, self.seed = env, seed
         self.turns: list[Turn] = []
-        self.stratum, self.error, self.success = "", "", False
+        self.difficulty, self.error, self.success = "", "", False
         self.initial_state: dict[str, Any] = {}
         self.final_state: dict[str, Any] = {}
         self.stop_reason: StopReason | None = None
@@ -73,7 +73,7 @@ class _Game:
         """Play to the end."""
         env, rng = self.env, random.Random(self.seed)
         observation, info = env.reset(self.seed, self.seed)
-        self.stratum = str(info.get("stratum", ""))
+        self.difficulty = str(info.get("difficulty", ""))
         self.initial_state, actions_left = env.state(), env.max_actions
         while self.stop_reason is None:
             anchor_key = env.anchor_key()
@@ -117,7 +117,7 @@ class _Game:
             member=0,
             seed=self.seed,
             env_name=self.env.name,
-            stratum=self.stratum,
+            difficulty=self.difficulty,
             turns=tuple(self.turns),
             initial_state=self.initial_state,
             final_state=self.final_state,
@@ -142,5 +142,5 @@ def _silent_turn(
         actions=actions,
         rewards={"env": reward},
         is_valid=True,
-        is_true=None,
+        thought_correct=None,
     )

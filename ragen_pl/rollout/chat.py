@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from transformers import PreTrainedTokenizerFast
 
 from ragen_pl.envs.base import TextEnv
-from ragen_pl.models.message_markers import Markers, Parts, encode_parts, encode_texts
+from ragen_pl.models.message_markers import ChatMarkers, Segments, encode_parts, encode_texts
 
 SEPARATOR = "||"
 THINK_FORMAT = "<think>...</think><answer>...</answer>"
@@ -115,7 +115,7 @@ class Chat:
         self,
         prompts: Prompts,
         tokenizer: PreTrainedTokenizerFast,
-        markers: Markers,
+        markers: ChatMarkers,
         max_actions_per_turn: int,
     ) -> None:
         self.prompts = prompts
@@ -124,7 +124,7 @@ class Chat:
         self.max_actions_per_turn = max_actions_per_turn
         self.opening_tag = "<think>" if prompts.think else "<answer>"
         header = self.decode(encode_parts(tokenizer, [markers.assistant])[0]).rstrip()
-        self._forced: Parts = () if header.endswith(self.opening_tag) else (self.opening_tag,)
+        self._forced: Segments = () if header.endswith(self.opening_tag) else (self.opening_tag,)
         if header.endswith("<think>") and not prompts.think:
             raise ValueError(
                 f"prompts.think is {prompts.think}, but the model's chat template opens every "
@@ -137,7 +137,7 @@ class Chat:
         """Encode plain texts; a marker spelled out in a text stays text."""
         return encode_texts(self.tokenizer, texts)
 
-    def encode_parts(self, contexts: Sequence[Parts]) -> list[tuple[int, ...]]:
+    def encode_parts(self, contexts: Sequence[Segments]) -> list[tuple[int, ...]]:
         """Encode contexts, all at once."""
         return encode_parts(self.tokenizer, contexts)
 
@@ -146,12 +146,12 @@ class Chat:
         ids = [token for token in token_ids if token != self.markers.end]
         return str(self.tokenizer.decode(ids, clean_up_tokenization_spaces=False))
 
-    def first_context(self, env: TextEnv, text: str) -> Parts:
+    def first_context(self, env: TextEnv, text: str) -> Segments:
         """Frame the system message and the first turn's text, with the tag the agent continues."""
         system = system_text(self.prompts, env, self.max_actions_per_turn)
         return (*self.markers.first(system, text), *self._forced)
 
-    def later_context(self, text: str, *, stopped: bool) -> Parts:
+    def later_context(self, text: str, *, stopped: bool) -> Segments:
         """Frame a later turn's text; ``stopped`` says whether the agent closed its answer."""
         closing = () if stopped else (self.markers.end,)
         return (*closing, *self.markers.later(text), *self._forced)

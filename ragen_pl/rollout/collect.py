@@ -18,7 +18,7 @@ from ragen_pl.types import Generate, Request, Sampling, TrajectoryGroup
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class GroupSeed:
     """Name one group to collect."""
 
     group_id: int
@@ -27,7 +27,7 @@ class Start:
 
 def collect(
     env: TextEnv,
-    starts: Sequence[Start],
+    starts: Sequence[GroupSeed],
     chat: Chat,
     generate: Generate,
     config: RolloutConfig,
@@ -50,7 +50,7 @@ def collect(
     members = [(start, member) for start in starts for member in range(config.group_size)]
     copies = [copy.deepcopy(env) for _ in members]
 
-    def begin(place: tuple[Start, int], own: TextEnv) -> Episode:
+    def begin(place: tuple[GroupSeed, int], own: TextEnv) -> Episode:
         start, member = place
         ids = Request((), iteration, start.group_id, member, 0)
         return Episode(own, chat, config, seed=start.seed, ids=ids)

@@ -27,7 +27,7 @@ class RolloutConfig:
         max_context: Tokens a whole trajectory may hold.
         temperature: Of the sampling; top-p and top-k would bias the ratio and do not exist.
         format_penalty: Reward term of an invalid turn, at most 0.
-        truth_penalty: Reward term of a turn whose thought is not true of the state, at most 0; a
+        thought_penalty: Reward term of a turn whose thought is not true of the state, at most 0; a
             penalty, since a bonus per turn would reward taking more turns. 0 is outcome only.
         overlong: A penalty on responses near ``max_response_tokens``; null for none.
         env_threads: That step environments side by side, each trajectory's its own copy. 1 suits
@@ -45,7 +45,7 @@ class RolloutConfig:
     max_context: int = 1024
     temperature: float = 1.0
     format_penalty: float = -0.1
-    truth_penalty: float = 0.0
+    thought_penalty: float = 0.0
     overlong: Overlong | None = None
     env_threads: int = 1
 
@@ -73,7 +73,7 @@ class RolloutConfig:
                 f"rollout.temperature is {self.temperature}; training samples at a temperature "
                 "above 0 (1.0 is usual)"
             )
-        for key in ("format_penalty", "truth_penalty"):
+        for key in ("format_penalty", "thought_penalty"):
             if not -math.inf < getattr(self, key) <= 0:
                 raise ValueError(
                     f"rollout.{key} is {getattr(self, key)}; a penalty is 0 or negative, and "
@@ -86,7 +86,7 @@ class RolloutConfig:
             )
 
     @property
-    def makes_one_update(self) -> bool:
+    def is_on_policy(self) -> bool:
         """Whether a collection is learnt from once, by the weights that collected it."""
         return self.online_k * self.epochs == 1
 
@@ -94,5 +94,5 @@ class RolloutConfig:
     def shaping(self) -> Shaping:
         """What a turn earns beside the environment's reward."""
         return Shaping(
-            self.format_penalty, self.truth_penalty, self.overlong, self.max_response_tokens
+            self.format_penalty, self.thought_penalty, self.overlong, self.max_response_tokens
         )

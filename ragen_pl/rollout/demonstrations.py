@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ragen_pl.distributed.batch_sharding import evenly
+from ragen_pl.distributed.batch_sharding import balance_by_tokens
 from ragen_pl.distributed.collectives import gather_objects, rank, world_size
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.boundary import CheckedEnv, broken
@@ -40,7 +40,7 @@ class WarmStart:
             thought: they visit states off the expert's path.
         imitate_random: Whether those turns carry loss too. The demonstrator is then a noisy one,
             whose pupil knows more than it shows, and RL has something to bring out.
-        strata: Difficulties demonstrated, by the environment's names; empty means all.
+        difficulties: Difficulties demonstrated, by the environment's names; empty means all.
     """
 
     iterations: int = 0
@@ -49,7 +49,7 @@ class WarmStart:
     demonstrations: int = 1000
     random_turns: float = 0.3
     imitate_random: bool = False
-    strata: tuple[str, ...] = ()
+    difficulties: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.iterations < 0:
@@ -73,12 +73,12 @@ def demonstrate(
 ) -> RolloutBatch:
     """Play the fixed set of demonstrations and pack it.
 
-    Starts are taken from ``first_seed`` on, skipping strata that are not asked for; the next one
+    Starts are taken from ``first_seed`` on, skipping difficulties that are not asked for; the next one
     takes the place of one at which environment or expert fail.
 
     Raises:
         ConfigError: when that happens too often in a row, as without an expert; when none of the
-            wanted strata turns up; when an answer is too long.
+            wanted difficulties turns up; when an answer is too long.
     """
     trajectories: list[Trajectory] = []
     imitated: list[list[bool]] = []
@@ -88,17 +88,17 @@ def demonstrate(
         ids = Request((), -1, len(trajectories), 0, 0)
         episode = Episode(copy.deepcopy(env), chat, rollout, seed=seed, ids=ids)
         is_up = episode.stop_reason is None
-        if is_up and config.strata and episode.stratum not in config.strata:
+        if is_up and config.difficulties and episode.difficulty not in config.difficulties:
             skipped += 1
             if skipped > 100 * (len(trajectories) + 10):
                 raise ConfigError(
-                    f"warm_start.strata is {list(config.strata)}, but {env.name} keeps giving "
-                    f"others, such as {episode.stratum!r}"
+                    f"warm_start.difficulties is {list(config.difficulties)}, but {env.name} keeps giving "
+                    f"others, such as {episode.difficulty!r}"
                 )
             continue
         learns, trajectory = _play(episode, random.Random(seed), config), episode.trajectory()
-        failed_in_a_row = 0 if trajectory.survived else failed_in_a_row + 1
-        if trajectory.survived:
+        failed_in_a_row = 0 if trajectory.is_trainable else failed_in_a_row + 1
+        if trajectory.is_trainable:
             imitated.append(learns)
             trajectories.append(trajectory)
             continue
@@ -123,8 +123,10 @@ def _of_first_rank(own: RolloutBatch, seeds: tuple[int, ...]) -> RolloutBatch:
 
 def describe(trajectories: Sequence[Trajectory], config: WarmStart) -> str:
     """Say in one line how many demonstrations there are, how hard, and how noisy."""
-    strata = Counter(trajectory.stratum for trajectory in trajectories if trajectory.stratum)
-    shares = ", ".join(f"{name}: {count}" for name, count in sorted(strata.items()))
+    difficulties = Counter(
+        trajectory.difficulty for trajectory in trajectories if trajectory.difficulty
+    )
+    shares = ", ".join(f"{name}: {count}" for name, count in sorted(difficulties.items()))
     noise = "imitated too" if config.imitate_random else "without loss"
     return (
         f"warm start: {len(trajectories)} demonstrations"
@@ -202,7 +204,7 @@ def demonstration_batches(
         wanted = range(first + update * config.batch_size, first + (update + 1) * config.batch_size)
         rows = torch.tensor([_place(at, size, seed) for at in wanted])
         tokens = demonstrations.attention_mask.sum(1)[rows]
-        rows = rows[evenly(tokens, world_size()) == rank()]
+        rows = rows[balance_by_tokens(tokens, world_size()) == rank()]
         progress = (iteration * config.updates_per_iteration + update) / total
         yield Demonstration(demonstrations.rows(rows), progress)
 

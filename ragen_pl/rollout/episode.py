@@ -10,7 +10,7 @@ import numpy as np
 
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.boundary import CheckedEnv, EnvError, calling, report, warn
-from ragen_pl.models.message_markers import Parts
+from ragen_pl.models.message_markers import Segments
 from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.types import Completion, Request, StopReason, Trajectory, Turn
@@ -27,11 +27,11 @@ class Episode:
     ) -> None:
         self.env, self.chat, self.config, self.seed = CheckedEnv(env), chat, config, seed
         self._ids = ids
-        self.observation, self.stratum = "", ""
+        self.observation, self.difficulty = "", ""
         self.initial_state: dict[str, Any] = {}
         self.initial_hash: str | None = None
         """None where the environment did not start."""
-        self.context: Parts = ()
+        self.context: Segments = ()
         """What the agent is told next."""
         self.turns: list[Turn] = []
         self.prefix: list[int] = []
@@ -58,7 +58,7 @@ class Episode:
         entropy = [self.seed, ids.group_id, ids.member]
         noise = int(np.random.SeedSequence(entropy).generate_state(1)[0])
         self.observation, info = self.env.reset(self.seed, noise)
-        self.stratum = str(info.get("stratum", ""))
+        self.difficulty = str(info.get("difficulty", ""))
         self.initial_state = self.env.state()
         self.initial_hash = self.env.state_hash()
         self.actions_left = self.env.max_actions
@@ -106,7 +106,9 @@ class Episode:
         actions = parsed.actions[: self.actions_left]
         is_valid = parsed.is_valid and completion.stopped
         observation, anchor_key = self.observation, self.env.anchor_key()
-        is_true = self.env.is_true(parsed.thought) if self.chat.prompts.think else None
+        thought_correct = (
+            self.env.thought_correct(parsed.thought) if self.chat.prompts.think else None
+        )
         reward, executed, ended = 0.0, 0, False
         for action in actions:
             outcome = self.env.step(action)
@@ -119,7 +121,10 @@ class Episode:
             if ended:
                 break
         rewards = self.config.shaping.terms(
-            reward, is_valid=is_valid, is_true=is_true, length=len(completion.token_ids)
+            reward,
+            is_valid=is_valid,
+            thought_correct=thought_correct,
+            length=len(completion.token_ids),
         )
         self.prefix.extend(completion.token_ids)
         self.actions_left -= executed
@@ -135,7 +140,7 @@ class Episode:
                 actions=actions[:executed],
                 rewards=rewards,
                 is_valid=is_valid,
-                is_true=is_true,
+                thought_correct=thought_correct,
             )
         )
         self._go_on(ended)
@@ -167,7 +172,7 @@ class Episode:
             member=self._ids.member,
             seed=self.seed,
             env_name=self.env.name,
-            stratum=self.stratum,
+            difficulty=self.difficulty,
             turns=tuple(self.turns),
             initial_state=self.initial_state,
             final_state=final_state,

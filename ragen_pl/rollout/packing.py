@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from ragen_pl.ops.shape_buckets import last_recurring
+from ragen_pl.ops.shape_buckets import round_down
 from ragen_pl.types import RolloutBatch, Trajectory
 
 
@@ -97,7 +97,7 @@ def _state_id(anchor_key: str) -> int:
     return int.from_bytes(digest, "big") >> 1  # within a signed 64-bit integer
 
 
-def minibatches(lengths: Tensor, token_budget: int) -> Iterator[Tensor]:
+def length_buckets(lengths: Tensor, token_budget: int) -> Iterator[Tensor]:
     """Cut rows into micro-batches of similar length whose padded size stays within a budget.
 
     Args:
@@ -118,7 +118,7 @@ def minibatches(lengths: Tensor, token_budget: int) -> Iterator[Tensor]:
 
 def rows_within(token_budget: int, longest: int) -> int:
     """Return how many rows a micro-batch has, by its longest: few numbers, that come again."""
-    return last_recurring(max(1, token_budget // longest))
+    return round_down(max(1, token_budget // longest))
 
 
 def micro_batches(
@@ -129,11 +129,11 @@ def micro_batches(
     Args:
         rollout: B rows.
         chosen: (B,) bool.
-        token_budget: As in ``minibatches``.
+        token_budget: As in ``length_buckets``.
     """
     index = torch.nonzero(chosen)[:, 0]
     lengths = rollout.attention_mask.sum(1)[index].cpu()
-    for rows in minibatches(lengths, token_budget):
+    for rows in length_buckets(lengths, token_budget):
         at = index[rows.to(index.device)]
         yield at, rollout.rows(at).cut(int(lengths[rows].max()))
 

@@ -42,30 +42,30 @@ class Shaping:
     """Say what a turn earns beside the environment's reward."""
 
     format_penalty: float
-    truth_penalty: float
+    thought_penalty: float
     overlong: Overlong | None
     max_response_tokens: int
 
     def terms(
-        self, env: float, *, is_valid: bool, is_true: bool | None, length: int
+        self, env: float, *, is_valid: bool, thought_correct: bool | None, length: int
     ) -> dict[str, float]:
         """Return the named terms of one turn's reward.
 
         Args:
             env: What the environment gave.
             is_valid: Whether the response followed the format.
-            is_true: Whether the thought was true of the state; None where that cannot be told.
+            thought_correct: Whether the thought was true of the state; None where that cannot be told.
             length: Sampled tokens of the response.
         """
         terms = {"env": env, "format": 0.0 if is_valid else self.format_penalty}
-        if self.truth_penalty and is_true is not None:
-            terms["truth"] = 0.0 if is_true else self.truth_penalty
+        if self.thought_penalty and thought_correct is not None:
+            terms["truth"] = 0.0 if thought_correct else self.thought_penalty
         if self.overlong is not None:
             terms["overlong"] = self.overlong.term(length, self.max_response_tokens)
         return terms
 
 
-def check_truth_penalty(penalty: float, env: TextEnv, *, think: bool) -> None:
+def check_thought_penalty(penalty: float, env: TextEnv, *, think: bool) -> None:
     """Refuse a penalty on untrue thoughts where none is ever judged.
 
     Raises:
@@ -74,9 +74,9 @@ def check_truth_penalty(penalty: float, env: TextEnv, *, think: bool) -> None:
     if not penalty:
         return
     why = "" if think else "prompts.think is false"
-    if think and type(env).is_true is TextEnv.is_true:
+    if think and type(env).thought_correct is TextEnv.thought_correct:
         why = f"{type(env).__name__} cannot tell whether a thought is true"
     if why:
         raise ValueError(
-            f"rollout.truth_penalty is {penalty}, but {why}: set rollout.truth_penalty to 0"
+            f"rollout.thought_penalty is {penalty}, but {why}: set rollout.thought_penalty to 0"
         )

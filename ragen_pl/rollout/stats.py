@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.errors import ConfigError
-from ragen_pl.ops.selection import carries_signal, group_std
+from ragen_pl.ops.selection import group_std, has_signal
 from ragen_pl.types import Trajectory, TrajectoryGroup
 
 
@@ -36,9 +36,9 @@ class Averages:
         return {name: value / total.counts[name] for name, value in total.sums.items()}
 
 
-def survivors(groups: Sequence[TrajectoryGroup]) -> list[Trajectory]:
+def trainable_trajectories(groups: Sequence[TrajectoryGroup]) -> list[Trajectory]:
     """List the trajectories that may carry weight."""
-    return [t for group in groups for t in group.trajectories if t.survived]
+    return [t for group in groups for t in group.trajectories if t.is_trainable]
 
 
 def check_played(groups: Sequence[TrajectoryGroup], env_name: str) -> None:
@@ -88,7 +88,7 @@ class _Lost:
 def _all_lost(groups: Sequence[TrajectoryGroup]) -> _Lost | None:
     """Look whether any trajectory on any rank has a turn; None where one has, or none was due."""
     own = [trajectory for group in groups for trajectory in group.trajectories]
-    faults = [(t.counts, t.error) for t in own if not t.survived]
+    faults = [(t.counts, t.error) for t in own if not t.is_trainable]
     # What the environment did says more than a first prompt without room.
     last = min(faults, key=lambda fault: fault[0], default=None)
     parts = gather_objects((len(own), len(faults), last))
@@ -109,7 +109,7 @@ class GroupTable:
 
     group_ids: tuple[int, ...]
     """Ascending."""
-    survived: Tensor
+    valid: Tensor
     """Bool."""
     returns: Tensor
     """Float64: the sum of all reward terms."""
@@ -130,20 +130,20 @@ class GroupTable:
         table = torch.zeros(len(rows), size, 5, dtype=torch.float64)
         for row, (_, facts) in zip(table, rows, strict=True):
             row[: len(facts)] = torch.tensor(facts, dtype=torch.float64)
-        survived, returns, sizes, lengths, entropies = table.unbind(dim=2)
+        valid, returns, sizes, lengths, entropies = table.unbind(dim=2)
         ids = tuple(group_id for group_id, _ in rows)
-        return cls(ids, survived > 0, returns, sizes, lengths, entropies)
+        return cls(ids, valid > 0, returns, sizes, lengths, entropies)
 
     @property
     def signal(self) -> Tensor:
         """(G,) bool: which groups' members fared differently."""
-        return carries_signal(self.returns, self.sizes, self.survived)
+        return has_signal(self.returns, self.sizes, self.valid)
 
     @property
     def std(self) -> Tensor:
         """(G,) float64: standard deviation of the returns, 0 without signal; NaN where fewer than
         two members survived."""
-        return group_std(self.returns, self.sizes, self.survived)
+        return group_std(self.returns, self.sizes, self.valid)
 
 
 def _facts(trajectory: Trajectory) -> tuple[float, float, float, float, float]:
@@ -151,4 +151,4 @@ def _facts(trajectory: Trajectory) -> tuple[float, float, float, float, float]:
     length = len(entropies)
     mean = sum(entropies) / max(1, length)
     size = sum(abs(turn.reward) for turn in trajectory.turns)
-    return float(trajectory.survived), trajectory.total_reward, size, float(length), mean
+    return float(trajectory.is_trainable), trajectory.total_reward, size, float(length), mean

@@ -9,7 +9,7 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 """Parameters of glibc's mallopt."""
 
 
-def keep_freed_memory() -> bool:
+def retain_freed_memory() -> bool:
     """Tell the C library not to hand every freed tensor back to the system.
 
     On a CPU each tensor of more than 128 KiB would otherwise be fresh pages from the kernel, every

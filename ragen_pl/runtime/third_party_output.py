@@ -6,7 +6,7 @@ import logging
 import warnings
 
 
-def quieten() -> None:
+def silence_libraries() -> None:
     """Silence other libraries' remarks that no user of a run can act on."""
     for name in ("lightning.pytorch", "lightning.fabric", "lightning", "pytorch_lightning"):
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -43,7 +43,7 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-def decide_threads(asked: int | str, processes: int = 1) -> int:
+def configure_threads(asked: int | str, processes: int = 1) -> int:
     """Set the number of threads and print it.
 
     Args:

@@ -11,7 +11,7 @@ from ragen_pl.distributed.collectives import T, gather_objects, rank, world_size
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.ops.selection import fill_with_signal
 from ragen_pl.rollout.chat import Chat
-from ragen_pl.rollout.collect import Start, collect
+from ragen_pl.rollout.collect import GroupSeed, collect
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.packing import pack
 from ragen_pl.rollout.stats import GroupTable, check_played
@@ -25,11 +25,11 @@ from ragen_pl.types import Generate, RolloutBatch, Sampling, TrajectoryGroup
 SEEDS_PER_RUN = 1 << 32
 FIRST_DEMONSTRATION = 1 << 31
 """Place of the demonstrations, beyond what RL can reach. Behind them, in the first run's part, are
-the seeds of panels, from ``FIRST_PANEL_SEED`` on, which no run takes."""
+the seeds of panels, from ``FIRST_EVAL_SEED`` on, which no run takes."""
 _SEEDS_PER_COLLECTION = 1 << 26
 _MOST_COLLECTIONS = FIRST_DEMONSTRATION // _SEEDS_PER_COLLECTION
 
-Play = Callable[[Sequence[Start]], list[TrajectoryGroup]]
+Play = Callable[[Sequence[GroupSeed]], list[TrajectoryGroup]]
 """Plays the groups of some starts."""
 
 
@@ -70,7 +70,7 @@ class Collected:
     """Hold this rank's groups of an iteration."""
 
     groups: list[TrajectoryGroup]
-    may_teach: list[bool]
+    has_signal: list[bool]
     """Whether the policy may learn from each group."""
 
 
@@ -98,7 +98,7 @@ class SeedStream:
         self._iteration, self._place = state["iteration"], state["place"]
 
 
-def starts(run_seed: int, place: int, num_groups: int, collection: int) -> list[Start]:
+def group_seeds(run_seed: int, place: int, num_groups: int, collection: int) -> list[GroupSeed]:
     """List all ranks' starts of one collection.
 
     Args:
@@ -113,11 +113,11 @@ def starts(run_seed: int, place: int, num_groups: int, collection: int) -> list[
     """
     assert place + num_groups <= _SEEDS_PER_COLLECTION, "the next collection's seeds"
     first = run_seed * SEEDS_PER_RUN + collection * _SEEDS_PER_COLLECTION + place
-    return [Start(collection * num_groups + i, first + i) for i in range(num_groups)]
+    return [GroupSeed(collection * num_groups + i, first + i) for i in range(num_groups)]
 
 
 def collect_enough(
-    play: Play, starts_of: Callable[[int], list[Start]], dynamic: DynamicSampling | None
+    play: Play, starts_of: Callable[[int], list[GroupSeed]], dynamic: DynamicSampling | None
 ) -> Collected:
     """Play collections until they hold as many groups with signal as one collection has groups.
 
@@ -140,13 +140,13 @@ def collect_enough(
             break
         own = own + play(_share(starts_of(collection)))
     chosen = fill_with_signal(signal, len(wanted)).tolist()
-    may_teach = dict(zip(table.group_ids, signal.tolist(), strict=True))
+    has_signal = dict(zip(table.group_ids, signal.tolist(), strict=True))
     ids = {
         group_id for group_id, is_chosen in zip(table.group_ids, chosen, strict=True) if is_chosen
     }
     parts = gather_objects([group for group in own if group.group_id in ids])
     dealt = _share(sorted((g for part in parts for g in part), key=lambda group: group.group_id))
-    return Collected(dealt, [may_teach[group.group_id] for group in dealt])
+    return Collected(dealt, [has_signal[group.group_id] for group in dealt])
 
 
 def _share(items: Sequence[T]) -> list[T]:
@@ -170,7 +170,7 @@ class Collector:
         self._played = 0
         self._began = False
 
-    def play(self, share: Sequence[Start], iteration: int) -> list[TrajectoryGroup]:
+    def play(self, share: Sequence[GroupSeed], iteration: int) -> list[TrajectoryGroup]:
         """Play one collection's starts of this rank; the first one begins the rollout."""
         trainer, module = self.trainer, self.trainer.lightning_module
         before, size = self._played, len(share) * self.config.group_size
@@ -202,8 +202,8 @@ class Collector:
         """Ask the callbacks how to weigh the trajectories; their weights multiply."""
         trainer, groups = self.trainer, collected.groups
         weights = [
-            [float(may_teach)] * len(group.trajectories)
-            for group, may_teach in zip(groups, collected.may_teach, strict=True)
+            [float(has_signal)] * len(group.trajectories)
+            for group, has_signal in zip(groups, collected.has_signal, strict=True)
         ]
         for watcher in self.watchers:
             selection = watcher.on_rollout_end(trainer, trainer.lightning_module, list(groups))
@@ -221,10 +221,12 @@ class Collector:
             ConfigError: on all ranks, when none survived on any.
         """
         check_played(collected.groups, self.env.name)
-        survivors = [
+        trainable_trajectories = [
             (trajectory, weight)
             for group, row in zip(collected.groups, weights, strict=True)
             for trajectory, weight in zip(group.trajectories, row, strict=True)
-            if trajectory.survived
+            if trajectory.is_trainable
         ]
-        return pack([t for t, _ in survivors], weights=[w for _, w in survivors])
+        return pack(
+            [t for t, _ in trainable_trajectories], weights=[w for _, w in trainable_trajectories]
+        )

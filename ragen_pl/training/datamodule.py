@@ -9,11 +9,11 @@ from typing import Any, Protocol, cast
 import lightning.pytorch as pl
 
 from ragen_pl.distributed.batch_sharding import optimizer_batches
-from ragen_pl.distributed.collectives import gather_objects, rank, together, world_size
+from ragen_pl.distributed.collectives import all_or_none, gather_objects, rank, world_size
 from ragen_pl.envs.bandit import Bandit
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.check import check_contract, check_declared
-from ragen_pl.envs.eval_seeds import overlap, panel_seeds
+from ragen_pl.envs.eval_seeds import eval_seeds, overlap
 from ragen_pl.envs.frozen_lake.env import FrozenLake
 from ragen_pl.envs.sokoban.env import Sokoban
 from ragen_pl.errors import ConfigError
@@ -21,11 +21,11 @@ from ragen_pl.models.base import LanguageModel
 from ragen_pl.rollout import chat as chats
 from ragen_pl.rollout.baselines import Baseline, play_baseline
 from ragen_pl.rollout.chat import Chat, Prompts
-from ragen_pl.rollout.collect import Start, collect
+from ragen_pl.rollout.collect import GroupSeed, collect
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart, demonstrate, demonstration_batches
 from ragen_pl.rollout.packing import num_updates
-from ragen_pl.rollout.rewards import check_truth_penalty
+from ragen_pl.rollout.rewards import check_thought_penalty
 from ragen_pl.rollout.stats import check_room
 from ragen_pl.training.callback import RolloutCallback, is_discarded, is_done, rollout_callbacks
 from ragen_pl.training.collection import (
@@ -35,7 +35,7 @@ from ragen_pl.training.collection import (
     DynamicSampling,
     SeedStream,
     collect_enough,
-    starts,
+    group_seeds,
 )
 from ragen_pl.types import (
     Demonstration,
@@ -115,7 +115,7 @@ class RolloutDataModule(pl.LightningDataModule):
         chats.check_actions(envs)
         for key, each in envs.items():
             check_contract(each, f"data.{key}")
-        check_truth_penalty(rollout.truth_penalty, env, think=prompts.think)
+        check_thought_penalty(rollout.thought_penalty, env, think=prompts.think)
         if warm_start.iterations and type(env).expert_turn is TextEnv.expert_turn:
             raise ValueError(
                 f"data.warm_start.iterations is {warm_start.iterations}, but {type(env).__name__} "
@@ -199,8 +199,8 @@ class RolloutDataModule(pl.LightningDataModule):
         collector = Collector(self.fitter, self.env, self.chat, self.rollout, learner.generate)
         with learner.rollout_weights():
             collected = collect_enough(
-                lambda starts: collector.play(starts, iteration),
-                lambda nth: self.starts(iteration, nth),
+                lambda group_seeds: collector.play(group_seeds, iteration),
+                lambda nth: self.group_seeds(iteration, nth),
                 self.dynamic_sampling,
             )
         weights = collector.select(collected)
@@ -211,10 +211,10 @@ class RolloutDataModule(pl.LightningDataModule):
         for _ in range(self.rollout.epochs):
             yield from parts
 
-    def starts(self, iteration: int, collection: int) -> list[Start]:
+    def group_seeds(self, iteration: int, collection: int) -> list[GroupSeed]:
         """List all ranks' starts of the n-th collection of an iteration of RL."""
         place = self._stream.place(iteration - self.warm_start.iterations, self._num_starts)
-        return starts(self.run_seed, place, self._num_starts, collection)
+        return group_seeds(self.run_seed, place, self._num_starts, collection)
 
     @property
     def _num_starts(self) -> int:
@@ -255,7 +255,7 @@ class RolloutDataModule(pl.LightningDataModule):
             )
         return self._demonstrations
 
-    def seeds_of(self, panel: str) -> list[int]:
+    def eval_seeds_of(self, panel: str) -> list[int]:
         """Return a panel's fixed starts; every rank must call it.
 
         Raises:
@@ -264,7 +264,7 @@ class RolloutDataModule(pl.LightningDataModule):
         if panel not in self._panel_seeds:
             env, size = self.panels[panel], self.evaluation.size
             try:
-                own = together(lambda: panel_seeds(env, size))
+                own = all_or_none(lambda: eval_seeds(env, size))
             except ValueError as error:
                 raise ConfigError(f"data.panels.{panel}: {error}") from error
             # A reset that fails now and then may have passed over other seeds elsewhere.
@@ -275,7 +275,7 @@ class RolloutDataModule(pl.LightningDataModule):
         """Say at the start of a run which panels hold starts that it trains on."""
         if stage != "fit":
             return
-        seeds = {name: self.seeds_of(name) for name in self.panels}
+        seeds = {name: self.eval_seeds_of(name) for name in self.panels}
         if rank() != 0:
             return
         first = self.run_seed * SEEDS_PER_RUN
@@ -307,11 +307,13 @@ class RolloutDataModule(pl.LightningDataModule):
             for watcher in watchers:
                 watcher.on_evaluation_progress(trainer, trainer.lightning_module, finished, total)
 
-        starts = [Start(place, seed) for place, seed in enumerate(self.seeds_of(panel))]
+        group_seeds = [
+            GroupSeed(place, seed) for place, seed in enumerate(self.eval_seeds_of(panel))
+        ]
         with learner.rollout_weights():
             groups = collect(
                 self.panels[panel],
-                starts[rank() :: world_size()],
+                group_seeds[rank() :: world_size()],
                 self.chat,
                 learner.generate,
                 replace(self.rollout, group_size=1),
@@ -324,7 +326,7 @@ class RolloutDataModule(pl.LightningDataModule):
 
     def evaluate_baseline(self, panel: str, baseline: Baseline) -> list[TrajectoryGroup]:
         """Play every start of a panel once without the learner."""
-        env, seeds, config = self.panels[panel], self.seeds_of(panel), self.rollout
+        env, seeds, config = self.panels[panel], self.eval_seeds_of(panel), self.rollout
         return [play_baseline(env, s, place, config, baseline) for place, s in enumerate(seeds)]
 
     def val_dataloader(self) -> list[EvaluationLoader]:

@@ -30,7 +30,7 @@ NORMAL_95 = 1.959963984540054
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class EvalResult:
     """Summarise an evaluation; trajectories whose environment failed are left out, and starts whose
     first prompt had no room are failures."""
 
@@ -40,12 +40,12 @@ class Score:
     high: float
     count: int
     mean_return: float
-    true_thoughts: float | None
+    thought_accuracy: float | None
     """Share of judged thoughts that were true; None where none was judged."""
     valid_format: float
     """Share of turns; 0 where there was none."""
     by_stratum: Mapping[str, tuple[float, int]]
-    """Success and count per difficulty, in the order of the names; empty without strata."""
+    """Success and count per difficulty, in the order of the names; empty without difficulties."""
     solved: tuple[int, ...]
     """Seeds of the starts where success came; a start played several times stands several times."""
     failed: tuple[int, ...]
@@ -102,7 +102,7 @@ def effective_count(outcomes: Sequence[Sequence[bool]]) -> float:
     return count / min(max(effect, 1.0), count / starts)
 
 
-def score(groups: Sequence[TrajectoryGroup]) -> Score:
+def score(groups: Sequence[TrajectoryGroup]) -> EvalResult:
     """Score the trajectories of an evaluation that count.
 
     Raises:
@@ -116,26 +116,29 @@ def score(groups: Sequence[TrajectoryGroup]) -> Score:
         )
     wins = sum(trajectory.success for trajectory in trajectories)
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
-    judged = [turn.is_true for turn in turns if turn.is_true is not None]
-    strata: dict[str, list[bool]] = {}
+    judged = [turn.thought_correct for turn in turns if turn.thought_correct is not None]
+    difficulties: dict[str, list[bool]] = {}
     for trajectory in trajectories:
-        if trajectory.stratum:
-            strata.setdefault(trajectory.stratum, []).append(trajectory.success)
+        if trajectory.difficulty:
+            difficulties.setdefault(trajectory.difficulty, []).append(trajectory.success)
     starts: dict[str, list[bool]] = {}
     for trajectory in trajectories:
         start = json.dumps(trajectory.initial_state, sort_keys=True)
         starts.setdefault(start, []).append(trajectory.success)
     count = effective_count(list(starts.values()))
     low, high = wilson_interval(wins / len(trajectories) * count, count)
-    return Score(
+    return EvalResult(
         success=wins / len(trajectories),
         low=low,
         high=high,
         count=len(trajectories),
         mean_return=fmean(trajectory.total_reward for trajectory in trajectories),
-        true_thoughts=fmean(judged) if judged else None,
+        thought_accuracy=fmean(judged) if judged else None,
         valid_format=fmean(turn.is_valid for turn in turns) if turns else 0.0,
-        by_stratum={name: (fmean(strata[name]), len(strata[name])) for name in sorted(strata)},
+        by_stratum={
+            name: (fmean(difficulties[name]), len(difficulties[name]))
+            for name in sorted(difficulties)
+        },
         solved=tuple(t.seed for t in trajectories if t.success),
         failed=tuple(t.seed for t in trajectories if not t.success),
         left_out=sum(len(group.trajectories) for group in groups) - len(trajectories),
@@ -153,7 +156,7 @@ def pass_at_k(count: int, successes: int, k: int) -> float:
     return 1.0 - math.comb(count - successes, k) / math.comb(count, k)
 
 
-def paired_difference(before: Score, after: Score) -> Difference:
+def paired_difference(before: EvalResult, after: EvalResult) -> Difference:
     """Estimate how much more often one policy succeeds than another, start by start.
 
     Pairing removes the difference in difficulty between starts, which makes the interval
@@ -178,7 +181,7 @@ def paired_difference(before: Score, after: Score) -> Difference:
     return Difference(mean, mean - half, mean + half, len(gains))
 
 
-def _success_by_seed(scored: Score) -> dict[int, float]:
+def _success_by_seed(scored: EvalResult) -> dict[int, float]:
     """Average success per seed."""
     outcomes: dict[int, list[float]] = {}
     for seeds, success in ((scored.solved, 1.0), (scored.failed, 0.0)):
@@ -192,7 +195,7 @@ def _success_by_seed(scored: Score) -> dict[int, float]:
 
 def score_of_all_ranks(
     trainer: Trainer, name: str, groups: Sequence[TrajectoryGroup]
-) -> Score | None:
+) -> EvalResult | None:
     """Score what all ranks played, a start that several played once; every rank must call it.
 
     Args:
@@ -224,8 +227,8 @@ def log_evaluation(module: LightningModule, evaluation: Evaluation) -> None:
         "return": scored.mean_return,
         "valid_format": scored.valid_format,
     }
-    if scored.true_thoughts is not None:
-        metrics["true_thoughts"] = scored.true_thoughts
+    if scored.thought_accuracy is not None:
+        metrics["thought_accuracy"] = scored.thought_accuracy
     module.log_dict(
         {f"{prefix}{name}": value for name, value in metrics.items()},
         on_step=False,

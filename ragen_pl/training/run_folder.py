@@ -37,7 +37,7 @@ _FIXED = (*_WEIGHTS, "seed", "data.env", "data.prompts", "data.warm_start")
 
 
 @dataclass(frozen=True)
-class RunFacts:
+class RunMetadata:
     """Record what a checkpoint was made with, as plain data."""
 
     config: dict[str, Any]
@@ -153,7 +153,7 @@ class EarlierRun:
             self._moved = run_dir, aside
             print(f"{run_dir} held an earlier run: it is now {aside}")
 
-    def put_back(self) -> None:
+    def load_full_state(self) -> None:
         """Undo that, unless the new run has something to show."""
         if self._moved is None:
             return
@@ -185,7 +185,9 @@ def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, list(tree) if isinstance(tree, tuple) else tree
 
 
-def check_continuation(old: RunFacts, new: RunFacts, path: Path, *, goes_on: bool) -> list[str]:
+def check_continuation(
+    old: RunMetadata, new: RunMetadata, path: Path, *, goes_on: bool
+) -> list[str]:
     """Compare a checkpoint with the run that wants to use it.
 
     Args:

@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from ragen_pl.distributed.sharding import unsharded
+from ragen_pl.distributed.sharding import summon_full_params
 from ragen_pl.models.policy import Policy, evaluation_mode
 from ragen_pl.rollout.engines.base import Sampler
 from ragen_pl.types import Completion, Request, Sampling
 
 
-class RolloutWorker:
+class PolicySampler:
     """Keep an engine and its cache, as long as the weights stay.
 
     Args:
@@ -32,7 +32,7 @@ class RolloutWorker:
     def rollout_weights(self) -> Iterator[None]:
         """Hold the weights whole, so that each rank generates as often and as long as it needs; on
         the way out the cache's memory is left to what follows."""
-        with unsharded(self.policy):
+        with summon_full_params(self.policy):
             try:
                 yield
             finally:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ragen_pl.distributed.collectives import gather_objects, largest
-from ragen_pl.models.policy import Policy, Scores
+from ragen_pl.distributed.collectives import all_reduce_max, gather_objects
+from ragen_pl.models.policy import Policy, PolicyOutput
 from ragen_pl.rollout.packing import micro_batches
 from ragen_pl.types import RolloutBatch
 
@@ -33,7 +33,7 @@ def check_agreement(recomputed: Tensor, sampled: Tensor, mask: Tensor) -> None:
         ValueError: on all ranks, when a token's differ by more than 1e-4 on any.
     """
     gaps = (recomputed - sampled).abs()[mask]
-    gap = largest(float(gaps.max()) if gaps.numel() else 0.0)
+    gap = all_reduce_max(float(gaps.max()) if gaps.numel() else 0.0)
     if not gap <= _AGREEMENT:
         raise ValueError(
             "optimization.old_log_probs is sampled, but sampler and trainer differ by "
@@ -43,7 +43,7 @@ def check_agreement(recomputed: Tensor, sampled: Tensor, mask: Tensor) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Scorer:
+class LogProbPass:
     """Score sampled tokens under a policy or a critic."""
 
     temperature: float
@@ -53,7 +53,7 @@ class Scorer:
     device: torch.device
     """Of the networks; a collection may lie elsewhere."""
 
-    def score(self, policy: Policy, part: RolloutBatch) -> Scores:
+    def score(self, policy: Policy, part: RolloutBatch) -> PolicyOutput:
         """Score one micro-batch."""
         return policy(part.input_ids, part.loss_mask, part.attention_mask, self.temperature)  # type: ignore[no-any-return]
 

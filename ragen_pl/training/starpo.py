@@ -20,9 +20,9 @@ from torch import Tensor
 from ragen_pl.algorithms.coefficients import Coefficients
 from ragen_pl.algorithms.config import Algorithm, Optimization
 from ragen_pl.distributed.collectives import (
+    all_or_none,
+    all_reduce_gradients,
     keep_gradients_local,
-    sum_gradients,
-    together,
     world_size,
 )
 from ragen_pl.distributed.fsdp import shard_networks
@@ -32,18 +32,18 @@ from ragen_pl.models import EmbeddedModel, LanguageModel, PolicyModel
 from ragen_pl.models.lora import LoRA
 from ragen_pl.models.policy import Critic, Policy, drop_embedding_gradients
 from ragen_pl.models.trainable import TrainableModel
-from ragen_pl.rollout.engines import Cached, Engine, Sampler
+from ragen_pl.rollout.engines import Engine, InProcess, Sampler
 from ragen_pl.training.callback import forget_last_iteration
 from ragen_pl.training.evaluation import log_evaluation
 from ragen_pl.training.networks import Networks, build_networks
-from ragen_pl.training.sampler import RolloutWorker
-from ragen_pl.training.scoring import Scorer, ValueFunction, check_agreement
+from ragen_pl.training.sampler import PolicySampler
+from ragen_pl.training.scoring import LogProbPass, ValueFunction, check_agreement
 from ragen_pl.training.update import (
     REDUCTIONS,
     build_optimizer,
-    estimate,
-    imitation_gradient,
+    compute_advantages,
     policy_gradient,
+    sft_gradient,
     take_step,
     value_gradient,
 )
@@ -82,7 +82,7 @@ class StarPO(pl.LightningModule):
         algorithm: Algorithm = Algorithm(),  # noqa: B008
         optimization: Optimization = Optimization(),  # noqa: B008
         lora: LoRA | None = None,
-        engine: Engine = Cached(),  # noqa: B008
+        engine: Engine = InProcess(),  # noqa: B008
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class StarPO(pl.LightningModule):
         if self.vocabulary is None:  # else a checkpoint's, whose token ids it must keep
             self.vocabulary = list(self.trainer.datamodule.vocabulary())  # type: ignore[attr-defined]
         try:
-            self.language, networks = together(self._build)
+            self.language, networks = all_or_none(self._build)
         except ValueError as error:  # what only this machine or the model's own files can tell
             raise ConfigError(str(error)) from error
         if self.optimization.compile:
@@ -113,7 +113,7 @@ class StarPO(pl.LightningModule):
         if self.device_mesh is not None:
             shard_networks(networks, self.device_mesh, self.trainer.precision)
         self.policy, self.critic, self.reference = networks
-        self.worker = RolloutWorker(self.policy, self.make_engine)
+        self.worker = PolicySampler(self.policy, self.make_engine)
 
     def _build(self) -> tuple[LanguageModel, Networks]:
         assert self.vocabulary is not None
@@ -161,8 +161,8 @@ class StarPO(pl.LightningModule):
             if self.reference is not None:
                 self.reference.model.load_state_dict(self.policy.model.state_dict())
         self.phase = phase
-        once = self.trainer.datamodule.rollout.makes_one_update  # type: ignore[attr-defined]
-        self._on_policy = self.optimization.takes_its_own(self.algorithm, once)
+        once = self.trainer.datamodule.rollout.is_on_policy  # type: ignore[attr-defined]
+        self._on_policy = self.optimization.reuses_own_log_probs(self.algorithm, once)
 
     def make_engine(self) -> Sampler:
         """Make what samples."""
@@ -184,7 +184,7 @@ class StarPO(pl.LightningModule):
         """Implement ``Generate`` with the current weights, within ``rollout_weights``."""
         return self.worker(requests, sampling, version=self.global_step)
 
-    def forget_cache(self) -> None:
+    def invalidate_cache(self) -> None:
         """Drop what was computed with older weights: for whoever sets weights without a step."""
         self.worker.forget()
 
@@ -198,7 +198,7 @@ class StarPO(pl.LightningModule):
             with self._frozen():
                 reference = self.scorer.log_probs(self.reference, rollout, kept)
             penalty = self.coefficients.reward_penalty(old, reference, rollout.loss_mask)
-        advantages, returns = estimate(rollout, values, self.algorithm, penalty)
+        advantages, returns = compute_advantages(rollout, values, self.algorithm, penalty)
         return TrainingBatch(rollout, old, values, advantages, returns)
 
     def _score(self, rollout: RolloutBatch, kept: Tensor) -> tuple[Tensor, Tensor]:
@@ -230,18 +230,18 @@ class StarPO(pl.LightningModule):
         """Take one optimizer step on one optimizer batch, micro-batch by micro-batch."""
         self._gradients_are_local = keep_gradients_local(self.trainer.strategy.model)
         if isinstance(batch, Demonstration):
-            self._imitate(batch)
+            self._sft_step(batch)
         else:
-            self._improve(batch)
+            self._rl_step(batch)
 
-    def _imitate(self, batch: Demonstration) -> None:
+    def _sft_step(self, batch: Demonstration) -> None:
         """Take a step towards the expert's answers."""
-        metrics = imitation_gradient(batch, self.policy, self.scorer, self._backward)
+        metrics = sft_gradient(batch, self.policy, self.scorer, self._backward)
         rate = self.optimization.imitation_lr
         self._step(policy=rate * self.optimization.imitation_factor(batch.progress))
         self._log(metrics)
 
-    def _improve(self, batch: TrainingBatch) -> None:
+    def _rl_step(self, batch: TrainingBatch) -> None:
         """Take a StarPO step on policy and critic; in its first iterations on the critic alone."""
         since = self.iteration - self.rl_start
         end = self.trainer.max_epochs  # -1 where only time or a callback ends the run
@@ -280,7 +280,7 @@ class StarPO(pl.LightningModule):
         optimizer = self.optimizers()
         assert isinstance(optimizer, LightningOptimizer)
         if self._gradients_are_local:
-            sum_gradients(p for group in optimizer.param_groups for p in group["params"])
+            all_reduce_gradients(p for group in optimizer.param_groups for p in group["params"])
         norms = take_step(optimizer, rates, self.optimization.max_grad_norm)
         self.skipped_steps += norms is None
         return {
@@ -306,11 +306,11 @@ class StarPO(pl.LightningModule):
         return batch
 
     @property
-    def scorer(self) -> Scorer:
+    def scorer(self) -> LogProbPass:
         """What runs the networks: at the temperature of sampling, 1 for an expert's tokens."""
         sampled = self.trainer.datamodule.rollout.temperature  # type: ignore[attr-defined]
         temperature = sampled if self.phase is Phase.RL else 1.0
-        return Scorer(temperature, self.optimization.tokens_per_micro_batch, self.device)
+        return LogProbPass(temperature, self.optimization.tokens_per_micro_batch, self.device)
 
     def _log(self, metrics: dict[str, Tensor]) -> None:
         for name, value in metrics.items():

@@ -18,9 +18,9 @@ from ragen_pl.algorithms.coefficients import Coefficients, FixedCoefficients
 from ragen_pl.algorithms.config import Algorithm, Optimization
 from ragen_pl.algorithms.estimators import CriticConfig
 from ragen_pl.algorithms.estimators.base import kept_tokens
-from ragen_pl.distributed.collectives import all_reduce_sum, largest
-from ragen_pl.distributed.sharding import whole
-from ragen_pl.models.policy import Policy, Scores
+from ragen_pl.distributed.collectives import all_reduce_max, all_reduce_sum
+from ragen_pl.distributed.sharding import full_tensor
+from ragen_pl.models.policy import Policy, PolicyOutput
 from ragen_pl.ops import losses
 from ragen_pl.ops.losses import (
     Aggregation,
@@ -31,7 +31,7 @@ from ragen_pl.ops.losses import (
     truncated_importance_weights,
 )
 from ragen_pl.ops.masked import explained_variance, masked_sum
-from ragen_pl.training.scoring import Scorer, ValueFunction, score_values
+from ragen_pl.training.scoring import LogProbPass, ValueFunction, score_values
 from ragen_pl.types import Demonstration, RolloutBatch, TrainingBatch
 
 Backward = Callable[[Tensor], None]
@@ -43,8 +43,8 @@ REDUCTIONS = {
 """What becomes of a metric over an iteration's updates, where the others are averaged."""
 
 
-def imitation_gradient(
-    batch: Demonstration, policy: Policy, scorer: Scorer, backward: Backward
+def sft_gradient(
+    batch: Demonstration, policy: Policy, scorer: LogProbPass, backward: Backward
 ) -> dict[str, Tensor]:
     """Lower the negative log-likelihood of the expert's tokens; return what to log."""
     rollout = batch.rollout
@@ -61,7 +61,7 @@ def policy_gradient(
     batch: TrainingBatch,
     policy: Policy,
     reference: Policy | None,
-    scorer: Scorer,
+    scorer: LogProbPass,
     algorithm: Algorithm,
     coefficients: Coefficients,
     backward: Backward,
@@ -77,7 +77,7 @@ def policy_gradient(
         on_policy: Whether the weights are those that collected: the old log-probs are their own.
     """
     rollout, chosen = batch.rollout, batch.rollout.policy_weights > 0
-    totals = Totals.of(rollout, algorithm.aggregation)
+    totals = LossDenominators.of(rollout, algorithm.aggregation)
     sums, old = torch.zeros(len(POLICY_METRICS)), batch.old_log_probs.clone()
     critic = algorithm.critic if policy.value_head is not None else None
     values = None
@@ -123,7 +123,7 @@ def policy_metrics(sums: Tensor) -> dict[str, Tensor]:
     return {f"train/{name}": value for name, value in means}
 
 
-def frozen_log_probs(reference: Policy, scorer: Scorer, part: RolloutBatch) -> Tensor:
+def frozen_log_probs(reference: Policy, scorer: LogProbPass, part: RolloutBatch) -> Tensor:
     """Return the log-probs, (B, T), of a policy that does not learn."""
     with torch.no_grad():
         return scorer.score(reference, part).log_probs
@@ -142,7 +142,7 @@ def sampler_metrics(
     """
     mask = rollout.loss_mask & (rollout.policy_weights > 0)[:, None]
     ratio = importance_ratio(old, rollout.sampled_log_probs)[mask]
-    furthest = largest(float(ratio.max()) if ratio.numel() else 0.0)
+    furthest = all_reduce_max(float(ratio.max()) if ratio.numel() else 0.0)
     metrics = {"train/sampler_ratio_max": torch.tensor(furthest)}
     if cap is not None:
         metrics["train/sampler_ratio_capped"] = all_reduce_sum((ratio > cap).sum()) / tokens
@@ -170,7 +170,8 @@ class ValueLoss:
             part: The micro-batch.
         """
         old, returns = (
-            whole[rows, : values.shape[1]] for whole in (self.batch.values, self.batch.returns)
+            full_tensor[rows, : values.shape[1]]
+            for full_tensor in (self.batch.values, self.batch.returns)
         )
         tokens = self._tokens.clamp(min=1)
         loss = value_objective(values, old, returns, part, self.config, tokens)
@@ -192,16 +193,16 @@ class ValueLoss:
 
 def value_gradient(
     batch: TrainingBatch,
-    estimate: ValueFunction,
+    compute_advantages: ValueFunction,
     config: CriticConfig,
-    scorer: Scorer,
+    scorer: LogProbPass,
     backward: Backward,
 ) -> dict[str, Tensor]:
     """Lower the value loss, and nothing else, on the trajectories it is taken over; return what to
     log."""
     values = ValueLoss(batch, config)
     for rows, part in scorer.cut(batch.rollout, config.rows(batch.rollout)):
-        backward(values.add(score_values(estimate, part), rows, part))
+        backward(values.add(score_values(compute_advantages, part), rows, part))
     return values.metrics()
 
 
@@ -209,7 +210,7 @@ POLICY_METRICS = ("policy_loss", "entropy", "kl", "clip_fraction", "approx_kl", 
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class LossDenominators:
     """Count what the policy learns from in the whole optimizer batch, on all ranks."""
 
     counted: Tensor
@@ -220,7 +221,7 @@ class Totals:
     """What divides the loss, by the kind of aggregation."""
 
     @classmethod
-    def of(cls, rollout: RolloutBatch, aggregation: Aggregation) -> Totals:
+    def of(cls, rollout: RolloutBatch, aggregation: Aggregation) -> LossDenominators:
         """Count this rank's share and add the others'; every rank must call it."""
         mask = kept_tokens(rollout)
         own = torch.stack([mask.sum().float(), count(mask, aggregation)])
@@ -228,7 +229,7 @@ class Totals:
         return cls(found[0], *found.clamp(min=1))
 
 
-def estimate(
+def compute_advantages(
     rollout: RolloutBatch, values: Tensor, algorithm: Algorithm, kl_penalty: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return advantages and the critic's targets, each (B, T).
@@ -250,14 +251,14 @@ def estimate(
 
 
 def policy_objective(
-    scores: Scores,
+    scores: PolicyOutput,
     ref_log_probs: Tensor | None,
     old_log_probs: Tensor,
     advantage: Tensor,
     part: RolloutBatch,
     algorithm: Algorithm,
     coefficients: Coefficients | FixedCoefficients,
-    totals: Totals,
+    totals: LossDenominators,
 ) -> tuple[Tensor, Tensor]:
     """Return the policy's loss and this micro-batch's share of ``POLICY_METRICS``.
 
@@ -345,7 +346,7 @@ def take_step(
         group["lr"] = rates.get(group["name"], 0.0)
         if any(parameter.grad is not None for parameter in group["params"]):
             norm = nn.utils.clip_grad_norm_(group["params"], max_grad_norm)
-            norms[group["name"]] = whole(norm)
+            norms[group["name"]] = full_tensor(norm)
     bad = not all(math.isfinite(float(norm)) for norm in norms.values())
     anywhere = float(all_reduce_sum(torch.tensor(float(bad)))) > 0
     if not anywhere:

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from benchmarks.compare import main
-from ragen_pl.report.tables import PolicyScore
+from ragen_pl.report.tables import PolicyResult
 from ragen_pl.training.evaluation import score
 from tests.doubles import make_group
 
 
 def write_run(folder: Path, wins: list[bool]) -> Path:
     groups = [make_group([float(win)], seed=i) for i, win in enumerate(wins)]
-    entry = PolicyScore("final", "default", 0.5, score(groups)).plain()
+    entry = PolicyResult("final", "default", 0.5, score(groups)).plain()
     folder.mkdir()
     (folder / "results.json").write_text(json.dumps({"evaluations": [entry]}))
     return folder

@@ -13,7 +13,7 @@ from benchmarks.contenders import Setting, _as_trl, ours
 from benchmarks.iteration import PHASES, Bench, Iteration, limits, phase_tokens
 from benchmarks.steps import Steps
 from benchmarks.workload import Clerk, RandomModel, ReadAgain, Workload, pieces
-from ragen_pl.rollout.engines.in_process import CachedDecoder
+from ragen_pl.rollout.engines.in_process import InProcessSampler
 
 MODEL = RandomModel(hidden_size=16, intermediate_size=16, num_layers=1, num_heads=2)
 SMALL = Workload(num_groups=2, group_size=3, turns=2, words=5, response=4)
@@ -23,7 +23,7 @@ def tokens_read(turns: int, *, engine: bool) -> int:
     """Count what is read of a dialogue whose turns are all alike."""
     workload = replace(SMALL, turns=turns, response=1)
     language = MODEL.build(pieces(), 0)
-    decoder = CachedDecoder(
+    decoder = InProcessSampler(
         language.model, stop_id=-1, seed=0, max_context=workload.config.max_context
     )
     reader = decoder if engine else ReadAgain(language.model)
@@ -59,7 +59,9 @@ def test_every_trajectory_is_as_long_as_the_workload_says() -> None:
 def test_the_engine_and_the_plain_loop_play_equally_long_dialogues() -> None:
     """What an engine does not see stop is closed for it, so they must agree on what stopped."""
     language = MODEL.build(pieces(), 0)
-    engine = CachedDecoder(language.model, stop_id=-1, seed=0, max_context=SMALL.config.max_context)
+    engine = InProcessSampler(
+        language.model, stop_id=-1, seed=0, max_context=SMALL.config.max_context
+    )
     for reader in (engine, ReadAgain(language.model)):
         for group in SMALL.play(language, reader, 0):
             for trajectory in group.trajectories:

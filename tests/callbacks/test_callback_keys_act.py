@@ -183,7 +183,7 @@ PROOFS = {
         {
             "keep_fraction": (0.25, None),
             "rule": (TopK(1),),
-            "keep_members": (2, 4),
+            "keep_per_group": (2, 4),
         },
         {"keep_fraction": 0.5},
         {"keep_fraction": None, "rule": SoftWeights()},

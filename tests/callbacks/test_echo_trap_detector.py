@@ -11,7 +11,7 @@ import torch
 
 from callbacks import EchoTrapDetector, echo_trap_detector
 from callbacks.echo_trap_detector import APPROX_KL, GRAD_NORM, UPDATES, measure
-from ragen_pl.ops.echo_trap.assess import Level, Verdict
+from ragen_pl.ops.echo_trap.assess import Assessment, Level
 from ragen_pl.types import TrajectoryGroup
 from tests.doubles import make_group, make_trajectory, make_turn
 
@@ -55,9 +55,9 @@ def test_what_dynamic_sampling_throws_away_is_judged_too() -> None:
     for part in (good(), dead()):
         callback.on_collection_end(trainer, MODULE, part)
     callback.on_rollout_end(trainer, MODULE, good())
-    assert callback._history[-1].zero_std_share == 0.5
+    assert callback._history[-1].zero_std_fraction == 0.5
     judge_rollout(callback, trainer, good())
-    assert callback._history[-1].zero_std_share == 0.0
+    assert callback._history[-1].zero_std_fraction == 0.0
 
 
 def run(callback: EchoTrapDetector, trainer: Any, rollouts: list[list[TrajectoryGroup]]) -> int:
@@ -73,7 +73,7 @@ def test_measure() -> None:
     indicators = measure(dead(), 2.0, 0.01)
     assert indicators is not None
     assert indicators.mean_return == pytest.approx(-0.5)
-    assert indicators.penalty_share == indicators.zero_std_share == 1.0
+    assert indicators.penalty_share == indicators.zero_std_fraction == 1.0
     assert indicators.success == indicators.valid_format == 0.0
     assert indicators.entropy == pytest.approx(0.01)
     assert indicators.grad_norm == 2.0
@@ -211,8 +211,8 @@ def test_a_symptom_beside_long_steps_is_said_too(
 ) -> None:
     """Amber was said already, but for another reason."""
     callback, trainer = EchoTrapDetector(), make_trainer()
-    told = iter([Verdict(Level.AMBER, "long", {}, forewarns=True)] * 2)
-    sick = iter([Verdict(Level.AMBER, "sick", {})] * 2)
+    told = iter([Assessment(Level.AMBER, "long", {}, forewarns=True)] * 2)
+    sick = iter([Assessment(Level.AMBER, "sick", {})] * 2)
     monkeypatch.setattr(echo_trap_detector, "judge", lambda *_: next(told, None) or next(sick))
     for _ in range(4):
         judge_rollout(callback, trainer, good())

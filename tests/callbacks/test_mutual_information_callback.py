@@ -20,7 +20,7 @@ from ragen_pl.algorithms.config import Optimization
 from ragen_pl.models.base import LanguageModel
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.policy import Policy
-from ragen_pl.rollout.engines.in_process import CachedDecoder
+from ragen_pl.rollout.engines.in_process import InProcessSampler
 from ragen_pl.types import Request, Sampling, TrajectoryGroup, Turn
 from tests.doubles import make_trajectory, make_turn
 
@@ -55,7 +55,7 @@ def taught(grounded: bool) -> LanguageModel:
 
 def play(language: LanguageModel, turns: int = 2, members: int = 4) -> list[TrajectoryGroup]:
     """Sample thoughts of two tokens; a group is a state, later turns see the following states."""
-    engine = CachedDecoder(language.model, stop_id=0, seed=1, max_context=64)
+    engine = InProcessSampler(language.model, stop_id=0, seed=1, max_context=64)
     groups = []
     for group_id, state in enumerate(STATES):
         rows = []

@@ -33,9 +33,9 @@ def test_every_second_of_an_iteration_is_in_its_phase(monkeypatch: pytest.Monkey
         timer.on_train_batch_start(NOTHING, module, NOTHING, index)
         timer.on_train_batch_end(NOTHING, module, NOTHING, NOTHING, index)
     assert logged == {
-        "time/collect": 5.0,
-        "time/environment": 1.0,
-        "time/annotate": 2.0,
+        "time/rollout": 5.0,
+        "time/env": 1.0,
+        "time/score_pass": 2.0,
         "time/update": 7.0,
     }
 
@@ -46,7 +46,7 @@ def test_a_first_rollout_is_not_charged_with_the_evaluations_behind_it(tmp_path:
     done = run(folder, "fit", "--config", "tiny", *warm)
     assert done.returncode == 0, done.stderr
     history = json.loads((folder / "runs" / "tiny" / "results.json").read_text())["history"]
-    assert history["time/annotate"][0] is None
+    assert history["time/score_pass"][0] is None
     collect, environment, annotate, update = (
         history[f"time/{phase}"][1] for phase in ("collect", "environment", "annotate", "update")
     )

@@ -17,7 +17,7 @@ from lightning.pytorch.callbacks import Callback, Checkpoint
 
 from callbacks import EchoTrapDetector, Rollback, VarianceFilter, echo_trap_detector
 from ragen_pl.algorithms.filters import TopFraction
-from ragen_pl.ops.echo_trap.assess import Level, Verdict
+from ragen_pl.ops.echo_trap.assess import Assessment, Level
 from ragen_pl.training.callback import RolloutCallback
 from tests.doubles import TinyData, make_trainer
 from tests.swinging import Data, Learner, dead, good
@@ -153,7 +153,7 @@ def test_long_steps_alone_leave_snapshots_be(
 ) -> None:
     """The policy is sound: to go back to before its first update would throw all away."""
     rollback = Rollback(times=1, every_n_iterations=2, min_age=6, patience=4)
-    warned = Verdict(Level.AMBER, "long steps", {}, forewarns=True)
+    warned = Assessment(Level.AMBER, "long steps", {}, forewarns=True)
     monkeypatch.setattr(echo_trap_detector, "judge", lambda *_: warned)
     fit(tmp_path, rollback, data=TinyData(lambda iteration: good()))
     assert min(s.iteration for s in rollback._snapshots) >= EPOCHS - 10

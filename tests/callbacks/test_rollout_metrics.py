@@ -26,8 +26,8 @@ def recorded(callback: RolloutCallback, groups: list[TrajectoryGroup]) -> dict[s
 def two_trajectories() -> list[TrajectoryGroup]:
     good = make_trajectory(
         [
-            make_turn(0.0, thought="go up now", entropies=(1.0, 0.0, 0.0), is_true=True),
-            make_turn(10.0, thought="done", entropies=(0.2,), is_true=False),
+            make_turn(0.0, thought="go up now", entropies=(1.0, 0.0, 0.0), thought_correct=True),
+            make_turn(10.0, thought="done", entropies=(0.2,), thought_correct=False),
         ],
         success=True,
         stop_reason=StopReason.TERMINATED,
@@ -46,7 +46,7 @@ def test_rollout_metrics() -> None:
     assert metrics["rollout/return_format"] == pytest.approx(-0.05)
     assert metrics["rollout/turns"] == 1.5
     assert metrics["rollout/actions"] == 1.0
-    assert metrics["rollout/true_thoughts"] == 0.5
+    assert metrics["rollout/thought_accuracy"] == 0.5
     assert metrics["rollout/stop_terminated"] == metrics["rollout/stop_max_turns"] == 0.5
 
 
@@ -83,7 +83,7 @@ def test_broken_trajectories_count_only_as_stops() -> None:
 
 
 def test_nothing_to_judge_is_not_logged() -> None:
-    assert "rollout/true_thoughts" not in recorded(RolloutMetrics(), [make_group([1.0])])
+    assert "rollout/thought_accuracy" not in recorded(RolloutMetrics(), [make_group([1.0])])
 
 
 def test_ranks_are_averaged_by_what_they_hold(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,14 +50,14 @@ def test_two_ranks_choose_what_one_would(monkeypatch: pytest.MonkeyPatch) -> Non
     halves = [[GROUPS[2], GROUPS[0]], [GROUPS[3], GROUPS[1]]]
 
     def work(rank: int) -> list[list[float]]:
-        return select(VarianceFilter(0.5, keep_members=2), halves[rank])
+        return select(VarianceFilter(0.5, keep_per_group=2), halves[rank])
 
     chosen = {
         group.group_id: weights
         for half, rows in zip(halves, on_ranks(2, work, monkeypatch, rollout_stats), strict=True)
         for group, weights in zip(half, rows, strict=True)
     }
-    alone = select(VarianceFilter(0.5, keep_members=2), GROUPS)
+    alone = select(VarianceFilter(0.5, keep_per_group=2), GROUPS)
     assert [chosen[i] for i in range(4)] == alone
 
 
@@ -137,8 +137,8 @@ def test_soft_weights_follow_the_spread() -> None:
 
 
 def test_members_are_the_most_varied_survivors() -> None:
-    assert select(VarianceFilter(0.5, keep_members=2), VARIED)[2:] == [[1, 0, 1], [1, 1, 0]]
-    assert select(VarianceFilter(1.0, keep_members=2), GROUPS)[3] == [1, 0, 1]
+    assert select(VarianceFilter(0.5, keep_per_group=2), VARIED)[2:] == [[1, 0, 1], [1, 1, 0]]
+    assert select(VarianceFilter(1.0, keep_per_group=2), GROUPS)[3] == [1, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_groups_of_unequal_size_keep_their_places() -> None:
     [
         ({"rule": TopP()}, "keep_fraction is 0.25 beside the rule TopP.*null"),
         ({"keep_fraction": None}, "keep_fraction is null and there is no rule"),
-        ({"keep_members": 1}, "keep_members is 1"),
+        ({"keep_per_group": 1}, "keep_per_group is 1"),
         ({"keep_fraction": None, "rule": MinP(), "score": "mean"}, "score is mean.*MinP"),
     ],
 )
@@ -193,7 +193,7 @@ def test_metrics_reach_callback_metrics() -> None:
     metrics = {k: float(v) for k, v in trainer.callback_metrics.items()}
     assert metrics["rollout/kept_fraction"] == 0.5
     assert metrics["rollout/effective_fraction"] == pytest.approx(5 / 12)  # one member is broken
-    assert metrics["rollout/zero_std_share"] == 0.25
+    assert metrics["rollout/zero_std_fraction"] == 0.25
     assert metrics["rollout/in_group_std_kept"] > metrics["rollout/in_group_std"] > 0
 
 
@@ -239,9 +239,9 @@ def test_groups_of_one_are_refused_before_training() -> None:
 
 
 def test_keeping_all_members_by_number_is_refused_before_training() -> None:
-    with pytest.raises(ValueError, match="keep_members is 4, but groups have 4"):
-        VarianceFilter(keep_members=4).check(RolloutConfig(group_size=4))
-    VarianceFilter(keep_members=3).check(RolloutConfig(group_size=4))
+    with pytest.raises(ValueError, match="keep_per_group is 4, but groups have 4"):
+        VarianceFilter(keep_per_group=4).check(RolloutConfig(group_size=4))
+    VarianceFilter(keep_per_group=3).check(RolloutConfig(group_size=4))
 
 
 def fit_once(*callbacks: Any) -> Trainer:

@@ -14,12 +14,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ragen_pl.models.base import LanguageModel
 from ragen_pl.models.embedded import EmbeddedModel
-from ragen_pl.models.kernels.fused_decoder import QuickLlama, reads_quickly
-from ragen_pl.models.kernels.rms_norm import quicken_norms
+from ragen_pl.models.kernels.fused_decoder import FusedDecoder, supports_fused_decoding
+from ragen_pl.models.kernels.rms_norm import use_fused_rms_norm
 from ragen_pl.models.policy import Policy
 from ragen_pl.rollout.engines import in_process as cached
-from ragen_pl.rollout.engines.in_process import CachedDecoder, to_the_front
-from ragen_pl.rollout.engines.sampling import draw
+from ragen_pl.rollout.engines.in_process import InProcessSampler, to_the_front
+from ragen_pl.rollout.engines.sampling import sample_tokens
 from ragen_pl.types import Completion, Request, Sampling
 
 PIECES = [f"w{i}" for i in range(40)]
@@ -34,17 +34,19 @@ def language(request: pytest.FixtureRequest) -> LanguageModel:
     )
     language = small.build(PIECES, seed=3)
     if request.param == "quick":
-        quicken_norms(language.model)
-    assert reads_quickly(language.model) == (request.param == "quick")
+        use_fused_rms_norm(language.model)
+    assert supports_fused_decoding(language.model) == (request.param == "quick")
     return language
 
 
-def decoder(language: LanguageModel, seed: int = 0) -> CachedDecoder:
-    return CachedDecoder(language.model, stop_id=language.markers.end, max_context=256, seed=seed)
+def decoder(language: LanguageModel, seed: int = 0) -> InProcessSampler:
+    return InProcessSampler(
+        language.model, stop_id=language.markers.end, max_context=256, seed=seed
+    )
 
 
 def play(
-    engine: CachedDecoder, members: Sequence[int], turns: int, *, fresh: bool = False
+    engine: InProcessSampler, members: Sequence[int], turns: int, *, fresh: bool = False
 ) -> list[tuple[list[int], list[Completion]]]:
     """Play turns with prompts of unequal length; some rows drop out on the way."""
     prefixes = {m: [3, *range(10, 12 + m)] for m in members}
@@ -79,7 +81,7 @@ class Casts(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def test_each_weight_is_cast_once_a_call_where_the_trainer_casts_it_each_time() -> None:
     """As Lightning's autocast does."""
     language = EmbeddedModel(hidden_size=32, intermediate_size=48, num_heads=4).build(PIECES, 3)
-    engine = CachedDecoder(
+    engine = InProcessSampler(
         language.model,
         stop_id=-1,
         seed=0,
@@ -96,12 +98,12 @@ def test_each_weight_is_cast_once_a_call_where_the_trainer_casts_it_each_time() 
 
 def test_copies_of_weights_are_kept_for_turns_and_made_anew_after_an_update() -> None:
     language = EmbeddedModel(hidden_size=32, intermediate_size=48, num_heads=4).build(PIECES, 3)
-    quicken_norms(language.model)
+    use_fused_rms_norm(language.model)
     engine = decoder(language)
     request = [Request((3, 10, 11), 0, 0, 0, 0)]
     engine(request, Sampling(1.0, 9))
     made = engine.reader
-    assert isinstance(made, QuickLlama)
+    assert isinstance(made, FusedDecoder)
     engine([Request((3, 10, 11, 12), 0, 0, 0, 1)], Sampling(1.0, 9))
     assert engine.reader is made
     with torch.no_grad():
@@ -168,7 +170,7 @@ def test_work_grows_with_new_tokens_only(language: LanguageModel) -> None:
     assert engine.tokens_processed <= read
 
 
-def group(engine: CachedDecoder, members: Sequence[int], turns: int) -> list[list[Completion]]:
+def group(engine: InProcessSampler, members: Sequence[int], turns: int) -> list[list[Completion]]:
     """Play members of one group, whose first prompt is the same."""
     prefixes = {m: [3, *range(10, 40)] for m in members}
     history: dict[int, list[Completion]] = {m: [] for m in members}
@@ -250,7 +252,7 @@ def test_a_prefix_that_is_known_whole_can_be_asked_again(language: LanguageModel
 
 def test_greedy_takes_the_most_likely_token() -> None:
     logits = torch.tensor([[0.0, 3.0, 1.0], [5.0, 0.0, 0.0]])
-    tokens, log_probs, _ = draw(logits, torch.tensor([0.99, 0.99]), 0.0)
+    tokens, log_probs, _ = sample_tokens(logits, torch.tensor([0.99, 0.99]), 0.0)
     assert tokens.tolist() == [1, 0]
     expected = torch.log_softmax(logits, -1)[[0, 1], [1, 0]]
     assert log_probs.tolist() == pytest.approx(expected.tolist())
@@ -258,9 +260,9 @@ def test_greedy_takes_the_most_likely_token() -> None:
 
 def test_autocast_does_not_reach_what_is_told_of_a_draw() -> None:
     logits, noise = torch.randn(50, 300), torch.rand(50)
-    plain = draw(logits, noise, 1.0)
+    plain = sample_tokens(logits, noise, 1.0)
     with torch.autocast("cpu", torch.bfloat16):
-        for told, expected in zip(draw(logits, noise, 1.0), plain, strict=True):
+        for told, expected in zip(sample_tokens(logits, noise, 1.0), plain, strict=True):
             assert told.dtype == expected.dtype
             assert torch.equal(told, expected)
 
@@ -269,7 +271,7 @@ def test_autocast_does_not_reach_what_is_told_of_a_draw() -> None:
 def test_drawing_follows_the_distribution(temperature: float) -> None:
     logits = torch.tensor([[0.0, 1.0, 2.0, -1.0]])
     noise = (torch.arange(4000) + 0.5) / 4000
-    tokens, _, _ = draw(logits.expand(4000, 4), noise, temperature)
+    tokens, _, _ = sample_tokens(logits.expand(4000, 4), noise, temperature)
     share = torch.bincount(tokens, minlength=4) / 4000
     expected = torch.softmax(logits[0] / temperature, -1)
     assert share.tolist() == pytest.approx(expected.tolist(), abs=1e-3)

@@ -14,7 +14,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 from ragen_pl.models.base import LanguageModel
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.lora import LoRA
-from ragen_pl.rollout.engines.in_process import Cached
+from ragen_pl.rollout.engines.in_process import InProcess
 from ragen_pl.rollout.engines.vllm import VLLM, VLLMSampler
 from ragen_pl.types import Sampling
 from tests.engines.answers import flattened, largest_gap, requests
@@ -48,7 +48,7 @@ def test_log_probs_are_the_trainers(
     answered = sampler(asked, Sampling(temperature, 20))
     assert largest_gap(adapted, asked, answered, temperature or 1.0) < 1e-3
     if temperature == 0:
-        ours = Cached().build(adapted, 0, 128, nullcontext)(asked, Sampling(0.0, 20))
+        ours = InProcess().build(adapted, 0, 128, nullcontext)(asked, Sampling(0.0, 20))
         assert [c.token_ids for c in answered] == [c.token_ids for c in ours]
 
 

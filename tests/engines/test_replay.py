@@ -1,4 +1,4 @@
-"""Replayed steps say what steps as they come say, and read nothing that has moved."""
+"""GraphedDecodeStep steps say what steps as they come say, and read nothing that has moved."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from ragen_pl.models.base import LanguageModel
 from ragen_pl.models.embedded import EmbeddedModel
-from ragen_pl.models.kernels.rms_norm import quicken_norms
-from ragen_pl.rollout.engines import Cached
+from ragen_pl.models.kernels.rms_norm import use_fused_rms_norm
+from ragen_pl.rollout.engines import InProcess
 from ragen_pl.rollout.engines import cuda_graphs as replay
-from ragen_pl.rollout.engines.cuda_graphs import Record, Replayed, Step
-from ragen_pl.rollout.engines.in_process import CachedDecoder
+from ragen_pl.rollout.engines.cuda_graphs import Capture, GraphedDecodeStep, Step
+from ragen_pl.rollout.engines.in_process import InProcessSampler
 from ragen_pl.rollout.engines.kv_cache import RaggedCache
 from ragen_pl.types import Completion, Request, Sampling
 
@@ -31,7 +31,7 @@ def language(request: pytest.FixtureRequest) -> LanguageModel:
     )
     language = small.build(PIECES, seed=3)
     if request.param == "quick":
-        quicken_norms(language.model)
+        use_fused_rms_norm(language.model)
     return language
 
 
@@ -55,10 +55,10 @@ class Tracer:
 
 
 def play(
-    language: LanguageModel, record: Record | None, *, is_bf16: bool = False
+    language: LanguageModel, record: Capture | None, *, is_bf16: bool = False
 ) -> list[list[Completion]]:
     """Play turns of unequal prompts in which rows stop one after another."""
-    engine = CachedDecoder(
+    engine = InProcessSampler(
         language.model,
         stop_id=language.markers.end,
         seed=0,
@@ -100,7 +100,7 @@ def test_what_moves_is_recorded_anew() -> None:
         keys, _ = cache.update(states, states, 0)
         return (keys[:, 0, :, 0] * mask[:, 0, 0]).sum(1, keepdim=True)
 
-    replayed, ones = Replayed(reader, tracer), np.ones(2, np.int64)
+    replayed, ones = GraphedDecodeStep(reader, tracer), np.ones(2, np.int64)
 
     def step(*tokens: int) -> list[float]:
         positions, mask = cache.open_block(1, ones)
@@ -121,11 +121,11 @@ def test_what_moves_is_recorded_anew() -> None:
 
 def test_a_gpu_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    Cached().check()
+    InProcess().check()
     with pytest.raises(ValueError, match="cuda_graphs is true, but there is no CUDA GPU"):
-        Cached(cuda_graphs=True).check()
+        InProcess(cuda_graphs=True).check()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    Cached(cuda_graphs=True).check()
+    InProcess(cuda_graphs=True).check()
 
 
 def test_the_key_records_on_the_gpu(
@@ -133,11 +133,11 @@ def test_the_key_records_on_the_gpu(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
 
-    def build(engine: Cached) -> CachedDecoder:
+    def build(engine: InProcess) -> InProcessSampler:
         return engine.build(language, 0, 64, lambda: torch.autocast("cpu", enabled=False))
 
-    assert build(Cached(cuda_graphs=True)).record.__class__ is replay.GraphRecorder
-    assert build(Cached()).record is None
+    assert build(InProcess(cuda_graphs=True)).record.__class__ is replay.GraphCapturer
+    assert build(InProcess()).record is None
 
 
 def test_what_cannot_be_recorded_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,14 +149,14 @@ def test_what_cannot_be_recorded_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
         raise RuntimeError("operation not permitted when stream is capturing\nand more")
 
     with pytest.raises(ValueError, match=r"cuda_graphs is true.*not permitted when stream is"):
-        replay.GraphRecorder()(waits)
+        replay.GraphCapturer()(waits)
 
 
 def test_recordings_are_dropped_when_a_call_fails(language: LanguageModel) -> None:
-    engine = CachedDecoder(language.model, stop_id=-1, seed=0, max_context=256, record=Tracer())
+    engine = InProcessSampler(language.model, stop_id=-1, seed=0, max_context=256, record=Tracer())
     engine([Request((3, 10, 11), 0, 0, 0, 0)], Sampling(1.0, 5))
     reader = engine.reader
-    assert isinstance(reader, Replayed)
+    assert isinstance(reader, GraphedDecodeStep)
     reader.steps = {(1,): None}
     with pytest.raises(IndexError):
         engine([Request((3, 1 << 30), 0, 0, 1, 0)], Sampling(1.0, 5))

@@ -20,7 +20,7 @@ from ragen_pl.models.base import LanguageModel
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.lora import LoRA
 from ragen_pl.rollout.config import RolloutConfig
-from ragen_pl.rollout.engines import VLLM, Cached, vllm
+from ragen_pl.rollout.engines import VLLM, InProcess, vllm
 from ragen_pl.rollout.engines.vllm import VLLMSampler
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.types import Request, Sampling
@@ -71,7 +71,7 @@ def test_a_greedy_answer_is_the_likeliest_and_told_at_temperature_1(
     asked = requests(range(4))
     answered = sampler(language)(asked, Sampling(0.0, 9))
     assert largest_gap(language, asked, answered) < 1e-4
-    ours = Cached().build(language, 0, CONTEXT, nullcontext)(asked, Sampling(0.0, 9))
+    ours = InProcess().build(language, 0, CONTEXT, nullcontext)(asked, Sampling(0.0, 9))
     assert [c.token_ids for c in answered] == [c.token_ids for c in ours]
 
 

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from ragen_pl.envs.bandit import PAIRS, Bandit
-from ragen_pl.envs.eval_seeds import panel_seeds
+from ragen_pl.envs.eval_seeds import eval_seeds
 
 
 @pytest.mark.parametrize(("reversed_risk", "high"), [(False, "Dragon"), (True, "Phoenix")])
@@ -54,9 +54,9 @@ def test_expert_is_indifferent() -> None:
 
 
 def test_a_panel_of_few_starts_repeats_them() -> None:
-    assert len(panel_seeds(Bandit(), 12)) == 12
+    assert len(eval_seeds(Bandit(), 12)) == 12
     with pytest.raises(ValueError, match="size: 0"):
-        panel_seeds(Bandit(), 0)
+        eval_seeds(Bandit(), 0)
 
 
 def test_only_one_pull() -> None:

@@ -180,7 +180,7 @@ def test_expert_keeps_to_the_limits_and_does_not_lie(env: TextEnv) -> None:
             assert env.actions is not None
             assert set(actions) <= set(env.actions)
             assert thought == " ".join(thought.split())
-            assert env.is_true(thought) in (True, None)
+            assert env.thought_correct(thought) in (True, None)
 
 
 def test_picture_is_rgb(env: TextEnv) -> None:
@@ -236,10 +236,10 @@ def test_legend_names_the_live_symbols() -> None:
 def test_is_true_is_total(text: str) -> None:
     for env in (Sokoban(), FrozenLake(), Bandit()):
         env.reset(seed=0)
-        assert env.is_true(text) in (False, None)
+        assert env.thought_correct(text) in (False, None)
         thought, _ = env.expert_turn(random.Random(0), 3)
         if text:
-            assert env.is_true(thought + text) in (False, None)
+            assert env.thought_correct(thought + text) in (False, None)
 
 
 @pytest.mark.parametrize(

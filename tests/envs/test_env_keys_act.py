@@ -25,7 +25,7 @@ def transcript(env: TextEnv, seed: int) -> list[Any]:
     text, info = env.reset(seed=seed, options={"noise_seed": seed})
     rng = random.Random(seed)
     thought, actions = env.expert_turn(rng, 2)
-    told: list[Any] = [text, info, env.start_key(), thought, actions, env.is_true(thought)]
+    told: list[Any] = [text, info, env.start_key(), thought, actions, env.thought_correct(thought)]
     ended = False
     while not ended:
         for action in actions:

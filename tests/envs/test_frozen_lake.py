@@ -65,7 +65,7 @@ def test_starts_have_a_path_and_splits_share_none() -> None:
         for seed in range(300):
             _, info = env.reset(seed=seed)
             assert 1 <= info["optimal_length"] <= env.max_actions
-            assert info["stratum"] in ("1-2", "3-4", "5+")
+            assert info["difficulty"] in ("1-2", "3-4", "5+")
             keys[split].add(env.start_key())
     assert not any(a & b for a, b in combinations(keys.values(), 2))
 
@@ -145,7 +145,7 @@ def test_expert_plans_to_the_goal_and_is_near_the_optimum(intended: float) -> No
         ended = False
         while not ended:
             thought, actions = env.expert_turn(rng, 1)
-            assert env.is_true(thought)
+            assert env.thought_correct(thought)
             _, _, terminated, truncated, info = env.step(actions[0])
             ended = terminated or truncated
         wins += info["success"]
@@ -161,7 +161,7 @@ def test_truth_of_thoughts() -> None:
         "P(0,0) G(0,3) Right Right Right",
         ("Right", "Right"),
     )
-    assert env.is_true("P(0,0) G(0,3) Up Right Right Right")
+    assert env.thought_correct("P(0,0) G(0,3) Up Right Right Right")
     for lie in (
         "P(0,0) G(0,3) Right Right",
         "P(0,0) G(0,3) Down Right Right Right",
@@ -171,9 +171,9 @@ def test_truth_of_thoughts() -> None:
         "P(0,0) G(0,3)",
         "",
     ):
-        assert not env.is_true(lie)
+        assert not env.thought_correct(lie)
     env.set_state({**CORRIDOR, "num_actions": 8})
-    assert env.is_true("P(0,0) G(0,3) stuck")
+    assert env.thought_correct("P(0,0) G(0,3) stuck")
     assert env.expert_turn(random.Random(0), 2)[0].endswith("stuck")
 
 

@@ -118,7 +118,7 @@ def test_expert_solves_in_the_optimal_number_of_moves(env: Sokoban) -> None:
         ended, success, num_actions = False, False, 0
         while not ended:
             thought, actions = env.expert_turn(random.Random(0), 3)
-            assert env.is_true(thought)
+            assert env.thought_correct(thought)
             for action in actions:
                 _, _, terminated, truncated, step_info = env.step(action)
                 ended, success = terminated or truncated, step_info["success"]
@@ -131,10 +131,10 @@ def test_expert_admits_a_dead_room() -> None:
     env = room(CORNER)
     thought, actions = env.expert_turn(random.Random(0), 3)
     assert thought == "P(2,2) X(1,1) O(3,3) stuck"
-    assert env.is_true(thought)
+    assert env.thought_correct(thought)
     assert len(actions) == 1
     assert env.step(actions[0])[4]["moved"]
-    assert not room(ONE_PUSH).is_true("P(1,2) X(1,3) O(1,4) stuck")
+    assert not room(ONE_PUSH).thought_correct("P(1,2) X(1,3) O(1,4) stuck")
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_expert_admits_a_dead_room() -> None:
     ],
 )
 def test_truth_of_thoughts(thought: str, truth: bool) -> None:
-    assert room(ONE_PUSH).is_true(thought) is truth
+    assert room(ONE_PUSH).thought_correct(thought) is truth
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_truth_of_thoughts(thought: str, truth: bool) -> None:
     [("Right", True), ("Left Right Right", True), ("Up", False), ("stuck", False), ("", False)],
 )
 def test_truth_of_bare_plans(thought: str, truth: bool) -> None:
-    assert room(ONE_PUSH, thought="plan").is_true(thought) is truth
+    assert room(ONE_PUSH, thought="plan").thought_correct(thought) is truth
 
 
 def test_a_bare_plan_is_what_the_expert_thinks_by_default() -> None:
@@ -186,7 +186,9 @@ def test_a_plan_is_true_iff_it_solves(plan: list[str]) -> None:
         if env.step(action)[2]:
             solved_at = index
             break
-    assert room(ONE_PUSH).is_true(thought) is (solved_at is not None and solved_at + 1 == len(plan))
+    assert room(ONE_PUSH).thought_correct(thought) is (
+        solved_at is not None and solved_at + 1 == len(plan)
+    )
 
 
 def test_letters_speak_letters() -> None:
@@ -194,7 +196,7 @@ def test_letters_speak_letters() -> None:
     env.reset(seed=0)
     thought, _ = env.expert_turn(random.Random(0), 3)
     assert thought.startswith("A(")
-    assert env.is_true(thought)
+    assert env.thought_correct(thought)
 
 
 def test_coordinates_determine_the_state() -> None:

@@ -10,7 +10,7 @@ from typing import Literal
 import pytest
 
 from ragen_pl.envs.boards import cells_of, mask_of
-from ragen_pl.envs.eval_seeds import panel_seeds
+from ragen_pl.envs.eval_seeds import eval_seeds
 from ragen_pl.envs.sokoban.env import Sokoban
 from ragen_pl.envs.sokoban.paper_rooms import draw_reference_room
 from ragen_pl.envs.sokoban.rooms import (
@@ -40,9 +40,9 @@ def turned(found: Room) -> tuple[Board, int, int]:
 def test_the_mix_is_exact_over_twenty_seeds(first: int) -> None:
     for size, num_boxes in ((6, 1), (8, 2)):
         rooms = [draw_room(seed, size, num_boxes, "train") for seed in range(first, first + 20)]
-        assert Counter(found.stratum for found in rooms) == MIX
+        assert Counter(found.difficulty for found in rooms) == MIX
         for found in rooms:
-            shortest, longest = STRATA[found.stratum]
+            shortest, longest = STRATA[found.difficulty]
             assert shortest <= found.optimal_length <= longest
             plan = shortest_plan(found.board, found.player, found.boxes)
             assert plan is not None
@@ -56,7 +56,7 @@ def test_long_rooms_need_two_pushes(split: Literal["train", "panel"]) -> None:
     for seed in range(100):
         _, info = env.reset(seed=seed)
         found = draw_room(seed, 6, 1, split)
-        assert info == {"stratum": found.stratum, "optimal_length": found.optimal_length}
+        assert info == {"difficulty": found.difficulty, "optimal_length": found.optimal_length}
         start = (found.player, found.boxes)
         pushes = fewest_pushes(found.board, start, found.optimal_length)
         assert pushes is not None
@@ -87,16 +87,16 @@ def test_symmetric_rooms_share_a_key() -> None:
 
 def test_panel_starts_are_distinct_and_keep_their_mix() -> None:
     env = Sokoban(split="panel")
-    seeds = panel_seeds(env, 200)
+    seeds = eval_seeds(env, 200)
     keys: set[str] = set()
-    strata: Counter[str] = Counter()
+    difficulties: Counter[str] = Counter()
     for index, seed in enumerate(seeds):
         assert seed % 20 == index % 20
         _, info = env.reset(seed=seed)
         keys.add(env.start_key())
-        strata[info["stratum"]] += 1
+        difficulties[info["difficulty"]] += 1
     assert len(keys) == 200
-    assert strata == {name: 10 * count for name, count in MIX.items()}
+    assert difficulties == {name: 10 * count for name, count in MIX.items()}
 
 
 def test_training_rooms_are_drawn_fast() -> None:
@@ -118,4 +118,4 @@ def test_reference_rooms_have_the_reference_s_lengths() -> None:
     assert statistics.median(lengths) in (3, 4)
     assert 3.2 < statistics.mean(lengths) < 4.3
     assert sum(length <= 10 for length in lengths) >= 0.95 * len(rooms)
-    assert all(found.stratum == stratum_of_length(found.optimal_length) for found in rooms)
+    assert all(found.difficulty == stratum_of_length(found.optimal_length) for found in rooms)

@@ -9,7 +9,7 @@ import pytest
 
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.boards import canonical_digest
-from ragen_pl.envs.eval_seeds import panel_seeds
+from ragen_pl.envs.eval_seeds import eval_seeds
 from ragen_pl.envs.frozen_lake.env import FrozenLake
 from ragen_pl.envs.frozen_lake.env import layout_key as lake_layout
 from ragen_pl.envs.sokoban.env import Sokoban
@@ -66,7 +66,7 @@ def test_no_visited_state_belongs_to_another_split(
     assert len(states) > 4 * STARTS[own]
     for other in others:
         env = make(other)
-        for seed in range(STARTS[other]) if other != "panel" else panel_seeds(env, STARTS[other]):
+        for seed in range(STARTS[other]) if other != "panel" else eval_seeds(env, STARTS[other]):
             env.reset(seed=seed)
             assert env.start_key() not in states
             assert layout(env) not in layouts
@@ -89,7 +89,7 @@ def test_panels_have_layouts_enough(make: Callable[[str], TextEnv]) -> None:
     for split in ("tuning", "panel"):
         env = make(split)
         layouts = set()
-        for seed in panel_seeds(env, 256):
+        for seed in eval_seeds(env, 256):
             env.reset(seed=seed)
             layouts.add(layout(env))
         assert len(layouts) > 100

@@ -8,7 +8,7 @@ import pytest
 
 from ragen_pl.envs import Sokoban
 from ragen_pl.models.chat_template import ChatTemplate, conversation, folded
-from ragen_pl.models.message_markers import Parts, encode_parts
+from ragen_pl.models.message_markers import Segments, encode_parts
 from ragen_pl.rollout.chat import Chat, Prompts
 from tests.models.templates import TEMPLATES, make_tokenizer
 
@@ -24,7 +24,7 @@ def test_appended_contexts_are_the_templates_own(shape: str) -> None:
     template = ChatTemplate(tokenizer, {})
     markers, rewrites = template.markers()
     assert rewrites == (shape in REWRITING)
-    parts: Parts = ()
+    parts: Segments = ()
     turns: list[tuple[str, str]] = []
     for turn, user in enumerate(USERS):
         context = markers.later(user) if turn else markers.first(SYSTEM, user)

@@ -11,8 +11,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from ragen_pl.models.kernels.attention import NAME, causal_mask
-from ragen_pl.models.kernels.last_layer import LastLayer, ask_last_layer, states_at
-from ragen_pl.models.kernels.rms_norm import LIKE_LLAMA, quicken_norms
+from ragen_pl.models.kernels.last_layer import GatherLastLayer, enable_gather, states_at
+from ragen_pl.models.kernels.rms_norm import LLAMA_FAMILY, use_fused_rms_norm
 from ragen_pl.models.lora import LoRA
 from tests.models.templates import SIZES
 
@@ -27,7 +27,7 @@ def make_model(family: str) -> PreTrainedModel:
     model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
         config, attn_implementation=NAME
     )
-    quicken_norms(model)
+    use_fused_rms_norm(model)
     return model
 
 
@@ -43,7 +43,7 @@ def learned(model: PreTrainedModel, states: Tensor) -> dict[str, Tensor]:
 
 
 def test_the_families_are_the_ones_whose_layers_are_put_together_so() -> None:
-    assert {family.lower() for family in LIKE_LLAMA} == set(FAMILIES)
+    assert {family.lower() for family in LLAMA_FAMILY} == set(FAMILIES)
 
 
 @pytest.mark.parametrize("is_bf16", [False, True], ids=["fp32", "bf16"])
@@ -51,8 +51,8 @@ def test_the_families_are_the_ones_whose_layers_are_put_together_so() -> None:
 def test_families_say_and_learn_what_they_did(family: str, is_bf16: bool) -> None:
     plain = make_model(family)
     asked = copy.deepcopy(plain)
-    assert ask_last_layer(asked)
-    assert ask_last_layer(asked), "it is one already"
+    assert enable_gather(asked)
+    assert enable_gather(asked), "it is one already"
     assert list(asked.state_dict()) == list(plain.state_dict())
     expected, states = ask(plain, is_bf16), ask(asked, is_bf16)
     tolerance = 0.02 if is_bf16 else 1e-5
@@ -66,7 +66,7 @@ def test_families_say_and_learn_what_they_did(family: str, is_bf16: bool) -> Non
 
 def test_what_nobody_asks_for_is_not_computed() -> None:
     model = make_model("llama")
-    ask_last_layer(model)
+    enable_gather(model)
     seen: list[int] = []
     for layer in model.base_model.layers:  # type: ignore[union-attr]
         layer.mlp.register_forward_hook(lambda _, __, out: seen.append(out.numel() // 32))  # type: ignore[union-attr]
@@ -77,7 +77,7 @@ def test_what_nobody_asks_for_is_not_computed() -> None:
 def test_it_is_the_layer_it_was_where_nothing_is_asked() -> None:
     plain = make_model("qwen3")
     asked = copy.deepcopy(plain)
-    ask_last_layer(asked)
+    enable_gather(asked)
     ids = torch.arange(12).view(2, 6) + 1
     mask = causal_mask(torch.ones_like(ids))
     said = (model(input_ids=ids, attention_mask=mask).logits for model in (plain, asked))
@@ -87,7 +87,7 @@ def test_it_is_the_layer_it_was_where_nothing_is_asked() -> None:
 def test_it_is_computed_again_for_its_gradient_where_layers_are() -> None:
     plain = make_model("llama").train()
     again = copy.deepcopy(plain)
-    ask_last_layer(again)
+    enable_gather(again)
     again.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[no-untyped-call]
     calls = []
     again.base_model.layers[-1].mlp.register_forward_pre_hook(lambda *_: calls.append(1))  # type: ignore[union-attr,index]
@@ -101,10 +101,10 @@ def test_it_is_computed_again_for_its_gradient_where_layers_are() -> None:
 def test_adapters_and_copies_keep_it() -> None:
     model = make_model("llama")
     expected = ask(model)
-    ask_last_layer(model)
+    enable_gather(model)
     LoRA(rank=2).attach(model, 0)
     for each in (model, copy.deepcopy(model)):
-        assert isinstance(each.base_model.layers[-1], LastLayer)  # type: ignore[union-attr,index]
+        assert isinstance(each.base_model.layers[-1], GatherLastLayer)  # type: ignore[union-attr,index]
         torch.testing.assert_close(ask(each), expected, atol=1e-5, rtol=1e-5)
 
 
@@ -114,7 +114,7 @@ def test_other_families_are_asked_for_all(family: str) -> None:
     model: PreTrainedModel = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     model.train(False)
     kinds = [type(part) for part in model.modules()]
-    assert not ask_last_layer(model)
+    assert not enable_gather(model)
     assert [type(part) for part in model.modules()] == kinds
     ids = torch.arange(20).view(2, 10) + 1
     whole: nn.Module = model.base_model

@@ -17,7 +17,7 @@ from ragen_pl.algorithms.estimators import GAE, CriticConfig
 from ragen_pl.distributed.snapshot import restore_snapshot, take_snapshot
 from ragen_pl.models import PretrainedModel
 from ragen_pl.models.export import ADAPTER, export_policy
-from ragen_pl.models.kernels.rms_norm import quicken_norms
+from ragen_pl.models.kernels.rms_norm import use_fused_rms_norm
 from ragen_pl.models.lora import LoRA
 from ragen_pl.models.policy import Policy
 from ragen_pl.rollout.chat import Prompts
@@ -90,7 +90,7 @@ def log_probs(model: Any) -> Tensor:
 def plain_model(folder: Path) -> PreTrainedModel:
     """Load what a module loads, to the last bit of what it computes."""
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder)
-    quicken_norms(model)
+    use_fused_rms_norm(model)
     return model
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from ragen_pl.models.kernels import fused_linear as maps
-from ragen_pl.models.kernels.fused_linear import Maps, as_columns
+from ragen_pl.models.kernels.fused_linear import FusedLinear, as_columns
 
 SIZES = st.lists(st.sampled_from([1, 3, 8, 16]), min_size=1, max_size=3)
 
@@ -28,12 +28,12 @@ def test_outcomes_stand_side_by_side(
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(maps, "_SMALL", 0 if is_large else 1 << 18)
         patched.setattr(maps, "_BLOCK", 8)
-        held = Maps.of(parts, torch.float32)
+        held = FusedLinear.of(parts, torch.float32)
         x = torch.randn(rows, 1, width)
         expected = torch.cat([part(x) for part in parts], dim=-1)
         torch.testing.assert_close(held(x), expected)
         by_blocks = is_large and rows in maps._FEW and not any(size % 8 for size in sizes)
-        assert held.takes_columns(x) == by_blocks
+        assert held.prefers_columns(x) == by_blocks
         if by_blocks:
             torch.testing.assert_close(held.columns(as_columns(x)), expected[:, 0].t())
 
@@ -41,7 +41,7 @@ def test_outcomes_stand_side_by_side(
 def test_small_weights_in_float32_stand_transposed() -> None:
     parts = make_parts([3, 5], 4, bias=False)
     for dtype in (torch.float32, torch.bfloat16):
-        (weight,) = Maps.of(parts, dtype).weights
+        (weight,) = FusedLinear.of(parts, dtype).weights
         assert weight.shape == (8, 4)
         assert weight.dtype == dtype
         assert weight.t().is_contiguous() == (dtype == torch.float32)
@@ -51,7 +51,7 @@ def test_large_weights_are_copied_only_to_be_cast(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(maps, "_SMALL", 0)
     parts = make_parts([64, 64], 4, bias=True)
     own = {part.weight.data_ptr() for part in parts}
-    assert {weight.data_ptr() for weight in Maps.of(parts, torch.float32).weights} == own
-    cast = Maps.of(parts, torch.bfloat16)
+    assert {weight.data_ptr() for weight in FusedLinear.of(parts, torch.float32).weights} == own
+    cast = FusedLinear.of(parts, torch.bfloat16)
     assert len(cast.weights) == 1
-    assert not cast.takes_columns(torch.zeros(8, 4, dtype=torch.bfloat16)), "float32 alone gains"
+    assert not cast.prefers_columns(torch.zeros(8, 4, dtype=torch.bfloat16)), "float32 alone gains"

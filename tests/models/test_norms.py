@@ -11,17 +11,17 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from ragen_pl.models.kernels.rms_norm import RootMeanSquareNorm, _Normalize, quicken_norms
+from ragen_pl.models.kernels.rms_norm import FusedRMSNorm, _Normalize, use_fused_rms_norm
 from tests.models.templates import SIZES
 
 WIDTH = 24
 
 
-def make_norms() -> tuple[LlamaRMSNorm, RootMeanSquareNorm]:
+def make_norms() -> tuple[LlamaRMSNorm, FusedRMSNorm]:
     torch.manual_seed(1)
     theirs = LlamaRMSNorm(WIDTH, eps=1e-3)  # type: ignore[no-untyped-call]
     nn.init.normal_(theirs.weight)
-    return theirs, RootMeanSquareNorm(nn.Parameter(theirs.weight.detach().clone()), 1e-3, True)
+    return theirs, FusedRMSNorm(nn.Parameter(theirs.weight.detach().clone()), 1e-3, True)
 
 
 def rows(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -56,7 +56,7 @@ def test_its_gradient_is_that_of_its_values() -> None:
 def test_autocast_does_not_reach_its_gradient() -> None:
     """Lightning goes backward within the context that it goes forward in."""
     _, ours = make_norms()
-    ours.before_products = False
+    ours.feeds_linear = False
     x, other = rows(5), rows(5)
     with torch.autocast("cpu", torch.bfloat16):
         ours(x).sum().backward()
@@ -96,7 +96,7 @@ def test_rounding_once_is_rounding_for_each() -> None:
         # Sums are rounded in another order: now and then the last of 8 bits.
         torch.testing.assert_close(said, expected.bfloat16(), rtol=2**-7, atol=0)
         assert (said == expected.bfloat16()).float().mean() > 0.98
-        ours.before_products = False
+        ours.feeds_linear = False
         assert ours(x).dtype == torch.float32
         for each in maps:
             torch.testing.assert_close(each(said.detach()), each(said.detach().float()))
@@ -137,7 +137,7 @@ def test_families_say_and_learn_what_they_did(family: str, is_bf16: bool) -> Non
     plain = make_model(family)
     quick = copy.deepcopy(plain)
     per_layer = 4 if family == "qwen3" else 2
-    assert quicken_norms(quick) == 2 * per_layer + 1
+    assert use_fused_rms_norm(quick) == 2 * per_layer + 1
     assert list(quick.state_dict()) == list(plain.state_dict())
     said, gradients = learn(plain, is_bf16)
     again, others = learn(quick, is_bf16)
@@ -154,4 +154,4 @@ def test_other_families_are_left_alone(family: str) -> None:
     """Gemma's weights are added to one, and what stands before a residual is no map's input."""
     config = CONFIG_MAPPING[family](**SMALL)
     model: PreTrainedModel = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
-    assert quicken_norms(model) == 0
+    assert use_fused_rms_norm(model) == 0

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, Gemma2Config, MambaConfig
 from ragen_pl.models.kernels.attention import SDPA
 from ragen_pl.models.policy import Policy
 from ragen_pl.models.pretrained import PretrainedModel
-from ragen_pl.rollout.engines.in_process import CachedDecoder
+from ragen_pl.rollout.engines.in_process import InProcessSampler
 from ragen_pl.types import Request, Sampling
 from tests.models.templates import ARCHITECTURES, TEMPLATES, save_model
 
@@ -25,7 +25,7 @@ def test_sampled_log_probs_are_the_plain_models(
     """Over two turns with a cache: the sampler's, the trainer's and plain transformers' agree."""
     folder = save_model(tmp_path, architecture)
     language = PretrainedModel(str(folder), attention=attention).build((), 0)
-    engine = CachedDecoder(language.model, stop_id=language.markers.end, seed=0, max_context=200)
+    engine = InProcessSampler(language.model, stop_id=language.markers.end, seed=0, max_context=200)
     plain = AutoModelForCausalLM.from_pretrained(folder)
     ids, mask = list(range(20, 45)), [False] * 25
     sampled: list[float] = []

@@ -14,10 +14,10 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from ragen_pl.models.kernels import fused_linear as maps
 from ragen_pl.models.kernels.attention import NAME
-from ragen_pl.models.kernels.fused_decoder import QuickLlama, reads_quickly
-from ragen_pl.models.kernels.rms_norm import quicken_norms
+from ragen_pl.models.kernels.fused_decoder import FusedDecoder, supports_fused_decoding
+from ragen_pl.models.kernels.rms_norm import use_fused_rms_norm
 from ragen_pl.models.lora import LoRA
-from ragen_pl.rollout.engines.decode_step import OwnForward, Reader, build_reader
+from ragen_pl.rollout.engines.decode_step import DecodeStep, ModelForward, build_decode_step
 from ragen_pl.rollout.engines.kv_cache import RaggedCache, pad_left
 from tests.models.templates import SIZES
 
@@ -42,7 +42,7 @@ def make_model(family: str = "llama", **more: object) -> PreTrainedModel:
     for name, weight in model.named_parameters():
         if "norm" in name or "bias" in name:
             nn.init.normal_(weight, mean=1.0, std=0.3)
-    quicken_norms(model)
+    use_fused_rms_norm(model)
     return model
 
 
@@ -51,7 +51,7 @@ def casting(is_bf16: bool) -> AbstractContextManager[object]:
 
 
 @torch.no_grad()
-def read(reader: Reader) -> list[Tensor]:
+def read(reader: DecodeStep) -> list[Tensor]:
     """Return the log-probs that follow each block, of the rows that had a part in it."""
     cache, said = RaggedCache(2, 64, adds=True), []
     for rows in TURNS:
@@ -67,9 +67,9 @@ def read(reader: Reader) -> list[Tensor]:
 def test_it_says_what_the_model_says(family: str, is_bf16: bool) -> None:
     model = make_model(family)
     with casting(is_bf16):
-        quick = build_reader(model, 64)
-        assert isinstance(quick, QuickLlama)
-        found, expected = read(quick), read(OwnForward(model))
+        quick = build_decode_step(model, 64)
+        assert isinstance(quick, FusedDecoder)
+        found, expected = read(quick), read(ModelForward(model))
     assert expected[0].exp().std() > 0.005, "a model that says nothing would agree with any"
     for one, other in zip(found, expected, strict=True):
         assert one.dtype == torch.float32
@@ -91,18 +91,18 @@ def test_it_says_what_the_model_says(family: str, is_bf16: bool) -> None:
 )
 def test_it_is_configured_as_the_model_is(more: dict[str, Any]) -> None:
     model = make_model(**more)
-    quick = build_reader(model, 64)
-    assert isinstance(quick, QuickLlama)
-    for one, other in zip(read(quick), read(OwnForward(model)), strict=True):
+    quick = build_decode_step(model, 64)
+    assert isinstance(quick, FusedDecoder)
+    for one, other in zip(read(quick), read(ModelForward(model)), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
 
 
 def test_large_maps_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_model("qwen2")
-    expected = read(build_reader(model, 64))
+    expected = read(build_decode_step(model, 64))
     monkeypatch.setattr(maps, "_SMALL", 0)
-    quick = build_reader(model, 64)
-    assert isinstance(quick, QuickLlama)
+    quick = build_decode_step(model, 64)
+    assert isinstance(quick, FusedDecoder)
     own = {weight.data_ptr() for weight in model.parameters()}
     for layer in quick.layers:
         for held in (layer.query_key_value, layer.out, layer.gate_up, layer.down):
@@ -114,7 +114,7 @@ def test_large_maps_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("family", ["llama", "qwen2"], ids=["without bias", "with bias"])
 def test_large_maps_are_read_by_blocks(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_model(family)
-    expected = read(build_reader(model, 64))
+    expected = read(build_decode_step(model, 64))
     monkeypatch.setattr(maps, "_SMALL", 0)
     monkeypatch.setattr(maps, "_FEW", range(2, 100))
     monkeypatch.setattr(maps, "_BLOCK", 8)
@@ -126,7 +126,7 @@ def test_large_maps_are_read_by_blocks(family: str, monkeypatch: pytest.MonkeyPa
         return multiply(blocks, columns, out=out)
 
     monkeypatch.setattr(torch, "bmm", counting)
-    found = read(build_reader(model, 64))
+    found = read(build_decode_step(model, 64))
     width, layers = model.config.hidden_size, model.config.num_hidden_layers
     # Query, key, value, out, gate, up and down of each layer, and the head.
     assert len(products) == len(TURNS) * (7 * layers + 1)
@@ -183,5 +183,5 @@ REFUSED: dict[str, Callable[[], PreTrainedModel]] = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_other_models_read_for_themselves(case: str) -> None:
     model = REFUSED[case]()
-    assert not reads_quickly(model)
-    assert isinstance(build_reader(model, 64), OwnForward)
+    assert not supports_fused_decoding(model)
+    assert isinstance(build_decode_step(model, 64), ModelForward)

@@ -16,13 +16,13 @@ from ragen_pl.algorithms.estimators import GRPO
 from ragen_pl.envs import Sokoban
 from ragen_pl.models import LanguageModel, PretrainedModel
 from ragen_pl.models.chat_template import ChatTemplate, conversation
-from ragen_pl.models.kernels.rms_norm import quicken_norms
+from ragen_pl.models.kernels.rms_norm import use_fused_rms_norm
 from ragen_pl.models.lora import LoRA
 from ragen_pl.models.policy import Policy
 from ragen_pl.rollout.chat import Chat, Prompts
-from ragen_pl.rollout.collect import Start, collect
+from ragen_pl.rollout.collect import GroupSeed, collect
 from ragen_pl.rollout.config import RolloutConfig
-from ragen_pl.rollout.engines.in_process import CachedDecoder
+from ragen_pl.rollout.engines.in_process import InProcessSampler
 from ragen_pl.rollout.packing import pack
 from ragen_pl.training.starpo import StarPO
 from ragen_pl.types import Sampling, TrajectoryGroup
@@ -49,11 +49,11 @@ def language(folder: Path) -> LanguageModel:
 def play(language: LanguageModel, config: RolloutConfig = CONFIG) -> list[TrajectoryGroup]:
     """Collect two groups with the cached engine, in the model's own template."""
     chat = Chat(Prompts(), language.tokenizer, language.markers, config.max_actions_per_turn)
-    engine = CachedDecoder(
+    engine = InProcessSampler(
         language.model, stop_id=language.markers.end, seed=0, max_context=config.max_context
     )
     sampling = Sampling(1.0, config.max_response_tokens)
-    starts = [Start(0, 3), Start(1, 4)]
+    starts = [GroupSeed(0, 3), GroupSeed(1, 4)]
     return collect(Sokoban(), starts, chat, engine, config, iteration=0, sampling=sampling)
 
 
@@ -144,7 +144,7 @@ def check_export(exported: Path, folder: Path, held: dict[str, Any]) -> None:
     module.configure_model()
     assert module.reference is not None
     base = AutoModelForCausalLM.from_pretrained(folder)
-    quicken_norms(base)  # as what learns beside it is: thirty layers add up their rounding
+    use_fused_rms_norm(base)  # as what learns beside it is: thirty layers add up their rounding
     module.load_state_dict(held, strict=False)
     groups = play(module.language)
     sampled, trained = score(module.policy, groups)

@@ -17,9 +17,9 @@ from ragen_pl.models import policy as policies
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.kernels.attention import causal_mask
 from ragen_pl.models.kernels.last_layer import states_at
-from ragen_pl.models.policy import Policy, Scores
+from ragen_pl.models.policy import Policy, PolicyOutput
 from ragen_pl.ops.chunked_head import chunked_log_prob_and_entropy
-from ragen_pl.ops.shape_buckets import recurring
+from ragen_pl.ops.shape_buckets import round_up
 from ragen_pl.rollout.engines.kv_cache import RaggedCache, pad_left
 
 MOST = {torch.float32: 2e-5, torch.bfloat16: 0.1}
@@ -143,7 +143,7 @@ def test_padding_to_sizes_that_come_again(policy: Policy, monkeypatch: pytest.Mo
     """Scores and what is learned from them, as if code were written for each shape."""
     ids, mask, padding = batch()
 
-    def learn() -> tuple[Scores, list[Tensor]]:
+    def learn() -> tuple[PolicyOutput, list[Tensor]]:
         scores = policy(ids, mask, padding)
         loss = scores.log_probs.sum() + scores.entropy.sum() + scores.values.sum()
         weights = [weight for weight in policy.parameters() if weight.requires_grad]
@@ -156,10 +156,10 @@ def test_padding_to_sizes_that_come_again(policy: Policy, monkeypatch: pytest.Mo
         shapes.append((*ids.shape, len(places)))
         return states_at(trunk, ids, padding, places)
 
-    monkeypatch.setattr(policies, "padded", lambda size, _: recurring(size) + 1)
+    monkeypatch.setattr(policies, "padded", lambda size, _: round_up(size) + 1)
     monkeypatch.setattr(policies, "states_at", watch)
     scores, others = learn()
-    assert shapes == [(4, 37, recurring(int(mask.sum())) + 1)]
+    assert shapes == [(4, 37, round_up(int(mask.sum())) + 1)]
     for one, other in zip(scores, plain, strict=True):
         torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-5)
     for one, other in zip(others, gradients, strict=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from ragen_pl.ops.echo_trap.assess import Level, Verdict, judge
+from ragen_pl.ops.echo_trap.assess import Assessment, Level, assess
 from ragen_pl.ops.echo_trap.indicators import Indicators
 from ragen_pl.ops.echo_trap.thresholds import CollapseRules
 
@@ -16,7 +16,7 @@ def look(rng: random.Random, **values: float) -> Indicators:
     """Measure with the noise of a collection of some hundred trajectories."""
     usual = {
         "in_group_std": 2.0,
-        "zero_std_share": 0.1,
+        "zero_std_fraction": 0.1,
         "entropy": 0.4,
         "valid_format": 0.99,
         "penalty_share": 0.0,
@@ -25,7 +25,12 @@ def look(rng: random.Random, **values: float) -> Indicators:
         "grad_norm": 1.0,
         "response_length": 10.0,
     } | values
-    noise = {"success": 0.04, "valid_format": 0.01, "zero_std_share": 0.03, "penalty_share": 0.01}
+    noise = {
+        "success": 0.04,
+        "valid_format": 0.01,
+        "zero_std_fraction": 0.03,
+        "penalty_share": 0.01,
+    }
     drawn = {
         name: min(1.0, max(0.0, rng.gauss(value, noise[name])))
         if name in noise
@@ -35,10 +40,10 @@ def look(rng: random.Random, **values: float) -> Indicators:
     return Indicators(**drawn)
 
 
-def verdicts(run: list[Indicators], rules: CollapseRules = RULES) -> list[Verdict]:
-    return [judge(run[: t + 1], BASELINE, rules) for t in range(len(run))]
+def verdicts(run: list[Indicators], rules: CollapseRules = RULES) -> list[Assessment]:
+    return [assess(run[: t + 1], BASELINE, rules) for t in range(len(run))]
 
 
-def first(run: list[Verdict], level: Level) -> int:
+def first(run: list[Assessment], level: Level) -> int:
     """Return the first iteration at this level or a worse one; a large number without."""
     return next((t for t, verdict in enumerate(run) if verdict.level >= level), 10**6)

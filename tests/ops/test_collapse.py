@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from ragen_pl.ops.echo_trap.assess import Level, judge
+from ragen_pl.ops.echo_trap.assess import Level, assess
 from ragen_pl.ops.echo_trap.indicators import Indicators
 from ragen_pl.ops.echo_trap.thresholds import CollapseRules
 
@@ -35,7 +35,7 @@ def sokoban(rng: random.Random, length: int = 150, noise: float = 0.04) -> list[
         runs.append(
             Indicators(
                 in_group_std=spread,
-                zero_std_share=noisy(rng, toward(0.05, 0.9, t, 35), 0.08),
+                zero_std_fraction=noisy(rng, toward(0.05, 0.9, t, 35), 0.08),
                 entropy=max(0.01, rng.gauss(toward(0.39, 0.03, t, 30), 0.01)),
                 valid_format=noisy(rng, 0.98, 0.01),
                 penalty_share=0.0,
@@ -60,7 +60,7 @@ def frozen_lake(rng: random.Random) -> list[Indicators]:
         runs.append(
             Indicators(
                 in_group_std=max(0.05, rng.gauss(math.sqrt(success * (1 - success)) * 0.8, 0.06)),
-                zero_std_share=noisy(rng, toward(0.05, 0.3, t, 50), 0.1),
+                zero_std_fraction=noisy(rng, toward(0.05, 0.3, t, 50), 0.1),
                 entropy=max(0.02, rng.gauss(toward(0.5, 0.1, t, 40), 0.03)),
                 valid_format=noisy(rng, 0.97, 0.02),
                 penalty_share=0.0,
@@ -80,7 +80,7 @@ def bandit(rng: random.Random) -> list[Indicators]:
         runs.append(
             Indicators(
                 in_group_std=max(0.05, rng.gauss(toward(0.2, 0.43, t, 12), 0.08)),
-                zero_std_share=noisy(rng, 0.02, 0.05),
+                zero_std_fraction=noisy(rng, 0.02, 0.05),
                 entropy=max(0.005, rng.gauss(toward(0.6, 0.03, t, 12), 0.03)),
                 valid_format=noisy(rng, toward(0.5, 0.98, t, 10), 0.03),
                 penalty_share=noisy(rng, toward(0.5, 0.02, t, 10), 0.03),
@@ -97,7 +97,7 @@ def steady_bandit(rng: random.Random) -> list[Indicators]:
     return [
         Indicators(
             in_group_std=max(0.0, rng.gauss(toward(0.4, 0.0, t, 8), 0.03)),
-            zero_std_share=noisy(rng, toward(0.0, 1.0, t, 10), 0.05),
+            zero_std_fraction=noisy(rng, toward(0.0, 1.0, t, 10), 0.05),
             entropy=toward(0.6, 0.001, t, 10),
             valid_format=1.0,
             penalty_share=0.0,
@@ -114,7 +114,7 @@ def warm_start_left_nothing_to_gain(rng: random.Random) -> list[Indicators]:
     return [
         Indicators(
             in_group_std=max(0.05, rng.gauss(toward(3.0, 0.2, t, 15), 0.2)),
-            zero_std_share=noisy(rng, toward(0.2, 0.95, t, 20), 0.05),
+            zero_std_fraction=noisy(rng, toward(0.2, 0.95, t, 20), 0.05),
             entropy=toward(0.2, 0.02, t, 15),
             valid_format=0.99,
             penalty_share=0.0,
@@ -131,7 +131,7 @@ def slow_starter(rng: random.Random) -> list[Indicators]:
     return [
         Indicators(
             in_group_std=max(0.0, rng.gauss(toward(0.05, 1.5, max(0, t - 20), 15), 0.02)),
-            zero_std_share=noisy(rng, toward(0.9, 0.1, max(0, t - 20), 15), 0.05),
+            zero_std_fraction=noisy(rng, toward(0.9, 0.1, max(0, t - 20), 15), 0.05),
             entropy=rng.gauss(1.0, 0.05),
             valid_format=noisy(rng, toward(0.01, 0.95, t, 25), 0.01),
             penalty_share=noisy(rng, toward(0.99, 0.02, t, 20), 0.01),
@@ -162,7 +162,7 @@ def broken_format(rng: random.Random, onset: int) -> list[Indicators]:
         runs.append(
             Indicators(
                 in_group_std=3.0 * alive,
-                zero_std_share=1 - alive,
+                zero_std_fraction=1 - alive,
                 entropy=0.3 + 2.0 * (1 - alive),
                 valid_format=alive,
                 penalty_share=1 - alive,
@@ -182,7 +182,7 @@ def one_template(rng: random.Random, onset: int) -> list[Indicators]:
         runs.append(
             Indicators(
                 in_group_std=max(0.0, rng.gauss(3.0 * alive, 0.02)),
-                zero_std_share=noisy(rng, 1 - alive, 0.03),
+                zero_std_fraction=noisy(rng, 1 - alive, 0.03),
                 entropy=0.01 + 0.3 * alive,
                 valid_format=1.0,
                 penalty_share=0.0,
@@ -196,7 +196,7 @@ def one_template(rng: random.Random, onset: int) -> list[Indicators]:
 
 def levels(run: list[Indicators]) -> Iterator[Level]:
     rules = CollapseRules()
-    return (judge(run[: t + 1], BASELINE, rules).level for t in range(len(run)))
+    return (assess(run[: t + 1], BASELINE, rules).level for t in range(len(run)))
 
 
 def stop_iteration(run: list[Indicators]) -> int | None:
@@ -233,7 +233,7 @@ def test_collapse_is_caught(
 def flat(**changes: float) -> Indicators:
     values = {
         "in_group_std": 1.0,
-        "zero_std_share": 0.1,
+        "zero_std_fraction": 0.1,
         "entropy": 0.5,
         "valid_format": 1.0,
         "penalty_share": 0.0,
@@ -250,7 +250,7 @@ def test_never_any_good_is_red_after_a_while() -> None:
 
 def test_a_template_that_leads_nowhere_is_amber() -> None:
     run = [flat()] * 15 + [flat(in_group_std=0.3, entropy=0.12)] * 20
-    verdict = judge(run, BASELINE, CollapseRules())
+    verdict = assess(run, BASELINE, CollapseRules())
     assert verdict.level is Level.AMBER
     assert verdict.reason == (
         "success stays at 0.30 (baseline 0.30) while in-group std is 0.308 (baseline 1) and "
@@ -259,28 +259,28 @@ def test_a_template_that_leads_nowhere_is_amber() -> None:
 
 
 def test_no_spread_and_no_progress_is_red() -> None:
-    run = [flat()] * 15 + [flat(in_group_std=0.01, zero_std_share=1.0)] * 30
-    assert judge(run, BASELINE, CollapseRules()).level is Level.RED
+    run = [flat()] * 15 + [flat(in_group_std=0.01, zero_std_fraction=1.0)] * 30
+    assert assess(run, BASELINE, CollapseRules()).level is Level.RED
 
 
 def test_a_rising_return_is_progress() -> None:
     run = [flat(success=0.0)] * 15 + [flat(success=0.0, in_group_std=0.01, mean_return=4.0)] * 30
-    assert judge(run, BASELINE, CollapseRules()).level is Level.GREEN
+    assert assess(run, BASELINE, CollapseRules()).level is Level.GREEN
 
 
 def test_a_gradient_spike_alone_is_no_alarm_but_with_lost_success_it_is() -> None:
     calm = [flat(grad_norm=1.0)] * 15
     spiked = [flat(grad_norm=50.0)] * 10
-    assert judge(calm + spiked, BASELINE, CollapseRules()).level is Level.GREEN
+    assert assess(calm + spiked, BASELINE, CollapseRules()).level is Level.GREEN
     fallen = [flat(grad_norm=50.0, success=0.1)] * 15
-    verdict = judge(calm + fallen, BASELINE, CollapseRules())
+    verdict = assess(calm + fallen, BASELINE, CollapseRules())
     assert verdict.level is Level.RED
     assert "gradient norm" in verdict.reason
 
 
 def test_ratios() -> None:
     run = [flat(grad_norm=2.0)] * 11
-    assert judge(run, BASELINE, CollapseRules()).ratios == pytest.approx(
+    assert assess(run, BASELINE, CollapseRules()).ratios == pytest.approx(
         {
             "in_group_std_ratio": 1.0,
             "entropy_ratio": 1.0,
@@ -288,8 +288,8 @@ def test_ratios() -> None:
             "response_length_ratio": 1.0,
             "valid_format_ratio": 1.0,
             "success_ratio": 1.0,
-            "zero_std_share": 0.1,
+            "zero_std_fraction": 0.1,
             "penalty_share": 0.0,
         }
     )
-    assert judge(run[:5], BASELINE, CollapseRules()).ratios == {}
+    assert assess(run[:5], BASELINE, CollapseRules()).ratios == {}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ragen_pl.ops.echo_trap.assess import Level, judge
+from ragen_pl.ops.echo_trap.assess import Level, assess
 from ragen_pl.ops.echo_trap.indicators import Indicators
 from ragen_pl.ops.echo_trap.thresholds import CollapseRules
 from tests.key_proof import KeyProof, Outcome, spelled
@@ -19,7 +19,7 @@ from tests.key_proof import KeyProof, Outcome, spelled
 BASELINE = 5
 HEALTHY = Indicators(
     in_group_std=2.0,
-    zero_std_share=0.0,
+    zero_std_fraction=0.0,
     entropy=0.4,
     valid_format=1.0,
     penalty_share=0.0,
@@ -31,7 +31,7 @@ HEALTHY = Indicators(
 AILMENTS: dict[str, dict[str, float]] = {
     "success is lost": {"success": 0.0},
     "success is lost with the spread": {"success": 0.0, "in_group_std": 0.0},
-    "success is lost with the groups' spread": {"success": 0.1, "zero_std_share": 1.0},
+    "success is lost with the groups' spread": {"success": 0.1, "zero_std_fraction": 1.0},
     "success is lost with the entropy": {"success": 0.1, "entropy": 0.0},
     "success is lost in noise": {"success": 0.2, "entropy": 1.2},
     "success is lost with the format": {"success": 0.2, "valid_format": 0.7},
@@ -59,7 +59,7 @@ OTHER = {
     "solved": 0.4,
     "spread_fell": 0.9,
     "spread_dead": 0.4,
-    "zero_std_share": 0.1,
+    "zero_std_fraction": 0.1,
     "entropy_fell": 0.9,
     "entropy_rose": 5.0,
     "format_broke": 0.5,
@@ -96,7 +96,7 @@ HISTORIES = {name: course(ailment) for name, ailment in AILMENTS.items()}
 def levels(arguments: dict[str, Any]) -> Outcome:
     rules = CollapseRules(**arguments)
     return {
-        name: [judge(history[:n], BASELINE, rules).level for n in range(1, len(history) + 1)]
+        name: [assess(history[:n], BASELINE, rules).level for n in range(1, len(history) + 1)]
         for name, history in HISTORIES.items()
     }
 

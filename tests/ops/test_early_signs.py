@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from ragen_pl.ops.echo_trap.assess import Level, judge
+from ragen_pl.ops.echo_trap.assess import Level, assess
 from ragen_pl.ops.echo_trap.indicators import Indicators
 from ragen_pl.ops.echo_trap.thresholds import CollapseRules
 from tests.ops.histories import BASELINE, RULES, first, look, verdicts
@@ -34,7 +34,7 @@ def slow_decline(rng: random.Random) -> list[Indicators]:
                 valid_format=0.99 - 0.7 * ill,
                 entropy=0.4 - 0.2 * ramp(t, 0, 25) + 1.5 * ill,
                 in_group_std=2.0 * (1 - 0.9 * ill),
-                zero_std_share=0.1 + 0.8 * ill,
+                zero_std_fraction=0.1 + 0.8 * ill,
                 penalty_share=ill**4,
                 response_length=10 * (1 + 2 * ill),
                 mean_return=3.0 - 3.5 * ill,
@@ -51,7 +51,7 @@ def template(rng: random.Random) -> list[Indicators]:
             success=0.3 * (1 - ramp(t, 45, 15)),
             entropy=0.4 * 0.9 ** max(0, t - 15),
             in_group_std=2.0 * 0.95 ** max(0, t - 15),
-            zero_std_share=0.1 + 0.8 * ramp(t, 20, 30),
+            zero_std_fraction=0.1 + 0.8 * ramp(t, 20, 30),
             mean_return=2.0 - 3.0 * ramp(t, 45, 15),
         )
         for t in range(75)
@@ -70,7 +70,7 @@ def abrupt(rng: random.Random, onset: int = 40) -> list[Indicators]:
                 valid_format=0.99 * (1 - ill),
                 entropy=0.4 + 3 * ill,
                 in_group_std=2.0 * (1 - ill),
-                zero_std_share=0.1 + 0.9 * ill,
+                zero_std_fraction=0.1 + 0.9 * ill,
                 penalty_share=ill,
                 response_length=10 + 30 * ill,
                 mean_return=3.0 - 3.5 * ill,
@@ -163,14 +163,14 @@ def test_a_fall_within_the_baseline_is_seen_at_once(onset: int, seed: int) -> No
 
 
 def test_the_reason_names_every_sign() -> None:
-    calm = {"in_group_std": 2.0, "zero_std_share": 0.1, "penalty_share": 0.0, "mean_return": 3.0}
+    calm = {"in_group_std": 2.0, "zero_std_fraction": 0.1, "penalty_share": 0.0, "mean_return": 3.0}
     usual = Indicators(
         **calm, entropy=0.2, valid_format=1.0, success=0.5, grad_norm=1.0, response_length=10.0
     )
     odd = Indicators(
         **calm, entropy=1.0, valid_format=0.6, success=0.5, grad_norm=900.0, response_length=20.0
     )
-    verdict = judge([usual] * 20 + [odd], BASELINE, RULES)
+    verdict = assess([usual] * 20 + [odd], BASELINE, RULES)
     assert verdict.level is Level.AMBER
     assert verdict.reason == (
         "early signs: 80% of turns follow the format (best 100%) and responses have 15 tokens "

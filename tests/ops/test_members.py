@@ -10,12 +10,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen_pl.ops.selection import most_varied_members
+from ragen_pl.ops.selection import max_variance_subset
 
 
 def chosen(returns: list[float], count: int, dead: tuple[int, ...] = ()) -> list[int]:
-    survived = torch.tensor([[n not in dead for n in range(len(returns))]])
-    mask = most_varied_members(torch.tensor([returns], dtype=torch.float64), survived, count)
+    valid = torch.tensor([[n not in dead for n in range(len(returns))]])
+    mask = max_variance_subset(torch.tensor([returns], dtype=torch.float64), valid, count)
     return torch.nonzero(mask[0])[:, 0].tolist()
 
 

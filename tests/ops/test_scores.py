@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen_pl.ops.selection import carries_signal, group_mean, group_std
+from ragen_pl.ops.selection import group_mean, group_std, has_signal
 
 rows = st.lists(st.lists(st.integers(-9, 9), min_size=4, max_size=4), min_size=2, max_size=12).map(
     lambda values: torch.tensor(values, dtype=torch.float64)
@@ -18,8 +18,8 @@ rows = st.lists(st.lists(st.integers(-9, 9), min_size=4, max_size=4), min_size=2
 
 def test_group_std_is_the_sample_deviation_of_the_survivors() -> None:
     returns = torch.tensor([[1.0, 3.0, 99.0], [2.0, 2.0, 2.0], [5.0, 0.0, 0.0]])
-    survived = torch.tensor([[True, True, False], [True] * 3, [True, False, False]])
-    std = group_std(returns, returns.abs(), survived)
+    valid = torch.tensor([[True, True, False], [True] * 3, [True, False, False]])
+    std = group_std(returns, returns.abs(), valid)
     assert std[0] == pytest.approx(math.sqrt(2))
     assert std[1] == 0
     assert std[2].isnan()
@@ -27,18 +27,18 @@ def test_group_std_is_the_sample_deviation_of_the_survivors() -> None:
 
 def test_group_mean_is_over_the_survivors() -> None:
     values = torch.tensor([[1.0, 3.0, 99.0], [5.0, 0.0, 0.0], [1.0, 1.0, 1.0]])
-    survived = torch.tensor([[True, True, False], [True, False, False], [False] * 3])
-    mean = group_mean(values, survived)
+    valid = torch.tensor([[True, True, False], [True, False, False], [False] * 3])
+    mean = group_mean(values, valid)
     assert mean[:2].tolist() == [2.0, 5.0]
     assert mean[2].isnan()
 
 
 def test_nan_at_the_dead_does_not_matter() -> None:
     returns = torch.tensor([[1.0, 3.0, math.nan]])
-    survived = torch.tensor([[True, True, False]])
-    assert group_std(returns, returns, survived)[0] == pytest.approx(math.sqrt(2))
-    assert group_mean(returns, survived)[0] == 2.0
-    assert carries_signal(returns, returns, survived)[0]
+    valid = torch.tensor([[True, True, False]])
+    assert group_std(returns, returns, valid)[0] == pytest.approx(math.sqrt(2))
+    assert group_mean(returns, valid)[0] == 2.0
+    assert has_signal(returns, returns, valid)[0]
 
 
 @given(rows, st.integers(-100, 100))
@@ -52,8 +52,8 @@ def test_signal_is_a_difference_beyond_a_millionth_of_what_was_summed() -> None:
     returns = torch.tensor([[0.0, 0.0], [1.0, 1.0 + 9e-7], [1.0, 1.0 + 2e-6], [0.0, 5.0]])
     returns, alive = returns.double(), torch.ones(4, 2, dtype=torch.bool)
     alive[3, 1] = False  # nobody to compare with
-    assert carries_signal(returns, returns, alive).tolist() == [False, False, True, False]
-    assert not carries_signal(returns, 3 * returns, alive).any()
+    assert has_signal(returns, returns, alive).tolist() == [False, False, True, False]
+    assert not has_signal(returns, 3 * returns, alive).any()
     assert group_std(returns, returns, alive)[:3].tolist() == [0.0, 0.0, returns[2].std()]
 
 
@@ -61,27 +61,27 @@ def test_what_rounding_leaves_is_no_signal() -> None:
     same = torch.tensor([[0.1 + 0.2, 0.3]], dtype=torch.float64)
     assert same[0, 0] != same[0, 1]
     alive = torch.ones(1, 2, dtype=torch.bool)
-    assert not carries_signal(same, same, alive)[0]
+    assert not has_signal(same, same, alive)[0]
     assert group_std(same, same, alive)[0] == 0.0
 
 
 def test_no_return_and_no_group_carry_no_signal() -> None:
     none, alive = torch.zeros(3, 4), torch.ones(3, 4, dtype=torch.bool)
-    assert not carries_signal(none, none, alive).any()
-    assert not carries_signal(none + 1, none, ~alive).any()
+    assert not has_signal(none, none, alive).any()
+    assert not has_signal(none + 1, none, ~alive).any()
     empty = torch.zeros(0, 0)
-    assert carries_signal(empty, empty, empty.bool()).shape == (0,)
+    assert has_signal(empty, empty, empty.bool()).shape == (0,)
 
 
 @given(rows, st.integers(-40, 40))
 def test_the_unit_of_reward_does_not_matter(returns: torch.Tensor, exponent: int) -> None:
     alive = torch.ones_like(returns, dtype=torch.bool)
-    one, other = (carries_signal(r, r.abs(), alive) for r in (returns, returns * 2.0**exponent))
+    one, other = (has_signal(r, r.abs(), alive) for r in (returns, returns * 2.0**exponent))
     assert torch.equal(one, other)
 
 
 @given(rows)
 def test_the_company_of_other_groups_does_not_matter(returns: torch.Tensor) -> None:
     alive = torch.ones_like(returns, dtype=torch.bool)
-    alone = [bool(carries_signal(row[None], row[None].abs(), alive[:1])) for row in returns]
-    assert carries_signal(returns, returns.abs(), alive).tolist() == alone
+    alone = [bool(has_signal(row[None], row[None].abs(), alive[:1])) for row in returns]
+    assert has_signal(returns, returns.abs(), alive).tolist() == alone

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ragen_pl.algorithms.config import Algorithm, KLPenalty, Optimization
 from ragen_pl.algorithms.estimators import GAE, GRPO
-from ragen_pl.cli.plan.setting import Setting
+from ragen_pl.cli.plan.setting import PlanInput
 from ragen_pl.cli.plan.shapes import Shape
 from ragen_pl.models.lora import LoRA
 from ragen_pl.models.pretrained import PretrainedModel
@@ -27,9 +27,9 @@ def setting(
     attention: str = "sdpa",
     bf16: bool = True,
     keep_fraction: float = 1.0,
-) -> Setting:
+) -> PlanInput:
     """Return a setting of a tiny Llama."""
-    return Setting(
+    return PlanInput(
         architecture=shape.config(attention),
         trainable=TrainableModel(PretrainedModel(""), lora, checkpointing, 0),
         algorithm=Algorithm(advantage=GAE() if critic else GRPO(), kl=kl),

@@ -6,7 +6,7 @@ import pytest
 
 from ragen_pl.algorithms.config import KLPenalty
 from ragen_pl.cli.plan.memory import Passes, plan_memory
-from ragen_pl.cli.plan.networks import BlankNetworks, Counts, Gathered
+from ragen_pl.cli.plan.networks import Counts, Gathered, MetaNetworks
 from ragen_pl.cli.plan.passes import Peak
 from ragen_pl.cli.plan.setting import Cluster
 from ragen_pl.models.lora import LoRA
@@ -24,7 +24,7 @@ def rollout(rows: int) -> int:
 
 def test_networks_are_counted_once() -> None:
     trunk = 5 * LAYER + 64 + 300 * 64
-    counts = BlankNetworks.of(setting(critic=True, kl=KLPenalty())).counts()
+    counts = MetaNetworks.of(setting(critic=True, kl=KLPenalty())).counts()
     policy = trunk + 300 * 64
     assert (counts.policy, counts.critic, counts.reference) == (policy, trunk + 65, policy)
     assert counts.trainable == counts.policy + counts.critic
@@ -33,7 +33,7 @@ def test_networks_are_counted_once() -> None:
 
 
 def test_adapters_share_the_base() -> None:
-    counts = BlankNetworks.of(setting(critic=True, kl=KLPenalty(), lora=LoRA(rank=4))).counts()
+    counts = MetaNetworks.of(setting(critic=True, kl=KLPenalty(), lora=LoRA(rank=4))).counts()
     adapters = 5 * 4 * (2 * (64 + 64) + 2 * (64 + 32) + 3 * (64 + 96))
     assert (counts.adapters, counts.reference) == (3 * adapters, adapters)
     assert (counts.critic, counts.trainable) == (adapters + 65, 2 * adapters + 65)
@@ -63,7 +63,7 @@ def test_sharding_divides_and_gathers() -> None:
 
 @pytest.mark.parametrize(("bf16", "width"), [(True, 2), (False, 4)])
 def test_weights_are_gathered_in_the_type_of_products(bf16: bool, width: int) -> None:
-    networks = BlankNetworks.of(setting(critic=True))
+    networks = MetaNetworks.of(setting(critic=True))
     policy, trunk = SHAPE.parameters, 5 * LAYER + 64 + 300 * 64
     around = 64 + 2 * 300 * 64
     assert networks.gathered(bf16) == Gathered(

@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from ragen_pl.cli.plan import passes
 from ragen_pl.cli.plan.live_bytes import LiveBytes
 from ragen_pl.cli.plan.passes import annotate_peak, cache_bytes, collect_peak, update_peak
-from ragen_pl.cli.plan.setting import Setting
+from ragen_pl.cli.plan.setting import PlanInput
 from ragen_pl.models.lora import LoRA
 from tests.plan.settings import SHAPE, setting
 
@@ -47,7 +47,7 @@ def test_what_was_there_before_is_not_counted() -> None:
     ],
     ids=["bf16", "fp32", "lora"],
 )
-def test_depth_is_extrapolated_exactly(monkeypatch: pytest.MonkeyPatch, given: Setting) -> None:
+def test_depth_is_extrapolated_exactly(monkeypatch: pytest.MonkeyPatch, given: PlanInput) -> None:
     assert SHAPE.layers == 5
 
     def peaks() -> list[passes.Peak]:

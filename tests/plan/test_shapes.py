@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ragen_pl.cli.messages import look_up
-from ragen_pl.cli.plan.networks import BlankNetworks
+from ragen_pl.cli.plan.networks import MetaNetworks
 from ragen_pl.cli.plan.shapes import SHAPES, shape_of
 from ragen_pl.errors import ConfigError
 from tests.plan.settings import setting
@@ -26,7 +26,7 @@ PUBLISHED = {
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_shape_has_as_many_weights_as_the_real_model(name: str) -> None:
     assert SHAPES[name].parameters == PUBLISHED[name]
-    counts = BlankNetworks.of(setting(shape=SHAPES[name])).counts()
+    counts = MetaNetworks.of(setting(shape=SHAPES[name])).counts()
     assert counts.policy == counts.trainable == PUBLISHED[name]
 
 

@@ -22,7 +22,7 @@ class CriticConfig:
         value_coef: Weight of the value loss.
         value_clip: How far a value may move from the old one before its loss is clipped; null off.
         warmup_iterations: First RL iterations in which only the critic learns.
-        learns_from: all: from every trajectory; kept: from those the policy learns from, as in
+        train_on: all: from every trajectory; kept: from those the policy learns from, as in
             RAGEN, which throws the others away before anything is learnt. Cheaper, the stricter
             the filter.
         trunk: own: the critic is a network of its own, as in the paper; policy: a value head on the
@@ -34,7 +34,7 @@ class CriticConfig:
     value_coef: float = 1.0
     value_clip: float | None = 0.5
     warmup_iterations: int = 5
-    learns_from: Literal["all", "kept"] = "all"
+    train_on: Literal["all", "kept"] = "all"
     trunk: Literal["own", "policy"] = "own"
 
     def __post_init__(self) -> None:
@@ -51,7 +51,7 @@ class CriticConfig:
     def rows(self, rollout: RolloutBatch) -> Tensor:
         """Mark the trajectories the critic learns from; (B,) bool."""
         kept = rollout.policy_weights > 0
-        return kept if self.learns_from == "kept" else torch.ones_like(kept)
+        return kept if self.train_on == "kept" else torch.ones_like(kept)
 
     def tokens(self, rollout: RolloutBatch) -> Tensor:
         """Mark the sampled tokens of those trajectories; (B, T) bool."""

@@ -13,14 +13,14 @@ from ragen_pl.cli.application import Application, run
 from ragen_pl.cli.messages import look_up
 from ragen_pl.cli.plan.devices import DEVICES
 from ragen_pl.cli.plan.plan import Planner
-from ragen_pl.cli.plan.setting import Cluster, Setting
+from ragen_pl.cli.plan.setting import Cluster, PlanInput
 from ragen_pl.cli.plan.shapes import SHAPES, shape_of
-from ragen_pl.cli.plan.statement import state
+from ragen_pl.cli.plan.statement import render
 from ragen_pl.cli.plan.table import sizing_table
 from ragen_pl.distributed.fsdp import FSDP_NAME, ONE_NETWORK
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.pretrained import PretrainedModel
-from ragen_pl.rollout.engines import Cached
+from ragen_pl.rollout.engines import InProcess
 
 _BF16 = {"bf16-mixed": True, "32-true": False, "32": False, "None": False}
 _DESCRIPTION = """\
@@ -106,7 +106,7 @@ def plan(argv: Sequence[str]) -> None:
     except ValueError as error:
         raise ConfigError(str(error)) from error
     _check_plannable(app, cluster)
-    print(state(Planner(setting), cluster, given.device, device))
+    print(render(Planner(setting), cluster, given.device, device))
     rows, played = setting.rows(cluster), -(-app.datamodule.evaluation.size // cluster.processes)
     if played > rows:
         print(
@@ -118,13 +118,13 @@ def plan(argv: Sequence[str]) -> None:
 def _check_plannable(app: Application, cluster: Cluster) -> None:
     """Refuse to plan what is not counted, or could not be run."""
     engine = app.model.chosen_engine
-    if not isinstance(engine, Cached):
+    if not isinstance(engine, InProcess):
         raise ConfigError(
             f"model.engine is {type(engine).__name__}, whose memory is its own: plan without it, "
             "and leave it its share of the device"
         )
     adapters = app.model.trainable.lora is not None
-    if cluster.sharded and adapters and not app.model.algorithm.one_network:
+    if cluster.sharded and adapters and not app.model.algorithm.is_single_network:
         raise ConfigError(f"trainer.strategy is {FSDP_NAME} and model.lora is set, {ONE_NETWORK}")
 
 
@@ -142,14 +142,14 @@ def _architecture(app: Application) -> PreTrainedConfig:
     return architecture
 
 
-def _setting(app: Application, architecture: PreTrainedConfig) -> Setting:
+def _setting(app: Application, architecture: PreTrainedConfig) -> PlanInput:
     config, module = app.config["fit"], app.model
     precision = str(config.trainer.precision)
     if precision not in _BF16:
         raise ConfigError(
             f"trainer.precision is {precision}, which plan does not know: use bf16-mixed or 32-true"
         )
-    return Setting(
+    return PlanInput(
         architecture=architecture,
         trainable=module.trainable,
         algorithm=module.algorithm,

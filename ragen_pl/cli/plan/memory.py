@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ragen_pl.cli.plan.networks import Counts, Gathered
 from ragen_pl.cli.plan.passes import Peak, annotate_peak, cache_bytes, collect_peak, update_peak
-from ragen_pl.cli.plan.setting import Cluster, Setting
+from ragen_pl.cli.plan.setting import Cluster, PlanInput
 
 _ROLLOUT_BYTES = 51
 """Of a token in ``RolloutBatch`` and ``TrainingBatch``: three int64, three bool, six float32."""
@@ -23,7 +23,7 @@ class Passes:
     cache: int
 
     @classmethod
-    def of(cls, setting: Setting, rows: int) -> Passes:
+    def of(cls, setting: PlanInput, rows: int) -> Passes:
         """Read them for a process that collects ``rows`` trajectories."""
         cache = cache_bytes(setting, rows)
         collect = collect_peak(setting, rows, cache)
@@ -53,7 +53,7 @@ class Memory:
 
 
 def plan_memory(
-    setting: Setting, counts: Counts, passes: Passes, cluster: Cluster, gathered: Gathered
+    setting: PlanInput, counts: Counts, passes: Passes, cluster: Cluster, gathered: Gathered
 ) -> Memory:
     """Plan one process's memory.
 
@@ -99,7 +99,7 @@ def plan_memory(
     return Memory(phases)
 
 
-def _rollout_bytes(setting: Setting, cluster: Cluster) -> int:
+def _rollout_bytes(setting: PlanInput, cluster: Cluster) -> int:
     """Count the collection as tensors, and once more as optimizer batches."""
     tokens = setting.rows(cluster) * setting.rollout.max_context
     return 2 * _ROLLOUT_BYTES * tokens

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from ragen_pl.cli.plan.setting import Setting
+from ragen_pl.cli.plan.setting import PlanInput
 from ragen_pl.distributed.sharding import materialize, transformer_blocks
-from ragen_pl.models.meta_device import blank_model, with_depth
+from ragen_pl.models.meta_device import build_on_meta, with_depth
 from ragen_pl.models.policy import Critic, Policy
 from ragen_pl.training.networks import Networks
 
@@ -51,7 +51,7 @@ class Gathered:
 
 
 @dataclass(frozen=True)
-class BlankNetworks:
+class MetaNetworks:
     """Hold policy, critic and reference, none of whose tensors has data."""
 
     model: PreTrainedModel
@@ -60,7 +60,7 @@ class BlankNetworks:
     reference: Policy | None
 
     @classmethod
-    def of(cls, setting: Setting, layers: int | None = None) -> BlankNetworks:
+    def of(cls, setting: PlanInput, layers: int | None = None) -> MetaNetworks:
         """Build them on the meta device, as ``StarPO.configure_model`` does.
 
         Args:
@@ -69,7 +69,7 @@ class BlankNetworks:
         trainable = setting.trainable
         architecture = with_depth(setting.architecture, layers)
         with torch.device("meta"):
-            model = blank_model(architecture, trainable.policy.dtype)
+            model = build_on_meta(architecture, trainable.policy.dtype)
             trainable.prepare(model)
             return cls(model, *Networks.of(model, setting.algorithm))
 

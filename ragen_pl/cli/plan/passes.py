@@ -16,14 +16,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import Cache, PreTrainedModel
 
 from ragen_pl.cli.plan.live_bytes import LiveBytes
-from ragen_pl.cli.plan.networks import BlankNetworks, depth
-from ragen_pl.cli.plan.setting import Setting
+from ragen_pl.cli.plan.networks import MetaNetworks, depth
+from ragen_pl.cli.plan.setting import PlanInput
 from ragen_pl.models.kernels.last_layer import states_at
 from ragen_pl.models.policy import evaluation_mode
 from ragen_pl.ops.chunked_head import chunked_log_prob_and_entropy
-from ragen_pl.rollout.engines.decode_step import OwnForward
+from ragen_pl.rollout.engines.decode_step import ModelForward
 from ragen_pl.rollout.engines.in_process import PREFILL_TOKENS
-from ragen_pl.rollout.engines.sampling import draw
+from ragen_pl.rollout.engines.sampling import sample_tokens
 
 _SHALLOW = (3, 4)
 """Depths at which a pass is run; what it needs is linear in the depth from there on. The first
@@ -63,10 +63,10 @@ class _Trace:
         return _Trace(peaks, self.left + times * (other.left - self.left))
 
 
-Pass = Callable[[BlankNetworks, LiveBytes], None]
+Pass = Callable[[MetaNetworks, LiveBytes], None]
 
 
-def trace(setting: Setting, run: Pass, keeps_copies: bool = False) -> Peak:
+def trace(setting: PlanInput, run: Pass, keeps_copies: bool = False) -> Peak:
     """Find the peak of a pass.
 
     Args:
@@ -81,7 +81,7 @@ def trace(setting: Setting, run: Pass, keeps_copies: bool = False) -> Peak:
     return Peak(passing, max(needed.peaks) - passing)
 
 
-def _extrapolated(setting: Setting, run: Pass, keeps_copies: bool) -> _Trace:
+def _extrapolated(setting: PlanInput, run: Pass, keeps_copies: bool) -> _Trace:
     """Run a pass of two shallow models and extrapolate to the depth of the setting's."""
     (few, more), layers = _SHALLOW, depth(setting.architecture)
     assert more == few + 1
@@ -91,8 +91,8 @@ def _extrapolated(setting: Setting, run: Pass, keeps_copies: bool) -> _Trace:
     return base.deeper(layers - few, _trace_at(setting, more, run, keeps_copies))
 
 
-def _trace_at(setting: Setting, layers: int, run: Pass, keeps_copies: bool = True) -> _Trace:
-    networks = BlankNetworks.of(setting, layers)
+def _trace_at(setting: PlanInput, layers: int, run: Pass, keeps_copies: bool = True) -> _Trace:
+    networks = MetaNetworks.of(setting, layers)
     with FakeTensorMode():
         networks.on_cpu()
         for weight in nn.ModuleList(networks.all).parameters():
@@ -114,14 +114,14 @@ class _Rows:
     """Indices into the flattened rows, (n,)."""
 
     @classmethod
-    def of(cls, setting: Setting) -> _Rows:
+    def of(cls, setting: PlanInput) -> _Rows:
         rows, length = setting.micro_batch_rows, setting.rollout.max_context
         ids = torch.zeros(rows, length, dtype=torch.long)
         sampled = torch.zeros(rows * setting.sampled_tokens, dtype=torch.long)
         return cls(ids, torch.ones(rows, length, dtype=torch.bool), sampled)
 
 
-def update_peak(setting: Setting) -> Peak:
+def update_peak(setting: PlanInput) -> Peak:
     """Return the peak of a micro-batch's forward and backward pass, of the policy or the critic."""
     passes = [trace(setting, lambda networks, counter: _train_policy(networks, setting, counter))]
     if setting.algorithm.critic is not None and not setting.algorithm.values_from_policy:
@@ -132,17 +132,17 @@ def update_peak(setting: Setting) -> Peak:
     return Peak(passing, max(each.passing + each.copies for each in passes) - passing)
 
 
-def annotate_peak(setting: Setting) -> Peak:
+def annotate_peak(setting: PlanInput) -> Peak:
     """Return the peak of scoring a micro-batch without gradients."""
 
-    def run(networks: BlankNetworks, counter: LiveBytes) -> None:
+    def run(networks: MetaNetworks, counter: LiveBytes) -> None:
         with torch.no_grad():
             _score(networks.model, _states(networks.model.base_model, _Rows.of(setting)))
 
     return trace(setting, run)
 
 
-def _train_policy(networks: BlankNetworks, setting: Setting, counter: LiveBytes) -> None:
+def _train_policy(networks: MetaNetworks, setting: PlanInput, counter: LiveBytes) -> None:
     rows = _Rows.of(setting)
     _watch_embedding(networks.model.base_model, counter)
     states = _states(networks.model.base_model, rows)
@@ -155,7 +155,7 @@ def _train_policy(networks: BlankNetworks, setting: Setting, counter: LiveBytes)
     loss.backward()  # type: ignore[no-untyped-call]
 
 
-def _train_critic(networks: BlankNetworks, setting: Setting, counter: LiveBytes) -> None:
+def _train_critic(networks: MetaNetworks, setting: PlanInput, counter: LiveBytes) -> None:
     critic = networks.critic
     assert critic is not None
     _watch_embedding(critic.trunk, counter)
@@ -184,31 +184,31 @@ def _score(model: PreTrainedModel, states: Tensor) -> tuple[Tensor, Tensor]:
     return chunked_log_prob_and_entropy(states, head.weight, head.bias, targets)
 
 
-def collect_peak(setting: Setting, rows: int, cache_bytes: int) -> Peak:
+def collect_peak(setting: PlanInput, rows: int, cache_bytes: int) -> Peak:
     """Return the peak of sampling the last tokens of full contexts, without their cache."""
     rollout = setting.rollout
     width = max(1, rollout.max_context // rollout.max_turns - rollout.max_response_tokens)
     together = min(rows, max(1, PREFILL_TOKENS // width))
 
-    def run(networks: BlankNetworks, counter: LiveBytes) -> None:
+    def run(networks: MetaNetworks, counter: LiveBytes) -> None:
         with evaluation_mode(networks.model), torch.no_grad():
             cache = _FullCache(rows, rollout.max_context + 1)
             _read(networks, cache, rows=together, width=width)
             counter.next_stage()
             logits = _read(networks, cache, rows=rows, width=1)
             counter.next_stage()
-            draw(logits, torch.zeros(rows), rollout.temperature)
+            sample_tokens(logits, torch.zeros(rows), rollout.temperature)
 
     peak = trace(setting, run, keeps_copies=True)
     return Peak(peak.passing - cache_bytes, peak.copies)
 
 
-def cache_bytes(setting: Setting, rows: int) -> int:
+def cache_bytes(setting: PlanInput, rows: int) -> int:
     """Return the bytes of the keys and values of ``rows`` full contexts, in the types that the
     model computes them in."""
     sizes: list[int] = []
 
-    def run(networks: BlankNetworks, _: LiveBytes) -> None:
+    def run(networks: MetaNetworks, _: LiveBytes) -> None:
         with evaluation_mode(networks.model), torch.no_grad():
             cache = _FullCache(rows, setting.rollout.max_context + 1)
             _read(networks, cache, rows=rows, width=1)
@@ -218,11 +218,11 @@ def cache_bytes(setting: Setting, rows: int) -> int:
     return sum(sizes) * depth(setting.architecture)
 
 
-def _read(networks: BlankNetworks, cache: _FullCache, *, rows: int, width: int) -> Tensor:
+def _read(networks: MetaNetworks, cache: _FullCache, *, rows: int, width: int) -> Tensor:
     cache.window = rows
     ids = torch.zeros(rows, width, dtype=torch.long)
     mask = torch.ones(rows, 1, width, cache.reach, dtype=torch.bool)
-    return OwnForward(networks.model)(ids, ids, mask, cache)
+    return ModelForward(networks.model)(ids, ids, mask, cache)
 
 
 class _FullCache(Cache):

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 from ragen_pl.cli.plan.devices import Device
 from ragen_pl.cli.plan.memory import Memory, Passes, plan_memory
-from ragen_pl.cli.plan.networks import BlankNetworks, Counts
-from ragen_pl.cli.plan.setting import Cluster, Setting
+from ragen_pl.cli.plan.networks import Counts, MetaNetworks
+from ragen_pl.cli.plan.setting import Cluster, PlanInput
 from ragen_pl.cli.plan.work import (
-    Products,
+    CommBytes,
+    Flops,
+    FlopsPerToken,
     Seconds,
-    Traffic,
-    Work,
     count_traffic,
     count_work,
     expect_seconds,
@@ -26,19 +26,19 @@ class Plan:
 
     counts: Counts
     memory: Memory
-    work: Work
-    traffic: Traffic
+    work: Flops
+    traffic: CommBytes
     seconds: Seconds
 
 
 class Planner:
     """Plan runs of one setting; what is traced is kept, so that more clusters cost little."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: PlanInput) -> None:
         self.setting = setting
-        networks = BlankNetworks.of(setting)
+        networks = MetaNetworks.of(setting)
         self.counts, self._gathered = networks.counts(), networks.gathered(setting.bf16)
-        self._products = Products.of(networks)
+        self._products = FlopsPerToken.of(networks)
         self._passes: dict[int, Passes] = {}
 
     def with_groups(self, num_groups: int) -> Planner:

@@ -38,7 +38,7 @@ class Cluster:
 
 
 @dataclass(frozen=True)
-class Setting:
+class PlanInput:
     """Hold everything that a plan depends on.
 
     Args:
@@ -67,13 +67,13 @@ class Setting:
     @property
     def can_be_sharded(self) -> bool:
         """Whether ``fsdp`` takes it: adapters of several networks share a base, and are refused."""
-        return self.trainable.lora is None or self.algorithm.one_network
+        return self.trainable.lora is None or self.algorithm.is_single_network
 
     @property
     def scores_apart(self) -> bool:
         """Whether the policy is scored before its updates."""
-        optimization, once = self.optimization, self.rollout.makes_one_update
-        own = optimization.takes_its_own(self.algorithm, once)
+        optimization, once = self.optimization, self.rollout.is_on_policy
+        own = optimization.reuses_own_log_probs(self.algorithm, once)
         return optimization.old_log_probs == "recomputed" and not own
 
     def rows(self, cluster: Cluster) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from ragen_pl.cli.plan.devices import EFFICIENCY, GIB, Device
 from ragen_pl.cli.plan.memory import Memory
 from ragen_pl.cli.plan.plan import Plan, Planner
-from ragen_pl.cli.plan.setting import Cluster, Setting
+from ragen_pl.cli.plan.setting import Cluster, PlanInput
 from ragen_pl.report.tables import align
 
 _PARTS = (
@@ -24,7 +24,7 @@ _LEGEND = """\
   rollout: the collection as tensors"""
 
 
-def state(planner: Planner, cluster: Cluster, device_name: str, device: Device) -> str:
+def render(planner: Planner, cluster: Cluster, device_name: str, device: Device) -> str:
     """Return the text of a plan, as configured and the other way of sharding."""
     chosen = planner.plan(cluster, device)
     other = Cluster(cluster.devices, cluster.num_nodes, sharded=not cluster.sharded)
@@ -59,7 +59,7 @@ def _parameters(plan: Plan) -> str:
     return align(rows)
 
 
-def _run(setting: Setting, cluster: Cluster) -> str:
+def _run(setting: PlanInput, cluster: Cluster) -> str:
     rows = setting.rows(cluster)
     rollout = setting.rollout
     return (
@@ -115,7 +115,7 @@ def _verdict(planner: Planner, plan: Plan, cluster: Cluster, name: str, device: 
     return f"DOES NOT FIT: {line}\n  what would help: {remedies}"
 
 
-def remedies_for(setting: Setting, cluster: Cluster, memory: Memory) -> Iterator[str]:
+def remedies_for(setting: PlanInput, cluster: Cluster, memory: Memory) -> Iterator[str]:
     """Yield what would lower the peak, the part that it acts on being there."""
     parts: Mapping[str, int] = memory.phases[memory.fullest]
     if setting.trainable.lora is None:

@@ -9,7 +9,7 @@ from ragen_pl.algorithms.config import Algorithm, Optimization
 from ragen_pl.algorithms.estimators import GAE, GRPO
 from ragen_pl.cli.plan.devices import Device
 from ragen_pl.cli.plan.plan import Plan, Planner
-from ragen_pl.cli.plan.setting import Cluster, Setting
+from ragen_pl.cli.plan.setting import Cluster, PlanInput
 from ragen_pl.cli.plan.shapes import SHAPES, Shape
 from ragen_pl.cli.plan.statement import gib
 from ragen_pl.models.lora import LoRA
@@ -53,27 +53,29 @@ def lora_rows(name: str, device: Device) -> list[str]:
     return [_line(row) for row in _rows(name, lora_setting(SHAPES[name]), NODES[:1], device)]
 
 
-def sharded_setting(shape: Shape) -> Setting:
+def sharded_setting(shape: Shape) -> PlanInput:
     """Train all weights, without a critic."""
     trainable = TrainableModel(PretrainedModel(""), None, True, 0)
     return _setting(shape, trainable, Algorithm(advantage=GRPO()))
 
 
-def lora_setting(shape: Shape) -> Setting:
+def lora_setting(shape: Shape) -> PlanInput:
     """Train adapters for policy and critic."""
     policy = PretrainedModel("", dtype="bfloat16")
     trainable = TrainableModel(policy, LoRA(rank=64, alpha=64), True, 0)
     return _setting(shape, trainable, Algorithm(advantage=GAE()))
 
 
-def _setting(shape: Shape, trainable: TrainableModel, algorithm: Algorithm) -> Setting:
+def _setting(shape: Shape, trainable: TrainableModel, algorithm: Algorithm) -> PlanInput:
     rollout = RolloutConfig(
         num_groups=1, group_size=_GROUP, max_response_tokens=400, max_context=_TOKENS
     )
-    return Setting(shape.config(), trainable, algorithm, Optimization(), rollout)
+    return PlanInput(shape.config(), trainable, algorithm, Optimization(), rollout)
 
 
-def _rows(name: str, setting: Setting, nodes: Sequence[int], device: Device) -> Iterator[list[str]]:
+def _rows(
+    name: str, setting: PlanInput, nodes: Sequence[int], device: Device
+) -> Iterator[list[str]]:
     planner = Planner(setting)
     sharded = setting.trainable.lora is None
     for count in nodes:

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from torch import nn
 
 from ragen_pl.cli.plan.devices import EFFICIENCY, Device
-from ragen_pl.cli.plan.networks import BlankNetworks, Counts, Gathered, depth
-from ragen_pl.cli.plan.setting import Cluster, Setting
+from ragen_pl.cli.plan.networks import Counts, Gathered, MetaNetworks, depth
+from ragen_pl.cli.plan.setting import Cluster, PlanInput
 
 
 @dataclass(frozen=True, slots=True)
-class Products:
+class FlopsPerToken:
     """Hold what a token costs, in multiplications and additions of a forward pass."""
 
     trunk: int
@@ -26,7 +26,7 @@ class Products:
     """Of the projection onto the vocabulary, for a token that is scored or drawn."""
 
     @classmethod
-    def of(cls, networks: BlankNetworks) -> Products:
+    def of(cls, networks: MetaNetworks) -> FlopsPerToken:
         model = networks.model
         head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
         text = model.config.get_text_config()
@@ -45,7 +45,7 @@ class Products:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class Flops:
     """Hold an iteration's operations by phase, over all processes."""
 
     collect: float
@@ -53,7 +53,7 @@ class Work:
     update: float
 
 
-def count_work(setting: Setting, products: Products) -> Work:
+def count_work(setting: PlanInput, products: FlopsPerToken) -> Flops:
     """Count the operations of an iteration.
 
     A backward pass takes twice a forward's where weights are trained, once where only what enters
@@ -63,7 +63,7 @@ def count_work(setting: Setting, products: Products) -> Work:
     tokens, scored = setting.trajectories * length, setting.trajectories * setting.sampled_tokens
     algorithm, critic = setting.algorithm, setting.algorithm.critic
     policy, trunk = products.forward(tokens, length, scored), products.forward(tokens, length)
-    learns = 0.0 if critic is None else kept if critic.learns_from == "kept" else 1.0
+    learns = 0.0 if critic is None else kept if critic.train_on == "kept" else 1.0
     recomputed = setting.scores_apart
     scores, values = kept, learns  # shares of trajectories, of two networks or of one
     if algorithm.values_from_policy:
@@ -78,11 +78,11 @@ def count_work(setting: Setting, products: Products) -> Work:
         update += (scores + values) * trunk
     if algorithm.kl_in_loss:
         update += scores * policy
-    return Work(policy, annotate, update * setting.rollout.epochs)
+    return Flops(policy, annotate, update * setting.rollout.epochs)
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class CommBytes:
     """Hold the bytes that one process sends in an iteration."""
 
     collect: float
@@ -91,8 +91,8 @@ class Traffic:
 
 
 def count_traffic(
-    setting: Setting, counts: Counts, gathered: Gathered, cluster: Cluster
-) -> Traffic:
+    setting: PlanInput, counts: Counts, gathered: Gathered, cluster: Cluster
+) -> CommBytes:
     """Count the bytes that each process sends.
 
     Replicated: each update sums all gradients once, 2 (N − 1) / N of their bytes. Sharded: weights
@@ -102,11 +102,11 @@ def count_traffic(
     share = (cluster.processes - 1) / cluster.processes
     updates = setting.rollout.online_k * setting.rollout.epochs
     if not cluster.sharded:
-        return Traffic(0.0, 0.0, 2 * share * counts.gradient_bytes * updates)
+        return CommBytes(0.0, 0.0, 2 * share * counts.gradient_bytes * updates)
     batches = -(-setting.rows(cluster) // setting.micro_batch_rows)
     passes = batches * setting.keep_fraction
     scored = gathered.networks - (0 if setting.scores_apart else gathered.policy)
-    return Traffic(
+    return CommBytes(
         share * gathered.policy,
         share * scored * passes,
         share * (2 * gathered.networks + counts.gradient_bytes) * passes * setting.rollout.epochs,
@@ -127,7 +127,12 @@ class Seconds:
 
 
 def expect_seconds(
-    setting: Setting, work: Work, traffic: Traffic, reads: float, cluster: Cluster, device: Device
+    setting: PlanInput,
+    work: Flops,
+    traffic: CommBytes,
+    reads: float,
+    cluster: Cluster,
+    device: Device,
 ) -> Seconds:
     """Expect the seconds of an iteration.
 

@@ -171,7 +171,7 @@ class FrozenLake(TextEnv):
         self._lake = Lake(self.size, start.holes, start.goal, self.intended)
         self._player, self._num_actions = start.player, 0
         self._noise = noise_generator(self.name, seed, options)
-        info = {"stratum": _stratum(start.distance), "optimal_length": start.distance}
+        info = {"difficulty": _stratum(start.distance), "optimal_length": start.distance}
         return self.render_text(), info
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
@@ -282,7 +282,7 @@ class FrozenLake(TextEnv):
             return f"{self._facts()} {STUCK}", (rng.choice(ACTIONS),)
         return " ".join((self._facts(), *plan)), plan[:max_actions]
 
-    def is_true(self, thought: str) -> bool:
+    def thought_correct(self, thought: str) -> bool:
         """Tell whether a thought, in the expert's format, is true of the current state.
 
         Its positions must be the current ones and its path, if nothing slips, must end on the

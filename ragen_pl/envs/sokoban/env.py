@@ -104,7 +104,7 @@ class Sokoban(TextEnv):
         room = self._draw(fresh_seed(self, seed))
         self._board, self._player, self._boxes = room.board, room.player, room.boxes
         self._num_actions = 0
-        info = {"stratum": room.stratum, "optimal_length": room.optimal_length}
+        info = {"difficulty": room.difficulty, "optimal_length": room.optimal_length}
         return self.render_text(), info
 
     def _draw(self, seed: int) -> Room:
@@ -202,7 +202,7 @@ class Sokoban(TextEnv):
         moves = [move(self._board, position, action) != position for action in range(4)]
         return [name for name, moved in zip(ACTIONS, moves, strict=True) if moved] or [*ACTIONS]
 
-    def is_true(self, thought: str) -> bool:
+    def thought_correct(self, thought: str) -> bool:
         """Tell whether a thought, in the expert's format, is true of the current state.
 
         Its coordinates, if it has any, must be the current ones and its plan must solve the room

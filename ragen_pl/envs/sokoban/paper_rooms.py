@@ -130,7 +130,7 @@ class _Kind(NamedTuple):
 
     is_open: bool
     """Whether training rooms may have as few walls."""
-    stratum: str
+    difficulty: str
 
 
 def _lay_out(rng: random.Random, size: int, num_boxes: int) -> tuple[Board, _Node] | None:
@@ -174,18 +174,18 @@ def _draw(rng: random.Random, size: int, num_boxes: int, kind: _Kind | None) -> 
     ):
         return None
     room = _place(rng, board, solved)
-    return None if kind is not None and room and room.stratum != kind.stratum else room
+    return None if kind is not None and room and room.difficulty != kind.difficulty else room
 
 
 @lru_cache(maxsize=4096)
 def draw_reference_room(seed: int, size: int, num_boxes: int) -> Room:
-    """Draw the room of a seed, of those kept for panels; its stratum is the bin of its length."""
+    """Draw the room of a seed, of those kept for panels; its difficulty is the bin of its length."""
     rng = random.Random(f"sokoban reference {size} {num_boxes} {seed}")
     for _ in range(_MAX_KINDS):
         first = _draw(rng, size, num_boxes, None)
         if first is None:
             continue
-        kind = _Kind(_is_open(first.board), first.stratum)
+        kind = _Kind(_is_open(first.board), first.difficulty)
         # The rarest kinds may have no layout that may be kept: then another kind is drawn.
         for _ in range(_MAX_ROOMS_OF_A_KIND):
             room = _draw(rng, size, num_boxes, kind)

@@ -25,7 +25,7 @@ class Room(NamedTuple):
     board: Board
     player: int
     boxes: int
-    stratum: str
+    difficulty: str
     optimal_length: int
 
 
@@ -101,8 +101,8 @@ def draw_room(seed: int, size: int, num_boxes: int, split: BoardSplit) -> Room:
     From four moves up no shortest plan has fewer than two pushes: walking alone is no puzzle.
     """
     rng = random.Random(f"sokoban {split} {size} {num_boxes} {seed}")
-    stratum = stratum_of_seed(seed)
-    shortest, longest = STRATA[stratum]
+    difficulty = stratum_of_seed(seed)
+    shortest, longest = STRATA[difficulty]
     for _ in range(_MAX_BOARDS):
         board = _random_board(rng, size, num_boxes)
         if split_of_board(board) != split:
@@ -115,9 +115,9 @@ def draw_room(seed: int, size: int, num_boxes: int, split: BoardSplit) -> Room:
         ]
         for length, start in rng.sample(starts, min(len(starts), _STARTS_PER_BOARD)):
             if length < 4 or _is_puzzle(board, start, length):
-                return Room(board, *start, stratum, length)
+                return Room(board, *start, difficulty, length)
     raise ValueError(
-        f"no {size}x{size} room with {num_boxes} boxes and a solution of {stratum} moves was found"
+        f"no {size}x{size} room with {num_boxes} boxes and a solution of {difficulty} moves was found"
         f" in {_MAX_BOARDS} boards of all splits: choose a larger size or fewer boxes"
     )
 

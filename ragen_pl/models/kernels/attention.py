@@ -20,7 +20,7 @@ from transformers import (
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from ragen_pl.models.compile import compiled_whole
+from ragen_pl.models.compile import compiles_as_whole
 
 NAME = "grouped_matmul"
 SDPA = "causal_sdpa"
@@ -63,7 +63,7 @@ def grouped_matmul_attention(
         raise ValueError(f"attention {NAME!r} has no attention sinks; choose another model")
     softcap = more.get("softcap")
     # A compiler would unroll each number of blocks.
-    if not is_causal or (torch.compiler.is_compiling() and compiled_whole(module)):
+    if not is_causal or (torch.compiler.is_compiling() and compiles_as_whole(module)):
         return attend(query * scaling, key, value, attention_mask, softcap), None
     attended: Tensor = _attend_in_blocks(query, key, value, attention_mask, scaling, softcap)
     return attended, None

@@ -15,16 +15,16 @@ from torch.nn.functional import embedding
 from transformers import Cache, PreTrainedModel
 
 from ragen_pl.models.kernels.attention import NAME, attend
-from ragen_pl.models.kernels.fused_linear import Maps, as_columns
-from ragen_pl.models.kernels.last_layer import LastLayer
-from ragen_pl.models.kernels.rms_norm import RootMeanSquareNorm, normalize
+from ragen_pl.models.kernels.fused_linear import FusedLinear, as_columns
+from ragen_pl.models.kernels.last_layer import GatherLastLayer
+from ragen_pl.models.kernels.rms_norm import FusedRMSNorm, normalize
 
 _FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
 """Whose layers are a norm, attention with rotated queries and keys, a norm, and a gated map."""
 
 
-def reads_quickly(model: PreTrainedModel) -> bool:
-    """Say whether a model is one that ``QuickLlama`` computes: of a known family, whole, in
+def supports_fused_decoding(model: PreTrainedModel) -> bool:
+    """Say whether a model is one that ``FusedDecoder`` computes: of a known family, whole, in
     float32, each part what the family puts there, and nobody listening."""
     windows = set(getattr(model.config, "layer_types", None) or ()) - {"full_attention"}
     return (
@@ -35,18 +35,18 @@ def reads_quickly(model: PreTrainedModel) -> bool:
         # A shard is a tensor of another kind.
         and all(type(w.data) is Tensor and w.dtype == torch.float32 for w in model.parameters())
         and all(map(_is_plain, model.modules()))
-        and not is_listened_to(model)
+        and not has_hooks(model)
     )
 
 
-def is_listened_to(model: nn.Module) -> bool:
+def has_hooks(model: nn.Module) -> bool:
     """Say whether hooks run within a model's forward."""
     return any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
 
 
 def _is_plain(part: nn.Module) -> bool:
-    known = (nn.Linear, nn.Embedding, nn.ModuleList, RootMeanSquareNorm)
-    if type(part) in known or isinstance(part, LastLayer):
+    known = (nn.Linear, nn.Embedding, nn.ModuleList, FusedRMSNorm)
+    if type(part) in known or isinstance(part, GatherLastLayer):
         return True
     kind = type(part)  # the stack, its layers, their activation; norms must have been quickened
     return kind.__module__.startswith("transformers.") and not kind.__name__.endswith("Norm")
@@ -57,22 +57,22 @@ class _Layer:
 
     def __init__(self, layer: Any, dtype: torch.dtype) -> None:
         attention, mlp = layer.self_attn, layer.mlp
-        self.first_norm: RootMeanSquareNorm = layer.input_layernorm
-        self.query_key_value = Maps.of(
+        self.first_norm: FusedRMSNorm = layer.input_layernorm
+        self.query_key_value = FusedLinear.of(
             [attention.q_proj, attention.k_proj, attention.v_proj], dtype
         )
         self.query_norm: nn.Module | None = getattr(attention, "q_norm", None)
         self.key_norm: nn.Module | None = getattr(attention, "k_norm", None)
         self.scaling: float = attention.scaling
-        self.out = Maps.of([attention.o_proj], dtype)
-        self.second_norm: RootMeanSquareNorm = layer.post_attention_layernorm
-        self.gate_up = Maps.of([mlp.gate_proj, mlp.up_proj], dtype)
+        self.out = FusedLinear.of([attention.o_proj], dtype)
+        self.second_norm: FusedRMSNorm = layer.post_attention_layernorm
+        self.gate_up = FusedLinear.of([mlp.gate_proj, mlp.up_proj], dtype)
         self.activate: nn.Module = mlp.act_fn
-        self.down = Maps.of([mlp.down_proj], dtype)
+        self.down = FusedLinear.of([mlp.down_proj], dtype)
 
-    def widen(self, x: Tensor) -> Tensor:
+    def mlp(self, x: Tensor) -> Tensor:
         """Return the gated map of normalized rows (…, d)."""
-        if self.gate_up.takes_columns(x) and self.down.takes_columns(x):
+        if self.gate_up.prefers_columns(x) and self.down.prefers_columns(x):
             gate, up = self.gate_up.columns(as_columns(x)).chunk(2)
             return self.down.columns(self.activate(gate).mul_(up)).t().view(x.shape)
         gate, up = self.gate_up(x).chunk(2, dim=-1)
@@ -105,22 +105,22 @@ class _Rotation:
         return cos, sin
 
 
-class QuickLlama:
+class FusedDecoder:
     """Compute next-token logits as a model would, rounding what it rounds.
 
     Args:
-        model: One that ``reads_quickly``. Weights may be copied: when they change, make another.
+        model: One that ``supports_fused_decoding``. Weights may be copied: when they change, make another.
         dtype: Of the products.
         max_context: Upper bound of a row's length.
     """
 
     def __init__(self, model: PreTrainedModel, dtype: torch.dtype, max_context: int) -> None:
-        assert reads_quickly(model), f"not a model this computes: {type(model).__name__}"
+        assert supports_fused_decoding(model), f"not a model this computes: {type(model).__name__}"
         stack: Any = model.model
         self.dtype, self.device = dtype, model.device.type
         self.embedding: Tensor = stack.embed_tokens.weight
-        self.norm: RootMeanSquareNorm = stack.norm
-        self.head = Maps.of([model.lm_head], dtype)  # type: ignore[list-item]
+        self.norm: FusedRMSNorm = stack.norm
+        self.head = FusedLinear.of([model.lm_head], dtype)  # type: ignore[list-item]
         self.heads = model.config.num_attention_heads
         self.rotated = self.heads + model.config.num_key_value_heads
         self.head_width: int = stack.layers[0].self_attn.head_dim
@@ -147,7 +147,7 @@ class QuickLlama:
                 if layer is self.layers[-1]:  # what follows is asked for, and nothing else of it
                     x, query, mask = x[:, -1:], query[:, :, -1:], mask[:, :, -1:]
                 x.add_(layer.out(attend(query, keys, values, mask, None).flatten(2)))
-                x.add_(layer.widen(self._normalized(x, layer.second_norm)))
+                x.add_(layer.mlp(self._normalized(x, layer.second_norm)))
             return self.head(self._normalized(x[:, 0], self.norm)).contiguous().float()
 
     def _heads(
@@ -166,5 +166,5 @@ class QuickLlama:
         rotated = rotated.to(self.dtype).transpose(1, 2)
         return rotated[:, : self.heads], rotated[:, self.heads :], value.transpose(1, 2)
 
-    def _normalized(self, x: Tensor, norm: RootMeanSquareNorm) -> Tensor:
+    def _normalized(self, x: Tensor, norm: FusedRMSNorm) -> Tensor:
         return normalize(x, norm.weight, norm.eps, self.dtype)[0]

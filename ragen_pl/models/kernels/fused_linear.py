@@ -21,7 +21,7 @@ _BLOCK = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Maps:
+class FusedLinear:
     """Hold linear maps of the same input, in the type they are computed in.
 
     They are one where their weights are copied anyway or are small. Small ones in float32 on a CPU
@@ -39,7 +39,7 @@ class Maps:
     blocks: tuple[Tensor, ...] | None
 
     @classmethod
-    def of(cls, parts: list[nn.Linear], dtype: torch.dtype) -> Maps:
+    def of(cls, parts: list[nn.Linear], dtype: torch.dtype) -> FusedLinear:
         """Take the maps' weights over; they must all have a bias, or none."""
         weights = tuple(part.weight.detach() for part in parts)
         known = [part.bias.detach().to(dtype) for part in parts if part.bias is not None]
@@ -54,14 +54,14 @@ class Maps:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map rows (…, in) to outcomes side by side, (…, out of all), which may not lie so."""
-        if self.takes_columns(x):
+        if self.prefers_columns(x):
             return self.columns(as_columns(x)).t().view(*x.shape[:-1], -1)
         if len(self.weights) == 1:
             return linear(x, self.weights[0], self.bias)
         outcome = torch.cat([linear(x, weight) for weight in self.weights], dim=-1)
         return outcome if self.bias is None else outcome.add_(self.bias)
 
-    def takes_columns(self, x: Tensor) -> bool:
+    def prefers_columns(self, x: Tensor) -> bool:
         """Say whether rows (…, in) had better be given as columns.
 
         A large product of a few rows in float32 on a CPU spends its time on copying the weights

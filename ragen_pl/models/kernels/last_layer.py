@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ragen_pl.models.kernels.attention import causal_mask
-from ragen_pl.models.kernels.rms_norm import LIKE_LLAMA
+from ragen_pl.models.kernels.rms_norm import LLAMA_FAMILY
 
 
-class LastLayer(nn.Module):
+class GatherLastLayer(nn.Module):
     """Mix into a layer of Llama's kind: attention behind a norm, a map behind another."""
 
     def forward(
@@ -47,18 +47,18 @@ class LastLayer(nn.Module):
 @cache
 def _asked(kind: type[nn.Module]) -> type[nn.Module]:
     # Under its own name, by which transformers and others find a model's layers.
-    return type(kind.__name__, (LastLayer, kind), {})
+    return type(kind.__name__, (GatherLastLayer, kind), {})
 
 
-def ask_last_layer(model: PreTrainedModel) -> bool:
+def enable_gather(model: PreTrainedModel) -> bool:
     """Make the last layer of a model one that can be asked, in place, if it is of a known family;
     return whether it is. Weights keep their names."""
-    kinds = {f"{family}DecoderLayer" for family in LIKE_LLAMA}
+    kinds = {f"{family}DecoderLayer" for family in LLAMA_FAMILY}
     layers = getattr(model.base_model, "layers", ())
     if not layers:
         return False
     last: nn.Module = layers[-1]
-    if isinstance(last, LastLayer):
+    if isinstance(last, GatherLastLayer):
         return True
     kind = type(last)
     if kind.__name__ not in kinds or not kind.__module__.startswith("transformers."):
@@ -84,7 +84,7 @@ def states_at(trunk: nn.Module, input_ids: Tensor, padding: Tensor, places: Tens
         "is_causal": True,
     }
     layers: Any = getattr(trunk, "layers", ())
-    if layers and isinstance(layers[-1], LastLayer):
+    if layers and isinstance(layers[-1], GatherLastLayer):
         return cast(Tensor, trunk(asked=places, **inputs).last_hidden_state)
     whole: Tensor = trunk(**inputs).last_hidden_state
     return whole.flatten(0, 1).index_select(0, places)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 from transformers import PreTrainedModel
 
-LIKE_LLAMA = ("Llama", "Mistral", "Qwen2", "Qwen3", "SmolLM3")
+LLAMA_FAMILY = ("Llama", "Mistral", "Qwen2", "Qwen3", "SmolLM3")
 """Families whose norms are all the same, and whose layers are put together as Llama's are."""
 _BEFORE_PRODUCTS = ("input_layernorm", "post_attention_layernorm")
 """Norms of a layer that nothing but linear maps looks at."""
@@ -65,26 +65,26 @@ def _no_autocast(device: str) -> AbstractContextManager[object]:
     return torch.autocast(device, enabled=False) if _knows_autocast(device) else nullcontext()
 
 
-class RootMeanSquareNorm(nn.Module):
+class FusedRMSNorm(nn.Module):
     """Stand in for a model's own norm, whose weight it takes over.
 
     Args:
         weight: (d,).
         eps: Added to the mean square.
-        before_products: Whether only linear maps look at the outcome. Under autocast these round it
+        feeds_linear: Whether only linear maps look at the outcome. Under autocast these round it
             to the type they compute in, and it comes rounded: the same numbers, rounded once.
     """
 
-    def __init__(self, weight: nn.Parameter, eps: float, before_products: bool) -> None:
+    def __init__(self, weight: nn.Parameter, eps: float, feeds_linear: bool) -> None:
         super().__init__()
-        self.weight, self.eps, self.before_products = weight, eps, before_products
+        self.weight, self.eps, self.feeds_linear = weight, eps, feeds_linear
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalize the rows of (…, d)."""
         if torch.compiler.is_compiling() or not x.dtype == self.weight.dtype == torch.float32:
             return self._as_written(x)
         out, device = x.dtype, x.device.type
-        if self.before_products and _knows_autocast(device) and torch.is_autocast_enabled(device):
+        if self.feeds_linear and _knows_autocast(device) and torch.is_autocast_enabled(device):
             out = torch.get_autocast_dtype(device)
         if torch.is_grad_enabled():
             normalized: Tensor = _Normalize.apply(x, self.weight, self.eps, out)  # type: ignore[no-untyped-call]
@@ -99,17 +99,17 @@ class RootMeanSquareNorm(nn.Module):
         return self.weight * rows.to(x.dtype)
 
 
-def quicken_norms(model: PreTrainedModel) -> int:
+def use_fused_rms_norm(model: PreTrainedModel) -> int:
     """Replace the norms of a known family by ones that compute the same, in place; return how many
     were. Weights keep their names."""
-    kinds = {f"{family}RMSNorm" for family in LIKE_LLAMA}
-    layers = {f"{family}DecoderLayer" for family in LIKE_LLAMA}
+    kinds = {f"{family}RMSNorm" for family in LLAMA_FAMILY}
+    layers = {f"{family}DecoderLayer" for family in LLAMA_FAMILY}
     found = 0
     for part in list(model.modules()):
         for name, norm in list(part.named_children()):
             if type(norm).__name__ in kinds:
                 before = type(part).__name__ in layers and name in _BEFORE_PRODUCTS
                 eps = norm.variance_epsilon
-                setattr(part, name, RootMeanSquareNorm(norm.weight, eps, before))  # type: ignore[arg-type]
+                setattr(part, name, FusedRMSNorm(norm.weight, eps, before))  # type: ignore[arg-type]
                 found += 1
     return found

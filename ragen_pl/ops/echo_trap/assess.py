@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from ragen_pl.ops.echo_trap.indicators import FEWEST, Indicators, View
+from ragen_pl.ops.echo_trap.indicators import FEWEST, Indicators, RunHistory
 from ragen_pl.ops.echo_trap.thresholds import CollapseRules
 
 _MARGIN = 5.0
@@ -35,7 +35,7 @@ class Level(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Assessment:
     """Say how bad it is, why, and by which numbers."""
 
     level: Level
@@ -48,20 +48,22 @@ class Verdict:
     """Whether the length of its steps is all that speaks against the policy, which is sound yet."""
 
 
-CALM = Verdict(Level.GREEN, "", {})
+GREEN = Assessment(Level.GREEN, "", {})
 
 
-def judge(history: Sequence[Indicators], baseline_iterations: int, rules: CollapseRules) -> Verdict:
+def assess(
+    history: Sequence[Indicators], baseline_iterations: int, rules: CollapseRules
+) -> Assessment:
     """Judge the last iteration of a history.
 
     The first ``baseline_iterations`` say what is usual for this run; while they are not complete
     the first half of what there is, and only what cannot be mistaken for a slow start is judged.
     In the first five iterations that is the length of steps alone, which needs no past.
     """
-    view = View(history, baseline_iterations, rules.smoothing)
+    view = RunHistory(history, baseline_iterations, rules.smoothing)
     if len(history) < FEWEST:
         return _judge_steps(view, rules, view.steps())
-    quick = View(history, baseline_iterations, rules.early_smoothing)
+    quick = RunHistory(history, baseline_iterations, rules.early_smoothing)
     signs = _signs(view, rules)
     harms = [_at_floor(quick, rules), _success_lost(view, rules, bool(signs))]
     if len(history) > baseline_iterations:
@@ -70,17 +72,17 @@ def judge(history: Sequence[Indicators], baseline_iterations: int, rules: Collap
     if level is Level.GREEN:
         return _foresee(view, history, baseline_iterations, rules)
     reason = f"{harm} while {' and '.join(signs)}" if signs else harm
-    return Verdict(level, reason, view.ratios())
+    return Assessment(level, reason, view.ratios())
 
 
-def _signs(view: View, rules: CollapseRules) -> list[str]:
+def _signs(view: RunHistory, rules: CollapseRules) -> list[str]:
     """List what is out of its usual range; alone none of it is an alarm."""
     entropy = view.entropy
     moved = abs(entropy.now - entropy.baseline) > _MATTERS
     found = [
         (view.spread.ratio < rules.spread_fell, _told_spread(view)),
         (
-            view.zero.now > rules.zero_std_share,
+            view.zero.now > rules.zero_std_fraction,
             f"{view.zero.now:.0%} of groups have no spread (baseline {view.zero.baseline:.0%})",
         ),
         (
@@ -93,19 +95,19 @@ def _signs(view: View, rules: CollapseRules) -> list[str]:
     return [text for is_found, text in found if is_found]
 
 
-def _told_spread(view: View) -> str:
+def _told_spread(view: RunHistory) -> str:
     return f"in-group std is {view.spread.now:.3g} (baseline {view.spread.baseline:.3g})"
 
 
-def _told_entropy(view: View) -> str:
+def _told_entropy(view: RunHistory) -> str:
     return f"entropy is {view.entropy.now:.3g} (baseline {view.entropy.baseline:.3g})"
 
 
-def _told_format(view: View) -> str:
+def _told_format(view: RunHistory) -> str:
     return f"{view.format.now:.0%} of turns follow the format (best {view.format.best:.0%})"
 
 
-def _told_gradient(view: View) -> str:
+def _told_gradient(view: RunHistory) -> str:
     if not view.log_grad.values:
         return ""
     now, usual = math.exp(view.log_grad.now), math.exp(view.log_grad.baseline)
@@ -115,7 +117,7 @@ def _told_gradient(view: View) -> str:
 # --- harms ------------------------------------------------------------------------------------
 
 
-def _at_floor(view: View, rules: CollapseRules) -> tuple[Level, str]:
+def _at_floor(view: RunHistory, rules: CollapseRules) -> tuple[Level, str]:
     """Find returns pinned at the format penalty: nothing the agent says is understood.
 
     Nothing is as plain as this, so it is seen in the quicker averages. A run that began so is given
@@ -135,7 +137,7 @@ def _at_floor(view: View, rules: CollapseRules) -> tuple[Level, str]:
     return (Level.AMBER if view.length > view.baseline_iterations else Level.GREEN), text
 
 
-def _success_lost(view: View, rules: CollapseRules, has_signs: bool) -> tuple[Level, str]:
+def _success_lost(view: RunHistory, rules: CollapseRules, has_signs: bool) -> tuple[Level, str]:
     """Find success well below its best, by more than noise explains."""
     success = view.success
     if success.best - success.now <= _MARGIN * view.error:
@@ -150,7 +152,7 @@ def _success_lost(view: View, rules: CollapseRules, has_signs: bool) -> tuple[Le
     return level, f"success fell to {success.now:.2f} (best {success.best:.2f})"
 
 
-def _no_progress(view: View, rules: CollapseRules) -> tuple[Level, str]:
+def _no_progress(view: RunHistory, rules: CollapseRules) -> tuple[Level, str]:
     """Find variety lost without anything gained: the template that leads nowhere."""
     success = view.success
     if view.improved or success.now >= rules.solved:
@@ -166,24 +168,24 @@ def _no_progress(view: View, rules: CollapseRules) -> tuple[Level, str]:
 
 
 def _foresee(
-    view: View, history: Sequence[Indicators], baseline_iterations: int, rules: CollapseRules
-) -> Verdict:
+    view: RunHistory, history: Sequence[Indicators], baseline_iterations: int, rules: CollapseRules
+) -> Assessment:
     """Judge a policy that has come to no harm yet."""
     early = _early(history, baseline_iterations, rules, view.step <= rules.step_is_short)
     if early:
-        return Verdict(Level.AMBER, early, view.ratios())
+        return Assessment(Level.AMBER, early, view.ratios())
     return _judge_steps(view, rules, view.ratios())
 
 
-def _judge_steps(view: View, rules: CollapseRules, ratios: Mapping[str, float]) -> Verdict:
+def _judge_steps(view: RunHistory, rules: CollapseRules, ratios: Mapping[str, float]) -> Assessment:
     """Forewarn of updates that move the policy far; green where they do not, or it is not known."""
     if not view.step > rules.step_too_long:
-        return Verdict(Level.GREEN, "", ratios)
+        return Assessment(Level.GREEN, "", ratios)
     text = (
         f"updates move the policy by {view.step:.2g} nats a token (much is "
         f"{rules.step_too_long:g}): at such rates success wears off or collapses"
     )
-    return Verdict(Level.AMBER, text, ratios, forewarns=True)
+    return Assessment(Level.AMBER, text, ratios, forewarns=True)
 
 
 def _early(
@@ -201,7 +203,7 @@ def _early(
     for length in range(len(history), len(history) - rules.early_patience, -1):
         if length < FEWEST:
             break
-        view = View(history[:length], baseline_iterations, rules.early_smoothing)
+        view = RunHistory(history[:length], baseline_iterations, rules.early_smoothing)
         seen.append(_early_signs(view, rules))
     now = seen[0]
     lasting = {name for name in now if all(name in then for then in seen)}
@@ -215,7 +217,7 @@ def _early(
     return f"early signs: {' and '.join(now.values())}"
 
 
-def _early_signs(view: View, rules: CollapseRules) -> dict[str, str]:
+def _early_signs(view: RunHistory, rules: CollapseRules) -> dict[str, str]:
     """Find what precedes the fall of success, by name.
 
     Spread and entropy also fall as a policy becomes good: they count only where nothing is gained.

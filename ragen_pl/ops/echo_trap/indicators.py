@@ -22,7 +22,7 @@ class Indicators:
 
     in_group_std: float
     """Mean over groups of the returns' standard deviation."""
-    zero_std_share: float
+    zero_std_fraction: float
     """Share of groups whose members all got the same return."""
     entropy: float
     """Mean per sampled token, in nats."""
@@ -41,7 +41,7 @@ class Indicators:
     updates before; None where there were none, or one, which starts from what played."""
 
 
-class Series:
+class Smoothed:
     """Smooth one indicator and hold it against its past."""
 
     def __init__(self, values: Sequence[float], baseline_iterations: int, smoothing: float) -> None:
@@ -75,18 +75,18 @@ class Series:
         return 1.4826 / math.sqrt(2) * median(steps) if steps else 0.0
 
 
-class View:
+class RunHistory:
     """Hold every indicator's series."""
 
     def __init__(
         self, history: Sequence[Indicators], baseline_iterations: int, smoothing: float
     ) -> None:
-        def series(values: Iterable[float | None]) -> Series:
-            return Series([v for v in values if v is not None], baseline_iterations, smoothing)
+        def series(values: Iterable[float | None]) -> Smoothed:
+            return Smoothed([v for v in values if v is not None], baseline_iterations, smoothing)
 
         self.length, self.baseline_iterations = len(history), baseline_iterations
         self.spread = series(i.in_group_std for i in history)
-        self.zero = series(i.zero_std_share for i in history)
+        self.zero = series(i.zero_std_fraction for i in history)
         self.entropy = series(i.entropy for i in history)
         self.format = series(i.valid_format for i in history)
         self.floor = series(i.penalty_share for i in history)
@@ -132,6 +132,6 @@ class View:
             "response_length_ratio": self.length_of_responses.ratio,
             "valid_format_ratio": self.format.share_of_best,
             "success_ratio": self.success.share_of_best,
-            "zero_std_share": self.zero.now,
+            "zero_std_fraction": self.zero.now,
             "penalty_share": self.floor.now,
         }

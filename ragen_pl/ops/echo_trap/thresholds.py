@@ -21,7 +21,7 @@ class CollapseRules:
         solved: Success from which on lost spread is convergence, even where nothing was gained.
         spread_fell: In-group std below this share of its baseline is a sign.
         spread_dead: Below this share, and success neither gained nor solved, is red.
-        zero_std_share: More groups than this without any spread are a sign.
+        zero_std_fraction: More groups than this without any spread are a sign.
         entropy_fell: Entropy below this share of its baseline is a sign.
         entropy_rose: Entropy above this multiple of its baseline is a sign.
         format_broke: Valid-format rate below this share of its best is a sign.
@@ -48,7 +48,7 @@ class CollapseRules:
     solved: float = 0.6
     spread_fell: float = 0.5
     spread_dead: float = 0.1
-    zero_std_share: float = 0.6
+    zero_std_fraction: float = 0.6
     entropy_fell: float = 0.5
     entropy_rose: float = 2.0
     format_broke: float = 0.8

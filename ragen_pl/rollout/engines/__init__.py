@@ -1,7 +1,7 @@
 """Choose what samples: this process's own decoder, or vLLM."""
 
 from ragen_pl.rollout.engines.base import Engine, Sampler
-from ragen_pl.rollout.engines.in_process import Cached
+from ragen_pl.rollout.engines.in_process import InProcess
 from ragen_pl.rollout.engines.vllm import VLLM
 
-__all__ = ["VLLM", "Cached", "Engine", "Sampler"]
+__all__ = ["VLLM", "InProcess", "Engine", "Sampler"]

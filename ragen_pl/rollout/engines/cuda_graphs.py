@@ -11,19 +11,19 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ragen_pl.rollout.engines.decode_step import Reader
+from ragen_pl.rollout.engines.decode_step import DecodeStep
 from ragen_pl.rollout.engines.kv_cache import RaggedCache
 
-RECORDED_STRIDE = 256
+CAPTURED_STRIDE = 256
 """Slots by which masks grow where steps are recorded: each width is a recording of its own."""
 
 Step = Callable[[], Tensor]
-Record = Callable[[Step], Step]
+Capture = Callable[[Step], Step]
 """Run a step once, noting its operations and the places they read and write; return what runs
 the same operations on the same places, and returns the same tensor."""
 
 
-class GraphRecorder:
+class GraphCapturer:
     """Record CUDA graphs that share one pool of memory: only one of them runs at a time, and what
     it leaves is copied before the next."""
 
@@ -54,17 +54,17 @@ class GraphRecorder:
         return replay
 
 
-class Replayed:
-    """Implement ``Reader`` by recording each kind of step of one token when it comes for the second
+class GraphedDecodeStep:
+    """Implement ``DecodeStep`` by recording each kind of step of one token when it comes for the second
     time, and replaying it from then on; wider blocks are read as they come.
 
     Steps are of a kind that have as many rows, as wide a mask, and the same buffers. Weights that
     autocast has cast live as long as its context: ``forget`` before it ends.
     """
 
-    def __init__(self, reader: Reader, record: Record) -> None:
+    def __init__(self, reader: DecodeStep, record: Capture) -> None:
         self.reader, self.record = reader, record
-        self.steps: dict[tuple[int, ...], _Recorded | None] = {}
+        self.steps: dict[tuple[int, ...], _Captured | None] = {}
 
     def forget(self) -> None:
         """Drop all recordings."""
@@ -80,15 +80,20 @@ class Replayed:
             return self.reader(ids, positions, mask, cache)
         step = self.steps[kind]
         if step is None:
-            step = self.steps[kind] = _Recorded(self, ids, positions, mask, cache)
+            step = self.steps[kind] = _Captured(self, ids, positions, mask, cache)
         return step(ids, positions, mask, cache.slots)
 
 
-class _Recorded:
+class _Captured:
     """Hold a recorded step and the tensors that it reads, which must stay where they are."""
 
     def __init__(
-        self, by: Replayed, ids: Tensor, positions: Tensor, mask: Tensor, cache: RaggedCache
+        self,
+        by: GraphedDecodeStep,
+        ids: Tensor,
+        positions: Tensor,
+        mask: Tensor,
+        cache: RaggedCache,
     ) -> None:
         ids, positions, mask, cache.slots = self.inputs = (
             ids.clone(),

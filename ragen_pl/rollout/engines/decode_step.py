@@ -9,11 +9,11 @@ from torch import Tensor
 from transformers import Cache, PreTrainedModel
 
 from ragen_pl.models.kernels.attention import adds_masks
-from ragen_pl.models.kernels.fused_decoder import QuickLlama, reads_quickly
+from ragen_pl.models.kernels.fused_decoder import FusedDecoder, supports_fused_decoding
 from ragen_pl.rollout.engines.kv_cache import RaggedCache
 
 
-class Reader(Protocol):
+class DecodeStep(Protocol):
     """Compute (n, V) float32 logits behind the last column of a block of tokens (n, Q), whose keys
     and values go to the cache."""
 
@@ -22,7 +22,7 @@ class Reader(Protocol):
     ) -> Tensor: ...
 
 
-class OwnForward:
+class ModelForward:
     """Read with a model's own forward: any model, however its weights are wrapped or sharded."""
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -40,16 +40,16 @@ class OwnForward:
         return logits.float()
 
 
-def build_reader(model: PreTrainedModel, max_context: int) -> Reader:
+def build_decode_step(model: PreTrainedModel, max_context: int) -> DecodeStep:
     """Make the quickest reader there is for a model as it is now wrapped, with its weights as they
     are now, in the type that autocast, where it is on, computes in; for rows of so many tokens at
     most."""
-    if not reads_quickly(model):
-        return OwnForward(model)
+    if not supports_fused_decoding(model):
+        return ModelForward(model)
     device = model.device.type
     autocast = torch.is_autocast_enabled(device)
     dtype = torch.get_autocast_dtype(device) if autocast else torch.float32
-    return QuickLlama(model, dtype, max_context)
+    return FusedDecoder(model, dtype, max_context)
 
 
 def open_cache(model: PreTrainedModel, rows: int, max_context: int, stride: int) -> RaggedCache:

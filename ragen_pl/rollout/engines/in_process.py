@@ -12,13 +12,18 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ragen_pl.models.base import LanguageModel
-from ragen_pl.models.kernels.fused_decoder import is_listened_to
-from ragen_pl.ops.shape_buckets import padded, recurring
+from ragen_pl.models.kernels.fused_decoder import has_hooks
+from ragen_pl.ops.shape_buckets import bucket_size, round_up
 from ragen_pl.rollout.engines.base import Autocast, Engine
-from ragen_pl.rollout.engines.cuda_graphs import RECORDED_STRIDE, GraphRecorder, Record, Replayed
-from ragen_pl.rollout.engines.decode_step import Reader, build_reader, open_cache
+from ragen_pl.rollout.engines.cuda_graphs import (
+    CAPTURED_STRIDE,
+    Capture,
+    GraphCapturer,
+    GraphedDecodeStep,
+)
+from ragen_pl.rollout.engines.decode_step import DecodeStep, build_decode_step, open_cache
 from ragen_pl.rollout.engines.kv_cache import STRIDE, RaggedCache, pad_left
-from ragen_pl.rollout.engines.sampling import Drawn, draw, uniform_noise
+from ragen_pl.rollout.engines.sampling import SampledTokens, sample_tokens, uniform_noise
 from ragen_pl.types import Completion, Request, Sampling, to_device
 
 Ids = tuple[int, ...]
@@ -32,7 +37,7 @@ PREFILL_TOKENS = 4096
 
 
 @dataclass(frozen=True)
-class Cached(Engine):
+class InProcess(Engine):
     """Sample with the trainer's own model: any model, no copy of large weights but autocast's, and
     log-probs that are the trainer's up to rounding.
 
@@ -56,19 +61,19 @@ class Cached(Engine):
 
     def build(
         self, language: LanguageModel, seed: int, max_context: int, autocast: Autocast
-    ) -> CachedDecoder:
+    ) -> InProcessSampler:
         """Make the decoder."""
-        return CachedDecoder(
+        return InProcessSampler(
             language.model,
             stop_id=language.markers.end,
             seed=seed,
             max_context=max_context,
             autocast=autocast,
-            record=GraphRecorder() if self.cuda_graphs else None,
+            record=GraphCapturer() if self.cuda_graphs else None,
         )
 
 
-class CachedDecoder:
+class InProcessSampler:
     """Implement ``Generate`` with the policy's own weights and a cache per row.
 
     A row's cache is kept as long as its prefix only grows: each turn reads the new tokens once.
@@ -92,7 +97,7 @@ class CachedDecoder:
         seed: int,
         max_context: int,
         autocast: Autocast = nullcontext,
-        record: Record | None = None,
+        record: Capture | None = None,
     ) -> None:
         self.model = model
         self.stop_id = stop_id
@@ -101,7 +106,7 @@ class CachedDecoder:
         self.autocast = autocast
         self.record = record
         self.tokens_processed = 0
-        self.reader: Reader | None = None
+        self.reader: DecodeStep | None = None
         self.cache: RaggedCache | None = None
         self.rows: dict[tuple[int, int, int], tuple[int, tuple[int, ...]]] = {}
 
@@ -124,7 +129,7 @@ class CachedDecoder:
                 cache, logits = self._read(requests)
                 drawn, order = self._decode(cache, logits, noise, sampling)
             finally:
-                if isinstance(self.reader, Replayed):
+                if isinstance(self.reader, GraphedDecodeStep):
                     self.reader.forget()
         completions = drawn.completions(self.stop_id)[: len(requests)]
         self.cache = cache
@@ -136,21 +141,21 @@ class CachedDecoder:
             self.rows[_identity(requests[index])] = (slot, seen)
         return completions
 
-    def _build_reader(self) -> Reader:
+    def _build_reader(self) -> DecodeStep:
         """Make what reads.
 
         Raises:
             ValueError: when steps are to be recorded that are not the same each time.
         """
-        reader = build_reader(self.model, self.max_context)
+        reader = build_decode_step(self.model, self.max_context)
         if self.record is None:
             return reader
-        if is_listened_to(self.model):
+        if has_hooks(self.model):
             raise ValueError(
                 "model.engine.cuda_graphs is true, but hooks, such as those that gather shards, "
                 "run within the model, and a recording would leave them out: set it to false"
             )
-        return Replayed(reader, self.record)
+        return GraphedDecodeStep(reader, self.record)
 
     def _read(self, requests: Sequence[Request]) -> tuple[RaggedCache, Tensor]:
         """Read what no cached row holds yet; return the cache, and (rows, V) next-token logits.
@@ -170,7 +175,7 @@ class CachedDecoder:
         self.rows = {}
         if self.cache is None or not any(lengths):
             return self._read_once(new_ids)
-        more = padded(len(requests), self.model.device) - len(requests)
+        more = bucket_size(len(requests), self.model.device) - len(requests)
         source, lengths = source + [0] * more, lengths + [0] * more
         new_ids += [()] * more
         self.cache.reorder(np.array(source))
@@ -180,10 +185,10 @@ class CachedDecoder:
     def _read_once(self, prefixes: Sequence[Ids]) -> tuple[RaggedCache, Tensor]:
         """Read equal prefixes, such as those of a group's members, once, and share the result."""
         places = {prefix: place for place, prefix in enumerate(dict.fromkeys(prefixes))}
-        stride = STRIDE if self.record is None else RECORDED_STRIDE
+        stride = STRIDE if self.record is None else CAPTURED_STRIDE
         cache = open_cache(self.model, len(places), self.max_context, stride)
         logits = self._prefill(cache, list(places))
-        more = padded(len(prefixes), self.model.device) - len(prefixes)
+        more = bucket_size(len(prefixes), self.model.device) - len(prefixes)
         index = np.array([places[prefix] for prefix in prefixes] + [0] * more)
         cache.reorder(index)
         return cache, logits[to_device(torch.from_numpy(index), logits.device)]
@@ -210,7 +215,7 @@ class CachedDecoder:
 
     def _decode(
         self, cache: RaggedCache, logits: Tensor, noise: np.ndarray, sampling: Sampling
-    ) -> tuple[Drawn, np.ndarray]:
+    ) -> tuple[SampledTokens, np.ndarray]:
         """Draw tokens until every row has stopped; return them, and which row each cache row is.
 
         Args:
@@ -219,7 +224,7 @@ class CachedDecoder:
             noise: (n, most new tokens); rows behind the n-th draw nothing.
             sampling: How to draw.
         """
-        drawn, device = Drawn.nothing(len(logits), noise.shape[1]), logits.device
+        drawn, device = SampledTokens.nothing(len(logits), noise.shape[1]), logits.device
         order = np.arange(len(logits))
         active = order[: len(noise)]  # the places in the block, and in the cache, that still draw
         for step in range(sampling.max_new_tokens):
@@ -229,7 +234,9 @@ class CachedDecoder:
             own = to_device(torch.from_numpy(noise[rows, step]), device)
             # Over a vocabulary, on its device; what comes to the CPU is three numbers a row, in one
             # piece: a GPU is waited for once a token. A float32 holds every id below 2²⁴.
-            found = torch.stack([x.float() for x in draw(logits, own, sampling.temperature)])
+            found = torch.stack(
+                [x.float() for x in sample_tokens(logits, own, sampling.temperature)]
+            )
             tokens = drawn.add(rows, step, found.cpu().numpy())
             active = active[tokens != self.stop_id]
             if len(active) == 0 or step + 1 == sampling.max_new_tokens:
@@ -239,7 +246,7 @@ class CachedDecoder:
                 cache.reorder(index)
                 order, active = order[index], np.arange(len(active))
                 # Rows that have stopped fill it up.
-                cache.window = slice(0, min(recurring(len(active), 4), len(order)))
+                cache.window = slice(0, min(round_up(len(active), 4), len(order)))
             width = cache.window.stop
             counts = np.zeros(width, np.int64)
             counts[active] = 1

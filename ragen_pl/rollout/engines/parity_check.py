@@ -18,7 +18,7 @@ _LAYERS = 6
 
 
 @torch.no_grad()
-def check_forward(model: PreTrainedModel, path: str) -> None:
+def check_log_prob_parity(model: PreTrainedModel, path: str) -> None:
     """Compare the trainer's and the sampler's ways of reading with the model's own.
 
     What can differ is known to the model alone: logits scaled behind their projection, memory that

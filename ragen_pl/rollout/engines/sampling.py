@@ -13,7 +13,7 @@ from ragen_pl.types import Completion, Request, Sampling
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class SampledTokens:
     """Hold what one call draws, each (rows, most new tokens), and how far each row went, (rows,).
 
     On the CPU and in numpy, whose operations on a handful of numbers cost a tenth of a tensor's.
@@ -25,7 +25,7 @@ class Drawn:
     counts: np.ndarray
 
     @classmethod
-    def nothing(cls, rows: int, most: int) -> Drawn:
+    def nothing(cls, rows: int, most: int) -> SampledTokens:
         shape = rows, most
         log_probs, entropies = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
         return cls(np.zeros(shape, np.int64), log_probs, entropies, np.zeros(rows, np.int64))
@@ -64,7 +64,9 @@ def uniform_noise(seed: int, request: Request, sampling: Sampling) -> np.ndarray
     return np.random.Generator(bits).random(sampling.max_new_tokens, dtype=np.float32)
 
 
-def draw(logits: Tensor, noise: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+def sample_tokens(
+    logits: Tensor, noise: Tensor, temperature: float
+) -> tuple[Tensor, Tensor, Tensor]:
     """Sample one token per row by inverting the cumulative distribution.
 
     Args:

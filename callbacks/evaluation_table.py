@@ -8,7 +8,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
-from ragen_pl.report.tables import PolicyScore, render
+from ragen_pl.report.tables import PolicyResult, render
 from ragen_pl.training.callback import announce
 from ragen_pl.training.evaluation import score_of_all_ranks
 from ragen_pl.training.run_folder import BEST
@@ -20,7 +20,7 @@ _CHOSEN = (
 )
 
 
-class ScoreTable(Callback):
+class EvaluationTable(Callback):
     """Print success per panel with its 95 % interval when an evaluation has ended; what is logged
     of it is of the checkpoint's step.
 
@@ -29,7 +29,7 @@ class ScoreTable(Callback):
 
     def __init__(self) -> None:
         super().__init__()
-        self._scores: list[PolicyScore] = []
+        self._scores: list[PolicyResult] = []
         self._step = 0
 
     def on_load_checkpoint(
@@ -76,7 +76,7 @@ class ScoreTable(Callback):
         path = str(trainer.ckpt_path or "untrained")
         scored = score_of_all_ranks(trainer, f"{path} on {batch.panel}", batch.groups)
         if scored is not None:
-            self._scores.append(PolicyScore(path, batch.panel, batch.temperature, scored))
+            self._scores.append(PolicyResult(path, batch.panel, batch.temperature, scored))
 
     def _log_step(self, trainer: Trainer, module: LightningModule) -> None:
         if trainer.state.fn != TrainerFn.FITTING:
