@@ -112,8 +112,8 @@ class RunSummary:
     peak: float
     """Of the smoothed success of rollouts."""
     final: float
-    panel: float
-    """Success of the final policy on the first panel."""
+    eval_set: float
+    """Success of the final policy on the first evaluation set."""
     iterations: int
     updates: float
     """Of the policy."""
@@ -123,7 +123,7 @@ class RunSummary:
     """Wall time of the run without starting up; evaluations included."""
 
 
-def summarise(results: Mapping[str, Any], variant: str, rate: float, seed: int) -> RunSummary:
+def summarize(results: Mapping[str, Any], variant: str, rate: float, seed: int) -> RunSummary:
     """Judge a run by its ``results.json``, which holds iterations of RL only.
 
     Raises:
@@ -135,7 +135,7 @@ def summarise(results: Mapping[str, Any], variant: str, rate: float, seed: int) 
     collapsed_at = collapse_iteration(success)
     levels = history.get("collapse/level", [])
     smoothed = smooth(success)
-    panels = [e for e in results["evaluations"] if e["policy"] == "final"]
+    eval_sets = [e for e in results["evaluations"] if e["policy"] == "final"]
     return RunSummary(
         variant,
         rate,
@@ -147,7 +147,7 @@ def summarise(results: Mapping[str, Any], variant: str, rate: float, seed: int) 
         first_alarm(levels, 2),
         peak=peaks(smoothed)[-1],
         final=smoothed[-1],
-        panel=panels[0]["success"] if panels else math.nan,
+        eval_set=eval_sets[0]["success"] if eval_sets else math.nan,
         iterations=len(success),
         updates=sum(series(history, "train/updates")),
         update_tokens=sum(series(history, "train/update_tokens")),
@@ -183,9 +183,9 @@ class AlarmGrade:
     false_alarms: int
 
 
-def grade(runs: Sequence[RunSummary], colour: Literal["amber", "red"]) -> AlarmGrade:
+def grade(runs: Sequence[RunSummary], color: Literal["amber", "red"]) -> AlarmGrade:
     """Grade the first amber or the first red over runs; leads are NaN without a collapse."""
-    fallen = [(getattr(run, colour), run.collapsed_at) for run in runs]
+    fallen = [(getattr(run, color), run.collapsed_at) for run in runs]
     leads = [lead_time(alarm, at) for alarm, at in fallen if at is not None]
     healthy = [run for run in runs if run.outcome == "healthy"]
     return AlarmGrade(
@@ -194,5 +194,5 @@ def grade(runs: Sequence[RunSummary], colour: Literal["amber", "red"]) -> AlarmG
         min(leads, default=math.nan),
         sum(lead <= 0 for lead in leads),
         len(healthy),
-        sum(is_false_alarm(getattr(run, colour), run.outcome) for run in healthy),
+        sum(is_false_alarm(getattr(run, color), run.outcome) for run in healthy),
     )

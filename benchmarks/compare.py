@@ -2,7 +2,7 @@
 
 ``python benchmarks/compare.py RUN_DIR OTHER_RUN_DIR [--policy final]``
 
-Prints, per panel and temperature, how much more often the second run's policy succeeds, with the
+Prints, per evaluation set and temperature, how much more often the second run's policy succeeds, with the
 95 % interval of the difference paired start by start: one that excludes zero is a difference.
 """
 
@@ -18,7 +18,7 @@ from ragen_pl.report.tables import PolicyResult, align
 from ragen_pl.training.evaluation import EvalResult, paired_difference
 
 Key = tuple[str, float | None]
-"""Panel and temperature."""
+"""Evaluation set and temperature."""
 
 
 def read_scores(run: Path, policy: str) -> dict[Key, EvalResult]:
@@ -32,7 +32,7 @@ def read_scores(run: Path, policy: str) -> dict[Key, EvalResult]:
         raise ValueError(f"{run} holds no {path.name}: give the folder of a run")
     results = json.loads(path.read_text(encoding="utf-8"))
     entries = [PolicyResult.from_plain(entry) for entry in results["evaluations"]]
-    scores = {(e.panel, e.temperature): e.score for e in entries if e.policy == policy}
+    scores = {(e.eval_set, e.temperature): e.score for e in entries if e.policy == policy}
     if not scores:
         known = ", ".join(dict.fromkeys(entry.policy for entry in entries))
         raise ValueError(f"{run} has no scores of the policy {policy!r}; it has {known}")
@@ -40,26 +40,26 @@ def read_scores(run: Path, policy: str) -> dict[Key, EvalResult]:
 
 
 def compare(before: dict[Key, EvalResult], after: dict[Key, EvalResult]) -> str:
-    """Return a table with a row per panel and temperature that both have.
+    """Return a table with a row per evaluation set and temperature that both have.
 
     Raises:
         ValueError: when there is none, or one was played on different starts.
     """
     if not before.keys() & after.keys():
         raise ValueError(
-            f"the runs share no panel at one temperature: the first has {_named(before)}, "
+            f"the runs share no evaluation set at one temperature: the first has {_named(before)}, "
             f"the second {_named(after)}"
         )
-    rows = [["panel", "T", "first", "second", "difference [95 % interval]"]]
-    for panel, temperature in before.keys() & after.keys():
-        old, new = before[panel, temperature], after[panel, temperature]
+    rows = [["eval_set", "T", "first", "second", "difference [95 % interval]"]]
+    for eval_set, temperature in before.keys() & after.keys():
+        old, new = before[eval_set, temperature], after[eval_set, temperature]
         try:
             gain = paired_difference(old, new)
         except ValueError as error:
-            raise ValueError(f"{_named([(panel, temperature)])}: {error}") from error
+            raise ValueError(f"{_named([(eval_set, temperature)])}: {error}") from error
         rows.append(
             [
-                panel,
+                eval_set,
                 "–" if temperature is None else f"{temperature:g}",
                 f"{100 * old.success:.1f} %",
                 f"{100 * new.success:.1f} %",
@@ -70,7 +70,7 @@ def compare(before: dict[Key, EvalResult], after: dict[Key, EvalResult]) -> str:
 
 
 def _named(keys: Iterable[Key]) -> str:
-    """List panels with their temperatures."""
+    """List evaluation sets with their temperatures."""
     return ", ".join(p if t is None else f"{p} at T={t:g}" for p, t in keys)
 
 

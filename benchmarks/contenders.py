@@ -100,7 +100,7 @@ def ours(setting: Setting) -> Steps:
         algorithm=Algorithm(advantage=GRPO(), entropy=EntropyBonus(0.0)),
         optimization=Optimization(
             lr=LEARNING_RATE,
-            warmup=0,
+            warmup_iterations=0,
             tokens_per_micro_batch=ROWS * setting.workload.length,
             compile=setting.compiled,
         ),

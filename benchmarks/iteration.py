@@ -201,7 +201,7 @@ def limits(bench: Bench, rollout: RolloutBatch) -> dict[str, float]:
         gemm_rate(model, rows, bench.dtype, bench.device) for rows in (2048, workload.trajectories)
     )
     prompts = workload.trajectories * workload.turns
-    trunk = forward_operations(model, every, 0, context)
+    backbone = forward_operations(model, every, 0, context)
     policy = forward_operations(model, every, sampled, context)
     decode = forward_operations(model, sampled, sampled, context) / narrow
     weights = layer_parameters(model) + model.vocabulary * model.hidden_size
@@ -211,7 +211,7 @@ def limits(bench: Bench, rollout: RolloutBatch) -> dict[str, float]:
     return {
         "prefill": prefill,
         "decode": max(decode, read),
-        "annotate": (policy + trunk) / large,
+        "annotate": (policy + backbone) / large,
         "policy": 3 * policy / large,
-        "critic": 3 * trunk / large,
+        "critic": 3 * backbone / large,
     }

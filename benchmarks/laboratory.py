@@ -8,9 +8,9 @@ not stop. A seed decides the starts and every draw of RL, and is the same for al
 run has equally many iterations, each a collection of 80 trajectories. Against vanilla StarPO,
 which makes 4 updates of 20 trajectories of it, stand
 
-- StarPO-S at **equal updates** (``updates: fixed``): also 4 updates, each of what the filter left
+- StarPO-S at **equal updates** (``scale_updates: false``): also 4 updates, each of what the filter left
   of 20. Steps, freshness of the data and rate are equal; a step rests on fewer trajectories.
-- StarPO-S at **equal iterations** (``updates: proportional``): as the paper makes them, updates
+- StarPO-S at **equal iterations** (``scale_updates: true``): as the paper makes them, updates
   of 20, so fewer of them. What it saves in seconds and tokens is part of the comparison, and so is
   that it moves less.
 
@@ -48,7 +48,7 @@ _CLIP = "--model.algorithm.policy_loss.init_args"
 _GRPO = ("--model.algorithm.advantage", "GRPO")
 _KL = ("--model.algorithm.kl", "{coef: 0.001, estimator: k3, place: loss}")
 """What was measured: the paper's is a penalty on rewards, as in ``starpo.yaml``."""
-_FIXED, _PROPORTIONAL = (("--data.rollout.updates", kind) for kind in ("fixed", "proportional"))
+_FIXED, _PROPORTIONAL = (("--data.rollout.scale_updates", kind) for kind in ("false", "true"))
 
 
 @dataclass(frozen=True)

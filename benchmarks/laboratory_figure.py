@@ -89,17 +89,17 @@ def draw(path: Path, found: Found) -> None:
 
 def draw_metric(axes: Any, chosen: Found, algorithm: str, metric: str) -> None:
     """Draw every seed's line and the median of each variant."""
-    for suffix, colour in COLOURS.items():
+    for suffix, color in COLOURS.items():
         lines = [
             places_and_values(history, metric)
             for summary, history in chosen
             if summary.variant == algorithm + suffix
         ]
         for places, values in lines:
-            axes.plot(places, values, color=colour, alpha=0.3, linewidth=0.8)
+            axes.plot(places, values, color=color, alpha=0.3, linewidth=0.8)
         middle = medians(lines)
         if middle:
-            axes.plot(*zip(*middle, strict=True), color=colour, linewidth=2, label=LABELS[suffix])
+            axes.plot(*zip(*middle, strict=True), color=color, linewidth=2, label=LABELS[suffix])
     axes.grid(alpha=0.2)
 
 

@@ -49,7 +49,7 @@ def read(folder: Path, planned: Iterable[Run]) -> list[tuple[RunSummary, Mapping
     for run in planned:
         results = grid.results(run.cell) if grid.is_done(run.cell) else None
         if results is not None:
-            summary = collapse_study.summarise(results, run.variant, run.rate, run.seed)
+            summary = collapse_study.summarize(results, run.variant, run.rate, run.seed)
             found.append((summary, results["history"]))
     return found
 
@@ -104,7 +104,7 @@ DEFINITIONS = (
 def collapse_table(runs: Sequence[RunSummary]) -> str:
     """Tabulate outcomes by variant and rate."""
     header = [
-        *("variant", "rate", "collapsed", "healthy", "collapse at", "peak", "final", "panel"),
+        *("variant", "rate", "collapsed", "healthy", "collapse at", "peak", "final", "eval_set"),
         *("updates", "update tokens", "sampled tokens", "seconds"),
     ]
     rows = []
@@ -119,7 +119,7 @@ def collapse_table(runs: Sequence[RunSummary]) -> str:
                 f"{median(falls):g}" if falls else "–",
                 spread([run.peak for run in part]),
                 spread([run.final for run in part]),
-                spread([run.panel for run in part]),
+                spread([run.eval_set for run in part]),
                 f"{fmean(run.updates for run in part):.0f}",
                 f"{fmean(run.update_tokens for run in part) / 1e3:.0f} k",
                 f"{fmean(run.sampled_tokens for run in part) / 1e3:.0f} k",
@@ -175,9 +175,9 @@ def alarm_table(runs: Sequence[RunSummary]) -> str:
         for name in dict.fromkeys(run.variant for run in runs)
     }
     rows = [
-        [name, colour, *_graded(grade(part, colour))]
+        [name, color, *_graded(grade(part, color))]
         for name, part in parts.items()
-        for colour in (("amber", "red") if part else ())
+        for color in (("amber", "red") if part else ())
     ]
     header = ["runs", "alarm", "collapses", "median lead", "worst lead", "missed or late", "false"]
     return table(header, rows)

@@ -3,7 +3,7 @@
 ``python benchmarks/learning_curve.py OUT.png LABEL=RUN_DIR LABEL=RUN_DIR``
 
 Runs of one label are seeds of one setting: a thin line each for the training success, smoothed, and
-points for the panel with their 95 % interval. Needs the extra ``figures``.
+points for the evaluation set with their 95 % interval. Needs the extra ``figures``.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def smooth(values: list[float | None]) -> tuple[list[int], list[float]]:
 
 
 def panel_of(results: dict[str, Any]) -> str:
-    """Name the panel whose scores are drawn: the first."""
-    return str(results["evaluations"][0]["panel"])
+    """Name the evaluation set whose scores are drawn: the first."""
+    return str(results["evaluations"][0]["eval_set"])
 
 
 def title(run_dir: Path, results: dict[str, Any]) -> str:
@@ -46,17 +46,17 @@ def title(run_dir: Path, results: dict[str, Any]) -> str:
     env = data["env"]["class_path"].rpartition(".")[2]
     evaluation, trained = data["evaluation"], data["rollout"]["temperature"]
     return (
-        f"{env} · lines: training starts, temperature {trained:g} · points: panel "
+        f"{env} · lines: training starts, temperature {trained:g} · points: evaluation set "
         f"{panel_of(results)}, {evaluation['size']} starts, temperature "
         f"{evaluation['temperature']:g}"
     )
 
 
-def draw_run(axes: Any, results: dict[str, Any], colour: str, label: str) -> None:
-    """Draw one run's training curve and its panel scores."""
+def draw_run(axes: Any, results: dict[str, Any], color: str, label: str) -> None:
+    """Draw one run's training curve and its evaluation set scores."""
     history = results["history"]
     places, means = smooth(history.get("rollout/success", []))
-    axes.plot(places, means, color=colour, alpha=0.6, label=label)
+    axes.plot(places, means, color=color, alpha=0.6, label=label)
     default = panel_of(results)
     low, high, middle = (
         history.get(f"val/{default}/{name}", [])
@@ -65,8 +65,8 @@ def draw_run(axes: Any, results: dict[str, Any], colour: str, label: str) -> Non
     last = None
     for place, value in enumerate(middle):
         if value is not None and value != last:
-            axes.vlines(place, low[place], high[place], color=colour, alpha=0.4)
-            axes.plot([place], [value], "o", color=colour, markersize=4)
+            axes.vlines(place, low[place], high[place], color=color, alpha=0.4)
+            axes.plot([place], [value], "o", color=color, markersize=4)
             last = value
 
 
@@ -83,8 +83,8 @@ def main(out: str, runs: list[str]) -> None:
         results = json.loads((Path(folder) / RESULTS).read_text(encoding="utf-8"))
         titles[title(Path(folder), results)] = None
         fresh = label not in labels
-        colour = labels.setdefault(label, COLOURS[len(labels) % len(COLOURS)])
-        draw_run(axes, results, colour, label if fresh else "_")
+        color = labels.setdefault(label, COLOURS[len(labels) % len(COLOURS)])
+        draw_run(axes, results, color, label if fresh else "_")
         warm = min(warm, results["warm_start_iterations"])
     if warm:
         axes.axvspan(0, warm, color="0.92")

@@ -30,7 +30,7 @@ WITH, WITHOUT = "with", "without"
 
 @dataclass(frozen=True)
 class Recovery:
-    """Compare one seed's two runs; success is smoothed, of rollouts, but for the panel's."""
+    """Compare one seed's two runs; success is smoothed, of rollouts, but for the evaluation set's."""
 
     seed: int
     rollbacks: int
@@ -96,7 +96,7 @@ def markdown(found: Sequence[Recovery]) -> str:
     """Tabulate seeds, and count those that show it."""
     header = [
         *("seed", "rollbacks", "alarm at", "success before it", "peak before it"),
-        *("end with", "end without", "panel with", "panel without", "recovered"),
+        *("end with", "end without", "evaluation set with", "evaluation set without", "recovered"),
     ]
     rows = [
         [str(r.seed), str(r.rollbacks), "–" if r.alarm is None else str(r.alarm)]

@@ -44,7 +44,7 @@ _VANILLA = (
     *(*_UNFILTERED, _CLIP_HIGH, "0.2"),
     *(_KL, "{coef: 0.001, estimator: k1, place: reward}"),
 )
-_PROPORTIONAL = ("--data.rollout.updates", "proportional")
+_PROPORTIONAL = ("--data.rollout.scale_updates", "true")
 """As in the papers: the less a filter keeps, the fewer updates. Elsewhere their number is fixed."""
 
 
@@ -182,7 +182,12 @@ def arguments(plan: Plan, setting: Setting, folder: Path, seed: int) -> tuple[st
         *from_warm_start(folder, start_name(setting)),
         *("--data.rollout.num_groups", str(GROUPS // UPDATES)),
         *("--data.rollout.group_size", str(MEMBERS)),
-        *("--model.optimization.lr", str(plan.rate), "--model.optimization.warmup", str(slow)),
+        *(
+            "--model.optimization.lr",
+            str(plan.rate),
+            "--model.optimization.warmup_iterations",
+            str(slow),
+        ),
         *("--trainer.max_epochs", str(plan.iterations(setting))),
         *("--data.evaluation.size", "16" if plan.quick else "256"),
         *("--results.temperatures", "[0.5]"),

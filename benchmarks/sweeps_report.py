@@ -32,8 +32,8 @@ class Finding:
     sweep: str
     setting: str
     seed: int
-    panel: float
-    """Success of the final policy on the first panel."""
+    eval_set: float
+    """Success of the final policy on the first evaluation set."""
     low: float
     """Of its 95 % interval."""
     high: float
@@ -85,7 +85,7 @@ def write_report(folder: Path, planned: Iterable[Trial]) -> None:
 def markdown(found: Sequence[Finding]) -> str:
     """Write a table per sweep."""
     parts = [
-        "# Sweeps\n\nSuccess of the final policy on the panel in per cent, at temperature 0.5: "
+        "# Sweeps\n\nSuccess of the final policy on the evaluation set in per cent, at temperature 0.5: "
         "mean [range] over seeds, and the 95 % interval that one run's starts leave, averaged. The "
         "papers' models are hundreds of times larger: compare orders, not levels."
     ]
@@ -102,13 +102,13 @@ def markdown(found: Sequence[Finding]) -> str:
 
 
 def row(sweep: str, setting: str, found: Sequence[Finding]) -> list[str]:
-    """Summarise the seeds of one setting."""
+    """Summarize the seeds of one setting."""
     low, high = fmean(f.low for f in found), fmean(f.high for f in found)
     return [
         setting,
         str(len(found)),
         f"{100 * fmean(f.start for f in found):.0f}",
-        spread([f.panel for f in found]),
+        spread([f.eval_set for f in found]),
         f"{100 * low:.0f} to {100 * high:.0f}",
         spread([f.peak for f in found]),
         f"{sum(f.outcome == 'collapsed' for f in found)}/{len(found)}",

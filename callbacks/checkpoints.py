@@ -20,7 +20,7 @@ class Checkpoints(Checkpoint):
 
     Saves at the end of iterations only, under a temporary name first: a run that is killed at any
     moment leaves a whole checkpoint. The best policy is the one with the highest validated success
-    on the first panel; ``trainer.check_val_every_n_epoch`` says how often that is measured. Being
+    on the first evaluation set; ``trainer.check_val_every_n_epoch`` says how often that is measured. Being
     the best of many on those very starts, it scores too well on them: what is reported of a run is
     its last policy.
 
@@ -78,8 +78,8 @@ class Checkpoints(Checkpoint):
     def _new_score(self, trainer: Trainer) -> float | None:
         if not self._validated:
             return None
-        panel = next(iter(trainer.datamodule.panels))  # type: ignore[attr-defined]
-        value = trainer.callback_metrics.get(f"val/{panel}/success")
+        eval_set = next(iter(trainer.datamodule.eval_sets))  # type: ignore[attr-defined]
+        value = trainer.callback_metrics.get(f"val/{eval_set}/success")
         return None if value is None else float(value)
 
     def _save(self, trainer: Trainer, module: LightningModule, name: str) -> None:

@@ -141,11 +141,11 @@ class EchoTrapDetector(RolloutCallback):
         """Keep what the update was like for the next verdict, which comes before the next one. What
         was not measured is absent."""
         super().on_train_epoch_end(trainer, pl_module)
-        learnt = trainer.callback_metrics if getattr(pl_module, "phase", "rl") == "rl" else {}
-        norm, moved = (learnt.get(name) for name in (GRAD_NORM, APPROX_KL))
+        learned = trainer.callback_metrics if getattr(pl_module, "phase", "rl") == "rl" else {}
+        norm, moved = (learned.get(name) for name in (GRAD_NORM, APPROX_KL))
         self._grad_norm = None if norm is None else float(norm)
         # A single update starts from what played: its KL tells nothing of where it went.
-        is_known = learnt.get(UPDATES, 0) > 1 and moved is not None and moved > _ROUNDING
+        is_known = learned.get(UPDATES, 0) > 1 and moved is not None and moved > _ROUNDING
         self._approx_kl = float(moved) if is_known and moved is not None else None
 
     def _stop_if_allowed(self, trainer: Trainer, why: str) -> None:

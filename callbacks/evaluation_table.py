@@ -15,13 +15,13 @@ from ragen_pl.training.run_folder import BEST
 from ragen_pl.types import Evaluation
 
 _CHOSEN = (
-    "best.ckpt was chosen among many for its score on the first panel, so on those starts it looks "
+    "best.ckpt was chosen among many for its score on the first evaluation set, so on those starts it looks "
     "better than it is; a run's results are those of last.ckpt"
 )
 
 
 class EvaluationTable(Callback):
-    """Print success per panel with its 95 % interval when an evaluation has ended; what is logged
+    """Print success per evaluation set with its 95 % interval when an evaluation has ended; what is logged
     of it is of the checkpoint's step.
 
     Silent in ``fit``, whose own table has more in it.
@@ -47,15 +47,15 @@ class EvaluationTable(Callback):
         self._log_step(trainer, pl_module)
 
     def on_validation_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
-        """Take a panel in."""
+        """Take an evaluation set in."""
         self._take(trainer, args[2])
 
     def on_test_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
-        """Take a panel in."""
+        """Take an evaluation set in."""
         self._take(trainer, args[2])
 
     def on_predict_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
-        """Take a panel in."""
+        """Take an evaluation set in."""
         self._take(trainer, args[2])
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -74,9 +74,9 @@ class EvaluationTable(Callback):
         if trainer.state.fn == TrainerFn.FITTING or not isinstance(batch, Evaluation):
             return
         path = str(trainer.ckpt_path or "untrained")
-        scored = score_of_all_ranks(trainer, f"{path} on {batch.panel}", batch.groups)
+        scored = score_of_all_ranks(trainer, f"{path} on {batch.eval_set}", batch.groups)
         if scored is not None:
-            self._scores.append(PolicyResult(path, batch.panel, batch.temperature, scored))
+            self._scores.append(PolicyResult(path, batch.eval_set, batch.temperature, scored))
 
     def _log_step(self, trainer: Trainer, module: LightningModule) -> None:
         if trainer.state.fn != TrainerFn.FITTING:

@@ -103,7 +103,7 @@ class GradientProbe(RolloutCallback):
     The groups of an iteration's first optimizer batch, unfiltered, are sorted into quantile buckets
     of their in-group standard deviation. In each, the task term, the entropy bonus and the KL term
     are differentiated by themselves, as they stand in the loss and per sampled token. Where the
-    task's pull is below the regularisers', the group teaches nothing but noise. No step is taken,
+    task's pull is below the regularizers', the group teaches nothing but noise. No step is taken,
     and neither gradients, weights nor random streams are touched. Needs memory for three gradients;
     a forward and up to three backward passes over the batch, and the critic's forward.
 
@@ -126,7 +126,7 @@ class GradientProbe(RolloutCallback):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Probe the first batch of an iteration that is due, before it is learnt from."""
+        """Probe the first batch of an iteration that is due, before it is learned from."""
         module = cast(_Learner, pl_module)
         due = batch_idx == 0 and (module.iteration + 1) % self.every_n_iterations == 0
         if due and isinstance(batch, TrainingBatch):

@@ -71,7 +71,7 @@ class MutualInformation(RolloutCallback):
         num_prompts: Groups whose first thoughts are compared, and trajectories in the other
             comparison; fewer where there are fewer.
         num_responses: First thoughts of each group.
-        normalisation: ``sequence`` gives nats per thought, at most log P for P prompts; ``token``
+        normalization: ``sequence`` gives nats per thought, at most log P for P prompts; ``token``
             divides by each thought's length, as RAGEN-2 reports.
     """
 
@@ -80,7 +80,7 @@ class MutualInformation(RolloutCallback):
         every_n_iterations: int = 5,
         num_prompts: int = 32,
         num_responses: int = 2,
-        normalisation: Literal["sequence", "token"] = "sequence",
+        normalization: Literal["sequence", "token"] = "sequence",
     ) -> None:
         super().__init__()
         for key, value, least in (
@@ -93,7 +93,7 @@ class MutualInformation(RolloutCallback):
         self.every_n_iterations = every_n_iterations
         self.num_prompts = num_prompts
         self.num_responses = num_responses
-        self.normalisation = normalisation
+        self.normalization = normalization
         self._iteration = 0
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -161,7 +161,7 @@ class MutualInformation(RolloutCallback):
             )
         rows, own, counts = count_pairs(thought_of, prompt_of)
         lengths = torch.tensor([len(thought) for thought in thoughts])[rows]
-        per_token = self.normalisation == "token"
+        per_token = self.normalization == "token"
         return estimate_information(
             table[rows], own, counts=counts, lengths=lengths if per_token else None
         )

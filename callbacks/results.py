@@ -35,24 +35,24 @@ class _Sampling(Protocol):
 class _Evaluator(Protocol):
     """What of the data module is used here."""
 
-    panels: dict[str, Any]
-    """By name; the first is the default panel."""
+    eval_sets: dict[str, Any]
+    """By name; the first is the default evaluation set."""
     warm_start: _Imitation
     evaluation: _Sampling
     """Of validation."""
 
     def evaluate(
-        self, learner: LightningModule, panel: str, temperature: float
+        self, learner: LightningModule, eval_set: str, temperature: float
     ) -> list[TrajectoryGroup]: ...
 
-    def evaluate_baseline(self, panel: str, baseline: Baseline) -> list[TrajectoryGroup]: ...
+    def evaluate_baseline(self, eval_set: str, baseline: Baseline) -> list[TrajectoryGroup]: ...
 
 
 class Results(RolloutCallback):
-    """Evaluate the run's policies on every panel and keep ``results.json`` in the run folder.
+    """Evaluate the run's policies on every evaluation set and keep ``results.json`` in the run folder.
 
     Evaluates random moves, the environment's expert, the untrained, the warm-started and the final
-    policy, the latter two on the first panel at every temperature; the others at the first one
+    policy, the latter two on the first evaluation set at every temperature; the others at the first one
     only. Without a warm
     start the untrained policy takes the warm-started one's place. The file is replaced atomically
     during the run and at its end, however it ends; a resumed run carries its entries on. The final
@@ -179,11 +179,13 @@ class Results(RolloutCallback):
         self._validated = False
         data, metrics = _data(trainer), trainer.callback_metrics
         success: dict[str, tuple[float, float, float]] = {}
-        for panel in data.panels:
-            names = [f"val/{panel}/{name}" for name in ("success", "success_low", "success_high")]
+        for eval_set in data.eval_sets:
+            names = [
+                f"val/{eval_set}/{name}" for name in ("success", "success_low", "success_high")
+            ]
             if all(name in metrics for name in names):
                 middle, low, high = (float(metrics[name]) for name in names)
-                success[panel] = middle, low, high
+                success[eval_set] = middle, low, high
         if success:
             iterations, temperature = self._counters.iterations, data.evaluation.temperature
             self._validation = Validation(iterations, temperature, success)
@@ -193,28 +195,28 @@ class Results(RolloutCallback):
     def _evaluate_baseline(
         self, trainer: Trainer, module: LightningModule, baseline: Baseline
     ) -> None:
-        """Evaluate what needs no model on every panel whose environment can be played so."""
+        """Evaluate what needs no model on every evaluation set whose environment can be played so."""
         data = _data(trainer)
-        for panel, env in data.panels.items():
+        for eval_set, env in data.eval_sets.items():
             if baseline.exists(env):
-                self._tell(trainer, module, baseline.name, panel)
-                groups = data.evaluate_baseline(panel, baseline)
-                self.scores += self._scored(trainer, baseline.name, panel, None, groups)
+                self._tell(trainer, module, baseline.name, eval_set)
+                groups = data.evaluate_baseline(eval_set, baseline)
+                self.scores += self._scored(trainer, baseline.name, eval_set, None, groups)
 
     def _evaluate(
         self, trainer: Trainer, module: LightningModule, policy: str, *, in_full: bool
     ) -> list[PolicyResult]:
-        """Evaluate the current weights on every panel at the first temperature; ``in_full`` on the
-        first panel at all of them.
+        """Evaluate the current weights on every evaluation set at the first temperature; ``in_full`` on the
+        first evaluation set at all of them.
         """
         data, scores = _data(trainer), list[PolicyResult]()
-        for index, panel in enumerate(data.panels):
+        for index, eval_set in enumerate(data.eval_sets):
             for temperature in (
                 self.temperatures if in_full and index == 0 else self.temperatures[:1]
             ):
-                self._tell(trainer, module, policy, panel)
-                groups = data.evaluate(module, panel, temperature)
-                scored = self._scored(trainer, policy, panel, temperature, groups)
+                self._tell(trainer, module, policy, eval_set)
+                groups = data.evaluate(module, eval_set, temperature)
+                scored = self._scored(trainer, policy, eval_set, temperature, groups)
                 scores += [replace(one, iterations=self._counters.iterations) for one in scored]
         return scores
 
@@ -222,17 +224,17 @@ class Results(RolloutCallback):
         self,
         trainer: Trainer,
         policy: str,
-        panel: str,
+        eval_set: str,
         temperature: float | None,
         groups: list[TrajectoryGroup],
     ) -> list[PolicyResult]:
         """Score what all ranks played; nothing where the environment failed throughout."""
-        scored = score_of_all_ranks(trainer, f"{policy} on {panel}", groups)
-        return [] if scored is None else [PolicyResult(policy, panel, temperature, scored)]
+        scored = score_of_all_ranks(trainer, f"{policy} on {eval_set}", groups)
+        return [] if scored is None else [PolicyResult(policy, eval_set, temperature, scored)]
 
-    def _tell(self, trainer: Trainer, module: LightningModule, policy: str, panel: str) -> None:
+    def _tell(self, trainer: Trainer, module: LightningModule, policy: str, eval_set: str) -> None:
         for callback in rollout_callbacks(trainer):
-            callback.on_evaluation_start(trainer, module, f"{policy} on {panel}")
+            callback.on_evaluation_start(trainer, module, f"{policy} on {eval_set}")
 
     def _evaluate_final(self, trainer: Trainer, module: LightningModule) -> None:
         """Evaluate the final policy, or copy where the weights are those scored before; all its

@@ -132,7 +132,7 @@ class RunDisplay(ProgressBar, RolloutCallback):
             self._show("updating")
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Show that panels are played."""
+        """Show that evaluation sets are played."""
         self._validation_began = time.monotonic()
         self._show("evaluating")
 

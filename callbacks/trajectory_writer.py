@@ -23,14 +23,14 @@ class _Source(Protocol):
     """What of the data module is used here."""
 
     env: TextEnv
-    panels: dict[str, TextEnv]
+    eval_sets: dict[str, TextEnv]
     chat: Chat
 
 
 class TrajectoryWriter(RolloutCallback):
     """Write trajectories to ``trajectories/`` in the run folder, one JSON object a line.
 
-    ``predict`` writes every panel; in training the collections of chosen iterations are written.
+    ``predict`` writes every evaluation set; in training the collections of chosen iterations are written.
     Each line holds messages, token ids, loss mask, log-probs, per-turn rewards and metrics.
 
     Args:
@@ -57,11 +57,11 @@ class TrajectoryWriter(RolloutCallback):
     def on_predict_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *_: Any, **__: Any
     ) -> None:
-        """Write a panel."""
+        """Write an evaluation set."""
         if isinstance(outputs, Evaluation):
-            env = _source(trainer).panels[outputs.panel]
-            path = _write(trainer, f"predict-{outputs.panel}.jsonl", outputs.groups, env)
-            announce(trainer, f"trajectories on {outputs.panel}: {path}")
+            env = _source(trainer).eval_sets[outputs.eval_set]
+            path = _write(trainer, f"predict-{outputs.eval_set}.jsonl", outputs.groups, env)
+            announce(trainer, f"trajectories on {outputs.eval_set}: {path}")
 
 
 def _source(trainer: Trainer) -> _Source:

@@ -291,9 +291,9 @@ class Demonstration(TensorBatch):
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Hold one panel's episodes, one trajectory per start."""
+    """Hold one evaluation set's episodes, one trajectory per start."""
 
-    panel: str
+    eval_set: str
     temperature: float
     groups: tuple[TrajectoryGroup, ...]
 

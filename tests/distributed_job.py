@@ -152,7 +152,7 @@ def double_precision(on: bool) -> Iterator[None]:
 
 def make_module(kind: type[StarPO], lora: LoRA | None = None, **optimization: Any) -> StarPO:
     """Make a policy with critic and reference; with adapters, one that is all three."""
-    critic = CriticConfig(warmup_iterations=0, trunk="own" if lora is None else "policy")
+    critic = CriticConfig(warmup_iterations=0, backbone="separate" if lora is None else "shared")
     return kind(
         policy=EmbeddedModel(16, 16, num_layers=2, num_heads=2, num_key_value_heads=1),
         algorithm=Algorithm(
@@ -169,7 +169,7 @@ def make_module(kind: type[StarPO], lora: LoRA | None = None, **optimization: An
 def make_data(run_seed: int = 0) -> RolloutDataModule:
     return RolloutDataModule(
         env=Sokoban(),
-        panels={"default": Sokoban(split="panel")},
+        eval_sets={"default": Sokoban(split="eval")},
         rollout=RolloutConfig(
             num_groups=2,
             online_k=2,

@@ -141,7 +141,7 @@ class TinyData(LightningDataModule):
         self.warm_start = SimpleNamespace(iterations=warm_iterations, demonstrations=1000)
         self.rollout = SimpleNamespace(group_size=4)
         self.evaluation = SimpleNamespace(temperature=0.5)
-        self.panels = {"easy": Bandit(), "hard": Bandit()}
+        self.eval_sets = {"easy": Bandit(), "hard": Bandit()}
         self.evaluated: list[tuple[float, str, float]] = []
         self.iteration = 0
 
@@ -171,14 +171,14 @@ class TinyData(LightningDataModule):
                 return
         yield torch.zeros(1)
 
-    def evaluate(self, module: Any, panel: str, temperature: float) -> list[TrajectoryGroup]:
+    def evaluate(self, module: Any, eval_set: str, temperature: float) -> list[TrajectoryGroup]:
         """Win the more, the more the weight was trained."""
         weight = float(module.weight.detach())
-        self.evaluated.append((weight, panel, temperature))
+        self.evaluated.append((weight, eval_set, temperature))
         wins = 8 if weight < 0.7 else 4
         return [make_group([float(i < wins)], group_id=i) for i in range(10)]
 
-    def evaluate_baseline(self, panel: str, baseline: Baseline) -> list[TrajectoryGroup]:
+    def evaluate_baseline(self, eval_set: str, baseline: Baseline) -> list[TrajectoryGroup]:
         wins = {"random": 1, "expert": 9}[baseline.name]
         return [make_group([float(i < wins)], group_id=i) for i in range(10)]
 

@@ -80,7 +80,7 @@ def make_learner(policy: EmbeddedModel = MODEL, seed: int = 0) -> StarPO:
     module = StarPO(
         policy=policy,
         algorithm=Algorithm(advantage=GRPO()),
-        optimization=Optimization(lr=5e-3, imitation_lr=1e-2, warmup=0),
+        optimization=Optimization(lr=5e-3, imitation_lr=1e-2, warmup_iterations=0),
         seed=seed,
     )
     module.vocabulary = list(WORDS)

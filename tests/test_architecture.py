@@ -1,51 +1,40 @@
-"""Keep the import arrows pointing down and files and functions small."""
+"""The rooms of the library: what each may import, and what it says of itself."""
 
 from __future__ import annotations
 
 import ast
+import importlib
+import subprocess
+import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-LIBRARY = sorted((ROOT / "ragen_pl").rglob("*.py"))
-SOURCES = [*LIBRARY, *sorted((ROOT / "callbacks").glob("*.py")), ROOT / "run.py"]
-TESTS = sorted((ROOT / "tests").rglob("*.py"))
+LIBRARY = ROOT / "ragen_pl"
+SOURCES = [*sorted(LIBRARY.rglob("*.py")), *sorted((ROOT / "callbacks").glob("*.py"))]
+ROOMS = sorted(path.parent.name for path in LIBRARY.glob("*/__init__.py"))
+FLOORS = 8
+"""At most so many rooms stand on one another."""
 
-MAX_FILE, MAX_FUNCTION, MAX_PARAMETERS = 400, 60, 8
-
-LAYERS = (
-    {"types", "errors", "distributed", "layers", "sharding", "counters", "recurring", "transfer"},
-    {"wait_policy"},
-    {"envs", "ops"},
-    {"env_boundary"},
-    {"chat", "dialogue", "rollout_stats", "estimators", "policy_losses", "rewards", "filter_rules"},
-    {"algorithm"},
-    {"models", "engines", "rollout_config", "episode", "rollout", "packing", "dealing"},
-    {"warm_start", "baselines", "evaluation"},
-    {"networks", "coefficients", "optimizer", "scoring", "snapshot"},
-    {"rollout_worker"},
-    {"objective"},
-    {"gradients"},
-    {"evaluation_log", "hooks", "report", "trajectory_record", "collection"},
-    {"memory_errors"},
-    {"allocator", "config_files", "config_errors", "config_keys", "run_folder", "threads"},
-    {"quiet", "checkpoint_io", "shard_folder", "sharded_checkpoint", "strategies", "config_parser"},
-    {"starpo", "datamodule", "callbacks"},
-    {"application"},
-    {"plan"},
-    {"cli"},
-    {"run", "__main__"},
-)
-"""From the bottom up; a file imports from its own layer and those below."""
+MAY_NOT_IMPORT = {
+    "envs": {"torch", "transformers", "lightning", "peft"},
+    "ops": {"transformers", "lightning", "peft"},
+    "runtime": {"transformers", "peft"},
+    "algorithms": {"transformers", "lightning", "peft"},
+    "rollout": {"lightning"},
+}
+"""Packages that a room stays free of."""
 
 
-def part(path: Path) -> str:
-    """Name the part of the architecture a file belongs to."""
+def room(path: Path) -> str:
+    """Name the room of a file: its folder, or the file itself where it stands in none."""
     relative = path.relative_to(ROOT)
-    name = relative.parts[1] if relative.parts[0] == "ragen_pl" else relative.parts[0]
-    return name.removesuffix(".py")
+    if relative.parts[0] != LIBRARY.name:
+        return relative.parts[0].removesuffix(".py")
+    return relative.parts[1].removesuffix(".py")
 
 
 def imports(path: Path) -> Iterator[str]:
@@ -58,69 +47,87 @@ def imports(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def own_parts(path: Path) -> set[str]:
-    """List the parts of this application that a file imports."""
+def needs(path: Path) -> set[str]:
+    """List the other rooms that a file imports from."""
     found = set()
     for name in imports(path):
         package, _, rest = name.partition(".")
-        if package == "ragen_pl":
+        if package == LIBRARY.name:
             found.add(rest.partition(".")[0])
         elif package == "callbacks":
-            found.add("callbacks")
+            found.add(package)
+    return found - {room(path)}
+
+
+def arrows() -> dict[str, set[str]]:
+    """Map each room to those it imports from."""
+    found: dict[str, set[str]] = {}
+    for path in SOURCES:
+        if path != LIBRARY / "__init__.py":  # hands on names of every room, when they are asked for
+            found.setdefault(room(path), set()).update(needs(path))
     return found
 
 
-def level(name: str) -> int:
-    """Return a part's layer."""
-    places = [index for index, layer in enumerate(LAYERS) if name in layer]
-    assert places, f"{name} has no place in the architecture: give it one in LAYERS"
-    return places[0]
+def test_no_circle_and_few_floors() -> None:
+    graph = arrows()
+    floor: dict[str, int] = {}
+    for name in TopologicalSorter(graph).static_order():  # raises CycleError where arrows turn back
+        floor[name] = 1 + max((floor[other] for other in graph.get(name, ())), default=-1)
+    assert max(floor.values()) < FLOORS, floor
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_imports_point_down(path: Path) -> None:
-    name = part(path)
-    if path.name == "__init__.py" and name == "__init__":
-        return
-    for imported in own_parts(path) - {name}:
-        assert level(imported) <= level(name), f"{name} imports {imported}"
+def test_there_are_at_most_ten_rooms() -> None:
+    assert len(ROOMS) <= 10, ROOMS
+    loose = {path.stem for path in LIBRARY.glob("*.py")}
+    assert loose == {"__init__", "__main__", "types", "errors"}
+
+
+@pytest.mark.parametrize("name", ROOMS)
+def test_a_room_says_what_lives_there_and_hands_on_its_names(name: str) -> None:
+    module = importlib.import_module(f"ragen_pl.{name}")
+    assert module.__doc__ is not None
+    assert "May not" in module.__doc__, f"ragen_pl/{name}/__init__.py: say what may not live there"
+    assert module.__all__
+    for public in module.__all__:
+        assert getattr(module, public).__doc__ is not None
+
+
+@pytest.mark.parametrize("name", sorted(MAY_NOT_IMPORT))
+def test_a_room_stays_light(name: str) -> None:
+    for path in (LIBRARY / name).rglob("*.py"):
+        found = {imported.partition(".")[0] for imported in imports(path)}
+        assert not found & MAY_NOT_IMPORT[name], path
 
 
 def test_module_and_data_do_not_know_each_other() -> None:
-    assert "datamodule" not in own_parts(ROOT / "ragen_pl/training/starpo.py")
-    assert "starpo" not in own_parts(ROOT / "ragen_pl/training/datamodule.py")
+    module, data = LIBRARY / "training/starpo.py", LIBRARY / "training/datamodule.py"
+    assert not any("training.datamodule" in name for name in imports(module))
+    assert not any("training.starpo" in name for name in imports(data))
+    assert ".datamodule" not in module.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    ("folder", "banned"),
-    [("envs", {"torch", "transformers", "lightning"}), ("ops", {"transformers", "lightning"})],
-)
-def test_lower_layers_stay_light(folder: str, banned: set[str]) -> None:
-    for path in (ROOT / "ragen_pl" / folder).glob("*.py"):
-        assert not {name.partition(".")[0] for name in imports(path)} & banned, path.name
+def test_no_environment_is_named_in_the_core() -> None:
+    shipped = {"sokoban", "frozen_lake", "bandit"}
+    for path in SOURCES:
+        if room(path) != "envs":
+            assert not any(shipped & set(name.split(".")) for name in imports(path)), path
+            assert not any(name.endswith(("Sokoban", "FrozenLake", "Bandit")) for name in imports(path))
 
 
-def test_config_errors_need_nothing_heavy() -> None:
-    for name in ("cli", "config_files", "config_errors", "config_keys"):
-        path = ROOT / "ragen_pl" / f"{name}.py"
-        heavy = {"torch", "transformers", "lightning", "jsonargparse"}
-        assert not {imported.partition(".")[0] for imported in imports(path)} & heavy
+@pytest.mark.parametrize("module", ["ragen_pl", "ragen_pl.envs", "ragen_pl.cli.config_files"])
+def test_what_must_be_quick_loads_nothing_heavy(module: str) -> None:
+    heavy = ("torch", "transformers", "lightning", "jsonargparse")
+    program = f"import sys, {module}; print([name for name in {heavy} if name in sys.modules])"
+    shown = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert shown.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("path", [*SOURCES, *TESTS], ids=lambda path: str(path.relative_to(ROOT)))
-def test_files_and_functions_are_small(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= MAX_FILE
-    for node in ast.walk(ast.parse(text)):
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        assert node.end_lineno is not None
-        assert node.end_lineno - node.lineno + 1 <= MAX_FUNCTION, node.name
-        arguments = node.args
-        count = len([*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs])
-        bound = arguments.args[:1] and arguments.args[0].arg in ("self", "cls")
-        assert count - bool(bound) <= MAX_PARAMETERS, node.name
-
-
-def test_no_file_is_called_utils() -> None:
-    assert not [path for path in SOURCES if path.stem in ("utils", "util", "helpers", "misc")]
+def test_public_names_are_there() -> None:
+    library = importlib.import_module("ragen_pl")
+    assert library.__version__
+    for name in library.__all__:
+        assert getattr(library, name) is not None
+    with pytest.raises(AttributeError, match="Sokobann"):
+        _ = library.Sokobann

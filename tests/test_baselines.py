@@ -29,7 +29,7 @@ class FreeText(Sokoban):
 
 
 def test_the_expert_solves_every_room_within_the_budgets() -> None:
-    env = Sokoban(split="panel")
+    env = Sokoban(split="eval")
     for seed in range(60):
         (played,) = play_baseline(env, seed, seed, CONFIG, EXPERT).trajectories
         _, info = env.reset(seed=seed)

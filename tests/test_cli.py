@@ -169,10 +169,10 @@ def fails(capsys: pytest.CaptureFixture[str], *args: str) -> str:
             ["--data.dynamic_sampling.max_collections=1"],
             ["data.dynamic_sampling.max_collections is 1", "from 2 to 32"],
         ),
-        (["--data.rollout.updates=fix"], ["data.rollout.updates is fix", "proportional"]),
+        (["--data.rollout.scale_updates=fix"], ["data.rollout.scale_updates", "fix"]),
         (
-            ["--data.rollout.updates=proportional", "--data.rollout.online_k=1"],
-            ["rollout.updates is proportional", "online_k to 2 or more"],
+            ["--data.rollout.scale_updates=true", "--data.rollout.online_k=1"],
+            ["rollout.scale_updates is true", "online_k to 2 or more"],
         ),
         (["--data.rollout.group_size=many"], ["data.rollout.group_size is many", "an integer"]),
         (["--data.env.symbols=leters"], ["data.env.symbols is leters", "letters"]),

@@ -165,13 +165,13 @@ def test_the_last_collection_allowed_stays_below_the_demonstrations() -> None:
 def test_no_run_of_any_seed_trains_on_a_panel_s_seeds(
     run_seed: int, iteration: int, nth: int, groups: int
 ) -> None:
-    panels = range(FIRST_EVAL_SEED, SEEDS_PER_RUN)
+    eval_sets = range(FIRST_EVAL_SEED, SEEDS_PER_RUN)
     rl = group_seeds(run_seed, iteration, groups, nth)
-    assert all(start.seed not in panels for start in rl)
+    assert all(start.seed not in eval_sets for start in rl)
     # A hundred starts may be passed over for each demonstration, and a thousand more.
     first = run_seed * SEEDS_PER_RUN + FIRST_DEMONSTRATION
     demonstrations = range(first, first + 101 * MAX_DEMONSTRATIONS + 1001)
-    assert demonstrations.stop <= panels.start or demonstrations.start >= panels.stop
+    assert demonstrations.stop <= eval_sets.start or demonstrations.start >= eval_sets.stop
     assert rl[-1].seed < demonstrations.start
     assert demonstrations.stop <= (run_seed + 1) * SEEDS_PER_RUN, "nor on another run's"
 

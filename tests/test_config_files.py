@@ -92,7 +92,7 @@ def test_all_algorithms_set_the_same_keys() -> None:
     algorithms = {p.stem: leaves(read_config(p)) for p in SHIPPED if p.parent.name == "algorithm"}
     assert algorithms.pop("rloo") - algorithms["ppo"] == {
         "data.rollout.online_k",
-        "data.rollout.epochs",
+        "data.rollout.ppo_epochs",
     }
     assert set(map(frozenset, algorithms.values())) == {
         frozenset(
@@ -168,9 +168,12 @@ def test_merging_goes_by_key_until_the_class_changes() -> None:
     old = {"class_path": "GAE", "init_args": {"gamma": 0.9, "critic": {"lr": 1}}}
     same = {
         "class_path": "ragen_pl.algorithms.estimators.GAE",
-        "init_args": {"critic": {"trunk": "own"}},
+        "init_args": {"critic": {"backbone": "separate"}},
     }
-    assert merge(old, same)["init_args"] == {"gamma": 0.9, "critic": {"lr": 1, "trunk": "own"}}
+    assert merge(old, same)["init_args"] == {
+        "gamma": 0.9,
+        "critic": {"lr": 1, "backbone": "separate"},
+    }
     assert merge(old, {"init_args": {"gamma": 1.0}})["init_args"]["critic"] == {"lr": 1}
     other = {"class_path": "BiLevelGAE"}
     assert merge(old, other) == other

@@ -55,7 +55,7 @@ ROLLOUT = RolloutConfig(
 WARM_START = WarmStart(iterations=1, demonstrations=16, batch_size=8, updates_per_iteration=40)
 THINKING: dict[str, Any] = {
     "env": NamedLamp(),
-    "panels": {"default": NamedLamp()},
+    "eval_sets": {"default": NamedLamp()},
     "prompts": PROMPTS,
     "rollout": ROLLOUT,
     "warm_start": WARM_START,
@@ -81,7 +81,7 @@ OTHER: Mapping[str, tuple[Any, ...]] = {
     "RolloutConfig.num_groups": (3,),
     "RolloutConfig.group_size": (3,),
     "RolloutConfig.online_k": (3,),
-    "RolloutConfig.epochs": (2,),
+    "RolloutConfig.ppo_epochs": (2,),
     "RolloutConfig.max_turns": (2,),
     "RolloutConfig.max_actions_per_turn": (2,),
     "RolloutConfig.max_response_tokens": (12,),

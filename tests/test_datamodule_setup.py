@@ -15,17 +15,17 @@ from tests.lamp import NamedLamp
 from tests.ranks import on_ranks
 
 
-def make(env: TextEnv, **panels: TextEnv) -> RolloutDataModule:
-    return RolloutDataModule(env, panels, evaluation=EvaluationConfig(size=32))
+def make(env: TextEnv, **eval_sets: TextEnv) -> RolloutDataModule:
+    return RolloutDataModule(env, eval_sets, evaluation=EvaluationConfig(size=32))
 
 
 def test_a_panel_of_training_starts_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    make(Bandit(), few=Bandit(split="panel"), new=Bandit("named", split="panel")).setup("fit")
+    make(Bandit(), few=Bandit(split="eval"), new=Bandit("named", split="eval")).setup("fit")
     assert capsys.readouterr().out == (
-        "data.panels.few: 2 of its 2 starts are among the run's first 256 training starts: on "
+        "data.eval_sets.few: 2 of its 2 starts are among the run's first 256 training starts: on "
         "these it measures what was learned, not what carries over to others\n"
     )
-    make(Bandit(), few=Bandit(split="panel")).setup("validate")
+    make(Bandit(), few=Bandit(split="eval")).setup("validate")
     assert not capsys.readouterr().out
 
 
@@ -33,14 +33,16 @@ def test_a_panel_of_training_starts_says_so(capsys: pytest.CaptureFixture[str]) 
 def test_a_panel_of_other_starts_says_nothing(
     kind: type[Sokoban | FrozenLake], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    make(kind(), default=kind(split="panel")).setup("fit")
+    make(kind(), default=kind(split="eval")).setup("fit")
     assert not capsys.readouterr().out
 
 
 def test_a_panel_without_starts_names_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = make(FrozenLake(), dry=FrozenLake(split="panel"))
+    data = make(FrozenLake(), dry=FrozenLake(split="eval"))
     monkeypatch.setattr(FrozenLake, "reset", lambda *_, **__: 1 / 0)
-    with pytest.raises(ConfigError, match=r"^data\.panels\.dry: FrozenLake gave a panel no start"):
+    with pytest.raises(
+        ConfigError, match=r"^data\.panels\.dry: FrozenLake gave an evaluation set no start"
+    ):
         data.eval_seeds_of("dry")
 
 
@@ -50,7 +52,7 @@ def test_ranks_play_one_panel_where_a_server_failed_elsewhere(
     def seeds(rank: int) -> list[int]:
         env = FaultyLamp("reset", RuntimeError("away"), lambda env: env.seed % 7 == rank)
         data = make(NamedLamp(), default=NamedLamp())
-        data.panels = {"default": env}
+        data.eval_sets = {"default": env}
         return data.eval_seeds_of("default")
 
     one, other = on_ranks(2, seeds, monkeypatch, datamodule, distributed)
@@ -58,8 +60,8 @@ def test_ranks_play_one_panel_where_a_server_failed_elsewhere(
 
 
 def test_a_panel_of_another_game_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    make(Sokoban(), default=FrozenLake(split="panel")).setup("fit")
+    make(Sokoban(), default=FrozenLake(split="eval")).setup("fit")
     assert capsys.readouterr().out == (
-        "data.panels.default is FrozenLake, but data.env is Sokoban: it scores another task than "
+        "data.eval_sets.default is FrozenLake, but data.env is Sokoban: it scores another task than "
         "is trained\n"
     )

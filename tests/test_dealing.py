@@ -1,4 +1,4 @@
-"""Where the trajectories of a collection are learnt from."""
+"""Where the trajectories of a collection are learned from."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from ragen_pl.types import StopReason, TrajectoryGroup
 from tests.doubles import make_group, make_trajectory, make_turn
 
 
-def panel(outcomes: list[bool], first_seed: int = 0) -> list[TrajectoryGroup]:
+def eval_set(outcomes: list[bool], first_seed: int = 0) -> list[TrajectoryGroup]:
     return [make_group([float(win)], seed=first_seed + i) for i, win in enumerate(outcomes)]
 
 
@@ -78,7 +78,9 @@ def test_score() -> None:
 
 def test_only_what_the_environment_broke_leaves_the_denominator() -> None:
     full = make_trajectory([], stop_reason=StopReason.CONTEXT_FULL)
-    result = score([*panel([True]), TrajectoryGroup(1, 1, (full,)), make_group([1.0], broken=[0])])
+    result = score(
+        [*eval_set([True]), TrajectoryGroup(1, 1, (full,)), make_group([1.0], broken=[0])]
+    )
     assert (result.success, result.count, result.valid_format) == (0.5, 2, 1.0)
     assert result.left_out == 1
     nothing = score([TrajectoryGroup(1, 1, (full,))])
@@ -89,7 +91,7 @@ def test_only_what_the_environment_broke_leaves_the_denominator() -> None:
 @given(st.lists(st.booleans(), min_size=1, max_size=40))
 def test_starts_played_once_count_in_full(outcomes: list[bool]) -> None:
     assert effective_count([[win] for win in outcomes]) == pytest.approx(len(outcomes))
-    result = score(panel(outcomes))
+    result = score(eval_set(outcomes))
     assert (result.low, result.high) == pytest.approx(wilson_interval(sum(outcomes), len(outcomes)))
 
 
@@ -110,10 +112,10 @@ def test_the_interval_holds_the_truth_however_often_starts_are_played(
     starts: int, tries: int
 ) -> None:
     """Starts of very unequal difficulty, whose mean is 0.6: of 16 played 16 times the interval of
-    independent trajectories holds it in three of five panels."""
-    rng, held, panels = random.Random(0), 0, 600
+    independent trajectories holds it in three of five evaluation sets."""
+    rng, held, eval_sets = random.Random(0), 0, 600
     naive = 0
-    for _ in range(panels):
+    for _ in range(eval_sets):
         chances = [rng.betavariate(0.6, 0.4) for _ in range(starts)]
         outcomes = [[rng.random() < chance for _ in range(tries)] for chance in chances]
         share, count = sum(map(sum, outcomes)) / (starts * tries), effective_count(outcomes)
@@ -121,8 +123,8 @@ def test_the_interval_holds_the_truth_however_often_starts_are_played(
         held += low <= 0.6 <= high
         low, high = wilson_interval(share * starts * tries, starts * tries)
         naive += low <= 0.6 <= high
-    assert 0.92 <= held / panels <= 0.98
-    assert (naive / panels < 0.85) == (tries > 1)
+    assert 0.92 <= held / eval_sets <= 0.98
+    assert (naive / eval_sets < 0.85) == (tries > 1)
 
 
 def test_one_start_under_many_seeds_is_one_start() -> None:
@@ -136,7 +138,7 @@ def test_one_start_under_many_seeds_is_one_start() -> None:
 
 
 def test_score_without_thoughts_or_strata() -> None:
-    result = score(panel([True, False]))
+    result = score(eval_set([True, False]))
     assert result.thought_accuracy is None
     assert result.by_stratum == {}
 
@@ -148,7 +150,7 @@ def test_score_of_nothing_is_an_error() -> None:
 
 def test_paired_difference() -> None:
     before, after = [False] * 6 + [True] * 4, [True] * 3 + [False] * 3 + [True] * 3 + [False]
-    difference = paired_difference(score(panel(before)), score(panel(after)))
+    difference = paired_difference(score(eval_set(before)), score(eval_set(after)))
     assert difference.mean == pytest.approx(0.2)
     # Gains are 3 × 1, 1 × −1 and 6 × 0: sample variance 3.6 / 9.
     half = 1.96 * math.sqrt(3.6 / 9 / 10)
@@ -156,11 +158,13 @@ def test_paired_difference() -> None:
 
 
 def test_paired_difference_wants_the_same_starts() -> None:
-    with pytest.raises(ValueError, match="same panel"):
-        paired_difference(score(panel([True, False])), score(panel([True, False], first_seed=1)))
+    with pytest.raises(ValueError, match="same evaluation set"):
+        paired_difference(
+            score(eval_set([True, False])), score(eval_set([True, False], first_seed=1))
+        )
 
 
 @given(st.lists(st.booleans(), min_size=2, max_size=20))
 def test_a_policy_does_not_differ_from_itself(outcomes: list[bool]) -> None:
-    difference = paired_difference(score(panel(outcomes)), score(panel(outcomes)))
+    difference = paired_difference(score(eval_set(outcomes)), score(eval_set(outcomes)))
     assert (difference.low, difference.mean, difference.high) == (0.0, 0.0, 0.0)

@@ -141,10 +141,10 @@ def test_members_that_do_start_must_start_alike() -> None:
 # --- whole runs -----------------------------------------------------------------------------
 
 
-def make_data(env: TextEnv, panel: TextEnv, **changes: Any) -> RolloutDataModule:
+def make_data(env: TextEnv, eval_set: TextEnv, **changes: Any) -> RolloutDataModule:
     data = RolloutDataModule(
         env=NamedLamp(),
-        panels={"default": NamedLamp()},
+        eval_sets={"default": NamedLamp()},
         prompts=PROMPTS,
         **{
             "rollout": CONFIG,
@@ -153,7 +153,7 @@ def make_data(env: TextEnv, panel: TextEnv, **changes: Any) -> RolloutDataModule
             **changes,
         },
     )
-    data.env, data.panels = env, {"default": panel}  # past the checks of the set-up
+    data.env, data.eval_sets = env, {"default": eval_set}  # past the checks of the set-up
     return data
 
 
@@ -192,7 +192,7 @@ def test_a_run_goes_on(
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["status"] == "finished"
     counts = {e["policy"]: e["count"] for e in results["evaluations"]}
-    # A panel takes other seeds where a reset fails, and random moves ask no expert.
+    # An evaluation set takes other seeds where a reset fails, and random moves ask no expert.
     expert = 4 if method == "reset" else 2
     random_moves = 4 if method in ("reset", "expert_turn") else 2
     assert (counts["expert"], counts["random"]) == (expert, random_moves)
@@ -247,16 +247,16 @@ def test_dynamic_sampling_looks_elsewhere(tmp_path: Path) -> None:
     ("which", "told"),
     [
         ("env", r"lamp failed in every one of \d+ trajectories.*\n.*reset raised RuntimeError"),
-        ("panel", r"data.panels.default: FaultyLamp .* 64 seeds in a row raised.*RuntimeError"),
+        ("eval", r"data.eval_sets.default: FaultyLamp .* 64 seeds in a row raised.*RuntimeError"),
     ],
 )
 def test_an_environment_that_always_fails_is_a_short_error(
     which: str, told: str, tmp_path: Path
 ) -> None:
     broken = FaultyLamp("reset", BROKEN, always)
-    env, panel = (broken, NamedLamp()) if which == "env" else (NamedLamp(), broken)
+    env, eval_set = (broken, NamedLamp()) if which == "env" else (NamedLamp(), broken)
     with pytest.raises(ConfigError, match=told):
-        fit(make_data(env, panel), tmp_path)
+        fit(make_data(env, eval_set), tmp_path)
 
 
 @pytest.mark.parametrize("method", ["reset", "step", "get_state"])
@@ -314,10 +314,10 @@ def test_a_run_goes_on_beside_starts_without_room(tmp_path: Path) -> None:
     assert {e["count"] for e in results["evaluations"]} == {4}
 
 
-@pytest.mark.parametrize("which", ["env", "panel", "demonstrations"])
+@pytest.mark.parametrize("which", ["env", "eval", "demonstrations"])
 def test_no_room_at_any_start_is_an_error_of_the_configuration(which: str, tmp_path: Path) -> None:
     wordy, sound = Wordy(ever=True), NamedLamp()
-    env, panel = (sound, wordy) if which == "panel" else (wordy, sound)
+    env, eval_set = (sound, wordy) if which == "eval" else (wordy, sound)
     warm = WarmStart(int(which == "demonstrations"), demonstrations=4, batch_size=4)
     with pytest.raises(ConfigError, match=f"^{NO_ROOM}.*set rollout.max_context to \\d+ or more$"):
-        fit(make_data(env, panel, warm_start=warm), tmp_path)
+        fit(make_data(env, eval_set, warm_start=warm), tmp_path)

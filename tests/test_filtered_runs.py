@@ -40,7 +40,7 @@ def train(
     sizes = {"num_groups": 1, "online_k": 4, "group_size": 4, "max_response_tokens": 6}
     data = RolloutDataModule(
         env=Bandit(),
-        panels={"default": Bandit(split="panel")},
+        eval_sets={"default": Bandit(split="eval")},
         rollout=RolloutConfig(
             max_turns=1, max_actions_per_turn=1, max_context=256, **{**sizes, **rollout}
         ),
@@ -78,26 +78,26 @@ def test_every_rule_trains(rule: FilterRule, kept: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("updates", "keep_fraction", "steps"),
+    ("scale_updates", "keep_fraction", "steps"),
     [
-        ("fixed", 0.25, 4),
-        ("fixed", 1.0, 4),
-        ("proportional", 0.25, 1),
-        ("proportional", 0.5, 2),
-        ("proportional", 1.0, 4),
+        (False, 0.25, 4),
+        (False, 1.0, 4),
+        (True, 0.25, 1),
+        (True, 0.5, 2),
+        (True, 1.0, 4),
     ],
 )
-def test_the_number_of_steps(updates: str, keep_fraction: float, steps: int) -> None:
+def test_the_number_of_steps(scale_updates: bool, keep_fraction: float, steps: int) -> None:
     chosen = VarianceFilter(keep_fraction, include_zero=True)
-    assert train(chosen, updates=updates)[0].global_step == steps
+    assert train(chosen, scale_updates=scale_updates)[0].global_step == steps
 
 
 def test_ranks_take_equally_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """One kept most of its share, the other little: together half of eight."""
     data = RolloutDataModule(
         env=Bandit(),
-        panels={"default": Bandit(split="panel")},
-        rollout=RolloutConfig(online_k=4, updates="proportional"),
+        eval_sets={"default": Bandit(split="eval")},
+        rollout=RolloutConfig(online_k=4, scale_updates=True),
     )
     shares = [[[1.0, 0.5], [1.0, 0.0]], [[0.0, 1.0], [0.0, 0.0]]]
     steps = on_ranks(2, lambda rank: data._num_updates(shares[rank]), monkeypatch, datamodule)

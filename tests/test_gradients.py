@@ -146,7 +146,7 @@ def test_a_term_of_the_loss_pulls_towards_the_reference() -> None:
 @pytest.mark.parametrize("train_on", ["all", "kept"])
 def test_one_pass_takes_both_losses_where_the_trunk_is_shared(train_on: str) -> None:
     """The value loss is over what the critic learns from, the policy's over what was kept."""
-    config = CriticConfig(value_coef=0.7, value_clip=None, train_on=train_on, trunk="policy")  # type: ignore[arg-type]
+    config = CriticConfig(value_coef=0.7, value_clip=None, train_on=train_on, backbone="shared")  # type: ignore[arg-type]
     algorithm = Algorithm(GAE(critic=config), LogLikelihood(), entropy=EntropyBonus(0.2))
     rollout, policy = worlds.collection(2), make_policy(0, with_values=True)
     advantages, zeros = worlds.at_tokens(rollout, 3), torch.zeros_like(rollout.rewards)
@@ -160,34 +160,34 @@ def test_one_pass_takes_both_losses_where_the_trunk_is_shared(train_on: str) -> 
     assert scores.values is not None
     assert not bool(kept.all())
     acted = rollout.loss_mask & kept
-    learnt = rollout.loss_mask if train_on == "all" else acted
+    learned = rollout.loss_mask if train_on == "all" else acted
     surrogate = -(rollout.policy_weights[:, None] * advantages * scores.log_probs)[acted].sum()
     loss = (surrogate - 0.2 * scores.entropy[acted].sum()) / acted.sum()
-    value_loss = (scores.values - returns).square()[learnt].mean() / 2
+    value_loss = (scores.values - returns).square()[learned].mean() / 2
     assert float(metrics["train/value_loss"]) == pytest.approx(float(value_loss.detach()))
     check_gradient(policy, loss + 0.7 * value_loss)
 
 
-@pytest.mark.parametrize("trunk", ["own", "policy"])
+@pytest.mark.parametrize("backbone", ["separate", "shared"])
 @pytest.mark.parametrize("train_on", ["all", "kept"])
-def test_what_was_not_learned_from_is_not_measured(trunk: str, train_on: str) -> None:
-    config = CriticConfig(train_on=train_on, trunk=trunk)  # type: ignore[arg-type]
+def test_what_was_not_learned_from_is_not_measured(backbone: str, train_on: str) -> None:
+    config = CriticConfig(train_on=train_on, backbone=backbone)  # type: ignore[arg-type]
     algorithm = Algorithm(GAE(critic=config), sampler_ratio_cap=2.0)
-    rollout, policy = worlds.collection(2), make_policy(0, with_values=trunk == "policy")
+    rollout, policy = worlds.collection(2), make_policy(0, with_values=backbone == "policy")
     rollout = replace(rollout, policy_weights=torch.zeros(len(rollout)))
     zeros = torch.zeros_like(rollout.rewards)
     batch = TrainingBatch(rollout, zeros, zeros, zeros, zeros)
     metrics = policy_gradient(
         batch, policy, None, SCORER, algorithm, Coefficients(algorithm), torch.Tensor.backward
     )
-    learned = trunk == "policy" and train_on == "all"
+    learned = backbone == "policy" and train_on == "all"
     values = {"train/value_loss", "train/explained_variance"} if learned else set()
     assert metrics.keys() == {"train/updates", "train/update_tokens"} | values
     assert float(metrics["train/updates"]) == float(metrics["train/update_tokens"]) == 0.0
 
 
 def test_a_head_that_learns_alone_leaves_the_shared_trunk_as_it_is() -> None:
-    config = CriticConfig(trunk="policy")
+    config = CriticConfig(backbone="shared")
     rollout, policy = worlds.collection(2), make_policy(0, with_values=True)
     zeros, returns = torch.zeros_like(rollout.rewards), worlds.at_tokens(rollout, 5)
     batch = TrainingBatch(rollout, zeros, zeros, zeros, returns)

@@ -50,12 +50,12 @@ def outcome(
     """Train; return the weights and the last metrics, by name."""
     data = RolloutDataModule(
         env=Lamp(),
-        panels={"default": Lamp()},
+        eval_sets={"default": Lamp()},
         prompts=Prompts(think=False, system="{instruction}", turn="{observation}"),
         rollout=RolloutConfig(
             num_groups=2,
             group_size=4,
-            epochs=2,
+            ppo_epochs=2,
             max_turns=3,
             max_actions_per_turn=1,
             max_response_tokens=6,
@@ -84,7 +84,7 @@ def outcome(
     return {**weights, **trainer.callback_metrics}
 
 
-OPTIMIZATION = Optimization(lr=5e-3, imitation_lr=1e-2, warmup=0)
+OPTIMIZATION = Optimization(lr=5e-3, imitation_lr=1e-2, warmup_iterations=0)
 CRITIC = CriticConfig(lr=5e-3, warmup_iterations=0)
 PPO = Algorithm(advantage=GAE(gamma=0.9, gae_lambda=0.9, critic=CRITIC))
 
@@ -124,7 +124,7 @@ OTHER: dict[str, tuple[Any, ...]] = {
     "critic.value_clip": (1e-3,),
     "critic.warmup_iterations": (1,),
     "critic.train_on": ("kept",),
-    "critic.trunk": ("policy",),
+    "critic.backbone": ("shared",),
     "policy_loss.clip_low": (1e-5, 0.999),
     "policy_loss.clip_high": (1e-5, 9.0),
     "policy_loss.dual_clip": (1.001,),
@@ -140,7 +140,7 @@ OTHER: dict[str, tuple[Any, ...]] = {
     "control.horizon": (9.0,),
     "optimization.lr": (1e-3,),
     "optimization.imitation_lr": (5e-3,),
-    "optimization.warmup": (3,),
+    "optimization.warmup_iterations": (3,),
     "optimization.final_lr_fraction": (0.9,),
     "optimization.betas": ((0.5, 0.9),),
     "optimization.weight_decay": (0.5,),

@@ -27,7 +27,7 @@ def learn_bandit(advantage: AdvantageEstimator, iterations: int = 34) -> float:
     """Train on the bandit; return how often the high arm is chosen at temperature 1."""
     data = RolloutDataModule(
         env=Bandit(),
-        panels={"default": Bandit(split="panel")},
+        eval_sets={"default": Bandit(split="eval")},
         rollout=RolloutConfig(max_turns=1, max_actions_per_turn=1, max_context=256),
         warm_start=WarmStart(
             iterations=4, demonstrations=64, updates_per_iteration=25, random_turns=0.0

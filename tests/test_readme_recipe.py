@@ -1,4 +1,4 @@
-"""The environment that the README writes keeps the contract, and its panel says what it is."""
+"""The environment that the README writes keeps the contract, and its evaluation set says what it is."""
 
 from __future__ import annotations
 
@@ -20,4 +20,4 @@ def test_guess_number(capsys: pytest.CaptureFixture[str]) -> None:
     exec(found[1], names)
     kind = names["GuessNumber"]
     RolloutDataModule(kind(), {"default": kind()}).setup("fit")
-    assert "data.panels.default: 10 of its 10 starts are among" in capsys.readouterr().out
+    assert "data.eval_sets.default: 10 of its 10 starts are among" in capsys.readouterr().out

@@ -9,12 +9,12 @@ from ragen_pl.report.tables import PolicyResult, Validation, lines_of_json, rend
 from ragen_pl.training.evaluation import EvalResult
 
 
-def entry(policy: str, panel: str, temperature: float | None, success: float) -> PolicyResult:
+def entry(policy: str, eval_set: str, temperature: float | None, success: float) -> PolicyResult:
     difficulties = {"2-3": (success, 6), "4-5": (0.0, 4)} if temperature is not None else {}
     truth = None if temperature is None else 0.9
     return PolicyResult(
         policy,
-        panel,
+        eval_set,
         temperature,
         EvalResult(success, 0.1, 0.9, 10, 1.0, truth, 1.0, difficulties, (1, 2), (3,)),
     )

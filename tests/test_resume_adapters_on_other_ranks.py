@@ -20,13 +20,13 @@ STAGES: Stages = (
 
 
 def arguments(run_dir: str, iterations: int, *options: str) -> list[str]:
-    trunk = ("--model.algorithm.advantage.init_args.critic.trunk", "policy")
+    backbone = ("--model.algorithm.advantage.init_args.critic.backbone", "shared")
     rates = ("--model.optimization.final_lr_fraction", "1.0", "--model.optimization.lr", "1e-3")
     quick = ("--trainer.check_val_every_n_epoch", "100", "--trainer.accelerator", "cpu")
     length = ("--trainer.max_epochs", str(iterations), "--run_dir", run_dir)
     return [
         *("fit", "--config", "tiny", "--config", "lora"),
-        *(*options, *trunk, *rates, *quick, *length),
+        *(*options, *backbone, *rates, *quick, *length),
     ]
 
 

@@ -24,9 +24,9 @@ def facts(
     advantage: str = "GAE",
     gamma: float = 1.0,
     kl: dict[str, Any] | None = None,
-    trunk: str = "own",
+    backbone: str = "separate",
 ) -> RunMetadata:
-    arguments = {"gamma": gamma, "critic": {"trunk": trunk}}
+    arguments = {"gamma": gamma, "critic": {"backbone": backbone}}
     algorithm = {"advantage": {"class_path": advantage, "init_args": arguments}, "kl": kl}
     config = {"model": {"policy": {"hidden_size": 8}, "algorithm": algorithm}, "data": {}}
     return RunMetadata(config=config, seed=0, threads=1, vocabulary=[])
@@ -38,7 +38,7 @@ def facts(
     [
         (facts("GRPO"), "model.algorithm.advantage.class_path is 'GRPO'"),
         (facts(kl={"coef": 0.1}), "model.algorithm.kl is set"),
-        (facts(trunk="policy"), "critic.trunk is 'policy'"),
+        (facts(backbone="shared"), "critic.backbone is 'shared'"),
     ],
 )
 def test_what_decides_which_weights_there_are_is_fixed(

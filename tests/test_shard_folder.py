@@ -14,10 +14,9 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from ragen_pl.distributed.checkpoint_io import AnyCheckpointIO
-from ragen_pl.distributed.shard_folder import load_whole
+from ragen_pl.distributed.shard_folder import META, load_whole
 from ragen_pl.distributed.sharded_checkpoint import load_sharded
 from ragen_pl.errors import ConfigError
-from ragen_pl.distributed.shard_folder import META
 from ragen_pl.training.run_folder import RunMetadata
 
 

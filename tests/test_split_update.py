@@ -23,7 +23,6 @@ from ragen_pl.distributed import collectives as distributed
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.policy import Critic, Policy
 from ragen_pl.ops.losses import KLEstimator
-from ragen_pl.training import gradients as objective
 from ragen_pl.training import scoring
 from ragen_pl.training import update as gradients
 from ragen_pl.training.scoring import LogProbPass
@@ -39,7 +38,7 @@ from tests.ranks import on_ranks
 from tests.tiny_networks import make_critic, make_policy
 from tests.worlds import collection, padded
 
-MODULES = (coefficients_module, distributed, gradients, objective, group, scoring, trajectory)
+MODULES = (coefficients_module, distributed, gradients, group, scoring, trajectory)
 ONE, MANY = 10**6, 18
 """Tokens of a micro-batch: all trajectories, or two of middling length."""
 CONTROL = Control(target=0.1)
@@ -52,7 +51,7 @@ class Networks:
 
     policy: Policy
     critic: Critic | None
-    behaviour: Policy
+    behavior: Policy
     old_critic: Critic | None
     reference: Policy
 
@@ -88,10 +87,10 @@ def update(algorithm: Algorithm, rollout: RolloutBatch, budget: int, networks: N
     coefficients, every = Coefficients(algorithm), torch.ones(len(rollout), dtype=torch.bool)
     penalty, config = None, algorithm.critic
     with torch.no_grad():
-        old = scorer.log_probs(networks.behaviour, rollout, every)
+        old = scorer.log_probs(networks.behavior, rollout, every)
         values = torch.zeros_like(old)
         if config is not None:
-            estimator = networks.old_critic or networks.behaviour.values
+            estimator = networks.old_critic or networks.behavior.values
             values = scorer.values(estimator, rollout, config.rows(rollout))
         if algorithm.kl_in_reward:
             reference = scorer.log_probs(networks.reference, rollout, every)
@@ -191,17 +190,17 @@ def test_no_cut_changes_the_update_with_a_reference(
     check_every_cut(algorithm, monkeypatch, seed=1)
 
 
-@pytest.mark.parametrize("trunk", ["own", "policy"])
+@pytest.mark.parametrize("backbone", ["separate", "shared"])
 @pytest.mark.parametrize("train_on", ["all", "kept"])
 @pytest.mark.parametrize("value_clip", [None, 0.1])
 def test_no_cut_changes_what_a_critic_learns(
-    trunk: str, train_on: str, value_clip: float | None, monkeypatch: pytest.MonkeyPatch
+    backbone: str, train_on: str, value_clip: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     critic = CriticConfig(
         value_coef=0.7,
         value_clip=value_clip,
         train_on=train_on,  # type: ignore[arg-type]
-        trunk=trunk,  # type: ignore[arg-type]
+        backbone=backbone,  # type: ignore[arg-type]
     )
     gae = replace(ESTIMATORS["GAE"].estimator, critic=critic)  # type: ignore[type-var]
     check_every_cut(Algorithm(gae), monkeypatch, seed=2)
@@ -216,8 +215,8 @@ def real() -> Networks:
         torch.nn.init.normal_(
             critic.double().head.weight, generator=torch.Generator().manual_seed(0)
         )
-    policy, behaviour, reference = policies
-    return Networks(policy, critics[0], behaviour, critics[1], reference)
+    policy, behavior, reference = policies
+    return Networks(policy, critics[0], behavior, critics[1], reference)
 
 
 def test_a_transformer_in_float64_knows_nothing_of_padding_and_company() -> None:

@@ -37,7 +37,7 @@ def fit(
 ) -> tuple[StarPO, list[dict[str, float]]]:
     data = RolloutDataModule(
         env=NamedLamp(),
-        panels={"default": NamedLamp()},
+        eval_sets={"default": NamedLamp()},
         prompts=PROMPTS,
         rollout=RolloutConfig(
             num_groups=1,
@@ -120,10 +120,10 @@ def test_optimizer_batches_of_which_nothing_was_kept_are_no_updates() -> None:
 
 @pytest.mark.parametrize("final", [0.1, 1.0])
 def test_the_schedule_ends_where_it_says(final: float) -> None:
-    optimization = Optimization(warmup=2, final_lr_fraction=final)
+    optimization = Optimization(warmup_iterations=2, final_lr_fraction=final)
     rates = [optimization.rl_factor(iteration, 11) for iteration in range(11)]
     assert rates[:2] == pytest.approx([1 / 3, 2 / 3 * (1 - (1 - final) / 10)])
     assert rates[5] == pytest.approx((1 + final) / 2)
     assert rates[10] == optimization.rl_factor(15, 11) == pytest.approx(final)
-    assert Optimization(warmup=0).rl_factor(0, 1) == 1.0
+    assert Optimization(warmup_iterations=0).rl_factor(0, 1) == 1.0
     assert [optimization.rl_factor(i, None) for i in (0, 2, 900)] == pytest.approx([1 / 3, 1, 1])

@@ -53,7 +53,7 @@ def test_weights_are_sharded_over_all_ranks_and_layers_are_not_split(
     assert (strategy._data_parallel_size, strategy._tensor_parallel_size) == (6, 1)
 
 
-SHARED_TRUNK = ("--model.algorithm.advantage.init_args.critic.trunk", "policy")
+SHARED_BACKBONE = ("--model.algorithm.advantage.init_args.critic.backbone", "shared")
 
 
 @pytest.mark.parametrize("several", [(), ("--config", "grpo", "--model.algorithm.kl", "{}")])
@@ -61,12 +61,14 @@ def test_adapters_of_several_networks_are_refused_with_the_way_out(
     several: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=r"model.lora is set.*trunk: policy.*grpo.*kl: null.*ddp"):
+    with pytest.raises(
+        ConfigError, match=r"model.lora is set.*backbone: shared.*grpo.*kl: null.*ddp"
+    ):
         assemble(*CPU, "--config", "lora", "--config", "fsdp", *several)
     assemble(*CPU, "--config", "lora", "--config", "ddp", *several)
 
 
-@pytest.mark.parametrize("one", [SHARED_TRUNK, ("--config", "grpo")])
+@pytest.mark.parametrize("one", [SHARED_BACKBONE, ("--config", "grpo")])
 def test_adapters_of_one_network_are_sharded(
     one: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,8 +14,8 @@ ROOT = Path(__file__).resolve().parent.parent
 CONFIG = {
     "data": {
         "env": {"class_path": "ragen_pl.envs.Sokoban"},
-        "panels": {
-            "default": {"class_path": "ragen_pl.envs.Sokoban", "init_args": {"split": "panel"}}
+        "eval_sets": {
+            "default": {"class_path": "ragen_pl.envs.Sokoban", "init_args": {"split": "eval"}}
         },
         "rollout": {
             "num_groups": 2,

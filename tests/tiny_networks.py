@@ -14,7 +14,7 @@ from tests.worlds import WORDS
 WIDTH = 4
 
 
-class Trunk(nn.Module):
+class Backbone(nn.Module):
     """Remember, at every token, the mean of all up to it."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Language(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.base_model = Trunk()
+        self.base_model = Backbone()
         self.head = nn.Linear(WIDTH, WORDS)
         self.config = SimpleNamespace(hidden_size=WIDTH)
 
@@ -56,6 +56,6 @@ def make_critic(seed: int) -> Critic:
     """Draw a critic in float64."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        critic = Critic(Trunk(), WIDTH)
+        critic = Critic(Backbone(), WIDTH)
         nn.init.normal_(critic.head.weight)
         return critic.double()

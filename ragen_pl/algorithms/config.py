@@ -1,4 +1,4 @@
-"""Configure what is optimised and how: one frozen dataclass each."""
+"""Configure what is optimized and how: one frozen dataclass each."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Algorithm:
         entropy: The entropy bonus.
         sampler_ratio_cap: Weighs each token's policy loss by how much likelier the trainer's model
             finds it than the engine that sampled it, up to this ratio (truncated importance
-            sampling; 2 is usual). null weighs all alike, as is right for the engine ``Cached``.
+            sampling; 2 is usual). null weighs all alike, as is right for the engine ``InProcess``.
     """
 
     advantage: AdvantageEstimator = GAE()  # noqa: RUF009  frozen, so sharing it is safe
@@ -142,11 +142,11 @@ class Algorithm:
     @property
     def values_from_policy(self) -> bool:
         """Whether values are read off the policy's hidden states."""
-        return self.critic is not None and self.critic.trunk == "policy"
+        return self.critic is not None and self.critic.backbone == "shared"
 
     @property
     def is_single_network(self) -> bool:
-        """Whether the policy is all there is: no critic with a trunk of its own, no reference."""
+        """Whether the policy is all there is: no critic with a backbone of its own, no reference."""
         return (self.critic is None or self.values_from_policy) and self.kl is None
 
     @property
@@ -165,7 +165,7 @@ class Optimization:
     Args:
         lr: Policy learning rate in RL.
         imitation_lr: Policy learning rate in the warm start.
-        warmup: RL iterations over which the rates rise linearly; the warm start rises over its
+        warmup_iterations: RL iterations over which the rates rise linearly; the warm start rises over its
             first tenth.
         final_lr_fraction: Share of the rate left at the last iteration (linear decay); 1 keeps it constant,
             and so does a run whose last iteration is not known (``trainer.max_epochs`` -1).
@@ -189,7 +189,7 @@ class Optimization:
 
     lr: float = 1e-4
     imitation_lr: float = 1e-3
-    warmup: int = 5
+    warmup_iterations: int = 5
     final_lr_fraction: float = 0.1
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = 0.0
@@ -208,9 +208,9 @@ class Optimization:
             raise ValueError(
                 f"optimization.final_lr_fraction is {self.final_lr_fraction}; it is a share of the rate, in [0, 1]"
             )
-        if self.warmup < 0 or self.tokens_per_micro_batch < 1:
+        if self.warmup_iterations < 0 or self.tokens_per_micro_batch < 1:
             raise ValueError(
-                f"optimization.warmup ({self.warmup}) must not be negative and "
+                f"optimization.warmup_iterations ({self.warmup_iterations}) must not be negative and "
                 f"tokens_per_micro_batch ({self.tokens_per_micro_batch}) must be at least 1"
             )
 
@@ -242,7 +242,7 @@ class Optimization:
     def rl_factor(self, iteration: int, total: int | None) -> float:
         """Scale the rates at iteration ``iteration`` of ``total``, counted from RL's start; None:
         nobody knows how many there will be."""
-        rise = min(1.0, (iteration + 1) / (self.warmup + 1))
+        rise = min(1.0, (iteration + 1) / (self.warmup_iterations + 1))
         if total is None:
             return rise
         return rise * (

@@ -77,7 +77,7 @@ class Clip(PolicyLoss):
 
 @dataclass(frozen=True)
 class GSPO(PolicyLoss):
-    """Clip by the ratio of the whole trajectory, normalised by its length (2507.18071).
+    """Clip by the ratio of the whole trajectory, normalized by its length (2507.18071).
 
     That ratio stays far closer to 1 than a token's, and so do the bounds.
 

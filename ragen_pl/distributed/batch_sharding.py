@@ -18,7 +18,7 @@ Batch = TypeVar("Batch", bound=TensorBatch)
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Say where each of B trajectories is learnt from."""
+    """Say where each of B trajectories is learned from."""
 
     batch: Tensor
     """(B,) int: its optimizer batch."""

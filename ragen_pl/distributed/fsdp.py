@@ -25,7 +25,7 @@ FSDP_MEANS = (
 
 ONE_NETWORK = (
     "but there are several networks, whose adapters share one frozen base, which FSDP2 would have "
-    "to keep for each: have one network (a critic's trunk: policy, or no critic with --config "
+    "to keep for each: have one network (a critic's backbone: shared, or no critic with --config "
     "grpo.yaml, and model.algorithm.kl: null), or set trainer.strategy to ddp, under which every "
     "device holds that base once, or model.lora to null"
 )

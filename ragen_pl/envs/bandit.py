@@ -31,11 +31,11 @@ PairSet = Literal["phoenix_dragon", "teacher_engineer", "named"]
 PAIRS: dict[str, dict[str, tuple[Arms, ...]]] = {
     "phoenix_dragon": {
         "train": (("Phoenix", "Dragon"),),
-        "panel": (("Phoenix", "Dragon"),),
+        "eval": (("Phoenix", "Dragon"),),
     },
     "teacher_engineer": {
         "train": (("Teacher", "Engineer"),),
-        "panel": (("Librarian", "Trader"),),
+        "eval": (("Librarian", "Trader"),),
     },
     "named": {
         "train": (
@@ -52,7 +52,7 @@ PAIRS: dict[str, dict[str, tuple[Arms, ...]]] = {
             ("Banker", "VentureCapitalist"),
             ("Gardener", "Cryptominer"),
         ),
-        "panel": (
+        "eval": (
             ("Receptionist", "Explorer"),
             ("Archivist", "Filmmaker"),
             ("Bookkeeper", "Consultant"),
@@ -75,11 +75,11 @@ class Bandit(TextEnv):
     of the high arm, whatever it paid.
 
     Args:
-        pair: ``phoenix_dragon`` (the paper's; both splits have the same pair, so its panel
-            measures no generalisation), ``teacher_engineer`` (the paper's generalisation test: its
-            panel has Librarian and Trader), or ``named`` (12 pairs, and 8 others on the panel).
+        pair: ``phoenix_dragon`` (the paper's; both splits have the same pair, so its evaluation set
+            measures no generalization), ``teacher_engineer`` (the paper's generalization test: its
+            evaluation set has Librarian and Trader), or ``named`` (12 pairs, and 8 others on the evaluation set).
         reversed_risk: whether the arm that sounds safe is the high one (the paper's BanditRev).
-        split: names for ``train``-ing or for a ``panel``.
+        split: names for ``train``-ing or for a ``eval``.
     """
 
     name = "bandit"
@@ -90,9 +90,9 @@ class Bandit(TextEnv):
         self,
         pair: PairSet = "phoenix_dragon",
         reversed_risk: bool = False,
-        split: Literal["train", "panel"] = "train",
+        split: Literal["train", "eval"] = "train",
     ) -> None:
-        self.split = one_of("split", split, Literal["train", "panel"])
+        self.split = one_of("split", split, Literal["train", "eval"])
         self._pairs = PAIRS[one_of("pair", pair, PairSet)][self.split]
         self.reversed_risk = reversed_risk
         # Until a reset names two of them: all, so that a tokenizer learns every name.

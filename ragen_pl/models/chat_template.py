@@ -1,7 +1,7 @@
 """Read the markers of a dialogue off a tokenizer's own chat template.
 
 A template renders whole conversations. What the agent has been told and has answered must not
-change when a turn is added, so the template is asked once, with messages that can be recognised,
+change when a turn is added, so the template is asked once, with messages that can be recognized,
 for what it writes around them; from then on contexts are only appended, and sampled tokens are
 never encoded again. No template is known by name.
 """

@@ -1,4 +1,4 @@
-"""Wrap a causal language model as policy, and its trunk, or a copy of it, as critic.
+"""Wrap a causal language model as policy, and its backbone, or a copy of it, as critic.
 
 The shift between logits and tokens exists in this file only: everywhere else index t is about
 token t, so here the hidden state at t−1 gives the log-prob and the value at t.
@@ -24,7 +24,7 @@ from ragen_pl.ops.shape_buckets import bucket_size
 
 
 class _ScoredPositions(NamedTuple):
-    """Lay rows out for a trunk that is asked for the states before marked tokens."""
+    """Lay rows out for a backbone that is asked for the states before marked tokens."""
 
     input_ids: Tensor
     """(B', T')."""
@@ -51,9 +51,9 @@ class _ScoredPositions(NamedTuple):
         """The tokens (m,) behind the places."""
         return self.input_ids.flatten().roll(-1).index_select(0, self.places)
 
-    def states(self, trunk: nn.Module) -> Tensor:
+    def states(self, backbone: nn.Module) -> Tensor:
         """Return the hidden states (m, d) at the places."""
-        return states_at(trunk, *self)
+        return states_at(backbone, *self)
 
 
 def _score(
@@ -102,7 +102,7 @@ class Policy(nn.Module):
     Args:
         model: The language model.
         with_values: Whether a value head reads the same hidden states, in place of a critic with a
-            trunk of its own.
+            backbone of its own.
     """
 
     other_forwards: ClassVar[tuple[str, ...]] = ("values",)
@@ -134,7 +134,7 @@ class Policy(nn.Module):
         return PolicyOutput(_scatter(log_probs, mask), _scatter(entropy, mask), values)
 
     def values(self, input_ids: Tensor, mask: Tensor, padding: Tensor) -> Tensor:
-        """Return what a ``Critic`` does, by the value head; the trunk learns nothing from it."""
+        """Return what a ``Critic`` does, by the value head; the backbone learns nothing from it."""
         assert self.value_head is not None
         with torch.no_grad():
             states = _ScoredPositions.of(input_ids, mask, padding).states(self.model.base_model)
@@ -142,25 +142,25 @@ class Policy(nn.Module):
 
 
 class Critic(nn.Module):
-    """Estimate the return from the state before each token: a trunk of its own and a head."""
+    """Estimate the return from the state before each token: a backbone of its own and a head."""
 
-    def __init__(self, trunk: nn.Module, hidden_size: int) -> None:
+    def __init__(self, backbone: nn.Module, hidden_size: int) -> None:
         super().__init__()
-        self.trunk = trunk
+        self.backbone = backbone
         self.head = ValueHead(hidden_size)
 
     @classmethod
     def like(cls, model: PreTrainedModel) -> Critic:
-        """Start from a copy of the policy's trunk, as the paper does; a frozen base is shared."""
+        """Start from a copy of the policy's backbone, as the paper does; a frozen base is shared."""
         return cls(copy_sharing_frozen(model.base_model), model.config.hidden_size)
 
     def start_from(self, model: PreTrainedModel) -> None:
-        """Take over the policy's trunk weights: a warm-started trunk already sees the state."""
-        self.trunk.load_state_dict(model.base_model.state_dict())
+        """Take over the policy's backbone weights: a warm-started backbone already sees the state."""
+        self.backbone.load_state_dict(model.base_model.state_dict())
 
     def forward(self, input_ids: Tensor, mask: Tensor, padding: Tensor) -> Tensor:
         """Return values (B, T) of the states before the tokens in ``mask``, zero elsewhere."""
-        states = _ScoredPositions.of(input_ids, mask, padding).states(self.trunk)
+        states = _ScoredPositions.of(input_ids, mask, padding).states(self.backbone)
         return _scatter(self.head(states), mask)
 
 

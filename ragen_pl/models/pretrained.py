@@ -23,7 +23,7 @@ from ragen_pl.models.chat_template import ChatTemplate
 from ragen_pl.models.kernels.attention import choose_attention
 from ragen_pl.models.message_markers import ChatMarkers
 from ragen_pl.models.meta_device import build_on_meta
-from ragen_pl.rollout.engines.parity_check import check_log_prob_parity
+from ragen_pl.models.parity_check import check_log_prob_parity
 
 
 @dataclass(frozen=True)

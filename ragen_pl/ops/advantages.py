@@ -19,7 +19,7 @@ def gae(
     gae_lambda: float,
     stops: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Run generalised advantage estimation along the sampled tokens only.
+    """Run generalized advantage estimation along the sampled tokens only.
 
     δₜ = rₜ + γ V₊ − Vₜ and Aₜ = δₜ + γλ A₊, where ₊ is the *next sampled token* of the row (V₊ = A₊
     = 0 after the last), so neither the environment's tokens nor their number change anything.

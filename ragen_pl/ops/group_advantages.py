@@ -34,7 +34,7 @@ class Peers:
 
 
 def peers(values: Tensor, sizes: Tensor, ids: Tensor) -> Peers:
-    """Summarise, for every entry, the values that share its id, its own included.
+    """Summarize, for every entry, the values that share its id, its own included.
 
     Args:
         values: (n,).
@@ -62,8 +62,8 @@ def relative(values: Tensor, sizes: Tensor, ids: Tensor, *, divide_by_std: bool)
         divide_by_std: Whether to divide.
     """
     group = peers(values, sizes, ids)
-    centred = torch.where(group.std > 0, values.double() - group.mean, 0.0)
-    return centred / (group.std + _EPS) if divide_by_std else centred
+    centerd = torch.where(group.std > 0, values.double() - group.mean, 0.0)
+    return centerd / (group.std + _EPS) if divide_by_std else centerd
 
 
 def trajectory_returns(rewards: Tensor, mask: Tensor) -> Tensor:

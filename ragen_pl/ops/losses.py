@@ -35,7 +35,7 @@ def clipped_policy_loss(
 def sequence_log_ratio(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
     """Average log ρ over each trajectory's sampled tokens; (B, 1).
 
-    The logarithm of GSPO's length-normalised sequence ratio (2507.18071, eq. 7). Rows without
+    The logarithm of GSPO's length-normalized sequence ratio (2507.18071, eq. 7). Rows without
     sampled tokens give 0.
     """
     log_ratio = torch.where(mask, log_probs - old_log_probs, torch.zeros_like(log_probs))

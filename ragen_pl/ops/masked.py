@@ -30,8 +30,8 @@ def masked_mean(values: Tensor, mask: Tensor, reduce: Reduce = local) -> Tensor:
 def masked_variance(values: Tensor, mask: Tensor, reduce: Reduce = local) -> Tensor:
     """Return the Bessel-corrected variance where ``mask``; 0 when fewer than two are marked."""
     count = reduce(mask.sum().to(values.dtype))
-    centred = values - masked_mean(values, mask, reduce)
-    return reduce(masked_sum(centred.square(), mask)) / (count - 1).clamp(min=1)
+    centerd = values - masked_mean(values, mask, reduce)
+    return reduce(masked_sum(centerd.square(), mask)) / (count - 1).clamp(min=1)
 
 
 def whiten(values: Tensor, mask: Tensor, reduce: Reduce = local, eps: float = 1e-8) -> Tensor:
@@ -39,8 +39,8 @@ def whiten(values: Tensor, mask: Tensor, reduce: Reduce = local, eps: float = 1e
 
     Returns zeros off the mask. One marked entry, or equal entries, give zeros.
     """
-    centred = values - masked_mean(values, mask, reduce)
-    scaled = centred * torch.rsqrt(masked_variance(values, mask, reduce) + eps)
+    centerd = values - masked_mean(values, mask, reduce)
+    scaled = centerd * torch.rsqrt(masked_variance(values, mask, reduce) + eps)
     return torch.where(mask, scaled, torch.zeros_like(values))
 
 

@@ -99,7 +99,7 @@ def permutation_z_score(scores: Tensor, own: Tensor, counts: Tensor) -> float:
 
     The null hypothesis deals the own prompts out to the thoughts at random, each as often as it
     was. Mean and variance of Σ_i a_{i, π(i)} over all permutations π have closed forms (Hoeffding
-    1951): n·ā and Σ d²/(n − 1) with the doubly centred d. So nothing is drawn, and a prompt that
+    1951): n·ā and Σ d²/(n − 1) with the doubly centerd d. So nothing is drawn, and a prompt that
     makes every thought likelier counts for nothing. RAGEN-2's own score divides by the spread of
     the marginal log-probs instead and explodes where that vanishes.
 
@@ -118,8 +118,8 @@ def permutation_z_score(scores: Tensor, own: Tensor, counts: Tensor) -> float:
     row_mean = scores @ wanted / total
     column_mean = counts @ scores / total
     mean = counts @ row_mean / total
-    centred = scores - row_mean[:, None] - column_mean + mean
-    squares = counts @ centred.square() @ wanted
+    centerd = scores - row_mean[:, None] - column_mean + mean
+    squares = counts @ centerd.square() @ wanted
     deviation = float(torch.sqrt(squares / (total - 1).clamp(min=1)))
     if deviation < 1e-9:
         return 0.0

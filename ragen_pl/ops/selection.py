@@ -264,8 +264,8 @@ def group_std(returns: Tensor, sizes: Tensor, valid: Tensor) -> Tensor:
     values = torch.where(valid, returns.double(), 0.0)
     count = valid.sum(dim=1).double()
     mean = values.sum(dim=1) / count.clamp(min=1)
-    centred = torch.where(valid, values - mean[:, None], 0.0)
-    variance = centred.square().sum(dim=1) / (count - 1).clamp(min=1)
+    centerd = torch.where(valid, values - mean[:, None], 0.0)
+    variance = centerd.square().sum(dim=1) / (count - 1).clamp(min=1)
     std = torch.where(has_signal(returns, sizes, valid), variance.sqrt(), 0.0)
     return torch.where(count >= 2, std, torch.nan)
 

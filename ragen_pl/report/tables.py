@@ -16,7 +16,7 @@ class PolicyResult:
 
     policy: str
     """``random``, ``expert``, ``untrained``, ``warm-started`` or ``final``."""
-    panel: str
+    eval_set: str
     temperature: float | None
     """None for random moves and the expert, which have none."""
     score: EvalResult
@@ -29,7 +29,7 @@ class PolicyResult:
         facts = asdict(self.score) | {"by_stratum": difficulties}
         return {
             "policy": self.policy,
-            "panel": self.panel,
+            "eval_set": self.eval_set,
             "temperature": self.temperature,
             "iterations": self.iterations,
             **facts,
@@ -39,7 +39,7 @@ class PolicyResult:
     def from_plain(cls, data: Mapping[str, Any]) -> PolicyResult:
         """Read what ``plain`` returned."""
         facts = dict(data)
-        place = {name: facts.pop(name) for name in ("policy", "panel", "temperature")}
+        place = {name: facts.pop(name) for name in ("policy", "eval_set", "temperature")}
         place["iterations"] = facts.pop("iterations", None)
         difficulties = {
             name: (float(s), int(n)) for name, (s, n) in facts.pop("by_stratum").items()
@@ -51,17 +51,19 @@ class PolicyResult:
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """Keep what the training's latest look at the panels found."""
+    """Keep what the training's latest look at the evaluation sets found."""
 
     iterations: int
     temperature: float
     success: Mapping[str, tuple[float, float, float]]
-    """By panel, with the ends of its 95 % interval."""
+    """By evaluation set, with the ends of its 95 % interval."""
 
     def __str__(self) -> str:
-        panels = [f"{panel} {_interval(*values)}" for panel, values in self.success.items()]
+        eval_sets = [
+            f"{eval_set} {_interval(*values)}" for eval_set, values in self.success.items()
+        ]
         when = f"latest validation, after iteration {self.iterations}, at T={self.temperature:g}"
-        return f"{when}: {', '.join(panels)}"
+        return f"{when}: {', '.join(eval_sets)}"
 
     def plain(self) -> dict[str, Any]:
         """Return JSON types."""
@@ -92,15 +94,15 @@ def _block(opening: str, entries: Sequence[str], closing: str) -> str:
 
 
 def render(scores: Sequence[PolicyResult], temperature: float) -> str:
-    """Write the tables: policies by panels, then temperatures, difficulties and thoughts on the first.
+    """Write the tables: policies by evaluation sets, then temperatures, difficulties and thoughts on the first.
 
     The headline table is of the given temperature.
     """
     if not scores:
         return "no policy was evaluated"
     headline = [s for s in scores if s.temperature in (temperature, None)]
-    first = scores[0].panel
-    detailed = [s for s in scores if s.panel == first and s.temperature is not None]
+    first = scores[0].eval_set
+    detailed = [s for s in scores if s.eval_set == first and s.temperature is not None]
     parts = [
         _by_panel(headline, temperature),
         _by_temperature(detailed),
@@ -114,7 +116,7 @@ def render(scores: Sequence[PolicyResult], temperature: float) -> str:
 def _left_out(scores: Sequence[PolicyResult]) -> str:
     """Tell where scores are of fewer trajectories than were to be played."""
     told = [
-        f"{s.policy} on {s.panel}: {s.score.left_out} of {s.score.count + s.score.left_out}"
+        f"{s.policy} on {s.eval_set}: {s.score.left_out} of {s.score.count + s.score.left_out}"
         for s in scores
         if s.score.left_out
     ]
@@ -148,12 +150,16 @@ def _names(values: Sequence[str]) -> list[str]:
 
 def _by_panel(scores: Sequence[PolicyResult], temperature: float) -> str:
     cells = {
-        (s.policy, s.panel): _interval(s.score.success, s.score.low, s.score.high) for s in scores
+        (s.policy, s.eval_set): _interval(s.score.success, s.score.low, s.score.high)
+        for s in scores
     }
-    panels = _names([s.panel for s in scores])
-    header = [f"success at T={temperature:g} [95 % interval]", *panels]
+    eval_sets = _names([s.eval_set for s in scores])
+    header = [f"success at T={temperature:g} [95 % interval]", *eval_sets]
     policies = _names([s.policy for s in scores])
-    rows = [[policy, *(cells.get((policy, panel), "–") for panel in panels)] for policy in policies]
+    rows = [
+        [policy, *(cells.get((policy, eval_set), "–") for eval_set in eval_sets)]
+        for policy in policies
+    ]
     return align([header, *rows])
 
 
@@ -168,7 +174,7 @@ def _by_temperature(scores: Sequence[PolicyResult]) -> str:
     ]
     if not policies:
         return ""
-    header = [f"{scores[0].panel}: success at", *(f"T={t:g}" for t in temperatures)]
+    header = [f"{scores[0].eval_set}: success at", *(f"T={t:g}" for t in temperatures)]
     rows = [[p, *(cells.get((p, t), "–") for t in temperatures)] for p in policies]
     return align([header, *rows])
 
@@ -179,7 +185,7 @@ def _by_stratum(scores: Sequence[PolicyResult]) -> str:
         return ""
     counts = {name: n for s in scores for name, (_, n) in s.score.by_stratum.items()}
     header = [
-        f"{scores[0].panel}: success by difficulty",
+        f"{scores[0].eval_set}: success by difficulty",
         *(f"{name} (n={counts[name]})" for name in difficulties),
     ]
     rows = [
@@ -197,6 +203,6 @@ def _thoughts(scores: Sequence[PolicyResult]) -> str:
     lines = [
         f"{s.policy} {_percent(s.score.thought_accuracy)}"
         for s in scores
-        if s.panel == scores[0].panel and s.score.thought_accuracy is not None
+        if s.eval_set == scores[0].eval_set and s.score.thought_accuracy is not None
     ]
-    return f"{scores[0].panel}: true thoughts: {', '.join(lines)}" if lines else ""
+    return f"{scores[0].eval_set}: true thoughts: {', '.join(lines)}" if lines else ""

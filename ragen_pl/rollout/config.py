@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 from ragen_pl.rollout.rewards import Overlong, Shaping
 
@@ -17,10 +16,11 @@ class RolloutConfig:
         num_groups: Initial states per optimizer batch (the paper's P).
         group_size: Trajectories per initial state (N).
         online_k: Optimizer batches per collection; 1 keeps every update on-policy.
-        updates: How many of those are made of a filtered collection. fixed: always online_k, each
-            of fewer trajectories, so that filtered and unfiltered runs take equally many steps;
-            proportional: fewer, as the share of trajectories kept, at least one.
-        epochs: Passes over each collection.
+        scale_updates: Whether a filtered collection makes fewer optimizer batches than online_k, in
+            proportion to the share of trajectories kept, and at least one. false keeps online_k
+            batches of fewer trajectories, so that filtered and unfiltered runs take equally many
+            steps.
+        ppo_epochs: Passes over each collection (PPO epochs).
         max_turns: Turns per trajectory (K).
         max_actions_per_turn: Actions one response may hold.
         max_response_tokens: Tokens one response may hold.
@@ -37,8 +37,8 @@ class RolloutConfig:
     num_groups: int = 8
     group_size: int = 16
     online_k: int = 1
-    updates: Literal["fixed", "proportional"] = "fixed"
-    epochs: int = 1
+    scale_updates: bool = False
+    ppo_epochs: int = 1
     max_turns: int = 5
     max_actions_per_turn: int = 2
     max_response_tokens: int = 32
@@ -54,7 +54,7 @@ class RolloutConfig:
             "num_groups",
             "group_size",
             "online_k",
-            "epochs",
+            "ppo_epochs",
             "max_turns",
             "max_actions_per_turn",
             "max_response_tokens",
@@ -63,10 +63,10 @@ class RolloutConfig:
         ):
             if getattr(self, key) < 1:
                 raise ValueError(f"rollout.{key} is {getattr(self, key)}; it must be at least 1")
-        if self.updates == "proportional" and self.online_k == 1:
+        if self.scale_updates and self.online_k == 1:
             raise ValueError(
-                "rollout.updates is proportional, but rollout.online_k is 1: one update cannot "
-                "become fewer; set online_k to 2 or more, or updates to fixed"
+                "rollout.scale_updates is true, but rollout.online_k is 1: one update cannot "
+                "become fewer; set online_k to 2 or more, or scale_updates to false"
             )
         if self.temperature <= 0:
             raise ValueError(
@@ -87,8 +87,8 @@ class RolloutConfig:
 
     @property
     def is_on_policy(self) -> bool:
-        """Whether a collection is learnt from once, by the weights that collected it."""
-        return self.online_k * self.epochs == 1
+        """Whether a collection is learned from once, by the weights that collected it."""
+        return self.online_k * self.ppo_epochs == 1
 
     @property
     def shaping(self) -> Shaping:

@@ -24,7 +24,7 @@ from ragen_pl.types import Completion, Demonstration, Request, RolloutBatch, Tra
 _MOST_FAILURES = 20
 """Demonstrations that may fail in a row, before the fault is taken for a lasting one."""
 MAX_DEMONSTRATIONS = 20_000_000
-"""Even where a hundred starts are passed over for each, no demonstration meets a panel's seed."""
+"""Even where a hundred starts are passed over for each, no demonstration meets an evaluation set's seed."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class WarmStart:
         if self.demonstrations > MAX_DEMONSTRATIONS:
             raise ValueError(
                 f"warm_start.demonstrations is {self.demonstrations}; it may be at most "
-                f"{MAX_DEMONSTRATIONS}: further seeds belong to panels"
+                f"{MAX_DEMONSTRATIONS}: further seeds belong to evaluation sets"
             )
         if not 0 <= self.random_turns < 1:
             raise ValueError(

@@ -10,7 +10,7 @@ from ragen_pl.envs.base import TextEnv
 
 @dataclass(frozen=True)
 class Overlong:
-    """Penalise responses that come near the limit of their length (DAPO, 2503.14476 §3.4, eq. 13).
+    """Penalize responses that come near the limit of their length (DAPO, 2503.14476 §3.4, eq. 13).
 
     The term is 0 up to ``buffer`` tokens below the limit, and from there falls linearly to
     ``penalty`` at the limit: what has been cut off is not worth a sudden blow.

@@ -25,7 +25,7 @@ from ragen_pl.types import Generate, RolloutBatch, Sampling, TrajectoryGroup
 SEEDS_PER_RUN = 1 << 32
 FIRST_DEMONSTRATION = 1 << 31
 """Place of the demonstrations, beyond what RL can reach. Behind them, in the first run's part, are
-the seeds of panels, from ``FIRST_EVAL_SEED`` on, which no run takes."""
+the seeds of evaluation sets, from ``FIRST_EVAL_SEED`` on, which no run takes."""
 _SEEDS_PER_COLLECTION = 1 << 26
 _MOST_COLLECTIONS = FIRST_DEMONSTRATION // _SEEDS_PER_COLLECTION
 

@@ -51,7 +51,7 @@ from ragen_pl.types import (
 _EVALUATION = 1 << 40
 """Iteration number under which evaluations sample, so that their noise meets no training noise."""
 _TRAINING_STARTS = 256
-"""How many of a run's starts its panels' are compared with."""
+"""How many of a run's starts its evaluation sets' are compared with."""
 
 
 class SpeakingLearner(Learner, Protocol):
@@ -62,10 +62,10 @@ class SpeakingLearner(Learner, Protocol):
 
 @dataclass(frozen=True)
 class EvaluationConfig:
-    """Size the evaluations on panels.
+    """Size the evaluations on evaluation sets.
 
     Args:
-        size: Starts per panel, distinct where the environment has that many.
+        size: Starts per evaluation set, distinct where the environment has that many.
         temperature: Of the sampling; the paper evaluates at 0.5, and 0 is greedy.
     """
 
@@ -81,15 +81,15 @@ class EvaluationConfig:
 
 
 class RolloutDataModule(pl.LightningDataModule):
-    """Collect trajectories for training and play the evaluation panels.
+    """Collect trajectories for training and play the evaluation evaluation sets.
 
     Args:
         env: The environment to train in.
-        panels: Environments to evaluate in, by name; the first is the default panel.
+        panels: Environments to evaluate in, by name; the first is the default evaluation set.
         prompts: How the dialogue is worded.
         rollout: How much is collected.
         warm_start: Imitation before RL.
-        evaluation: How panels are played.
+        evaluation: How evaluation sets are played.
         dynamic_sampling: Whether and how to collect again when too few groups carry signal; null
             collects once.
         run_seed: Decides every start and every draw.
@@ -98,7 +98,7 @@ class RolloutDataModule(pl.LightningDataModule):
     def __init__(
         self,
         env: TextEnv,
-        panels: dict[str, TextEnv],
+        eval_sets: dict[str, TextEnv],
         prompts: Prompts = Prompts(),  # noqa: B008  frozen, so sharing it is safe
         rollout: RolloutConfig = RolloutConfig(),  # noqa: B008
         warm_start: WarmStart = WarmStart(),  # noqa: B008
@@ -109,7 +109,10 @@ class RolloutDataModule(pl.LightningDataModule):
         super().__init__()
         if dynamic_sampling is not None:
             dynamic_sampling.check(rollout.group_size)
-        envs = {"env": env, **{f"panels.{name}": panel for name, panel in panels.items()}}
+        envs = {
+            "env": env,
+            **{f"evaluation sets.{name}": eval_set for name, eval_set in eval_sets.items()},
+        }
         for key, each in envs.items():
             check_declared(each, f"data.{key}")
         chats.check_actions(envs)
@@ -121,9 +124,11 @@ class RolloutDataModule(pl.LightningDataModule):
                 f"data.warm_start.iterations is {warm_start.iterations}, but {type(env).__name__} "
                 "has no expert_turn to imitate: write one, or set it to 0"
             )
-        if not panels:
-            raise ValueError("data.panels is empty; name at least one panel to evaluate on")
-        self.env, self.panels, self.prompts = env, panels, prompts
+        if not eval_sets:
+            raise ValueError(
+                "data.eval_sets is empty; name at least one evaluation set to evaluate on"
+            )
+        self.env, self.eval_sets, self.prompts = env, eval_sets, prompts
         self.rollout, self.warm_start, self.evaluation = rollout, warm_start, evaluation
         self.dynamic_sampling, self.run_seed = dynamic_sampling, run_seed
         self._stream = SeedStream()
@@ -137,7 +142,7 @@ class RolloutDataModule(pl.LightningDataModule):
         actions = self.max_actions_per_turn
         for think in (True, False):
             prompts = replace(self.prompts, think=think)
-            for env in (self.env, *self.panels.values()):
+            for env in (self.env, *self.eval_sets.values()):
                 yield from chats.vocabulary(prompts, env, actions)
             for env in (Sokoban(), FrozenLake(), Bandit()):
                 yield from chats.common_vocabulary(prompts, env, actions)
@@ -208,7 +213,7 @@ class RolloutDataModule(pl.LightningDataModule):
             return  # a detector saw a collapse: no further step on this data
         rollout = collector.packed(collected, weights)
         parts = optimizer_batches(learner.annotate(rollout), self._num_updates(weights))
-        for _ in range(self.rollout.epochs):
+        for _ in range(self.rollout.ppo_epochs):
             yield from parts
 
     def group_seeds(self, iteration: int, collection: int) -> list[GroupSeed]:
@@ -232,7 +237,7 @@ class RolloutDataModule(pl.LightningDataModule):
 
     def _num_updates(self, weights: Sequence[Sequence[float]]) -> int:
         """Count the optimizer batches to make of what was kept on all ranks."""
-        if self.rollout.updates == "fixed":
+        if not self.rollout.scale_updates:
             return self.rollout.online_k
         flat = [weight > 0 for row in weights for weight in row]
         counts = gather_objects((sum(flat), len(flat)))
@@ -255,52 +260,54 @@ class RolloutDataModule(pl.LightningDataModule):
             )
         return self._demonstrations
 
-    def eval_seeds_of(self, panel: str) -> list[int]:
-        """Return a panel's fixed starts; every rank must call it.
+    def eval_seeds_of(self, eval_set: str) -> list[int]:
+        """Return an evaluation set's fixed starts; every rank must call it.
 
         Raises:
             ConfigError: on all ranks, when the environment gives none.
         """
-        if panel not in self._panel_seeds:
-            env, size = self.panels[panel], self.evaluation.size
+        if eval_set not in self._panel_seeds:
+            env, size = self.eval_sets[eval_set], self.evaluation.size
             try:
                 own = all_or_none(lambda: eval_seeds(env, size))
             except ValueError as error:
-                raise ConfigError(f"data.panels.{panel}: {error}") from error
+                raise ConfigError(f"data.eval_sets.{eval_set}: {error}") from error
             # A reset that fails now and then may have passed over other seeds elsewhere.
-            self._panel_seeds[panel] = gather_objects(own)[0]
-        return self._panel_seeds[panel]
+            self._panel_seeds[eval_set] = gather_objects(own)[0]
+        return self._panel_seeds[eval_set]
 
     def setup(self, stage: str) -> None:
-        """Say at the start of a run which panels hold starts that it trains on."""
+        """Say at the start of a run which evaluation sets hold starts that it trains on."""
         if stage != "fit":
             return
-        seeds = {name: self.eval_seeds_of(name) for name in self.panels}
+        seeds = {name: self.eval_seeds_of(name) for name in self.eval_sets}
         if rank() != 0:
             return
         first = self.run_seed * SEEDS_PER_RUN
         training = range(first, first + _TRAINING_STARTS)
-        for name, panel in self.panels.items():
-            if panel.name != self.env.name:
+        for name, eval_set in self.eval_sets.items():
+            if eval_set.name != self.env.name:
                 print(
-                    f"data.panels.{name} is {type(panel).__name__}, but data.env is "
+                    f"data.eval_sets.{name} is {type(eval_set).__name__}, but data.env is "
                     f"{type(self.env).__name__}: it scores another task than is trained"
                 )
-            met = overlap(panel, seeds[name], self.env, training)
+            met = overlap(eval_set, seeds[name], self.env, training)
             if met.shared:
                 print(
-                    f"data.panels.{name}: {met.shared} of its {met.starts} starts are among the "
+                    f"data.eval_sets.{name}: {met.shared} of its {met.starts} starts are among the "
                     f"run's first {_TRAINING_STARTS} training starts: on these it measures what "
                     "was learned, not what carries over to others"
                 )
 
-    def evaluate(self, learner: Learner, panel: str, temperature: float) -> list[TrajectoryGroup]:
-        """Play every start of a panel once; this rank's share.
+    def evaluate(
+        self, learner: Learner, eval_set: str, temperature: float
+    ) -> list[TrajectoryGroup]:
+        """Play every start of an evaluation set once; this rank's share.
 
         Raises:
             ConfigError: on all ranks, when no start has room for an answer on any.
         """
-        number = list(self.panels).index(panel)
+        number = list(self.eval_sets).index(eval_set)
         trainer, watchers = self.fitter, self._watchers()
 
         def progress(finished: int, total: int) -> None:
@@ -308,11 +315,11 @@ class RolloutDataModule(pl.LightningDataModule):
                 watcher.on_evaluation_progress(trainer, trainer.lightning_module, finished, total)
 
         group_seeds = [
-            GroupSeed(place, seed) for place, seed in enumerate(self.eval_seeds_of(panel))
+            GroupSeed(place, seed) for place, seed in enumerate(self.eval_seeds_of(eval_set))
         ]
         with learner.rollout_weights():
             groups = collect(
-                self.panels[panel],
+                self.eval_sets[eval_set],
                 group_seeds[rank() :: world_size()],
                 self.chat,
                 learner.generate,
@@ -324,14 +331,14 @@ class RolloutDataModule(pl.LightningDataModule):
         check_room(groups)
         return groups
 
-    def evaluate_baseline(self, panel: str, baseline: Baseline) -> list[TrajectoryGroup]:
-        """Play every start of a panel once without the learner."""
-        env, seeds, config = self.panels[panel], self.eval_seeds_of(panel), self.rollout
+    def evaluate_baseline(self, eval_set: str, baseline: Baseline) -> list[TrajectoryGroup]:
+        """Play every start of an evaluation set once without the learner."""
+        env, seeds, config = self.eval_sets[eval_set], self.eval_seeds_of(eval_set), self.rollout
         return [play_baseline(env, s, place, config, baseline) for place, s in enumerate(seeds)]
 
     def val_dataloader(self) -> list[EvaluationLoader]:
-        """Return one loader per panel; each plays its panel when iterated."""
-        return [EvaluationLoader(self, panel) for panel in self.panels]
+        """Return one loader per evaluation set; each plays its evaluation set when iterated."""
+        return [EvaluationLoader(self, eval_set) for eval_set in self.eval_sets]
 
     test_dataloader = val_dataloader
     predict_dataloader = val_dataloader
@@ -349,15 +356,15 @@ class IterationLoader:
 
 
 class EvaluationLoader:
-    """Play one panel, as one batch."""
+    """Play one evaluation set, as one batch."""
 
-    def __init__(self, data: RolloutDataModule, panel: str) -> None:
-        self.data, self.panel = data, panel
+    def __init__(self, data: RolloutDataModule, eval_set: str) -> None:
+        self.data, self.eval_set = data, eval_set
 
     def __len__(self) -> int:
         return 1
 
     def __iter__(self) -> Iterator[Evaluation]:
         temperature = self.data.evaluation.temperature
-        groups = self.data.evaluate(self.data.module, self.panel, temperature)
-        yield Evaluation(self.panel, temperature, tuple(groups))
+        groups = self.data.evaluate(self.data.module, self.eval_set, temperature)
+        yield Evaluation(self.eval_set, temperature, tuple(groups))

@@ -1,7 +1,7 @@
 """Score evaluated trajectories: pure functions of trajectory groups.
 
-Trajectories from different starts of a panel are independent, and success has Wilson's interval.
-Where an environment has fewer starts than the panel asks for, they are played several times. Given
+Trajectories from different starts of an evaluation set are independent, and success has Wilson's interval.
+Where an environment has fewer starts than the evaluation set asks for, they are played several times. Given
 the start the tries are independent, since each is sampled with noise of its own, but they share
 its difficulty: a hundred tries at one start say much of that start and little of others. So the
 interval is that of an effective count: the number of independent trajectories which would know the
@@ -31,7 +31,7 @@ NORMAL_95 = 1.959963984540054
 
 @dataclass(frozen=True, slots=True)
 class EvalResult:
-    """Summarise an evaluation; trajectories whose environment failed are left out, and starts whose
+    """Summarize an evaluation; trajectories whose environment failed are left out, and starts whose
     first prompt had no room are failures."""
 
     success: float
@@ -72,9 +72,9 @@ def wilson_interval(successes: float, count: float, z: float = NORMAL_95) -> tup
         return 0.0, 1.0
     share = successes / count
     shrink = 1.0 + z * z / count
-    centre = (share + z * z / (2 * count)) / shrink
+    center = (share + z * z / (2 * count)) / shrink
     spread = z / shrink * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
-    return max(0.0, centre - spread), min(1.0, centre + spread)
+    return max(0.0, center - spread), min(1.0, center + spread)
 
 
 def effective_count(outcomes: Sequence[Sequence[bool]]) -> float:
@@ -172,7 +172,7 @@ def paired_difference(before: EvalResult, after: EvalResult) -> Difference:
         odd = sorted(old.keys() ^ new.keys())
         raise ValueError(
             f"the evaluations were not played on the same starts: {len(odd)} seeds are in one "
-            f"only (such as {odd[0]}); evaluate both policies on the same panel, with the same "
+            f"only (such as {odd[0]}); evaluate both policies on the same evaluation set, with the same "
             "evaluation.size (a start at which the environment failed is missing, too)"
         )
     gains = [new[seed] - old[seed] for seed in old]
@@ -213,11 +213,11 @@ def score_of_all_ranks(
 
 
 def log_evaluation(module: LightningModule, evaluation: Evaluation) -> None:
-    """Log the scores of a panel under ``val/<panel>/``; every rank must call it."""
-    prefix, found = f"val/{evaluation.panel}/", module.trainer.callback_metrics
+    """Log the scores of an evaluation set under ``val/<evaluation set>/``; every rank must call it."""
+    prefix, found = f"val/{evaluation.eval_set}/", module.trainer.callback_metrics
     for name in [name for name in found if name.startswith(prefix)]:
         del found[name]  # Lightning would keep the last ones where there are no new ones
-    scored = score_of_all_ranks(module.trainer, evaluation.panel, evaluation.groups)
+    scored = score_of_all_ranks(module.trainer, evaluation.eval_set, evaluation.groups)
     if scored is None:
         return
     metrics = {

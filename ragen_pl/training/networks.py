@@ -23,7 +23,7 @@ class Networks(NamedTuple):
 
     policy: Policy
     critic: Critic | None
-    """With a trunk of its own; None without a critic, and where the policy has a value head."""
+    """With a backbone of its own; None without a critic, and where the policy has a value head."""
     reference: Policy | None
     """The policy that RL starts from; None without a KL term."""
 

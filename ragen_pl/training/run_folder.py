@@ -27,7 +27,7 @@ _WEIGHTS = (
     "model.policy",
     "model.lora",
     "model.algorithm.advantage.class_path",
-    "model.algorithm.advantage.init_args.critic.trunk",
+    "model.algorithm.advantage.init_args.critic.backbone",
 )
 """What decides which weights there are: those of the policy and of a critic."""
 _PRESENT = ("model.algorithm.kl", "model.lora")

@@ -1,4 +1,4 @@
-"""Optimise whole trajectories with StarPO and StarPO-S (RAGEN, arXiv 2504.20073).
+"""Optimize whole trajectories with StarPO and StarPO-S (RAGEN, arXiv 2504.20073).
 
 StarPO-S is StarPO with three changes, each visible in one place:
 1. uncertainty filtering: ``callbacks.VarianceFilter`` weighs the groups (§4.3);
@@ -64,7 +64,7 @@ class StarPO(pl.LightningModule):
 
     Args:
         policy: The language model that acts.
-        algorithm: What is optimised.
+        algorithm: What is optimized.
         optimization: How.
         lora: Trains adapters on the frozen policy, and others for the critic; null trains all.
         engine: What samples (``ragen_pl.rollout.engines``).
@@ -152,7 +152,7 @@ class StarPO(pl.LightningModule):
 
     def begin_iteration(self, phase: Phase) -> None:
         """Enter an iteration; RL's first restarts the optimizer's moments, hands the critic the
-        warm-started trunk and the reference the policy's weights."""
+        warm-started backbone and the reference the policy's weights."""
         if phase is Phase.RL and self.phase is not Phase.RL:
             self.rl_start = self.iteration
             self.trainer.optimizers[0].state.clear()
@@ -296,7 +296,7 @@ class StarPO(pl.LightningModule):
         self.iteration += 1
 
     def validation_step(self, batch: Evaluation, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Score a panel that has been played."""
+        """Score an evaluation set that has been played."""
         log_evaluation(self, batch)
 
     test_step = validation_step

@@ -20,7 +20,7 @@ from benchmarks.collapse_study import (
     outcome,
     peaks,
     smooth,
-    summarise,
+    summarize,
 )
 
 
@@ -36,7 +36,7 @@ def run(rate: float = 1e-4, **changes: Any) -> RunSummary:
         "red": None,
         "peak": 0.8,
         "final": 0.8,
-        "panel": 0.8,
+        "eval_set": 0.8,
         "iterations": 40,
         "updates": 160.0,
         "update_tokens": 1000.0,
@@ -163,9 +163,9 @@ def test_a_summary_reads_results() -> None:
     evaluations = [{"policy": name, "success": share} for name, share in (("random", 0.1),)]
     evaluations += [{"policy": "final", "success": 0.25}, {"policy": "final", "success": 0.5}]
     content = {"history": history, "evaluations": evaluations}
-    found = summarise(content | {"sampled_tokens": 7, "seconds": 3.0}, "grpo", 4e-4, 2)
+    found = summarize(content | {"sampled_tokens": 7, "seconds": 3.0}, "grpo", 4e-4, 2)
     assert (found.outcome, found.collapsed_at, found.fall_began) == ("collapsed", 22, 20)
-    assert (found.amber, found.red, found.panel) == (18, 20, 0.25)
+    assert (found.amber, found.red, found.eval_set) == (18, 20, 0.25)
     assert (found.updates, found.update_tokens, found.sampled_tokens) == (132, 330, 7)
     assert found.peak == pytest.approx(0.8)
     assert found.final == 0.0

@@ -47,9 +47,9 @@ def test_a_variant_is_what_it_is_called(tmp_path: Path, variant: str) -> None:
     assert algorithm.kl == (None if has_no_kl else KLPenalty(0.001, "k3", "loss"))
     assert (filter_of(app).rule is not None) == filters
     assert app.config["fit"].filter.keep_fraction == (0.25 if filters else 1.0)
-    assert rollout.updates == ("proportional" if variant.endswith("iterations") else "fixed")
+    assert rollout.scale_updates == variant.endswith("iterations")
     assert rollout.num_groups * rollout.group_size == 20
-    assert (rollout.online_k, rollout.epochs) == (4, 1)
+    assert (rollout.online_k, rollout.ppo_epochs) == (4, 1)
     assert app.model.optimization.rl_factor(50, 60) == 1.0
     assert (app.model.optimization.lr, app.model.seed) == (3e-4, 3)
 
@@ -116,10 +116,10 @@ def test_the_figure(tmp_path: Path) -> None:
 # --- rollback -----------------------------------------------------------------------------------
 
 
-def results(success: list[float], panel: float, **more: Any) -> dict[str, Any]:
+def results(success: list[float], eval_set: float, **more: Any) -> dict[str, Any]:
     history: dict[str, Any] = {"rollout/success": success}
     history["collapse/level"] = [0.0, 1.0] + [0.0] * 18 + [1.0, 1.0, 2.0, 2.0] + [0.0] * 16
-    return {"history": history, "evaluations": [{"policy": "final", "success": panel}], **more}
+    return {"history": history, "evaluations": [{"policy": "final", "success": eval_set}], **more}
 
 
 def test_a_recovery_is_measured_from_before_the_alarm() -> None:

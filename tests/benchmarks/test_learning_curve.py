@@ -16,7 +16,7 @@ def test_the_title_is_the_runs_own(tmp_path: Path) -> None:
         "evaluation": {"size": 64, "temperature": 0.0},
     }
     (tmp_path / "config.yaml").write_text(yaml.safe_dump({"data": data}))
-    assert title(tmp_path, {"evaluations": [{"panel": "ice"}]}) == (
+    assert title(tmp_path, {"evaluations": [{"eval_set": "ice"}]}) == (
         "FrozenLake · lines: training starts, temperature 0.8 · "
-        "points: panel ice, 64 starts, temperature 0"
+        "points: evaluation set ice, 64 starts, temperature 0"
     )

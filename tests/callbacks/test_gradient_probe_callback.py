@@ -105,7 +105,7 @@ def test_norms_are_those_of_the_policy_gradient_and_the_entropy() -> None:
 
 
 def test_groups_without_spread_teach_nothing_but_noise() -> None:
-    """RAGEN-2's finding: the task's pull grows with the spread, the regularisers' does not."""
+    """RAGEN-2's finding: the task's pull grows with the spread, the regularizers' does not."""
     found = probed(
         learner(replace(DR_GRPO, kl=KLPenalty(coef=0.1))), training_batch(), num_buckets=3
     )

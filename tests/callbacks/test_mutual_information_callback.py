@@ -139,7 +139,7 @@ def test_trajectory_uniform_sees_later_turns(
 def test_per_token_divides(grounded: LanguageModel) -> None:
     groups = play(grounded)
     per_thought, per_token = (
-        measured(grounded, groups, normalisation=n) for n in ("sequence", "token")
+        measured(grounded, groups, normalization=n) for n in ("sequence", "token")
     )
     for name in ("mi_first_turn", "conditional_entropy_first_turn"):
         assert per_token[name] == pytest.approx(per_thought[name] / 2)

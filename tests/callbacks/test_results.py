@@ -52,7 +52,7 @@ def test_a_whole_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert results["demonstrations"] == 1000
     assert (results["trajectories"], results["sampled_tokens"]) == (48, 96)
     assert results["tokens_per_second"] > 0
-    told = [(e["policy"], e["panel"], e["temperature"]) for e in results["evaluations"]]
+    told = [(e["policy"], e["eval_set"], e["temperature"]) for e in results["evaluations"]]
     assert told == [
         ("random", "easy", None),
         ("random", "hard", None),
@@ -94,7 +94,7 @@ def test_only_a_warm_start_is_not_evaluated_twice(tmp_path: Path) -> None:
     data = TinyData(mixed, warm_iterations=2)
     make_trainer(tmp_path, 2, [Results((0.5,))]).fit(TinyModule(), datamodule=data)
     assert len(data.evaluated) == 4
-    scores = {(e["policy"], e["panel"]): e["success"] for e in read(tmp_path)["evaluations"]}
+    scores = {(e["policy"], e["eval_set"]): e["success"] for e in read(tmp_path)["evaluations"]}
     assert scores["final", "hard"] == scores["warm-started", "hard"]
 
 
@@ -114,7 +114,7 @@ def test_a_resumed_run_carries_its_entries_on(tmp_path: Path) -> None:
     assert results["history"]["iteration"] == [1, 2, 3, 4]
     assert results["trajectories"] == 48
     assert results["seconds"] >= seconds * 0.5
-    assert len(data.evaluated) == 2  # only the final policy, on both panels
+    assert len(data.evaluated) == 2  # only the final policy, on both evaluation sets
     assert [e["policy"] for e in results["evaluations"]] == [
         policy
         for policy in ("random", "expert", "untrained", "warm-started", "final")

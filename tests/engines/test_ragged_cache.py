@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ragen_pl.rollout.engines.kv_cache import RaggedCache
+from ragen_pl.models.kernels.kv_cache import RaggedCache
 
 
 @pytest.fixture(autouse=True, params=[torch.float32, torch.float64], ids=str)

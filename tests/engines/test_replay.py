@@ -18,7 +18,7 @@ from ragen_pl.rollout.engines import InProcess
 from ragen_pl.rollout.engines import cuda_graphs as replay
 from ragen_pl.rollout.engines.cuda_graphs import Capture, GraphedDecodeStep, Step
 from ragen_pl.rollout.engines.in_process import InProcessSampler
-from ragen_pl.rollout.engines.kv_cache import RaggedCache
+from ragen_pl.models.kernels.kv_cache import RaggedCache
 from ragen_pl.types import Completion, Request, Sampling
 
 PIECES = [f"w{i}" for i in range(40)]

@@ -40,10 +40,10 @@ def test_sides_and_pairs_follow_the_seed() -> None:
 
 def test_panel_names_are_new() -> None:
     for name in ("named", "teacher_engineer"):
-        train, panel = ({n for arms in PAIRS[name][s] for n in arms} for s in ("train", "panel"))
-        assert not train & panel
+        train, eval_set = ({n for arms in PAIRS[name][s] for n in arms} for s in ("train", "eval"))
+        assert not train & eval_set
     assert len(PAIRS["named"]["train"]) == 12
-    assert len(PAIRS["named"]["panel"]) == 8
+    assert len(PAIRS["named"]["eval"]) == 8
 
 
 def test_expert_is_indifferent() -> None:

@@ -25,7 +25,7 @@ from ragen_pl.envs.sokoban.env import Sokoban
 
 VARIANTS: dict[str, Callable[[], TextEnv]] = {
     "sokoban": Sokoban,
-    "sokoban-panel": lambda: Sokoban(split="panel"),
+    "sokoban-panel": lambda: Sokoban(split="eval"),
     "sokoban-tuning": lambda: Sokoban(split="tuning"),
     "sokoban-reference": lambda: Sokoban(split="reference"),
     "sokoban-letters": lambda: Sokoban(symbols="letters"),
@@ -36,12 +36,12 @@ VARIANTS: dict[str, Callable[[], TextEnv]] = {
     "bandit": Bandit,
     "bandit-reversed": lambda: Bandit(reversed_risk=True),
     "bandit-named": lambda: Bandit("named"),
-    "bandit-named-panel": lambda: Bandit("named", split="panel"),
-    "bandit-trader": lambda: Bandit("teacher_engineer", split="panel"),
+    "bandit-named-panel": lambda: Bandit("named", split="eval"),
+    "bandit-trader": lambda: Bandit("teacher_engineer", split="eval"),
     "lake": FrozenLake,
     "lake-paper": lambda: FrozenLake(intended=1 / 3),
     "lake-dry": lambda: FrozenLake(intended=1.0),
-    "lake-large-panel": lambda: FrozenLake(size=6, split="panel"),
+    "lake-large-panel": lambda: FrozenLake(size=6, split="eval"),
 }
 SEEDS = (0, 5, 13, 19)
 _HASHES = """
@@ -250,7 +250,7 @@ def test_is_true_is_total(text: str) -> None:
         (Sokoban, {"max_actions": -1}, "max_actions: -1"),
         (Sokoban, {"symbols": "leters"}, "did you mean 'letters'"),
         (Sokoban, {"observation": "coordinate"}, "did you mean 'coordinates'"),
-        (Sokoban, {"split": "pannel"}, "did you mean 'panel'"),
+        (Sokoban, {"split": "pannel"}, "did you mean 'evaluation set'"),
         (Bandit, {"pair": "phenix_dragon"}, "did you mean 'phoenix_dragon'"),
         (Bandit, {"split": "test"}, "split: 'test'"),
         (FrozenLake, {"size": -4}, "size: -4"),

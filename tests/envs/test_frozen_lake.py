@@ -15,7 +15,7 @@ from ragen_pl.envs.frozen_lake.search import (
     ACTIONS,
     action_values,
     distances,
-    neighbour,
+    neighbor,
     optimum,
     reaches_goal,
 )
@@ -183,5 +183,5 @@ def test_distances_walk_around_holes() -> None:
     away = distances(env._lake)
     assert away[0] == 3
     assert away[12] == 6
-    assert neighbour(4, 0, ACTIONS.index("Left")) == 0
+    assert neighbor(4, 0, ACTIONS.index("Left")) == 0
     assert reaches_goal(env._lake, 12, ("Right",) * 3 + ("Up",) * 3)

@@ -1,4 +1,4 @@
-"""Which starts a panel has, and which of them training has, too."""
+"""Which starts an evaluation set has, and which of them training has, too."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ def test_a_panel_has_seeds_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("panel", "env", "found"),
+    ("eval", "env", "found"),
     [
         (Few(), Few(), (10, 10)),
-        (Bandit(), Bandit(split="panel"), (2, 2)),
-        (Bandit("named", split="panel"), Bandit("named"), (0, 16)),
-        (Sokoban(split="panel"), Sokoban(), (0, 64)),
+        (Bandit(), Bandit(split="eval"), (2, 2)),
+        (Bandit("named", split="eval"), Bandit("named"), (0, 16)),
+        (Sokoban(split="eval"), Sokoban(), (0, 64)),
         (Sokoban(symbols="letters"), Sokoban(), (5, 64)),
-        (FrozenLake(split="panel"), FrozenLake(), (0, 64)),
+        (FrozenLake(split="eval"), FrozenLake(), (0, 64)),
     ],
 )
 def test_starts_that_training_has_too_are_counted(
-    panel: TextEnv, env: TextEnv, found: tuple[int, int]
+    eval_set: TextEnv, env: TextEnv, found: tuple[int, int]
 ) -> None:
     """Another look of a room is the same room: of 64 training rooms a few come again by chance."""
-    assert overlap(panel, eval_seeds(panel, 64), env, TRAINING) == found
+    assert overlap(eval_set, eval_seeds(eval_set, 64), env, TRAINING) == found
 
 
 def test_seeds_that_raise_are_passed_over_and_told_of_once(
@@ -70,7 +70,7 @@ def test_seeds_that_raise_are_passed_over_and_told_of_once(
     assert [seed % 20 for seed in seeds] == list(range(20))
     (record,) = caplog.records
     assert (
-        "stairs raised in reset for 3 of a panel's seeds, such as 4278190083 (OSError: no such"
+        "stairs raised in reset for 3 of an evaluation set's seeds, such as 4278190083 (OSError: no such"
         in (record.getMessage())
     )
     assert overlap(Brittle(), range(FIRST_EVAL_SEED, FIRST_EVAL_SEED + 8), Few(), []) == (0, 6)
@@ -81,7 +81,7 @@ def test_an_environment_that_always_raises_is_an_error() -> None:
         broken = frozenset(range(0, 64_000, 1000))
 
     with pytest.raises(
-        ValueError, match=r"Broken gave a panel no start: 64 seeds .* OSError: no s"
+        ValueError, match=r"Broken gave an evaluation set no start: 64 seeds .* OSError: no s"
     ):
         eval_seeds(Broken(), 2)
 

@@ -1,4 +1,4 @@
-"""The mix of rooms, the wall between training and panel, and the speed of the generator."""
+"""The mix of rooms, the wall between training and evaluation set, and the speed of the generator."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def test_the_mix_is_exact_over_twenty_seeds(first: int) -> None:
             assert not found.boxes & found.board.targets
 
 
-@pytest.mark.parametrize("split", ["train", "panel"])
-def test_long_rooms_need_two_pushes(split: Literal["train", "panel"]) -> None:
+@pytest.mark.parametrize("split", ["train", "eval"])
+def test_long_rooms_need_two_pushes(split: Literal["train", "eval"]) -> None:
     env = Sokoban(split=split)
     for seed in range(100):
         _, info = env.reset(seed=seed)
@@ -64,17 +64,17 @@ def test_long_rooms_need_two_pushes(split: Literal["train", "panel"]) -> None:
 
 
 def test_no_training_room_is_on_a_panel() -> None:
-    train, tuning, panel = Sokoban(), Sokoban(split="tuning"), Sokoban(split="panel")
+    train, tuning, eval_set = Sokoban(), Sokoban(split="tuning"), Sokoban(split="eval")
     reference = Sokoban(split="reference")
     keys: dict[str, set[str]] = {}
-    for env, count in ((train, 2000), (tuning, 500), (panel, 500), (reference, 200)):
+    for env, count in ((train, 2000), (tuning, 500), (eval_set, 500), (reference, 200)):
         keys[env.split] = set()
         for seed in range(count):
             env.reset(seed=seed)
             keys[env.split].add(env.start_key())
-    assert not keys["train"] & keys["panel"]
+    assert not keys["train"] & keys["eval"]
     assert not keys["train"] & keys["reference"]
-    assert not keys["tuning"] & (keys["train"] | keys["panel"] | keys["reference"])
+    assert not keys["tuning"] & (keys["train"] | keys["eval"] | keys["reference"])
     assert len(keys["train"]) > 1500
 
 
@@ -86,7 +86,7 @@ def test_symmetric_rooms_share_a_key() -> None:
 
 
 def test_panel_starts_are_distinct_and_keep_their_mix() -> None:
-    env = Sokoban(split="panel")
+    env = Sokoban(split="eval")
     seeds = eval_seeds(env, 200)
     keys: set[str] = set()
     difficulties: Counter[str] = Counter()

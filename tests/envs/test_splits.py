@@ -1,4 +1,4 @@
-"""Training visits no state of a panel: not at its starts, and not on the way either."""
+"""Training visits no state of an evaluation set: not at its starts, and not on the way either."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ragen_pl.envs.frozen_lake.env import layout_key as lake_layout
 from ragen_pl.envs.sokoban.env import Sokoban
 from ragen_pl.envs.sokoban.rooms import layout_key as room_layout
 
-STARTS = {"train": 400, "tuning": 150, "panel": 256, "reference": 100}
+STARTS = {"train": 400, "tuning": 150, "eval": 256, "reference": 100}
 
 
 def room(split: str) -> Sokoban:
@@ -51,10 +51,10 @@ def visited(env: TextEnv, seed: int) -> Iterator[tuple[str, str]]:
 @pytest.mark.parametrize(
     ("make", "own", "others"),
     [
-        (room, "train", ("tuning", "panel", "reference")),
-        (room, "tuning", ("panel", "reference")),
-        (lake, "train", ("tuning", "panel")),
-        (lake, "tuning", ("panel",)),
+        (room, "train", ("tuning", "eval", "reference")),
+        (room, "tuning", ("eval", "reference")),
+        (lake, "train", ("tuning", "eval")),
+        (lake, "tuning", ("eval",)),
     ],
 )
 def test_no_visited_state_belongs_to_another_split(
@@ -66,7 +66,7 @@ def test_no_visited_state_belongs_to_another_split(
     assert len(states) > 4 * STARTS[own]
     for other in others:
         env = make(other)
-        for seed in range(STARTS[other]) if other != "panel" else eval_seeds(env, STARTS[other]):
+        for seed in range(STARTS[other]) if other != "eval" else eval_seeds(env, STARTS[other]):
             env.reset(seed=seed)
             assert env.start_key() not in states
             assert layout(env) not in layouts
@@ -84,9 +84,9 @@ def test_a_layout_is_what_never_moves_up_to_symmetries(make: Callable[[str], Tex
 
 @pytest.mark.parametrize("make", [room, lake])
 def test_panels_have_layouts_enough(make: Callable[[str], TextEnv]) -> None:
-    """Of 6x6 rooms with one box there are 2,983 layouts to train on and 481 for panels, of 4x4
+    """Of 6x6 rooms with one box there are 2,983 layouts to train on and 481 for evaluation sets, of 4x4
     lakes with a path 42,072 and 7,074."""
-    for split in ("tuning", "panel"):
+    for split in ("tuning", "eval"):
         env = make(split)
         layouts = set()
         for seed in eval_seeds(env, 256):

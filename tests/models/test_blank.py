@@ -53,9 +53,9 @@ def test_a_pretrained_model_without_weights(architecture: str, tmp_path: Path) -
     check_alike(TrainableModel(policy, LoRA(rank=2), True, 0))
 
 
-@pytest.mark.parametrize("trunk", ["own", "policy"])
-def test_memory_is_given_once_and_shared_weights_stay_shared(trunk: str) -> None:
-    advantage = GAE(critic=CriticConfig(trunk=trunk))  # type: ignore[arg-type]
+@pytest.mark.parametrize("backbone", ["separate", "shared"])
+def test_memory_is_given_once_and_shared_weights_stay_shared(backbone: str) -> None:
+    advantage = GAE(critic=CriticConfig(backbone=backbone))  # type: ignore[arg-type]
     trainable = TrainableModel(SMALL, LoRA(rank=2), False, 0)
     with torch.device("meta"):
         model = trainable.build(["go"], with_weights=False).model

@@ -45,7 +45,7 @@ def make_module(folder: Path, lora: LoRA | None = LoRA(rank=4, alpha=8)) -> Star
         algorithm=Algorithm(
             advantage=GAE(critic=CriticConfig(lr=1e-2, warmup_iterations=0)), kl=KLPenalty()
         ),
-        optimization=Optimization(lr=3e-2, imitation_lr=3e-2, warmup=0),
+        optimization=Optimization(lr=3e-2, imitation_lr=3e-2, warmup_iterations=0),
         lora=lora,
     )
     module.vocabulary = []
@@ -55,7 +55,7 @@ def make_module(folder: Path, lora: LoRA | None = LoRA(rank=4, alpha=8)) -> Star
 def make_data(warm_start: int = 0) -> RolloutDataModule:
     return RolloutDataModule(
         env=Lamp(),
-        panels={"default": Lamp()},
+        eval_sets={"default": Lamp()},
         prompts=Prompts(think=False, system="{instruction}", turn="{observation}"),
         rollout=RolloutConfig(
             num_groups=2,
@@ -105,7 +105,7 @@ def test_adapters_begin_as_the_base_and_share_it(folder: Path) -> None:
     assert module.reference is not None
     assert torch.equal(log_probs(module.language.model), plain_log_probs(folder))
     base = {id(p) for p in module.policy.parameters() if not p.requires_grad}
-    for other in (module.critic.trunk, module.reference):
+    for other in (module.critic.backbone, module.reference):
         weights = dict(other.named_parameters())
         shared = {name for name, weight in weights.items() if id(weight) in base}
         assert {name for name in weights if "lora_" not in name} == shared
@@ -216,7 +216,7 @@ def test_a_frozen_base_may_be_coarse_but_trained_weights_may_not(
         StarPO(policy=PretrainedModel(str(folder), dtype="bfloat16"))
     module = StarPO(
         policy=PretrainedModel(str(folder), dtype="bfloat16"),
-        optimization=Optimization(lr=1e-3, warmup=0),
+        optimization=Optimization(lr=1e-3, warmup_iterations=0),
         lora=LoRA(),
     )
     module.vocabulary = []

@@ -20,7 +20,7 @@ from ragen_pl.models.kernels.last_layer import states_at
 from ragen_pl.models.policy import Policy, PolicyOutput
 from ragen_pl.ops.chunked_head import chunked_log_prob_and_entropy
 from ragen_pl.ops.shape_buckets import round_up
-from ragen_pl.rollout.engines.kv_cache import RaggedCache, pad_left
+from ragen_pl.models.kernels.kv_cache import RaggedCache, pad_left
 
 MOST = {torch.float32: 2e-5, torch.bfloat16: 0.1}
 """Largest difference of a log-prob, which here goes down to −10, that is put down to rounding."""
@@ -152,9 +152,9 @@ def test_padding_to_sizes_that_come_again(policy: Policy, monkeypatch: pytest.Mo
     plain, gradients = learn()
     shapes = []
 
-    def watch(trunk: nn.Module, ids: Tensor, padding: Tensor, places: Tensor) -> Tensor:
+    def watch(backbone: nn.Module, ids: Tensor, padding: Tensor, places: Tensor) -> Tensor:
         shapes.append((*ids.shape, len(places)))
-        return states_at(trunk, ids, padding, places)
+        return states_at(backbone, ids, padding, places)
 
     monkeypatch.setattr(policies, "padded", lambda size, _: round_up(size) + 1)
     monkeypatch.setattr(policies, "states_at", watch)
@@ -172,7 +172,7 @@ def test_batches_of_many_shapes_are_computed_in_few(
     """Each new shape of a bfloat16 product costs a CPU milliseconds, and a mebibyte."""
     shapes = set()
 
-    def watch(trunk: nn.Module, ids: Tensor, padding: Tensor, places: Tensor) -> Tensor:
+    def watch(backbone: nn.Module, ids: Tensor, padding: Tensor, places: Tensor) -> Tensor:
         shapes.add((*ids.shape, len(places)))
         return torch.zeros(len(places), 96)
 

@@ -23,12 +23,12 @@ def rollout(rows: int) -> int:
 
 
 def test_networks_are_counted_once() -> None:
-    trunk = 5 * LAYER + 64 + 300 * 64
+    backbone = 5 * LAYER + 64 + 300 * 64
     counts = MetaNetworks.of(setting(critic=True, kl=KLPenalty())).counts()
-    policy = trunk + 300 * 64
-    assert (counts.policy, counts.critic, counts.reference) == (policy, trunk + 65, policy)
+    policy = backbone + 300 * 64
+    assert (counts.policy, counts.critic, counts.reference) == (policy, backbone + 65, policy)
     assert counts.trainable == counts.policy + counts.critic
-    assert counts.weight_bytes == 4 * (2 * policy + trunk + 65)
+    assert counts.weight_bytes == 4 * (2 * policy + backbone + 65)
     assert counts.gradient_bytes * 2 == counts.moment_bytes == 8 * counts.trainable
 
 
@@ -64,10 +64,10 @@ def test_sharding_divides_and_gathers() -> None:
 @pytest.mark.parametrize(("bf16", "width"), [(True, 2), (False, 4)])
 def test_weights_are_gathered_in_the_type_of_products(bf16: bool, width: int) -> None:
     networks = MetaNetworks.of(setting(critic=True))
-    policy, trunk = SHAPE.parameters, 5 * LAYER + 64 + 300 * 64
+    policy, backbone = SHAPE.parameters, 5 * LAYER + 64 + 300 * 64
     around = 64 + 2 * 300 * 64
     assert networks.gathered(bf16) == Gathered(
-        width * policy, width * (policy + trunk + 65), width * (around + 2 * LAYER)
+        width * policy, width * (policy + backbone + 65), width * (around + 2 * LAYER)
     )
 
 

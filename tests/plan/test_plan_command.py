@@ -89,7 +89,7 @@ def test_1_5b_with_adapters_fits_24_gb(capsys: pytest.CaptureFixture[str]) -> No
         (["--trainer.precision=64-true"], ["trainer.precision is 64-true", "bf16-mixed"]),
         (["--trainer.devices=many"], ["trainer.devices is many", "a number"]),
         ([*PAPER, "--model.policy.path=some/where"], ["some/where", "--shape"]),
-        (["--config=fsdp", "--model.lora={rank: 4}"], ["model.lora", "trunk: policy", "ddp"]),
+        (["--config=fsdp", "--model.lora={rank: 4}"], ["model.lora", "backbone: shared", "ddp"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )

@@ -25,7 +25,7 @@ from tests.plan.settings import setting
 
 COUNTS = Counts(100, 80, 0, 0, 180, weight_bytes=720, policy_bytes=400, gradient_bytes=720)
 GATHERED = Gathered(policy=200, networks=360, at_work=90)
-PRODUCTS = FlopsPerToken(trunk=10, attention=2, head=5)
+PRODUCTS = FlopsPerToken(backbone=10, attention=2, head=5)
 FORWARD = 12 * 64 * (10 + 2 * 32)
 SCORED = FORWARD + 12 * 20 * 5
 

@@ -23,11 +23,11 @@ class CriticConfig:
         value_clip: How far a value may move from the old one before its loss is clipped; null off.
         warmup_iterations: First RL iterations in which only the critic learns.
         train_on: all: from every trajectory; kept: from those the policy learns from, as in
-            RAGEN, which throws the others away before anything is learnt. Cheaper, the stricter
+            RAGEN, which throws the others away before anything is learned. Cheaper, the stricter
             the filter.
-        trunk: own: the critic is a network of its own, as in the paper; policy: a value head on the
-            policy's hidden states, which costs next to nothing. ``lr`` is then the head's alone,
-            and ``value_coef`` weighs what the policy's trunk learns of values.
+        backbone: separate: the critic is a network of its own, as in the paper; shared: a value
+            head on the policy's hidden states, which costs next to nothing. ``lr`` is then the
+            head's alone, and ``value_coef`` weighs what the policy's backbone learns of values.
     """
 
     lr: float = 1e-3
@@ -35,7 +35,7 @@ class CriticConfig:
     value_clip: float | None = 0.5
     warmup_iterations: int = 5
     train_on: Literal["all", "kept"] = "all"
-    trunk: Literal["own", "policy"] = "own"
+    backbone: Literal["separate", "shared"] = "separate"
 
     def __post_init__(self) -> None:
         if self.lr <= 0:

@@ -25,8 +25,8 @@ class ReinforcePlusPlusBaseline(_Comparing):
 
     def compare(self, rollout: RolloutBatch, rewards: Tensor) -> Tensor:
         mask = rollout.loss_mask
-        centred = group_advantages.grpo(rewards, mask, rollout.group_ids, divide_by_std=False)
-        return whiten(centred, kept_tokens(rollout), all_reduce_sum)
+        centerd = group_advantages.grpo(rewards, mask, rollout.group_ids, divide_by_std=False)
+        return whiten(centerd, kept_tokens(rollout), all_reduce_sum)
 
 
 @dataclass(frozen=True)

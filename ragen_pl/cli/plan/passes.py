@@ -158,24 +158,24 @@ def _train_policy(networks: MetaNetworks, setting: PlanInput, counter: LiveBytes
 def _train_critic(networks: MetaNetworks, setting: PlanInput, counter: LiveBytes) -> None:
     critic = networks.critic
     assert critic is not None
-    _watch_embedding(critic.trunk, counter)
-    states = _states(critic.trunk, _Rows.of(setting))
+    _watch_embedding(critic.backbone, counter)
+    states = _states(critic.backbone, _Rows.of(setting))
     counter.next_stage()
     critic.head(states).sum().backward()
 
 
-def _watch_embedding(trunk: nn.Module, counter: LiveBytes) -> None:
+def _watch_embedding(backbone: nn.Module, counter: LiveBytes) -> None:
     """Begin a stage where the gradient has come back to the embedding."""
 
     def watch(_: nn.Module, __: object, output: Tensor) -> None:
         if output.requires_grad:
             output.register_hook(lambda _: counter.next_stage())  # type: ignore[no-untyped-call]
 
-    trunk.get_input_embeddings().register_forward_hook(watch)  # type: ignore[operator]
+    backbone.get_input_embeddings().register_forward_hook(watch)  # type: ignore[operator]
 
 
-def _states(trunk: nn.Module, rows: _Rows) -> Tensor:
-    return states_at(trunk, rows.ids, rows.padding, rows.sampled)
+def _states(backbone: nn.Module, rows: _Rows) -> Tensor:
+    return states_at(backbone, rows.ids, rows.padding, rows.sampled)
 
 
 def _score(model: PreTrainedModel, states: Tensor) -> tuple[Tensor, Tensor]:

@@ -18,7 +18,7 @@ from ragen_pl.cli.plan.setting import Cluster, PlanInput
 class FlopsPerToken:
     """Hold what a token costs, in multiplications and additions of a forward pass."""
 
-    trunk: int
+    backbone: int
     """Of the layers' matrices."""
     attention: int
     """Per token that is attended to."""
@@ -33,7 +33,7 @@ class FlopsPerToken:
         width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
         matrices = [part for part in model.modules() if isinstance(part, nn.Linear)]
         return cls(
-            trunk=2 * sum(part.weight.numel() for part in matrices if part is not head),
+            backbone=2 * sum(part.weight.numel() for part in matrices if part is not head),
             attention=4 * depth(model.config) * text.num_attention_heads * width,
             head=2 * head.weight.numel(),
         )
@@ -41,7 +41,7 @@ class FlopsPerToken:
     def forward(self, tokens: float, length: int, scored: float = 0.0) -> float:
         """Return the operations of reading ``tokens`` in rows of ``length``, of which ``scored``
         go through the head; a token attends to half of a row in the mean."""
-        return (self.trunk + self.attention * length / 2) * tokens + self.head * scored
+        return (self.backbone + self.attention * length / 2) * tokens + self.head * scored
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,23 +62,23 @@ def count_work(setting: PlanInput, products: FlopsPerToken) -> Flops:
     length, kept = setting.rollout.max_context, setting.keep_fraction
     tokens, scored = setting.trajectories * length, setting.trajectories * setting.sampled_tokens
     algorithm, critic = setting.algorithm, setting.algorithm.critic
-    policy, trunk = products.forward(tokens, length, scored), products.forward(tokens, length)
+    policy, backbone = products.forward(tokens, length, scored), products.forward(tokens, length)
     learns = 0.0 if critic is None else kept if critic.train_on == "kept" else 1.0
     recomputed = setting.scores_apart
     scores, values = kept, learns  # shares of trajectories, of two networks or of one
     if algorithm.values_from_policy:
         scores, values = max(kept, learns), 0.0 if recomputed else learns
-    annotate = values * trunk + scores * policy * recomputed
+    annotate = values * backbone + scores * policy * recomputed
     if algorithm.kl_in_reward:  # on all trajectories, where the term in the loss is on those kept
         annotate += policy + (1 - scores) * policy * recomputed
     values = 0.0 if algorithm.values_from_policy else learns
     times = 3 if setting.trainable.lora is None else 2
-    update = times * (scores * policy + values * trunk)
+    update = times * (scores * policy + values * backbone)
     if setting.trainable.gradient_checkpointing:
-        update += (scores + values) * trunk
+        update += (scores + values) * backbone
     if algorithm.kl_in_loss:
         update += scores * policy
-    return Flops(policy, annotate, update * setting.rollout.epochs)
+    return Flops(policy, annotate, update * setting.rollout.ppo_epochs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def count_traffic(
     each micro-batch's gradients are summed and scattered; (N − 1) / N of the bytes each.
     """
     share = (cluster.processes - 1) / cluster.processes
-    updates = setting.rollout.online_k * setting.rollout.epochs
+    updates = setting.rollout.online_k * setting.rollout.ppo_epochs
     if not cluster.sharded:
         return CommBytes(0.0, 0.0, 2 * share * counts.gradient_bytes * updates)
     batches = -(-setting.rows(cluster) // setting.micro_batch_rows)
@@ -109,7 +109,10 @@ def count_traffic(
     return CommBytes(
         share * gathered.policy,
         share * scored * passes,
-        share * (2 * gathered.networks + counts.gradient_bytes) * passes * setting.rollout.epochs,
+        share
+        * (2 * gathered.networks + counts.gradient_bytes)
+        * passes
+        * setting.rollout.ppo_epochs,
     )
 
 

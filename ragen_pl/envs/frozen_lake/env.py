@@ -35,7 +35,7 @@ from ragen_pl.envs.frozen_lake.search import (
     Lake,
     distances,
     intended_plan,
-    neighbour,
+    neighbor,
     optimum,
     reaches_goal,
     slip,
@@ -113,7 +113,7 @@ class FrozenLake(TextEnv):
         size: cells along one side.
         frozen_probability: of each cell; the others are holes.
         intended: probability that a step goes where it was meant to.
-        split: maps for ``train``-ing, for ``tuning`` the settings, or for a ``panel``; no two of
+        split: maps for ``train``-ing, for ``tuning`` the settings, or for a ``eval``; no two of
             them share holes and goal, so none of their states either.
         max_actions: actions per trajectory; no start is farther from its goal.
     """
@@ -180,7 +180,7 @@ class FrozenLake(TextEnv):
         if action not in self.actions:
             raise ValueError(f"action: {action!r} is none of {', '.join(self.actions)}")
         taken = slip(ACTIONS.index(action), self._noise.random(), self.intended)
-        self._player = neighbour(self.size, self._player, taken)
+        self._player = neighbor(self.size, self._player, taken)
         self._num_actions += 1
         success, terminated = self._player == self._lake.goal, self._is_final
         truncated = self._has_ended and not terminated

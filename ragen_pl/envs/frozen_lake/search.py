@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 ACTIONS = ("Left", "Down", "Right", "Up")
-"""In turning order, so the neighbours in this list are the two sides a move can slip to."""
+"""In turning order, so the neighbors in this list are the two sides a move can slip to."""
 _OFFSETS = ((0, -1), (1, 0), (0, 1), (-1, 0))
 _LONGEST_SEQUENCE = 7
 _TIE = 1e-12
@@ -26,7 +26,7 @@ class Lake(NamedTuple):
     intended: float
 
 
-def neighbour(size: int, cell: int, action: int) -> int:
+def neighbor(size: int, cell: int, action: int) -> int:
     """Return the cell an action leads to without slipping; the edge stops it."""
     down, right = _OFFSETS[action]
     row = min(max(cell // size + down, 0), size - 1)
@@ -50,7 +50,7 @@ def distances(lake: Lake) -> tuple[int | None, ...]:
         following = []
         for cell in layer:
             for action in range(4):
-                near = neighbour(lake.size, cell, action)
+                near = neighbor(lake.size, cell, action)
                 if near not in found and not lake.holes >> near & 1:
                     found[near] = found[cell] + 1
                     following.append(near)
@@ -71,7 +71,7 @@ def _transitions(lake: Lake) -> tuple[Floats, Floats]:
             if cell == lake.goal or lake.holes >> cell & 1:
                 continue
             for turn, share in ((0, lake.intended), (1, side), (-1, side)):
-                near = neighbour(lake.size, cell, (action + turn) % 4)
+                near = neighbor(lake.size, cell, (action + turn) % 4)
                 if near == lake.goal:
                     win[action, cell] += share
                 elif not lake.holes >> near & 1:
@@ -107,7 +107,7 @@ def intended_plan(lake: Lake, cell: int, actions_left: int) -> tuple[str, ...] |
         left = actions_left - len(plan)
         ways: list[tuple[int, int, int]] = []
         for action in range(4):
-            near = neighbour(lake.size, cell, action)
+            near = neighbor(lake.size, cell, action)
             distance = away[near]
             if not lake.holes >> near & 1 and distance is not None and distance < left:
                 ways.append((distance, action, near))
@@ -127,7 +127,7 @@ def reaches_goal(lake: Lake, cell: int, plan: tuple[str, ...]) -> bool:
     for name in plan:
         if cell == lake.goal or lake.holes >> cell & 1:
             return False
-        cell = neighbour(lake.size, cell, ACTIONS.index(name))
+        cell = neighbor(lake.size, cell, ACTIONS.index(name))
     return cell == lake.goal
 
 

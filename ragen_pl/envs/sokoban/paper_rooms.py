@@ -6,7 +6,7 @@ the position that is farthest from solved is the start. The scheme is gym-sokoba
 released environment). Rooms with few pushes are frequent, and a few need more than ten moves.
 
 Training rooms have none of these layouts: two in three hold more walls than any of theirs, and of
-the others only the ``panel`` split's are kept. A few layouts come so often that what is kept would
+the others only the ``eval`` split's are kept. A few layouts come so often that what is kept would
 be much too easy; so the scheme's first room says only of what kind the room has to be, and rooms
 are drawn until one of this kind may be kept. The mix of kinds is then the scheme's own.
 """
@@ -170,7 +170,7 @@ def _draw(rng: random.Random, size: int, num_boxes: int, kind: _Kind | None) -> 
         return None
     board, solved = laid_out
     if kind is not None and (
-        _is_open(board) != kind.is_open or (kind.is_open and split_of_board(board) != "panel")
+        _is_open(board) != kind.is_open or (kind.is_open and split_of_board(board) != "eval")
     ):
         return None
     room = _place(rng, board, solved)
@@ -179,7 +179,7 @@ def _draw(rng: random.Random, size: int, num_boxes: int, kind: _Kind | None) -> 
 
 @lru_cache(maxsize=4096)
 def draw_reference_room(seed: int, size: int, num_boxes: int) -> Room:
-    """Draw the room of a seed, of those kept for panels; its difficulty is the bin of its length."""
+    """Draw the room of a seed, of those kept for evaluation sets; its difficulty is the bin of its length."""
     rng = random.Random(f"sokoban reference {size} {num_boxes} {seed}")
     for _ in range(_MAX_KINDS):
         first = _draw(rng, size, num_boxes, None)

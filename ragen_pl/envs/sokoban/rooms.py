@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from ragen_pl.envs.boards import BoardSplit, canonical_digest, cells_of, split_of_digest
 from ragen_pl.envs.sokoban.search import Board, Position, fewest_pushes, starts_by_length
 
-Split = Literal["train", "tuning", "panel", "reference"]
+Split = Literal["train", "tuning", "eval", "reference"]
 
 STRATA = {"2-3": (2, 3), "4-5": (4, 5), "6-8": (6, 8), "9-10": (9, 10)}
 """Names and bounds of the bins of optimal length; no room needs more than ten moves."""

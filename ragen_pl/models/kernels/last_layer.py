@@ -67,11 +67,11 @@ def enable_gather(model: PreTrainedModel) -> bool:
     return True
 
 
-def states_at(trunk: nn.Module, input_ids: Tensor, padding: Tensor, places: Tensor) -> Tensor:
-    """Read rows at once; return a trunk's last hidden states (n, d) at some places.
+def states_at(backbone: nn.Module, input_ids: Tensor, padding: Tensor, places: Tensor) -> Tensor:
+    """Read rows at once; return a backbone's last hidden states (n, d) at some places.
 
     Args:
-        trunk: What is under a model's head.
+        backbone: What is under a model's head.
         input_ids: (B, T).
         padding: (B, T) bool, true on real tokens.
         places: (n,), in the rows laid end to end.
@@ -83,8 +83,8 @@ def states_at(trunk: nn.Module, input_ids: Tensor, padding: Tensor, places: Tens
         "use_cache": False,
         "is_causal": True,
     }
-    layers: Any = getattr(trunk, "layers", ())
+    layers: Any = getattr(backbone, "layers", ())
     if layers and isinstance(layers[-1], GatherLastLayer):
-        return cast(Tensor, trunk(asked=places, **inputs).last_hidden_state)
-    whole: Tensor = trunk(**inputs).last_hidden_state
+        return cast(Tensor, backbone(asked=places, **inputs).last_hidden_state)
+    whole: Tensor = backbone(**inputs).last_hidden_state
     return whole.flatten(0, 1).index_select(0, places)

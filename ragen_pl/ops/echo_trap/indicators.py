@@ -70,7 +70,7 @@ class Smoothed:
 
     @property
     def noise(self) -> float:
-        """Estimate one look's standard error from neighbours: a trend or a jump hardly counts."""
+        """Estimate one look's standard error from neighbors: a trend or a jump hardly counts."""
         steps = [abs(b - a) for a, b in pairwise(self.values)]
         return 1.4826 / math.sqrt(2) * median(steps) if steps else 0.0
 

@@ -4,4 +4,4 @@ from ragen_pl.rollout.engines.base import Engine, Sampler
 from ragen_pl.rollout.engines.in_process import InProcess
 from ragen_pl.rollout.engines.vllm import VLLM
 
-__all__ = ["VLLM", "InProcess", "Engine", "Sampler"]
+__all__ = ["VLLM", "Engine", "InProcess", "Sampler"]

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from ragen_pl.distributed.collectives import gather_objects, rank, world_size
 from ragen_pl.models.kernels.attention import additive, adds_masks
-from ragen_pl.rollout.engines.kv_cache import RaggedCache, pad_left
+from ragen_pl.models.kernels.kv_cache import RaggedCache, pad_left
 from ragen_pl.types import to_device
 
 Ids = tuple[int, ...]

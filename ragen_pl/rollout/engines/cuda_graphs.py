@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ragen_pl.rollout.engines.decode_step import DecodeStep
-from ragen_pl.rollout.engines.kv_cache import RaggedCache
+from ragen_pl.models.kernels.kv_cache import RaggedCache
 
 CAPTURED_STRIDE = 256
 """Slots by which masks grow where steps are recorded: each width is a recording of its own."""

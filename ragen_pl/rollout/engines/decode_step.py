@@ -10,7 +10,7 @@ from transformers import Cache, PreTrainedModel
 
 from ragen_pl.models.kernels.attention import adds_masks
 from ragen_pl.models.kernels.fused_decoder import FusedDecoder, supports_fused_decoding
-from ragen_pl.rollout.engines.kv_cache import RaggedCache
+from ragen_pl.models.kernels.kv_cache import RaggedCache
 
 
 class DecodeStep(Protocol):

@@ -22,7 +22,7 @@ from ragen_pl.rollout.engines.cuda_graphs import (
     GraphedDecodeStep,
 )
 from ragen_pl.rollout.engines.decode_step import DecodeStep, build_decode_step, open_cache
-from ragen_pl.rollout.engines.kv_cache import STRIDE, RaggedCache, pad_left
+from ragen_pl.models.kernels.kv_cache import STRIDE, RaggedCache, pad_left
 from ragen_pl.rollout.engines.sampling import SampledTokens, sample_tokens, uniform_noise
 from ragen_pl.types import Completion, Request, Sampling, to_device
 
