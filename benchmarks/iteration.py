@@ -16,19 +16,14 @@ from benchmarks.ceilings import copy_bandwidth, forward_operations, gemm_rate, l
 from benchmarks.workload import RandomModel, Workload, pieces
 from ragen_pl.algorithms.coefficients import Coefficients
 from ragen_pl.algorithms.config import Algorithm, Optimization
-from ragen_pl.algorithms.estimators import GRPO, CriticConfig
+from ragen_pl.algorithms.estimators import GAE, GRPO, CriticConfig
 from ragen_pl.models.policy import Critic, Policy, evaluation_mode
 from ragen_pl.models.trainable import TrainableModel
 from ragen_pl.rollout.engines.in_process import InProcessSampler
 from ragen_pl.rollout.packing import pack
 from ragen_pl.training.networks import Networks
 from ragen_pl.training.scoring import LogProbPass
-from ragen_pl.training.update import (
-    build_optimizer,
-    compute_advantages,
-    policy_gradient,
-    value_gradient,
-)
+from ragen_pl.training.update import Update, build_optimizer, compute_advantages
 from ragen_pl.types import RolloutBatch, TrainingBatch
 
 PHASES = ("prefill", "decode", "environment", "packing", "annotate", "policy", "critic")
@@ -101,7 +96,7 @@ class Iteration:
             autocast=bench.context,
         )
         self.algorithm = Algorithm(advantage=GRPO())
-        self.scorer = LogProbPass(1.0, bench.token_budget, torch.device(bench.device))
+        self.passes = LogProbPass(bench.token_budget, torch.device(bench.device))
         self.iteration = 0
 
     def run(self) -> tuple[dict[str, float], RolloutBatch]:
@@ -126,8 +121,8 @@ class Iteration:
     def _annotate(self, rollout: RolloutBatch) -> TrainingBatch:
         every = torch.ones(len(rollout), dtype=torch.bool)
         with torch.no_grad(), self.bench.context():
-            old = self.scorer.log_probs(self.policy, rollout, every)
-            values = self.scorer.values(self.critic, rollout, every)
+            old = self.passes.log_probs(self.policy, rollout, every)
+            values = self.passes.values(self.critic, rollout, every)
         return TrainingBatch(
             rollout, old, values, *compute_advantages(rollout, values, self.algorithm)
         )
@@ -135,20 +130,18 @@ class Iteration:
     def _update(self, name: str, batch: TrainingBatch) -> None:
         with self.bench.context():
             if name == "policy":
-                coefficients = Coefficients(self.algorithm)
-                policy_gradient(
-                    batch,
-                    self.policy,
-                    None,
-                    self.scorer,
-                    self.algorithm,
-                    coefficients,
-                    _backward,
-                )
+                self.update(self.algorithm).improve_policy(batch)
             else:
-                value_gradient(batch, self.critic, CriticConfig(), self.scorer, _backward)
+                self.update(Algorithm(GAE(critic=CriticConfig()))).improve_critic(batch)
         self.optimizers[name].step()
         self.optimizers[name].zero_grad(set_to_none=True)
+
+    def update(self, algorithm: Algorithm) -> Update:
+        """Return the gradients' owner."""
+        coefficients = Coefficients(algorithm)
+        return Update(
+            self.policy, self.critic, None, self.passes, algorithm, coefficients, _backward
+        )
 
     def medians(self, repetitions: int) -> tuple[dict[str, float], RolloutBatch]:
         """Return each phase's median after one iteration that does not count."""

@@ -12,6 +12,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
 from ragen_pl.models.export import export_policy
+from ragen_pl.training.access import data_module
 from ragen_pl.training.run_folder import BEST, CHECKPOINTS, FACTS, LAST, POLICY, RunMetadata
 
 
@@ -78,7 +79,7 @@ class Checkpoints(Checkpoint):
     def _new_score(self, trainer: Trainer) -> float | None:
         if not self._validated:
             return None
-        eval_set = next(iter(trainer.datamodule.eval_sets))  # type: ignore[attr-defined]
+        eval_set = next(iter(data_module(trainer).eval_sets))
         value = trainer.callback_metrics.get(f"val/{eval_set}/success")
         return None if value is None else float(value)
 

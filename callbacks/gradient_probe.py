@@ -20,25 +20,15 @@ from ragen_pl.ops.gradient_norms import gradient_norms, quantile_buckets
 from ragen_pl.ops.group_advantages import peers, trajectory_returns
 from ragen_pl.rollout.packing import micro_batches
 from ragen_pl.training.callback import RolloutCallback
-from ragen_pl.training.update import LossDenominators, compute_advantages, policy_objective
+from ragen_pl.training.access import learner
+from ragen_pl.training.scoring import score_policy
+from ragen_pl.training.starpo import StarPO
+from ragen_pl.training.update import LossDenominators, PolicyObjective, compute_advantages
 from ragen_pl.types import RolloutBatch, TrainingBatch
 
 
-class _Learner(Protocol):
-    """What of the module is used here."""
-
-    iteration: int
-    policy: Policy
-    reference: Policy | None
-    algorithm: Algorithm
-    optimization: Optimization
-    coefficients: Coefficients
-
-    def values(self, rollout: RolloutBatch, chosen: Tensor) -> Tensor: ...
-
-
-Score = Callable[[Tensor, RolloutBatch], dict[str, Tensor]]
-"""From row indices and those rows, cut to their longest, to each term's share in the loss."""
+Score = Callable[[TrainingBatch], dict[str, Tensor]]
+"""From a micro-batch to each term's share in the loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +36,14 @@ class ProbeView:
     """Be the probe's whole view of the objective."""
 
     names: tuple[str, ...]
-    rollout: RolloutBatch
+    batch: TrainingBatch
     """The trajectories to probe, dropped ones included."""
     among: Callable[[Tensor], Score]
     """From (B,) bool, the trajectories the loss is taken over, to their terms as they stand in it,
     coefficients included, at the collecting weights. Every rank must call it."""
 
 
-def policy_terms(module: _Learner, batch: TrainingBatch, temperature: float) -> ProbeView:
+def policy_terms(module: StarPO, batch: TrainingBatch) -> ProbeView:
     """Take the present objective apart: the only place here that knows ``ragen_pl.training.update``.
 
     Advantages are estimated over all trajectories, as without a filter, whose effect is the
@@ -65,36 +55,32 @@ def policy_terms(module: _Learner, batch: TrainingBatch, temperature: float) -> 
     rollout = replace(batch.rollout, policy_weights=torch.ones_like(batch.rollout.policy_weights))
     values = module.values(rollout, rollout.policy_weights > 0)
     advantages, _ = compute_advantages(rollout, values, algorithm)
+    batch = replace(batch, rollout=rollout, advantages=advantages)
 
-    def score(at: Tensor, part: RolloutBatch, totals: LossDenominators) -> dict[str, Tensor]:
-        arguments = (part.input_ids, part.loss_mask, part.attention_mask, temperature)
-        scores, ref_log_probs = module.policy(*arguments), None
+    def score(part: TrainingBatch, denominators: LossDenominators) -> dict[str, Tensor]:
+        output, ref_log_probs = score_policy(module.policy, part.rollout), None
         if reference is not None:
             with torch.no_grad():
-                ref_log_probs = reference(*arguments).log_probs
-        advantage = advantages[at, : part.input_ids.shape[1]]
+                ref_log_probs = score_policy(reference, part.rollout).log_probs
+        part = replace(part, old_log_probs=output.log_probs.detach())
 
-        def loss(entropy_coef: float = 0.0, kl_coef: float = 0.0) -> Tensor:
-            weights = FixedCoefficients(kl=kl_coef, entropy=entropy_coef)
-            old = scores.log_probs.detach()
-            return policy_objective(
-                scores, ref_log_probs, old, advantage, part, algorithm, weights, totals
-            )[0]
+        def loss(entropy: float = 0.0, kl: float = 0.0) -> Tensor:
+            weights = FixedCoefficients(kl=kl, entropy=entropy)
+            return PolicyObjective(algorithm, weights, denominators)(output, part, ref_log_probs)[0]
 
         task = loss()
-        terms = {"task": task, "entropy": loss(entropy_coef=coefficients.entropy) - task}
+        terms = {"task": task, "entropy": loss(entropy=coefficients.entropy) - task}
         if reference is not None:
-            terms["kl"] = loss(kl_coef=coefficients.kl) - task
+            terms["kl"] = loss(kl=coefficients.kl) - task
         return terms
 
     def among(chosen: Tensor) -> Score:
-        totals = LossDenominators.of(
-            replace(rollout, policy_weights=chosen.float()), algorithm.aggregation
-        )
-        return lambda at, part: score(at, part, totals)
+        weighted = replace(rollout, policy_weights=chosen.float())
+        denominators = LossDenominators.of(weighted, algorithm.aggregation)
+        return lambda part: score(part, denominators)
 
     names = ("task", "entropy", *(("kl",) if reference is not None else ()))
-    return ProbeView(names, rollout, among)
+    return ProbeView(names, batch, among)
 
 
 class GradientProbe(RolloutCallback):
@@ -127,13 +113,13 @@ class GradientProbe(RolloutCallback):
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Probe the first batch of an iteration that is due, before it is learned from."""
-        module = cast(_Learner, pl_module)
+        module = learner(pl_module)
         due = batch_idx == 0 and (module.iteration + 1) % self.every_n_iterations == 0
         if due and isinstance(batch, TrainingBatch):
             self.record(self._probe(trainer, module, batch))
         super().on_train_batch_start(trainer, pl_module, batch, batch_idx)
 
-    def _probe(self, trainer: Trainer, module: _Learner, batch: TrainingBatch) -> dict[str, float]:
+    def _probe(self, trainer: Trainer, module: StarPO, batch: TrainingBatch) -> dict[str, float]:
         """Measure every bucket that has a group; the same on every rank."""
         # Whole, as ranks may differ in how many passes a bucket takes, and the gradients here are
         # those of whole weights.
@@ -141,11 +127,10 @@ class GradientProbe(RolloutCallback):
             return self._measure(trainer, module, batch)
 
     def _measure(
-        self, trainer: Trainer, module: _Learner, batch: TrainingBatch
+        self, trainer: Trainer, module: StarPO, batch: TrainingBatch
     ) -> dict[str, float]:
-        temperature = trainer.datamodule.rollout.temperature  # type: ignore[attr-defined]
-        terms = policy_terms(module, regroup(batch), temperature)
-        spread = group_spread(terms.rollout)
+        terms = policy_terms(module, regroup(batch))
+        spread = group_spread(terms.batch.rollout)
         buckets = quantile_buckets(
             torch.tensor(list(spread.values()), dtype=torch.float64), self.num_buckets
         ).tolist()
@@ -153,7 +138,7 @@ class GradientProbe(RolloutCallback):
         parameters = [p for p in module.policy.parameters() if p.requires_grad]
         for bucket in sorted(set(buckets)):
             members = [g for g, b in zip(spread, buckets, strict=True) if b == bucket]
-            group_ids = terms.rollout.group_ids
+            group_ids = terms.batch.rollout.group_ids
             chosen = torch.isin(group_ids, torch.tensor(members, device=group_ids.device))
             with torch.enable_grad(), evaluation_mode(module.policy):
                 parts = _parts(trainer, module, terms, chosen)
@@ -166,12 +151,12 @@ class GradientProbe(RolloutCallback):
 
 
 def _parts(
-    trainer: Trainer, module: _Learner, terms: ProbeView, chosen: Tensor
+    trainer: Trainer, module: StarPO, terms: ProbeView, chosen: Tensor
 ) -> Iterator[dict[str, Tensor]]:
     score, budget = terms.among(chosen), module.optimization.tokens_per_micro_batch
-    for at, part in micro_batches(terms.rollout, chosen, budget):
+    for _, part in micro_batches(terms.batch, chosen, budget):
         with trainer.precision_plugin.forward_context():
-            scored = score(at, part)
+            scored = score(part)
         yield scored
 
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Literal, Protocol, TypeVar, cast
+from typing import Literal, TypeVar
 
 import numpy as np
 import torch
 from lightning.pytorch import LightningModule, Trainer
 
-from ragen_pl.algorithms.config import Optimization
 from ragen_pl.distributed.collectives import gather_objects
-from ragen_pl.models.base import LanguageModel
 from ragen_pl.models.policy import evaluation_mode
 from ragen_pl.ops.mutual_information import (
     Information,
@@ -21,11 +18,11 @@ from ragen_pl.ops.mutual_information import (
     estimate_information,
     merge_duplicates,
 )
-from ragen_pl.rollout.chat import Prompts
-from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.engines.cross_scoring import cross_score
 from ragen_pl.rollout.stats import trainable_trajectories
+from ragen_pl.training.access import data_module, learner
 from ragen_pl.training.callback import RolloutCallback, announce
+from ragen_pl.training.starpo import StarPO
 from ragen_pl.types import Trajectory, TrajectoryGroup
 
 T = TypeVar("T")
@@ -35,23 +32,6 @@ Thoughtful = Mapping[tuple[int, int], Sequence[int]]
 """The turns with a readable thought, by group and member."""
 Pairing = tuple[tuple[int, ...], tuple[int, ...]]
 """All tokens before a thought, and the thought's."""
-
-
-class _Learner(Protocol):
-    """What of the module is used here."""
-
-    seed: int
-    language: LanguageModel
-    optimization: Optimization
-
-    def rollout_weights(self) -> AbstractContextManager[None]: ...
-
-
-class _Source(Protocol):
-    """What of the data module is used here."""
-
-    prompts: Prompts
-    rollout: RolloutConfig
 
 
 class MutualInformation(RolloutCallback):
@@ -98,7 +78,7 @@ class MutualInformation(RolloutCallback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Say it when there is nothing to measure."""
-        if stage == "fit" and not _source(trainer).prompts.think:
+        if stage == "fit" and not data_module(trainer).prompts.think:
             announce(trainer, "mutual information is not measured: the agent does not think")
 
     def on_rollout_start(
@@ -112,10 +92,10 @@ class MutualInformation(RolloutCallback):
     ) -> None:
         """Measure when it is due; every rank takes part and gets the same numbers."""
         due = (self._iteration + 1) % self.every_n_iterations == 0
-        if not due or not _source(trainer).prompts.think:
+        if not due or not data_module(trainer).prompts.think:
             return
         thoughtful = _thoughtful(groups)
-        seed = cast(_Learner, module).seed
+        seed = learner(module).seed
         chosen = {
             "first_turn": first_turns(
                 thoughtful, self.num_prompts, self.num_responses, _generator(seed, self, 0)
@@ -125,7 +105,7 @@ class MutualInformation(RolloutCallback):
             ),
         }
         for variant, keys in chosen.items():
-            information = self._measure(trainer, cast(_Learner, module), _fetch(groups, keys))
+            information = self._measure(trainer, learner(module), _fetch(groups, keys))
             if information is not None:
                 self.record(
                     {
@@ -139,16 +119,16 @@ class MutualInformation(RolloutCallback):
                 )
 
     def _measure(
-        self, trainer: Trainer, module: _Learner, pairings: Sequence[Pairing]
+        self, trainer: Trainer, module: StarPO, pairings: Sequence[Pairing]
     ) -> Information | None:
         """Score every distinct thought under every distinct prompt; None without two prompts."""
         prompts, prompt_of = merge_duplicates([prompt for prompt, _ in pairings])
         thoughts, thought_of = merge_duplicates([thought for _, thought in pairings])
         if len(prompts) < 2:
             return None
-        model = module.language.model
+        model, rollout = module.language.model, data_module(trainer).rollout
         with (
-            module.rollout_weights(),
+            module.rollout_weights(rollout.max_context),
             evaluation_mode(model),
             trainer.precision_plugin.forward_context(),
         ):
@@ -156,7 +136,7 @@ class MutualInformation(RolloutCallback):
                 model,
                 prompts,
                 thoughts,
-                temperature=_source(trainer).rollout.temperature,
+                temperature=rollout.temperature,
                 token_budget=module.optimization.tokens_per_micro_batch,
             )
         rows, own, counts = count_pairs(thought_of, prompt_of)
@@ -223,7 +203,3 @@ def _pairing(trajectory: Trajectory, turn: int) -> Pairing:
     prompt = [token for t in before for token in (*t.prompt_ids, *t.completion.token_ids)]
     this = trajectory.turns[turn]
     return (*prompt, *this.prompt_ids), this.completion.token_ids[: this.thought_tokens]
-
-
-def _source(trainer: Trainer) -> _Source:
-    return cast(_Source, trainer.datamodule)  # type: ignore[attr-defined]

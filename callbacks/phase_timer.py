@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import time
-from typing import Any, cast
+from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 
 from ragen_pl.distributed.collectives import world_size
+from ragen_pl.training.access import learner
 from ragen_pl.training.callback import RolloutCallback
-from ragen_pl.training.starpo import StarPO
 
 
 class PhaseTimer(RolloutCallback):
     """Log the seconds of an iteration's phases, averaged over ranks.
 
-    ``collect`` is the playing, ``environment`` its part outside the sampler (environments, prompts
-    and parsing), ``annotate`` what comes between it and the first update (callbacks, packing,
-    scoring), ``update`` the optimizer steps.
+    ``rollout`` is the collection, ``env`` its part outside the sampler (environments, prompts and
+    parsing), ``score_pass`` what comes between it and the first update (callbacks, packing, old
+    log-probs and values), ``update`` the optimizer steps.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class PhaseTimer(RolloutCallback):
     ) -> None:
         """Start the clock."""
         super().on_rollout_start(trainer, module, iteration, num_trajectories)
-        self._generated = cast(StarPO, module).worker.seconds
+        self._generated = learner(module).sampler.seconds
         self._began = self._played = time.monotonic()
         # Of a rank without a start, too: all must log the same metrics.
         self._spent = {"time/rollout": 0.0, "time/env": 0.0}
@@ -41,7 +41,7 @@ class PhaseTimer(RolloutCallback):
         """Read the clock after every turn: the last one is where playing ended."""
         self._played = time.monotonic()
         collect = self._played - self._began
-        generate = cast(StarPO, module).worker.seconds - self._generated
+        generate = learner(module).sampler.seconds - self._generated
         self._spent = {"time/rollout": collect, "time/env": collect - generate}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

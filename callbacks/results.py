@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities.exceptions import SIGTERMException
@@ -15,37 +15,13 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.report.tables import PolicyResult, Validation, lines_of_json, render
 from ragen_pl.rollout.baselines import BASELINES, Baseline
+from ragen_pl.training.access import data_module, learner
 from ragen_pl.training.callback import RolloutCallback, announce, is_done, rollout_callbacks
 from ragen_pl.training.evaluation import score_of_all_ranks
 from ragen_pl.training.run_folder import FINAL, RESULTS, read_results
 from ragen_pl.types import TrajectoryGroup
 
 _PREFIXES = ("rollout/", "train/", "collapse/", "diagnostics/", "val/", "time/")
-
-
-class _Imitation(Protocol):
-    iterations: int
-    demonstrations: int
-
-
-class _Sampling(Protocol):
-    temperature: float
-
-
-class _Evaluator(Protocol):
-    """What of the data module is used here."""
-
-    eval_sets: dict[str, Any]
-    """By name; the first is the default evaluation set."""
-    warm_start: _Imitation
-    evaluation: _Sampling
-    """Of validation."""
-
-    def evaluate(
-        self, learner: LightningModule, eval_set: str, temperature: float
-    ) -> list[TrajectoryGroup]: ...
-
-    def evaluate_baseline(self, eval_set: str, baseline: Baseline) -> list[TrajectoryGroup]: ...
 
 
 class Results(RolloutCallback):
@@ -119,7 +95,7 @@ class Results(RolloutCallback):
         self._began = True
         self._keep_earlier_end(trainer)
         done = {entry.policy for entry in self.scores}
-        data = _data(trainer)
+        data = data_module(trainer)
         for baseline in BASELINES:
             if baseline.name not in done:
                 self._evaluate_baseline(trainer, pl_module, baseline)
@@ -158,7 +134,7 @@ class Results(RolloutCallback):
         self._counters.iterations = trainer.current_epoch + 1
         self._note_metrics(trainer, getattr(pl_module, "phase", "rl"))
         self._note_validation(trainer)
-        if self._counters.iterations == _data(trainer).warm_start.iterations:
+        if self._counters.iterations == data_module(trainer).warm_start.iterations:
             self.scores += self._evaluate(trainer, pl_module, "warm-started", in_full=True)
         if self._counters.iterations % self.write_every == 0:
             self._write(trainer)
@@ -177,7 +153,7 @@ class Results(RolloutCallback):
         if not self._validated:
             return
         self._validated = False
-        data, metrics = _data(trainer), trainer.callback_metrics
+        data, metrics = data_module(trainer), trainer.callback_metrics
         success: dict[str, tuple[float, float, float]] = {}
         for eval_set in data.eval_sets:
             names = [
@@ -196,7 +172,7 @@ class Results(RolloutCallback):
         self, trainer: Trainer, module: LightningModule, baseline: Baseline
     ) -> None:
         """Evaluate what needs no model on every evaluation set whose environment can be played so."""
-        data = _data(trainer)
+        data = data_module(trainer)
         for eval_set, env in data.eval_sets.items():
             if baseline.exists(env):
                 self._tell(trainer, module, baseline.name, eval_set)
@@ -209,13 +185,13 @@ class Results(RolloutCallback):
         """Evaluate the current weights on every evaluation set at the first temperature; ``in_full`` on the
         first evaluation set at all of them.
         """
-        data, scores = _data(trainer), list[PolicyResult]()
+        data, scores = data_module(trainer), list[PolicyResult]()
         for index, eval_set in enumerate(data.eval_sets):
             for temperature in (
                 self.temperatures if in_full and index == 0 else self.temperatures[:1]
             ):
                 self._tell(trainer, module, policy, eval_set)
-                groups = data.evaluate(module, eval_set, temperature)
+                groups = data.evaluate(learner(module), eval_set, temperature)
                 scored = self._scored(trainer, policy, eval_set, temperature, groups)
                 scores += [replace(one, iterations=self._counters.iterations) for one in scored]
         return scores
@@ -239,7 +215,7 @@ class Results(RolloutCallback):
     def _evaluate_final(self, trainer: Trainer, module: LightningModule) -> None:
         """Evaluate the final policy, or copy where the weights are those scored before; all its
         scores take the place of an earlier end's at once."""
-        warm = _data(trainer).warm_start.iterations
+        warm = data_module(trainer).warm_start.iterations
         same = [e for e in self.scores if e.policy == "warm-started"]
         if same and self._counters.iterations == warm:
             final = [replace(entry, policy=FINAL) for entry in same]
@@ -308,7 +284,7 @@ class Results(RolloutCallback):
     def _write(self, trainer: Trainer) -> None:
         if not trainer.is_global_zero:
             return
-        warm = _data(trainer).warm_start
+        warm = data_module(trainer).warm_start
         content = {
             "status": self._status,
             "reason": self._reason,
@@ -343,10 +319,6 @@ class Results(RolloutCallback):
         self._validation = None if validation is None else Validation.from_plain(validation)
         self._resumed = True
         self._clock = time.monotonic()
-
-
-def _data(trainer: Trainer) -> _Evaluator:
-    return cast(_Evaluator, trainer.datamodule)  # type: ignore[attr-defined]
 
 
 def _run_dir(trainer: Trainer) -> Path:

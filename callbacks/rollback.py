@@ -4,29 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar
 
 from lightning.pytorch import LightningModule, Trainer
 
 from callbacks.echo_trap_detector import EchoTrapDetector
 from callbacks.variance_filter import VarianceFilter
-from ragen_pl.algorithms.config import Algorithm
 from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.distributed.snapshot import Plain, restore_snapshot, take_snapshot
+from ragen_pl.training.access import learner
 from ragen_pl.training.callback import RolloutCallback, announce
 from ragen_pl.types import TrajectoryGroup
 
 T = TypeVar("T")
-
-
-class _Module(Protocol):
-    """What of the module is used here, beside a LightningModule's own."""
-
-    rl_start: int
-    lr_scale: float
-    algorithm: Algorithm
-
-    def invalidate_cache(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -199,10 +189,10 @@ class Rollback(RolloutCallback):
 
     def _policy_has_begun(self, module: LightningModule) -> bool:
         """Whether this iteration updates the policy: until then only the critic gets better."""
-        learner = cast(_Module, module)
-        critic = learner.algorithm.critic
+        starpo = learner(module)
+        critic = starpo.algorithm.critic
         alone = critic.warmup_iterations if critic is not None else 0
-        return self.iteration - learner.rl_start >= alone
+        return self.iteration - starpo.rl_start >= alone
 
     def _keep(self, trainer: Trainer, module: LightningModule, detector: EchoTrapDetector) -> None:
         state = take_snapshot(module, trainer.optimizers[0])
@@ -214,16 +204,16 @@ class Rollback(RolloutCallback):
         self._snapshots = self._snapshots[:1]
         (healthy,) = self._snapshots
         restore_snapshot(healthy.state, module, trainer.optimizers[0])
-        learner = cast(_Module, module)
-        learner.invalidate_cache()
-        learner.lr_scale *= self.lr_factor
+        starpo = learner(module)
+        starpo.invalidate_cache()
+        starpo.lr_scale *= self.lr_factor
         reason = detector.verdict.reason
         detector.rewind(healthy.position)
         self.discard = True
         event = {
             "iteration": self.iteration + 1,
             "restored": healthy.iteration + 1,
-            "lr_scale": learner.lr_scale,
+            "lr_scale": starpo.lr_scale,
             "reason": reason,
         }
         chosen = _find(trainer, VarianceFilter)

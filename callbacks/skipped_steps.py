@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ragen_pl.distributed.collectives import rank
+from ragen_pl.training.access import learner
 from ragen_pl.training.callback import announce
-from ragen_pl.training.starpo import StarPO
 
 FOLDER = "skipped"
 
@@ -30,13 +30,13 @@ class SkippedSteps(Callback):
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Remember how many were skipped before."""
-        self._counted = cast(StarPO, pl_module).skipped_steps
+        self._counted = learner(pl_module).skipped_steps
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Save the batch when there is one more now; all ranks skip together."""
-        module = cast(StarPO, pl_module)
+        module = learner(pl_module)
         if module.skipped_steps == self._counted:
             return
         path = Path(trainer.default_root_dir) / FOLDER / f"rank{rank()}.pt"

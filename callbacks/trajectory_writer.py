@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 
@@ -14,17 +14,10 @@ from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.boundary import CheckedEnv, EnvError, calling
 from ragen_pl.report.trajectory_record import trajectory_record
 from ragen_pl.rollout.chat import Chat, system_text
+from ragen_pl.training.access import data_module
 from ragen_pl.training.callback import RolloutCallback, announce
 from ragen_pl.training.run_folder import TRAJECTORIES
 from ragen_pl.types import Evaluation, TrajectoryGroup
-
-
-class _Source(Protocol):
-    """What of the data module is used here."""
-
-    env: TextEnv
-    eval_sets: dict[str, TextEnv]
-    chat: Chat
 
 
 class TrajectoryWriter(RolloutCallback):
@@ -52,20 +45,16 @@ class TrajectoryWriter(RolloutCallback):
         every = self.every_n_iterations
         if every and (self.iteration + 1) % every == 0:
             name = f"iteration-{self.iteration + 1:05d}.jsonl"
-            _write(trainer, name, groups, _source(trainer).env)
+            _write(trainer, name, groups, data_module(trainer).env)
 
     def on_predict_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *_: Any, **__: Any
     ) -> None:
         """Write an evaluation set."""
         if isinstance(outputs, Evaluation):
-            env = _source(trainer).eval_sets[outputs.eval_set]
+            env = data_module(trainer).eval_sets[outputs.eval_set]
             path = _write(trainer, f"predict-{outputs.eval_set}.jsonl", outputs.groups, env)
             announce(trainer, f"trajectories on {outputs.eval_set}: {path}")
-
-
-def _source(trainer: Trainer) -> _Source:
-    return cast(_Source, trainer.datamodule)  # type: ignore[attr-defined]
 
 
 def _write(trainer: Trainer, name: str, groups: Iterable[TrajectoryGroup], env: TextEnv) -> Path:
@@ -74,7 +63,7 @@ def _write(trainer: Trainer, name: str, groups: Iterable[TrajectoryGroup], env: 
     everyone = [group for part in gather_objects(list(groups)) for group in part]
     if not trainer.is_global_zero:
         return path
-    chat = _source(trainer).chat
+    chat = data_module(trainer).chat
     # An environment may name its task only once it has started, as a bandit does.
     texts: dict[int, str] = {}
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -207,6 +207,10 @@ class TensorBatch:
         """Take the trajectories at ``index`` (int or bool, (B,))."""
         return self._map(lambda value: value[index])
 
+    def cut(self, length: int) -> Self:
+        """Drop the columns from ``length`` on: padding that the chosen rows have in common."""
+        return self._map(lambda value: value[:, :length] if value.ndim == 2 else value)
+
 
 @dataclass(frozen=True, slots=True)
 class RolloutBatch(TensorBatch):
@@ -241,6 +245,8 @@ class RolloutBatch(TensorBatch):
     """(B,) bool."""
     policy_weights: Tensor
     """(B,) float ≥ 0."""
+    temperature: float = 1.0
+    """The tokens were sampled at; 1 for an expert's."""
 
     def __post_init__(self) -> None:
         shape = self.input_ids.shape
@@ -253,9 +259,10 @@ class RolloutBatch(TensorBatch):
     def __len__(self) -> int:
         return int(self.input_ids.shape[0])
 
-    def cut(self, length: int) -> RolloutBatch:
-        """Drop the columns from ``length`` on: padding that the chosen rows have in common."""
-        return self._map(lambda value: value[:, :length] if value.ndim == 2 else value)
+    @property
+    def lengths(self) -> Tensor:
+        """(B,) int: tokens of each trajectory."""
+        return self.attention_mask.sum(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,9 +278,17 @@ class TrainingBatch(TensorBatch):
     """(B, T)."""
     returns: Tensor
     """(B, T): the critic's target."""
+    on_policy: bool = False
+    """Whether the weights that sampled the batch also take its only update: the update's own
+    log-probs then are the old ones."""
 
     def __len__(self) -> int:
         return len(self.rollout)
+
+    @property
+    def lengths(self) -> Tensor:
+        """(B,) int: tokens of each trajectory."""
+        return self.rollout.lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,9 +331,11 @@ class Learner(Protocol):
     def begin_iteration(self, phase: Phase) -> None:
         """Get ready to collect: called at the start of every iteration, before its first batch."""
 
-    def rollout_weights(self) -> AbstractContextManager[None]:
-        """Get ready to generate; every rank enters and leaves it, however often it generates."""
+    def rollout_weights(self, max_context: int) -> AbstractContextManager[None]:
+        """Get ready to generate rows of at most ``max_context`` tokens; every rank enters and
+        leaves it, however often it generates."""
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]: ...
 
-    def annotate(self, rollout: RolloutBatch) -> TrainingBatch: ...
+    def build_training_batch(self, rollout: RolloutBatch, *, on_policy: bool) -> TrainingBatch:
+        """Add the learner's estimates; ``on_policy`` where the collection makes one update."""

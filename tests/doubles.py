@@ -216,7 +216,7 @@ class Diary(RolloutCallback):
 
     def on_rollout_start(self, trainer: Trainer, module: Any, iteration: int, *args: int) -> None:
         self.states[iteration] = take_snapshot(module, trainer.optimizers[0])
-        self.cache_versions[iteration] = module.worker.version
+        self.cache_versions[iteration] = module.sampler.version
 
 
 class Stop(RolloutCallback):

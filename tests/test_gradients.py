@@ -8,21 +8,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from ragen_pl.algorithms.coefficients import Coefficients
 from ragen_pl.algorithms.config import Algorithm, EntropyBonus, KLPenalty
 from ragen_pl.algorithms.estimators import GAE, CriticConfig
 from ragen_pl.algorithms.policy_losses import LogLikelihood
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.policy import Critic, Policy
 from ragen_pl.rollout.packing import pack
-from ragen_pl.training.scoring import LogProbPass
-from ragen_pl.training.update import policy_gradient, sft_gradient, value_gradient
+from ragen_pl.training.scoring import LogProbPass, score_policy
 from ragen_pl.types import Demonstration, RolloutBatch, TrainingBatch
 from tests import worlds
 from tests.doubles import make_trajectory, make_turn
-from tests.tiny_networks import make_policy
+from tests.tiny_networks import make_policy, make_update
 
-SCORER = LogProbPass(1.0, 4096, torch.device("cpu"))
+PASSES = LogProbPass(4096, torch.device("cpu"))
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +43,7 @@ def gradient(
     critic.zero_grad()
     zeros = torch.zeros_like(returns)
     batch = TrainingBatch(rollout, zeros, zeros, zeros, returns)
-    value_gradient(batch, critic, config, SCORER, torch.Tensor.backward)
+    make_update(Algorithm(GAE(critic=config)), make_policy(0), critic).improve_critic(batch)
     assert critic.head.weight.grad is not None
     return critic.head.weight.grad.clone()
 
@@ -56,7 +54,7 @@ def test_a_critic_of_the_kept_sees_nothing_else(critic: Critic) -> None:
     changed = returns * torch.tensor([[1.0], [5.0]])
     alone = gradient(critic, rollout.rows(torch.tensor([0])), returns[:1], config)
     torch.testing.assert_close(gradient(critic, rollout, changed, config), alone)
-    values = SCORER.values(critic, rollout, config.rows(rollout))
+    values = PASSES.values(critic, rollout, config.rows(rollout))
     assert bool((values[0][rollout.loss_mask[0]] != 0).all())
     assert not values[1].any()
 
@@ -76,7 +74,7 @@ def test_a_critic_is_judged_by_what_it_learns_from(critic: Critic) -> None:
     zeros = torch.zeros_like(rollout.rewards)
     targets = torch.arange(zeros.shape[1]) * rollout.loss_mask * torch.tensor([[1.0], [9.0]])
     batch = TrainingBatch(rollout, zeros, targets * torch.tensor([[1.0], [0.0]]), zeros, targets)
-    metrics = value_gradient(batch, critic, config, SCORER, torch.Tensor.backward)
+    metrics = make_update(Algorithm(GAE(critic=config)), make_policy(0), critic).improve_critic(batch)
     assert float(metrics["train/explained_variance"]) == 1.0
 
 
@@ -101,10 +99,9 @@ def check_gradient(policy: Policy, loss: Tensor) -> None:
 def test_imitation_lowers_the_mean_negative_log_likelihood() -> None:
     rollout, policy = worlds.collection(1), make_policy(0)
     everyone = replace(rollout, policy_weights=torch.ones(len(rollout)))
-    scorer = replace(SCORER, token_budget=20)
     batch = Demonstration(everyone, 0.0)
-    metrics = sft_gradient(batch, policy, scorer, torch.Tensor.backward)
-    log_probs = SCORER.score(policy, everyone).log_probs
+    metrics = make_update(Algorithm(), policy, budget=20).imitate(batch)
+    log_probs = score_policy(policy, everyone).log_probs
     loss = -log_probs[rollout.loss_mask].mean()
     assert float(metrics["train/imitation_loss"]) == pytest.approx(float(loss.detach()))
     check_gradient(policy, loss)
@@ -115,9 +112,8 @@ def test_the_policy_is_pulled_towards_what_has_an_advantage_by_its_weight() -> N
     advantages, zeros = worlds.at_tokens(rollout, 3), torch.zeros_like(rollout.rewards)
     batch = TrainingBatch(rollout, zeros, zeros, advantages, zeros)
     algorithm = Algorithm(policy_loss=LogLikelihood(), entropy=EntropyBonus(0.0))
-    scorer, coefficients = replace(SCORER, token_budget=20), Coefficients(algorithm)
-    policy_gradient(batch, policy, None, scorer, algorithm, coefficients, torch.Tensor.backward)
-    log_probs = SCORER.score(policy, rollout).log_probs
+    make_update(algorithm, policy, budget=20).improve_policy(batch)
+    log_probs = score_policy(policy, rollout).log_probs
     weights = rollout.policy_weights[:, None]
     tokens = (rollout.loss_mask & (weights > 0)).sum()
     check_gradient(policy, -(weights * advantages * log_probs).sum() / tokens)
@@ -128,17 +124,9 @@ def test_a_term_of_the_loss_pulls_towards_the_reference() -> None:
     zeros = torch.zeros_like(rollout.rewards)
     batch = TrainingBatch(rollout, zeros, zeros, zeros, zeros)
     algorithm = Algorithm(kl=KLPenalty(0.3, "k2"), entropy=EntropyBonus(0.0))
-    policy_gradient(
-        batch,
-        policy,
-        reference,
-        replace(SCORER, token_budget=20),
-        algorithm,
-        Coefficients(algorithm),
-        torch.Tensor.backward,
-    )
+    make_update(algorithm, policy, reference=reference, budget=20).improve_policy(batch)
     kept = rollout.loss_mask & (rollout.policy_weights > 0)[:, None]
-    ours, theirs = (SCORER.score(each, rollout)[0] for each in (policy, reference))
+    ours, theirs = (score_policy(each, rollout)[0] for each in (policy, reference))
     check_gradient(policy, 0.3 * ((ours - theirs.detach()) ** 2 / 2)[kept].mean())
     assert all(parameter.grad is None for parameter in reference.parameters())
 
@@ -152,11 +140,8 @@ def test_one_pass_takes_both_losses_where_the_trunk_is_shared(train_on: str) -> 
     advantages, zeros = worlds.at_tokens(rollout, 3), torch.zeros_like(rollout.rewards)
     returns = worlds.at_tokens(rollout, 5)
     batch = TrainingBatch(rollout, zeros, zeros, advantages, returns)
-    scorer, coefficients = replace(SCORER, token_budget=20), Coefficients(algorithm)
-    metrics = policy_gradient(
-        batch, policy, None, scorer, algorithm, coefficients, torch.Tensor.backward
-    )
-    scores, kept = SCORER.score(policy, rollout), rollout.policy_weights[:, None] > 0
+    metrics = make_update(algorithm, policy, budget=20).improve_policy(batch)
+    scores, kept = score_policy(policy, rollout), rollout.policy_weights[:, None] > 0
     assert scores.values is not None
     assert not bool(kept.all())
     acted = rollout.loss_mask & kept
@@ -173,14 +158,12 @@ def test_one_pass_takes_both_losses_where_the_trunk_is_shared(train_on: str) -> 
 def test_what_was_not_learned_from_is_not_measured(backbone: str, train_on: str) -> None:
     config = CriticConfig(train_on=train_on, backbone=backbone)  # type: ignore[arg-type]
     algorithm = Algorithm(GAE(critic=config), sampler_ratio_cap=2.0)
-    rollout, policy = worlds.collection(2), make_policy(0, with_values=backbone == "policy")
+    rollout, policy = worlds.collection(2), make_policy(0, with_values=backbone == "shared")
     rollout = replace(rollout, policy_weights=torch.zeros(len(rollout)))
     zeros = torch.zeros_like(rollout.rewards)
     batch = TrainingBatch(rollout, zeros, zeros, zeros, zeros)
-    metrics = policy_gradient(
-        batch, policy, None, SCORER, algorithm, Coefficients(algorithm), torch.Tensor.backward
-    )
-    learned = backbone == "policy" and train_on == "all"
+    metrics = make_update(algorithm, policy).improve_policy(batch)
+    learned = backbone == "shared" and train_on == "all"
     values = {"train/value_loss", "train/explained_variance"} if learned else set()
     assert metrics.keys() == {"train/updates", "train/update_tokens"} | values
     assert float(metrics["train/updates"]) == float(metrics["train/update_tokens"]) == 0.0
@@ -191,7 +174,7 @@ def test_a_head_that_learns_alone_leaves_the_shared_trunk_as_it_is() -> None:
     rollout, policy = worlds.collection(2), make_policy(0, with_values=True)
     zeros, returns = torch.zeros_like(rollout.rewards), worlds.at_tokens(rollout, 5)
     batch = TrainingBatch(rollout, zeros, zeros, zeros, returns)
-    value_gradient(batch, policy.values, config, SCORER, torch.Tensor.backward)
+    make_update(Algorithm(GAE(critic=config)), policy).improve_critic(batch)
     learners = {name for name, weight in policy.named_parameters() if weight.grad is not None}
     assert learners == {"value_head.weight", "value_head.bias"}
 
@@ -199,8 +182,8 @@ def test_a_head_that_learns_alone_leaves_the_shared_trunk_as_it_is() -> None:
 def test_a_policy_says_its_values_with_and_without_the_rest() -> None:
     rollout, policy = worlds.collection(2), make_policy(0, with_values=True)
     every = torch.ones(len(rollout), dtype=torch.bool)
-    log_probs, values = SCORER.both(policy, policy.values, rollout, ~every, every)
-    torch.testing.assert_close(values, SCORER.values(policy.values, rollout, every))
-    torch.testing.assert_close(log_probs, SCORER.log_probs(policy, rollout, every))
+    log_probs, values = PASSES.log_probs_and_values(policy, policy.values, rollout, ~every, every)
+    torch.testing.assert_close(values, PASSES.values(policy.values, rollout, every))
+    torch.testing.assert_close(log_probs, PASSES.log_probs(policy, rollout, every))
     assert bool((values[rollout.loss_mask] != 0).all())
     assert not values[~rollout.loss_mask].any()

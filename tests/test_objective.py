@@ -21,10 +21,10 @@ from ragen_pl.rollout.packing import micro_batches
 from ragen_pl.training.update import (
     LossDenominators,
     compute_advantages,
-    policy_objective,
-    value_objective,
+    PolicyObjective,
+    ValueObjective,
 )
-from ragen_pl.types import RolloutBatch
+from ragen_pl.types import RolloutBatch, TrainingBatch
 
 
 def batch(seed: int, rows: int = 6, length: int = 9) -> RolloutBatch:
@@ -102,37 +102,22 @@ def gradients(
     log_probs, values = draws[0].requires_grad_(), draws[1].clone().requires_grad_()
     advantage, reference = draws[2], draws[3]
     kept = rollout.policy_weights > 0
-    totals = LossDenominators.of(rollout, algorithm.aggregation)
+    denominators = LossDenominators.of(rollout, algorithm.aggregation)
     coefficients = Coefficients(algorithm)
+    zeros = torch.zeros(shape, dtype=torch.float64)
+    whole = TrainingBatch(rollout, zeros, zeros, advantage, zeros + 1)
+    policy_objective = PolicyObjective(algorithm, coefficients, denominators)
+    value_objective = ValueObjective(whole, CriticConfig())
     for own in range(ranks):
         mine = rollout.group_ids % ranks == own
-        for rows, part in micro_batches(rollout, kept & mine, budget):
-            cut = part.input_ids.shape[1]
+        for rows, part in micro_batches(whole, kept & mine, budget):
+            cut = part.advantages.shape[1]
             here = log_probs[rows, :cut]
             ref = reference[rows, :cut] if algorithm.kl_in_loss else None
-            loss, _ = policy_objective(
-                PolicyOutput(here, -here, None),
-                ref,
-                torch.zeros_like(here),
-                advantage[rows, :cut],
-                part,
-                algorithm,
-                coefficients,
-                totals,
-            )
+            loss, _ = policy_objective(PolicyOutput(here, -here, None), part, ref)
             torch.autograd.backward(loss)
-        for rows, part in micro_batches(rollout, mine, budget):
-            cut = part.input_ids.shape[1]
-            zeros = torch.zeros(len(rows), cut, dtype=torch.float64)
-            loss = value_objective(
-                values[rows, :cut],
-                zeros,
-                zeros + 1,
-                part,
-                CriticConfig(),
-                rollout.loss_mask.sum(),
-            )
-            torch.autograd.backward(loss)
+        for rows, part in micro_batches(whole, mine, budget):
+            torch.autograd.backward(value_objective(values[rows, : part.values.shape[1]], part))
     assert log_probs.grad is not None
     assert values.grad is not None
     return log_probs.grad, values.grad
@@ -175,16 +160,11 @@ def test_imitated_successes_give_their_mean_negative_log_likelihood() -> None:
     advantage, _ = compute_advantages(rollout, torch.zeros_like(log_probs), algorithm)
     kept = rollout.rows(rollout.policy_weights > 0)
     here = torch.where(kept.loss_mask, log_probs[rollout.policy_weights > 0], 0.0)
-    _, metrics = policy_objective(
-        PolicyOutput(here, torch.zeros_like(here), None),
-        None,
-        here,
-        advantage[rollout.policy_weights > 0],
-        kept,
-        algorithm,
-        Coefficients(algorithm),
-        LossDenominators.of(rollout, algorithm.aggregation),
-    )
+    zeros = torch.zeros_like(here)
+    part = TrainingBatch(kept, here, zeros, advantage[rollout.policy_weights > 0], zeros)
+    denominators = LossDenominators.of(rollout, algorithm.aggregation)
+    objective = PolicyObjective(algorithm, Coefficients(algorithm), denominators)
+    _, metrics = objective(PolicyOutput(here, zeros, None), part)
     imitated = kept.loss_mask & kept.successes[:, None]
     assert bool(imitated.any())
     assert float(metrics[0]) == pytest.approx(-float(here[imitated].mean()), rel=1e-5)

@@ -17,8 +17,8 @@ from ragen_pl.algorithms.estimators import CriticConfig
 from ragen_pl.algorithms.policy_losses import Clip
 from ragen_pl.models.policy import PolicyOutput
 from ragen_pl.ops.losses import KLEstimator, log_prob_and_entropy
-from ragen_pl.training.update import LossDenominators, policy_objective, value_objective
-from ragen_pl.types import RolloutBatch
+from ragen_pl.training.update import LossDenominators, PolicyObjective, ValueObjective
+from ragen_pl.types import RolloutBatch, TrainingBatch
 from tests.algorithms import AGGREGATIONS, LOSSES
 from tests.worlds import at_tokens, collection, draws
 
@@ -46,16 +46,14 @@ def test_the_objective_is_surrogate_less_entropy_plus_divergence(
     new, old, advantages = draws(rollout, 11)
     entropy, reference = at_tokens(rollout, 12).abs(), new + 0.3 * at_tokens(rollout, 13)
     at = rollout.policy_weights > 0
-    loss, metrics = policy_objective(
-        PolicyOutput(new[at], entropy[at], None),
-        reference[at],
-        old[at],
-        advantages[at],
-        rollout.rows(at),
+    zeros = torch.zeros_like(old)
+    part = TrainingBatch(rollout, old, zeros, advantages, zeros).rows(at)
+    objective = PolicyObjective(
         algorithm,
         FixedCoefficients(kl=0.7, entropy=0.3),
         LossDenominators.of(rollout, algorithm.aggregation),
     )
+    loss, metrics = objective(PolicyOutput(new[at], entropy[at], None), part, reference[at])
     terms = LOSSES[name](new, old, advantages, rollout.loss_mask)
     d = new - reference
     divergence = {"k1": d, "k2": d.square() / 2, "k3": (-d).exp() + d - 1}[estimator]
@@ -93,18 +91,13 @@ def test_the_gradient_of_the_objective_is_that_of_its_value(
     new, old, advantages = draws(rollout, 12)
     reference, totals = new.clone() - 0.5, LossDenominators.of(rollout, algorithm.aggregation)
     totals = replace(totals, divisor=totals.divisor.double())
+    zeros = torch.zeros_like(old)
+    part = TrainingBatch(rollout, old, zeros, advantages, zeros)
 
     def objective(log_probs: Tensor, entropy: Tensor) -> Tensor:
-        return policy_objective(
-            PolicyOutput(log_probs, entropy, None),
-            reference,
-            old,
-            advantages,
-            rollout,
-            algorithm,
-            FixedCoefficients(kl=0.7, entropy=0.3),
-            totals,
-        )[0]
+        coefficients = FixedCoefficients(kl=0.7, entropy=0.3)
+        policy_objective = PolicyObjective(algorithm, coefficients, totals)
+        return policy_objective(PolicyOutput(log_probs, entropy, None), part, reference)[0]
 
     entropy = at_tokens(rollout, 14)
     assert torch.autograd.gradcheck(objective, (new.requires_grad_(), entropy.requires_grad_()))
@@ -142,7 +135,8 @@ def test_the_critics_loss_is_the_mean_of_its_definition(clip: float | None, seed
     tokens = mask.sum()
     noisy = values.masked_fill(~mask, 1e3)
     config = CriticConfig(value_clip=clip)
-    found = value_objective(noisy, old, returns, rollout, config, tokens)
+    part = TrainingBatch(rollout, torch.zeros_like(old), old, torch.zeros_like(old), returns)
+    found = ValueObjective(part, config)(noisy, part)
     numbers = torch.stack([values, old, returns], -1)[mask].tolist()
     expected = sum(half_the_worse_square(three, clip) for three in numbers) / int(tokens)
     assert float(found) == pytest.approx(expected)

@@ -18,8 +18,8 @@ from ragen_pl.models.policy import PolicyOutput
 from ragen_pl.rollout.engines import InProcess
 from ragen_pl.rollout.engines.base import Autocast
 from ragen_pl.rollout.engines.in_process import InProcessSampler
-from ragen_pl.training.update import LossDenominators, policy_objective
-from ragen_pl.types import Completion, Request, Sampling
+from ragen_pl.training.update import LossDenominators, PolicyObjective
+from ragen_pl.types import Completion, Request, Sampling, TrainingBatch
 from tests.algorithms import LOSSES
 from tests.key_proof import differ
 from tests.test_keys_act import OPTIMIZATION, but, outcome
@@ -99,9 +99,11 @@ def losses(
     algorithm = Algorithm(policy_loss=loss, sampler_ratio_cap=cap)
     old = old * mask
     scores = PolicyOutput(old - 0.1 * mask, torch.zeros_like(old), None)
-    arguments = (scores, None, old, 0.7 * torch.ones_like(old), part, algorithm)
-    totals = LossDenominators.of(part, algorithm.aggregation)
-    return float(policy_objective(*arguments, FixedCoefficients(0.0, 0.0), totals)[0])
+    zeros = torch.zeros_like(old)
+    row = TrainingBatch(part, old, zeros, 0.7 * torch.ones_like(old), zeros)
+    denominators = LossDenominators.of(part, algorithm.aggregation)
+    objective = PolicyObjective(algorithm, FixedCoefficients(0.0, 0.0), denominators)
+    return float(objective(scores, row)[0])
 
 
 def test_a_cap_below_1_is_refused() -> None:

@@ -26,16 +26,11 @@ from ragen_pl.ops.losses import KLEstimator
 from ragen_pl.training import scoring
 from ragen_pl.training import update as gradients
 from ragen_pl.training.scoring import LogProbPass
-from ragen_pl.training.update import (
-    compute_advantages,
-    policy_gradient,
-    sft_gradient,
-    value_gradient,
-)
+from ragen_pl.training.update import compute_advantages
 from ragen_pl.types import Demonstration, RolloutBatch, TrainingBatch
 from tests.algorithms import AGGREGATIONS, ESTIMATORS, LOSSES
 from tests.ranks import on_ranks
-from tests.tiny_networks import make_critic, make_policy
+from tests.tiny_networks import make_critic, make_policy, make_update
 from tests.worlds import collection, padded
 
 MODULES = (coefficients_module, distributed, gradients, group, scoring, trajectory)
@@ -83,34 +78,34 @@ class Update:
 
 def update(algorithm: Algorithm, rollout: RolloutBatch, budget: int, networks: Networks) -> Update:
     """Annotate one rank's collection as ``StarPO`` does and accumulate both gradients."""
-    scorer = LogProbPass(1.3, budget, torch.device("cpu"))
+    passes, rollout = LogProbPass(budget, torch.device("cpu")), replace(rollout, temperature=1.3)
     coefficients, every = Coefficients(algorithm), torch.ones(len(rollout), dtype=torch.bool)
     penalty, config = None, algorithm.critic
     with torch.no_grad():
-        old = scorer.log_probs(networks.behavior, rollout, every)
+        old = passes.log_probs(networks.behavior, rollout, every)
         values = torch.zeros_like(old)
         if config is not None:
             estimator = networks.old_critic or networks.behavior.values
-            values = scorer.values(estimator, rollout, config.rows(rollout))
+            values = passes.values(estimator, rollout, config.rows(rollout))
         if algorithm.kl_in_reward:
-            reference = scorer.log_probs(networks.reference, rollout, every)
+            reference = passes.log_probs(networks.reference, rollout, every)
             penalty = coefficients.reward_penalty(old, reference, rollout.loss_mask)
     batch = TrainingBatch(
         rollout, old, values, *compute_advantages(rollout, values, algorithm, penalty)
     )
-    metrics = policy_gradient(
-        batch,
-        networks.policy,
-        networks.reference if algorithm.kl_in_loss else None,
-        scorer,
+    updater = make_update(
         algorithm,
+        networks.policy,
+        networks.critic,
+        networks.reference if algorithm.kl_in_loss else None,
+        budget,
         coefficients,
-        torch.Tensor.backward,
     )
+    metrics = updater.improve_policy(batch)
     if metrics["train/updates"]:
         coefficients.observe(metrics["train/entropy"], metrics["train/kl"])
     if config is not None and networks.critic is not None:
-        metrics |= value_gradient(batch, networks.critic, config, scorer, torch.Tensor.backward)
+        metrics |= updater.improve_critic(batch)
     return summed(networks, metrics, coefficients)
 
 
@@ -228,9 +223,8 @@ def test_a_transformer_in_float64_knows_nothing_of_padding_and_company() -> None
 
 
 def imitated(rollout: RolloutBatch, budget: int, networks: Networks) -> Update:
-    scorer = LogProbPass(1.0, budget, torch.device("cpu"))
     batch = Demonstration(rollout, 0.0)
-    metrics = sft_gradient(batch, networks.policy, scorer, torch.Tensor.backward)
+    metrics = make_update(Algorithm(), networks.policy, budget=budget).imitate(batch)
     return summed(networks, metrics, Coefficients(Algorithm()))
 
 

@@ -8,7 +8,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from ragen_pl.algorithms.coefficients import Coefficients
+from ragen_pl.algorithms.config import Algorithm
 from ragen_pl.models.policy import Critic, Policy
+from ragen_pl.training.scoring import LogProbPass
+from ragen_pl.training.update import Update
 from tests.worlds import WORDS
 
 WIDTH = 4
@@ -59,3 +63,23 @@ def make_critic(seed: int) -> Critic:
         critic = Critic(Backbone(), WIDTH)
         nn.init.normal_(critic.head.weight)
         return critic.double()
+
+
+def make_update(
+    algorithm: Algorithm,
+    policy: Policy,
+    critic: Critic | None = None,
+    reference: Policy | None = None,
+    budget: int = 4096,
+    coefficients: Coefficients | None = None,
+) -> Update:
+    """Put an update together as ``StarPO`` does, on one rank."""
+    return Update(
+        policy=policy,
+        value_function=critic if policy.value_head is None else policy.values,
+        reference=reference,
+        passes=LogProbPass(budget, torch.device("cpu")),
+        algorithm=algorithm,
+        coefficients=coefficients or Coefficients(algorithm),
+        backward=torch.Tensor.backward,
+    )

@@ -80,6 +80,8 @@ LINKED = {
     "trainer.default_root_dir": "run_dir",
 }
 """Keys that follow another one."""
+VOCABULARY = "model.vocabulary"
+"""The embedded tokenizer's words: what the data module speaks, or a checkpoint's."""
 _TRAINER_DEFAULTS = {
     "max_epochs": 100,
     "check_val_every_n_epoch": 25,
@@ -163,6 +165,9 @@ class Application(LightningCLI):
         for target, source in LINKED.items():
             # A plain int, where the parser's own kind of number could not be written back.
             parser.link_arguments(source, target, compute_fn=int if "seed" in source else None)
+        parser.link_arguments(
+            "data", VOCABULARY, compute_fn=_words, apply_on="instantiate"
+        )
 
     def _prepare_subcommand_parser(
         self, klass: type, subcommand: str, **kwargs: Any
@@ -180,7 +185,8 @@ class Application(LightningCLI):
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Check the keys first: the parser's own report of a wrong one can be a page long."""
         if self._argv and self._argv[0] in COMMANDS:
-            check_arguments(self._argv[1:], _schema(self._argv[0]), LINKED)
+            linked = {**LINKED, VOCABULARY: "data.env"}
+            check_arguments(self._argv[1:], _schema(self._argv[0]), linked)
         self.config = parser.parse_args(args)
         if self._argv[:1] and self._argv[0] in self.config:
             config = self.config[self._argv[0]]
@@ -303,14 +309,14 @@ class Application(LightningCLI):
         self._tune_threads(asked, max(1, usable_cores() // processes))
         if asked == "auto" and loaded is not None:
             asked = loaded[1].threads  # where the run begins again; it goes on choosing from there
-        words = self.datamodule.vocabulary() if loaded is None else loaded[1].vocabulary
+        words = self.model.vocabulary if loaded is None else loaded[1].vocabulary
         config: dict[str, Any] = {"model": plain["model"], "data": plain["data"]}
         del config["model"]["seed"], config["data"]["run_seed"]
         return RunMetadata(
             config=config,
             seed=plain["seed_everything"],
             threads=configure_threads(asked, processes),
-            vocabulary=list(dict.fromkeys(words)),
+            vocabulary=list(words),
         )
 
     def _tune_threads(self, asked: int | str, cores: int) -> None:
@@ -325,6 +331,10 @@ class Application(LightningCLI):
         changed = check_continuation(old, facts, path, goes_on=self.subcommand == "fit")
         if changed and self.trainer.is_global_zero:
             print(f"changed since {path}: {'; '.join(changed)}")
+
+
+def _words(data: RolloutDataModule) -> list[str]:
+    return list(dict.fromkeys(data.vocabulary()))
 
 
 def _loggers(given: Any, run_dir: str, command: str) -> list[Logger]:

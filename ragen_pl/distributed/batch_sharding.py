@@ -122,6 +122,9 @@ def concatenate_batches(parts: Sequence[Batch]) -> Batch:
         first = values[0]
         if isinstance(first, TensorBatch):
             return concatenate_batches(values)
+        if not isinstance(first, Tensor):
+            assert len(set(values)) == 1, f"batches differ: {values}"
+            return first
         if first.ndim < 2:
             return torch.cat(values)
         width = max(value.shape[1] for value in values)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -12,7 +13,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ragen_pl.ops.shape_buckets import round_down
-from ragen_pl.types import RolloutBatch, Trajectory
+from ragen_pl.types import RolloutBatch, TrainingBatch, Trajectory
+
+Batch = TypeVar("Batch", RolloutBatch, TrainingBatch)
 
 
 def pack(
@@ -20,6 +23,7 @@ def pack(
     *,
     weights: Sequence[float],
     imitated: Sequence[Sequence[bool]] | None = None,
+    temperature: float = 1.0,
 ) -> RolloutBatch:
     """Concatenate each trajectory's turns into one row, writing masks and turn ends on the way.
 
@@ -27,6 +31,7 @@ def pack(
         trajectories: One row each; a rank may have none.
         weights: Policy weight of each trajectory.
         imitated: For demonstrations, which turns carry loss; every turn does by default.
+        temperature: The tokens were sampled at.
 
     Returns:
         B rows, right-padded to the longest.
@@ -53,6 +58,7 @@ def pack(
         ),
         successes=torch.tensor([t.success for t in trajectories], dtype=torch.bool),
         policy_weights=torch.tensor(weights, dtype=torch.float32),
+        temperature=temperature,
     )
 
 
@@ -122,20 +128,20 @@ def rows_within(token_budget: int, longest: int) -> int:
 
 
 def micro_batches(
-    rollout: RolloutBatch, chosen: Tensor, token_budget: int
-) -> Iterator[tuple[Tensor, RolloutBatch]]:
+    batch: Batch, chosen: Tensor, token_budget: int
+) -> Iterator[tuple[Tensor, Batch]]:
     """Yield (row indices, those rows cut to their longest) of the chosen rows, within the budget.
 
     Args:
-        rollout: B rows.
+        batch: B rows.
         chosen: (B,) bool.
         token_budget: As in ``length_buckets``.
     """
     index = torch.nonzero(chosen)[:, 0]
-    lengths = rollout.attention_mask.sum(1)[index].cpu()
+    lengths = batch.lengths[index].cpu()
     for rows in length_buckets(lengths, token_budget):
         at = index[rows.to(index.device)]
-        yield at, rollout.rows(at).cut(int(lengths[rows].max()))
+        yield at, batch.rows(at).cut(int(lengths[rows].max()))
 
 
 def num_updates(kept: int, collected: int, most: int) -> int:

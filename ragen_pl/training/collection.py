@@ -221,12 +221,14 @@ class Collector:
             ConfigError: on all ranks, when none survived on any.
         """
         check_played(collected.groups, self.env.name)
-        trainable_trajectories = [
+        pairs = [
             (trajectory, weight)
             for group, row in zip(collected.groups, weights, strict=True)
             for trajectory, weight in zip(group.trajectories, row, strict=True)
             if trajectory.is_trainable
         ]
         return pack(
-            [t for t, _ in trainable_trajectories], weights=[w for _, w in trainable_trajectories]
+            [trajectory for trajectory, _ in pairs],
+            weights=[weight for _, weight in pairs],
+            temperature=self.config.temperature,
         )

@@ -10,12 +10,10 @@ import lightning.pytorch as pl
 
 from ragen_pl.distributed.batch_sharding import optimizer_batches
 from ragen_pl.distributed.collectives import all_or_none, gather_objects, rank, world_size
-from ragen_pl.envs.bandit import Bandit
+from ragen_pl.envs import SHIPPED
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.check import check_contract, check_declared
 from ragen_pl.envs.eval_seeds import eval_seeds, overlap
-from ragen_pl.envs.frozen_lake.env import FrozenLake
-from ragen_pl.envs.sokoban.env import Sokoban
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.base import LanguageModel
 from ragen_pl.rollout import chat as chats
@@ -144,7 +142,7 @@ class RolloutDataModule(pl.LightningDataModule):
             prompts = replace(self.prompts, think=think)
             for env in (self.env, *self.eval_sets.values()):
                 yield from chats.vocabulary(prompts, env, actions)
-            for env in (Sokoban(), FrozenLake(), Bandit()):
+            for env in (kind() for kind in SHIPPED):
                 yield from chats.common_vocabulary(prompts, env, actions)
 
     @property
@@ -202,7 +200,7 @@ class RolloutDataModule(pl.LightningDataModule):
             return
         learner.begin_iteration(Phase.RL)
         collector = Collector(self.fitter, self.env, self.chat, self.rollout, learner.generate)
-        with learner.rollout_weights():
+        with learner.rollout_weights(self.rollout.max_context):
             collected = collect_enough(
                 lambda group_seeds: collector.play(group_seeds, iteration),
                 lambda nth: self.group_seeds(iteration, nth),
@@ -212,7 +210,8 @@ class RolloutDataModule(pl.LightningDataModule):
         if is_discarded(self.fitter):
             return  # a detector saw a collapse: no further step on this data
         rollout = collector.packed(collected, weights)
-        parts = optimizer_batches(learner.annotate(rollout), self._num_updates(weights))
+        batch = learner.build_training_batch(rollout, on_policy=self.rollout.is_on_policy)
+        parts = optimizer_batches(batch, self._num_updates(weights))
         for _ in range(self.rollout.ppo_epochs):
             yield from parts
 
@@ -317,7 +316,7 @@ class RolloutDataModule(pl.LightningDataModule):
         group_seeds = [
             GroupSeed(place, seed) for place, seed in enumerate(self.eval_seeds_of(eval_set))
         ]
-        with learner.rollout_weights():
+        with learner.rollout_weights(self.rollout.max_context):
             groups = collect(
                 self.eval_sets[eval_set],
                 group_seeds[rank() :: world_size()],

@@ -1,4 +1,4 @@
-"""Generate with a policy whose weights change now and then."""
+"""Sampling from a policy whose weights change."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from ragen_pl.types import Completion, Request, Sampling
 
 
 class PolicySampler:
-    """Keep an engine and its cache, as long as the weights stay.
+    """An engine, and its cache for as long as the weights stay.
 
     Args:
-        policy: Whose model the engine decodes.
-        make_engine: Called once, when it is first needed.
+        policy: The network whose model the engine decodes.
+        build_engine: Called once, with the longest row, when the engine is first needed.
     """
 
-    def __init__(self, policy: Policy, make_engine: Callable[[], Sampler]) -> None:
-        self.policy, self._make_engine = policy, make_engine
+    def __init__(self, policy: Policy, build_engine: Callable[[int], Sampler]) -> None:
+        self.policy, self._build_engine = policy, build_engine
+        self._max_context = 0
         self.engine: Sampler | None = None
         self.version = -1
         """Of the weights that the cache was computed with."""
@@ -29,9 +30,14 @@ class PolicySampler:
         """What generating took in this process."""
 
     @contextmanager
-    def rollout_weights(self) -> Iterator[None]:
+    def rollout_weights(self, max_context: int) -> Iterator[None]:
         """Hold the weights whole, so that each rank generates as often and as long as it needs; on
-        the way out the cache's memory is left to what follows."""
+        the way out the cache's memory is left to what follows.
+
+        Args:
+            max_context: Tokens of the longest row, in every rollout of the run.
+        """
+        self._max_context = max_context
         with summon_full_params(self.policy):
             try:
                 yield
@@ -44,7 +50,7 @@ class PolicySampler:
     ) -> list[Completion]:
         """Generate; what is cached of another version of the weights is dropped first."""
         if self.engine is None:
-            self.engine = self._make_engine()
+            self.engine = self._build_engine(self._max_context)
         if self.version != version:
             self.engine.reset()
             self.version = version
@@ -54,6 +60,6 @@ class PolicySampler:
         self.seconds += time.monotonic() - began
         return completions
 
-    def forget(self) -> None:
-        """Drop the cache before the next time: for whoever sets weights without a step."""
+    def invalidate(self) -> None:
+        """Drop the cache before the next request; call it after setting weights without a step."""
         self.version = -1

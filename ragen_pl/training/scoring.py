@@ -1,4 +1,4 @@
-"""Run the networks over batches of trajectories, micro-batch by micro-batch."""
+"""Passes of the networks over batches of trajectories, micro-batch by micro-batch."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from torch import Tensor
 
 from ragen_pl.distributed.collectives import all_reduce_max, gather_objects
 from ragen_pl.models.policy import Policy, PolicyOutput
-from ragen_pl.rollout.packing import micro_batches
+from ragen_pl.rollout.packing import Batch, micro_batches
 from ragen_pl.types import RolloutBatch
 
 ValueFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""From ids, mask and padding, each (B, T), to values: a critic, or ``values`` of a policy."""
+"""From ids, loss mask and attention mask, each (B, T), to values: a critic, or the ``values`` of a
+policy with a value head."""
 _AGREEMENT = 1e-4
 """Largest distance of log-probs at which sampler and trainer are the same policy: a ratio so near 1
 is far inside every clip range, and rounding in float32 stays a hundred times below."""
 
 
 def check_agreement(recomputed: Tensor, sampled: Tensor, mask: Tensor) -> None:
-    """Refuse to take the sampler's log-probs for the trainer's when they differ; every rank must
+    """Refuse the sampler's log-probs as old log-probs where the trainer's differ; every rank must
     call it.
 
     Args:
@@ -30,7 +31,7 @@ def check_agreement(recomputed: Tensor, sampled: Tensor, mask: Tensor) -> None:
         mask: (B, T) bool, the tokens that count.
 
     Raises:
-        ValueError: on all ranks, when a token's differ by more than 1e-4 on any.
+        ValueError: on all ranks, when those of a token differ by more than 1e-4 on any.
     """
     gaps = (recomputed - sampled).abs()[mask]
     gap = all_reduce_max(float(gaps.max()) if gaps.numel() else 0.0)
@@ -42,67 +43,79 @@ def check_agreement(recomputed: Tensor, sampled: Tensor, mask: Tensor) -> None:
         )
 
 
+def score_policy(policy: Policy, part: RolloutBatch) -> PolicyOutput:
+    """Return log-probs, entropies and, with a value head, values of one micro-batch, at the
+    temperature it was sampled at."""
+    return policy(part.input_ids, part.loss_mask, part.attention_mask, part.temperature)  # type: ignore[no-any-return]
+
+
+def score_values(value_function: ValueFunction, part: RolloutBatch) -> Tensor:
+    """Return the values of one micro-batch, (B, T), zero off its loss mask."""
+    return value_function(part.input_ids, part.loss_mask, part.attention_mask)
+
+
 @dataclass(frozen=True, slots=True)
 class LogProbPass:
-    """Score sampled tokens under a policy or a critic."""
+    """Passes over a collection without gradients: log-probs and values."""
 
-    temperature: float
-    """That the tokens were sampled at."""
     token_budget: int
-    """Padded tokens of one pass."""
+    """Padded tokens of one micro-batch."""
     device: torch.device
     """Of the networks; a collection may lie elsewhere."""
 
-    def score(self, policy: Policy, part: RolloutBatch) -> PolicyOutput:
-        """Score one micro-batch."""
-        return policy(part.input_ids, part.loss_mask, part.attention_mask, self.temperature)  # type: ignore[no-any-return]
-
-    def cut(self, rollout: RolloutBatch, chosen: Tensor) -> Iterator[tuple[Tensor, RolloutBatch]]:
+    def micro_batches(self, batch: Batch, chosen: Tensor) -> Iterator[tuple[Tensor, Batch]]:
         """Yield (row indices, micro-batch) of the chosen rows, (B,) bool; every rank must call it.
 
         All ranks get equally many, the last ones of some without rows: sharded networks exchange
         weights and gradients in every pass.
         """
-        own = list(micro_batches(rollout, chosen, self.token_budget))
+        own = list(micro_batches(batch, chosen, self.token_budget))
         none = torch.zeros(0, dtype=torch.long, device=chosen.device)
         missing = max(gather_objects(len(own))) - len(own)
         yield from own
         for _ in range(missing):
-            yield none, rollout.rows(none).cut(2)
+            yield none, batch.rows(none).cut(2)
 
     def log_probs(self, policy: Policy, rollout: RolloutBatch, chosen: Tensor) -> Tensor:
         """Return the log-probs of the chosen rows, (B, T), zero in the others."""
-        return self._over(rollout, chosen, 1, lambda part: (self.score(policy, part).log_probs,))[0]
+
+        def forward(part: RolloutBatch) -> tuple[Tensor, ...]:
+            return (score_policy(policy, part).log_probs,)
+
+        return self._over(rollout, chosen, 1, forward)[0]
 
     def values(
-        self, estimate: ValueFunction | None, rollout: RolloutBatch, chosen: Tensor
+        self, value_function: ValueFunction | None, rollout: RolloutBatch, chosen: Tensor
     ) -> Tensor:
-        """Return the values of the chosen rows, (B, T), zero in the others; zeros where nothing
-        estimates them."""
-        if estimate is None:
+        """Return the values of the chosen rows, (B, T), zero in the others; zeros without a value
+        function."""
+        if value_function is None:
             return torch.zeros_like(rollout.rewards)
-        return self._over(rollout, chosen, 1, lambda part: (score_values(estimate, part),))[0]
+        function = value_function
+        return self._over(rollout, chosen, 1, lambda part: (score_values(function, part),))[0]
 
-    def both(
+    def log_probs_and_values(
         self,
         policy: Policy,
-        estimate: ValueFunction | None,
+        value_function: ValueFunction | None,
         rollout: RolloutBatch,
         kept: Tensor,
-        chosen: Tensor,
+        valued: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Return the log-probs of the kept rows and the values of the chosen ones, each (B, T); one
-        pass gives both, of all those rows, where the policy has a value head."""
+        """Return the log-probs of the kept rows and the values of the ``valued`` ones, each (B, T).
+
+        Where the policy has a value head, one pass over all those rows gives both.
+        """
         if policy.value_head is None:
             log_probs = self.log_probs(policy, rollout, kept)
-            return log_probs, self.values(estimate, rollout, chosen)
+            return log_probs, self.values(value_function, rollout, valued)
 
         def forward(part: RolloutBatch) -> tuple[Tensor, Tensor]:
-            scores = self.score(policy, part)
-            assert scores.values is not None
-            return scores.log_probs, scores.values
+            output = score_policy(policy, part)
+            assert output.values is not None
+            return output.log_probs, output.values
 
-        log_probs, values = self._over(rollout, kept | chosen, 2, forward)
+        log_probs, values = self._over(rollout, kept | valued, 2, forward)
         return log_probs, values
 
     def _over(
@@ -112,15 +125,10 @@ class LogProbPass:
         count: int,
         forward: Callable[[RolloutBatch], tuple[Tensor, ...]],
     ) -> list[Tensor]:
-        """Lay the micro-batches' results, ``count`` tensors each, out as whole ones."""
+        """Lay the micro-batches' results, ``count`` tensors each, out as (B, T) tensors."""
         found = [torch.zeros_like(rollout.rewards) for _ in range(count)]
-        for rows, part in self.cut(rollout, chosen):
+        for rows, part in self.micro_batches(rollout, chosen):
             results = forward(part.to(self.device))
             for whole, result in zip(found, results, strict=True):
                 whole[rows, : result.shape[1]] = result.to(whole.device)
         return found
-
-
-def score_values(estimate: ValueFunction, part: RolloutBatch) -> Tensor:
-    """Return the values of one micro-batch, (B, T), zero off its loss mask."""
-    return estimate(part.input_ids, part.loss_mask, part.attention_mask)

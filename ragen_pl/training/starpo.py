@@ -40,12 +40,10 @@ from ragen_pl.training.sampler import PolicySampler
 from ragen_pl.training.scoring import LogProbPass, ValueFunction, check_agreement
 from ragen_pl.training.update import (
     REDUCTIONS,
+    Update,
     build_optimizer,
     compute_advantages,
-    policy_gradient,
-    sft_gradient,
     take_step,
-    value_gradient,
 )
 from ragen_pl.types import (
     Completion,
@@ -69,6 +67,8 @@ class StarPO(pl.LightningModule):
         lora: Trains adapters on the frozen policy, and others for the critic; null trains all.
         engine: What samples (``ragen_pl.rollout.engines``).
         seed: Of the initial weights and of the sampling.
+        vocabulary: Pieces of text that become single tokens of the embedded model, such as the data
+            module's ``vocabulary()``; the command links the two.
     """
 
     policy: Policy
@@ -84,6 +84,7 @@ class StarPO(pl.LightningModule):
         lora: LoRA | None = None,
         engine: Engine = InProcess(),  # noqa: B008
         seed: int = 0,
+        vocabulary: Sequence[str] = (),
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
@@ -91,19 +92,17 @@ class StarPO(pl.LightningModule):
         algorithm.check(optimization)
         self.algorithm, self.optimization = algorithm, optimization
         self.coefficients, self.seed = Coefficients(algorithm), seed
-        self.vocabulary: list[str] | None = None
+        self.vocabulary = list(vocabulary)
         self.iteration = self.rl_start = self.skipped_steps = 0
         self.phase = Phase.WARM_START
         self.lr_scale = 1.0  # of RL's rates, on top of their schedule
         self.chosen_engine = engine
-        self._gradients_are_local = self._sampler_agrees = self._on_policy = False
+        self._gradients_are_local = self._sampler_agrees = False
 
     def configure_model(self) -> None:
-        """Build policy, critic and reference once; the tokenizer knows the data module's words."""
+        """Build policy, critic and reference once."""
         if hasattr(self, "policy"):
             return
-        if self.vocabulary is None:  # else a checkpoint's, whose token ids it must keep
-            self.vocabulary = list(self.trainer.datamodule.vocabulary())  # type: ignore[attr-defined]
         try:
             self.language, networks = all_or_none(self._build)
         except ValueError as error:  # what only this machine or the model's own files can tell
@@ -113,10 +112,9 @@ class StarPO(pl.LightningModule):
         if self.device_mesh is not None:
             shard_networks(networks, self.device_mesh, self.trainer.precision)
         self.policy, self.critic, self.reference = networks
-        self.worker = PolicySampler(self.policy, self.make_engine)
+        self.sampler = PolicySampler(self.policy, self._build_engine)
 
     def _build(self) -> tuple[LanguageModel, Networks]:
-        assert self.vocabulary is not None
         self.chosen_engine.check()
         is_sharded = self.device_mesh is not None
         return build_networks(self.trainable, self.algorithm, self.vocabulary, is_sharded)
@@ -161,14 +159,10 @@ class StarPO(pl.LightningModule):
             if self.reference is not None:
                 self.reference.model.load_state_dict(self.policy.model.state_dict())
         self.phase = phase
-        once = self.trainer.datamodule.rollout.is_on_policy  # type: ignore[attr-defined]
-        self._on_policy = self.optimization.reuses_own_log_probs(self.algorithm, once)
 
-    def make_engine(self) -> Sampler:
-        """Make what samples."""
-        longest = self.trainer.datamodule.rollout.max_context  # type: ignore[attr-defined]
+    def _build_engine(self, max_context: int) -> Sampler:
         autocast = self.trainer.precision_plugin.forward_context
-        return self.chosen_engine.build(self.language, self.seed, longest, autocast)
+        return self.chosen_engine.build(self.language, self.seed, max_context, autocast)
 
     @contextmanager
     def _frozen(self) -> Iterator[None]:
@@ -176,40 +170,44 @@ class StarPO(pl.LightningModule):
         with torch.no_grad(), self.trainer.precision_plugin.forward_context():
             yield
 
-    def rollout_weights(self) -> AbstractContextManager[None]:
+    def rollout_weights(self, max_context: int) -> AbstractContextManager[None]:
         """Hold the policy's weights whole for a collection or an evaluation."""
-        return self.worker.rollout_weights()
+        return self.sampler.rollout_weights(max_context)
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
         """Implement ``Generate`` with the current weights, within ``rollout_weights``."""
-        return self.worker(requests, sampling, version=self.global_step)
+        return self.sampler(requests, sampling, version=self.global_step)
 
     def invalidate_cache(self) -> None:
-        """Drop what was computed with older weights: for whoever sets weights without a step."""
-        self.worker.forget()
+        """Drop what was computed with older weights; call it after setting weights without a step."""
+        self.sampler.invalidate()
 
-    def annotate(self, rollout: RolloutBatch) -> TrainingBatch:
+    def build_training_batch(self, rollout: RolloutBatch, *, on_policy: bool) -> TrainingBatch:
         """Add old log-probs, values, advantages and returns at the current weights."""
         kept, penalty = rollout.policy_weights > 0, None
         if self.algorithm.kl_in_reward:
             kept = torch.ones_like(kept)  # all bear the penalty: groups are compared whole
-        old, values = self._score(rollout, kept)
+        on_policy = self.optimization.reuses_own_log_probs(self.algorithm, on_policy)
+        old, values = self._old_log_probs_and_values(rollout, kept, on_policy)
         if self.reference is not None and self.algorithm.kl_in_reward:
             with self._frozen():
-                reference = self.scorer.log_probs(self.reference, rollout, kept)
+                reference = self.passes.log_probs(self.reference, rollout, kept)
             penalty = self.coefficients.reward_penalty(old, reference, rollout.loss_mask)
         advantages, returns = compute_advantages(rollout, values, self.algorithm, penalty)
-        return TrainingBatch(rollout, old, values, advantages, returns)
+        return TrainingBatch(rollout, old, values, advantages, returns, on_policy)
 
-    def _score(self, rollout: RolloutBatch, kept: Tensor) -> tuple[Tensor, Tensor]:
+    def _old_log_probs_and_values(
+        self, rollout: RolloutBatch, kept: Tensor, on_policy: bool
+    ) -> tuple[Tensor, Tensor]:
         """Return old log-probs of the kept rows and values, (B, T), at the weights that sampled."""
         critic, sampled = self.algorithm.critic, rollout.sampled_log_probs * kept[:, None]
-        chosen = kept if critic is None else critic.rows(rollout)
-        if self._on_policy or self._sampler_agrees:
-            return sampled, self.values(rollout, chosen)
+        valued = kept if critic is None else critic.rows(rollout)
+        if on_policy or self._sampler_agrees:
+            return sampled, self.values(rollout, valued)
         with self._frozen():
-            value = self.value_function
-            old, values = self.scorer.both(self.policy, value, rollout, kept, chosen)
+            old, values = self.passes.log_probs_and_values(
+                self.policy, self.value_function, rollout, kept, valued
+            )
         if self.optimization.old_log_probs == "recomputed":
             return old, values
         check_agreement(old, sampled, rollout.loss_mask & kept[:, None])
@@ -218,16 +216,16 @@ class StarPO(pl.LightningModule):
 
     @property
     def value_function(self) -> ValueFunction | None:
-        """What estimates returns; None without a critic."""
+        """The critic, or the policy's value head; None without either."""
         return self.critic if self.policy.value_head is None else self.policy.values
 
     def values(self, rollout: RolloutBatch, chosen: Tensor) -> Tensor:
         """Return values (B, T), zero off the chosen trajectories; zeros without a critic."""
         with self._frozen():
-            return self.scorer.values(self.value_function, rollout, chosen)
+            return self.passes.values(self.value_function, rollout, chosen)
 
     def training_step(self, batch: TrainingBatch | Demonstration, batch_idx: int) -> None:
-        """Take one optimizer step on one optimizer batch, micro-batch by micro-batch."""
+        """Take one optimizer step on one optimizer batch."""
         self._gradients_are_local = keep_gradients_local(self.trainer.strategy.model)
         if isinstance(batch, Demonstration):
             self._sft_step(batch)
@@ -236,40 +234,48 @@ class StarPO(pl.LightningModule):
 
     def _sft_step(self, batch: Demonstration) -> None:
         """Take a step towards the expert's answers."""
-        metrics = sft_gradient(batch, self.policy, self.scorer, self._backward)
+        metrics = self.update.imitate(batch)
         rate = self.optimization.imitation_lr
         self._step(policy=rate * self.optimization.imitation_factor(batch.progress))
         self._log(metrics)
 
     def _rl_step(self, batch: TrainingBatch) -> None:
-        """Take a StarPO step on policy and critic; in its first iterations on the critic alone."""
+        """Take a StarPO step on policy and critic; in RL's first iterations on the critic alone."""
         since = self.iteration - self.rl_start
-        end = self.trainer.max_epochs  # -1 where only time or a callback ends the run
-        total = None if end is None or end < 0 else end - self.rl_start
-        factor = self.lr_scale * self.optimization.rl_factor(since, total)
-        critic, metrics = self.algorithm.critic, self.coefficients.metrics()
-        alone = critic is not None and since < critic.warmup_iterations
-        value = self.value_function
-        if critic is not None and value is not None and (alone or self.critic is not None):
-            metrics |= value_gradient(batch, value, critic, self.scorer, self._backward)
-        if not alone:
-            measured = policy_gradient(
-                batch,
-                self.policy,
-                self.reference if self.algorithm.kl_in_loss else None,
-                self.scorer,
-                self.algorithm,
-                self.coefficients,
-                self._backward,
-                self._on_policy,
-            )
+        critic, update = self.algorithm.critic, self.update
+        critic_only = critic is not None and since < critic.warmup_iterations
+        metrics = self.coefficients.metrics()
+        if update.value_function is not None and (critic_only or self.critic is not None):
+            metrics |= update.improve_critic(batch)
+        if not critic_only:
+            measured = update.improve_policy(batch)
             if "train/entropy" in measured:  # nothing was kept otherwise
                 self.coefficients.observe(measured["train/entropy"], measured["train/kl"])
             metrics = measured | metrics
         if not self.optimization.train_embeddings:
             drop_embedding_gradients(self.policy, self.critic)
+        factor = self.lr_scale * self.optimization.rl_factor(since, self._rl_iterations)
         rates = {"policy": self.optimization.lr, "critic": 0.0 if critic is None else critic.lr}
         self._log(metrics | self._step(**{name: rate * factor for name, rate in rates.items()}))
+
+    @property
+    def _rl_iterations(self) -> int | None:
+        """Iterations of RL in the whole run; None where only time or a callback ends it."""
+        end = self.trainer.max_epochs
+        return None if end is None or end < 0 else end - self.rl_start
+
+    @property
+    def update(self) -> Update:
+        """The gradients of an optimizer batch, with the networks as they are."""
+        return Update(
+            policy=self.policy,
+            value_function=self.value_function,
+            reference=self.reference if self.algorithm.kl_in_loss else None,
+            passes=self.passes,
+            algorithm=self.algorithm,
+            coefficients=self.coefficients,
+            backward=self._backward,
+        )
 
     def _backward(self, loss: Tensor) -> None:
         # A strategy that shares gradients averages them, where the loss is a sum over ranks.
@@ -306,11 +312,9 @@ class StarPO(pl.LightningModule):
         return batch
 
     @property
-    def scorer(self) -> LogProbPass:
-        """What runs the networks: at the temperature of sampling, 1 for an expert's tokens."""
-        sampled = self.trainer.datamodule.rollout.temperature  # type: ignore[attr-defined]
-        temperature = sampled if self.phase is Phase.RL else 1.0
-        return LogProbPass(temperature, self.optimization.tokens_per_micro_batch, self.device)
+    def passes(self) -> LogProbPass:
+        """Passes of the networks within the token budget."""
+        return LogProbPass(self.optimization.tokens_per_micro_batch, self.device)
 
     def _log(self, metrics: dict[str, Tensor]) -> None:
         for name, value in metrics.items():

@@ -29,7 +29,6 @@ from tests.doubles import make_trajectory, make_turn
 from tests.tiny import write_config
 
 TRAINER: Any = SimpleNamespace(
-    datamodule=SimpleNamespace(rollout=SimpleNamespace(temperature=1.0)),
     precision_plugin=SimpleNamespace(forward_context=nullcontext),
 )
 RETURNS = {0: [1.0, 1.0], 1: [0.0, 2.0], 2: [0.0, 8.0]}

@@ -27,7 +27,7 @@ def test_every_second_of_an_iteration_is_in_its_phase(monkeypatch: pytest.Monkey
     timer = PhaseTimer()
     timer.on_rollout_start(NOTHING, module, 3, 8)  # 0
     for finished in (4, 8):  # 3 and 5
-        module.worker.seconds += 2.0
+        module.sampler.seconds += 2.0
         timer.on_rollout_progress(NOTHING, module, finished, 8)
     for index in range(2):  # 7, 10 and 10, 14
         timer.on_train_batch_start(NOTHING, module, NOTHING, index)

@@ -187,7 +187,7 @@ def test_a_run_samples_with_it_and_follows_every_update(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, 3, [EntropyLogger()])
     trainer.fit(module, datamodule=data)
     metrics = trainer.callback_metrics
-    assert isinstance(module.worker.engine, VLLMSampler)
+    assert isinstance(module.sampler.engine, VLLMSampler)
     assert float(metrics["train/log_prob_gap"]) < 1e-4
     assert float(metrics["train/sampler_ratio_max"]) == pytest.approx(1, abs=1e-3)
     assert float(metrics["rollout/entropy"]) > 0
