@@ -10,7 +10,7 @@ import pytest
 from benchmarks.compare import main
 from ragen_pl.report.tables import PolicyResult
 from ragen_pl.training.evaluation import score
-from tests.doubles import make_group
+from tests.support.doubles import make_group
 
 
 def write_run(folder: Path, wins: list[bool]) -> Path:

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import dispatch
 from ragen_pl.cli import main as cli
-from tests.tiny import write_config
+from tests.support.tiny_run import write_config
 
 
 def test_every_second_has_one_place() -> None:

@@ -18,7 +18,7 @@ from ragen_pl.algorithms.estimators import GAE, GRPO
 from ragen_pl.algorithms.policy_losses import Clip
 from ragen_pl.training.callback import rollout_callbacks
 from tests.benchmarks.test_collapse_study import run as summary
-from tests.test_configs import Assembled, assemble, filter_of
+from tests.cli.test_configs import Assembled, assemble, filter_of
 
 NAMES_OF_VARIANTS = tuple(variant.name for variant in VARIANTS)
 

@@ -11,7 +11,7 @@ from benchmarks.paper_numbers import PAPER, SOURCES
 from benchmarks.sweeps import SWEEPS, Plan, Setting, arguments, start_name, trials, warm_starts
 from benchmarks.sweeps_report import Trial, find, markdown
 from ragen_pl.algorithms.policy_losses import Clip
-from tests.test_configs import assemble
+from tests.cli.test_configs import assemble
 
 ALL = [(name, setting) for name, settings in SWEEPS.items() for setting in settings]
 SPOKEN = {start_name(setting): setting for _, setting in ALL}

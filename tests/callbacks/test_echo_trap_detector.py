@@ -13,7 +13,7 @@ from callbacks import EchoTrapDetector, echo_trap_detector
 from callbacks.echo_trap_detector import APPROX_KL, GRAD_NORM, UPDATES, measure
 from ragen_pl.ops.echo_trap.assess import Assessment, Level
 from ragen_pl.types import TrajectoryGroup
-from tests.doubles import make_group, make_trajectory, make_turn
+from tests.support.doubles import make_group, make_trajectory, make_turn
 
 MODULE = cast(Any, SimpleNamespace(phase="rl"))
 

@@ -10,7 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import (
 )
 
 from ragen_pl.cli.main import main
-from tests.tiny import write_config
+from tests.support.tiny_run import write_config
 
 
 def test_an_evaluation_does_not_log_into_the_training(

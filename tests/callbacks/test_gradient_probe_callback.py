@@ -25,8 +25,8 @@ from ragen_pl.models.policy import Policy
 from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.packing import pack
 from ragen_pl.types import Completion, RolloutBatch, TrainingBatch
-from tests.doubles import make_trajectory, make_turn
-from tests.tiny import write_config
+from tests.support.doubles import make_trajectory, make_turn
+from tests.support.tiny_run import write_config
 
 TRAINER: Any = SimpleNamespace(
     precision_plugin=SimpleNamespace(forward_context=nullcontext),

@@ -22,7 +22,7 @@ from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.policy import Policy
 from ragen_pl.rollout.engines.in_process import InProcessSampler
 from ragen_pl.types import Request, Sampling, TrajectoryGroup, Turn
-from tests.doubles import make_trajectory, make_turn
+from tests.support.doubles import make_trajectory, make_turn
 
 STATES = range(20, 28)
 RECITALS = range(30, 34)

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from callbacks import PhaseTimer, phase_timer
-from tests.tiny import run, write_config
+from tests.support.tiny_run import run, write_config
 
 NOTHING = cast(Any, None)
 

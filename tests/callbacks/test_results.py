@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from callbacks import Results, RolloutMetrics
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.types import TrajectoryGroup
-from tests.doubles import TinyData, TinyModule, make_group, make_trainer
+from tests.support.doubles import TinyData, TinyModule, make_group, make_trainer
 
 
 def mixed(iteration: int) -> list[TrajectoryGroup]:

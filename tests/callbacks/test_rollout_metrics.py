@@ -12,7 +12,7 @@ from ragen_pl.distributed.collectives import gather_objects as gather
 from ragen_pl.rollout import stats as rollout_stats
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.types import StopReason, TrajectoryGroup
-from tests.doubles import make_group, make_trajectory, make_turn
+from tests.support.doubles import make_group, make_trajectory, make_turn
 
 NOTHING = cast(Any, None)
 

@@ -12,7 +12,7 @@ import pytest
 from callbacks import Results, RunDisplay
 from callbacks.run_display import _rounded
 from ragen_pl.types import TrajectoryGroup
-from tests.doubles import TinyData, TinyModule, make_group, make_trainer
+from tests.support.doubles import TinyData, TinyModule, make_group, make_trainer
 
 
 def mixed(iteration: int) -> list[TrajectoryGroup]:

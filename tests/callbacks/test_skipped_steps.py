@@ -13,8 +13,8 @@ from callbacks import SkippedSteps
 from callbacks.skipped_steps import FOLDER
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.training.datamodule import RolloutDataModule
-from tests.doubles import make_trainer
-from tests.lamp import PROMPTS, NamedLamp, make_learner
+from tests.support.doubles import make_trainer
+from tests.support.toy_env import PROMPTS, NamedLamp, make_learner
 
 
 class Poison(Callback):

@@ -24,8 +24,8 @@ from ragen_pl.algorithms.filters import (
 from ragen_pl.rollout import stats as rollout_stats
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.types import TrajectoryGroup
-from tests.doubles import TinyModule, make_group, make_trajectory, make_turn, one_batch
-from tests.ranks import on_ranks
+from tests.support.doubles import TinyModule, make_group, make_trajectory, make_turn, one_batch
+from tests.support.ranks import on_ranks
 
 GROUPS = [
     make_group([0.0, 0.0, 0.0], group_id=0),

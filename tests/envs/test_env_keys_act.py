@@ -15,7 +15,7 @@ import pytest
 from ragen_pl import envs
 from ragen_pl.envs import Bandit, FrozenLake, Sokoban
 from ragen_pl.envs.base import TextEnv
-from tests.key_proof import KeyProof, Outcome, every_key, spelled
+from tests.support.config_key_effects import KeyProof, Outcome, every_key, spelled
 
 SEEDS = range(6)
 

@@ -26,8 +26,8 @@ from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.starpo import StarPO
 from ragen_pl.types import Request, Sampling
-from tests.doubles import make_trainer
-from tests.lamp import Lamp
+from tests.support.doubles import make_trainer
+from tests.support.toy_env import Lamp
 from tests.models.templates import save_model
 
 IDS = torch.arange(30, 60)[None]

@@ -16,10 +16,10 @@ from ragen_pl.models.lora import LoRA
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.starpo import StarPO
-from tests.doubles import make_trainer
-from tests.key_proof import KeyProof, differ, spelled
-from tests.lamp import MODEL, NamedLamp, make_learner
-from tests.lamp import WORDS as LAMP_WORDS
+from tests.support.doubles import make_trainer
+from tests.support.config_key_effects import KeyProof, differ, spelled
+from tests.support.toy_env import MODEL, NamedLamp, make_learner
+from tests.support.toy_env import WORDS as LAMP_WORDS
 
 SMALL = EmbeddedModel(hidden_size=16, intermediate_size=32, num_layers=1, num_heads=4)
 WORDS = ("Up", "Down", "#__#\n")
@@ -49,7 +49,7 @@ def built(arguments: dict[str, Any]) -> dict[str, Any]:
 
 PROOF = KeyProof(StarPO, built, ({"policy": SMALL},), OTHER)
 ELSEWHERE = ("algorithm", "optimization", "engine")
-"""``tests/test_keys_act.py`` has the first two, ``tests/engines`` the engine's."""
+"""``tests/training/test_keys_act.py`` has the first two, ``tests/engines`` the engine's."""
 KEYS = [path for path in PROOF.paths() if path[0] not in ELSEWHERE]
 
 

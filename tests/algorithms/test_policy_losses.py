@@ -1,0 +1,189 @@
+"""What every policy loss owes: its definition and gradient token by token, and its invariants.
+
+A new class must be given its place in ``tests.support.algorithms`` and its definition here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from ragen_pl.algorithms import policy_losses
+from ragen_pl.algorithms.policy_losses import CISPO, GSPO, Clip, LogLikelihood, PolicyLoss
+from tests.support.algorithms import LOSSES
+from tests.support.toy_worlds import collection, draws, padded
+
+each = pytest.mark.parametrize("name", LOSSES)
+seeds = st.integers(0, 10**6)
+few = settings(max_examples=5)
+
+
+def test_every_policy_loss_is_in_the_table() -> None:
+    kinds = {
+        kind
+        for _, kind in inspect.getmembers(policy_losses, inspect.isclass)
+        if issubclass(kind, PolicyLoss) and kind is not PolicyLoss
+    }
+    assert {type(loss) for loss in LOSSES.values()} == kinds
+
+
+# --- by definition ------------------------------------------------------------------------------
+
+
+def surrogate(loss: Clip, ratio: float, advantage: float) -> tuple[float, float]:
+    """Return PPO's loss at a ratio and its derivative by the log-probability, case by case."""
+    if advantage >= 0:
+        flat = ratio > 1 + loss.clip_high
+        value = -advantage * min(ratio, 1 + loss.clip_high)
+    else:
+        bound = math.inf if loss.dual_clip is None else loss.dual_clip
+        flat = ratio < 1 - loss.clip_low or ratio > bound
+        value = -advantage * min(max(ratio, 1 - loss.clip_low), bound)
+    return value, 0.0 if flat else -advantage * ratio
+
+
+def by_definition(
+    loss: PolicyLoss, ratio: float, of_row: float, log_prob: float, advantage: float
+) -> tuple[float, float]:
+    """Return one token's loss and its derivative.
+
+    Args:
+        of_row: The ratio of the whole trajectory.
+    """
+    if isinstance(loss, Clip):
+        return surrogate(loss, ratio, advantage)
+    if isinstance(loss, GSPO):
+        return surrogate(Clip(loss.clip_low, loss.clip_high, None), of_row, advantage)
+    weight = 1.0
+    if isinstance(loss, CISPO):
+        weight = min(max(ratio, 1 - loss.clip_low), 1 + loss.clip_high)
+    else:
+        assert isinstance(loss, LogLikelihood), f"{type(loss).__name__} has no definition here"
+    return -weight * advantage * log_prob, -weight * advantage
+
+
+@each
+@given(seed=seeds)
+@few
+def test_value_and_gradient_are_those_of_the_definition(name: str, seed: int) -> None:
+    loss, rollout = LOSSES[name], collection(seed, sizes=(4, 2))
+    new, old, advantages = draws(rollout, seed)
+    terms = loss(new.requires_grad_(), old, advantages, rollout.loss_mask)
+    (slopes,) = torch.autograd.grad(terms.loss[rollout.loss_mask].sum(), new)
+    for row, at in enumerate(rollout.loss_mask):
+        moved = (new - old).detach()[row, at]
+        whole = math.exp(float(moved.mean()))
+        expected = [
+            by_definition(loss, *numbers)
+            for numbers in zip(
+                moved.exp().tolist(),
+                [whole] * len(moved),
+                new.detach()[row, at].tolist(),
+                advantages[row, at].tolist(),
+                strict=True,
+            )
+        ]
+        found = torch.stack([terms.loss.detach()[row, at], slopes[row, at]], 1)
+        torch.testing.assert_close(
+            found, torch.tensor(expected, dtype=torch.float64), atol=1e-9, rtol=1e-9
+        )
+
+
+@each
+@pytest.mark.parametrize("advantage", [-1.5, 1.5])
+def test_what_is_marked_as_clipped_is_outside_the_bounds_and_nothing_else(
+    name: str, advantage: float
+) -> None:
+    loss, mask = LOSSES[name], torch.ones(1, 1, dtype=torch.bool)
+    old = torch.zeros(1, 1, dtype=torch.float64)
+    low, high = getattr(loss, "clip_low", 1.0), getattr(loss, "clip_high", math.inf)
+    for ratio in (1e-3, 1 - low + 1e-6, 1.0, 1 + high - 1e-6, 1 + high + 1e-6, 1 - low - 1e-6):
+        if not 0 < ratio < math.inf:
+            continue
+        terms = loss(old + math.log(ratio), old, old + advantage, mask)
+        assert bool(terms.clipped) == (not 1 - low <= ratio <= 1 + high)
+
+
+# --- invariants ---------------------------------------------------------------------------------
+
+
+@each
+@given(seed=seeds, columns=st.integers(0, 3))
+@few
+def test_neither_order_nor_padding_nor_what_stands_off_the_mask_matters(
+    name: str, seed: int, columns: int
+) -> None:
+    loss, rollout = LOSSES[name], collection(seed)
+    mask, drawn = rollout.loss_mask, draws(rollout, seed)
+    plain = loss(*drawn, mask).loss[mask]
+    order = torch.randperm(len(rollout), generator=torch.Generator().manual_seed(seed))
+    wider = padded(rollout.rows(order), columns).loss_mask
+
+    def moved(tensor: Tensor, noise: float) -> Tensor:
+        wide = torch.nn.functional.pad(tensor[order], (0, columns))
+        return wide.masked_fill(~wider, noise)
+
+    new, old, advantages = drawn
+    found = loss(moved(new, 9.0), moved(old, -9.0), moved(advantages, 7.0), wider).loss
+    back = torch.argsort(order)
+    torch.testing.assert_close(found[back][wider[back]], plain, atol=1e-12, rtol=0)
+
+
+@each
+@given(seed=seeds, context=st.integers(1, 9))
+@few
+def test_the_length_of_observations_does_not_matter(name: str, seed: int, context: int) -> None:
+    short, long = collection(seed), collection(seed, context=context)
+    found = []
+    for rollout in (short, long):
+        new, old, advantages = draws(rollout, seed)
+        terms = LOSSES[name](new, old, advantages, rollout.loss_mask)
+        found.append(terms.loss[rollout.loss_mask])
+    one, other = found
+    torch.testing.assert_close(one, other, atol=1e-12, rtol=0)
+
+
+@each
+@given(seed=seeds, scale=st.floats(0.1, 10))
+@few
+def test_the_loss_is_in_proportion_to_the_advantages(name: str, seed: int, scale: float) -> None:
+    loss, rollout = LOSSES[name], collection(seed)
+    new, old, advantages = draws(rollout, seed)
+    one = loss(new, old, advantages, rollout.loss_mask).loss
+    torch.testing.assert_close(
+        loss(new, old, scale * advantages, rollout.loss_mask).loss, scale * one
+    )
+
+
+@each
+def test_ratios_beyond_all_bounds_stay_finite(name: str) -> None:
+    old, mask = torch.zeros(2, 2), torch.ones(2, 2, dtype=torch.bool)
+    for far in (-1e4, 1e4):
+        new = (old + far).requires_grad_()
+        terms = LOSSES[name](new, old, torch.tensor([[1.0, -1.0]] * 2), mask)
+        (slope,) = torch.autograd.grad(terms.loss.sum(), new)
+        assert bool(terms.loss.isfinite().all() & slope.isfinite().all())
+
+
+Make = Callable[[], PolicyLoss]
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: Clip(clip_low=-0.1), "clip_low is -0.1"),
+        (lambda: Clip(dual_clip=1.0), "dual_clip is 1.0"),
+        (lambda: CISPO(clip_high=-1.0), "clip_high is -1.0"),
+        (lambda: GSPO(clip_low=1.1), "clip_low is 1.1"),
+    ],
+)
+def test_bounds_that_are_none_are_refused(make: Make, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        make()

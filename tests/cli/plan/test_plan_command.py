@@ -1,0 +1,138 @@
+"""``run.py plan`` prints the plan of a config, and says shortly what is wrong."""
+
+from __future__ import annotations
+
+import re
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+from ragen_pl.cli.main import main
+from ragen_pl.cli.plan.command import cluster_of
+from ragen_pl.cli.plan.devices import DEVICES
+from ragen_pl.cli.plan.setting import Cluster
+from ragen_pl.cli.plan.shapes import SHAPES
+from ragen_pl.cli.plan.table import NODES, lora_rows, sharded_rows
+from ragen_pl.models.embedded import EmbeddedModel
+from tests.support.tiny_run import write_config
+
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "sizing.md"
+PAPER = ("--config", "qwen2.5-0.5b")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(*_: object) -> None:
+        raise AssertionError("a plan needs no weights")
+
+    monkeypatch.setattr(EmbeddedModel, "build", build)
+    monkeypatch.chdir(tmp_path)
+    write_config(tmp_path)
+
+
+def plan(capsys: pytest.CaptureFixture[str], *args: str) -> str:
+    assert main(["plan", "--config", "tiny.yaml", *args]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_plan_is_printed_and_leaves_nothing_behind(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    text = plan(capsys, "--device", "cpu")
+    assert sorted(tmp_path.rglob("*")) == before
+    for words in ("trainable", "collect", "annotate", "update", "cache", "TFLOP", "fits:"):
+        assert words in text
+    monkeypatch.undo()
+    (policy,) = re.findall(r"policy +([\d.]+) M", text)
+    count = int(float(policy) * 1e6)
+    assert count > 0
+
+
+def test_sharding_is_planned_beside_replicas_and_what_does_not_fit_says_what_helps(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cluster = ("--trainer.devices=4", "--trainer.num_nodes=2", "--trainer.accelerator=gpu")
+    text = plan(capsys, *PAPER, "--shape=qwen2.5-7b", "--device=24gb", *cluster)
+    assert "8 processes (2 nodes of 4 devices)" in text
+    assert "as configured (replicated)" in text
+    assert "otherwise (sharded)" in text
+    assert "DOES NOT FIT" in text
+    for help_ in ("lora.yaml", "fsdp", "grpo.yaml", "max_context"):
+        assert help_ in text.partition("what would help")[2]
+
+
+def test_adapters_of_one_network_are_planned_both_ways(capsys: pytest.CaptureFixture[str]) -> None:
+    lora = ("--config=grpo", "--config=lora", "--config=fsdp", "--trainer.devices=4")
+    text = plan(capsys, *lora, "--device=cpu")
+    assert "as configured (sharded)" in text
+    assert "otherwise (replicated)" in text
+
+
+def test_1_5b_with_adapters_fits_24_gb(capsys: pytest.CaptureFixture[str]) -> None:
+    overlays = (*PAPER, "--config", "lora", "--config", "24gb", "--shape", "qwen2.5-1.5b")
+    assert main(["plan", "--config", "sokoban", *overlays, "--device", "24gb"]) == 0
+    assert "fits: 15.04 GiB" in capsys.readouterr().out
+    assert "15.04 GiB" in DOCUMENT.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["--device=h1000"], ["--device is h1000", "did you mean h100"]),
+        (["--device=abacus"], ["--device is abacus", "known: h100"]),
+        (["--shape=qwen2.5-8b"], ["--shape is qwen2.5-8b", "qwen2.5-7b"]),
+        (["--table"], ["--table", "leave the others out"]),
+        (["--devise=h100"], ["devise"]),
+        (["--data.rollout.group_sise=4"], ["group_sise", "data.rollout.group_size"]),
+        (["--trainer.precision=64-true"], ["trainer.precision is 64-true", "bf16-mixed"]),
+        (["--trainer.devices=many"], ["trainer.devices is many", "a number"]),
+        ([*PAPER, "--model.policy.path=some/where"], ["some/where", "--shape"]),
+        (["--config=fsdp", "--model.lora={rank: 4}"], ["model.lora", "backbone: shared", "ddp"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_wrong_input_is_a_short_error(
+    capsys: pytest.CaptureFixture[str], args: list[str], told: list[str]
+) -> None:
+    assert main(["plan", "--config", "tiny.yaml", *args]) == 2
+    error = capsys.readouterr().err
+    assert len(error.splitlines()) <= 3
+    for words in told:
+        assert words in error
+
+
+@pytest.mark.parametrize(
+    ("devices", "strategy", "cluster"),
+    [
+        ("auto", "auto", Cluster()),
+        (8, "ddp", Cluster(8)),
+        ("0,1", "fsdp", Cluster(2, 1, sharded=True)),
+        ([0, 3, 4], Namespace(class_path="x.ModelParallelStrategy"), Cluster(3, 1, sharded=True)),
+    ],
+)
+def test_processes_are_counted(devices: object, strategy: object, cluster: Cluster) -> None:
+    assert cluster_of(Namespace(devices=devices, num_nodes=1, strategy=strategy)) == cluster
+
+
+def test_the_embedded_models_architecture_is_what_it_builds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()
+    policy = EmbeddedModel(hidden_size=16, intermediate_size=24, num_heads=2)
+    built = policy.build(["some words", "more"], 0).model
+    said = policy.architecture(["some words", "more"]).to_dict()
+    # What a model adds to its configuration when it is made is not of its sizes.
+    assert said == built.config.to_dict() | {"architectures": said["architectures"]}
+
+
+def test_the_document_is_what_the_command_writes() -> None:
+    lines = DOCUMENT.read_text(encoding="utf-8").splitlines()
+    rows = [line.split(" | ")[:2] for line in lines if re.match(r"\| (qwen|llama)", line)]
+    sharded = [[f"| {shape}", str(count)] for shape in SHAPES for count in NODES]
+    assert rows == [*sharded, *([f"| {shape}", "1"] for shape in SHAPES)]
+    # All rows come from the same functions; the smallest model's are made again.
+    for shape in ("qwen2.5-0.5b",):
+        for line in (*sharded_rows(shape, DEVICES["h100"]), *lora_rows(shape, DEVICES["h100"])):
+            assert line in lines

@@ -1,0 +1,73 @@
+"""A run's loggers: TensorBoard and those that are given, each with the run's folder and config."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import yaml
+from lightning.pytorch.loggers import Logger
+
+from ragen_pl.cli.main import main
+from tests.support.tiny_run import write_config
+
+
+class Elsewhere(Logger):
+    """Stands for a service that is not installed here.
+
+    Args:
+        save_dir: Where it writes; its own default is the working directory, as that of W&B.
+    """
+
+    made: ClassVar[list[Elsewhere]] = []
+
+    def __init__(self, save_dir: str = ".") -> None:
+        super().__init__()
+        self._save_dir = save_dir
+        self.config: dict[str, Any] = {}
+        self.logged: set[str] = set()
+        self.made.append(self)
+
+    @property
+    def save_dir(self) -> str:
+        return self._save_dir
+
+    @property
+    def name(self) -> str:
+        return "elsewhere"
+
+    @property
+    def version(self) -> int:
+        return 0
+
+    def log_hyperparams(self, params: Any, *_: Any, **__: Any) -> None:
+        self.config |= params
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        self.logged |= set(metrics)
+
+
+def test_given_loggers_are_added_and_know_the_folder_and_the_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_config(tmp_path)
+    line = ["--trainer.logger", f"[CSVLogger, {__name__}.Elsewhere]", "--trainer.max_epochs=1"]
+    line += ["--data.warm_start.iterations=1", "--trainer.limit_val_batches=0"]
+    assert main(["fit", "--config", "tiny.yaml", *line]) == 0
+    run = Path("runs/tiny")
+    saved = yaml.safe_load((run / "config.yaml").read_text())
+    assert [entry["init_args"]["save_dir"] for entry in saved["trainer"]["logger"]] == [
+        str(run),
+        str(run),
+    ]
+    assert list((run / "tensorboard").glob("events*"))
+    written = run / "lightning_logs" / "version_0"
+    assert "train/" in (written / "metrics.csv").read_text()
+    assert yaml.safe_load((written / "hparams.yaml").read_text()) == saved
+    assert not Path("lightning_logs").exists()
+    (elsewhere,) = Elsewhere.made
+    assert elsewhere.save_dir == str(run)
+    assert elsewhere.config == saved
+    assert any(name.startswith("train/") for name in elsewhere.logged)

@@ -1,0 +1,322 @@
+"""Wrong input is one short error with the key, the value and what to do; no model is built."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from ragen_pl.cli.config_files import find_config, prepare
+from ragen_pl.cli.key_check import check_arguments
+from ragen_pl.cli.main import main
+from ragen_pl.envs import Sokoban
+from ragen_pl.errors import ConfigError
+from ragen_pl.models.embedded import EmbeddedModel
+from ragen_pl.rollout.chat import Prompts
+from ragen_pl.training.datamodule import RolloutDataModule
+from tests.support.tiny_run import ROOT, run, run_process, write_config
+
+
+class Piped(Sokoban):
+    """Has an action that no answer can carry."""
+
+    actions = ("Up", "Left||Right")
+
+
+class Sized(Sokoban):
+    """Has an argument without a default, and without a type."""
+
+    def __init__(self, rooms) -> None:  # type: ignore[no-untyped-def]
+        super().__init__()
+        self.rooms = 3 + rooms
+
+
+GROUPS = (
+    *("seed_everything", "run_dir", "threads", "model", "data", "filter", "echo_trap"),
+    *("rollback", "entropy", "results", "checkpoints", "trajectories", "display"),
+)
+
+
+@pytest.fixture
+def config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Path:
+    def build(*_: object) -> None:
+        raise AssertionError("a model was built before the configuration was checked")
+
+    monkeypatch.setattr(EmbeddedModel, "build", build)
+    monkeypatch.chdir(tmp_path)
+    return write_config(tmp_path)
+
+
+def fails(capsys: pytest.CaptureFixture[str], *args: str) -> str:
+    """Run a command that must fail shortly; return what it said."""
+    assert main(["fit", "--config", "tiny.yaml", *args]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert len(error.splitlines()) <= 3
+    assert "Traceback" not in error
+    assert "usage" not in error.lower()
+    return error
+
+
+@pytest.mark.usefixtures("config")
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["--filter.kep_fraction", "0.5"], ["filter.kep_fraction", "0.5", "filter.keep_fraction"]),
+        (["--data.rollout.group_sise", "4"], ["group_sise", "4", "data.rollout.group_size"]),
+        (["--data.env.sise=8"], ["sise", "8", "size"]),
+        (["--model.algorithm.clip_hi=0.3"], ["clip_hi", "0.3", "policy_loss.clip_high"]),
+        (["--model.algorithm.policy_loss.clip_hi=0.3"], ["clip_hi", "0.3", "clip_high"]),
+        (["--model.algorithm.advantage=GRPOO"], ["advantage", "GRPOO", "did you mean GRPO"]),
+        (
+            ["--model.algorithm.advantage=GRPO", "--model.algorithm.advantage.gae_lambda=0.9"],
+            ["advantage.init_args.gae_lambda", "0.9", "there are none here"],
+        ),
+        (
+            ["--model.algorithm.advantage.critic.warmup_iteration=3"],
+            ["critic.warmup_iteration ", "3", "critic.warmup_iterations"],
+        ),
+        (
+            ["--model.policy.path=x"],
+            ["model.policy.path is a key of PretrainedModel", "--model.policy PretrainedModel"],
+        ),
+        (["--model.lora.ranks=8"], ["lora.ranks", "8", "model.lora.rank"]),
+        (["--model.lora.rank=0"], ["model.lora.rank is 0", "at least 1"]),
+        (
+            ["--model.optimization.old_log_probs=sampled", "--trainer.precision=bf16-mixed"],
+            ["old_log_probs is sampled", "precision is bf16-mixed", "recomputed", "32-true"],
+        ),
+        (
+            ["--data.env=tests.envs.test_check.Stairs"],
+            ["data.warm_start.iterations is 2", "Stairs has no expert_turn", "or set it to 0"],
+        ),
+        (
+            ["--model.policy=PretrainedModel", "--model.policy.path=x", "--model.policy.dtyp=bf"],
+            ["model.policy.init_args.dtyp", "bf", "policy.init_args.dtype"],
+        ),
+        (
+            ["--config=qwen2.5-0.5b", "--model.policy.dtype=bfloat16"],
+            ["policy.init_args.dtype is bfloat16", "config lora.yaml"],
+        ),
+        (["--config=qwen2.5-0.5b", "--model.policy.attention=flash"], ["attention", "flash"]),
+        (["--model.algorithm.kl.coeff=0.1"], ["kl.coeff", "0.1", "model.algorithm.kl.coef"]),
+        (
+            ["--model.algorithm.kl.control.targets=0.1"],
+            ["control.targets", "0.1", "kl.control.target"],
+        ),
+        (["--model.algorithm.kl.place=rewards"], ["kl", "rewards", "reward"]),
+        (["--model.algorithm.aggregation=tokens"], ["aggregation is tokens", "token_mean"]),
+        (["--model.algorithm.advantage.gamma=1.5"], ["advantage.init_args.gamma is 1.5", "[0, 1]"]),
+        (["--model.algorithm.kl.coef=0"], ["model.algorithm.kl.coef is 0", "kl: null"]),
+        (
+            ["--model.algorithm.entropy.control.target=0"],
+            ["model.algorithm.entropy.control.target is 0", "positive"],
+        ),
+        (["--data.rollout.overlong.buffer=99"], ["data.rollout.overlong.buffer is 99", "40"]),
+        (["--data.grup_size=3"], ["data.grup_size", "3", "data.rollout.group_size"]),
+        (["--fliter.keep_fraction=1"], ["fliter", "filter"]),
+        (
+            ["--trainer.callbacks+=callbacks.TrajectoryWriter", "--trainer.callbacks.every_n", "3"],
+            ["every_n", "3", "every_n_iterations"],
+        ),
+        (["--data.env", "ragen_pl.envs.Sokobn"], ["data.env", "Sokobn", "ragen_pl.envs.Sokoban"]),
+        (["--data.rollout.group_size=-3"], ["data.rollout.group_size is -3", "at least 1"]),
+        (["--data.rollout.max_turns=0"], ["data.rollout.max_turns is 0", "at least 1"]),
+        (["--data.env.size=22"], ["data.env.init_args.size: 22", "between 6 and 10"]),
+        (["--model.policy.num_layers=0"], ["num_layers", "0", "at least 1"]),
+        (
+            ["--data.rollout.group_size=1"],
+            ["data.rollout.group_size is 1", "set data.rollout.group_size to 2 or more"],
+        ),
+        *(
+            (
+                [
+                    *("--data.rollout.group_size=1", "--filter.keep_fraction=1"),
+                    f"--model.algorithm.advantage={estimator}",
+                ],
+                [f"data.rollout.group_size is 1, but {estimator} compares", "2 or more"],
+            )
+            for estimator in ("GRPO", "DrGRPO", "RLOO", "GiGPO", "ReinforcePlusPlusBaseline")
+        ),
+        (["--filter.keep_fraction=1.5"], ["filter.keep_fraction is 1.5", "(0, 1]"]),
+        (["--filter.keep_fraction=0"], ["filter.keep_fraction is 0", "(0, 1]"]),
+        (["--filter.rule=TopP"], ["filter.keep_fraction is 0.5", "TopP", "null"]),
+        (["--filter.keep_fraction=null"], ["filter.keep_fraction is null", "1.0"]),
+        (
+            ["--filter.keep_fraction=null", "--filter.rule=TopP", "--filter.rule.pp=0.5"],
+            ["filter.rule.init_args.pp", "0.5", "filter.rule.init_args.p"],
+        ),
+        (
+            ["--filter.keep_fraction=null", "--filter.rule=TopP", "--filter.rule.p=1.5"],
+            ["filter.rule.init_args.p is 1.5", "(0, 1]"],
+        ),
+        (
+            ["--filter.rule=ragen_pl.algorithms.filters.TopQ"],
+            ["TopQ", "ragen_pl.algorithms.filters.TopP"],
+        ),
+        (["--filter.score=lenght"], ["filter.score is lenght", "did you mean length"]),
+        (["--filter.keep_per_group=4"], ["filter.keep_per_group is 4", "choose fewer"]),
+        (
+            ["--data.dynamic_sampling.max_colections=4"],
+            ["max_colections", "4", "data.dynamic_sampling.max_collections"],
+        ),
+        (
+            ["--data.dynamic_sampling.max_collections=1"],
+            ["data.dynamic_sampling.max_collections is 1", "from 2 to 32"],
+        ),
+        (["--data.rollout.scale_updates=fix"], ["data.rollout.scale_updates", "fix"]),
+        (
+            ["--data.rollout.scale_updates=true", "--data.rollout.online_k=1"],
+            ["rollout.scale_updates is true", "online_k to 2 or more"],
+        ),
+        (["--data.rollout.group_size=many"], ["data.rollout.group_size is many", "an integer"]),
+        (["--data.env.symbols=leters"], ["data.env.symbols is leters", "letters"]),
+        (["--trainer.max_steps=9"], ["trainer.max_steps is 9", "trainer.max_epochs"]),
+        (["--trainer.max_epochs=0"], ["trainer.max_epochs is 0", "1 iteration or more"]),
+        (["--trainer.max_epochs=-2"], ["max_epochs", "-2"]),
+        (["--trainer.precision=16-mixed"], ["trainer.precision is 16-mixed", "bf16-mixed"]),
+        (["--trainer.precision=16"], ["trainer.precision is 16", "bf16-mixed"]),
+        (["--run_dir=tiny.yaml"], ["run_dir is tiny.yaml", "is a file"]),
+        (["--run_dir=tiny.yaml/run"], ["run_dir is tiny.yaml/run", "tiny.yaml is a file"]),
+        (["--threads=0"], ["threads is 0", "auto or a number above 0"]),
+        (["--seed_everything=-1"], ["seed_everything is -1", "0 or more"]),
+        (["--model.seed=4"], ["model.seed is '4'", "seed_everything"]),
+        (["--data.env=tests.cli.test_main.Piped"], ["data.env", "'Left||Right'", "rename"]),
+        (["--data.env=tests.cli.test_main.Sized"], ["data.env.init_args.rooms must be set", "Sized"]),
+        (["--model.lr=1"], ["unknown key model.lr", "model.optimization.lr"]),
+        (["--trainer.check_val_every_n_epoch=0"], ["check_val_every_n_epoch is 0", "1 iteration"]),
+        (["--ckpt_path=last"], ["--ckpt_path last", "last.ckpt", "--run_dir"]),
+        (["--ckpt_path=nowhere.ckpt"], ["nowhere.ckpt", "no such file"]),
+        (["--ckpt_path=tiny.yaml"], ["tiny.yaml", "no readable checkpoint"]),
+        (["--config", "sokobn.yaml"], ["sokobn.yaml", "sokoban"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_wrong_input_is_a_short_error_that_names_key_value_and_remedy(
+    capsys: pytest.CaptureFixture[str], args: list[str], told: list[str]
+) -> None:
+    error = fails(capsys, *args)
+    for words in told:
+        assert words in error
+
+
+@pytest.mark.usefixtures("config")
+def test_a_misspelled_key_in_a_list_of_callbacks_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "over.yaml").write_text(
+        "trainer:\n  callbacks:\n  - class_path: callbacks.VarianceFilter\n"
+        "    init_args: {kep_fraction: 0.5}\n"
+    )
+    error = fails(capsys, "--config", "over.yaml")
+    assert "trainer.callbacks[0].init_args.kep_fraction" in error
+    assert "keep_fraction" in error.splitlines()[1]
+
+
+@pytest.mark.usefixtures("config")
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("class Slip(:", "SyntaxError"), ("1 / 0", "ZeroDivisionError: division by zero")],
+)
+def test_a_slip_in_the_file_of_an_environment_is_told(
+    text: str,
+    told: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "slip.py").write_text(text)
+    error = fails(capsys, "--data.env", "slip.Slip")
+    assert "slip.Slip cannot be imported" in error
+    assert told in error
+
+
+@pytest.mark.usefixtures("config")
+def test_a_misspelled_class_in_a_list_of_callbacks_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "over.yaml").write_text(
+        "trainer: {callbacks: [{class_path: callbacks.VarianceFiler}]}"
+    )
+    assert "did you mean callbacks.VarianceFilter" in fails(capsys, "--config", "over.yaml")
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [([], "a command is missing"), (["ft"], "did you mean fit"), (["fit"], "data.env")],
+)
+def test_a_command_is_asked_for(
+    capsys: pytest.CaptureFixture[str], argv: list[str], told: str
+) -> None:
+    assert main(argv) == 2
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("config")
+def test_a_bad_command_ends_with_status_2_and_leaves_an_earlier_run_alone(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "tiny" / "checkpoints").mkdir(parents=True)
+    result = run(tmp_path, "fit", "--config", "tiny", "--filter.kep_fraction", "0.5")
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert (tmp_path / "runs" / "tiny" / "checkpoints").is_dir()
+    assert not (tmp_path / "runs" / "tiny.1").exists()
+
+
+def test_configs_are_found_by_name_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert find_config("sokoban") == find_config("sokoban.yaml")
+    shutil.copyfile(find_config("sokoban"), tmp_path / "sokoban.yaml")
+    assert find_config("sokoban.yaml") == Path("sokoban.yaml")
+    with pytest.raises(ConfigError, match="did you mean frozen_lake"):
+        find_config("frozenlake.yaml")
+
+
+def test_a_subclass_elsewhere_takes_no_key_from_its_base() -> None:
+    class Other(Prompts):
+        pass
+
+    schema = {"data": RolloutDataModule}
+    assert Other in Prompts.__subclasses__()
+    check_arguments(["--data.prompts.think", "true"], schema, {})
+    with pytest.raises(ConfigError, match=r"data\.prompts\.thin"):
+        check_arguments(["--data.prompts.thin", "true"], schema, {})
+
+
+def test_the_command_may_come_after_its_options() -> None:
+    prepared = prepare(["--config=bandit", "fit", "-c", "grpo", "--run_dir", "x"])
+    assert prepared[0] == "fit"
+    assert [Path(arg).name for arg in prepared[1:]] == [
+        "--config",
+        "bandit.yaml",
+        "--config",
+        "grpo.yaml",
+        "--run_dir",
+        "x",
+    ]
+
+
+@pytest.mark.parametrize("module", ["ragen_pl", "ragen_pl.cli.main"])
+def test_the_package_is_a_command_too(module: str) -> None:
+    result = run_process([sys.executable, "-m", module, "fitt"], ROOT)
+    assert result.returncode == 2
+    assert "did you mean fit" in result.stderr
+
+
+def test_every_key_has_a_help_text(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["fit", "--help"])
+    entries = re.split(r"\n  (?=-)", capsys.readouterr().out)
+    own = [entry for entry in entries if re.match(rf"--(?:{'|'.join(GROUPS)})\b", entry)]
+    assert len(own) > 60
+    for entry in own:
+        words = entry.partition("(type:")[0].partition("(required")[0].split()[1:]
+        said = [word for word in words if not re.fullmatch(r"[A-Z_.\[\]{},|'a-z]*[A-Z]{3}.*", word)]
+        assert said, f"no help for {entry.splitlines()[0]}"

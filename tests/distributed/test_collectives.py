@@ -1,0 +1,31 @@
+"""What one rank cannot do, none goes on with."""
+
+from __future__ import annotations
+
+import pytest
+
+from ragen_pl.distributed import collectives as distributed
+from ragen_pl.distributed.collectives import all_or_none
+from tests.support.ranks import on_ranks
+
+
+def test_what_every_rank_makes_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = on_ranks(2, lambda rank: all_or_none(lambda: f"of {rank}"), monkeypatch, distributed)
+    assert made == ["of 0", "of 1"]
+
+
+@pytest.mark.parametrize("broken", [0, 1])
+def test_a_refusal_on_one_rank_is_one_on_all(broken: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first rank alone reads a model's weights; the others would wait for them in vain."""
+
+    def make(rank: int) -> int:
+        if rank == broken:
+            raise ValueError("policy.path is nowhere")
+        return rank
+
+    def work(rank: int) -> str:
+        with pytest.raises(ValueError, match=r"^policy\.path is nowhere$") as caught:
+            all_or_none(lambda: make(rank))
+        return str(caught.value)
+
+    assert len(on_ranks(2, work, monkeypatch, distributed)) == 2

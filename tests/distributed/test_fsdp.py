@@ -1,0 +1,114 @@
+"""What a strategy is asked for, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, ModelParallelStrategy
+
+from ragen_pl.distributed import sharding
+from ragen_pl.distributed.fsdp import FSDP2, FSDP_MEANS, check_strategy
+from ragen_pl.distributed.sharding import distribute_like, full_state_dict, summon_full_params
+from ragen_pl.errors import ConfigError
+from ragen_pl.models.policy import Policy
+from tests.cli.test_configs import assemble
+from tests.support.tiny_networks import make_policy
+
+CPU = ("--config", "bandit", "--trainer.accelerator", "cpu")
+
+
+@pytest.mark.parametrize("given", [("--trainer.strategy", "fsdp"), ("--config", "fsdp")])
+def test_fsdp_is_fsdp2_and_says_so_once(
+    given: tuple[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    app = assemble(*CPU, *given, "--trainer.devices", "2")
+    assert isinstance(app.trainer.strategy, FSDP2)
+    assert capsys.readouterr().out.count(FSDP_MEANS) == 1
+
+
+def test_ddp_stays_lightnings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    app = assemble(*CPU, "--config", "ddp", "--trainer.devices", "2", "--trainer.num_nodes", "3")
+    assert isinstance(app.trainer.strategy, DDPStrategy)
+    assert (app.trainer.num_devices, app.trainer.num_nodes, app.trainer.world_size) == (2, 3, 6)
+
+
+def test_weights_are_sharded_over_all_ranks_and_layers_are_not_split(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Lightning's own defaults would shard over the 3 nodes and split layers over the 2 devices."""
+    strategy = FSDP2()
+    strategy.num_nodes, strategy.parallel_devices = 3, [torch.device("cpu")] * 2
+    parent = FSDP2.__mro__[1]
+    monkeypatch.setattr(parent, "setup_environment", lambda self: None)
+    strategy.setup_environment()
+    assert (strategy._data_parallel_size, strategy._tensor_parallel_size) == (6, 1)
+
+
+SHARED_BACKBONE = ("--model.algorithm.advantage.init_args.critic.backbone", "shared")
+
+
+@pytest.mark.parametrize("several", [(), ("--config", "grpo", "--model.algorithm.kl", "{}")])
+def test_adapters_of_several_networks_are_refused_with_the_way_out(
+    several: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        ConfigError, match=r"model.lora is set.*backbone: shared.*grpo.*kl: null.*ddp"
+    ):
+        assemble(*CPU, "--config", "lora", "--config", "fsdp", *several)
+    assemble(*CPU, "--config", "lora", "--config", "ddp", *several)
+
+
+@pytest.mark.parametrize("one", [SHARED_BACKBONE, ("--config", "grpo")])
+def test_adapters_of_one_network_are_sharded(
+    one: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    app = assemble(*CPU, "--config", "lora", "--config", "fsdp", *one)
+    assert app.model.algorithm.is_single_network
+
+
+def test_layers_split_over_devices_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"ModelParallelStrategy.* set trainer.strategy to fsdp"):
+        check_strategy(ModelParallelStrategy(), share_a_base=False)
+
+
+def test_fsdp1_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"FSDPStrategy, which is FSDP1.* set trainer.strategy to fsdp"
+    ):
+        check_strategy(FSDPStrategy(), share_a_base=False)
+
+
+@pytest.mark.parametrize("free", [[10, 9], [9, 10]])
+def test_a_policy_that_does_not_fit_is_refused_by_all(
+    free: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuda: Any = SimpleNamespace(
+        mem_get_info=lambda _: (free[0], 99),
+        memory_reserved=lambda _: 0,
+        memory_allocated=lambda _: 0,
+    )
+    monkeypatch.setattr(torch, "cuda", cuda)
+    monkeypatch.setattr(sharding, "gather_objects", lambda own: [own, free[1]])
+    sharding._check_room(9, torch.device("cuda"))
+    with pytest.raises(RuntimeError, match=r"need the policy whole on every device.*bf16-mixed"):
+        sharding._check_room(10, torch.device("cuda"))
+
+
+def test_what_is_not_sharded_is_left_as_it_is() -> None:
+    policy: Policy = make_policy(0)
+    with summon_full_params(policy), summon_full_params(None):
+        found = full_state_dict(policy)
+    for name, value in policy.state_dict().items():
+        assert found[name].data_ptr() == value.data_ptr()
+        assert distribute_like(value, value) is value

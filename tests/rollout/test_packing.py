@@ -1,0 +1,141 @@
+"""Check the layout of batches: masks, turn ends and rewards, by invariants and by example."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ragen_pl.rollout.packing import length_buckets, num_updates, pack
+from ragen_pl.types import Completion, StopReason, Trajectory, Turn
+from tests.support import toy_worlds as worlds
+
+
+def turn(prompt: tuple[int, ...], sampled: tuple[int, ...], reward: float) -> Turn:
+    completion = Completion(sampled, tuple(-0.1 * t for t in sampled), (0.5,) * len(sampled), True)
+    return Turn(
+        prompt_ids=prompt,
+        completion=completion,
+        observation="",
+        anchor_key="",
+        response="",
+        thought="",
+        thought_tokens=0,
+        actions=(),
+        rewards={"env": reward, "format": -0.1},
+        is_valid=False,
+        thought_correct=None,
+    )
+
+
+def trajectory(turns: list[Turn], member: int = 0) -> Trajectory:
+    return Trajectory(
+        group_id=4,
+        member=member,
+        seed=0,
+        env_name="test",
+        difficulty="",
+        turns=tuple(turns),
+        initial_state={},
+        final_state={},
+        stop_reason=StopReason.MAX_TURNS,
+        success=False,
+    )
+
+
+tokens = st.lists(st.integers(1, 99), min_size=1, max_size=5).map(tuple)
+trajectories = st.lists(
+    st.lists(st.builds(turn, tokens, tokens, st.floats(-5, 5)), min_size=1, max_size=4),
+    min_size=1,
+    max_size=5,
+).map(lambda rows: [trajectory(row, member) for member, row in enumerate(rows)])
+
+
+@given(trajectories)
+def test_turns_concatenate_and_masks_nest(rows: list[Trajectory]) -> None:
+    batch = pack(rows, weights=[1.0] * len(rows))
+    assert bool((batch.turn_ends <= batch.loss_mask).all())
+    assert bool((batch.loss_mask <= batch.attention_mask).all())
+    assert bool((batch.rewards[~batch.turn_ends] == 0).all())
+    assert bool((batch.sampled_log_probs[~batch.loss_mask] == 0).all())
+    for row, t in enumerate(rows):
+        whole = [i for u in t.turns for i in (*u.prompt_ids, *u.completion.token_ids)]
+        assert batch.input_ids[row][batch.attention_mask[row]].tolist() == whole
+        sampled = [i for u in t.turns for i in u.completion.token_ids]
+        assert batch.input_ids[row][batch.loss_mask[row]].tolist() == sampled
+        assert int(batch.turn_ends[row].sum()) == len(t.turns)
+        assert batch.rewards[row].sum().item() == pytest.approx(t.total_reward, abs=1e-4)
+
+
+def test_layout_by_example() -> None:
+    batch = pack([trajectory([turn((7, 8), (1, 2, 3), 1.0), turn((9,), (4,), 2.0)])], weights=[0.5])
+    assert batch.input_ids.tolist() == [[7, 8, 1, 2, 3, 9, 4]]
+    assert batch.loss_mask.int().tolist() == [[0, 0, 1, 1, 1, 0, 1]]
+    assert batch.turn_ends.int().tolist() == [[0, 0, 0, 0, 1, 0, 1]]
+    assert batch.turn_index.tolist() == [[0, 0, 0, 0, 0, 1, 1]]
+    assert batch.rewards[0, [4, 6]].tolist() == pytest.approx([0.9, 1.9])
+    assert batch.policy_weights.tolist() == [0.5]
+
+
+def test_turns_that_are_not_imitated_carry_no_loss() -> None:
+    row = trajectory([turn((7,), (1, 2), 1.0), turn((9,), (4,), 2.0)])
+    batch = pack([row], weights=[1.0], imitated=[[False, True]])
+    assert batch.loss_mask.int().tolist() == [[0, 0, 0, 0, 1]]
+    assert batch.turn_ends.int().tolist() == [[0, 0, 0, 0, 1]]
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=40), st.integers(1, 200))
+def test_minibatches_hold_every_row_once_within_budget(lengths: list[int], budget: int) -> None:
+    sizes = torch.tensor(lengths)
+    parts = list(length_buckets(sizes, budget))
+    assert sorted(torch.cat(parts).tolist()) == list(range(len(lengths)))
+    for part in parts:
+        assert len(part) == 1 or len(part) * int(sizes[part].max()) <= budget
+
+
+def test_equal_states_have_equal_ids_and_success_is_kept() -> None:
+    turns = [turn((7, 8), (1,), 1.0), turn((9,), (4,), 2.0), turn((9,), (4,), 2.0)]
+    hashes = ("deadbeef", "a state", "deadbeef")
+    seen = [replace(t, anchor_key=h) for t, h in zip(turns, hashes, strict=True)]
+    won = replace(trajectory(seen), success=True)
+    batch = pack([won, trajectory([seen[1]], member=1)], weights=[1.0, 1.0])
+    first, second = int(batch.state_ids[0, 0]), int(batch.state_ids[0, 3])
+    assert first != second
+    assert batch.state_ids[0].tolist() == [first] * 3 + [second] * 2 + [first] * 2
+    assert batch.state_ids[1, :2].tolist() == [second] * 2
+    assert batch.successes.tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("kept", "collected", "most", "updates"),
+    [
+        (240, 240, 4, 4),
+        (239, 240, 4, 4),  # an environment raised: no step the fewer
+        (120, 240, 4, 2),
+        (119, 240, 2, 1),
+        (121, 240, 2, 2),
+        (60, 240, 4, 1),
+        (60, 240, 2, 1),
+        (0, 240, 4, 1),
+        (72, 100, 10, 8),
+    ],
+)
+def test_updates_in_proportion_to_what_is_kept(
+    kept: int, collected: int, most: int, updates: int
+) -> None:
+    assert num_updates(kept, collected, most) == updates
+    assert updates == 1 or kept / updates <= collected / most
+
+
+def test_nothing_is_packed_into_no_rows() -> None:
+    """A rank's environments may all have raised: its columns are of the others' types."""
+    nothing, something = pack([], weights=[]), worlds.collection(seed=0)
+    assert len(nothing) == 0
+    for field in fields(nothing):
+        ours, theirs = getattr(nothing, field.name), getattr(something, field.name)
+        assert ours.ndim == theirs.ndim
+        if field.name != "rewards":  # made up in float64
+            assert ours.dtype == theirs.dtype, field.name

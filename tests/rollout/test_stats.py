@@ -1,0 +1,51 @@
+"""When a collection in which nothing was played is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ragen_pl.errors import ConfigError
+from ragen_pl.rollout import stats as rollout_stats
+from ragen_pl.rollout.stats import check_played
+from ragen_pl.types import StopReason, TrajectoryGroup
+from tests.support.doubles import make_group, make_trajectory
+from tests.support.ranks import on_ranks
+
+
+def failed(reason: StopReason, error: str, members: int = 2) -> TrajectoryGroup:
+    one = replace(make_trajectory([], stop_reason=reason), error=error)
+    return TrajectoryGroup(0, 0, (one,) * members)
+
+
+BROKEN = failed(StopReason.ENV_ERROR, "reset raised OSError: away")
+NO_ROOM = failed(StopReason.CONTEXT_FULL, "rollout.max_context is 8")
+
+
+def check(ranks: list[list[TrajectoryGroup]], monkeypatch: pytest.MonkeyPatch) -> None:
+    def one(rank: int) -> None:
+        check_played(ranks[rank], "sokoban")
+
+    on_ranks(len(ranks), one, monkeypatch, rollout_stats)
+
+
+def test_one_trajectory_on_any_rank_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    check([[BROKEN], [NO_ROOM, make_group([1.0])]], monkeypatch)
+    check([[BROKEN], [make_group([1.0, 0.0], broken=[0])], []], monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "told"),
+    [
+        ([[BROKEN], [BROKEN]], "environment sokoban failed in every one of 4 .*\n.*OSError: away"),
+        ([[NO_ROOM], []], "^rollout.max_context is 8$"),
+        ([[NO_ROOM], [BROKEN]], "sokoban failed in every one of 4 .*\n.*OSError: away"),
+        ([[BROKEN, NO_ROOM], []], "sokoban failed in every one of 4 .*\n.*OSError: away"),
+    ],
+)
+def test_none_on_any_rank_is_an_error(
+    ranks: list[list[TrajectoryGroup]], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match=told):
+        check(ranks, monkeypatch)

@@ -1,0 +1,64 @@
+"""Learn: the smallest task that goes wrong when a sign is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from torch import Tensor
+
+from callbacks import VarianceFilter
+from ragen_pl.algorithms.config import Algorithm, Optimization
+from ragen_pl.algorithms.estimators import GAE, GRPO, AdvantageEstimator, CriticConfig
+from ragen_pl.envs.bandit import Bandit
+from ragen_pl.models.embedded import EmbeddedModel
+from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.demonstrations import WarmStart
+from ragen_pl.training import starpo
+from ragen_pl.training.datamodule import EvaluationConfig, RolloutDataModule
+from ragen_pl.training.evaluation import score
+from ragen_pl.training.starpo import StarPO
+from ragen_pl.training.update import compute_advantages
+from ragen_pl.types import RolloutBatch
+from tests.support.doubles import make_trainer
+
+
+def learn_bandit(advantage: AdvantageEstimator, iterations: int = 34) -> float:
+    """Train on the bandit; return how often the high arm is chosen at temperature 1."""
+    data = RolloutDataModule(
+        env=Bandit(),
+        eval_sets={"default": Bandit(split="eval")},
+        rollout=RolloutConfig(max_turns=1, max_actions_per_turn=1, max_context=256),
+        warm_start=WarmStart(
+            iterations=4, demonstrations=64, updates_per_iteration=25, random_turns=0.0
+        ),
+        evaluation=EvaluationConfig(size=128, temperature=1.0),
+    )
+    module = StarPO(
+        policy=EmbeddedModel(hidden_size=64, intermediate_size=128, num_heads=4),
+        algorithm=Algorithm(advantage=advantage),
+        optimization=Optimization(lr=5e-4, imitation_lr=3e-3, final_lr_fraction=1.0),
+    )
+    trainer = make_trainer(
+        Path(), iterations, [VarianceFilter(keep_fraction=1.0)], limit_val_batches=0
+    )
+    trainer.fit(module, datamodule=data)
+    return score(data.evaluate(module, "default", 1.0)).success
+
+
+@pytest.mark.parametrize("advantage", [GAE(critic=CriticConfig(warmup_iterations=2)), GRPO()])
+def test_the_bandit_is_learned(advantage: AdvantageEstimator) -> None:
+    assert learn_bandit(advantage) >= 0.8
+
+
+def test_a_flipped_advantage_unlearns_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the test above would not survive: it notices a wrong sign."""
+
+    def flipped(
+        rollout: RolloutBatch, values: Tensor, algorithm: Algorithm, penalty: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        advantage, returns = compute_advantages(rollout, values, algorithm, penalty)
+        return -advantage, returns
+
+    monkeypatch.setattr(starpo, "estimate", flipped)
+    assert learn_bandit(GRPO()) <= 0.3

@@ -1,0 +1,54 @@
+"""Adapters go on with another number of ranks, from checkpoints that hold no base."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from ragen_pl.distributed.checkpoint_io import AnyCheckpointIO
+from tests.runs.test_resume_on_other_ranks import FSDP, IN_A_FILE, Stages, train_in_stages, weights
+
+STAGES: Stages = (
+    (3, FSDP),  # a folder of shards is read by
+    (4, (*FSDP, *IN_A_FILE)),  # a sharded run, whose file is read by
+    (5, ()),  # one process, whose file is read by
+    (6, FSDP),  # a sharded run again
+)
+"""The iteration up to which each runs, and on what."""
+
+
+def arguments(run_dir: str, iterations: int, *options: str) -> list[str]:
+    backbone = ("--model.algorithm.advantage.init_args.critic.backbone", "shared")
+    rates = ("--model.optimization.final_lr_fraction", "1.0", "--model.optimization.lr", "1e-3")
+    quick = ("--trainer.check_val_every_n_epoch", "100", "--trainer.accelerator", "cpu")
+    length = ("--trainer.max_epochs", str(iterations), "--run_dir", run_dir)
+    return [
+        *("fit", "--config", "tiny", "--config", "lora"),
+        *(*options, *backbone, *rates, *quick, *length),
+    ]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Train once in one process, and once in stages on one and on two ranks."""
+    return train_in_stages(tmp_path_factory.mktemp("stages"), STAGES, arguments)
+
+
+def test_adapters_that_changed_their_ranks_end_as_in_one_process(folder: Path) -> None:
+    last = f"after-{len(STAGES) - 1}"
+    alone, stages, begin = (weights(folder / at) for at in ("alone/policy/last", last, "after-0"))
+    for name, value in alone.items():
+        torch.testing.assert_close(stages[name], value, rtol=0, atol=1e-5)
+    assert max(float((begin[name] - alone[name]).abs().max()) for name in alone) > 1e-4
+
+
+def test_no_checkpoint_holds_the_base(folder: Path) -> None:
+    kinds = [(folder / f"after-{number}.ckpt").is_dir() for number in range(len(STAGES))]
+    assert kinds == [True, False, False, True]
+    for number in range(len(STAGES)):
+        path = folder / f"after-{number}.ckpt"
+        held = AnyCheckpointIO().load_checkpoint(path, weights_only=True)["state_dict"]
+        assert len(held) == 2 * 7 + 2, "two matrices for each of seven projections, and the head"
+        assert all("lora_" in name or "value_head" in name for name in held)

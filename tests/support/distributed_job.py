@@ -1,0 +1,248 @@
+"""Train in one process or as one of several: ``python -m tests.support.distributed_job FOLDER STRATEGY…``.
+
+Everything is the application's own but what the policy says in the scripted runs, which is a
+function of the request alone.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from lightning.pytorch import Callback, Trainer
+
+from callbacks import (
+    EchoTrapDetector,
+    EntropyLogger,
+    GradientProbe,
+    MutualInformation,
+    Rollback,
+    RolloutMetrics,
+    VarianceFilter,
+)
+from ragen_pl.algorithms.config import Algorithm, KLPenalty, Optimization
+from ragen_pl.algorithms.estimators import GAE, CriticConfig
+from ragen_pl.distributed.collectives import gather_objects, rank
+from ragen_pl.distributed.fsdp import FSDP2
+from ragen_pl.distributed.sharding import full_state_dict, full_tensor
+from ragen_pl.envs.sokoban.env import Sokoban
+from ragen_pl.models.embedded import EmbeddedModel
+from ragen_pl.models.lora import LoRA
+from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.demonstrations import WarmStart
+from ragen_pl.training.callback import RolloutCallback
+from ragen_pl.training.datamodule import EvaluationConfig, RolloutDataModule
+from ragen_pl.training.starpo import StarPO
+from ragen_pl.types import Completion, Request, Sampling, TrajectoryGroup
+
+WARM, HEALTHY = 1, 6
+"""Iterations of imitation, and of RL before the scripted policy falls silent."""
+RUNS = {
+    "scripted": 11,
+    "single_precision": 2,
+    "sampled": 3,
+    "lora_sampled": 3,
+    "bf16": 2,
+    "bf16_sampled": 3,
+}
+"""Iterations of each run, warm start included."""
+SEEDS = {"sampled": 1}
+"""Where not 0. Tokens are compared one by one, and of some seed's a thousand draws one lies within
+rounding of the next token's share."""
+
+
+class Scripted(StarPO):
+    """Say what a script says: in groups of odd identity nothing that differs between members."""
+
+    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
+        return [self._say(request) for request in requests]
+
+    def _say(self, request: Request) -> Completion:
+        key = (request.iteration, request.group_id, request.member, request.turn)
+        draw = random.Random(repr(key))
+        chat = self.trainer.datamodule.chat  # type: ignore[attr-defined]
+        if request.iteration < WARM + HEALTHY and request.group_id % 2 == 0:
+            actions = [draw.choice(Sokoban.actions) for _ in range(1 + request.member % 2)]
+            text = chat.response_text("go " * draw.randint(0, 4), actions)
+        else:
+            text = "x" * draw.randint(1, 30)
+        ids = (*chat.encode([text])[0], chat.markers.end)
+        return Completion(ids, (-0.5,) * len(ids), (0.5,) * len(ids), stopped=True)
+
+
+class Whereabouts(RolloutCallback):
+    """Keep where this rank is in ``rank-<n>.phase``, for the watchdog.
+
+    Args:
+        folder: Of that file.
+        name: Of the run.
+    """
+
+    def __init__(self, folder: str, name: str) -> None:
+        super().__init__()
+        self.folder, self.name = Path(folder), name
+
+    def enter(self, phase: str, module: Any) -> None:
+        file = self.folder / f"rank-{rank()}.phase"
+        file.write_text(f"{phase} of iteration {module.iteration} ({self.name})")
+
+    def on_rollout_start(self, trainer: Trainer, module: Any, *args: int) -> None:
+        self.enter("collection", module)
+
+    def on_rollout_end(self, trainer: Trainer, module: Any, groups: Any) -> None:
+        self.enter("selection", module)
+
+    def on_train_batch_start(self, trainer: Trainer, module: Any, *args: Any) -> None:
+        self.enter("update", module)
+
+    def on_train_epoch_end(self, trainer: Trainer, module: Any) -> None:
+        self.enter("the end", module)
+
+
+class Diary(Whereabouts):
+    """Note what must not depend on the number of ranks."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        super().__init__(str(folder), name)
+        self.tokens: list[dict[tuple[int, int], list[tuple[int, ...]]]] = []
+        self.gradients: list[dict[str, torch.Tensor]] = []
+        self.weights: list[dict[str, torch.Tensor]] = []
+        self.metrics: list[dict[str, float]] = []
+
+    def on_rollout_end(self, trainer: Trainer, module: Any, groups: list[TrajectoryGroup]) -> None:
+        super().on_rollout_end(trainer, module, groups)
+        own = {
+            (t.group_id, t.member): [turn.completion.token_ids for turn in t.turns]
+            for group in groups
+            for t in group.trajectories
+        }
+        self.tokens.append({k: v for part in gather_objects(own) for k, v in part.items()})
+
+    def on_before_optimizer_step(self, trainer: Trainer, module: Any, optimizer: Any) -> None:
+        self.gradients.append(
+            {
+                name: full_tensor(weight.grad).clone()
+                for name, weight in module.named_parameters()
+                if weight.grad is not None
+            }
+        )
+
+    def on_train_epoch_end(self, trainer: Trainer, module: Any) -> None:
+        super().on_train_epoch_end(trainer, module)
+        weights = {name: value.clone() for name, value in full_state_dict(module).items()}
+        self.weights.append(weights)
+        self.metrics.append({k: float(v) for k, v in trainer.callback_metrics.items()})
+
+
+@contextmanager
+def double_precision(on: bool) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64 if on else before)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def make_module(kind: type[StarPO], lora: LoRA | None = None, **optimization: Any) -> StarPO:
+    """Make a policy with critic and reference; with adapters, one that is all three."""
+    critic = CriticConfig(warmup_iterations=0, backbone="separate" if lora is None else "shared")
+    return kind(
+        policy=EmbeddedModel(16, 16, num_layers=2, num_heads=2, num_key_value_heads=1),
+        algorithm=Algorithm(
+            advantage=GAE(critic=critic), kl=KLPenalty(0.1) if lora is None else None
+        ),
+        lora=lora,
+        # The gradients are to be seen as they come, and micro-batches to differ in number.
+        optimization=Optimization(
+            lr=1e-3, max_grad_norm=1e9, tokens_per_micro_batch=600, **optimization
+        ),
+    )
+
+
+def make_data(run_seed: int = 0) -> RolloutDataModule:
+    return RolloutDataModule(
+        env=Sokoban(),
+        eval_sets={"default": Sokoban(split="eval")},
+        rollout=RolloutConfig(
+            num_groups=2,
+            online_k=2,
+            group_size=3,
+            max_turns=2,
+            max_actions_per_turn=2,
+            max_response_tokens=40,
+            max_context=420,
+        ),
+        warm_start=WarmStart(
+            iterations=WARM, updates_per_iteration=2, batch_size=5, demonstrations=6
+        ),
+        evaluation=EvaluationConfig(size=2),
+        run_seed=run_seed,
+    )
+
+
+def play(
+    run: str, folder: Path, strategy: Any, accelerator: Any = "cpu", **trainer: Any
+) -> dict[str, Any]:
+    """Train as one of the ranks and return what must be the same however many there are, and
+    wherever they compute."""
+    diary = Diary(folder, run)
+    detector = EchoTrapDetector(baseline_iterations=3)
+    rollback = Rollback(times=1, patience=1, every_n_iterations=1, min_age=1, filter_factor=0.5)
+    chosen = VarianceFilter(0.5, include_zero=run.endswith("sampled"))
+    watchers = [detector, rollback, EntropyLogger(), RolloutMetrics(), diary]
+    callbacks: list[Callback] = [chosen, *watchers]
+    if run in ("single_precision", "bf16"):  # they use the policy in ways of their own
+        callbacks[:0] = [MutualInformation(1, num_prompts=4), GradientProbe(1, num_buckets=2)]
+    with double_precision(run == "scripted"):
+        if run.endswith("sampled"):  # blocks are sharded and computed twice
+            lora = LoRA(rank=4, alpha=8) if run == "lora_sampled" else None
+            module = make_module(StarPO, lora, gradient_checkpointing=True)
+        else:
+            module = make_module(Scripted)
+        Trainer(
+            strategy=strategy,
+            accelerator=accelerator,
+            precision="bf16-mixed" if run.startswith("bf16") else None,
+            max_epochs=RUNS[run],
+            default_root_dir=folder,
+            logger=False,
+            callbacks=callbacks,
+            enable_model_summary=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            num_sanity_val_steps=0,
+            limit_val_batches=0,
+            **trainer,
+        ).fit(module, datamodule=make_data(SEEDS.get(run, 0)))
+    return {
+        "tokens": diary.tokens,
+        "gradients": diary.gradients,
+        "weights": diary.weights,
+        "metrics": diary.metrics,
+        "levels": detector.state_dict(),
+        "rollbacks": rollback.events,
+    }
+
+
+def main(folder: Path, strategies: Sequence[str]) -> None:
+    """Be one of two nodes with a rank each."""
+    torch.set_num_threads(1)
+    for strategy in strategies:
+        for run in RUNS:
+            made = FSDP2(timeout_minutes=1) if strategy == "fsdp" else strategy
+            found = play(run, folder, made, devices=1, num_nodes=2)
+            if rank() == 0:
+                torch.save(found, folder / f"{strategy}-{run}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

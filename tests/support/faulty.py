@@ -1,0 +1,73 @@
+"""Make environments of which one method fails, now and then."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tests.support.toy_env import NamedLamp
+
+When = Callable[["FaultyLamp"], bool]
+"""Tells from an environment whether it is time to fail."""
+
+
+def at_some_seeds(env: FaultyLamp) -> bool:
+    """At odd seeds below a thousand; of those a thousand apart, as evaluation sets try, at every other."""
+    return (env.seed + env.seed // 1000) % 2 == 1
+
+
+def after_a_press(env: FaultyLamp) -> bool:
+    return at_some_seeds(env) and env.presses > 0
+
+
+def always(env: FaultyLamp) -> bool:
+    return True
+
+
+class FaultyLamp(NamedLamp):
+    """A lamp one of whose methods gives something else, or raises it.
+
+    Args:
+        method: Its name, ``reward`` for what ``step`` pays.
+        instead: What it gives; an exception is raised.
+        when: By default at half of the seeds.
+    """
+
+    def __init__(self, method: str, instead: Any, when: When = at_some_seeds) -> None:
+        self.method, self.instead, self.when = method, instead, when
+        self.seed, self.presses = 0, 0
+
+    def _or(self, method: str, right: Any) -> Any:
+        if method != self.method or not self.when(self):
+            return right
+        if isinstance(self.instead, BaseException):
+            raise self.instead
+        return self.instead
+
+    @property
+    def instruction(self) -> str:  # type: ignore[override]
+        return str(self._or("instruction", "Press."))
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        self.seed, self.presses = seed or 0, 0
+        return self._or("reset", super().reset(seed=seed, options=options))  # type: ignore[no-any-return]
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        text, reward, *rest = super().step(action)
+        self.presses += 1
+        return self._or("step", (text, self._or("reward", reward), *rest))  # type: ignore[no-any-return]
+
+    def get_state(self) -> dict[str, Any]:
+        return self._or("get_state", super().get_state())  # type: ignore[no-any-return]
+
+    def state_hash(self) -> str:
+        return self._or("state_hash", super().state_hash())  # type: ignore[no-any-return]
+
+    def thought_correct(self, thought: str) -> bool:
+        return self._or("thought_correct", super().thought_correct(thought))  # type: ignore[no-any-return]
+
+    def expert_turn(self, rng: random.Random, max_actions: int) -> tuple[str, tuple[str, ...]]:
+        return self._or("expert_turn", super().expert_turn(rng, max_actions))  # type: ignore[no-any-return]

@@ -1,0 +1,158 @@
+"""No key of the data is ignored: each one, changed, changes a tiny run.
+
+A run imitates for one iteration, learns for another and is validated, in this process. What it
+gives is its weights and everything it logged. The tokenizer's words are the same in every run:
+else a prompt would act through them alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from callbacks import EntropyLogger, RolloutMetrics, VarianceFilter
+from ragen_pl.envs import Bandit
+from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.demonstrations import WarmStart
+from ragen_pl.rollout.rewards import Overlong
+from ragen_pl.training.collection import DynamicSampling
+from ragen_pl.training.datamodule import EvaluationConfig, RolloutDataModule
+from tests.support.doubles import make_trainer
+from tests.support.config_key_effects import Effect, KeyProof, every_key, spelled
+from tests.support.toy_env import PROMPTS, NamedLamp, make_learner
+
+
+class PaidLamp(NamedLamp):
+    """Pay for every press."""
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        text, reward, *rest = super().step(action)
+        return text, reward + 1.0, *rest  # type: ignore[return-value]
+
+
+class StingyLamp(NamedLamp):
+    """Pay so rarely that many groups all earn the same."""
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        text, _, *rest = super().step(action)
+        return text, float(self.rng.random() < 0.1), *rest  # type: ignore[return-value]
+
+
+ROLLOUT = RolloutConfig(
+    num_groups=2,
+    group_size=4,
+    online_k=2,
+    max_turns=3,
+    max_actions_per_turn=1,
+    max_response_tokens=10,
+    max_context=128,
+    overlong=Overlong(buffer=4, penalty=-0.5),
+)
+WARM_START = WarmStart(iterations=1, demonstrations=16, batch_size=8, updates_per_iteration=40)
+THINKING: dict[str, Any] = {
+    "env": NamedLamp(),
+    "eval_sets": {"default": NamedLamp()},
+    "prompts": PROMPTS,
+    "rollout": ROLLOUT,
+    "warm_start": WARM_START,
+    "evaluation": EvaluationConfig(size=6),
+}
+SILENT: dict[str, Any] = {
+    **THINKING,
+    "env": StingyLamp(),
+    "prompts": replace(PROMPTS, think=False),
+    "rollout": RolloutConfig(
+        num_groups=4, group_size=4, max_actions_per_turn=1, max_context=128, format_penalty=0.0
+    ),
+    "dynamic_sampling": DynamicSampling(max_collections=2),
+}
+OTHER: Mapping[str, tuple[Any, ...]] = {
+    "RolloutDataModule.env": (PaidLamp(),),
+    "RolloutDataModule.panels": ({"default": PaidLamp()}, {"another": NamedLamp()}),
+    "RolloutDataModule.run_seed": (1,),
+    "Prompts.system": ("{instruction}",),
+    "Prompts.turn": ("{observation} {actions_left}",),
+    "Prompts.response_format_think": ("think, then answer",),
+    "Prompts.response_format_answer": ("answer",),
+    "RolloutConfig.num_groups": (3,),
+    "RolloutConfig.group_size": (3,),
+    "RolloutConfig.online_k": (3,),
+    "RolloutConfig.ppo_epochs": (2,),
+    "RolloutConfig.max_turns": (2,),
+    "RolloutConfig.max_actions_per_turn": (2,),
+    "RolloutConfig.max_response_tokens": (12,),
+    "RolloutConfig.max_context": (60,),
+    "RolloutConfig.temperature": (0.5,),
+    "RolloutConfig.format_penalty": (-1.0,),
+    "RolloutConfig.thought_penalty": (-0.5,),
+    "RolloutConfig.overlong": (Overlong(buffer=4),),
+    "Overlong.buffer": (8,),
+    "Overlong.penalty": (-0.1,),
+    "WarmStart.iterations": (0, 2),
+    "WarmStart.updates_per_iteration": (20,),
+    "WarmStart.batch_size": (4,),
+    "WarmStart.demonstrations": (12,),
+    "WarmStart.random_turns": (0.9,),
+    "WarmStart.difficulties": (("lit",),),
+    "EvaluationConfig.size": (9,),
+    "EvaluationConfig.temperature": (0.0,),
+    "DynamicSampling.max_collections": (3,),
+}
+
+
+def trained(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Train and validate; return the weights and the last metrics, by name."""
+    module = make_learner()
+    callbacks = [RolloutMetrics(), EntropyLogger(), VarianceFilter(keep_fraction=0.5)]
+    trainer = make_trainer(Path(), 2, callbacks, check_val_every_n_epoch=2)
+    trainer.fit(module, datamodule=RolloutDataModule(**arguments))
+    weights = {f"weights/{name}": value for name, value in module.state_dict().items()}
+    return {**weights, **trainer.callback_metrics}
+
+
+SPEED_ONLY = ("env_threads",)
+"""Must not change a result."""
+PROOFS = {"data": KeyProof(RolloutDataModule, trained, (THINKING, SILENT), OTHER)}
+
+
+def test_there_is_something_to_learn_and_to_judge() -> None:
+    for number in (0, 1):
+        found = PROOFS["data"].before(number)
+        assert found["rollout/in_group_std"] > 0.1
+        assert found["rollout/valid_format"] > 0.1
+        assert all(bool(value.isfinite().all()) for value in found.values())
+    assert 0.0 < PROOFS["data"].before(0)["rollout/thought_accuracy"] < 1.0
+
+
+def test_the_same_run_twice_is_the_same() -> None:
+    PROOFS["data"].check_reproducible()
+
+
+@pytest.mark.parametrize(("subject", "path"), every_key(PROOFS), ids=spelled)
+def test_a_key_of_the_data_acts(subject: str, path: tuple[str, ...]) -> None:
+    if path[-1] in SPEED_ONLY:
+        assert PROOFS[subject].effect(0, path, 4) is Effect.IGNORED
+    elif path == ("dynamic_sampling",):  # where it acts some groups must lack a spread
+        assert PROOFS[subject].effect(1, path, None) is Effect.CHANGED
+    else:
+        PROOFS[subject].check(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"prompts": replace(PROMPTS, think=False)}, "prompts.think is false"),
+        ({"env": Bandit()}, "Bandit cannot tell whether a thought is true"),
+    ],
+)
+def test_a_truth_penalty_that_could_never_act_is_refused(
+    changes: dict[str, Any], told: str
+) -> None:
+    paid = {**THINKING, "rollout": replace(ROLLOUT, thought_penalty=-0.5)}
+    RolloutDataModule(**paid)
+    with pytest.raises(ValueError, match=rf"thought_penalty is -0.5, but {told}: set .* to 0"):
+        RolloutDataModule(**paid | changes)

@@ -1,0 +1,114 @@
+"""The sampler's log-probs stand in for the trainer's where the two agree, and nowhere else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from ragen_pl.algorithms.config import Optimization
+from ragen_pl.distributed import collectives as distributed
+from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.training.datamodule import RolloutDataModule
+from ragen_pl.training.scoring import LogProbPass, check_agreement
+from ragen_pl.training.starpo import StarPO
+from tests.support.doubles import make_trainer
+from tests.support.toy_env import PROMPTS, NamedLamp, make_learner
+from tests.support.ranks import on_ranks
+
+
+def train(old_log_probs: str, iterations: int = 3, online_k: int = 2) -> StarPO:
+    module = make_learner()
+    module.optimization = replace(module.optimization, old_log_probs=old_log_probs)  # type: ignore[arg-type]
+    rollout = RolloutConfig(
+        num_groups=2,
+        group_size=4,
+        online_k=online_k,
+        max_turns=2,
+        max_actions_per_turn=1,
+        max_response_tokens=6,
+    )
+    data = RolloutDataModule(NamedLamp(), {"lamp": NamedLamp()}, prompts=PROMPTS, rollout=rollout)
+    trainer = make_trainer(Path(), iterations, [], limit_val_batches=0)
+    trainer.fit(module, datamodule=data)
+    return module
+
+
+def test_one_update_of_a_collection_scores_the_policy_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weights that learn are those that played: what they say of the tokens then is the old
+    log-prob, to the last bit."""
+    with monkeypatch.context() as patch:
+        patch.setattr(RolloutConfig, "is_on_policy", False)
+        apart = train("recomputed", online_k=1)
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("the policy was scored before its update")
+
+    monkeypatch.setattr(LogProbPass, "log_probs", refuse)
+    monkeypatch.setattr(LogProbPass, "both", refuse)
+    own = train("recomputed", online_k=1)
+    for name, value in own.state_dict().items():
+        torch.testing.assert_close(value, apart.state_dict()[name], rtol=0, atol=1e-5)
+    for name in ("train/log_prob_gap", "train/sampler_ratio_max", "train/policy_loss"):
+        found, wanted = (float(run.trainer.callback_metrics[name]) for run in (own, apart))
+        assert found == pytest.approx(wanted, abs=1e-5), name
+    assert float(own.trainer.callback_metrics["train/clip_fraction"]) == 0
+
+
+def test_runs_agree_and_the_sampled_ones_score_the_policy_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[int] = []
+    score = LogProbPass.log_probs
+
+    def counted(self: LogProbPass, *args: torch.nn.Module) -> torch.Tensor:
+        calls.append(1)
+        return score(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(LogProbPass, "log_probs", counted)
+    recomputed = train("recomputed")
+    assert len(calls) == 3
+    sampled = train("sampled")
+    assert len(calls) == 4, "the check, and no pass after it"
+    assert float(sampled.trainer.callback_metrics["train/log_prob_gap"]) == 0
+    for name, value in sampled.state_dict().items():
+        torch.testing.assert_close(value, recomputed.state_dict()[name], rtol=0, atol=1e-3)
+
+
+def test_it_is_refused_where_they_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    score = LogProbPass.log_probs
+    monkeypatch.setattr(LogProbPass, "log_probs", lambda *args: score(*args) + 2e-4)
+    train("recomputed", iterations=1)
+    with pytest.raises(ValueError, match=r"differ by 2.0e-04 .* use recomputed"):
+        train("sampled", iterations=1)
+
+
+def test_only_tokens_that_count_are_compared() -> None:
+    mask = torch.tensor([[True, False]])
+    check_agreement(torch.tensor([[1.0, 5.0]]), torch.tensor([[1.00005, 0.0]]), mask)
+    with pytest.raises(ValueError, match="nan"):
+        check_agreement(torch.tensor([[float("nan"), 0.0]]), torch.zeros(1, 2), mask)
+    check_agreement(torch.ones(1, 2), torch.zeros(1, 2), torch.zeros(1, 2, dtype=torch.bool))
+
+
+def test_what_is_no_number_on_one_rank_is_refused_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's ``max`` keeps a NaN only where it comes first."""
+    mask = torch.tensor([[True]])
+
+    def check(rank: int) -> None:
+        with pytest.raises(ValueError, match="nan"):
+            check_agreement(
+                torch.tensor([[float("nan") if rank else 0.0]]), torch.zeros(1, 1), mask
+            )
+
+    on_ranks(2, check, monkeypatch, distributed)
+
+
+@pytest.mark.parametrize("precision", ["16-mixed", "bf16-true", "16-true", "transformer-engine"])
+def test_a_precision_in_which_steps_would_be_wrong_is_refused(precision: str) -> None:
+    with pytest.raises(ValueError, match=f"trainer.precision is {precision}"):
+        Optimization().check(precision)
+    for allowed in ("bf16-mixed", "32-true", "64-true"):
+        Optimization().check(allowed)

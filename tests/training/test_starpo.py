@@ -1,0 +1,129 @@
+"""Drive whole iterations: when they learn, at which rate, and what they say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback
+
+from callbacks import EntropyLogger
+from ragen_pl.algorithms.config import Optimization
+from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.demonstrations import WarmStart
+from ragen_pl.training.callback import RolloutCallback
+from ragen_pl.training.datamodule import EvaluationConfig, RolloutDataModule
+from ragen_pl.training.starpo import StarPO
+from ragen_pl.types import Selection, TrajectoryGroup
+from tests.support.doubles import Stop, make_trainer
+from tests.support.toy_env import PROMPTS, NamedLamp, make_learner
+
+
+class Log(Callback):
+    """Note every iteration's metrics."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, float]] = []
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.rows.append({k: float(v) for k, v in trainer.callback_metrics.items()})
+
+
+def fit(
+    *callbacks: Callback, epochs: int, online_k: int = 1, **trainer: Any
+) -> tuple[StarPO, list[dict[str, float]]]:
+    data = RolloutDataModule(
+        env=NamedLamp(),
+        eval_sets={"default": NamedLamp()},
+        prompts=PROMPTS,
+        rollout=RolloutConfig(
+            num_groups=1,
+            group_size=2,
+            online_k=online_k,
+            max_turns=1,
+            max_actions_per_turn=1,
+            max_response_tokens=6,
+            max_context=64,
+        ),
+        warm_start=WarmStart(iterations=0),
+        evaluation=EvaluationConfig(size=2),
+    )
+    module, log = make_learner(), Log()
+    fitter = make_trainer(Path(), epochs, [*callbacks, log], limit_val_batches=0, **trainer)
+    fitter.fit(module, datamodule=data)
+    return module, log.rows
+
+
+class Weary(Callback):
+    """Ask for the end after the first iteration, as early stopping does."""
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        trainer.should_stop = True
+
+
+@pytest.mark.parametrize(
+    ("who", "bounds", "steps", "iterations"),
+    [
+        (lambda: Stop(1), {}, 1, 2),
+        (lambda: Stop(1), {"min_epochs": 1}, 1, 2),
+        (lambda: Stop(1), {"min_epochs": 4}, 4, 4),
+        (lambda: Stop(1), {"min_steps": 3}, 3, 3),
+        (Weary, {"min_epochs": 3}, 3, 3),
+    ],
+)
+def test_every_iteration_that_must_be_learns(
+    who: Callable[[], Callback], bounds: dict[str, int], steps: int, iterations: int
+) -> None:
+    """A stop before then is put off, and one at once ends the run without another update."""
+    module, _ = fit(who(), epochs=9, **bounds)
+    assert (module.global_step, module.iteration) == (steps, iterations)
+
+
+def test_the_rate_stays_where_nobody_knows_the_end() -> None:
+    _, rows = fit(Stop(4), epochs=-1)
+    rates = [row["train/lr"] for row in rows if "train/lr" in row]
+    assert rates == pytest.approx([make_learner().optimization.lr] * 4)
+    _, bounded = fit(epochs=3)
+    rates = [row["train/lr"] for row in bounded]
+    assert rates == pytest.approx([5e-3, 5e-3 * 0.55, 5e-3 * 0.1])
+
+
+class Keep(RolloutCallback):
+    """Let the policy learn from the first so many groups of an iteration."""
+
+    def __init__(self, *counts: int) -> None:
+        super().__init__()
+        self.counts = counts
+
+    def on_rollout_end(
+        self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
+    ) -> Selection:
+        kept = self.counts[self.iteration]
+        return Selection(tuple((float(n < kept),) * 2 for n in range(len(groups))))
+
+
+def test_optimizer_batches_of_which_nothing_was_kept_are_no_updates() -> None:
+    _, (one, none, all_) = fit(Keep(1, 0, 4), EntropyLogger(), epochs=3, online_k=4)
+    assert [row["train/updates"] for row in (one, none, all_)] == [1, 0, 4]
+    assert none["train/update_tokens"] == 0
+    measured = {"train/entropy", "train/approx_kl", "train/clip_fraction", "train/policy_loss"}
+    assert measured <= one.keys()
+    assert not measured & none.keys(), "neither zeros nor the iteration before"
+    assert "train/grad_norm_policy" not in none
+    assert measured <= all_.keys()
+    # Not a quarter of it, as with three zeros.
+    assert one["train/entropy"] > 0.5 * one["rollout/entropy"]
+
+
+@pytest.mark.parametrize("final", [0.1, 1.0])
+def test_the_schedule_ends_where_it_says(final: float) -> None:
+    optimization = Optimization(warmup_iterations=2, final_lr_fraction=final)
+    rates = [optimization.rl_factor(iteration, 11) for iteration in range(11)]
+    assert rates[:2] == pytest.approx([1 / 3, 2 / 3 * (1 - (1 - final) / 10)])
+    assert rates[5] == pytest.approx((1 + final) / 2)
+    assert rates[10] == optimization.rl_factor(15, 11) == pytest.approx(final)
+    assert Optimization(warmup_iterations=0).rl_factor(0, 1) == 1.0
+    assert [optimization.rl_factor(i, None) for i in (0, 2, 900)] == pytest.approx([1 / 3, 1, 1])
