@@ -2,8 +2,9 @@
 
 ``python benchmarks/compare.py RUN_DIR OTHER_RUN_DIR [--policy final]``
 
-Prints, per evaluation set and temperature, how much more often the second run's policy succeeds, with the
-95 % interval of the difference paired start by start: one that excludes zero is a difference.
+Prints, per evaluation set and temperature, how much more often the second run's policy succeeds,
+with the 95 % interval of the difference paired start by start: one that excludes zero is a
+difference.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ not stop. A seed decides the starts and every draw of RL, and is the same for al
 run has equally many iterations, each a collection of 80 trajectories. Against vanilla StarPO,
 which makes 4 updates of 20 trajectories of it, stand
 
-- StarPO-S at **equal updates** (``scale_updates: false``): also 4 updates, each of what the filter left
-  of 20. Steps, freshness of the data and rate are equal; a step rests on fewer trajectories.
+- StarPO-S at **equal updates** (``scale_updates: false``): also 4 updates, each of what the filter
+  left of 20. Steps, freshness of the data and rate are equal; a step rests on fewer trajectories.
 - StarPO-S at **equal iterations** (``scale_updates: true``): as the paper makes them, updates
   of 20, so fewer of them. What it saves in seconds and tokens is part of the comparison, and so is
   that it moves less.

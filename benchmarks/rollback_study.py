@@ -30,7 +30,8 @@ WITH, WITHOUT = "with", "without"
 
 @dataclass(frozen=True)
 class Recovery:
-    """Compare one seed's two runs; success is smoothed, of rollouts, but for the evaluation set's."""
+    """Compare one seed's two runs; success is smoothed, of rollouts, but for the evaluation
+    set's."""
 
     seed: int
     rollbacks: int

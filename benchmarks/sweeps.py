@@ -84,7 +84,8 @@ def actions(count: int) -> Setting:
 
 
 def rule(name: str, key: str, value: float) -> Setting:
-    """Choose groups by a rule of ``ragen_pl.algorithms.filters``, scored by the variance of returns."""
+    """Choose groups by a rule of ``ragen_pl.algorithms.filters``, scored by the variance of
+    returns."""
     label = {"TopP": "top-p", "MinP": "min-p"}[name]
     options = [_KEEP, "null", "--filter.rule", f"ragen_pl.algorithms.filters.{name}"]
     options += [f"--filter.rule.{key}", str(value), "--filter.score", "variance", *_PROPORTIONAL]

@@ -85,7 +85,8 @@ def write_report(folder: Path, planned: Iterable[Trial]) -> None:
 def markdown(found: Sequence[Finding]) -> str:
     """Write a table per sweep."""
     parts = [
-        "# Sweeps\n\nSuccess of the final policy on the evaluation set in per cent, at temperature 0.5: "
+        "# Sweeps\n\nSuccess of the final policy on the evaluation set in per cent, at "
+        "temperature 0.5: "
         "mean [range] over seeds, and the 95 % interval that one run's starts leave, averaged. The "
         "papers' models are hundreds of times larger: compare orders, not levels."
     ]

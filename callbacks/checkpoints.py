@@ -21,9 +21,9 @@ class Checkpoints(Checkpoint):
 
     Saves at the end of iterations only, under a temporary name first: a run that is killed at any
     moment leaves a whole checkpoint. The best policy is the one with the highest validated success
-    on the first evaluation set; ``trainer.check_val_every_n_epoch`` says how often that is measured. Being
-    the best of many on those very starts, it scores too well on them: what is reported of a run is
-    its last policy.
+    on the first evaluation set; ``trainer.check_val_every_n_epoch`` says how often that is
+    measured. Being the best of many on those very starts, it scores too well on them: what is
+    reported of a run is its last policy.
 
     Args:
         every_n_iterations: Iterations between two saves; the last iteration is always saved, that

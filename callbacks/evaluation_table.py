@@ -15,14 +15,15 @@ from ragen_pl.training.run_folder import BEST
 from ragen_pl.types import Evaluation
 
 _CHOSEN = (
-    "best.ckpt was chosen among many for its score on the first evaluation set, so on those starts it looks "
+    "best.ckpt was chosen among many for its score on the first evaluation set, so on those "
+    "starts it looks "
     "better than it is; a run's results are those of last.ckpt"
 )
 
 
 class EvaluationTable(Callback):
-    """Print success per evaluation set with its 95 % interval when an evaluation has ended; what is logged
-    of it is of the checkpoint's step.
+    """Print success per evaluation set with its 95 % interval when an evaluation has ended; what is
+    logged of it is of the checkpoint's step.
 
     Silent in ``fit``, whose own table has more in it.
     """

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, cast
+from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
-from ragen_pl.algorithms.coefficients import Coefficients, FixedCoefficients
-from ragen_pl.algorithms.config import Algorithm, Optimization
+from ragen_pl.algorithms.coefficients import FixedCoefficients
 from ragen_pl.distributed.batch_sharding import regroup
 from ragen_pl.distributed.collectives import all_reduce_sum, gather_objects
 from ragen_pl.distributed.sharding import summon_full_params
-from ragen_pl.models.policy import Policy, evaluation_mode
+from ragen_pl.models.policy import evaluation_mode
 from ragen_pl.ops.gradient_norms import gradient_norms, quantile_buckets
 from ragen_pl.ops.group_advantages import peers, trajectory_returns
 from ragen_pl.rollout.packing import micro_batches
-from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.access import learner
+from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.scoring import score_policy
 from ragen_pl.training.starpo import StarPO
 from ragen_pl.training.update import LossDenominators, PolicyObjective, compute_advantages
 from ragen_pl.types import RolloutBatch, TrainingBatch
-
 
 Score = Callable[[TrainingBatch], dict[str, Tensor]]
 """From a micro-batch to each term's share in the loss."""
@@ -44,7 +42,8 @@ class ProbeView:
 
 
 def policy_terms(module: StarPO, batch: TrainingBatch) -> ProbeView:
-    """Take the present objective apart: the only place here that knows ``ragen_pl.training.update``.
+    """Take the present objective apart: the only place here that knows
+    ``ragen_pl.training.update``.
 
     Advantages are estimated over all trajectories, as without a filter, whose effect is the
     question; and the old log-probs are the present ones, since nothing was updated yet. A KL that
@@ -126,9 +125,7 @@ class GradientProbe(RolloutCallback):
         with summon_full_params(module.policy), summon_full_params(module.reference):
             return self._measure(trainer, module, batch)
 
-    def _measure(
-        self, trainer: Trainer, module: StarPO, batch: TrainingBatch
-    ) -> dict[str, float]:
+    def _measure(self, trainer: Trainer, module: StarPO, batch: TrainingBatch) -> dict[str, float]:
         terms = policy_terms(module, regroup(batch))
         spread = group_spread(terms.batch.rollout)
         buckets = quantile_buckets(

@@ -25,15 +25,15 @@ _PREFIXES = ("rollout/", "train/", "collapse/", "diagnostics/", "val/", "time/")
 
 
 class Results(RolloutCallback):
-    """Evaluate the run's policies on every evaluation set and keep ``results.json`` in the run folder.
+    """Evaluate the run's policies on every evaluation set and keep ``results.json`` in the run
+    folder.
 
     Evaluates random moves, the environment's expert, the untrained, the warm-started and the final
-    policy, the latter two on the first evaluation set at every temperature; the others at the first one
-    only. Without a warm
-    start the untrained policy takes the warm-started one's place. The file is replaced atomically
-    during the run and at its end, however it ends; a resumed run carries its entries on. The final
-    scores of a run that is made longer stand until its new end. Where a run ends without any, the
-    table shows its latest validation.
+    policy, the latter two on the first evaluation set at every temperature; the others at the first
+    one only. Without a warm start the untrained policy takes the warm-started one's place. The file
+    is replaced atomically during the run and at its end, however it ends; a resumed run carries its
+    entries on. The final scores of a run that is made longer stand until its new end. Where a run
+    ends without any, the table shows its latest validation.
 
     Args:
         temperatures: Of the evaluations; the first is the headline (the paper's is 0.5), 0 greedy.
@@ -171,7 +171,8 @@ class Results(RolloutCallback):
     def _evaluate_baseline(
         self, trainer: Trainer, module: LightningModule, baseline: Baseline
     ) -> None:
-        """Evaluate what needs no model on every evaluation set whose environment can be played so."""
+        """Evaluate what needs no model on every evaluation set whose environment can be played
+        so."""
         data = data_module(trainer)
         for eval_set, env in data.eval_sets.items():
             if baseline.exists(env):
@@ -182,8 +183,8 @@ class Results(RolloutCallback):
     def _evaluate(
         self, trainer: Trainer, module: LightningModule, policy: str, *, in_full: bool
     ) -> list[PolicyResult]:
-        """Evaluate the current weights on every evaluation set at the first temperature; ``in_full`` on the
-        first evaluation set at all of them.
+        """Evaluate the current weights on every evaluation set at the first temperature;
+        ``in_full`` on the first evaluation set at all of them.
         """
         data, scores = data_module(trainer), list[PolicyResult]()
         for index, eval_set in enumerate(data.eval_sets):

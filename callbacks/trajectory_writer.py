@@ -23,8 +23,9 @@ from ragen_pl.types import Evaluation, TrajectoryGroup
 class TrajectoryWriter(RolloutCallback):
     """Write trajectories to ``trajectories/`` in the run folder, one JSON object a line.
 
-    ``predict`` writes every evaluation set; in training the collections of chosen iterations are written.
-    Each line holds messages, token ids, loss mask, log-probs, per-turn rewards and metrics.
+    ``predict`` writes every evaluation set; in training the collections of chosen iterations are
+    written. Each line holds messages, token ids, loss mask, log-probs, per-turn rewards and
+    metrics.
 
     Args:
         every_n_iterations: Write the whole collection of every n-th iteration; 0 writes none.

@@ -44,12 +44,14 @@ class VarianceFilter(RolloutCallback):
             beside ``rule``, whose place it takes.
         include_zero: Whether groups whose members all got the same return, but for rounding, may be
             kept.
-        rule: How to choose or weigh groups by their scores: a class of ``ragen_pl.algorithms.filters``
-            (TopFraction, TopK, TopP, SoftmaxTopP, MinP, PercentileBand, SoftWeights).
+        rule: How to choose or weigh groups by their scores: a class of
+            ``ragen_pl.algorithms.filters`` (TopFraction, TopK, TopP, SoftmaxTopP, MinP,
+            PercentileBand, SoftWeights).
         score: What a group is judged by: the spread of its members' returns (std or variance),
             their mean return, mean sampled tokens, or mean entropy per token.
-        keep_per_group: Members that a kept group keeps, those whose returns vary most; null for all.
-            Their advantages are still taken against the whole group's mean, the better baseline.
+        keep_per_group: Members that a kept group keeps, those whose returns vary most; null for
+            all. Their advantages are still taken against the whole group's mean, the better
+            baseline.
         loss_scaling: How the policy loss shrinks with the share of groups kept: linear is RAGEN-2's
             factor, sqrt its root.
     """
@@ -67,7 +69,8 @@ class VarianceFilter(RolloutCallback):
         self.rule = self._configured = _one_rule(keep_fraction, rule)
         if keep_per_group is not None and keep_per_group < 2:
             raise ValueError(
-                f"keep_per_group is {keep_per_group}; it must be at least 2 (fewer have no spread), or "
+                f"keep_per_group is {keep_per_group}; it must be at least 2 (fewer have no "
+                f"spread), or "
                 "null to keep all"
             )
         if score == "mean" and self.rule is not None and self.rule.compares_sizes:

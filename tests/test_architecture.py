@@ -111,7 +111,9 @@ def test_no_environment_is_named_in_the_core() -> None:
     for path in SOURCES:
         if room(path) != "envs":
             assert not any(shipped & set(name.split(".")) for name in imports(path)), path
-            assert not any(name.endswith(("Sokoban", "FrozenLake", "Bandit")) for name in imports(path))
+            assert not any(
+                name.endswith(("Sokoban", "FrozenLake", "Bandit")) for name in imports(path)
+            )
 
 
 @pytest.mark.parametrize("module", ["ragen_pl", "ragen_pl.envs", "ragen_pl.cli.config_files"])

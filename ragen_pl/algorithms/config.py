@@ -146,7 +146,8 @@ class Algorithm:
 
     @property
     def is_single_network(self) -> bool:
-        """Whether the policy is all there is: no critic with a backbone of its own, no reference."""
+        """Whether the policy is all there is: no critic with a backbone of its own, no
+        reference."""
         return (self.critic is None or self.values_from_policy) and self.kl is None
 
     @property
@@ -165,10 +166,11 @@ class Optimization:
     Args:
         lr: Policy learning rate in RL.
         imitation_lr: Policy learning rate in the warm start.
-        warmup_iterations: RL iterations over which the rates rise linearly; the warm start rises over its
-            first tenth.
-        final_lr_fraction: Share of the rate left at the last iteration (linear decay); 1 keeps it constant,
-            and so does a run whose last iteration is not known (``trainer.max_epochs`` -1).
+        warmup_iterations: RL iterations over which the rates rise linearly; the warm start rises
+            over its first tenth.
+        final_lr_fraction: Share of the rate left at the last iteration (linear decay); 1 keeps it
+            constant, and so does a run whose last iteration is not known (``trainer.max_epochs``
+            -1).
         betas: Of AdamW.
         weight_decay: Of AdamW.
         max_grad_norm: Gradients are clipped to this norm, policy and critic separately.
@@ -206,11 +208,13 @@ class Optimization:
                 raise ValueError(f"optimization.{key} is {getattr(self, key)}; it must be positive")
         if not 0 <= self.final_lr_fraction <= 1:
             raise ValueError(
-                f"optimization.final_lr_fraction is {self.final_lr_fraction}; it is a share of the rate, in [0, 1]"
+                f"optimization.final_lr_fraction is {self.final_lr_fraction}; it is a share of "
+                f"the rate, in [0, 1]"
             )
         if self.warmup_iterations < 0 or self.tokens_per_micro_batch < 1:
             raise ValueError(
-                f"optimization.warmup_iterations ({self.warmup_iterations}) must not be negative and "
+                f"optimization.warmup_iterations ({self.warmup_iterations}) must not be negative "
+                f"and "
                 f"tokens_per_micro_batch ({self.tokens_per_micro_batch}) must be at least 1"
             )
 

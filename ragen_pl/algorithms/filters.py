@@ -1,7 +1,7 @@
 """Offer the rules of ``callbacks.VarianceFilter`` as classes to choose in YAML.
 
-``filter: {keep_fraction: null, rule: {class_path: ragen_pl.algorithms.filters.TopP}}``; each holds the
-keys of one function of ``ragen_pl.ops.selection``.
+``filter: {keep_fraction: null, rule: {class_path: ragen_pl.algorithms.filters.TopP}}``; each holds
+the keys of one function of ``ragen_pl.ops.selection``.
 """
 
 from __future__ import annotations

@@ -165,9 +165,7 @@ class Application(LightningCLI):
         for target, source in LINKED.items():
             # A plain int, where the parser's own kind of number could not be written back.
             parser.link_arguments(source, target, compute_fn=int if "seed" in source else None)
-        parser.link_arguments(
-            "data", VOCABULARY, compute_fn=_words, apply_on="instantiate"
-        )
+        parser.link_arguments("data", VOCABULARY, compute_fn=_words, apply_on="instantiate")
 
     def _prepare_subcommand_parser(
         self, klass: type, subcommand: str, **kwargs: Any
@@ -366,7 +364,8 @@ def _check_length(max_epochs: int | None) -> None:
 def _check_validation(every: int | None) -> None:
     if every is None or every < 1:
         raise ConfigError(
-            f"trainer.check_val_every_n_epoch is {every}; evaluation sets are played every 1 iteration or "
+            f"trainer.check_val_every_n_epoch is {every}; evaluation sets are played every 1 "
+            f"iteration or "
             "more (a number above trainer.max_epochs plays them at the ends alone)"
         )
 

@@ -138,8 +138,8 @@ def _differing(one: Any, other: Any, path: str = "") -> list[str]:
 def merge(old: Any, new: Any) -> Any:
     """Merge like the parser: mappings by key, unless another class takes the place.
 
-    Mappings whose keys are the user's own (``data.eval_sets``) the parser replaces whole; without the
-    constructors they cannot be told apart, and are merged here.
+    Mappings whose keys are the user's own (``data.eval_sets``) the parser replaces whole; without
+    the constructors they cannot be told apart, and are merged here.
     """
     if not (isinstance(old, dict) and isinstance(new, dict)):
         return new

@@ -4,11 +4,10 @@ May not import torch, transformers or Lightning: an environment runs wherever Py
 """
 
 from ragen_pl.envs.bandit import Bandit
-from ragen_pl.envs.frozen_lake.env import FrozenLake
-from ragen_pl.envs.sokoban.env import Sokoban
-
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.check import check_contract
+from ragen_pl.envs.frozen_lake.env import FrozenLake
+from ragen_pl.envs.sokoban.env import Sokoban
 
 SHIPPED: tuple[type[TextEnv], ...] = (Sokoban, FrozenLake, Bandit)
 """Environments whose dialogues every embedded tokenizer knows, so that one policy can meet all."""

@@ -77,7 +77,8 @@ class Bandit(TextEnv):
     Args:
         pair: ``phoenix_dragon`` (the paper's; both splits have the same pair, so its evaluation set
             measures no generalization), ``teacher_engineer`` (the paper's generalization test: its
-            evaluation set has Librarian and Trader), or ``named`` (12 pairs, and 8 others on the evaluation set).
+            evaluation set has Librarian and Trader), or ``named`` (12 pairs, and 8 others on the
+            evaluation set).
         reversed_risk: whether the arm that sounds safe is the high one (the paper's BanditRev).
         split: names for ``train``-ing or for a ``eval``.
     """

@@ -29,9 +29,10 @@ class TextEnv(gymnasium.Env[str, str]):
     ``step`` returns gymnasium's five values; ``info["success"]`` is a bool, true only where the
     step terminates. After the end, terminated or truncated, ``step`` raises, or changes and earns
     nothing, until the next ``reset``, or ``set_state`` to a state that is no end.
-    No global random state is read or written. Evaluation sets are played from seeds that no training start
-    has; but whether these give other starts is the environment's business. The shipped ones have a
-    ``split`` that says which starts a seed may give: those for training or those of an evaluation set.
+    No global random state is read or written. Evaluation sets are played from seeds that no
+    training start has; but whether these give other starts is the environment's business. The
+    shipped ones have a ``split`` that says which starts a seed may give: those for training or
+    those of an evaluation set.
     """
 
     name: ClassVar[str]

@@ -5,8 +5,8 @@ A cell is a number, counted row by row; a set of cells is a bit mask.
 Which split a board belongs to is a property of its layout, that is, of what never moves: walls and
 targets, holes and goal. It is a hash of the layout's canonical form (the least of its eight
 rotations and reflections). Moves change no layout, so no state that is ever visited from a training
-start, turned or mirrored, is a state of an evaluation set, whatever the seeds; and no board by which settings
-were chosen is on an evaluation set they are judged by.
+start, turned or mirrored, is a state of an evaluation set, whatever the seeds; and no board by
+which settings were chosen is on an evaluation set they are judged by.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ from ragen_pl.envs.base import TextEnv
 _LOG = logging.getLogger(__name__)
 
 FIRST_EVAL_SEED = (1 << 32) - (1 << 24)
-"""Evaluation sets' seeds are from here to 2^32, which no run takes for training (``collection``). Packages
-that are seeded through numpy take no larger ones. A multiple of 20, for those that give each of 20
-seeds in turn a difficulty."""
+"""Evaluation sets' seeds are from here to 2^32, which no run takes for training (``collection``).
+Packages that are seeded through numpy take no larger ones. A multiple of 20, for those that give
+each of 20 seeds in turn a difficulty."""
 _NUM_SEEDS = 1 << 24
 _STRIDE = 1000
 """A multiple of 20, so a replacement asks for the same difficulty as the seed it replaces."""
@@ -34,7 +34,8 @@ def eval_seeds(env: TextEnv, size: int) -> list[int]:
     """
     if not 0 < size <= _MAX_SIZE:
         raise ValueError(
-            f"size: {size} is not between 1 and {_MAX_SIZE}; an evaluation set needs at least one start"
+            f"size: {size} is not between 1 and {_MAX_SIZE}; an evaluation set needs at least "
+            f"one start"
         )
     env = copy.deepcopy(env)
     seen: set[str] = set()
@@ -61,7 +62,8 @@ def eval_seeds(env: TextEnv, size: int) -> list[int]:
     if broken:
         seed, cause = broken[0]
         _LOG.warning(
-            "environment %s raised in reset for %d of an evaluation set's seeds, such as %d (%s: %s); other "
+            "environment %s raised in reset for %d of an evaluation set's seeds, such as %d (%s: "
+            "%s); other "
             "seeds take their place",
             *(env.name, len(broken), seed, type(cause).__name__, cause),
         )
@@ -76,7 +78,8 @@ def _key_of_start(env: TextEnv, seed: int) -> str:
 def _nothing_starts(env: TextEnv, broken: Sequence[tuple[int, Exception]]) -> ValueError:
     seed, error = broken[-1]
     return ValueError(
-        f"{type(env).__name__} gave an evaluation set no start: {_MAX_TRIES} seeds in a row raised, at last "
+        f"{type(env).__name__} gave an evaluation set no start: {_MAX_TRIES} seeds in a row "
+        f"raised, at last "
         f"reset(seed={seed}) {type(error).__name__}: {error}"
     )
 
@@ -92,8 +95,8 @@ class Overlap(NamedTuple):
 def overlap(
     eval_set: TextEnv, seeds: Iterable[int], env: TextEnv, training_seeds: Iterable[int]
 ) -> Overlap:
-    """Count an evaluation set's starts that some training seeds give as well; a seed whose reset raises
-    gives none."""
+    """Count an evaluation set's starts that some training seeds give as well; a seed whose reset
+    raises gives none."""
     wanted = set(_keys(eval_set, seeds))
     missing = set(wanted)
     for key in _keys(env, training_seeds):

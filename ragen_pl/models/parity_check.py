@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from ragen_pl.models.kernels.kv_cache import RaggedCache
 from ragen_pl.models.kernels.last_layer import states_at
 from ragen_pl.models.meta_device import with_depth
-from ragen_pl.models.kernels.kv_cache import RaggedCache
 
 _MOST = 1e-3
 """Distance of float32's log-probs that rounding explains."""

@@ -151,11 +151,13 @@ class Critic(nn.Module):
 
     @classmethod
     def like(cls, model: PreTrainedModel) -> Critic:
-        """Start from a copy of the policy's backbone, as the paper does; a frozen base is shared."""
+        """Start from a copy of the policy's backbone, as the paper does; a frozen base is
+        shared."""
         return cls(copy_sharing_frozen(model.base_model), model.config.hidden_size)
 
     def start_from(self, model: PreTrainedModel) -> None:
-        """Take over the policy's backbone weights: a warm-started backbone already sees the state."""
+        """Take over the policy's backbone weights: a warm-started backbone already sees the
+        state."""
         self.backbone.load_state_dict(model.base_model.state_dict())
 
     def forward(self, input_ids: Tensor, mask: Tensor, padding: Tensor) -> Tensor:

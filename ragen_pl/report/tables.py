@@ -94,7 +94,8 @@ def _block(opening: str, entries: Sequence[str], closing: str) -> str:
 
 
 def render(scores: Sequence[PolicyResult], temperature: float) -> str:
-    """Write the tables: policies by evaluation sets, then temperatures, difficulties and thoughts on the first.
+    """Write the tables: policies by evaluation sets, then temperatures, difficulties and thoughts
+    on the first.
 
     The headline table is of the given temperature.
     """

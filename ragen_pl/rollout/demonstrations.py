@@ -24,7 +24,8 @@ from ragen_pl.types import Completion, Demonstration, Request, RolloutBatch, Tra
 _MOST_FAILURES = 20
 """Demonstrations that may fail in a row, before the fault is taken for a lasting one."""
 MAX_DEMONSTRATIONS = 20_000_000
-"""Even where a hundred starts are passed over for each, no demonstration meets an evaluation set's seed."""
+"""Even where a hundred starts are passed over for each, no demonstration meets an evaluation set's
+seed."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,8 @@ def demonstrate(
 ) -> RolloutBatch:
     """Play the fixed set of demonstrations and pack it.
 
-    Starts are taken from ``first_seed`` on, skipping difficulties that are not asked for; the next one
-    takes the place of one at which environment or expert fail.
+    Starts are taken from ``first_seed`` on, skipping difficulties that are not asked for; the next
+    one takes the place of one at which environment or expert fail.
 
     Raises:
         ConfigError: when that happens too often in a row, as without an expert; when none of the
@@ -92,7 +93,8 @@ def demonstrate(
             skipped += 1
             if skipped > 100 * (len(trajectories) + 10):
                 raise ConfigError(
-                    f"warm_start.difficulties is {list(config.difficulties)}, but {env.name} keeps giving "
+                    f"warm_start.difficulties is {list(config.difficulties)}, but {env.name} "
+                    f"keeps giving "
                     f"others, such as {episode.difficulty!r}"
                 )
             continue

@@ -54,7 +54,8 @@ class Shaping:
         Args:
             env: What the environment gave.
             is_valid: Whether the response followed the format.
-            thought_correct: Whether the thought was true of the state; None where that cannot be told.
+            thought_correct: Whether the thought was true of the state; None where that cannot be
+                told.
             length: Sampled tokens of the response.
         """
         terms = {"env": env, "format": 0.0 if is_valid else self.format_penalty}

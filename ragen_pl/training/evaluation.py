@@ -1,14 +1,14 @@
 """Score evaluated trajectories: pure functions of trajectory groups.
 
-Trajectories from different starts of an evaluation set are independent, and success has Wilson's interval.
-Where an environment has fewer starts than the evaluation set asks for, they are played several times. Given
-the start the tries are independent, since each is sampled with noise of its own, but they share
-its difficulty: a hundred tries at one start say much of that start and little of others. So the
-interval is that of an effective count: the number of independent trajectories which would know the
-share as well. It is the count itself where every start was played once, or where success does not
-depend on the start, and as low as the number of starts where the start decides. Of two or three
-starts it is a rough guess, and of one it can only be the count: such an interval is about the
-starts that were played.
+Trajectories from different starts of an evaluation set are independent, and success has Wilson's
+interval. Where an environment has fewer starts than the evaluation set asks for, they are played
+several times. Given the start the tries are independent, since each is sampled with noise of its
+own, but they share its difficulty: a hundred tries at one start say much of that start and little
+of others. So the interval is that of an effective count: the number of independent trajectories
+which would know the share as well. It is the count itself where every start was played once, or
+where success does not depend on the start, and as low as the number of starts where the start
+decides. Of two or three starts it is a rough guess, and of one it can only be the count: such an
+interval is about the starts that were played.
 """
 
 from __future__ import annotations
@@ -172,7 +172,8 @@ def paired_difference(before: EvalResult, after: EvalResult) -> Difference:
         odd = sorted(old.keys() ^ new.keys())
         raise ValueError(
             f"the evaluations were not played on the same starts: {len(odd)} seeds are in one "
-            f"only (such as {odd[0]}); evaluate both policies on the same evaluation set, with the same "
+            f"only (such as {odd[0]}); evaluate both policies on the same evaluation set, with "
+            f"the same "
             "evaluation.size (a start at which the environment failed is missing, too)"
         )
     gains = [new[seed] - old[seed] for seed in old]
@@ -213,7 +214,8 @@ def score_of_all_ranks(
 
 
 def log_evaluation(module: LightningModule, evaluation: Evaluation) -> None:
-    """Log the scores of an evaluation set under ``val/<evaluation set>/``; every rank must call it."""
+    """Log the scores of an evaluation set under ``val/<evaluation set>/``; every rank must call
+    it."""
     prefix, found = f"val/{evaluation.eval_set}/", module.trainer.callback_metrics
     for name in [name for name in found if name.startswith(prefix)]:
         del found[name]  # Lightning would keep the last ones where there are no new ones

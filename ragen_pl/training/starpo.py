@@ -179,7 +179,8 @@ class StarPO(pl.LightningModule):
         return self.sampler(requests, sampling, version=self.global_step)
 
     def invalidate_cache(self) -> None:
-        """Drop what was computed with older weights; call it after setting weights without a step."""
+        """Drop what was computed with older weights; call it after setting weights without a
+        step."""
         self.sampler.invalidate()
 
     def build_training_batch(self, rollout: RolloutBatch, *, on_policy: bool) -> TrainingBatch:

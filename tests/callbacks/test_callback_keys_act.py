@@ -26,10 +26,17 @@ from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.types import TrajectoryGroup
-from tests.support.doubles import TinyData, TinyModule, make_group, make_trainer, make_trajectory, make_turn
-from tests.support.config_key_effects import KeyProof, Outcome, every_key, spelled
-from tests.support.toy_env import PROMPTS, NamedLamp, make_learner
 from tests.support.collapsing_policy import Learner, dead, good
+from tests.support.config_key_effects import KeyProof, Outcome, every_key, spelled
+from tests.support.doubles import (
+    TinyData,
+    TinyModule,
+    make_group,
+    make_trainer,
+    make_trajectory,
+    make_turn,
+)
+from tests.support.toy_env import PROMPTS, NamedLamp, make_learner
 
 
 class Watch(RolloutCallback):
@@ -134,7 +141,8 @@ def proof(
 
 
 WHOLE = ("rules", "rule")
-"""``tests/ops/echo_trap/test_thresholds.py`` and ``tests/algorithms/test_filter_rule_keys_act.py`` have these."""
+"""``tests/ops/echo_trap/test_thresholds.py`` and ``tests/algorithms/test_filter_rule_keys_act.py``
+have these."""
 PROOFS = {
     "Checkpoints": proof("Checkpoints", trained, {"every_n_iterations": (1, 0)}),
     "EchoTrapDetector": proof(

@@ -19,8 +19,8 @@ from callbacks import EchoTrapDetector, Rollback, VarianceFilter, echo_trap_dete
 from ragen_pl.algorithms.filters import TopFraction
 from ragen_pl.ops.echo_trap.assess import Assessment, Level
 from ragen_pl.training.callback import RolloutCallback
-from tests.support.doubles import TinyData, make_trainer
 from tests.support.collapsing_policy import Data, Learner, dead, good
+from tests.support.doubles import TinyData, make_trainer
 
 EPOCHS = 60
 

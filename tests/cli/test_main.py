@@ -187,7 +187,10 @@ def fails(capsys: pytest.CaptureFixture[str], *args: str) -> str:
         (["--seed_everything=-1"], ["seed_everything is -1", "0 or more"]),
         (["--model.seed=4"], ["model.seed is '4'", "seed_everything"]),
         (["--data.env=tests.cli.test_main.Piped"], ["data.env", "'Left||Right'", "rename"]),
-        (["--data.env=tests.cli.test_main.Sized"], ["data.env.init_args.rooms must be set", "Sized"]),
+        (
+            ["--data.env=tests.cli.test_main.Sized"],
+            ["data.env.init_args.rooms must be set", "Sized"],
+        ),
         (["--model.lr=1"], ["unknown key model.lr", "model.optimization.lr"]),
         (["--trainer.check_val_every_n_epoch=0"], ["check_val_every_n_epoch is 0", "1 iteration"]),
         (["--ckpt_path=last"], ["--ckpt_path last", "last.ckpt", "--run_dir"]),

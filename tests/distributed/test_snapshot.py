@@ -14,8 +14,8 @@ from callbacks import echo_trap_detector
 from ragen_pl.cli.main import main
 from ragen_pl.distributed.snapshot import restore_snapshot, take_snapshot
 from ragen_pl.ops.echo_trap.assess import Assessment, Level
-from tests.support.doubles import Diary
 from tests.runs.test_resume import checkpoint, flat
+from tests.support.doubles import Diary
 from tests.support.tiny_run import write_config
 
 OPTIONS = (

@@ -70,8 +70,8 @@ def test_seeds_that_raise_are_passed_over_and_told_of_once(
     assert [seed % 20 for seed in seeds] == list(range(20))
     (record,) = caplog.records
     assert (
-        "stairs raised in reset for 3 of an evaluation set's seeds, such as 4278190083 (OSError: no such"
-        in (record.getMessage())
+        "stairs raised in reset for 3 of an evaluation set's seeds, such as 4278190083 (OSError: "
+        "no such" in (record.getMessage())
     )
     assert overlap(Brittle(), range(FIRST_EVAL_SEED, FIRST_EVAL_SEED + 8), Few(), []) == (0, 6)
 

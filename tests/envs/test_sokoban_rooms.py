@@ -1,4 +1,5 @@
-"""The mix of rooms, the wall between training and evaluation set, and the speed of the generator."""
+"""The mix of rooms, the wall between training and evaluation set, and the speed of the
+generator."""
 
 from __future__ import annotations
 

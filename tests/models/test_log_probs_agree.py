@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from ragen_pl.models import policy as policies
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.kernels.attention import causal_mask
+from ragen_pl.models.kernels.kv_cache import RaggedCache, pad_left
 from ragen_pl.models.kernels.last_layer import states_at
 from ragen_pl.models.policy import Policy, PolicyOutput
 from ragen_pl.ops.chunked_head import chunked_log_prob_and_entropy
 from ragen_pl.ops.shape_buckets import round_up
-from ragen_pl.models.kernels.kv_cache import RaggedCache, pad_left
 
 MOST = {torch.float32: 2e-5, torch.bfloat16: 0.1}
 """Largest difference of a log-prob, which here goes down to −10, that is put down to rounding."""

@@ -16,8 +16,8 @@ from ragen_pl.models.lora import LoRA
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.starpo import StarPO
-from tests.support.doubles import make_trainer
 from tests.support.config_key_effects import KeyProof, differ, spelled
+from tests.support.doubles import make_trainer
 from tests.support.toy_env import MODEL, NamedLamp, make_learner
 from tests.support.toy_env import WORDS as LAMP_WORDS
 

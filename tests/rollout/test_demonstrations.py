@@ -19,8 +19,8 @@ from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart, demonstrate, demonstration_batches
 from ragen_pl.types import RolloutBatch
 from tests.support.faulty import FaultyLamp, always
-from tests.support.toy_env import NamedLamp
 from tests.support.ranks import on_ranks
+from tests.support.toy_env import NamedLamp
 
 ROLLOUT = RolloutConfig(max_actions_per_turn=2, max_response_tokens=60)
 CONFIG = WarmStart(iterations=3, updates_per_iteration=4, batch_size=5, demonstrations=12)

@@ -1,4 +1,5 @@
-"""The environment that the README writes keeps the contract, and its evaluation set says what it is."""
+"""The environment that the README writes keeps the contract, and its evaluation set says what it
+is."""
 
 from __future__ import annotations
 

@@ -111,7 +111,11 @@ def test_a_run_that_collects_again_resumes_bit_for_bit(folder: Path, updating: b
     with pytest.raises(SystemExit, match="9"):
         fit(
             *("--run_dir", "parts", *again),
-            *("--trainer.callbacks+=tests.runs.test_resume.StopAt", "--trainer.callbacks.iteration", 3),
+            *(
+                "--trainer.callbacks+=tests.runs.test_resume.StopAt",
+                "--trainer.callbacks.iteration",
+                3,
+            ),
             *("--trainer.callbacks.updating", str(updating).lower()),
         )
     fit("--run_dir", "parts", *again, "--ckpt_path", "last")
@@ -255,7 +259,10 @@ def test_a_finished_run_stays_as_it_is_until_it_is_made_longer(
     with pytest.raises(SystemExit, match="9"):  # its earlier end's scores stand until a new one's
         fit(
             *("--trainer.max_epochs", 4, "--ckpt_path", "last"),
-            *("--trainer.callbacks+=tests.runs.test_resume.Leave", "--trainer.callbacks.policy=final"),
+            *(
+                "--trainer.callbacks+=tests.runs.test_resume.Leave",
+                "--trainer.callbacks.policy=final",
+            ),
         )
     assert old in final_scores(run_dir)
     assert old["iterations"] == 3
@@ -263,7 +270,10 @@ def test_a_finished_run_stays_as_it_is_until_it_is_made_longer(
     with pytest.raises(SystemExit, match="9"):  # once more, where nothing else is left
         fit(
             *("--trainer.max_epochs", 4, "--ckpt_path", "last"),
-            *("--trainer.callbacks+=tests.runs.test_resume.Leave", "--trainer.callbacks.policy=final"),
+            *(
+                "--trainer.callbacks+=tests.runs.test_resume.Leave",
+                "--trainer.callbacks.policy=final",
+            ),
         )
     assert old in final_scores(run_dir)
     assert "final, iteration 3" in said
@@ -276,7 +286,10 @@ def test_what_interrupts_the_final_evaluation_leaves_it_to_be_done(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fit("--run_dir", "whole", "--trainer.max_epochs", 3)
-    leave = ("--trainer.callbacks+=tests.runs.test_resume.Leave", "--trainer.callbacks.policy=final")
+    leave = (
+        "--trainer.callbacks+=tests.runs.test_resume.Leave",
+        "--trainer.callbacks.policy=final",
+    )
     for resume in ((), ("--ckpt_path", "last")):  # twice
         with pytest.raises(SystemExit, match="9"):
             fit("--run_dir", "parts", "--trainer.max_epochs", 3, *leave, *resume)

@@ -1,4 +1,5 @@
-"""Train in one process or as one of several: ``python -m tests.support.distributed_job FOLDER STRATEGY…``.
+"""Train in one process or as one of several: ``python -m tests.support.distributed_job FOLDER
+STRATEGY…``.
 
 Everything is the application's own but what the policy says in the scripted runs, which is a
 function of the request alone.

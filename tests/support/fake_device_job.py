@@ -1,4 +1,5 @@
-"""Train and sample on a device that is not the CPU: ``python -m tests.support.fake_device_job FOLDER``.
+"""Train and sample on a device that is not the CPU: ``python -m tests.support.fake_device_job
+FOLDER``.
 
 A process of its own, since such a device changes PyTorch for the rest of it.
 """

@@ -13,7 +13,8 @@ When = Callable[["FaultyLamp"], bool]
 
 
 def at_some_seeds(env: FaultyLamp) -> bool:
-    """At odd seeds below a thousand; of those a thousand apart, as evaluation sets try, at every other."""
+    """At odd seeds below a thousand; of those a thousand apart, as evaluation sets try, at every
+    other."""
     return (env.seed + env.seed // 1000) % 2 == 1
 
 

@@ -21,8 +21,8 @@ from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.rollout.rewards import Overlong
 from ragen_pl.training.collection import DynamicSampling
 from ragen_pl.training.datamodule import EvaluationConfig, RolloutDataModule
-from tests.support.doubles import make_trainer
 from tests.support.config_key_effects import Effect, KeyProof, every_key, spelled
+from tests.support.doubles import make_trainer
 from tests.support.toy_env import PROMPTS, NamedLamp, make_learner
 
 

@@ -11,8 +11,8 @@ from ragen_pl.errors import ConfigError
 from ragen_pl.training import datamodule
 from ragen_pl.training.datamodule import EvaluationConfig, RolloutDataModule
 from tests.support.faulty import FaultyLamp
-from tests.support.toy_env import NamedLamp
 from tests.support.ranks import on_ranks
+from tests.support.toy_env import NamedLamp
 
 
 def make(env: TextEnv, **eval_sets: TextEnv) -> RolloutDataModule:
@@ -62,6 +62,7 @@ def test_ranks_play_one_panel_where_a_server_failed_elsewhere(
 def test_a_panel_of_another_game_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     make(Sokoban(), default=FrozenLake(split="eval")).setup("fit")
     assert capsys.readouterr().out == (
-        "data.eval_sets.default is FrozenLake, but data.env is Sokoban: it scores another task than "
+        "data.eval_sets.default is FrozenLake, but data.env is Sokoban: it scores another task "
+        "than "
         "is trained\n"
     )

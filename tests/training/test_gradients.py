@@ -74,7 +74,9 @@ def test_a_critic_is_judged_by_what_it_learns_from(critic: Critic) -> None:
     zeros = torch.zeros_like(rollout.rewards)
     targets = torch.arange(zeros.shape[1]) * rollout.loss_mask * torch.tensor([[1.0], [9.0]])
     batch = TrainingBatch(rollout, zeros, targets * torch.tensor([[1.0], [0.0]]), zeros, targets)
-    metrics = make_update(Algorithm(GAE(critic=config)), make_policy(0), critic).improve_critic(batch)
+    metrics = make_update(Algorithm(GAE(critic=config)), make_policy(0), critic).improve_critic(
+        batch
+    )
     assert float(metrics["train/explained_variance"]) == 1.0
 
 

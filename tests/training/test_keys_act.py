@@ -36,8 +36,8 @@ from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.rollout.engines import Engine, InProcess
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.starpo import StarPO
-from tests.support.doubles import make_trainer
 from tests.support.config_key_effects import differ, replaced, walk
+from tests.support.doubles import make_trainer
 from tests.support.toy_env import Lamp
 
 

@@ -20,9 +20,9 @@ from ragen_pl.ops.losses import Aggregation, KLEstimator
 from ragen_pl.rollout.packing import micro_batches
 from ragen_pl.training.update import (
     LossDenominators,
-    compute_advantages,
     PolicyObjective,
     ValueObjective,
+    compute_advantages,
 )
 from ragen_pl.types import RolloutBatch, TrainingBatch
 

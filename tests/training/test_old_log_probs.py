@@ -15,8 +15,8 @@ from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.scoring import LogProbPass, check_agreement
 from ragen_pl.training.starpo import StarPO
 from tests.support.doubles import make_trainer
-from tests.support.toy_env import PROMPTS, NamedLamp, make_learner
 from tests.support.ranks import on_ranks
+from tests.support.toy_env import PROMPTS, NamedLamp, make_learner
 
 
 def train(old_log_probs: str, iterations: int = 3, online_k: int = 2) -> StarPO:

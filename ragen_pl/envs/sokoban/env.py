@@ -42,10 +42,10 @@ class Sokoban(TextEnv):
         num_boxes: boxes, and as many targets.
         symbols: ``paper``'s ``# _ O √ X P S`` or the ``letters`` ``W . G C B A @``.
         observation: what a state looks like in the prompt.
-        split: rooms for ``train``-ing, for ``tuning`` the settings, for a ``eval``, or an evaluation set of
-            the ``reference``'s own distribution of rooms (see ``sokoban_reference``). Walls and
-            targets of a training or tuning room are those of no other split's, so neither is any
-            state that its moves lead to.
+        split: rooms for ``train``-ing, for ``tuning`` the settings, for a ``eval``, or an
+            evaluation set of the ``reference``'s own distribution of rooms (see
+            ``sokoban_reference``). Walls and targets of a training or tuning room are those of no
+            other split's, so neither is any state that its moves lead to.
         max_actions: actions per trajectory.
         thought: what the expert thinks: the moves that remain to be made, or first where player,
             boxes and targets are. Every word of a thought is one more place for outcome reward to

@@ -179,7 +179,8 @@ def _draw(rng: random.Random, size: int, num_boxes: int, kind: _Kind | None) -> 
 
 @lru_cache(maxsize=4096)
 def draw_reference_room(seed: int, size: int, num_boxes: int) -> Room:
-    """Draw the room of a seed, of those kept for evaluation sets; its difficulty is the bin of its length."""
+    """Draw the room of a seed, of those kept for evaluation sets; its difficulty is the bin of its
+    length."""
     rng = random.Random(f"sokoban reference {size} {num_boxes} {seed}")
     for _ in range(_MAX_KINDS):
         first = _draw(rng, size, num_boxes, None)

@@ -117,7 +117,8 @@ def draw_room(seed: int, size: int, num_boxes: int, split: BoardSplit) -> Room:
             if length < 4 or _is_puzzle(board, start, length):
                 return Room(board, *start, difficulty, length)
     raise ValueError(
-        f"no {size}x{size} room with {num_boxes} boxes and a solution of {difficulty} moves was found"
+        f"no {size}x{size} room with {num_boxes} boxes and a solution of {difficulty} moves was "
+        f"found"
         f" in {_MAX_BOARDS} boards of all splits: choose a larger size or fewer boxes"
     )
 

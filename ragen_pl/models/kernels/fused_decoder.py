@@ -109,7 +109,8 @@ class FusedDecoder:
     """Compute next-token logits as a model would, rounding what it rounds.
 
     Args:
-        model: One that ``supports_fused_decoding``. Weights may be copied: when they change, make another.
+        model: One that ``supports_fused_decoding``. Weights may be copied: when they change, make
+            another.
         dtype: Of the products.
         max_context: Upper bound of a row's length.
     """

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ragen_pl.rollout.engines.decode_step import DecodeStep
 from ragen_pl.models.kernels.kv_cache import RaggedCache
+from ragen_pl.rollout.engines.decode_step import DecodeStep
 
 CAPTURED_STRIDE = 256
 """Slots by which masks grow where steps are recorded: each width is a recording of its own."""
@@ -55,8 +55,8 @@ class GraphCapturer:
 
 
 class GraphedDecodeStep:
-    """Implement ``DecodeStep`` by recording each kind of step of one token when it comes for the second
-    time, and replaying it from then on; wider blocks are read as they come.
+    """Implement ``DecodeStep`` by recording each kind of step of one token when it comes for the
+    second time, and replaying it from then on; wider blocks are read as they come.
 
     Steps are of a kind that have as many rows, as wide a mask, and the same buffers. Weights that
     autocast has cast live as long as its context: ``forget`` before it ends.

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from ragen_pl.models.base import LanguageModel
 from ragen_pl.models.kernels.fused_decoder import has_hooks
+from ragen_pl.models.kernels.kv_cache import STRIDE, RaggedCache, pad_left
 from ragen_pl.ops.shape_buckets import bucket_size, round_up
 from ragen_pl.rollout.engines.base import Autocast, Engine
 from ragen_pl.rollout.engines.cuda_graphs import (
@@ -22,7 +23,6 @@ from ragen_pl.rollout.engines.cuda_graphs import (
     GraphedDecodeStep,
 )
 from ragen_pl.rollout.engines.decode_step import DecodeStep, build_decode_step, open_cache
-from ragen_pl.models.kernels.kv_cache import STRIDE, RaggedCache, pad_left
 from ragen_pl.rollout.engines.sampling import SampledTokens, sample_tokens, uniform_noise
 from ragen_pl.types import Completion, Request, Sampling, to_device
 

@@ -15,10 +15,10 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from ragen_pl.models.kernels import fused_linear as maps
 from ragen_pl.models.kernels.attention import NAME
 from ragen_pl.models.kernels.fused_decoder import FusedDecoder, supports_fused_decoding
+from ragen_pl.models.kernels.kv_cache import RaggedCache, pad_left
 from ragen_pl.models.kernels.rms_norm import use_fused_rms_norm
 from ragen_pl.models.lora import LoRA
 from ragen_pl.rollout.engines.decode_step import DecodeStep, ModelForward, build_decode_step
-from ragen_pl.models.kernels.kv_cache import RaggedCache, pad_left
 from tests.models.templates import SIZES
 
 SMALL = {**SIZES, "vocab_size": 64, "initializer_range": 0.2, "attn_implementation": NAME}

@@ -13,12 +13,12 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from ragen_pl.models.base import LanguageModel
 from ragen_pl.models.embedded import EmbeddedModel
+from ragen_pl.models.kernels.kv_cache import RaggedCache
 from ragen_pl.models.kernels.rms_norm import use_fused_rms_norm
 from ragen_pl.rollout.engines import InProcess
 from ragen_pl.rollout.engines import cuda_graphs as replay
 from ragen_pl.rollout.engines.cuda_graphs import Capture, GraphedDecodeStep, Step
 from ragen_pl.rollout.engines.in_process import InProcessSampler
-from ragen_pl.models.kernels.kv_cache import RaggedCache
 from ragen_pl.types import Completion, Request, Sampling
 
 PIECES = [f"w{i}" for i in range(40)]

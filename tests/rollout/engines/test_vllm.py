@@ -24,11 +24,11 @@ from ragen_pl.rollout.engines import VLLM, InProcess, vllm
 from ragen_pl.rollout.engines.vllm import VLLMSampler
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.types import Request, Sampling
-from tests.support.doubles import make_trainer
 from tests.rollout.engines.answers import flattened, largest_gap, requests
 from tests.rollout.engines.fake_vllm import LLM, make_module
 from tests.support.config_key_effects import KeyProof, spelled
 from tests.support.config_key_effects import Path as Key
+from tests.support.doubles import make_trainer
 from tests.support.toy_env import PROMPTS, NamedLamp, make_learner
 
 MODEL = EmbeddedModel(
