@@ -6,7 +6,7 @@ from pathlib import Path
 # Started from elsewhere, the application's own packages must be found all the same.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from ragen_pl.cli.main import main
+from ragen_pl.cli.entry_point import main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

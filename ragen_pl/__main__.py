@@ -2,7 +2,7 @@
 
 import sys
 
-from ragen_pl.cli.main import main
+from ragen_pl.cli.entry_point import main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

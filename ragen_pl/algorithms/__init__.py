@@ -1,0 +1,30 @@
+"""What is optimized: advantages, policy losses, filters, coefficients, and their configuration.
+
+May not run a network or play an environment: an algorithm turns log-probs, values and rewards into
+advantages and losses.
+"""
+
+from ragen_pl.algorithms.coefficients import Coefficients
+from ragen_pl.algorithms.config import (
+    Algorithm,
+    Control,
+    EntropyBonus,
+    KLPenalty,
+    Optimization,
+)
+from ragen_pl.algorithms.estimators import AdvantageEstimator, CriticConfig
+from ragen_pl.algorithms.filters import FilterRule
+from ragen_pl.algorithms.policy_losses import PolicyLoss
+
+__all__ = [
+    "AdvantageEstimator",
+    "Algorithm",
+    "Coefficients",
+    "Control",
+    "CriticConfig",
+    "EntropyBonus",
+    "FilterRule",
+    "KLPenalty",
+    "Optimization",
+    "PolicyLoss",
+]

@@ -1,7 +1,23 @@
-"""Choose the language model that acts: the embedded one, or any pretrained one."""
+"""Policy and critic: embedded and pretrained language models, LoRA, chat templates, kernels.
+
+May not know environments, rollouts or losses: a model maps tokens to log-probs and values.
+"""
 
 from ragen_pl.models.base import LanguageModel, PolicyModel
 from ragen_pl.models.embedded import EmbeddedModel
+from ragen_pl.models.export import export_policy
+from ragen_pl.models.lora import LoRA
+from ragen_pl.models.policy import Critic, Policy, PolicyOutput
 from ragen_pl.models.pretrained import PretrainedModel
 
-__all__ = ["EmbeddedModel", "LanguageModel", "PolicyModel", "PretrainedModel"]
+__all__ = [
+    "Critic",
+    "EmbeddedModel",
+    "LanguageModel",
+    "LoRA",
+    "Policy",
+    "PolicyModel",
+    "PolicyOutput",
+    "PretrainedModel",
+    "export_policy",
+]

@@ -1,0 +1,25 @@
+"""The loop: the LightningModule, the data module, the update, evaluation, the callbacks' hooks.
+
+May not parse a command line or print tables. ``starpo`` and ``datamodule`` do not import each
+other; the command links what they share.
+"""
+
+from ragen_pl.training.access import data_module, learner
+from ragen_pl.training.callback import RolloutCallback
+from ragen_pl.training.collection import DynamicSampling
+from ragen_pl.training.datamodule import EvaluationConfig, RolloutDataModule
+from ragen_pl.training.evaluation import EvalResult
+from ragen_pl.training.starpo import StarPO
+from ragen_pl.training.update import Update
+
+__all__ = [
+    "DynamicSampling",
+    "EvalResult",
+    "EvaluationConfig",
+    "RolloutCallback",
+    "RolloutDataModule",
+    "StarPO",
+    "Update",
+    "data_module",
+    "learner",
+]

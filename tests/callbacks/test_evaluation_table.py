@@ -9,7 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import (
     EventAccumulator,
 )
 
-from ragen_pl.cli.main import main
+from ragen_pl.cli.entry_point import main
 from tests.support.tiny_run import write_config
 
 

@@ -19,7 +19,7 @@ from callbacks.gradient_probe import group_spread
 from ragen_pl.algorithms.coefficients import Coefficients
 from ragen_pl.algorithms.config import Algorithm, EntropyBonus, KLPenalty, Optimization
 from ragen_pl.algorithms.estimators import GAE, DrGRPO
-from ragen_pl.cli.main import main
+from ragen_pl.cli.entry_point import main
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.policy import Policy
 from ragen_pl.rollout.chat import Chat

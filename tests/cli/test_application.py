@@ -9,7 +9,7 @@ import pytest
 import yaml
 from lightning.pytorch.loggers import Logger
 
-from ragen_pl.cli.main import main
+from ragen_pl.cli.entry_point import main
 from tests.support.tiny_run import write_config
 
 

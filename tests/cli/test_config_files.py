@@ -18,7 +18,7 @@ from ragen_pl.cli.config_files import (
     read_config,
     same_class,
 )
-from ragen_pl.cli.main import main
+from ragen_pl.cli.entry_point import main
 from ragen_pl.errors import ConfigError
 
 SHIPPED = [path for kind in KINDS for path in sorted((FOLDER / kind).glob("*.yaml"))]

@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch import LightningModule
 
 from callbacks import echo_trap_detector
-from ragen_pl.cli.main import main
+from ragen_pl.cli.entry_point import main
 from ragen_pl.distributed.snapshot import restore_snapshot, take_snapshot
 from ragen_pl.ops.echo_trap.assess import Assessment, Level
 from tests.runs.test_resume import checkpoint, flat

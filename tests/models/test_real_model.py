@@ -95,7 +95,7 @@ def test_the_whole_run_through_the_command(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One iteration of ``fit`` with adapters and KL; then checkpoint, adapter and export."""
-    from ragen_pl.cli.main import main
+    from ragen_pl.cli.entry_point import main
 
     monkeypatch.chdir(tmp_path)
     options = {

@@ -115,7 +115,7 @@ def test_another_seed_is_another_adapter(folders: dict[str, str]) -> None:
 def test_a_missing_model_is_one_short_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from ragen_pl.cli.main import main
+    from ragen_pl.cli.entry_point import main
 
     monkeypatch.chdir(tmp_path)
     names = ["--config", "bandit", "--config", "qwen2.5-0.5b"]

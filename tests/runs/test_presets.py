@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ragen_pl.cli.main import main
+from ragen_pl.cli.entry_point import main
 
 PRESETS = (
     *("ppo", "grpo", "dr_grpo", "rloo", "reinforce_pp", "dapo"),

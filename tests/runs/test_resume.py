@@ -10,7 +10,7 @@ import pytest
 import torch
 from lightning.pytorch import Trainer
 
-from ragen_pl.cli.main import main
+from ragen_pl.cli.entry_point import main
 from ragen_pl.training.callback import RolloutCallback
 from tests.support.doubles import Seeds, Stop
 from tests.support.tiny_run import write_config

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from ragen_pl.cli.main import main
+from ragen_pl.cli.entry_point import main
 from ragen_pl.distributed.checkpoint_io import AnyCheckpointIO
 from ragen_pl.models.policy import Policy
 from ragen_pl.training.run_folder import CHECKPOINTS, checkpoint_path

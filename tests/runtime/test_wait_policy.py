@@ -39,7 +39,7 @@ class Watch:
         if name == "torch" and "torch" not in sys.modules:
             print("spin count", os.environ.get("GOMP_SPINCOUNT"))
 sys.meta_path.insert(0, Watch())
-from ragen_pl.cli.main import main
+from ragen_pl.cli.entry_point import main
 sys.exit(main(["fit", "--config", "sokoban.yaml", "--no_such_key", "1"]))
 """
     names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from lightning.pytorch.strategies import SingleDeviceStrategy
 
-from ragen_pl.cli.main import main as command
+from ragen_pl.cli.entry_point import main as command
 from ragen_pl.models.policy import Policy
 from ragen_pl.models.pretrained import PretrainedModel
 from ragen_pl.rollout.engines.in_process import InProcessSampler

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ragen_pl.cli.main import main
+from ragen_pl.cli.entry_point import main
 from ragen_pl.cli.plan.command import cluster_of
 from ragen_pl.cli.plan.devices import DEVICES
 from ragen_pl.cli.plan.setting import Cluster

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from ragen_pl.cli.main import main
+from ragen_pl.cli.entry_point import main
 from ragen_pl.models.base import LanguageModel
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.lora import LoRA

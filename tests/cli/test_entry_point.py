@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ragen_pl.cli.config_files import find_config, prepare
+from ragen_pl.cli.entry_point import main
 from ragen_pl.cli.key_check import check_arguments
-from ragen_pl.cli.main import main
 from ragen_pl.envs import Sokoban
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.embedded import EmbeddedModel
@@ -306,7 +306,7 @@ def test_the_command_may_come_after_its_options() -> None:
     ]
 
 
-@pytest.mark.parametrize("module", ["ragen_pl", "ragen_pl.cli.main"])
+@pytest.mark.parametrize("module", ["ragen_pl", "ragen_pl.cli.entry_point"])
 def test_the_package_is_a_command_too(module: str) -> None:
     result = run_process([sys.executable, "-m", module, "fitt"], ROOT)
     assert result.returncode == 2
