@@ -1,4 +1,4 @@
-"""Choose the starts of an evaluation evaluation set, and tell which of them training has, too."""
+"""Choose the starts of an evaluation set, and tell which of them training has, too."""
 
 from __future__ import annotations
 

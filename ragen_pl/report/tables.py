@@ -25,8 +25,8 @@ class PolicyResult:
 
     def plain(self) -> dict[str, Any]:
         """Return JSON types."""
-        difficulties = {name: list(value) for name, value in self.score.by_stratum.items()}
-        facts = asdict(self.score) | {"by_stratum": difficulties}
+        difficulties = {name: list(value) for name, value in self.score.by_difficulty.items()}
+        facts = asdict(self.score) | {"by_difficulty": difficulties}
         return {
             "policy": self.policy,
             "eval_set": self.eval_set,
@@ -42,10 +42,10 @@ class PolicyResult:
         place = {name: facts.pop(name) for name in ("policy", "eval_set", "temperature")}
         place["iterations"] = facts.pop("iterations", None)
         difficulties = {
-            name: (float(s), int(n)) for name, (s, n) in facts.pop("by_stratum").items()
+            name: (float(s), int(n)) for name, (s, n) in facts.pop("by_difficulty").items()
         }
         solved, failed = tuple(facts.pop("solved")), tuple(facts.pop("failed"))
-        scored = EvalResult(**facts, by_stratum=difficulties, solved=solved, failed=failed)
+        scored = EvalResult(**facts, by_difficulty=difficulties, solved=solved, failed=failed)
         return cls(**place, score=scored)
 
 
@@ -105,9 +105,9 @@ def render(scores: Sequence[PolicyResult], temperature: float) -> str:
     first = scores[0].eval_set
     detailed = [s for s in scores if s.eval_set == first and s.temperature is not None]
     parts = [
-        _by_panel(headline, temperature),
+        _by_eval_set(headline, temperature),
         _by_temperature(detailed),
-        _by_stratum([s for s in detailed if s.temperature == temperature]),
+        _by_difficulty([s for s in detailed if s.temperature == temperature]),
         _thoughts(headline),
         _left_out(scores),
     ]
@@ -149,7 +149,7 @@ def _names(values: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(values))
 
 
-def _by_panel(scores: Sequence[PolicyResult], temperature: float) -> str:
+def _by_eval_set(scores: Sequence[PolicyResult], temperature: float) -> str:
     cells = {
         (s.policy, s.eval_set): _interval(s.score.success, s.score.low, s.score.high)
         for s in scores
@@ -180,11 +180,11 @@ def _by_temperature(scores: Sequence[PolicyResult]) -> str:
     return align([header, *rows])
 
 
-def _by_stratum(scores: Sequence[PolicyResult]) -> str:
-    difficulties = _names([name for s in scores for name in s.score.by_stratum])
+def _by_difficulty(scores: Sequence[PolicyResult]) -> str:
+    difficulties = _names([name for s in scores for name in s.score.by_difficulty])
     if not difficulties:
         return ""
-    counts = {name: n for s in scores for name, (_, n) in s.score.by_stratum.items()}
+    counts = {name: n for s in scores for name, (_, n) in s.score.by_difficulty.items()}
     header = [
         f"{scores[0].eval_set}: success by difficulty",
         *(f"{name} (n={counts[name]})" for name in difficulties),
@@ -192,7 +192,7 @@ def _by_stratum(scores: Sequence[PolicyResult]) -> str:
     rows = [
         [s.policy]
         + [
-            _percent(s.score.by_stratum[name][0]) if name in s.score.by_stratum else "–"
+            _percent(s.score.by_difficulty[name][0]) if name in s.score.by_difficulty else "–"
             for name in difficulties
         ]
         for s in scores

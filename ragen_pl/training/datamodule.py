@@ -1,19 +1,18 @@
-"""Regenerate the training data: one epoch is one collection under the current policy."""
+"""The data module: one Lightning epoch is one collection under the current policy."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol, cast
 
 import lightning.pytorch as pl
 
 from ragen_pl.distributed.batch_sharding import optimizer_batches
-from ragen_pl.distributed.collectives import all_or_none, gather_objects, rank, world_size
+from ragen_pl.distributed.collectives import gather_objects, rank, world_size
 from ragen_pl.envs import SHIPPED
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.check import check_contract, check_declared
-from ragen_pl.envs.eval_seeds import eval_seeds, overlap
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.base import LanguageModel
 from ragen_pl.rollout import chat as chats
@@ -35,6 +34,7 @@ from ragen_pl.training.collection import (
     collect_enough,
     group_seeds,
 )
+from ragen_pl.training.evaluation_sets import EvaluationConfig, EvaluationSet
 from ragen_pl.types import (
     Demonstration,
     Evaluation,
@@ -46,44 +46,22 @@ from ragen_pl.types import (
     TrajectoryGroup,
 )
 
-_EVALUATION = 1 << 40
-"""Iteration number under which evaluations sample, so that their noise meets no training noise."""
 _TRAINING_STARTS = 256
 """How many of a run's starts its evaluation sets' are compared with."""
 
 
-class SpeakingLearner(Learner, Protocol):
-    """A learner that brings its tokenizer."""
+class LearnerWithTokenizer(Learner, Protocol):
+    """A learner that brings its tokenizer and chat markers."""
 
     language: LanguageModel
 
 
-@dataclass(frozen=True)
-class EvaluationConfig:
-    """Size the evaluations on evaluation sets.
-
-    Args:
-        size: Starts per evaluation set, distinct where the environment has that many.
-        temperature: Of the sampling; the paper evaluates at 0.5, and 0 is greedy.
-    """
-
-    size: int = 256
-    temperature: float = 0.5
-
-    def __post_init__(self) -> None:
-        if self.size < 1:
-            raise ValueError(f"evaluation.size is {self.size}; it must be at least 1")
-        if self.temperature < 0:
-            given = self.temperature
-            raise ValueError(f"evaluation.temperature is {given}; it must be 0 (greedy) or more")
-
-
 class RolloutDataModule(pl.LightningDataModule):
-    """Collect trajectories for training and play the evaluation evaluation sets.
+    """Collections of trajectories to train on, and evaluations.
 
     Args:
         env: The environment to train in.
-        panels: Environments to evaluate in, by name; the first is the default evaluation set.
+        eval_sets: Environments to evaluate in, by name; the first is the default evaluation set.
         prompts: How the dialogue is worded.
         rollout: How much is collected.
         warm_start: Imitation before RL.
@@ -109,7 +87,7 @@ class RolloutDataModule(pl.LightningDataModule):
             dynamic_sampling.check(rollout.group_size)
         envs = {
             "env": env,
-            **{f"evaluation sets.{name}": eval_set for name, eval_set in eval_sets.items()},
+            **{f"eval_sets.{name}": eval_set for name, eval_set in eval_sets.items()},
         }
         for key, each in envs.items():
             check_declared(each, f"data.{key}")
@@ -132,11 +110,11 @@ class RolloutDataModule(pl.LightningDataModule):
         self._stream = SeedStream()
         self._chat: Chat | None = None
         self._demonstrations: RolloutBatch | None = None
-        self._panel_seeds: dict[str, list[int]] = {}
+        self._evaluation_sets: dict[str, EvaluationSet] = {}
 
     def vocabulary(self) -> Iterable[str]:
-        """List this run's words, and what frames the dialogues of every shipped environment; the
-        maps of environments that this run does not play are left to be spelled out."""
+        """List this run's words, and what frames the dialogues of every shipped environment; maps
+        of environments that this run does not play are spelled out in smaller tokens."""
         actions = self.max_actions_per_turn
         for think in (True, False):
             prompts = replace(self.prompts, think=think)
@@ -147,7 +125,7 @@ class RolloutDataModule(pl.LightningDataModule):
 
     @property
     def max_actions_per_turn(self) -> int:
-        """What a response may hold; an agent is promised no more than its environment takes."""
+        """Actions one response may hold: no more than the environment takes in an episode."""
         return min(self.rollout.max_actions_per_turn, self.env.max_actions)
 
     @property
@@ -157,9 +135,9 @@ class RolloutDataModule(pl.LightningDataModule):
         return self.trainer
 
     @property
-    def module(self) -> SpeakingLearner:
-        """The one line that points backwards: the learner to collect for."""
-        return cast(SpeakingLearner, self.fitter.lightning_module)
+    def module(self) -> LearnerWithTokenizer:
+        """The learner to collect for: the one line that points backwards."""
+        return cast(LearnerWithTokenizer, self.fitter.lightning_module)
 
     @property
     def chat(self) -> Chat:
@@ -259,44 +237,29 @@ class RolloutDataModule(pl.LightningDataModule):
             )
         return self._demonstrations
 
-    def eval_seeds_of(self, eval_set: str) -> list[int]:
-        """Return an evaluation set's fixed starts; every rank must call it.
+    def evaluation_set(self, name: str) -> EvaluationSet:
+        """Return an evaluation set with its fixed starts; every rank must call it.
 
         Raises:
             ConfigError: on all ranks, when the environment gives none.
         """
-        if eval_set not in self._panel_seeds:
-            env, size = self.eval_sets[eval_set], self.evaluation.size
-            try:
-                own = all_or_none(lambda: eval_seeds(env, size))
-            except ValueError as error:
-                raise ConfigError(f"data.eval_sets.{eval_set}: {error}") from error
-            # A reset that fails now and then may have passed over other seeds elsewhere.
-            self._panel_seeds[eval_set] = gather_objects(own)[0]
-        return self._panel_seeds[eval_set]
+        if name not in self._evaluation_sets:
+            index = list(self.eval_sets).index(name)
+            self._evaluation_sets[name] = EvaluationSet.build(
+                name, self.eval_sets[name], index, self.evaluation.size
+            )
+        return self._evaluation_sets[name]
 
     def setup(self, stage: str) -> None:
-        """Say at the start of a run which evaluation sets hold starts that it trains on."""
+        """Print at the start of a run which evaluation sets hold starts that it trains on."""
         if stage != "fit":
             return
-        seeds = {name: self.eval_seeds_of(name) for name in self.eval_sets}
-        if rank() != 0:
-            return
+        chosen = [self.evaluation_set(name) for name in self.eval_sets]
         first = self.run_seed * SEEDS_PER_RUN
-        training = range(first, first + _TRAINING_STARTS)
-        for name, eval_set in self.eval_sets.items():
-            if eval_set.name != self.env.name:
-                print(
-                    f"data.eval_sets.{name} is {type(eval_set).__name__}, but data.env is "
-                    f"{type(self.env).__name__}: it scores another task than is trained"
-                )
-            met = overlap(eval_set, seeds[name], self.env, training)
-            if met.shared:
-                print(
-                    f"data.eval_sets.{name}: {met.shared} of its {met.starts} starts are among the "
-                    f"run's first {_TRAINING_STARTS} training starts: on these it measures what "
-                    "was learned, not what carries over to others"
-                )
+        training_seeds = range(first, first + _TRAINING_STARTS)
+        for each in chosen if rank() == 0 else ():
+            for remark in each.remarks(self.env, training_seeds):
+                print(remark)
 
     def evaluate(
         self, learner: Learner, eval_set: str, temperature: float
@@ -306,24 +269,20 @@ class RolloutDataModule(pl.LightningDataModule):
         Raises:
             ConfigError: on all ranks, when no start has room for an answer on any.
         """
-        number = list(self.eval_sets).index(eval_set)
-        trainer, watchers = self.fitter, self._watchers()
+        chosen, trainer, watchers = self.evaluation_set(eval_set), self.fitter, self._watchers()
 
         def progress(finished: int, total: int) -> None:
             for watcher in watchers:
                 watcher.on_evaluation_progress(trainer, trainer.lightning_module, finished, total)
 
-        group_seeds = [
-            GroupSeed(place, seed) for place, seed in enumerate(self.eval_seeds_of(eval_set))
-        ]
         with learner.rollout_weights(self.rollout.max_context):
             groups = collect(
-                self.eval_sets[eval_set],
-                group_seeds[rank() :: world_size()],
+                chosen.env,
+                chosen.group_seeds[rank() :: world_size()],
                 self.chat,
                 learner.generate,
                 replace(self.rollout, group_size=1),
-                iteration=_EVALUATION + number * 1000 + round(temperature * 100),
+                iteration=chosen.noise_iteration(temperature),
                 sampling=Sampling(temperature, self.rollout.max_response_tokens),
                 progress=progress,
             )
@@ -332,8 +291,11 @@ class RolloutDataModule(pl.LightningDataModule):
 
     def evaluate_baseline(self, eval_set: str, baseline: Baseline) -> list[TrajectoryGroup]:
         """Play every start of an evaluation set once without the learner."""
-        env, seeds, config = self.eval_sets[eval_set], self.eval_seeds_of(eval_set), self.rollout
-        return [play_baseline(env, s, place, config, baseline) for place, s in enumerate(seeds)]
+        chosen = self.evaluation_set(eval_set)
+        return [
+            play_baseline(chosen.env, seed, place, self.rollout, baseline)
+            for place, seed in enumerate(chosen.seeds)
+        ]
 
     def val_dataloader(self) -> list[EvaluationLoader]:
         """Return one loader per evaluation set; each plays its evaluation set when iterated."""
@@ -344,8 +306,8 @@ class RolloutDataModule(pl.LightningDataModule):
 
 
 class IterationLoader:
-    """Be the loader of a whole fit: no length, which Lightning would act on; one collection each
-    time it is iterated over."""
+    """The loader of a whole fit: one collection each time it is iterated over. It has no length,
+    since Lightning would act on one."""
 
     def __init__(self, data: RolloutDataModule) -> None:
         self.data = data
@@ -355,7 +317,7 @@ class IterationLoader:
 
 
 class EvaluationLoader:
-    """Play one evaluation set, as one batch."""
+    """One evaluation set, played as one batch."""
 
     def __init__(self, data: RolloutDataModule, eval_set: str) -> None:
         self.data, self.eval_set = data, eval_set

@@ -44,7 +44,7 @@ class EvalResult:
     """Share of judged thoughts that were true; None where none was judged."""
     valid_format: float
     """Share of turns; 0 where there was none."""
-    by_stratum: Mapping[str, tuple[float, int]]
+    by_difficulty: Mapping[str, tuple[float, int]]
     """Success and count per difficulty, in the order of the names; empty without difficulties."""
     solved: tuple[int, ...]
     """Seeds of the starts where success came; a start played several times stands several times."""
@@ -135,7 +135,7 @@ def score(groups: Sequence[TrajectoryGroup]) -> EvalResult:
         mean_return=fmean(trajectory.total_reward for trajectory in trajectories),
         thought_accuracy=fmean(judged) if judged else None,
         valid_format=fmean(turn.is_valid for turn in turns) if turns else 0.0,
-        by_stratum={
+        by_difficulty={
             name: (fmean(difficulties[name]), len(difficulties[name]))
             for name in sorted(difficulties)
         },

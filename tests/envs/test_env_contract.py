@@ -25,7 +25,7 @@ from ragen_pl.envs.sokoban.env import Sokoban
 
 VARIANTS: dict[str, Callable[[], TextEnv]] = {
     "sokoban": Sokoban,
-    "sokoban-panel": lambda: Sokoban(split="eval"),
+    "sokoban-eval": lambda: Sokoban(split="eval"),
     "sokoban-tuning": lambda: Sokoban(split="tuning"),
     "sokoban-reference": lambda: Sokoban(split="reference"),
     "sokoban-letters": lambda: Sokoban(symbols="letters"),
@@ -36,12 +36,12 @@ VARIANTS: dict[str, Callable[[], TextEnv]] = {
     "bandit": Bandit,
     "bandit-reversed": lambda: Bandit(reversed_risk=True),
     "bandit-named": lambda: Bandit("named"),
-    "bandit-named-panel": lambda: Bandit("named", split="eval"),
+    "bandit-named-eval": lambda: Bandit("named", split="eval"),
     "bandit-trader": lambda: Bandit("teacher_engineer", split="eval"),
     "lake": FrozenLake,
     "lake-paper": lambda: FrozenLake(intended=1 / 3),
     "lake-dry": lambda: FrozenLake(intended=1.0),
-    "lake-large-panel": lambda: FrozenLake(size=6, split="eval"),
+    "lake-large-eval": lambda: FrozenLake(size=6, split="eval"),
 }
 SEEDS = (0, 5, 13, 19)
 _HASHES = """

@@ -25,7 +25,8 @@ from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.rollout.packing import pack
 from ragen_pl.rollout.stats import GroupTable, trainable_trajectories
 from ragen_pl.training.collection import DynamicSampling
-from ragen_pl.training.datamodule import EvaluationConfig, RolloutDataModule
+from ragen_pl.training.datamodule import RolloutDataModule
+from ragen_pl.training.evaluation_sets import EvaluationConfig
 from ragen_pl.training.evaluation import score
 from ragen_pl.training.starpo import StarPO
 from ragen_pl.types import Completion, Request, Sampling, StopReason, TrajectoryGroup
@@ -216,7 +217,7 @@ def test_an_expert_that_nobody_learns_from_may_fail(
     )
 
 
-def test_a_panel_that_fails_throughout_has_no_score_and_the_run_goes_on(
+def test_a_eval_set_that_fails_throughout_has_no_score_and_the_run_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken = FaultyLamp("instruction", BROKEN, always)

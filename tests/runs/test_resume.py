@@ -200,12 +200,12 @@ def test_an_earlier_run_is_put_back_when_the_new_one_is_refused(
     assert sorted(path.name for path in (folder / "runs").iterdir()) == ["tiny"]
 
 
-def test_another_panel_does_not_change_the_meaning_of_tokens(
+def test_another_eval_set_does_not_change_the_meaning_of_tokens(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fit("--trainer.max_epochs", 1)
     (folder / "wide.yaml").write_text(
-        "data: {panels: {wide: {class_path: ragen_pl.envs.Sokoban, init_args: {size: 8}}}}"
+        "data: {eval_sets: {wide: {class_path: ragen_pl.envs.Sokoban, init_args: {size: 8}}}}"
     )
     assert main(["validate", "--config", "tiny", "--config", "wide"]) == 0
     assert "wide" in capsys.readouterr().out

@@ -162,7 +162,7 @@ def test_the_last_collection_allowed_stays_below_the_demonstrations() -> None:
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 10**6), st.integers(0, 31), st.integers(1, 64))
-def test_no_run_of_any_seed_trains_on_a_panel_s_seeds(
+def test_no_run_of_any_seed_trains_on_a_eval_sets_seeds(
     run_seed: int, iteration: int, nth: int, groups: int
 ) -> None:
     eval_sets = range(FIRST_EVAL_SEED, SEEDS_PER_RUN)

@@ -20,7 +20,8 @@ from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.rollout.rewards import Overlong
 from ragen_pl.training.collection import DynamicSampling
-from ragen_pl.training.datamodule import EvaluationConfig, RolloutDataModule
+from ragen_pl.training.datamodule import RolloutDataModule
+from ragen_pl.training.evaluation_sets import EvaluationConfig
 from tests.support.config_key_effects import Effect, KeyProof, every_key, spelled
 from tests.support.doubles import make_trainer
 from tests.support.toy_env import PROMPTS, NamedLamp, make_learner
@@ -72,7 +73,7 @@ SILENT: dict[str, Any] = {
 }
 OTHER: Mapping[str, tuple[Any, ...]] = {
     "RolloutDataModule.env": (PaidLamp(),),
-    "RolloutDataModule.panels": ({"default": PaidLamp()}, {"another": NamedLamp()}),
+    "RolloutDataModule.eval_sets": ({"default": PaidLamp()}, {"another": NamedLamp()}),
     "RolloutDataModule.run_seed": (1,),
     "Prompts.system": ("{instruction}",),
     "Prompts.turn": ("{observation} {actions_left}",),

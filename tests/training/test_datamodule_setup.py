@@ -8,8 +8,9 @@ from ragen_pl.distributed import collectives as distributed
 from ragen_pl.envs import Bandit, FrozenLake, Sokoban
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.errors import ConfigError
-from ragen_pl.training import datamodule
-from ragen_pl.training.datamodule import EvaluationConfig, RolloutDataModule
+from ragen_pl.training import evaluation_sets
+from ragen_pl.training.datamodule import RolloutDataModule
+from ragen_pl.training.evaluation_sets import EvaluationConfig
 from tests.support.faulty import FaultyLamp
 from tests.support.ranks import on_ranks
 from tests.support.toy_env import NamedLamp
@@ -19,7 +20,7 @@ def make(env: TextEnv, **eval_sets: TextEnv) -> RolloutDataModule:
     return RolloutDataModule(env, eval_sets, evaluation=EvaluationConfig(size=32))
 
 
-def test_a_panel_of_training_starts_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_eval_set_of_training_starts_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     make(Bandit(), few=Bandit(split="eval"), new=Bandit("named", split="eval")).setup("fit")
     assert capsys.readouterr().out == (
         "data.eval_sets.few: 2 of its 2 starts are among the run's first 256 training starts: on "
@@ -30,36 +31,36 @@ def test_a_panel_of_training_starts_says_so(capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.parametrize("kind", [Sokoban, FrozenLake])
-def test_a_panel_of_other_starts_says_nothing(
+def test_a_eval_set_of_other_starts_says_nothing(
     kind: type[Sokoban | FrozenLake], capsys: pytest.CaptureFixture[str]
 ) -> None:
     make(kind(), default=kind(split="eval")).setup("fit")
     assert not capsys.readouterr().out
 
 
-def test_a_panel_without_starts_names_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_eval_set_without_starts_names_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
     data = make(FrozenLake(), dry=FrozenLake(split="eval"))
     monkeypatch.setattr(FrozenLake, "reset", lambda *_, **__: 1 / 0)
     with pytest.raises(
-        ConfigError, match=r"^data\.panels\.dry: FrozenLake gave an evaluation set no start"
+        ConfigError, match=r"^data\.eval_sets\.dry: FrozenLake gave an evaluation set no start"
     ):
-        data.eval_seeds_of("dry")
+        data.evaluation_set("dry")
 
 
-def test_ranks_play_one_panel_where_a_server_failed_elsewhere(
+def test_ranks_play_one_eval_set_where_a_server_failed_elsewhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def seeds(rank: int) -> list[int]:
         env = FaultyLamp("reset", RuntimeError("away"), lambda env: env.seed % 7 == rank)
         data = make(NamedLamp(), default=NamedLamp())
         data.eval_sets = {"default": env}
-        return data.eval_seeds_of("default")
+        return list(data.evaluation_set("default").seeds)
 
-    one, other = on_ranks(2, seeds, monkeypatch, datamodule, distributed)
+    one, other = on_ranks(2, seeds, monkeypatch, evaluation_sets, distributed)
     assert one == other
 
 
-def test_a_panel_of_another_game_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_eval_set_of_another_game_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     make(Sokoban(), default=FrozenLake(split="eval")).setup("fit")
     assert capsys.readouterr().out == (
         "data.eval_sets.default is FrozenLake, but data.env is Sokoban: it scores another task "

@@ -72,7 +72,7 @@ def test_score() -> None:
     assert result.mean_return == pytest.approx(0.45)
     assert result.thought_accuracy == 0.5
     assert result.valid_format == pytest.approx(2 / 3)
-    assert result.by_stratum == {"2-3": (1.0, 1), "4-5": (0.0, 1)}
+    assert result.by_difficulty == {"2-3": (1.0, 1), "4-5": (0.0, 1)}
     assert (result.solved, result.failed) == ((0,), (0,))
 
 
@@ -128,7 +128,7 @@ def test_the_interval_holds_the_truth_however_often_starts_are_played(
 
 
 def test_one_start_under_many_seeds_is_one_start() -> None:
-    """As on a bandit's panel: other seeds, the same two states."""
+    """As on a bandit's evaluation set: other seeds, the same two states."""
     left = [make_trajectory([make_turn(1.0)], seed=n, success=True) for n in range(20)]
     right = [make_trajectory([make_turn(0.0)], seed=n) for n in range(20, 40)]
     sides = [replace(t, initial_state={"first": t.success}) for t in (*left, *right)]
@@ -140,7 +140,7 @@ def test_one_start_under_many_seeds_is_one_start() -> None:
 def test_score_without_thoughts_or_strata() -> None:
     result = score(eval_set([True, False]))
     assert result.thought_accuracy is None
-    assert result.by_stratum == {}
+    assert result.by_difficulty == {}
 
 
 def test_score_of_nothing_is_an_error() -> None:
