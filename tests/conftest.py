@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from functools import partial
 from typing import Any
 
@@ -17,9 +18,18 @@ from hypothesis import settings
 
 from ragen_pl.envs import boundary as env_boundary
 
+RUNS = Path(__file__).resolve().parent / "runs"
+
 torch.set_num_threads(1)
 settings.register_profile("unhurried", deadline=None, max_examples=30)
 settings.load_profile("unhurried")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the second tier: whole runs, processes of several ranks, real models, long learning."""
+    for item in items:
+        if item.path.is_relative_to(RUNS):
+            item.add_marker(pytest.mark.run)
 
 
 @pytest.fixture(autouse=True)

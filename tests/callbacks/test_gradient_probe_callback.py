@@ -175,7 +175,7 @@ trainer:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.run
 def test_a_run_with_both_diagnostics_equals_one_without_bit_for_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

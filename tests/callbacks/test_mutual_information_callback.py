@@ -215,7 +215,7 @@ def _on_rank(place: int, folder: str) -> None:
     distributed.destroy_process_group()
 
 
-@pytest.mark.slow
+@pytest.mark.run
 def test_two_ranks_measure_what_one_does(tmp_path: Path) -> None:
     language = replace(SMALL, num_key_value_heads=1).build([f"w{i}" for i in range(40)], seed=0)
     alone = measured(language, play(language), num_prompts=5)

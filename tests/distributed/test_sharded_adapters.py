@@ -22,7 +22,7 @@ from ragen_pl.models.export import ADAPTER, export_policy
 from ragen_pl.models.lora import LoRA
 from ragen_pl.models.policy import Policy
 from ragen_pl.models.trainable import TrainableModel
-from tests.models.templates import save_model
+from tests.support.templates import save_model
 
 IDS = torch.arange(30, 42)[None]
 HERE = torch.ones_like(IDS, dtype=torch.bool)

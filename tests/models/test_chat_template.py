@@ -10,7 +10,7 @@ from ragen_pl.envs import Sokoban
 from ragen_pl.models.chat_template import ChatTemplate, conversation, folded
 from ragen_pl.models.message_markers import Segments, encode_parts
 from ragen_pl.rollout.chat import Chat, Prompts
-from tests.models.templates import TEMPLATES, make_tokenizer
+from tests.support.templates import TEMPLATES, make_tokenizer
 
 SYSTEM, USERS = "Push the box.\nBe brief.", ["#_P\n#X_", "State:\n√ 12", "Reward: -0.1"]
 FOLDED = ("no system role", "system before the last message")

@@ -26,7 +26,7 @@ from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.starpo import StarPO
 from ragen_pl.types import Request, Sampling
-from tests.models.templates import save_model
+from tests.support.templates import save_model
 from tests.support.doubles import make_trainer
 from tests.support.toy_env import Lamp
 

@@ -19,7 +19,7 @@ from ragen_pl.models.meta_device import with_depth
 from ragen_pl.models.pretrained import PretrainedModel
 from ragen_pl.models.trainable import TrainableModel
 from ragen_pl.training.networks import Networks
-from tests.models.templates import ARCHITECTURES, save_model
+from tests.support.templates import ARCHITECTURES, save_model
 
 SMALL = EmbeddedModel(hidden_size=16, intermediate_size=16, num_heads=2, num_key_value_heads=1)
 

@@ -14,7 +14,7 @@ from ragen_pl.models.policy import Policy
 from ragen_pl.models.pretrained import PretrainedModel
 from ragen_pl.rollout.engines.in_process import InProcessSampler
 from ragen_pl.types import Request, Sampling
-from tests.models.templates import ARCHITECTURES, TEMPLATES, save_model
+from tests.support.templates import ARCHITECTURES, TEMPLATES, save_model
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "grouped_matmul"])

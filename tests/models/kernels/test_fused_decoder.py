@@ -19,7 +19,7 @@ from ragen_pl.models.kernels.kv_cache import RaggedCache, pad_left
 from ragen_pl.models.kernels.rms_norm import use_fused_rms_norm
 from ragen_pl.models.lora import LoRA
 from ragen_pl.rollout.engines.decode_step import DecodeStep, ModelForward, build_decode_step
-from tests.models.templates import SIZES
+from tests.support.templates import SIZES
 
 SMALL = {**SIZES, "vocab_size": 64, "initializer_range": 0.2, "attn_implementation": NAME}
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")

@@ -14,7 +14,7 @@ from ragen_pl.models.kernels.attention import NAME, causal_mask
 from ragen_pl.models.kernels.last_layer import GatherLastLayer, enable_gather, states_at
 from ragen_pl.models.kernels.rms_norm import LLAMA_FAMILY, use_fused_rms_norm
 from ragen_pl.models.lora import LoRA
-from tests.models.templates import SIZES
+from tests.support.templates import SIZES
 
 FAMILIES = ["llama", "mistral", "qwen2", "qwen3", "smollm3"]
 PLACES = torch.tensor([3, 4, 9, 17, 18, 0])

@@ -12,7 +12,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from ragen_pl.models.kernels.rms_norm import FusedRMSNorm, _Normalize, use_fused_rms_norm
-from tests.models.templates import SIZES
+from tests.support.templates import SIZES
 
 WIDTH = 24
 

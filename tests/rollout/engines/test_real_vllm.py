@@ -19,7 +19,7 @@ from ragen_pl.rollout.engines.vllm import VLLM, VLLMSampler
 from ragen_pl.types import Sampling
 from tests.rollout.engines.answers import flattened, largest_gap, requests
 
-pytestmark = [pytest.mark.vllm, pytest.mark.slow]
+pytestmark = [pytest.mark.vllm, pytest.mark.run]
 MODEL = EmbeddedModel(  # heads of 32, the smallest that vLLM has kernels for
     hidden_size=64, intermediate_size=128, num_heads=2, num_key_value_heads=1, init_std=0.3
 )

@@ -26,7 +26,7 @@ from ragen_pl.rollout.engines.in_process import InProcessSampler
 from ragen_pl.rollout.packing import pack
 from ragen_pl.training.starpo import StarPO
 from ragen_pl.types import Sampling, TrajectoryGroup
-from tests.models.smollm2 import obtain_smollm2
+from tests.support.smollm2 import obtain_smollm2
 
 pytestmark = pytest.mark.real_model
 
