@@ -31,7 +31,7 @@ if __name__ == "__main__":  # started as a file, the packages beside it must be 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.profiler import ProfilerActivity, profile
 
-from ragen_pl.cli import main as cli
+from ragen_pl.cli import entry_point as cli
 from ragen_pl.report.tables import align
 
 PRODUCTS = re.compile("aten::(addmm|baddbmm|bmm|mm|_scaled_dot_product.*)")

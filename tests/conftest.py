@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 # Workers and the processes that tests start share the cores: before PyTorch is loaded.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import dispatch
-from ragen_pl.cli import main as cli
+from ragen_pl.cli import entry_point as cli
 from tests.support.tiny_run import write_config
 
 

@@ -27,8 +27,10 @@ def annotated(rollout: RolloutBatch) -> TrainingBatch:
     """Let every number tell which trajectory and token it belongs to."""
     length = rollout.input_ids.shape[1]
     number = rollout.trajectory_ids[:, None] + torch.arange(length) / 100
-    known = [(number + column) * rollout.loss_mask for column in range(4)]
-    return TrainingBatch(rollout, *known)
+    old, values, advantages, returns = [
+        (number + column) * rollout.loss_mask for column in range(4)
+    ]
+    return TrainingBatch(rollout, old, values, advantages, returns)
 
 
 @given(st.lists(st.integers(1, 400), max_size=40), st.integers(1, 5))

@@ -26,8 +26,8 @@ from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.starpo import StarPO
 from ragen_pl.types import Request, Sampling
-from tests.support.templates import save_model
 from tests.support.doubles import make_trainer
+from tests.support.templates import save_model
 from tests.support.toy_env import Lamp
 
 IDS = torch.arange(30, 60)[None]

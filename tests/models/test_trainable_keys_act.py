@@ -16,8 +16,8 @@ from ragen_pl.models.lora import LoRA
 from ragen_pl.models.policy import Critic, Policy
 from ragen_pl.models.trainable import TrainableModel
 from ragen_pl.rollout.chat import Chat, Prompts
-from tests.support.templates import TEMPLATES, save_model
 from tests.support.config_key_effects import KeyProof, differ, spelled
+from tests.support.templates import TEMPLATES, save_model
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.templates import save_model
 from tests.support import distributed_job
 from tests.support import fake_device_job as elsewhere_job
+from tests.support.templates import save_model
 from tests.support.tiny_run import ROOT, run_process, write_config
 
 Found = dict[str, Any]

@@ -16,8 +16,8 @@ from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.training import starpo
 from ragen_pl.training.datamodule import RolloutDataModule
-from ragen_pl.training.evaluation_sets import EvaluationConfig
 from ragen_pl.training.evaluation import score
+from ragen_pl.training.evaluation_sets import EvaluationConfig
 from ragen_pl.training.starpo import StarPO
 from ragen_pl.training.update import compute_advantages
 from ragen_pl.types import RolloutBatch

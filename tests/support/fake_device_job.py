@@ -61,25 +61,25 @@ def run_commands(folder: Path, *options: str) -> None:
 
 
 def main(folder: Path) -> None:
-    """Do all of it elsewhere."""
-    from tests import elsewhere  # no earlier: who compares imports this file, too
+    """Do all of it fake_device."""
+    from tests.support import fake_device  # no earlier: the comparing test imports this file, too
 
     torch.set_num_threads(1)
     found: dict[str, Any] = {}
-    with elsewhere.counted_waits() as waits:
+    with fake_device.counted_waits() as waits:
         for run in RUNS:
-            strategy = SingleDeviceStrategy(elsewhere.DEVICE)
-            found[run] = job.play(run, folder, strategy, elsewhere.Elsewhere(), devices=1)
+            strategy = SingleDeviceStrategy(fake_device.DEVICE)
+            found[run] = job.play(run, folder, strategy, fake_device.Elsewhere(), devices=1)
     found["waits"] = dict(waits)
     for attention in ATTENTIONS:
-        found[attention] = converse(folder / "model", attention, elsewhere.DEVICE)
-    torch.save(found, folder / "elsewhere.pt")
+        found[attention] = converse(folder / "model", attention, fake_device.DEVICE)
+    torch.save(found, folder / "fake_device.pt")
     strategy_class = "lightning.pytorch.strategies.SingleDeviceStrategy"
     run_commands(
         folder,
         "--trainer.accelerator.class_path=tests.support.fake_device.Elsewhere",
         f"--trainer.strategy.class_path={strategy_class}",
-        f"--trainer.strategy.init_args.device={elsewhere.DEVICE}",
+        f"--trainer.strategy.init_args.device={fake_device.DEVICE}",
     )
 
 
