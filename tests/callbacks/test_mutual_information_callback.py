@@ -20,6 +20,7 @@ from ragen_pl.algorithms.config import Optimization
 from ragen_pl.models.base import LanguageModel
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.policy import Policy
+from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.engines.in_process import InProcessSampler
 from ragen_pl.types import Request, Sampling, TrajectoryGroup, Turn
 from tests.support.doubles import make_trajectory, make_turn
@@ -83,9 +84,7 @@ def learner(language: Any) -> Any:
 def trainer(think: bool = True) -> Any:
     return SimpleNamespace(
         precision_plugin=SimpleNamespace(forward_context=nullcontext),
-        datamodule=SimpleNamespace(
-            prompts=SimpleNamespace(think=think), rollout=SimpleNamespace(temperature=1.0)
-        ),
+        datamodule=SimpleNamespace(prompts=SimpleNamespace(think=think), rollout=RolloutConfig()),
         is_global_zero=True,
         progress_bar_callback=None,
     )
