@@ -65,7 +65,7 @@ class CheckedEnv:
         with calling("actions"):
             given = self.env.actions
         if given is not None and not given:
-            raise broken("actions", given, "at least one name, or None for free text")
+            raise contract_error("actions", given, "at least one name, or None for free text")
         return given
 
     @property
@@ -80,7 +80,7 @@ class CheckedEnv:
             given: Any = self.env.reset(seed=seed, options={"noise_seed": noise_seed})
         is_right = isinstance(given, tuple) and len(given) == 2
         if not is_right or not isinstance(given[0], str) or not isinstance(given[1], Mapping):
-            raise broken("reset", given, "a text and a dict")
+            raise contract_error("reset", given, "a text and a dict")
         return given[0], given[1]
 
     def step(self, action: str) -> Outcome:
@@ -88,17 +88,19 @@ class CheckedEnv:
         with calling("step"):
             given: Any = self.env.step(action)
         if not isinstance(given, tuple) or len(given) != 5:
-            raise broken("step", given, "text, reward, terminated, truncated, info")
+            raise contract_error("step", given, "text, reward, terminated, truncated, info")
         observation, reward, terminated, truncated, info = given
         if not isinstance(observation, str):
-            raise broken("step", observation, "a text first")
+            raise contract_error("step", observation, "a text first")
         if not isinstance(info, Mapping) or "success" not in info:
-            raise broken("step", info, 'info with a bool "success"')
+            raise contract_error("step", info, 'info with a bool "success"')
         with calling("step"):
             gained = float(reward) if isinstance(reward, Real) else math.nan
             ended = bool(terminated), bool(truncated), bool(info["success"])
         if not abs(gained) <= _LARGEST:  # NaN is not
-            raise broken("step", reward, f"a number as reward, finite and at most {_LARGEST:g}")
+            raise contract_error(
+                "step", reward, f"a number as reward, finite and at most {_LARGEST:g}"
+            )
         return Outcome(observation, gained, *ended)
 
     def state(self) -> dict[str, Any]:
@@ -106,7 +108,7 @@ class CheckedEnv:
         with calling("get_state"):
             state: Any = self.env.get_state()
         if not is_plain(state):
-            raise broken("get_state", state, "a dict of plain data (JSON types)")
+            raise contract_error("get_state", state, "a dict of plain data (JSON types)")
         return dict(state)
 
     def state_hash(self) -> str:
@@ -121,7 +123,7 @@ class CheckedEnv:
         with calling(method):
             given = call()
         if not isinstance(given, str):
-            raise broken(method, given, "a text")
+            raise contract_error(method, given, "a text")
         return given
 
     def thought_correct(self, thought: str) -> bool | None:
@@ -129,7 +131,7 @@ class CheckedEnv:
         with calling("thought_correct"):
             given: Any = self.env.thought_correct(thought)
         if given is not None and not isinstance(given, bool | np.bool_):
-            raise broken("thought_correct", given, "a bool or None")
+            raise contract_error("thought_correct", given, "a bool or None")
         return None if given is None else bool(given)
 
     def expert_turn(self, rng: random.Random, limit: int) -> tuple[str, tuple[str, ...]]:
@@ -137,15 +139,17 @@ class CheckedEnv:
         with calling("expert_turn"):
             given: Any = self.env.expert_turn(rng, limit)
         if not isinstance(given, tuple) or len(given) != 2 or not isinstance(given[0], str):
-            raise broken("expert_turn", given, "a thought, which is text, and a tuple of actions")
+            raise contract_error(
+                "expert_turn", given, "a thought, which is text, and a tuple of actions"
+            )
         thought, actions = given
         if not isinstance(actions, tuple | list) or not 1 <= len(actions) <= limit:
-            raise broken("expert_turn", given, f"from 1 to {limit} actions")
+            raise contract_error("expert_turn", given, f"from 1 to {limit} actions")
         known = self.actions
         for action in actions:
             if not isinstance(action, str) or (known is not None and action not in known):
                 names = "texts as actions" if known is None else f"actions of {', '.join(known)}"
-                raise broken("expert_turn", action, names)
+                raise contract_error("expert_turn", action, names)
         return thought, tuple(actions)
 
 
@@ -162,7 +166,7 @@ def calling(method: str) -> Iterator[None]:
         raise EnvError(f"{method} raised {text} ({where})", (type(error), place)) from error
 
 
-def broken(method: str, given: object, wanted: str) -> EnvError:
+def contract_error(method: str, given: object, wanted: str) -> EnvError:
     """Word what a method returned in the place of what."""
     return EnvError(f"{method} returned {given!r:.80}; it must return {wanted}", (method, wanted))
 
