@@ -42,7 +42,7 @@ def test_a_panel_has_seeds_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("eval", "env", "found"),
+    ("eval_set", "env", "found"),
     [
         (Few(), Few(), (10, 10)),
         (Bandit(), Bandit(split="eval"), (2, 2)),
