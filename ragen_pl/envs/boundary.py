@@ -1,5 +1,7 @@
-"""The boundary to environments, which are a user's code: what they raise, and what they return
-against their contract, is an ``EnvError``; nothing else of theirs comes through."""
+"""The boundary to environments, which are user code.
+
+Whatever they raise, or return against ``TextEnv``'s contract, becomes an ``EnvError``.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +25,17 @@ from ragen_pl.envs.check import is_plain
 
 _LOG = logging.getLogger(__name__)
 _LONGEST = 300
-"""Characters that are shown of what an environment raised."""
+"""Characters of an environment's error message that are shown."""
 _LARGEST = 1e18
 """Size of a reward: sums of its squares must be finite in single precision."""
 
 
 class EnvError(Exception):
-    """What an environment did against its contract, in words.
+    """An environment's breach of its contract.
 
     Args:
-        text: Begins with the method.
-        kind: Equal for faults of the same cause.
+        text: The message; it begins with the method.
+        kind: Equal for errors of the same cause.
     """
 
     def __init__(self, text: str, kind: Hashable) -> None:
@@ -43,7 +45,7 @@ class EnvError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one action led to."""
+    """The checked result of one step."""
 
     observation: str
     reward: float
@@ -54,7 +56,7 @@ class Outcome:
 
 
 class CheckedEnv:
-    """An environment that returns what its contract promises, or raises ``EnvError``."""
+    """An environment whose methods return what its contract promises, or raise ``EnvError``."""
 
     def __init__(self, env: TextEnv) -> None:
         self.env, self.name = env, env.name
@@ -75,7 +77,7 @@ class CheckedEnv:
             return self.env.max_actions
 
     def reset(self, seed: int, noise_seed: int) -> tuple[str, Mapping[str, Any]]:
-        """Return the first observation, and what is known of the start."""
+        """Return the first observation and the info."""
         with calling("reset"):
             given: Any = self.env.reset(seed=seed, options={"noise_seed": noise_seed})
         is_right = isinstance(given, tuple) and len(given) == 2
@@ -112,11 +114,11 @@ class CheckedEnv:
         return dict(state)
 
     def state_hash(self) -> str:
-        """Identify the current state."""
+        """Return a hash of the current state."""
         return self._text("state_hash", self.env.state_hash)
 
     def anchor_key(self) -> str:
-        """Identify the current state without its counters."""
+        """Return a key of the current state without its counters."""
         return self._text("anchor_key", self.env.anchor_key)
 
     def _text(self, method: str, call: Callable[[], Any]) -> str:
@@ -127,7 +129,7 @@ class CheckedEnv:
         return given
 
     def thought_correct(self, thought: str) -> bool | None:
-        """Tell whether a thought is true of the current state; None where that cannot be told."""
+        """Return whether a thought is true of the state; None where it cannot be judged."""
         with calling("thought_correct"):
             given: Any = self.env.thought_correct(thought)
         if given is not None and not isinstance(given, bool | np.bool_):
@@ -167,12 +169,12 @@ def calling(method: str) -> Iterator[None]:
 
 
 def contract_error(method: str, given: object, wanted: str) -> EnvError:
-    """Word what a method returned in the place of what."""
+    """Return the error of a method that returned ``given`` in place of ``wanted``."""
     return EnvError(f"{method} returned {given!r:.80}; it must return {wanted}", (method, wanted))
 
 
 def _origin(traceback: TracebackType | None) -> tuple[str, int]:
-    """Return file and line that raised."""
+    """Return the file and line that raised."""
     assert traceback is not None
     while traceback.tb_next is not None:
         traceback = traceback.tb_next
@@ -180,12 +182,12 @@ def _origin(traceback: TracebackType | None) -> tuple[str, int]:
 
 
 _COUNTS: Counter[Hashable] = Counter()
-"""How often this process was warned of what; like the registry of ``warnings``."""
+"""Warnings of each kind in this process, as in the registry of ``warnings``."""
 _LOCK = threading.Lock()
 
 
 def warn(kind: Hashable, text: str) -> None:
-    """Log a warning of one kind the first time, and then the tenth, the hundredth and so on."""
+    """Log a warning the first, tenth, hundredth, … time that its kind occurs."""
     with _LOCK:
         _COUNTS[kind] += 1
         count = _COUNTS[kind]
@@ -193,7 +195,7 @@ def warn(kind: Hashable, text: str) -> None:
         _LOG.warning("%s%s", text, f" ({count} times by now)" if count > 1 else "")
 
 
-def report(env: CheckedEnv, seed: int, fault: EnvError) -> None:
-    """Warn of a fault that ends a trajectory."""
-    text = f"environment {env.name} (seed {seed}): {fault}; its trajectory is left out"
-    warn((type(env.env), fault.kind), text)
+def warn_of_env_error(env: CheckedEnv, seed: int, error: EnvError) -> None:
+    """Log a warning of an error that ends a trajectory."""
+    text = f"environment {env.name} (seed {seed}): {error}; its trajectory is left out"
+    warn((type(env.env), error.kind), text)

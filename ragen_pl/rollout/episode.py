@@ -11,7 +11,14 @@ from typing import Any
 import numpy as np
 
 from ragen_pl.envs.base import TextEnv
-from ragen_pl.envs.boundary import CheckedEnv, EnvError, calling, contract_error, report, warn
+from ragen_pl.envs.boundary import (
+    CheckedEnv,
+    EnvError,
+    calling,
+    contract_error,
+    warn,
+    warn_of_env_error,
+)
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.message_markers import Segments
 from ragen_pl.rollout.actors import Actor, Move
@@ -73,7 +80,7 @@ class Episode:
             yield
         except EnvError as error:
             self.stop_reason, self.error = StopReason.ENV_ERROR, str(error)
-            report(self.env, self.seed, error)
+            warn_of_env_error(self.env, self.seed, error)
 
     def _begin(self) -> None:
         self.observation, info = self.env.reset(self.seed, self.noise_seed)
