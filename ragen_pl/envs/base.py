@@ -52,13 +52,14 @@ class TextEnv(gymnasium.Env[str, str]):
     max_actions: int
     """Actions that one trajectory may execute."""
 
+    # Cached properties, so that a subclass or an instance can assign a space of its own.
     @cached_property
-    def observation_space(self) -> spaces.Space[str]:
+    def observation_space(self) -> spaces.Space[str]:  # type: ignore[override]
         """Any text up to ``MAX_TEXT_LENGTH`` characters."""
         return AnyText(MAX_TEXT_LENGTH)
 
     @cached_property
-    def action_space(self) -> spaces.Space[str]:
+    def action_space(self) -> spaces.Space[str]:  # type: ignore[override]
         """The names of the current actions; any text where actions are free text."""
         return AnyText(MAX_TEXT_LENGTH) if self.actions is None else ActionNames(self)
 

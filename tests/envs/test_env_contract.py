@@ -1,4 +1,4 @@
-"""What every environment must keep, walked through in every variant."""
+"""The contract of an environment, for every variant of the shipped ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ragen_pl.envs.sokoban.env import Sokoban
 
 VARIANTS: dict[str, Callable[[], TextEnv]] = {
     "sokoban": Sokoban,
-    "sokoban-panel": lambda: Sokoban(split="eval"),
+    "sokoban-eval": lambda: Sokoban(split="eval"),
     "sokoban-tuning": lambda: Sokoban(split="tuning"),
     "sokoban-reference": lambda: Sokoban(split="reference"),
     "sokoban-letters": lambda: Sokoban(symbols="letters"),
@@ -37,12 +37,12 @@ VARIANTS: dict[str, Callable[[], TextEnv]] = {
     "bandit": Bandit,
     "bandit-reversed": lambda: Bandit(reversed_risk=True),
     "bandit-named": lambda: Bandit("named"),
-    "bandit-named-panel": lambda: Bandit("named", split="eval"),
+    "bandit-named-eval": lambda: Bandit("named", split="eval"),
     "bandit-trader": lambda: Bandit("teacher_engineer", split="eval"),
     "lake": FrozenLake,
     "lake-paper": lambda: FrozenLake(intended=1 / 3),
     "lake-dry": lambda: FrozenLake(intended=1.0),
-    "lake-large-panel": lambda: FrozenLake(size=6, split="eval"),
+    "lake-large-eval": lambda: FrozenLake(size=6, split="eval"),
 }
 SEEDS = (0, 5, 13, 19)
 _HASHES = """
@@ -241,7 +241,7 @@ def test_action_names_hold_no_separator(env: TextEnv) -> None:
         env.step("Jump")
 
 
-def test_vocabulary_covers_what_is_said(env: TextEnv) -> None:
+def test_the_vocabulary_covers_instruction_observation_and_thought(env: TextEnv) -> None:
     """Everything but digits and the odd separator is made of pieces."""
     pieces = sorted(set(env.vocabulary()), key=len, reverse=True)
     assert all(pieces)
@@ -274,7 +274,7 @@ def test_legend_names_the_live_symbols() -> None:
 
 
 @given(text=st.text(max_size=40))
-def test_is_true_is_total(text: str) -> None:
+def test_any_thought_can_be_judged(text: str) -> None:
     for env in (Sokoban(), FrozenLake(), Bandit()):
         env.reset(seed=0)
         assert env.thought_correct(text) in (False, None)

@@ -1,4 +1,4 @@
-"""No key of an environment is ignored: each one, changed, changes how it plays.
+"""No key of an environment is without effect: changing it changes an episode.
 
 The instruction is left out of what is compared: a key that only changed it would be a promise that
 the play does not keep.

@@ -1,4 +1,4 @@
-"""Rewards, search, expert and truth in Sokoban."""
+"""Rewards, search, expert and judged thoughts in Sokoban."""
 
 from __future__ import annotations
 

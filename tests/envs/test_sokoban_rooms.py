@@ -1,5 +1,4 @@
-"""The mix of rooms, the wall between training and evaluation set, and the speed of the
-generator."""
+"""The mix of difficulties, the separation of the splits, and the speed of the room generator."""
 
 from __future__ import annotations
 
@@ -64,7 +63,7 @@ def test_long_rooms_need_two_pushes(split: Literal["train", "eval"]) -> None:
         assert pushes >= (2 if found.optimal_length >= 4 else 1)
 
 
-def test_no_training_room_is_on_a_panel() -> None:
+def test_no_training_room_is_in_an_evaluation_set() -> None:
     train, tuning, eval_set = Sokoban(), Sokoban(split="tuning"), Sokoban(split="eval")
     reference = Sokoban(split="reference")
     keys: dict[str, set[str]] = {}
@@ -86,7 +85,7 @@ def test_symmetric_rooms_share_a_key() -> None:
         assert canonical_key(*other) == canonical_key(found.board, found.player, found.boxes)
 
 
-def test_panel_starts_are_distinct_and_keep_their_mix() -> None:
+def test_evaluation_starts_are_distinct_and_keep_their_mix() -> None:
     env = Sokoban(split="eval")
     seeds = eval_seeds(env, 200)
     keys: set[str] = set()

@@ -1,4 +1,4 @@
-"""What luck and the expert achieve under the agent's budgets."""
+"""Random play and the expert under the agent's budgets."""
 
 from __future__ import annotations
 

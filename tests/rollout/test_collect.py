@@ -1,4 +1,4 @@
-"""What is played, when it ends, and what is recorded on the way."""
+"""Collections: what is played, when episodes end, and what their trajectories record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check the layout of batches: masks, turn ends and rewards, by invariants and by example."""
+"""The layout of batches: masks, turn ends and rewards, by invariants and by example."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_turns_that_are_not_imitated_carry_no_loss() -> None:
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=40), st.integers(1, 200))
-def test_minibatches_hold_every_row_once_within_budget(lengths: list[int], budget: int) -> None:
+def test_micro_batches_hold_every_row_once_within_budget(lengths: list[int], budget: int) -> None:
     sizes = torch.tensor(lengths)
     parts = list(length_buckets(sizes, budget))
     assert sorted(torch.cat(parts).tolist()) == list(range(len(lengths)))
