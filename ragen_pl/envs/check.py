@@ -22,7 +22,7 @@ _STEPS = 12
 _SECONDS = 5.0
 """After which a slow environment is checked no further."""
 _PARTS = "text, reward, terminated, truncated, info"
-_HOSTILE = ("", "no sense", "{}<b>\x00\n", "√ß漢字🧊\u202e", "9" * 5000, "-1", "word " * 4000)
+_ADVERSARIAL = ("", "no sense", "{}<b>\x00\n", "√ß漢字🧊\u202e", "9" * 5000, "-1", "word " * 4000)
 """Free-text actions of an untrained agent, which may be anything."""
 
 T = TypeVar("T")
@@ -44,8 +44,8 @@ def check_contract(env: TextEnv, key: str) -> None:
     check_declared(env, key)
     name = f"{key} is {type(env).__name__}"
     deadline = time.monotonic() + _SECONDS
-    for seed in _SEEDS if env.actions is not None else range(len(_HOSTILE)):
-        _Walk(env, name, seed).run(deadline)
+    for seed in _SEEDS if env.actions is not None else range(len(_ADVERSARIAL)):
+        _TrialEpisode(env, name, seed).run(deadline)
 
 
 def check_declared(env: TextEnv, key: str) -> None:
@@ -91,7 +91,7 @@ class _Place:
     """From ``render_text``."""
 
 
-class _Walk:
+class _TrialEpisode:
     """One short episode, played on several copies at once."""
 
     def __init__(self, env: TextEnv, name: str, seed: int) -> None:
@@ -107,8 +107,8 @@ class _Walk:
         self._reset(self.restored, self.seed + 2)
         first = self._start(self.one, 0), self._start(self.other, 0)
         self._same(*first, f"reset(seed={self.seed})", "twice", "let the seed decide the start")
-        told = self._read("instruction")
-        self._check(isinstance(told, str), "instruction", told, "a text: what the task is")
+        task = self._read("instruction")
+        self._check(isinstance(task, str), "instruction", task, "a text: what the task is")
         start = self._place(self.one)
         self._restores(start)
         for number in range(min(_STEPS, self.one.max_actions)):
@@ -184,10 +184,12 @@ class _Walk:
         """Check that ``set_state`` brings the third copy, in another state, to a place."""
         self._call(self.restored.set_state, copy.deepcopy(place.state))
         found = self._place(self.restored)
-        told = f"what set_state was given, {_short(place.state)}"
-        self._check(found.state == place.state, "get_state", found.state, told)
-        told = f"what it was in that state, {_short(place.text)}: get_state must hold all it shows"
-        self._check(found.text == place.text, "render_text", found.text, told)
+        wanted = f"what set_state was given, {_short(place.state)}"
+        self._check(found.state == place.state, "get_state", found.state, wanted)
+        wanted = (
+            f"what it was in that state, {_short(place.text)}: get_state must hold all it shows"
+        )
+        self._check(found.text == place.text, "render_text", found.text, wanted)
 
     def _stays_ended(self, action: str, ended: _Place) -> None:
         """Check that a step after the end raises, or changes nothing and earns nothing."""
@@ -213,13 +215,13 @@ class _Walk:
         wanted = "at least one name while the episode goes on, or None for free text"
         self._check(actions is None or bool(actions), "actions", actions, wanted)
         if actions is None:
-            return _HOSTILE[(self.seed + number) % len(_HOSTILE)]
+            return _ADVERSARIAL[(self.seed + number) % len(_ADVERSARIAL)]
         return self.rng.choice(actions)
 
     def _same(self, one: object, other: object, method: str, when: str, remedy: str) -> None:
         if one != other:
-            told = f"{when} gave {_short(one)} and {_short(other)}"
-            _fail(self.name, method, told, f"the two must be equal: {remedy}")
+            did = f"{when} gave {_short(one)} and {_short(other)}"
+            _fail(self.name, method, did, f"the two must be equal: {remedy}")
 
     def _read(self, attribute: str) -> Any:
         try:

@@ -23,7 +23,11 @@ def play_baseline(
     environment's noise and the actor.
     """
     episode = Episode(
-        copy.deepcopy(env), config, seed=seed, noise_seed=seed, ids=EpisodeId(-1, group_id, 0)
+        copy.deepcopy(env),
+        config,
+        seed=seed,
+        noise_seed=seed,
+        episode_id=EpisodeId(-1, group_id, 0),
     )
     play_episode(episode, actor, random.Random(seed))
     return TrajectoryGroup(group_id, seed, (episode.trajectory(),))

@@ -52,8 +52,8 @@ def collect(
 
     def begin(place: tuple[GroupSeed, int], own: TextEnv) -> ChatEpisode:
         group, member = place
-        ids = EpisodeId(iteration, group.group_id, member)
-        return ChatEpisode(own, chat, config, seed=group.seed, ids=ids)
+        episode_id = EpisodeId(iteration, group.group_id, member)
+        return ChatEpisode(own, chat, config, seed=group.seed, episode_id=episode_id)
 
     with _parallel_map(config.env_threads) as parallel_map:
         episodes: list[ChatEpisode] = list(parallel_map(begin, members, copies))

@@ -86,8 +86,8 @@ def demonstrate(
     skipped = failed = failed_in_a_row = 0
     while len(trajectories) < config.demonstrations:
         seed = first_seed + len(trajectories) + skipped + failed
-        ids = EpisodeId(-1, len(trajectories), 0)
-        episode = ChatEpisode(copy.deepcopy(env), chat, rollout, seed=seed, ids=ids)
+        episode_id = EpisodeId(-1, len(trajectories), 0)
+        episode = ChatEpisode(copy.deepcopy(env), chat, rollout, seed=seed, episode_id=episode_id)
         has_started = episode.stop_reason is None
         if has_started and config.difficulties and episode.difficulty not in config.difficulties:
             skipped += 1

@@ -54,14 +54,20 @@ class Episode:
         config: The budgets of a trajectory.
         seed: Decides the start.
         noise_seed: Seeds everything random after the start.
-        ids: The identity of the trajectory.
+        episode_id: The identity of the trajectory.
     """
 
     def __init__(
-        self, env: TextEnv, config: RolloutConfig, *, seed: int, noise_seed: int, ids: EpisodeId
+        self,
+        env: TextEnv,
+        config: RolloutConfig,
+        *,
+        seed: int,
+        noise_seed: int,
+        episode_id: EpisodeId,
     ) -> None:
         self.env, self.config = CheckedEnv(env), config
-        self.seed, self.noise_seed, self.ids = seed, noise_seed, ids
+        self.seed, self.noise_seed, self.episode_id = seed, noise_seed, episode_id
         self.observation, self.difficulty = "", ""
         self.initial_state: dict[str, Any] = {}
         self.turns: list[Turn] = []
@@ -154,8 +160,8 @@ class Episode:
                 final_state = self.env.state()
         assert self.stop_reason is not None
         return Trajectory(
-            group_id=self.ids.group_id,
-            member=self.ids.member,
+            group_id=self.episode_id.group_id,
+            member=self.episode_id.member,
             seed=self.seed,
             env_name=self.env.name,
             difficulty=self.difficulty,
@@ -176,7 +182,7 @@ class ChatEpisode(Episode):
     """
 
     def __init__(
-        self, env: TextEnv, chat: Chat, config: RolloutConfig, *, seed: int, ids: EpisodeId
+        self, env: TextEnv, chat: Chat, config: RolloutConfig, *, seed: int, episode_id: EpisodeId
     ) -> None:
         self.chat = chat
         self.initial_hash: str | None = None
@@ -185,9 +191,9 @@ class ChatEpisode(Episode):
         """The next turn's prompt, not yet encoded."""
         self.prefix: list[int] = []
         self.prompt: tuple[int, ...] = ()
-        entropy = [seed, ids.group_id, ids.member]
+        entropy = [seed, episode_id.group_id, episode_id.member]
         noise_seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
-        super().__init__(env, config, seed=seed, noise_seed=noise_seed, ids=ids)
+        super().__init__(env, config, seed=seed, noise_seed=noise_seed, episode_id=episode_id)
 
     def _begin(self) -> None:
         super()._begin()
@@ -211,7 +217,7 @@ class ChatEpisode(Episode):
                 self._warn_of_first_prompt()
             return None
         self.prefix.extend(self.prompt)
-        return Request(tuple(self.prefix), self.ids, len(self.turns))
+        return Request(tuple(self.prefix), self.episode_id, len(self.turns))
 
     def _warn_of_first_prompt(self) -> None:
         needed = len(self.prompt) + self.config.max_response_tokens

@@ -49,8 +49,8 @@ def test_a_noisy_expert_thinks_what_it_does_not_do() -> None:
 
 
 def test_an_episode_without_text_has_silent_turns() -> None:
-    ids = EpisodeId(-1, 4, 2)
-    episode = Episode(Sokoban(), CONFIG, seed=19, noise_seed=0, ids=ids)
+    episode_id = EpisodeId(-1, 4, 2)
+    episode = Episode(Sokoban(), CONFIG, seed=19, noise_seed=0, episode_id=episode_id)
     moves = play_episode(episode, RandomActor(), random.Random(0))
     played = episode.trajectory()
     assert (played.group_id, played.member, played.seed) == (4, 2, 19)
@@ -63,7 +63,7 @@ def test_an_episode_without_text_has_silent_turns() -> None:
 
 def test_an_actor_that_fails_ends_its_episode() -> None:
     env = FaultyLamp("expert_turn", RuntimeError("it broke"), always)
-    episode = Episode(env, CONFIG, seed=0, noise_seed=0, ids=EpisodeId(-1, 0, 0))
+    episode = Episode(env, CONFIG, seed=0, noise_seed=0, episode_id=EpisodeId(-1, 0, 0))
     assert not play_episode(episode, ExpertActor(), random.Random(0))
     played = episode.trajectory()
     assert played.stop_reason is StopReason.ENV_ERROR
