@@ -196,11 +196,9 @@ def _as_trl(played: Sequence[Trajectory]) -> dict[str, Any]:
         name: [] for name in ("prompt_ids", "completion_ids", "env_mask", "earned")
     }
     for trajectory in played:
-        first, ids, mask = trajectory.turns[0].prompt_ids, [], []
-        for number, turn in enumerate(trajectory.turns):
-            context = turn.prompt_ids if number else ()
-            ids += [*context, *turn.completion.token_ids]
-            mask += [0] * len(context) + [1] * len(turn.completion.token_ids)
+        first = trajectory.turns[0].prompt_ids
+        ids = list(trajectory.token_ids[len(first) :])
+        mask = [int(sampled) for sampled in trajectory.loss_mask[len(first) :]]
         row = (list(first), ids, mask, trajectory.total_reward)
         for column, value in zip(columns.values(), row, strict=True):
             column.append(value)

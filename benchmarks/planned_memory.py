@@ -132,8 +132,7 @@ class _Phases(RolloutCallback):
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
     ) -> Selection | None:
         self._end("collect")
-        turns = groups[0].trajectories[0].turns
-        self.longest = sum(len(t.prompt_ids) + len(t.completion.token_ids) for t in turns)
+        self.longest = len(groups[0].trajectories[0].token_ids)
         return None
 
     def on_train_batch_start(self, *_: Any) -> None:

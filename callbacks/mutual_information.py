@@ -199,7 +199,5 @@ def _fetch(groups: Sequence[TrajectoryGroup], keys: Sequence[Key]) -> list[Pairi
 
 
 def _pairing(trajectory: Trajectory, turn: int) -> Pairing:
-    before = trajectory.turns[:turn]
-    prompt = [token for t in before for token in (*t.prompt_ids, *t.completion.token_ids)]
     this = trajectory.turns[turn]
-    return (*prompt, *this.prompt_ids), this.completion.token_ids[: this.thought_tokens]
+    return trajectory.prefix_ids(turn), this.completion.token_ids[: this.thought_tokens]

@@ -14,7 +14,8 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.report.tables import PolicyResult, Validation, lines_of_json, render
-from ragen_pl.rollout.baselines import BASELINES, Baseline
+from ragen_pl.rollout.actors import Actor
+from ragen_pl.rollout.baselines import BASELINES
 from ragen_pl.training.access import data_module, learner
 from ragen_pl.training.callback import RolloutCallback, announce, is_done, rollout_callbacks
 from ragen_pl.training.evaluation import score_of_all_ranks
@@ -169,13 +170,13 @@ class Results(RolloutCallback):
     # --- evaluation -------------------------------------------------------------------------
 
     def _evaluate_baseline(
-        self, trainer: Trainer, module: LightningModule, baseline: Baseline
+        self, trainer: Trainer, module: LightningModule, baseline: Actor
     ) -> None:
         """Evaluate what needs no model on every evaluation set whose environment can be played
         so."""
         data = data_module(trainer)
         for eval_set, env in data.eval_sets.items():
-            if baseline.exists(env):
+            if baseline.can_play(env):
                 self._tell(trainer, module, baseline.name, eval_set)
                 groups = data.evaluate_baseline(eval_set, baseline)
                 self.scores += self._scored(trainer, baseline.name, eval_set, None, groups)

@@ -48,54 +48,76 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """Ask for one completion.
+class EpisodeId:
+    """The identity of one episode: the same wherever, and beside whatever else, it is played.
 
-    The identity fields, never the row's place in a batch, seed the sampling noise.
+    It seeds the sampling noise and, together with the seed of the start, the environment's noise.
+    """
+
+    iteration: int
+    """The iteration that collects it; -1 for episodes of no collection, such as demonstrations."""
+    group_id: int
+    """Unique within the iteration, over all ranks."""
+    member: int
+    """Place within the group, from 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request for one completion.
+
+    The episode and the turn seed the sampling noise, never the row's place in a batch.
     """
 
     prefix_ids: tuple[int, ...]
     """All tokens so far, this turn's prompt included."""
-    iteration: int
-    group_id: int
-    member: int
+    episode: EpisodeId
     turn: int
+    """Counted from 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """Keep exactly what was sampled: equal lengths, the stop token included when it was drawn."""
+    """Exactly what was sampled; the stop token is included where it was sampled.
+
+    The tuples have equal lengths.
+    """
 
     token_ids: tuple[int, ...]
     log_probs: tuple[float, ...]
     entropies: tuple[float, ...] | None
-    """Of the full distribution each token was drawn from, in nats; None: the engine cannot say."""
+    """Of the full distribution each token was sampled from, in nats; None where the engine does not
+    report them."""
     stopped: bool
-    """Whether the stop token was drawn before the length limit."""
+    """Whether the stop token was sampled before the length limit."""
 
     @property
     def entropy_estimates(self) -> tuple[float, ...]:
-        """The entropies; where they are not known −log p of each token, of which they are the
-        expectation: noisier, and too low in a greedy answer."""
+        """The entropies; where they are unknown, −log p of each token.
+
+        An entropy is the expectation of −log p, so the estimate is unbiased but noisier; in a
+        greedy completion it is too low.
+        """
         return tuple(-p for p in self.log_probs) if self.entropies is None else self.entropies
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Record one turn; the turns' ``prompt_ids`` and completions concatenate to the sequence."""
+    """One turn; the turns' ``token_ids`` concatenate to the trajectory's."""
 
     prompt_ids: tuple[int, ...]
-    """The new context only: never what an earlier turn already holds."""
+    """The new context only, without what an earlier turn already holds."""
     completion: Completion
     observation: str
     """What the agent saw before it answered."""
     anchor_key: str
-    """Of the state it saw, without counters: turns taken in one state are compared by it."""
+    """Identifies the state before the turn, without its counters; GiGPO compares turns with equal
+    keys."""
     response: str
     """The sampled text, decoded."""
     thought: str
     thought_tokens: int
-    """How many of the completion's first tokens are the thought; 0 where none could be read."""
+    """How many of the completion's first tokens are the thought; 0 where none could be parsed."""
     actions: tuple[str, ...]
     """Those that were executed."""
     rewards: Mapping[str, float]
@@ -103,16 +125,27 @@ class Turn:
     is_valid: bool
     """Whether the whole response followed the format with known actions only."""
     thought_correct: bool | None
-    """Whether the thought was true of the state; None where the environment cannot tell."""
+    """Whether the thought was true of the state; None where the environment cannot judge it."""
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """The prompt's tokens and the sampled ones."""
+        return self.prompt_ids + self.completion.token_ids
+
+    @property
+    def loss_mask(self) -> tuple[bool, ...]:
+        """Which of ``token_ids`` were sampled."""
+        return (False,) * len(self.prompt_ids) + (True,) * len(self.completion.token_ids)
 
     @property
     def reward(self) -> float:
+        """The sum of all reward terms."""
         return sum(self.rewards.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """Record one episode; never edited after ``collect``.
+    """One episode; never changed after ``collect``.
 
     Example: two turns whose prompts hold 9 and 4 tokens and whose completions hold 3 and 2 make
     18 tokens, of which the loss mask marks 9-11 and 16-17, and the turn ends are 11 and 17.
@@ -132,33 +165,48 @@ class Trajectory:
     stop_reason: StopReason
     success: bool
     error: str = ""
-    """What the environment did wrong, or why not even the first prompt has room; else empty."""
+    """What the environment did wrong, or why not even the first prompt fits; else empty."""
 
     def __post_init__(self) -> None:
-        is_broken = self.stop_reason is StopReason.ENV_ERROR
-        assert not (is_broken and self.success), "an environment's error is no success"
-        may_be_empty = is_broken or self.stop_reason is StopReason.CONTEXT_FULL
+        has_failed = self.stop_reason is StopReason.ENV_ERROR
+        assert not (has_failed and self.success), "an environment's error is no success"
+        may_be_empty = has_failed or self.stop_reason is StopReason.CONTEXT_FULL
         assert self.turns or may_be_empty, f"no turn, but ended as {self.stop_reason}"
 
     @property
+    def token_ids(self) -> tuple[int, ...]:
+        """All tokens, turn after turn: the prompt's, then the sampled ones."""
+        return tuple(token for turn in self.turns for token in turn.token_ids)
+
+    @property
+    def loss_mask(self) -> tuple[bool, ...]:
+        """Which of ``token_ids`` were sampled."""
+        return tuple(sampled for turn in self.turns for sampled in turn.loss_mask)
+
+    def prefix_ids(self, turn: int) -> tuple[int, ...]:
+        """Return all tokens before a turn's completion, the turn's prompt included."""
+        earlier = (token for before in self.turns[:turn] for token in before.token_ids)
+        return (*earlier, *self.turns[turn].prompt_ids)
+
+    @property
     def total_reward(self) -> float:
-        """Sum every reward term of every turn."""
+        """The sum of every reward term of every turn."""
         return sum(turn.reward for turn in self.turns)
 
     @property
     def counts(self) -> bool:
-        """Whether it tells how well the agent does: the environment did not fail."""
+        """Whether it counts in success rates and averages: the environment did not fail."""
         return self.stop_reason is not StopReason.ENV_ERROR
 
     @property
     def is_trainable(self) -> bool:
-        """Whether it may carry weight: the environment did not fail, and something was sampled."""
+        """Whether it may enter a loss: the environment did not fail, and something was sampled."""
         return self.counts and len(self.turns) > 0
 
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryGroup:
-    """Hold the N trajectories that started from one state."""
+    """The N trajectories that started from one state."""
 
     group_id: int
     seed: int
@@ -166,7 +214,7 @@ class TrajectoryGroup:
 
     @property
     def returns(self) -> tuple[float, ...]:
-        """Of the surviving members."""
+        """Total rewards of the trainable members."""
         return tuple(t.total_reward for t in self.trajectories if t.is_trainable)
 
 

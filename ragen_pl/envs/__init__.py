@@ -1,4 +1,4 @@
-"""Environments: ``TextEnv``, its checker, and those that are shipped, a file or a folder each.
+"""Environments: ``TextEnv``, its checker, and the shipped environments, a file or a folder each.
 
 May not import torch, transformers or Lightning: an environment runs wherever Python does.
 """
@@ -10,6 +10,7 @@ from ragen_pl.envs.frozen_lake.env import FrozenLake
 from ragen_pl.envs.sokoban.env import Sokoban
 
 SHIPPED: tuple[type[TextEnv], ...] = (Sokoban, FrozenLake, Bandit)
-"""Environments whose dialogues every embedded tokenizer knows, so that one policy can meet all."""
+"""The shipped environments; every embedded tokenizer covers their dialogues, so that one policy can
+play all of them."""
 
 __all__ = ["SHIPPED", "Bandit", "FrozenLake", "Sokoban", "TextEnv", "check_contract"]

@@ -13,12 +13,12 @@ from typing import Any, Literal
 from ragen_pl.envs.base import (
     Picture,
     TextEnv,
-    fresh_seed,
     noise_generator,
     one_of,
     refuse_after_end,
+    resolve_seed,
 )
-from ragen_pl.envs.canvas import Canvas, Color, Point
+from ragen_pl.envs.picture import CellDrawing, Color, Point
 
 LOW_REWARD = 0.15
 HIGH_REWARD = 1.0
@@ -68,19 +68,19 @@ PAIRS: dict[str, dict[str, tuple[Arms, ...]]] = {
 
 
 class Bandit(TextEnv):
-    """Choose one of two arms.
+    """A bandit of two arms, of which one is chosen once.
 
     The seed decides the pair and which arm is named first; ``noise_seed`` decides what an arm pays,
-    so the members of a group share the prompt and draw independent payoffs. Success is the choice
-    of the high arm, whatever it paid.
+    so the members of a group share the prompt but not the payoffs. Success is the choice of the
+    high arm, whatever it paid.
 
     Args:
         pair: ``phoenix_dragon`` (the paper's; both splits have the same pair, so its evaluation set
             measures no generalization), ``teacher_engineer`` (the paper's generalization test: its
             evaluation set has Librarian and Trader), or ``named`` (12 pairs, and 8 others on the
             evaluation set).
-        reversed_risk: whether the arm that sounds safe is the high one (the paper's BanditRev).
-        split: names for ``train``-ing or for a ``eval``.
+        reversed_risk: Whether the arm that sounds safe is the high one (the paper's BanditRev).
+        split: ``train`` for the names of training, ``eval`` for those of an evaluation set.
     """
 
     name = "bandit"
@@ -96,7 +96,7 @@ class Bandit(TextEnv):
         self.split = one_of("split", split, Literal["train", "eval"])
         self._pairs = PAIRS[one_of("pair", pair, PairSet)][self.split]
         self.reversed_risk = reversed_risk
-        # Until a reset names two of them: all, so that a tokenizer learns every name.
+        # All names until a reset offers two of them, so that a tokenizer learns every one.
         self.actions = tuple(name for arms in self._pairs for name in arms)
         self._low = self._pairs[0][int(reversed_risk)]
         self._choice: str | None = None
@@ -105,7 +105,7 @@ class Bandit(TextEnv):
 
     @property
     def instruction(self) -> str:
-        """Say what the task is."""
+        """The task in words."""
         return (
             "You play a bandit with two arms, once.\n"
             "What an arm pays is random; its name hints at how.\n"
@@ -116,7 +116,7 @@ class Bandit(TextEnv):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
         """Offer the two arms of the seed."""
-        seed = fresh_seed(self, seed)
+        seed = resolve_seed(self, seed)
         rng = random.Random(f"bandit {seed}")
         arms = rng.choice(self._pairs)
         self._low = arms[int(self.reversed_risk)]
@@ -126,7 +126,7 @@ class Bandit(TextEnv):
         return self.render_text(), {"difficulty": "-".join(arms), "optimal_length": 1}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Pull an arm; this ends the trajectory."""
+        """Pull an arm; this ends the episode."""
         refuse_after_end(self, self._choice is not None)
         if action not in self.actions:
             raise ValueError(f"action: {action!r} is none of {', '.join(self.actions)}")
@@ -139,13 +139,13 @@ class Bandit(TextEnv):
         return self.render_text(), self._reward, True, False, {"success": high}
 
     def render_text(self) -> str:
-        """Name the arms in the order of the seed, or what the chosen one paid."""
+        """Return the arms in the order of the seed, or what the chosen one paid."""
         if self._choice is None:
             return f"Arms: {self.actions[0]}, {self.actions[1]}"
         return f"{self._choice} paid {self._reward:g}"
 
     def get_state(self) -> dict[str, Any]:
-        """Return the arms and what happened; the payoff to come is no part of it."""
+        """Return the arms and the outcome; a payoff still to come is no part of it."""
         return {
             "arms": list(self.actions[:2]),
             "low": self._low,
@@ -154,7 +154,7 @@ class Bandit(TextEnv):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what ``get_state`` returned; payoffs come from the present noise."""
+        """Restore what ``get_state`` returned; the current noise generator decides the payoff."""
         left, right = state["arms"]
         self.actions = (left, right)
         self._low, self._choice = state["low"], state["choice"]
@@ -165,8 +165,8 @@ class Bandit(TextEnv):
         return draw_arms(state)
 
     def expert_turn(self, rng: random.Random, max_actions: int) -> tuple[str, tuple[str, ...]]:
-        """Try either arm half of the time: a warm start from it teaches the format, not which
-        arm is better. The thought claims nothing, so ``thought_correct`` has no opinion.
+        """Return either arm half of the time: imitating it teaches the format, not which arm is
+        better. The thought claims nothing, so that ``thought_correct`` returns None.
         """
         arm = rng.choice(self.actions[:2])
         return f"try {arm}", (arm,)
@@ -193,37 +193,38 @@ _COIN_EDGE: Color = (176, 124, 22)
 
 
 def draw_arms(state: Mapping[str, Any]) -> Picture:
-    """Draw what ``Bandit.get_state`` returns: the low arm is blue, the high one red; the chosen
-    one stands in light and its tray holds a coin as large as the payoff.
+    """Draw a state of ``Bandit``: the low arm is blue, the high one red.
+
+    The chosen arm has a bright background, and its tray holds a coin as large as the payoff.
     """
-    canvas = Canvas(4, 6, _TABLE)
+    drawing = CellDrawing(4, 6, _TABLE)
     for index, name in enumerate(state["arms"]):
         chosen = name == state["choice"]
         color = _SAFE if name == state["low"] else _RISKY
         middle = (2.0, 1.45 + 3.0 * index)
         if chosen:
-            canvas.box(middle, 1.45, _CHOSEN, rounding=0.3)
-        _draw_machine(canvas, middle, color, pulled=chosen)
+            drawing.box(middle, 1.45, _CHOSEN, rounding=0.3)
+        _draw_machine(drawing, middle, color, pulled=chosen)
         if chosen and state["reward"] > 0:
-            # The area, not the radius, stands for the amount.
+            # The area, not the radius, is proportional to the amount.
             radius = 0.30 * max(float(state["reward"]) ** 0.5, 0.5)
             tray = (middle[0] + 0.66, middle[1] - 0.12)
-            canvas.disc(tray, radius, _COIN_EDGE)
-            canvas.disc(tray, radius * 0.75, _COIN)
-    return canvas.picture()
+            drawing.disc(tray, radius, _COIN_EDGE)
+            drawing.disc(tray, radius * 0.75, _COIN)
+    return drawing.picture()
 
 
-def _draw_machine(canvas: Canvas, middle: Point, color: Color, *, pulled: bool) -> None:
+def _draw_machine(drawing: CellDrawing, middle: Point, color: Color, *, pulled: bool) -> None:
     row, column = middle
     pivot = (row + 0.05, column + 0.90)
     knob = (row + (0.65 if pulled else -0.65), column + 1.12)
-    canvas.line(pivot, knob, 0.12, _LEVER)
-    canvas.disc(knob, 0.17, color)
-    canvas.box((row, column - 0.12), 1.05, _DARK, rounding=0.22)
-    canvas.box((row, column - 0.12), 0.97, color, rounding=0.16)
+    drawing.line(pivot, knob, 0.12, _LEVER)
+    drawing.disc(knob, 0.17, color)
+    drawing.box((row, column - 0.12), 1.05, _DARK, rounding=0.22)
+    drawing.box((row, column - 0.12), 0.97, color, rounding=0.16)
     for offset in (-0.56, 0.0, 0.56):
         place = (row - 0.35, column - 0.12 + offset)
-        canvas.box(place, 0.25, _DARK, rounding=0.06)
-        canvas.box(place, 0.21, _PANE, rounding=0.04)
-        canvas.disc(place, 0.10, color)
-    canvas.line((row + 0.66, column - 0.62), (row + 0.66, column + 0.38), 0.46, _DARK)
+        drawing.box(place, 0.25, _DARK, rounding=0.06)
+        drawing.box(place, 0.21, _PANE, rounding=0.04)
+        drawing.disc(place, 0.10, color)
+    drawing.line((row + 0.66, column - 0.62), (row + 0.66, column + 0.38), 0.46, _DARK)

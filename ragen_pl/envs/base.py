@@ -1,4 +1,4 @@
-"""The contract of a text environment: gymnasium's, with words for states and actions."""
+"""``TextEnv``, the interface of a text environment: gymnasium's, its states and actions texts."""
 
 from __future__ import annotations
 
@@ -8,31 +8,41 @@ import random
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from functools import cached_property
 from typing import Any, ClassVar, TypeVar, get_args
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
+from gymnasium import spaces
+
+from ragen_pl.envs.spaces import ActionNames, AnyText
 
 Picture = npt.NDArray[np.uint8]
 """(height, width, 3) RGB."""
+MAX_TEXT_LENGTH = 100_000
+"""Characters of an observation or a free-text action; no model's context holds more."""
 
 
 class TextEnv(gymnasium.Env[str, str]):
-    """Be a gymnasium environment whose observations and actions are text.
+    """A gymnasium environment whose observations and actions are text.
 
-    A subclass sets ``name``, ``actions`` and ``max_actions``, and writes ``instruction``,
+    A subclass sets ``name``, ``actions`` and ``max_actions``, and implements ``instruction``,
     ``reset``, ``step``, ``get_state``, ``set_state`` and ``render_text``; the rest has defaults.
 
-    ``reset(seed=s, options={"noise_seed": n})``: ``s`` alone decides the initial state, so the
-    members of a group share it; ``n`` seeds everything random that happens later.
+    ``reset(seed=s, options={"noise_seed": n})``: ``s`` alone decides the initial state, so that the
+    members of a group share it; ``n`` seeds everything random after the start.
     ``step`` returns gymnasium's five values; ``info["success"]`` is a bool, true only where the
     step terminates. After the end, terminated or truncated, ``step`` raises, or changes and earns
     nothing, until the next ``reset``, or ``set_state`` to a state that is no end.
-    No global random state is read or written. Evaluation sets are played from seeds that no
-    training start has; but whether these give other starts is the environment's business. The
-    shipped ones have a ``split`` that says which starts a seed may give: those for training or
-    those of an evaluation set.
+    No global random state is read or written.
+
+    Evaluation sets are played from seeds that no training start has; whether these give other
+    starts is up to the environment. The shipped ones have a ``split`` that restricts the starts to
+    those for training or to those of an evaluation set.
+
+    gymnasium's ``check_env`` and wrappers take such an environment as it is, provided ``reset``
+    passes its seed through ``resolve_seed`` (or ``super().reset``).
     """
 
     name: ClassVar[str]
@@ -42,14 +52,25 @@ class TextEnv(gymnasium.Env[str, str]):
     max_actions: int
     """Actions that one trajectory may execute."""
 
+    # Cached properties, so that a subclass or an instance can assign a space of its own.
+    @cached_property
+    def observation_space(self) -> spaces.Space[str]:  # type: ignore[override]
+        """Any text up to ``MAX_TEXT_LENGTH`` characters."""
+        return AnyText(MAX_TEXT_LENGTH)
+
+    @cached_property
+    def action_space(self) -> spaces.Space[str]:  # type: ignore[override]
+        """The names of the current actions; any text where actions are free text."""
+        return AnyText(MAX_TEXT_LENGTH) if self.actions is None else ActionNames(self)
+
     @property
     @abstractmethod
     def instruction(self) -> str:
-        """Say what the task is, with the legend of the live configuration."""
+        """The task in words, with the legend of this configuration."""
 
     @abstractmethod
     def get_state(self) -> dict[str, Any]:
-        """Return plain data (JSON types) from which ``set_state`` restores and ``draw`` draws."""
+        """Return plain data (JSON types) for ``set_state`` and ``draw``."""
 
     @abstractmethod
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -69,17 +90,18 @@ class TextEnv(gymnasium.Env[str, str]):
         return self.render_text() if picture is None else picture
 
     def state_hash(self) -> str:
-        """Identify the current state across processes."""
+        """Return a hash of the current state, the same in every process."""
         return hash_without(self.get_state())
 
     def anchor_key(self) -> str:
-        """Identify the current state without what merely counts, such as the actions so far: turns
-        taken where keys are equal are compared with each other (GiGPO's anchor states).
+        """Return a key of the current state without its counters, such as the actions so far.
+
+        Turns taken at equal keys are compared with each other (GiGPO's anchor states).
         """
         return self.state_hash()
 
     def start_key(self) -> str:
-        """Identify the current state as a start: equal keys make the same task.
+        """Return a key of the current state as a start; equal keys make the same task.
 
         Environments with symmetric starts return the same key for all of them.
         """
@@ -97,12 +119,13 @@ class TextEnv(gymnasium.Env[str, str]):
         )
 
     def thought_correct(self, thought: str) -> bool | None:
-        """Tell whether a thought is true of the current state; None where that cannot be told."""
+        """Return whether a thought is true of the current state; None where it cannot be judged."""
         return None
 
     def vocabulary(self) -> Iterable[str]:
-        """List pieces of text that deserve one token each in the embedded model's tokenizer:
-        whole lines of an observation, words of a thought. Anything else is spelled out.
+        """List pieces of text that deserve one token each in the embedded model's tokenizer.
+
+        Whole lines of an observation, words of a thought; anything else is spelled out.
         """
         return ()
 
@@ -125,7 +148,7 @@ def one_of(key: str, value: Name, literal: Any) -> Name:
 
 
 def hash_without(state: Mapping[str, Any], *keys: str) -> str:
-    """Identify what a state holds beside some keys, across processes."""
+    """Return a hash of a state without some of its keys, the same in every process."""
     text = json.dumps({k: v for k, v in state.items() if k not in keys}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -140,14 +163,21 @@ def refuse_after_end(env: TextEnv, has_ended: bool) -> None:
         raise RuntimeError(f"{type(env).__name__}.step: the episode has ended; call reset first")
 
 
-def fresh_seed(env: gymnasium.Env[Any, Any], seed: int | None) -> int:
-    """Return the seed, or where none was given one from the environment's own generator."""
-    return int(env.np_random.integers(2**31)) if seed is None else seed
+def resolve_seed(env: gymnasium.Env[Any, Any], seed: int | None) -> int:
+    """Return the seed of a reset; where it is None, one sampled from the environment's generator.
+
+    A given seed also seeds that generator, as ``gymnasium.Env.reset`` does.
+    """
+    if seed is None:
+        return int(env.np_random.integers(2**31))
+    gymnasium.Env.reset(env, seed=int(seed))
+    return seed
 
 
 def noise_generator(name: str, seed: int, options: Mapping[str, Any] | None) -> random.Random:
-    """Return what draws everything random after the start: ``options["noise_seed"]`` makes the
-    members of a group differ; without it the seed alone decides.
+    """Return the generator of everything random after the start.
+
+    ``options["noise_seed"]`` makes the members of a group differ; without it the seed decides.
     """
     noise_seed = (options or {}).get("noise_seed", 0)
     return random.Random(f"{name} noise {seed} {noise_seed}")

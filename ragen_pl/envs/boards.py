@@ -1,12 +1,12 @@
-"""Handle square boards: cells and masks, symmetries, and the split that a board belongs to.
+"""Square boards: cells and masks, symmetries, and the split that a board belongs to.
 
 A cell is a number, counted row by row; a set of cells is a bit mask.
 
-Which split a board belongs to is a property of its layout, that is, of what never moves: walls and
-targets, holes and goal. It is a hash of the layout's canonical form (the least of its eight
+The split of a board depends on its layout alone, that is, on what never moves: walls and targets,
+holes and goal. It is computed from a hash of the layout's canonical form (the least of its eight
 rotations and reflections). Moves change no layout, so no state that is ever visited from a training
-start, turned or mirrored, is a state of an evaluation set, whatever the seeds; and no board by
-which settings were chosen is on an evaluation set they are judged by.
+start, rotated or mirrored, is a state of an evaluation set, whatever the seeds; and no board on
+which settings were tuned is in an evaluation set on which they are reported.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from operator import itemgetter
 from typing import Literal
 
 BoardSplit = Literal["train", "tuning", "eval"]
-"""To learn from, to choose settings by, to report on."""
+"""To train on, to tune settings on, to report on."""
 _NUM_BUCKETS = 8
 _HELD_OUT: dict[int, BoardSplit] = {0: "tuning", 1: "eval"}
 """One layout in eight each; the others are for training."""
@@ -26,7 +26,7 @@ _HELD_OUT: dict[int, BoardSplit] = {0: "tuning", 1: "eval"}
 
 @lru_cache(maxsize=16)
 def _symmetries(size: int) -> tuple[itemgetter[tuple[int, ...]], ...]:
-    """Return the eight symmetries of the square, each reading a flat board in a new order."""
+    """Return the eight symmetries of the square, each as a new order of a flat board's cells."""
     orders = []
     for mirrored in (False, True):
         rows = [[row * size + column for column in range(size)] for row in range(size)]
@@ -39,7 +39,12 @@ def _symmetries(size: int) -> tuple[itemgetter[tuple[int, ...]], ...]:
 
 
 def canonical_digest(marks: Iterable[int], size: int) -> str:
-    """Identify a board, or its layout, up to symmetries; ``marks`` numbers each cell below 256."""
+    """Return a hash that is equal for all symmetries of a board.
+
+    Args:
+        marks: One number below 256 per cell: its content, or its part of the layout.
+        size: Cells along one side.
+    """
     flat = tuple(marks)
     least = min(read(flat) for read in _symmetries(size))
     return hashlib.sha256(bytes(least)).hexdigest()

@@ -1,5 +1,7 @@
-"""The boundary to environments, which are a user's code: what they raise, and what they return
-against their contract, is an ``EnvError``; nothing else of theirs comes through."""
+"""The boundary to environments, which are user code.
+
+Whatever they raise, or return against ``TextEnv``'s contract, becomes an ``EnvError``.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +25,17 @@ from ragen_pl.envs.check import is_plain
 
 _LOG = logging.getLogger(__name__)
 _LONGEST = 300
-"""Characters that are shown of what an environment raised."""
+"""Characters of an environment's error message that are shown."""
 _LARGEST = 1e18
 """Size of a reward: sums of its squares must be finite in single precision."""
 
 
 class EnvError(Exception):
-    """What an environment did against its contract, in words.
+    """An environment's breach of its contract.
 
     Args:
-        text: Begins with the method.
-        kind: Equal for faults of the same cause.
+        text: The message; it begins with the method.
+        kind: Equal for errors of the same cause.
     """
 
     def __init__(self, text: str, kind: Hashable) -> None:
@@ -43,7 +45,7 @@ class EnvError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one action led to."""
+    """The checked result of one step."""
 
     observation: str
     reward: float
@@ -54,7 +56,7 @@ class Outcome:
 
 
 class CheckedEnv:
-    """An environment that returns what its contract promises, or raises ``EnvError``."""
+    """An environment whose methods return what its contract promises, or raise ``EnvError``."""
 
     def __init__(self, env: TextEnv) -> None:
         self.env, self.name = env, env.name
@@ -65,7 +67,7 @@ class CheckedEnv:
         with calling("actions"):
             given = self.env.actions
         if given is not None and not given:
-            raise broken("actions", given, "at least one name, or None for free text")
+            raise contract_error("actions", given, "at least one name, or None for free text")
         return given
 
     @property
@@ -75,12 +77,12 @@ class CheckedEnv:
             return self.env.max_actions
 
     def reset(self, seed: int, noise_seed: int) -> tuple[str, Mapping[str, Any]]:
-        """Return the first observation, and what is known of the start."""
+        """Return the first observation and the info."""
         with calling("reset"):
             given: Any = self.env.reset(seed=seed, options={"noise_seed": noise_seed})
         is_right = isinstance(given, tuple) and len(given) == 2
         if not is_right or not isinstance(given[0], str) or not isinstance(given[1], Mapping):
-            raise broken("reset", given, "a text and a dict")
+            raise contract_error("reset", given, "a text and a dict")
         return given[0], given[1]
 
     def step(self, action: str) -> Outcome:
@@ -88,17 +90,19 @@ class CheckedEnv:
         with calling("step"):
             given: Any = self.env.step(action)
         if not isinstance(given, tuple) or len(given) != 5:
-            raise broken("step", given, "text, reward, terminated, truncated, info")
+            raise contract_error("step", given, "text, reward, terminated, truncated, info")
         observation, reward, terminated, truncated, info = given
         if not isinstance(observation, str):
-            raise broken("step", observation, "a text first")
+            raise contract_error("step", observation, "a text first")
         if not isinstance(info, Mapping) or "success" not in info:
-            raise broken("step", info, 'info with a bool "success"')
+            raise contract_error("step", info, 'info with a bool "success"')
         with calling("step"):
             gained = float(reward) if isinstance(reward, Real) else math.nan
             ended = bool(terminated), bool(truncated), bool(info["success"])
         if not abs(gained) <= _LARGEST:  # NaN is not
-            raise broken("step", reward, f"a number as reward, finite and at most {_LARGEST:g}")
+            raise contract_error(
+                "step", reward, f"a number as reward, finite and at most {_LARGEST:g}"
+            )
         return Outcome(observation, gained, *ended)
 
     def state(self) -> dict[str, Any]:
@@ -106,30 +110,30 @@ class CheckedEnv:
         with calling("get_state"):
             state: Any = self.env.get_state()
         if not is_plain(state):
-            raise broken("get_state", state, "a dict of plain data (JSON types)")
+            raise contract_error("get_state", state, "a dict of plain data (JSON types)")
         return dict(state)
 
     def state_hash(self) -> str:
-        """Identify the current state."""
+        """Return a hash of the current state."""
         return self._text("state_hash", self.env.state_hash)
 
     def anchor_key(self) -> str:
-        """Identify the current state without its counters."""
+        """Return a key of the current state without its counters."""
         return self._text("anchor_key", self.env.anchor_key)
 
     def _text(self, method: str, call: Callable[[], Any]) -> str:
         with calling(method):
             given = call()
         if not isinstance(given, str):
-            raise broken(method, given, "a text")
+            raise contract_error(method, given, "a text")
         return given
 
     def thought_correct(self, thought: str) -> bool | None:
-        """Tell whether a thought is true of the current state; None where that cannot be told."""
+        """Return whether a thought is true of the state; None where it cannot be judged."""
         with calling("thought_correct"):
             given: Any = self.env.thought_correct(thought)
         if given is not None and not isinstance(given, bool | np.bool_):
-            raise broken("thought_correct", given, "a bool or None")
+            raise contract_error("thought_correct", given, "a bool or None")
         return None if given is None else bool(given)
 
     def expert_turn(self, rng: random.Random, limit: int) -> tuple[str, tuple[str, ...]]:
@@ -137,15 +141,17 @@ class CheckedEnv:
         with calling("expert_turn"):
             given: Any = self.env.expert_turn(rng, limit)
         if not isinstance(given, tuple) or len(given) != 2 or not isinstance(given[0], str):
-            raise broken("expert_turn", given, "a thought, which is text, and a tuple of actions")
+            raise contract_error(
+                "expert_turn", given, "a thought, which is text, and a tuple of actions"
+            )
         thought, actions = given
         if not isinstance(actions, tuple | list) or not 1 <= len(actions) <= limit:
-            raise broken("expert_turn", given, f"from 1 to {limit} actions")
+            raise contract_error("expert_turn", given, f"from 1 to {limit} actions")
         known = self.actions
         for action in actions:
             if not isinstance(action, str) or (known is not None and action not in known):
                 names = "texts as actions" if known is None else f"actions of {', '.join(known)}"
-                raise broken("expert_turn", action, names)
+                raise contract_error("expert_turn", action, names)
         return thought, tuple(actions)
 
 
@@ -162,13 +168,13 @@ def calling(method: str) -> Iterator[None]:
         raise EnvError(f"{method} raised {text} ({where})", (type(error), place)) from error
 
 
-def broken(method: str, given: object, wanted: str) -> EnvError:
-    """Word what a method returned in the place of what."""
+def contract_error(method: str, given: object, wanted: str) -> EnvError:
+    """Return the error of a method that returned ``given`` in place of ``wanted``."""
     return EnvError(f"{method} returned {given!r:.80}; it must return {wanted}", (method, wanted))
 
 
 def _origin(traceback: TracebackType | None) -> tuple[str, int]:
-    """Return file and line that raised."""
+    """Return the file and line that raised."""
     assert traceback is not None
     while traceback.tb_next is not None:
         traceback = traceback.tb_next
@@ -176,12 +182,12 @@ def _origin(traceback: TracebackType | None) -> tuple[str, int]:
 
 
 _COUNTS: Counter[Hashable] = Counter()
-"""How often this process was warned of what; like the registry of ``warnings``."""
+"""Warnings of each kind in this process, as in the registry of ``warnings``."""
 _LOCK = threading.Lock()
 
 
 def warn(kind: Hashable, text: str) -> None:
-    """Log a warning of one kind the first time, and then the tenth, the hundredth and so on."""
+    """Log a warning the first, tenth, hundredth, … time that its kind occurs."""
     with _LOCK:
         _COUNTS[kind] += 1
         count = _COUNTS[kind]
@@ -189,7 +195,7 @@ def warn(kind: Hashable, text: str) -> None:
         _LOG.warning("%s%s", text, f" ({count} times by now)" if count > 1 else "")
 
 
-def report(env: CheckedEnv, seed: int, fault: EnvError) -> None:
-    """Warn of a fault that ends a trajectory."""
-    text = f"environment {env.name} (seed {seed}): {fault}; its trajectory is left out"
-    warn((type(env.env), fault.kind), text)
+def warn_of_env_error(env: CheckedEnv, seed: int, error: EnvError) -> None:
+    """Log a warning of an error that ends a trajectory."""
+    text = f"environment {env.name} (seed {seed}): {error}; its trajectory is left out"
+    warn((type(env.env), error.kind), text)

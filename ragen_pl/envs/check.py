@@ -1,4 +1,4 @@
-"""Walk an environment through its contract before a run rests on it."""
+"""The check of an environment against ``TextEnv``'s contract, before a run depends on it."""
 
 from __future__ import annotations
 
@@ -14,45 +14,42 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ragen_pl.envs.base import TextEnv
+from ragen_pl.envs.base import MAX_TEXT_LENGTH, TextEnv
 
 _SEEDS = (0, 1, 2)
 _STEPS = 12
-"""Of a walk; the shipped environments end within it."""
+"""Of an episode; the shipped environments end within them."""
 _SECONDS = 5.0
-"""After which a slow environment is walked no further."""
-_LONGEST = 100_000
-"""Characters that an observation may have: no model's context holds more."""
+"""After which a slow environment is checked no further."""
 _PARTS = "text, reward, terminated, truncated, info"
-_HOSTILE = ("", "no sense", "{}<b>\x00\n", "√ß漢字🧊\u202e", "9" * 5000, "-1", "word " * 4000)
-"""Answers of an agent that may say anything."""
+_ADVERSARIAL = ("", "no sense", "{}<b>\x00\n", "√ß漢字🧊\u202e", "9" * 5000, "-1", "word " * 4000)
+"""Free-text actions of an untrained agent, which may be anything."""
 
 T = TypeVar("T")
 
 
 def check_contract(env: TextEnv, key: str) -> None:
-    """Play a few short walks on copies and look at what comes back.
+    """Play a few short episodes on copies and check what the methods return.
 
-    Two copies with different pasts take the same steps, one after the other; all that they give
-    back has to be the same. States are restored on a third. Actions are random; where any text is
-    one, texts that nobody wants.
+    Two copies with different pasts take the same steps, and must return the same. States are
+    restored on a third. Actions are random; where they are free text, adversarial texts.
 
     Args:
         env: The environment; it is left as it was.
-        key: Of the configuration that names it.
+        key: The configuration's key of this environment, for messages.
 
     Raises:
-        ValueError: naming the environment, its method, and what it did in place of what.
+        ValueError: naming the environment, its method, what it did and what it must do.
     """
     check_declared(env, key)
     name = f"{key} is {type(env).__name__}"
     deadline = time.monotonic() + _SECONDS
-    for seed in _SEEDS if env.actions is not None else range(len(_HOSTILE)):
-        _Walk(env, name, seed).take(deadline)
+    for seed in _SEEDS if env.actions is not None else range(len(_ADVERSARIAL)):
+        _TrialEpisode(env, name, seed).run(deadline)
 
 
 def check_declared(env: TextEnv, key: str) -> None:
-    """Look at what an environment's class says of itself, before anything is asked of it.
+    """Check the attributes that an environment declares, before any method is called.
 
     Raises:
         ValueError: naming the attribute, its value and what it must be.
@@ -87,15 +84,15 @@ def check_declared(env: TextEnv, key: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Hold where a copy stands."""
+    """The state of a copy, and its text."""
 
     state: dict[str, Any]
     text: str
-    """As ``render_text`` gives it."""
+    """From ``render_text``."""
 
 
-class _Walk:
-    """Take one walk with the copies that it needs."""
+class _TrialEpisode:
+    """One short episode, played on several copies at once."""
 
     def __init__(self, env: TextEnv, name: str, seed: int) -> None:
         self.name, self.seed = name, seed
@@ -104,14 +101,14 @@ class _Walk:
         self.restored: TextEnv = self._call(copy.deepcopy, env)
         self.rng = random.Random(seed)
 
-    def take(self, deadline: float) -> None:
-        """Walk until the episode ends, the steps do, or the time does."""
+    def run(self, deadline: float) -> None:
+        """Play until the episode, the steps or the time end."""
         self._reset(self.other, self.seed + 1)  # a past of its own
         self._reset(self.restored, self.seed + 2)
         first = self._start(self.one, 0), self._start(self.other, 0)
         self._same(*first, f"reset(seed={self.seed})", "twice", "let the seed decide the start")
-        told = self._read("instruction")
-        self._check(isinstance(told, str), "instruction", told, "a text: what the task is")
+        task = self._read("instruction")
+        self._check(isinstance(task, str), "instruction", task, "a text: what the task is")
         start = self._place(self.one)
         self._restores(start)
         for number in range(min(_STEPS, self.one.max_actions)):
@@ -131,7 +128,7 @@ class _Walk:
             if steps[0][2] or steps[0][3]:
                 self._stays_ended(action, after)
                 break
-        # The noise of another member: it must not reach the start, nor must what was played.
+        # With the noise of another member: neither it nor the steps so far may change the start.
         again = self._start(self.one, 1)
         if again != first[0]:
             _fail(
@@ -143,7 +140,7 @@ class _Walk:
         self._restores(start)
 
     def _start(self, env: TextEnv, noise: int) -> tuple[str, str]:
-        """Reset and return what was seen, and the state as text."""
+        """Reset; return the observation, and the state as text."""
         text = self._reset(env, self.seed, noise)
         return text, json.dumps(self._place(env).state, sort_keys=True)
 
@@ -154,11 +151,11 @@ class _Walk:
         return str(given[0])
 
     def _step(self, env: TextEnv, action: str) -> tuple[Any, ...]:
-        """Take a step; return its parts, of the info success alone."""
+        """Take a step; return its five values, with ``success`` in place of the info."""
         return self._parts(self._call(env.step, action))
 
     def _parts(self, given: Any) -> tuple[Any, ...]:
-        """Check what a step gave back; return its parts, of the info success alone."""
+        """Check what a step returned; return it with ``success`` in place of the info."""
         self._check(isinstance(given, tuple) and len(given) == 5, "step", given, _PARTS)
         text, reward, terminated, truncated, info = given
         self._check(_are(given, str, Any, Any, Any, dict), "step", given, "a text … and a dict")
@@ -184,20 +181,22 @@ class _Walk:
         return _Place(json.loads(json.dumps(state)), text)
 
     def _restores(self, place: _Place) -> None:
-        """Set the third copy, which stands somewhere else, to a place."""
+        """Check that ``set_state`` brings the third copy, in another state, to a place."""
         self._call(self.restored.set_state, copy.deepcopy(place.state))
         found = self._place(self.restored)
-        told = f"what set_state was given, {_short(place.state)}"
-        self._check(found.state == place.state, "get_state", found.state, told)
-        told = f"what it was in that state, {_short(place.text)}: get_state must hold all it shows"
-        self._check(found.text == place.text, "render_text", found.text, told)
+        wanted = f"what set_state was given, {_short(place.state)}"
+        self._check(found.state == place.state, "get_state", found.state, wanted)
+        wanted = (
+            f"what it was in that state, {_short(place.text)}: get_state must hold all it shows"
+        )
+        self._check(found.text == place.text, "render_text", found.text, wanted)
 
     def _stays_ended(self, action: str, ended: _Place) -> None:
-        """Step after the end: it must raise, or change nothing and earn nothing."""
+        """Check that a step after the end raises, or changes nothing and earns nothing."""
         for env, way in ((self.one, ""), (self.restored, ", set by set_state,")):
             try:
                 given = env.step(action)
-            except Exception:  # whatever it raises says no
+            except Exception:  # any error is a refusal
                 continue
             text, reward, terminated, truncated, _ = self._parts(given)
             ends = terminated or truncated
@@ -216,13 +215,13 @@ class _Walk:
         wanted = "at least one name while the episode goes on, or None for free text"
         self._check(actions is None or bool(actions), "actions", actions, wanted)
         if actions is None:
-            return _HOSTILE[(self.seed + number) % len(_HOSTILE)]
+            return _ADVERSARIAL[(self.seed + number) % len(_ADVERSARIAL)]
         return self.rng.choice(actions)
 
     def _same(self, one: object, other: object, method: str, when: str, remedy: str) -> None:
         if one != other:
-            told = f"{when} gave {_short(one)} and {_short(other)}"
-            _fail(self.name, method, told, f"the two must be equal: {remedy}")
+            did = f"{when} gave {_short(one)} and {_short(other)}"
+            _fail(self.name, method, did, f"the two must be equal: {remedy}")
 
     def _read(self, attribute: str) -> Any:
         try:
@@ -243,8 +242,8 @@ class _Walk:
             ) from error
 
     def _check_length(self, method: str, text: str) -> None:
-        wanted = f"a text of at most {_LONGEST} characters, not {len(text)}"
-        self._check(len(text) <= _LONGEST, method, text, wanted)
+        wanted = f"a text of at most {MAX_TEXT_LENGTH} characters, not {len(text)}"
+        self._check(len(text) <= MAX_TEXT_LENGTH, method, text, wanted)
 
     def _check(self, holds: bool, method: str, given: Any, wanted: str) -> None:
         if not holds:
@@ -278,7 +277,7 @@ def _is_finite(reward: Any) -> bool:
 
 
 def is_plain(state: Any) -> bool:
-    """Whether a state is a dict of JSON types, as ``get_state`` must return."""
+    """Return whether a state is a dict of JSON types, as ``get_state`` must return."""
     try:
         json.dumps(state)
     except (TypeError, ValueError):

@@ -16,14 +16,10 @@ def trajectory_record(trajectory: Trajectory, chat: Chat, system: str) -> dict[s
         system: The system message's text.
     """
     messages = [{"role": "system", "content": system}]
-    token_ids: list[int] = []
-    loss_mask: list[int] = []
     log_probs: list[float] = []
     for turn in trajectory.turns:
-        completion = turn.completion
-        token_ids += [*turn.prompt_ids, *completion.token_ids]
-        loss_mask += [0] * len(turn.prompt_ids) + [1] * len(completion.token_ids)
-        log_probs += [0.0] * len(turn.prompt_ids) + [round(p, 6) for p in completion.log_probs]
+        log_probs += [0.0] * len(turn.prompt_ids)
+        log_probs += [round(p, 6) for p in turn.completion.log_probs]
         messages += [
             {"role": "user", "content": turn.observation},
             {"role": "assistant", "content": chat.opening_tag + turn.response},
@@ -35,8 +31,8 @@ def trajectory_record(trajectory: Trajectory, chat: Chat, system: str) -> dict[s
         "member": trajectory.member,
         "difficulty": trajectory.difficulty,
         "messages": messages,
-        "token_ids": token_ids,
-        "loss_mask": loss_mask,
+        "token_ids": list(trajectory.token_ids),
+        "loss_mask": [int(sampled) for sampled in trajectory.loss_mask],
         "log_probs": log_probs,
         "turns": [_turn_record(turn) for turn in trajectory.turns],
         "metrics": {

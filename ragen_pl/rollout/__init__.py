@@ -1,8 +1,9 @@
-"""From seeds to tensors: episodes, prompts, rewards, demonstrations, packing; engines that sample.
+"""Rollouts, from seeds to tensors: episodes, actors, prompts, rewards, packing; sampling engines.
 
-May not know the trainer or take a gradient: a rollout needs a function that generates tokens.
+May not know the trainer or compute gradients: a rollout needs a function that generates tokens.
 """
 
+from ragen_pl.rollout.actors import Actor, ExpertActor, RandomActor
 from ragen_pl.rollout.chat import Chat, Prompts
 from ragen_pl.rollout.collect import GroupSeed, collect
 from ragen_pl.rollout.config import RolloutConfig
@@ -13,12 +14,15 @@ from ragen_pl.rollout.rewards import Overlong
 
 __all__ = [
     "VLLM",
+    "Actor",
     "Chat",
     "Engine",
+    "ExpertActor",
     "GroupSeed",
     "InProcess",
     "Overlong",
     "Prompts",
+    "RandomActor",
     "RolloutConfig",
     "WarmStart",
     "collect",

@@ -1,4 +1,4 @@
-"""Translate between text and tokens: templates in, parsed responses out.
+"""The chat protocol between text and tokens: prompt templates in, parsed responses out.
 
 Sampled tokens are decoded here for the environment and never encoded again.
 """
@@ -25,14 +25,14 @@ _TURN_FIELDS = ("turn", "reward", "actions_left", "observation")
 
 @dataclass(frozen=True)
 class Prompts:
-    """Word the prompts; curly braces name what is filled in.
+    """The wording of the prompts; curly braces name the fields that are filled in.
 
     Args:
-        think: Whether the agent thinks before it answers; false asks for the answer alone.
+        think: Whether the agent thinks before it answers; false requests the answer alone.
         system: May use {instruction}, {actions}, {separator}, {max_actions_per_turn}, {format}.
         turn: May use {turn}, {reward}, {actions_left}, {observation}.
-        response_format_think: What {format} says when the agent thinks.
-        response_format_answer: What {format} says when it does not.
+        response_format_think: The text of {format} where the agent thinks.
+        response_format_answer: The text of {format} where it does not.
     """
 
     think: bool = True
@@ -60,7 +60,7 @@ class Prompts:
 
 @dataclass(frozen=True, slots=True)
 class ParsedResponse:
-    """Hold what a response means."""
+    """A parsed response."""
 
     thought: str
     actions: tuple[str, ...]
@@ -75,22 +75,24 @@ _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 def parse_response(
     text: str, *, think: bool, known: tuple[str, ...] | None, max_actions: int
 ) -> ParsedResponse:
-    """Read a response, its forced opening tag included; total over any string.
+    """Parse a response, its forced opening tag included; any string is accepted.
 
     The first think block directly followed by an answer block counts (without thinking, the first
     answer block), and its answer is split at ``||``. Parts that name a known action, in any case,
-    are executed in order, ``max_actions`` at most; the others are left out. Where actions are free
-    text, the whole answer is one. The turn is valid if nothing stands before or behind the blocks
-    but white space, and every part names an action, and there are no more than ``max_actions``.
+    are executed in order, at most ``max_actions``; the others are left out. Where actions are free
+    text, the whole answer is one action. The turn is valid if there is nothing but white space
+    before and after the blocks, every part names an action, and there are at most ``max_actions``.
 
-    The paper's code executes known actions beside unknown ones alike, and an unknown one makes the
-    turn invalid there, too. It differs in four ways: empty parts are dropped without a penalty;
-    surplus ones are cut off without a penalty, and before names are looked up, so that an unknown
-    one among the first takes a place; text around the blocks costs nothing; and what it learns from
-    is rebuilt from what was parsed, where here it is the sampled tokens.
+    As in the paper's code, known actions are executed beside unknown ones, and an unknown one makes
+    the turn invalid. There are four differences. There, empty parts are dropped without a penalty;
+    surplus parts are cut off without a penalty and before names are looked up, so that an unknown
+    one among the first counts towards the limit; text around the blocks costs nothing; and the
+    training text is rebuilt from the parsed response, whereas here it is the sampled tokens.
 
     Args:
-        known: The environment's action names, or None when an action is free text.
+        text: The response.
+        think: Whether a think block is required.
+        known: The environment's action names, or None where an action is free text.
         max_actions: Actions allowed in one turn.
     """
     match = (_THINK if think else _ANSWER).search(text)
@@ -102,14 +104,21 @@ def parse_response(
         actions = (answer.strip(),) if answer.strip() else ()
         return ParsedResponse(thought, actions, whole and bool(actions))
     names = {name.casefold(): name for name in known}
-    asked = [part.strip().casefold() for part in answer.split(SEPARATOR)]
-    found = tuple(names[part] for part in asked if part in names)
-    is_valid = whole and 0 < len(asked) <= max_actions and len(found) == len(asked)
+    parts = [part.strip().casefold() for part in answer.split(SEPARATOR)]
+    found = tuple(names[part] for part in parts if part in names)
+    is_valid = whole and 0 < len(parts) <= max_actions and len(found) == len(parts)
     return ParsedResponse(thought, found[:max_actions], is_valid)
 
 
 class Chat:
-    """Render prompts to token ids and read responses for one environment's protocol."""
+    """The chat protocol of one run: renders prompts to token ids and parses responses.
+
+    Args:
+        prompts: The wording.
+        tokenizer: The policy's.
+        markers: The special tokens around messages.
+        max_actions_per_turn: Actions that one response may hold.
+    """
 
     def __init__(
         self,
@@ -128,13 +137,13 @@ class Chat:
         if header.endswith("<think>") and not prompts.think:
             raise ValueError(
                 f"prompts.think is {prompts.think}, but the model's chat template opens every "
-                "answer with <think>: set prompts.think to true, or tell the template not to by "
-                "policy.template_options"
+                "answer with <think>: set prompts.think to true, or turn this off in the template "
+                "by policy.template_options"
             )
         self._pieces: dict[int, str] = {}
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Encode plain texts; a marker spelled out in a text stays text."""
+        """Encode plain texts; a marker written out in a text stays text."""
         return encode_texts(self.tokenizer, texts)
 
     def encode_parts(self, contexts: Sequence[Segments]) -> list[tuple[int, ...]]:
@@ -147,17 +156,17 @@ class Chat:
         return str(self.tokenizer.decode(ids, clean_up_tokenization_spaces=False))
 
     def first_context(self, env: TextEnv, text: str) -> Segments:
-        """Frame the system message and the first turn's text, with the tag the agent continues."""
+        """Return system message and first turn's text, with their markers and the forced tag."""
         system = system_text(self.prompts, env, self.max_actions_per_turn)
         return (*self.markers.first(system, text), *self._forced)
 
     def later_context(self, text: str, *, stopped: bool) -> Segments:
-        """Frame a later turn's text; ``stopped`` says whether the agent closed its answer."""
+        """Return a later turn's text with its markers; an answer that did not stop is closed."""
         closing = () if stopped else (self.markers.end,)
         return (*closing, *self.markers.later(text), *self._forced)
 
     def turn_text(self, turn: int, observation: str, reward: float, actions_left: int) -> str:
-        """Fill in the turn template; the first turn's reward is 0."""
+        """Fill in the turn template; the reward of the first turn is 0."""
         return self.prompts.turn.format(
             turn=turn + 1,
             reward=f"{reward + 0.0:.1f}",
@@ -166,7 +175,7 @@ class Chat:
         )
 
     def parse(self, response: str, known: tuple[str, ...] | None) -> ParsedResponse:
-        """Read a decoded response."""
+        """Parse a decoded response."""
         return parse_response(
             self.opening_tag + response,
             think=self.prompts.think,
@@ -175,11 +184,11 @@ class Chat:
         )
 
     def count_thought_tokens(self, token_ids: Sequence[int]) -> int:
-        """Count the first tokens of a response that hold nothing but its thought.
+        """Return how many of a response's first tokens hold nothing but its thought.
 
-        The tags are searched in the tokens' own texts, side by side, so that nothing is encoded
-        again; a token that holds the thought's end together with a part of the closing tag counts
-        as tag. 0 where the agent does not think or its thought cannot be read.
+        The tags are searched in the concatenated texts of the tokens, so that nothing is encoded
+        again; a token with the end of the thought and a part of the closing tag counts as tag. 0
+        where the agent does not think or its thought cannot be parsed.
         """
         if not self.prompts.think:
             return 0
@@ -196,7 +205,7 @@ class Chat:
         return self._pieces[token]
 
     def response_text(self, thought: str, actions: Sequence[str]) -> str:
-        """Write a response as an expert would, without the forced opening tag."""
+        """Return the text of a response, without the forced opening tag."""
         answer = f" {SEPARATOR} ".join(actions)
         if self.prompts.think:
             return f"{thought}</think><answer>{answer}</answer>"
@@ -204,7 +213,14 @@ class Chat:
 
 
 def check_actions(envs: dict[str, TextEnv]) -> None:
-    """Refuse action names that the answer format cannot carry."""
+    """Refuse action names that the answer format cannot hold.
+
+    Args:
+        envs: Environments by their keys below ``data``.
+
+    Raises:
+        ValueError: naming the key and the action.
+    """
     for key, env in envs.items():
         for action in env.actions or ():
             if SEPARATOR in action or "<" in action or action != action.strip() or not action:
@@ -216,7 +232,7 @@ def check_actions(envs: dict[str, TextEnv]) -> None:
 
 
 def system_text(prompts: Prompts, env: TextEnv, max_actions_per_turn: int) -> str:
-    """Fill in the system template from the live environment."""
+    """Fill in the system template with the environment's instruction and actions."""
     think = prompts.think
     return prompts.system.format(
         instruction=env.instruction.strip(),
@@ -228,8 +244,10 @@ def system_text(prompts: Prompts, env: TextEnv, max_actions_per_turn: int) -> st
 
 
 def common_vocabulary(prompts: Prompts, env: TextEnv, max_actions_per_turn: int) -> Iterable[str]:
-    """List the pieces that frame an environment's dialogues: lines of the system message, the turn
-    template's constant parts, numbers, tags, actions."""
+    """List the pieces of text around an environment's observations.
+
+    Lines of the system message, the turn template's constant parts, numbers, tags, actions.
+    """
     yield from system_text(prompts, env, max_actions_per_turn).splitlines(keepends=True)
     yield from (literal for literal, *_ in string.Formatter().parse(prompts.turn) if literal)
     yield from ("<think>", "</think><answer>", "<answer>", "</answer>")
@@ -240,7 +258,9 @@ def common_vocabulary(prompts: Prompts, env: TextEnv, max_actions_per_turn: int)
 
 
 def vocabulary(prompts: Prompts, env: TextEnv, max_actions_per_turn: int) -> Iterable[str]:
-    """List all pieces of text worth one token each in the embedded model's tokenizer: what frames
-    the dialogues, and what the environment names itself, such as whole rows of a map."""
+    """List all pieces of text that get one token each in the embedded model's tokenizer.
+
+    Those of ``common_vocabulary`` and the environment's own, such as whole rows of a map.
+    """
     yield from common_vocabulary(prompts, env, max_actions_per_turn)
     yield from env.vocabulary()

@@ -1,4 +1,4 @@
-"""Collect trajectories, all live ones in one batch per turn."""
+"""The collection of trajectories under the policy, all live ones in one batch per turn."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ragen_pl.envs.base import TextEnv
 from ragen_pl.errors import ConfigError
 from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.config import RolloutConfig
-from ragen_pl.rollout.episode import Episode
-from ragen_pl.types import Generate, Request, Sampling, TrajectoryGroup
+from ragen_pl.rollout.episode import ChatEpisode
+from ragen_pl.types import EpisodeId, Generate, Sampling, TrajectoryGroup
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSeed:
-    """Name one group to collect."""
+    """One group to collect: its identity and the seed of its start."""
 
     group_id: int
     seed: int
@@ -27,7 +27,7 @@ class GroupSeed:
 
 def collect(
     env: TextEnv,
-    starts: Sequence[GroupSeed],
+    group_seeds: Sequence[GroupSeed],
     chat: Chat,
     generate: Generate,
     config: RolloutConfig,
@@ -47,40 +47,39 @@ def collect(
     Raises:
         ConfigError: when members of a group start differently.
     """
-    members = [(start, member) for start in starts for member in range(config.group_size)]
+    members = [(group, member) for group in group_seeds for member in range(config.group_size)]
     copies = [copy.deepcopy(env) for _ in members]
 
-    def begin(place: tuple[GroupSeed, int], own: TextEnv) -> Episode:
-        start, member = place
-        ids = Request((), iteration, start.group_id, member, 0)
-        return Episode(own, chat, config, seed=start.seed, ids=ids)
+    def begin(place: tuple[GroupSeed, int], own: TextEnv) -> ChatEpisode:
+        group, member = place
+        episode_id = EpisodeId(iteration, group.group_id, member)
+        return ChatEpisode(own, chat, config, seed=group.seed, episode_id=episode_id)
 
-    with _side_by_side(config.env_threads) as each:
-        episodes: list[Episode] = list(each(begin, members, copies))
+    with _parallel_map(config.env_threads) as parallel_map:
+        episodes: list[ChatEpisode] = list(parallel_map(begin, members, copies))
         _check_starts(episodes, config.group_size)
         live = [episode for episode in episodes if episode.stop_reason is None]
         while live:
             prompts = chat.encode_parts([episode.context for episode in live])
-            asked = [(e, e.ask(prompt)) for e, prompt in zip(live, prompts, strict=True)]
-            ready = [(e, request) for e, request in asked if request is not None]
+            requests = [e.request(prompt) for e, prompt in zip(live, prompts, strict=True)]
+            ready = [(e, r) for e, r in zip(live, requests, strict=True) if r is not None]
             if ready:
                 completions = generate([request for _, request in ready], sampling)
-                list(each(Episode.answer, [episode for episode, _ in ready], completions))
+                list(parallel_map(ChatEpisode.receive, [e for e, _ in ready], completions))
             live = [episode for episode in live if episode.stop_reason is None]
             if progress is not None:
                 progress(len(episodes) - len(live), len(episodes))
     played = [episode.trajectory() for episode in episodes]
     size = config.group_size
     return [
-        TrajectoryGroup(start.group_id, start.seed, tuple(played[i * size : (i + 1) * size]))
-        for i, start in enumerate(starts)
+        TrajectoryGroup(group.group_id, group.seed, tuple(played[i * size : (i + 1) * size]))
+        for i, group in enumerate(group_seeds)
     ]
 
 
 @contextmanager
-def _side_by_side(threads: int) -> Iterator[Callable[..., Iterable[Any]]]:
-    """Yield a ``map`` that runs on so many threads; what has not begun when it is left, never
-    does."""
+def _parallel_map(threads: int) -> Iterator[Callable[..., Iterable[Any]]]:
+    """Yield a ``map`` on so many threads; leaving cancels the calls that have not begun."""
     if threads == 1:
         yield map
         return
@@ -91,16 +90,15 @@ def _side_by_side(threads: int) -> Iterator[Callable[..., Iterable[Any]]]:
         pool.shutdown(cancel_futures=True)
 
 
-def _check_starts(episodes: Sequence[Episode], group_size: int) -> None:
-    """Refuse an environment whose group members start differently; those that did not start at all
-    say nothing."""
+def _check_starts(episodes: Sequence[ChatEpisode], group_size: int) -> None:
+    """Refuse an environment whose group members start differently; failed starts are ignored."""
     for first in range(0, len(episodes), group_size):
         members = episodes[first : first + group_size]
-        hashes = {each.initial_hash for each in members if each.initial_hash is not None}
+        hashes = {member.initial_hash for member in members if member.initial_hash is not None}
         if len(hashes) > 1:
-            own = type(members[0].env.env).__name__
+            name = type(members[0].env.env).__name__
             raise ConfigError(
-                f"{own}.reset(seed={members[0].seed}) gave {len(hashes)} different initial states "
+                f"{name}.reset(seed={members[0].seed}) gave {len(hashes)} different initial states "
                 "within one group: let the seed alone decide the start (draw it from "
                 'random.Random(seed), say), and use options["noise_seed"] for what happens later'
             )

@@ -1,4 +1,4 @@
-"""Configure how a collection is played."""
+"""The configuration of a collection."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ragen_pl.rollout.rewards import Overlong, Shaping
 
 @dataclass(frozen=True)
 class RolloutConfig:
-    """Size a collection.
+    """The size of a collection, the budgets of its trajectories and their reward terms.
 
     Args:
         num_groups: Initial states per optimizer batch (the paper's P).
@@ -22,16 +22,18 @@ class RolloutConfig:
             steps.
         ppo_epochs: Passes over each collection (PPO epochs).
         max_turns: Turns per trajectory (K).
-        max_actions_per_turn: Actions one response may hold.
-        max_response_tokens: Tokens one response may hold.
-        max_context: Tokens a whole trajectory may hold.
-        temperature: Of the sampling; top-p and top-k would bias the ratio and do not exist.
+        max_actions_per_turn: Actions that one response may hold.
+        max_response_tokens: Tokens that one response may hold.
+        max_context: Tokens that a whole trajectory may hold.
+        temperature: Sampling temperature. There is no top-p or top-k: they would bias the
+            importance ratio.
         format_penalty: Reward term of an invalid turn, at most 0.
-        thought_penalty: Reward term of a turn whose thought is not true of the state, at most 0; a
-            penalty, since a bonus per turn would reward taking more turns. 0 is outcome only.
+        thought_penalty: Reward term of a turn whose thought is not true of the state, at most 0. It
+            is a penalty because a bonus per turn would reward longer episodes. 0 leaves it out.
         overlong: A penalty on responses near ``max_response_tokens``; null for none.
-        env_threads: That step environments side by side, each trajectory's its own copy. 1 suits
-            those that compute in Python; more, those that wait, for a browser, a sandbox, a server.
+        env_threads: Threads that step environments in parallel, one copy for each trajectory. 1
+            suits environments that compute in Python; more, those that wait for a browser, a
+            sandbox or a server.
     """
 
     num_groups: int = 8
@@ -87,12 +89,12 @@ class RolloutConfig:
 
     @property
     def is_on_policy(self) -> bool:
-        """Whether a collection is learned from once, by the weights that collected it."""
+        """Whether each collection makes a single update, of the weights that collected it."""
         return self.online_k * self.ppo_epochs == 1
 
     @property
     def shaping(self) -> Shaping:
-        """What a turn earns beside the environment's reward."""
+        """The reward terms of a turn beside the environment's."""
         return Shaping(
             self.format_penalty, self.thought_penalty, self.overlong, self.max_response_tokens
         )

@@ -1,4 +1,4 @@
-"""Let the environment's expert play through the agent's own protocol, for imitation."""
+"""Demonstrations for the warm start: the expert plays in the agent's chat protocol."""
 
 from __future__ import annotations
 
@@ -13,35 +13,34 @@ import torch
 from ragen_pl.distributed.batch_sharding import balance_by_tokens
 from ragen_pl.distributed.collectives import gather_objects, rank, world_size
 from ragen_pl.envs.base import TextEnv
-from ragen_pl.envs.boundary import CheckedEnv, broken
 from ragen_pl.errors import ConfigError
+from ragen_pl.rollout.actors import NoisyExpertActor
 from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.config import RolloutConfig
-from ragen_pl.rollout.episode import Episode
+from ragen_pl.rollout.episode import ChatEpisode, play_episode
 from ragen_pl.rollout.packing import pack
-from ragen_pl.types import Completion, Demonstration, Request, RolloutBatch, Trajectory
+from ragen_pl.types import Demonstration, EpisodeId, RolloutBatch, Trajectory
 
 _MOST_FAILURES = 20
-"""Demonstrations that may fail in a row, before the fault is taken for a lasting one."""
+"""Demonstrations that may fail in a row before the run stops."""
 MAX_DEMONSTRATIONS = 20_000_000
-"""Even where a hundred starts are passed over for each, no demonstration meets an evaluation set's
-seed."""
+"""Even where a hundred starts are skipped for each, none has the seed of an evaluation set."""
 
 
 @dataclass(frozen=True)
 class WarmStart:
-    """Size the imitation that precedes RL; ``iterations`` 0 leaves it out.
+    """The size of the imitation that precedes RL; ``iterations`` 0 leaves it out.
 
     Args:
         iterations: Iterations of imitation, each ``updates_per_iteration`` optimizer steps.
         updates_per_iteration: Optimizer steps in one iteration.
         batch_size: Demonstrations per optimizer step.
         demonstrations: Size of the fixed set, one demonstration per start (the paper had 1,000).
-        random_turns: Share of turns at which the demonstrator's moves are random, whatever it
-            thought: they visit states off the expert's path.
-        imitate_random: Whether those turns carry loss too. The demonstrator is then a noisy one,
-            whose pupil knows more than it shows, and RL has something to bring out.
-        difficulties: Difficulties demonstrated, by the environment's names; empty means all.
+        random_turns: Share of the turns with random actions, whatever the thought: they visit
+            states off the expert's path.
+        imitate_random: Whether those turns carry loss, too. The policy then imitates a noisy expert
+            and is left below what it could do, which RL can recover.
+        difficulties: Difficulties to demonstrate, by the environment's names; empty means all.
     """
 
     iterations: int = 0
@@ -74,48 +73,49 @@ def demonstrate(
 ) -> RolloutBatch:
     """Play the fixed set of demonstrations and pack it.
 
-    Starts are taken from ``first_seed`` on, skipping difficulties that are not asked for; the next
-    one takes the place of one at which environment or expert fail.
+    Starts are taken from ``first_seed`` on, without those of other difficulties; a start at which
+    the environment or its expert fails is replaced by the next.
 
     Raises:
-        ConfigError: when that happens too often in a row, as without an expert; when none of the
-            wanted difficulties turns up; when an answer is too long.
+        ConfigError: when too many fail in a row, as without an expert; when none of the wanted
+            difficulties turns up; when a response is too long.
     """
+    expert = NoisyExpertActor(config.random_turns)
     trajectories: list[Trajectory] = []
     imitated: list[list[bool]] = []
     skipped = failed = failed_in_a_row = 0
     while len(trajectories) < config.demonstrations:
         seed = first_seed + len(trajectories) + skipped + failed
-        ids = Request((), -1, len(trajectories), 0, 0)
-        episode = Episode(copy.deepcopy(env), chat, rollout, seed=seed, ids=ids)
-        is_up = episode.stop_reason is None
-        if is_up and config.difficulties and episode.difficulty not in config.difficulties:
+        episode_id = EpisodeId(-1, len(trajectories), 0)
+        episode = ChatEpisode(copy.deepcopy(env), chat, rollout, seed=seed, episode_id=episode_id)
+        has_started = episode.stop_reason is None
+        if has_started and config.difficulties and episode.difficulty not in config.difficulties:
             skipped += 1
             if skipped > 100 * (len(trajectories) + 10):
                 raise ConfigError(
                     f"warm_start.difficulties is {list(config.difficulties)}, but {env.name} "
-                    f"keeps giving "
-                    f"others, such as {episode.difficulty!r}"
+                    f"keeps giving others, such as {episode.difficulty!r}"
                 )
             continue
-        learns, trajectory = _play(episode, random.Random(seed), config), episode.trajectory()
+        moves = play_episode(episode, expert, random.Random(seed))
+        trajectory = episode.trajectory()
         failed_in_a_row = 0 if trajectory.is_trainable else failed_in_a_row + 1
         if trajectory.is_trainable:
-            imitated.append(learns)
+            imitated.append([config.imitate_random or not move.is_random for move in moves])
             trajectories.append(trajectory)
             continue
         failed += 1
         if failed_in_a_row == _MOST_FAILURES:
-            raise _no_demonstrations(trajectory)
+            raise _too_many_failures(trajectory)
     if rank() == 0:
         print(describe(trajectories, config))
     packed = pack(trajectories, weights=[1.0] * len(trajectories), imitated=imitated)
-    return _of_first_rank(packed, tuple(trajectory.seed for trajectory in trajectories))
+    return _take_first_rank(packed, tuple(trajectory.seed for trajectory in trajectories))
 
 
-def _of_first_rank(own: RolloutBatch, seeds: tuple[int, ...]) -> RolloutBatch:
-    """Return the first rank's demonstrations where ranks have others: what fails now and then, such
-    as a server, may have failed at other seeds there."""
+def _take_first_rank(own: RolloutBatch, seeds: tuple[int, ...]) -> RolloutBatch:
+    """Return the first rank's demonstrations where the ranks' differ: an environment that fails now
+    and then, such as one behind a server, may have failed at other seeds there."""
     if len(set(gather_objects(seeds))) == 1:
         return own
     return next(
@@ -124,7 +124,7 @@ def _of_first_rank(own: RolloutBatch, seeds: tuple[int, ...]) -> RolloutBatch:
 
 
 def describe(trajectories: Sequence[Trajectory], config: WarmStart) -> str:
-    """Say in one line how many demonstrations there are, how hard, and how noisy."""
+    """Return one line about the number of demonstrations, their difficulties and their noise."""
     difficulties = Counter(
         trajectory.difficulty for trajectory in trajectories if trajectory.difficulty
     )
@@ -137,54 +137,8 @@ def describe(trajectories: Sequence[Trajectory], config: WarmStart) -> str:
     )
 
 
-def _play(episode: Episode, rng: random.Random, config: WarmStart) -> list[bool]:
-    """Play one episode with the expert; return which turns are to be imitated."""
-    chat, env = episode.chat, episode.env
-    imitated = []
-    while episode.stop_reason is None:
-        (prompt,) = chat.encode_parts([episode.context])
-        if episode.ask(prompt) is None:
-            break
-        limit = min(chat.max_actions_per_turn, episode.actions_left)
-        with episode.faults():
-            thought, actions, detour = _expert_moves(env, rng, limit, config.random_turns)
-            text = chat.response_text(thought, actions)
-            _check_readable(chat, text, thought, env.actions)
-        if episode.stop_reason is not None:
-            break
-        (ids,) = chat.encode([text])
-        if len(ids) + 1 > episode.config.max_response_tokens:
-            raise ConfigError(
-                f"rollout.max_response_tokens is {episode.config.max_response_tokens}, but a "
-                f"demonstration takes {len(ids) + 1}: raise it to about {(len(ids) + 1) * 3 // 2}"
-            )
-        tokens = (*ids, chat.markers.end)
-        zeros = (0.0,) * len(tokens)
-        episode.answer(Completion(tokens, zeros, zeros, stopped=True))
-        imitated.append(config.imitate_random or not detour)
-    return imitated
-
-
-def _expert_moves(
-    env: CheckedEnv, rng: random.Random, limit: int, random_turns: float
-) -> tuple[str, tuple[str, ...], bool]:
-    """Return the expert's thought, the actions to take, and whether those are random ones."""
-    thought, actions = env.expert_turn(rng, limit)
-    known = env.actions
-    if known is None or rng.random() >= random_turns:
-        return thought, actions, False
-    return thought, tuple(rng.choice(known) for _ in actions), True
-
-
-def _check_readable(chat: Chat, text: str, thought: str, known: tuple[str, ...] | None) -> None:
-    """Refuse an answer that would not be read as it is meant, such as a thought with tags."""
-    parsed = chat.parse(text, known)
-    if not parsed.is_valid or (chat.prompts.think and parsed.thought != thought.strip()):
-        raise broken("expert_turn", text, "a thought and actions without the tags of the format")
-
-
-def _no_demonstrations(last: Trajectory) -> ConfigError:
-    """Say why there is nothing to imitate, with the last of many faults."""
+def _too_many_failures(last: Trajectory) -> ConfigError:
+    """Return the error after too many failures in a row; it names the last one."""
     if last.counts and last.error:  # a key of the configuration is wrong
         return ConfigError(last.error)
     return ConfigError(
@@ -197,14 +151,14 @@ def _no_demonstrations(last: Trajectory) -> ConfigError:
 def demonstration_batches(
     demonstrations: RolloutBatch, config: WarmStart, *, iteration: int, seed: int
 ) -> Iterator[Demonstration]:
-    """Yield this rank's share of one iteration's batches: passes over the fixed set, each in an
-    order of its own."""
+    """Yield this rank's share of one iteration's batches; each pass over the fixed set has an order
+    of its own."""
     size = len(demonstrations)
     first = iteration * config.updates_per_iteration * config.batch_size
     total = config.iterations * config.updates_per_iteration
     for update in range(config.updates_per_iteration):
         wanted = range(first + update * config.batch_size, first + (update + 1) * config.batch_size)
-        rows = torch.tensor([_place(at, size, seed) for at in wanted])
+        rows = torch.tensor([_shuffled_row(at, size, seed) for at in wanted])
         tokens = demonstrations.attention_mask.sum(1)[rows]
         rows = rows[balance_by_tokens(tokens, world_size()) == rank()]
         progress = (iteration * config.updates_per_iteration + update) / total
@@ -214,8 +168,8 @@ def demonstration_batches(
 _ORDERS: dict[tuple[int, int, int], torch.Tensor] = {}
 
 
-def _place(at: int, size: int, seed: int) -> int:
-    """Return the row that stands at place ``at`` of an endless sequence of shuffled passes."""
+def _shuffled_row(at: int, size: int, seed: int) -> int:
+    """Return the row at index ``at`` of an endless sequence of shuffled passes."""
     key = (seed, at // size, size)
     if key not in _ORDERS:
         _ORDERS.clear()

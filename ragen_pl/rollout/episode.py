@@ -1,175 +1,167 @@
-"""Play one trajectory: the only code that steps an environment in training."""
+"""One episode: the only code that steps an environment in training, evaluation and baselines."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ragen_pl.envs.base import TextEnv
-from ragen_pl.envs.boundary import CheckedEnv, EnvError, calling, report, warn
+from ragen_pl.envs.boundary import (
+    CheckedEnv,
+    EnvError,
+    calling,
+    contract_error,
+    warn,
+    warn_of_env_error,
+)
+from ragen_pl.errors import ConfigError
 from ragen_pl.models.message_markers import Segments
+from ragen_pl.rollout.actors import Actor, Move
 from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.config import RolloutConfig
-from ragen_pl.types import Completion, Request, StopReason, Trajectory, Turn
+from ragen_pl.types import Completion, EpisodeId, Request, StopReason, Trajectory, Turn
+
+_NO_TOKENS = Completion((), (), (), stopped=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What an actor contributes to a turn; by default it is without text and tokens."""
+
+    actions: tuple[str, ...]
+    """Wanted actions; those beyond the budget or the end of the episode are not executed."""
+    prompt_ids: tuple[int, ...] = ()
+    completion: Completion = _NO_TOKENS
+    text: str = ""
+    thought: str = ""
+    thought_tokens: int = 0
+    is_valid: bool = True
 
 
 class Episode:
-    """One trajectory: hands out the next request, takes its completion, records the turn.
+    """One trajectory being played: the environment, the budgets left, the turns so far.
 
-    An environment that raises, or gives what it must not, ends it as ``ENV_ERROR``.
+    Its turns have neither prompts nor tokens; ``ChatEpisode`` adds them. An environment that raises
+    or breaks its contract ends the episode as ``ENV_ERROR``.
+
+    Args:
+        env: The environment; it belongs to this episode alone.
+        config: The budgets of a trajectory.
+        seed: Decides the start.
+        noise_seed: Seeds everything random after the start.
+        episode_id: The identity of the trajectory.
     """
 
     def __init__(
-        self, env: TextEnv, chat: Chat, config: RolloutConfig, *, seed: int, ids: Request
+        self,
+        env: TextEnv,
+        config: RolloutConfig,
+        *,
+        seed: int,
+        noise_seed: int,
+        episode_id: EpisodeId,
     ) -> None:
-        self.env, self.chat, self.config, self.seed = CheckedEnv(env), chat, config, seed
-        self._ids = ids
+        self.env, self.config = CheckedEnv(env), config
+        self.seed, self.noise_seed, self.episode_id = seed, noise_seed, episode_id
         self.observation, self.difficulty = "", ""
         self.initial_state: dict[str, Any] = {}
-        self.initial_hash: str | None = None
-        """None where the environment did not start."""
-        self.context: Segments = ()
-        """What the agent is told next."""
         self.turns: list[Turn] = []
-        self.prefix: list[int] = []
-        self.prompt: tuple[int, ...] = ()
         self.actions_left = 0
         self.success = False
         self.stop_reason: StopReason | None = None
+        """None while the episode goes on."""
         self.error = ""
-        with self.faults():
+        with self.env_errors():
             self._begin()
 
     @contextmanager
-    def faults(self) -> Iterator[None]:
-        """End the trajectory where the environment fails within, and say so."""
+    def env_errors(self) -> Iterator[None]:
+        """End the episode, with a warning, where the environment fails within."""
         try:
             yield
-        except EnvError as fault:
-            self.stop_reason, self.error = StopReason.ENV_ERROR, str(fault)
-            report(self.env, self.seed, fault)
+        except EnvError as error:
+            self.stop_reason, self.error = StopReason.ENV_ERROR, str(error)
+            warn_of_env_error(self.env, self.seed, error)
 
     def _begin(self) -> None:
-        """Start the environment, and frame what the agent is told first."""
-        ids = self._ids
-        entropy = [self.seed, ids.group_id, ids.member]
-        noise = int(np.random.SeedSequence(entropy).generate_state(1)[0])
-        self.observation, info = self.env.reset(self.seed, noise)
+        self.observation, info = self.env.reset(self.seed, self.noise_seed)
         self.difficulty = str(info.get("difficulty", ""))
         self.initial_state = self.env.state()
-        self.initial_hash = self.env.state_hash()
         self.actions_left = self.env.max_actions
-        text = self.chat.turn_text(0, self.observation, 0.0, self.actions_left)
-        with calling("instruction"):  # asked here, so that a fault is the environment's
-            _ = self.env.env.instruction
-        self.context = self.chat.first_context(self.env.env, text)
 
-    def ask(self, prompt: tuple[int, ...]) -> Request | None:
-        """Append the encoded context and return the request; None when it does not fit."""
-        self.prompt = prompt
-        room = self.config.max_context - len(self.prefix) - len(self.prompt)
-        if room < self.config.max_response_tokens:
-            self.stop_reason = StopReason.CONTEXT_FULL
-            if not self.turns:
-                self._tell_of_no_room()
-            return None
-        self.prefix.extend(self.prompt)
-        return Request(
-            tuple(self.prefix),
-            self._ids.iteration,
-            self._ids.group_id,
-            self._ids.member,
-            len(self.turns),
-        )
+    @property
+    def max_actions(self) -> int:
+        """Actions that the next turn may execute."""
+        return min(self.config.max_actions_per_turn, self.actions_left)
 
-    def _tell_of_no_room(self) -> None:
-        """Warn that not even the first answer has room."""
-        needed = len(self.prompt) + self.config.max_response_tokens
-        self.error = (
-            f"rollout.max_context is {self.config.max_context}, but the first prompt of "
-            f"{self.env.name} (seed {self.seed}) takes {len(self.prompt)} tokens and its answer up "
-            f"to {self.config.max_response_tokens}: set rollout.max_context to {needed} or more"
-        )
-        warn((type(self.env.env), "context"), f"{self.error}; no turn is played from this start")
+    def begin_turn(self) -> bool:
+        """Prepare the next turn; return False where the episode has ended."""
+        return self.stop_reason is None
 
-    def answer(self, completion: Completion) -> None:
-        """Parse the completion, execute its actions, record the turn."""
-        with self.faults():
-            self._answer(completion)
+    def take(self, move: Move) -> None:
+        """Play one turn with an actor's move."""
+        self._play_turn(Response(move.actions))
 
-    def _answer(self, completion: Completion) -> None:
-        response = self.chat.decode(completion.token_ids)
-        parsed = self.chat.parse(response, self.env.actions)
-        actions = parsed.actions[: self.actions_left]
-        is_valid = parsed.is_valid and completion.stopped
+    def _play_turn(self, response: Response) -> None:
+        """Execute the actions, record the turn and apply the stop rules."""
         observation, anchor_key = self.observation, self.env.anchor_key()
-        thought_correct = (
-            self.env.thought_correct(parsed.thought) if self.chat.prompts.think else None
-        )
-        reward, executed, ended = 0.0, 0, False
-        for action in actions:
+        thought_correct = self._judge_thought(response.thought)
+        reward, executed, has_ended = 0.0, 0, False
+        for action in response.actions[: self.actions_left]:
             outcome = self.env.step(action)
             self.observation, self.success = outcome.observation, outcome.success
             reward += outcome.reward
             executed += 1
-            ended = outcome.terminated or outcome.truncated
+            has_ended = outcome.terminated or outcome.truncated
             if outcome.terminated:
                 self.stop_reason = StopReason.TERMINATED
-            if ended:
+            if has_ended:
                 break
-        rewards = self.config.shaping.terms(
-            reward,
-            is_valid=is_valid,
-            thought_correct=thought_correct,
-            length=len(completion.token_ids),
-        )
-        self.prefix.extend(completion.token_ids)
         self.actions_left -= executed
         self.turns.append(
             Turn(
-                prompt_ids=self.prompt,
-                completion=completion,
+                prompt_ids=response.prompt_ids,
+                completion=response.completion,
                 observation=observation,
                 anchor_key=anchor_key,
-                response=response,
-                thought=parsed.thought,
-                thought_tokens=self.chat.count_thought_tokens(completion.token_ids),
-                actions=actions[:executed],
-                rewards=rewards,
-                is_valid=is_valid,
+                response=response.text,
+                thought=response.thought,
+                thought_tokens=response.thought_tokens,
+                actions=response.actions[:executed],
+                rewards=self._reward_terms(reward, response, thought_correct),
+                is_valid=response.is_valid,
                 thought_correct=thought_correct,
             )
         )
-        self._go_on(ended)
-
-    def _go_on(self, ended: bool) -> None:
-        """Frame what the agent is told next, unless that was its last turn."""
         if self.stop_reason is None:
-            if ended or self.actions_left <= 0:
+            if has_ended or self.actions_left <= 0:
                 self.stop_reason = StopReason.MAX_ACTIONS
             elif len(self.turns) >= self.config.max_turns:
                 self.stop_reason = StopReason.MAX_TURNS
-        if self.stop_reason is not None:
-            return
-        last = self.turns[-1]
-        text = self.chat.turn_text(
-            len(self.turns), self.observation, last.rewards["env"], self.actions_left
-        )
-        self.context = self.chat.later_context(text, stopped=last.completion.stopped)
+
+    def _judge_thought(self, thought: str) -> bool | None:
+        return None
+
+    def _reward_terms(
+        self, reward: float, response: Response, thought_correct: bool | None
+    ) -> dict[str, float]:
+        return {"env": reward}
 
     def trajectory(self) -> Trajectory:
-        """Freeze what happened."""
+        """Return the trajectory of an episode that has ended."""
         final_state: dict[str, Any] = {}
-        if self.initial_hash is not None and self.stop_reason is not StopReason.ENV_ERROR:
-            with self.faults():
+        if self.stop_reason is not StopReason.ENV_ERROR:
+            with self.env_errors():
                 final_state = self.env.state()
         assert self.stop_reason is not None
         return Trajectory(
-            group_id=self._ids.group_id,
-            member=self._ids.member,
+            group_id=self.episode_id.group_id,
+            member=self.episode_id.member,
             seed=self.seed,
             env_name=self.env.name,
             difficulty=self.difficulty,
@@ -180,3 +172,145 @@ class Episode:
             success=self.success and self.stop_reason is not StopReason.ENV_ERROR,
             error=self.error,
         )
+
+
+class ChatEpisode(Episode):
+    """An episode in the agent's chat protocol: prompts out, completions in.
+
+    Each turn takes ``request`` and then ``receive``. The environment's noise is seeded by the
+    start's seed and the episode's identity.
+    """
+
+    def __init__(
+        self, env: TextEnv, chat: Chat, config: RolloutConfig, *, seed: int, episode_id: EpisodeId
+    ) -> None:
+        self.chat = chat
+        self.initial_hash: str | None = None
+        """None where the environment did not start."""
+        self.context: Segments = ()
+        """The next turn's prompt, not yet encoded."""
+        self.prefix: list[int] = []
+        self.prompt: tuple[int, ...] = ()
+        entropy = [seed, episode_id.group_id, episode_id.member]
+        noise_seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
+        super().__init__(env, config, seed=seed, noise_seed=noise_seed, episode_id=episode_id)
+
+    def _begin(self) -> None:
+        super()._begin()
+        self.initial_hash = self.env.state_hash()
+        text = self.chat.turn_text(0, self.observation, 0.0, self.actions_left)
+        with calling("instruction"):  # read here, so that a fault counts as the environment's
+            _ = self.env.env.instruction
+        self.context = self.chat.first_context(self.env.env, text)
+
+    @property
+    def max_actions(self) -> int:
+        return min(self.chat.max_actions_per_turn, self.actions_left)
+
+    def request(self, prompt: tuple[int, ...]) -> Request | None:
+        """Append the encoded context and return the request; None where it does not fit."""
+        self.prompt = prompt
+        room = self.config.max_context - len(self.prefix) - len(self.prompt)
+        if room < self.config.max_response_tokens:
+            self.stop_reason = StopReason.CONTEXT_FULL
+            if not self.turns:
+                self._warn_of_first_prompt()
+            return None
+        self.prefix.extend(self.prompt)
+        return Request(tuple(self.prefix), self.episode_id, len(self.turns))
+
+    def _warn_of_first_prompt(self) -> None:
+        needed = len(self.prompt) + self.config.max_response_tokens
+        self.error = (
+            f"rollout.max_context is {self.config.max_context}, but the first prompt of "
+            f"{self.env.name} (seed {self.seed}) takes {len(self.prompt)} tokens and its answer up "
+            f"to {self.config.max_response_tokens}: set rollout.max_context to {needed} or more"
+        )
+        warn((type(self.env.env), "context"), f"{self.error}; no turn is played from this start")
+
+    def receive(self, completion: Completion) -> None:
+        """Parse the completion, play the turn and prepare the next context."""
+        with self.env_errors():
+            self._play_turn(self._parse(completion))
+            self.prefix.extend(completion.token_ids)
+            self._prepare_context()
+
+    def _parse(self, completion: Completion) -> Response:
+        text = self.chat.decode(completion.token_ids)
+        parsed = self.chat.parse(text, self.env.actions)
+        return Response(
+            actions=parsed.actions,
+            prompt_ids=self.prompt,
+            completion=completion,
+            text=text,
+            thought=parsed.thought,
+            thought_tokens=self.chat.count_thought_tokens(completion.token_ids),
+            is_valid=parsed.is_valid and completion.stopped,
+        )
+
+    def _judge_thought(self, thought: str) -> bool | None:
+        return self.env.thought_correct(thought) if self.chat.prompts.think else None
+
+    def _reward_terms(
+        self, reward: float, response: Response, thought_correct: bool | None
+    ) -> dict[str, float]:
+        return self.config.shaping.terms(
+            reward,
+            is_valid=response.is_valid,
+            thought_correct=thought_correct,
+            length=len(response.completion.token_ids),
+        )
+
+    def _prepare_context(self) -> None:
+        if self.stop_reason is not None:
+            return
+        last = self.turns[-1]
+        text = self.chat.turn_text(
+            len(self.turns), self.observation, last.rewards["env"], self.actions_left
+        )
+        self.context = self.chat.later_context(text, stopped=last.completion.stopped)
+
+    def begin_turn(self) -> bool:
+        if self.stop_reason is not None:
+            return False
+        (prompt,) = self.chat.encode_parts([self.context])
+        return self.request(prompt) is not None
+
+    def take(self, move: Move) -> None:
+        """Write an actor's move as the response that the policy would have to sample.
+
+        Raises:
+            ConfigError: where a response may not hold so many tokens.
+            EnvError: where the protocol would not parse it as it is meant, such as a thought with
+                tags.
+        """
+        text = self.chat.response_text(move.thought, move.actions)
+        parsed = self.chat.parse(text, self.env.actions)
+        is_altered = self.chat.prompts.think and parsed.thought != move.thought.strip()
+        if not parsed.is_valid or is_altered:
+            raise contract_error(
+                "expert_turn", text, "a thought and actions without the tags of the format"
+            )
+        (ids,) = self.chat.encode([text])
+        if len(ids) + 1 > self.config.max_response_tokens:
+            raise ConfigError(
+                f"rollout.max_response_tokens is {self.config.max_response_tokens}, but a "
+                f"demonstration takes {len(ids) + 1}: raise it to about {(len(ids) + 1) * 3 // 2}"
+            )
+        tokens = (*ids, self.chat.markers.end)
+        zeros = (0.0,) * len(tokens)
+        self.receive(Completion(tokens, zeros, zeros, stopped=True))
+
+
+def play_episode(episode: Episode, actor: Actor, rng: random.Random) -> list[Move]:
+    """Play an episode to its end with one actor; return its moves.
+
+    There is one for each turn, unless the environment failed.
+    """
+    moves: list[Move] = []
+    while episode.begin_turn():
+        with episode.env_errors():
+            move = actor.act(episode.env, rng, episode.max_actions)
+            episode.take(move)
+            moves.append(move)
+    return moves

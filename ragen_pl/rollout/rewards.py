@@ -1,4 +1,4 @@
-"""Name the terms of a turn's reward that are not the environment's."""
+"""The terms of a turn's reward that are not the environment's."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ragen_pl.envs.base import TextEnv
 
 @dataclass(frozen=True)
 class Overlong:
-    """Penalize responses that come near the limit of their length (DAPO, 2503.14476 §3.4, eq. 13).
+    """A penalty on responses near the length limit (DAPO, arXiv 2503.14476, §3.4, eq. 13).
 
     The term is 0 up to ``buffer`` tokens below the limit, and from there falls linearly to
-    ``penalty`` at the limit: what has been cut off is not worth a sudden blow.
+    ``penalty`` at the limit, so that truncation is not punished abruptly.
 
     Args:
         buffer: Tokens below ``max_response_tokens`` over which the penalty rises.
@@ -32,14 +32,14 @@ class Overlong:
             )
 
     def term(self, length: int, limit: int) -> float:
-        """Return the reward term of a response of ``length`` tokens where ``limit`` may be held."""
+        """Return the reward term of a response of ``length`` tokens, of at most ``limit``."""
         excess = length - (limit - self.buffer)
         return self.penalty * min(1.0, max(0.0, excess / self.buffer))
 
 
 @dataclass(frozen=True, slots=True)
 class Shaping:
-    """Say what a turn earns beside the environment's reward."""
+    """The reward terms of a turn beside the environment's."""
 
     format_penalty: float
     thought_penalty: float
@@ -52,10 +52,10 @@ class Shaping:
         """Return the named terms of one turn's reward.
 
         Args:
-            env: What the environment gave.
+            env: The environment's reward.
             is_valid: Whether the response followed the format.
-            thought_correct: Whether the thought was true of the state; None where that cannot be
-                told.
+            thought_correct: Whether the thought was true of the state; None where it cannot be
+                judged.
             length: Sampled tokens of the response.
         """
         terms = {"env": env, "format": 0.0 if is_valid else self.format_penalty}
@@ -67,16 +67,16 @@ class Shaping:
 
 
 def check_thought_penalty(penalty: float, env: TextEnv, *, think: bool) -> None:
-    """Refuse a penalty on untrue thoughts where none is ever judged.
+    """Refuse a penalty on untrue thoughts where thoughts are never judged.
 
     Raises:
-        ValueError: where the agent does not think, or the environment cannot tell.
+        ValueError: where the agent does not think, or the environment cannot judge thoughts.
     """
     if not penalty:
         return
     why = "" if think else "prompts.think is false"
     if think and type(env).thought_correct is TextEnv.thought_correct:
-        why = f"{type(env).__name__} cannot tell whether a thought is true"
+        why = f"{type(env).__name__} cannot judge whether a thought is true"
     if why:
         raise ValueError(
             f"rollout.thought_penalty is {penalty}, but {why}: set rollout.thought_penalty to 0"

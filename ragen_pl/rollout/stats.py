@@ -1,4 +1,4 @@
-"""Average facts of a rollout over all ranks, and score its groups."""
+"""Statistics of a rollout over all ranks: averages, and a table of its groups."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ragen_pl.types import Trajectory, TrajectoryGroup
 
 @dataclass(slots=True)
 class Averages:
-    """Collect sums and counts by name, so that averages over ranks weigh every item alike."""
+    """Sums and counts by name, so that averages over ranks weigh all items equally."""
 
     sums: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     counts: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -28,7 +28,7 @@ class Averages:
         self.counts[name] += count
 
     def means(self) -> dict[str, float]:
-        """Average over all ranks; every rank must call it and gets the same answer."""
+        """Return the averages over all ranks; every rank must call it and gets the same ones."""
         total = Averages()
         for sums, counts in gather_objects((dict(self.sums), dict(self.counts))):
             for name, value in sums.items():
@@ -37,7 +37,7 @@ class Averages:
 
 
 def trainable_trajectories(groups: Sequence[TrajectoryGroup]) -> list[Trajectory]:
-    """List the trajectories that may carry weight."""
+    """List the trajectories that may enter a loss."""
     return [t for group in groups for t in group.trajectories if t.is_trainable]
 
 
@@ -45,10 +45,11 @@ def check_played(groups: Sequence[TrajectoryGroup], env_name: str) -> None:
     """Refuse a collection in which no trajectory has a turn; every rank must call it.
 
     Args:
-        env_name: Of the environment that was played.
+        groups: This rank's groups.
+        env_name: The environment's name.
 
     Raises:
-        ConfigError: on all ranks, when none has on any.
+        ConfigError: on all ranks, where no trajectory has a turn on any.
     """
     lost = _all_lost(groups)
     if lost is None:
@@ -65,7 +66,9 @@ def check_played(groups: Sequence[TrajectoryGroup], env_name: str) -> None:
 
 def check_room(groups: Sequence[TrajectoryGroup]) -> None:
     """Refuse an evaluation in which no start has room for a first answer; every rank must call it.
-    One in which the environment failed throughout has no score, and the run goes on.
+
+    An evaluation in which the environment failed throughout is left without a result, and the run
+    continues.
 
     Raises:
         ConfigError: on all ranks, naming the key.
@@ -77,19 +80,19 @@ def check_room(groups: Sequence[TrajectoryGroup]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Lost:
-    """Why no trajectory of a collection has a turn."""
+    """The reason why no trajectory of a collection has a turn."""
 
     count: int
     no_room: bool
-    """In none of them was there room for a first answer, which is the configuration's fault."""
+    """Whether no first prompt fitted: an error of the configuration."""
     error: str
 
 
 def _all_lost(groups: Sequence[TrajectoryGroup]) -> _Lost | None:
-    """Look whether any trajectory on any rank has a turn; None where one has, or none was due."""
+    """Return why no trajectory on any rank has a turn; None where one has, or none was wanted."""
     own = [trajectory for group in groups for trajectory in group.trajectories]
     faults = [(t.counts, t.error) for t in own if not t.is_trainable]
-    # What the environment did says more than a first prompt without room.
+    # An environment's error explains more than a first prompt that does not fit.
     last = min(faults, key=lambda fault: fault[0], default=None)
     parts = gather_objects((len(own), len(faults), last))
     reasons = [reason for _, _, reason in parts if reason is not None]
@@ -102,19 +105,19 @@ def _all_lost(groups: Sequence[TrajectoryGroup]) -> _Lost | None:
 
 @dataclass(frozen=True, slots=True)
 class GroupTable:
-    """Lay out the groups of all ranks, by identity, so that every rank decides alike.
+    """The groups of all ranks, in the order of their ids, so that all ranks decide alike.
 
-    Each tensor is (G, N); groups of fewer members are filled up with members that did not survive.
+    Each tensor is (G, N); smaller groups are padded with members that are not valid.
     """
 
     group_ids: tuple[int, ...]
     """Ascending."""
     valid: Tensor
-    """Bool."""
+    """Bool: whether the member is trainable."""
     returns: Tensor
     """Float64: the sum of all reward terms."""
     sizes: Tensor
-    """Float64: the sum of the turns' absolute rewards, which bounds what rounding leaves of equal
+    """Float64: the sum of the turns' absolute rewards; it bounds the rounding error of equal
     returns."""
     lengths: Tensor
     """Float64: sampled tokens of the trajectory."""
@@ -123,7 +126,7 @@ class GroupTable:
 
     @classmethod
     def gather(cls, groups: Sequence[TrajectoryGroup]) -> GroupTable:
-        """Collect this rank's groups and the others'; every rank must call it."""
+        """Gather the groups of all ranks; every rank must call it."""
         own = [(group.group_id, [_facts(t) for t in group.trajectories]) for group in groups]
         rows = sorted((row for part in gather_objects(own) for row in part), key=lambda row: row[0])
         size = max((len(facts) for _, facts in rows), default=0)
@@ -136,13 +139,13 @@ class GroupTable:
 
     @property
     def signal(self) -> Tensor:
-        """(G,) bool: which groups' members fared differently."""
+        """(G,) bool: which groups have members with different returns."""
         return has_signal(self.returns, self.sizes, self.valid)
 
     @property
     def std(self) -> Tensor:
-        """(G,) float64: standard deviation of the returns, 0 without signal; NaN where fewer than
-        two members survived."""
+        """(G,) float64: standard deviation of the returns, 0 without signal; NaN below two valid
+        members."""
         return group_std(self.returns, self.sizes, self.valid)
 
 

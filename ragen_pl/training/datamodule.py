@@ -16,7 +16,8 @@ from ragen_pl.envs.check import check_contract, check_declared
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.base import LanguageModel
 from ragen_pl.rollout import chat as chats
-from ragen_pl.rollout.baselines import Baseline, play_baseline
+from ragen_pl.rollout.actors import Actor
+from ragen_pl.rollout.baselines import play_baseline
 from ragen_pl.rollout.chat import Chat, Prompts
 from ragen_pl.rollout.collect import GroupSeed, collect
 from ragen_pl.rollout.config import RolloutConfig
@@ -289,7 +290,7 @@ class RolloutDataModule(pl.LightningDataModule):
         check_room(groups)
         return groups
 
-    def evaluate_baseline(self, eval_set: str, baseline: Baseline) -> list[TrajectoryGroup]:
+    def evaluate_baseline(self, eval_set: str, baseline: Actor) -> list[TrajectoryGroup]:
         """Play every start of an evaluation set once without the learner."""
         chosen = self.evaluation_set(eval_set)
         return [

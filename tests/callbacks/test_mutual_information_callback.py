@@ -22,7 +22,7 @@ from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.policy import Policy
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.engines.in_process import InProcessSampler
-from ragen_pl.types import Request, Sampling, TrajectoryGroup, Turn
+from ragen_pl.types import EpisodeId, Request, Sampling, TrajectoryGroup, Turn
 from tests.support.doubles import make_trajectory, make_turn
 
 STATES = range(20, 28)
@@ -64,7 +64,7 @@ def play(language: LanguageModel, turns: int = 2, members: int = 4) -> list[Traj
             played: list[Turn] = []
             for turn in range(turns):
                 here = prompt(STATES[(state + turn * (member + 1)) % len(STATES)])
-                request = Request(here, 0, group_id, member, turn)
+                request = Request(here, EpisodeId(0, group_id, member), turn)
                 (completion,) = engine([request], Sampling(1.0, 2))
                 engine.reset()
                 played.append(

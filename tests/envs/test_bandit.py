@@ -38,7 +38,7 @@ def test_sides_and_pairs_follow_the_seed() -> None:
     assert len(shown) == 24
 
 
-def test_eval_set_names_are_new() -> None:
+def test_names_of_evaluation_sets_are_new() -> None:
     for name in ("named", "teacher_engineer"):
         train, eval_set = ({n for arms in PAIRS[name][s] for n in arms} for s in ("train", "eval"))
         assert not train & eval_set
@@ -53,7 +53,7 @@ def test_expert_is_indifferent() -> None:
     assert 150 < chosen["Dragon"] < 250
 
 
-def test_a_eval_set_of_few_starts_repeats_them() -> None:
+def test_an_evaluation_set_of_few_starts_repeats_them() -> None:
     assert len(eval_seeds(Bandit(), 12)) == 12
     with pytest.raises(ValueError, match="size: 0"):
         eval_seeds(Bandit(), 0)

@@ -1,4 +1,4 @@
-"""What comes through from an environment, and what is said of what does not."""
+"""The boundary to environments: what passes, and the error of what does not."""
 
 from __future__ import annotations
 

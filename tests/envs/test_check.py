@@ -1,5 +1,5 @@
-"""What an environment must keep, told before a run rests on it: each rule against one that breaks
-it, and nothing against those that keep them all."""
+"""The check of the environment contract: every rule against an environment that breaks it, and no
+error for environments that keep them all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every environment must keep, walked through in every variant."""
+"""The contract of an environment, for every variant of the shipped ones."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from ragen_pl.envs.bandit import Bandit
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.frozen_lake.env import SYMBOLS, FrozenLake
+from ragen_pl.envs.picture import CELL
 from ragen_pl.envs.sokoban.env import Sokoban
 
 VARIANTS: dict[str, Callable[[], TextEnv]] = {
@@ -192,6 +193,46 @@ def test_picture_is_rgb(env: TextEnv) -> None:
     assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 3
 
 
+def changed_cells(before: dict[str, Any], after: dict[str, Any], env: TextEnv) -> set[int]:
+    """Return the cells of a square board whose pictures differ."""
+    size = before["size"]
+    one, other = env.draw(before), env.draw(after)
+    assert one is not None
+    assert other is not None
+    assert one.shape == other.shape == (size * CELL, size * CELL, 3)
+    rows, columns = np.nonzero((one != other).any(axis=2))
+    return {int(r // CELL * size + c // CELL) for r, c in zip(rows, columns, strict=True)}
+
+
+@pytest.mark.parametrize("kind", [Sokoban, FrozenLake])
+def test_a_picture_shows_every_part_of_the_state_in_its_cell(kind: type[TextEnv]) -> None:
+    env = kind()
+    env.reset(seed=4)
+    state = env.get_state()
+    taken = {state["player"], state.get("goal"), *state.get("walls", ())}
+    free = [cell for cell in range(state["size"] ** 2) if cell not in taken]
+    assert not changed_cells(state, {**state, "num_actions": 7}, env)
+    for key in state.keys() - {"size", "num_actions"}:
+        value = state[key]
+        cell = next(c for c in free if not isinstance(value, list) or c not in value)
+        if isinstance(value, list):  # one more
+            assert changed_cells(state, {**state, key: [*value, cell]}, env) == {cell}
+        else:
+            assert changed_cells(state, {**state, key: cell}, env) == {value, cell}
+
+
+def test_a_picture_tells_apart_what_stands_on_what() -> None:
+    room = {"size": 6, "walls": [], "targets": [8], "player": 20, "num_actions": 0}
+    on, off = {**room, "boxes": [8]}, {**room, "boxes": [9]}
+    lake = {"size": 4, "holes": [5], "goal": 3, "player": 0, "num_actions": 0}
+    assert changed_cells(on, off, Sokoban()) == {8, 9}
+    assert changed_cells({**on, "targets": []}, on, Sokoban()) == {8}
+    assert changed_cells({**lake, "player": 5}, {**lake, "player": 5, "holes": []}, FrozenLake())
+    arms = {"arms": ["Phoenix", "Dragon"], "low": "Phoenix", "choice": None, "reward": 0.0}
+    paid = [{**arms, "choice": "Dragon", "reward": reward} for reward in (0.0, 0.15, 1.0)]
+    assert len({np.asarray(Bandit().draw(state)).tobytes() for state in (arms, *paid)}) == 4
+
+
 def test_action_names_hold_no_separator(env: TextEnv) -> None:
     env.reset(seed=0)
     assert env.actions
@@ -200,7 +241,7 @@ def test_action_names_hold_no_separator(env: TextEnv) -> None:
         env.step("Jump")
 
 
-def test_vocabulary_covers_what_is_said(env: TextEnv) -> None:
+def test_the_vocabulary_covers_instruction_observation_and_thought(env: TextEnv) -> None:
     """Everything but digits and the odd separator is made of pieces."""
     pieces = sorted(set(env.vocabulary()), key=len, reverse=True)
     assert all(pieces)
@@ -233,7 +274,7 @@ def test_legend_names_the_live_symbols() -> None:
 
 
 @given(text=st.text(max_size=40))
-def test_is_true_is_total(text: str) -> None:
+def test_any_thought_can_be_judged(text: str) -> None:
     for env in (Sokoban(), FrozenLake(), Bandit()):
         env.reset(seed=0)
         assert env.thought_correct(text) in (False, None)
@@ -250,7 +291,7 @@ def test_is_true_is_total(text: str) -> None:
         (Sokoban, {"max_actions": -1}, "max_actions: -1"),
         (Sokoban, {"symbols": "leters"}, "did you mean 'letters'"),
         (Sokoban, {"observation": "coordinate"}, "did you mean 'coordinates'"),
-        (Sokoban, {"split": "pannel"}, "did you mean 'evaluation set'"),
+        (Sokoban, {"split": "evla"}, "did you mean 'eval'"),
         (Bandit, {"pair": "phenix_dragon"}, "did you mean 'phoenix_dragon'"),
         (Bandit, {"split": "test"}, "split: 'test'"),
         (FrozenLake, {"size": -4}, "size: -4"),

@@ -1,4 +1,4 @@
-"""Which starts an evaluation set has, and which of them training has, too."""
+"""The starts of an evaluation set, and their overlap with those of training."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Few(Numbered):
     modulus = 10
 
 
-def test_a_eval_set_has_seeds_of_its_own() -> None:
+def test_an_evaluation_set_has_seeds_of_its_own() -> None:
     env = Numbered()
     seeds = eval_seeds(env, 300)
     assert seeds == list(range(FIRST_EVAL_SEED, FIRST_EVAL_SEED + 300))

@@ -1,4 +1,4 @@
-"""Rewards, search, expert and truth in Sokoban."""
+"""Rewards, search, expert and judged thoughts in Sokoban."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragen_pl.envs.sokoban.env import Sokoban, Thought
-from ragen_pl.envs.sokoban.rooms import draw_room
+from ragen_pl.envs.sokoban.rooms import sample_room
 from ragen_pl.envs.sokoban.search import ACTIONS, move, shortest_plan, starts_by_length
 
 
@@ -80,7 +80,7 @@ def test_actions_run_out() -> None:
 def test_shortest_plans_are_shortest() -> None:
     """Compare with trying out every sequence of up to six actions."""
     for seed in (0, 1, 2, 4, 6, 8, 11, 13):
-        found = draw_room(seed, 6, 1, "train")
+        found = sample_room(seed, 6, 1, "train")
         if found.optimal_length > 6:
             continue
         lengths = []
@@ -103,7 +103,7 @@ def test_shortest_plans_are_shortest() -> None:
 def test_backward_search_agrees_with_forward_search(size: int, num_boxes: int) -> None:
     rng = random.Random(0)
     for seed in range(5):
-        board = draw_room(seed, size, num_boxes, "train").board
+        board = sample_room(seed, size, num_boxes, "train").board
         for length, layer in enumerate(starts_by_length(board, 12)):
             for player, boxes in rng.sample(layer, min(len(layer), 5)):
                 plan = shortest_plan(board, player, boxes)

@@ -1,5 +1,4 @@
-"""The mix of rooms, the wall between training and evaluation set, and the speed of the
-generator."""
+"""The mix of difficulties, the separation of the splits, and the speed of the room generator."""
 
 from __future__ import annotations
 
@@ -13,13 +12,13 @@ import pytest
 from ragen_pl.envs.boards import cells_of, mask_of
 from ragen_pl.envs.eval_seeds import eval_seeds
 from ragen_pl.envs.sokoban.env import Sokoban
-from ragen_pl.envs.sokoban.paper_rooms import draw_reference_room
+from ragen_pl.envs.sokoban.paper_rooms import sample_reference_room
 from ragen_pl.envs.sokoban.rooms import (
-    STRATA,
+    DIFFICULTIES,
     Room,
     canonical_key,
-    draw_room,
-    stratum_of_length,
+    difficulty_of_length,
+    sample_room,
 )
 from ragen_pl.envs.sokoban.search import Board, fewest_pushes, shortest_plan
 
@@ -40,10 +39,10 @@ def turned(found: Room) -> tuple[Board, int, int]:
 @pytest.mark.parametrize("first", [0, 7, 10_013])
 def test_the_mix_is_exact_over_twenty_seeds(first: int) -> None:
     for size, num_boxes in ((6, 1), (8, 2)):
-        rooms = [draw_room(seed, size, num_boxes, "train") for seed in range(first, first + 20)]
+        rooms = [sample_room(seed, size, num_boxes, "train") for seed in range(first, first + 20)]
         assert Counter(found.difficulty for found in rooms) == MIX
         for found in rooms:
-            shortest, longest = STRATA[found.difficulty]
+            shortest, longest = DIFFICULTIES[found.difficulty]
             assert shortest <= found.optimal_length <= longest
             plan = shortest_plan(found.board, found.player, found.boxes)
             assert plan is not None
@@ -56,7 +55,7 @@ def test_long_rooms_need_two_pushes(split: Literal["train", "eval"]) -> None:
     env = Sokoban(split=split)
     for seed in range(100):
         _, info = env.reset(seed=seed)
-        found = draw_room(seed, 6, 1, split)
+        found = sample_room(seed, 6, 1, split)
         assert info == {"difficulty": found.difficulty, "optimal_length": found.optimal_length}
         start = (found.player, found.boxes)
         pushes = fewest_pushes(found.board, start, found.optimal_length)
@@ -64,7 +63,7 @@ def test_long_rooms_need_two_pushes(split: Literal["train", "eval"]) -> None:
         assert pushes >= (2 if found.optimal_length >= 4 else 1)
 
 
-def test_no_training_room_is_on_a_eval_set() -> None:
+def test_no_training_room_is_in_an_evaluation_set() -> None:
     train, tuning, eval_set = Sokoban(), Sokoban(split="tuning"), Sokoban(split="eval")
     reference = Sokoban(split="reference")
     keys: dict[str, set[str]] = {}
@@ -81,12 +80,12 @@ def test_no_training_room_is_on_a_eval_set() -> None:
 
 def test_symmetric_rooms_share_a_key() -> None:
     for seed in range(50):
-        found = draw_room(seed, 6, 1, "train")
+        found = sample_room(seed, 6, 1, "train")
         other = turned(found)
         assert canonical_key(*other) == canonical_key(found.board, found.player, found.boxes)
 
 
-def test_eval_set_starts_are_distinct_and_keep_their_mix() -> None:
+def test_evaluation_starts_are_distinct_and_keep_their_mix() -> None:
     env = Sokoban(split="eval")
     seeds = eval_seeds(env, 200)
     keys: set[str] = set()
@@ -106,7 +105,7 @@ def test_training_rooms_are_drawn_fast() -> None:
     for first in range(5_000_000, 5_000_000 + 6 * part, part):
         start = time.process_time()
         for seed in range(first, first + part):
-            draw_room(seed, 6, 1, "train")
+            sample_room(seed, 6, 1, "train")
         speeds.append(part / (time.process_time() - start))
     print(" ".join(f"{speed:.0f}" for speed in speeds), "rooms/s")
     assert max(speeds) > 1000
@@ -114,9 +113,9 @@ def test_training_rooms_are_drawn_fast() -> None:
 
 def test_reference_rooms_have_the_reference_s_lengths() -> None:
     """Measured there over 60 rooms: median 4, mean 3.8, 98 % solvable in ten moves."""
-    rooms = [draw_reference_room(seed, 6, 1) for seed in range(150)]
+    rooms = [sample_reference_room(seed, 6, 1) for seed in range(150)]
     lengths = [found.optimal_length for found in rooms]
     assert statistics.median(lengths) in (3, 4)
     assert 3.2 < statistics.mean(lengths) < 4.3
     assert sum(length <= 10 for length in lengths) >= 0.95 * len(rooms)
-    assert all(found.difficulty == stratum_of_length(found.optimal_length) for found in rooms)
+    assert all(found.difficulty == difficulty_of_length(found.optimal_length) for found in rooms)

@@ -83,7 +83,7 @@ def test_a_layout_is_what_never_moves_up_to_symmetries(make: Callable[[str], Tex
 
 
 @pytest.mark.parametrize("make", [room, lake])
-def test_eval_sets_have_layouts_enough(make: Callable[[str], TextEnv]) -> None:
+def test_evaluation_sets_have_enough_layouts(make: Callable[[str], TextEnv]) -> None:
     """Of 6x6 rooms with one box there are 2,983 layouts to train on and 481 for evaluation sets, of
     4x4 lakes with a path 42,072 and 7,074."""
     for split in ("tuning", "eval"):

@@ -15,7 +15,7 @@ from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.kernels.last_layer import enable_gather
 from ragen_pl.models.policy import Critic, Policy, evaluation_mode
 from ragen_pl.rollout.engines.in_process import InProcessSampler
-from ragen_pl.types import Request, Sampling
+from ragen_pl.types import EpisodeId, Request, Sampling
 
 LAYERS = 5
 
@@ -81,7 +81,7 @@ def test_codes_serve_all_layers_and_lengths(graphs: list[Any]) -> None:
 
 def test_decoding_goes_around_what_is_compiled(graphs: list[Any]) -> None:
     policy = make_policy()
-    requests = [Request(tuple(range(5, 20 + i)), 0, 0, i, 0) for i in range(3)]
+    requests = [Request(tuple(range(5, 20 + i)), EpisodeId(0, 0, i), 0) for i in range(3)]
     sampling = Sampling(max_new_tokens=5, temperature=1.0)
 
     def play() -> list[tuple[int, ...]]:

@@ -25,7 +25,7 @@ from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.starpo import StarPO
-from ragen_pl.types import Request, Sampling
+from ragen_pl.types import EpisodeId, Request, Sampling
 from tests.support.doubles import make_trainer
 from tests.support.templates import save_model
 from tests.support.toy_env import Lamp
@@ -124,7 +124,7 @@ def test_an_update_reaches_sampler_and_critic_but_not_base_or_reference(
     assert module.critic is not None
     assert module.reference is not None
     before = {name: value.clone() for name, value in module.state_dict().items()}
-    request = [Request(tuple(range(30, 50)), 9, 0, 0, 0)]
+    request = [Request(tuple(range(30, 50)), EpisodeId(9, 0, 0), 0)]
     metrics = fit(module, tmp_path, 3)  # zeros are left one after another
     after = module.state_dict()
     changed = {name for name in before if not torch.equal(before[name], after[name])}

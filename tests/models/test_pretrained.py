@@ -13,7 +13,7 @@ from ragen_pl.models.kernels.attention import SDPA
 from ragen_pl.models.policy import Policy
 from ragen_pl.models.pretrained import PretrainedModel
 from ragen_pl.rollout.engines.in_process import InProcessSampler
-from ragen_pl.types import Request, Sampling
+from ragen_pl.types import EpisodeId, Request, Sampling
 from tests.support.templates import ARCHITECTURES, TEMPLATES, save_model
 
 
@@ -30,7 +30,7 @@ def test_sampled_log_probs_are_the_plain_models(
     ids, mask = list(range(20, 45)), [False] * 25
     sampled: list[float] = []
     for turn in range(2):
-        (completion,) = engine([Request(tuple(ids), 0, 0, 0, turn)], Sampling(1.0, 12))
+        (completion,) = engine([Request(tuple(ids), EpisodeId(0, 0, 0), turn)], Sampling(1.0, 12))
         assert len(set(completion.token_ids)) > 1, "the model is no constant"
         sampled += completion.log_probs
         ids += [*completion.token_ids, *range(30, 40)]

@@ -1,4 +1,4 @@
-"""What luck and the expert achieve under the agent's budgets."""
+"""Random play and the expert under the agent's budgets."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def test_a_bandit_ends_after_one_action() -> None:
 
 
 def test_baselines_exist_only_where_they_can_play() -> None:
-    assert all(baseline.exists(Sokoban()) for baseline in BASELINES)
-    assert not any(baseline.exists(FreeText()) for baseline in BASELINES)
+    assert all(baseline.can_play(Sokoban()) for baseline in BASELINES)
+    assert not any(baseline.can_play(FreeText()) for baseline in BASELINES)
     assert Sokoban().expert_turn(random.Random(0), 1)
 
 

@@ -1,4 +1,4 @@
-"""Check the protocol: parsing is total, encoding is lossless, templates are checked."""
+"""The chat protocol: any response can be parsed, encoding is lossless, templates are checked."""
 
 from __future__ import annotations
 

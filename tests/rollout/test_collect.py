@@ -1,4 +1,4 @@
-"""What is played, when it ends, and what is recorded on the way."""
+"""Collections: what is played, when episodes end, and what their trajectories record."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Script:
         return [self.answer(r) for r in requests]
 
     def answer(self, request: Request) -> Completion:
-        place = request.group_id, request.member, request.turn
+        place = request.episode.group_id, request.episode.member, request.turn
         text = self.answers.get(place, "more</answer>")
         stopped = not text.endswith("…")
         ids = [*CHAT.encode([text.removesuffix("…")])[0], *([CHAT.markers.end] if stopped else [])]
@@ -110,7 +110,7 @@ def test_members_share_a_start_and_live_ones_a_batch() -> None:
     assert list(played) == [(4, 0), (4, 1), (5, 0), (5, 1)]
     assert {t.initial_state["count"] for (group, _), t in played.items() if group == 4} == {40}
     assert [len(asked) for asked in script.asked] == [4, 4, 3], "the one that leapt is done"
-    assert {(r.iteration, r.turn) for r in script.asked[2]} == {(7, 2)}
+    assert {(r.episode.iteration, r.turn) for r in script.asked[2]} == {(7, 2)}
     assert played[4, 1].stop_reason is StopReason.TERMINATED
     assert played[4, 1].success
     assert played[5, 0].stop_reason is StopReason.MAX_TURNS
@@ -123,9 +123,8 @@ def test_a_prefix_is_all_that_was_asked_and_answered() -> None:
     played = play(script)
     for batch in script.asked:
         for request in batch:
-            turns = played[request.group_id, request.member].turns[: request.turn + 1]
-            said = [i for turn in turns for i in (*turn.prompt_ids, *turn.completion.token_ids)]
-            assert (*request.prefix_ids, *turns[-1].completion.token_ids) == tuple(said)
+            trajectory = played[request.episode.group_id, request.episode.member]
+            assert request.prefix_ids == trajectory.prefix_ids(request.turn)
 
 
 def test_a_turn_records_the_state_it_was_taken_in() -> None:

@@ -1,4 +1,4 @@
-"""Check the demonstrations: fixed, true to their settings, and laid out with the right loss."""
+"""Demonstrations: a fixed set, as configured, with the right loss mask."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.sokoban.env import Sokoban
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.embedded import build_tokenizer, read_markers
-from ragen_pl.rollout import demonstrations as warm_start
+from ragen_pl.rollout import demonstrations
 from ragen_pl.rollout.chat import Chat, Prompts, vocabulary
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart, demonstrate, demonstration_batches
@@ -54,7 +54,7 @@ def test_random_turns_carry_loss_only_where_asked() -> None:
     assert int(without.loss_mask.sum()) < 0.4 * int(with_loss.loss_mask.sum())
 
 
-def test_strata_are_honoured_and_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_the_wanted_difficulties_are_demonstrated(capsys: pytest.CaptureFixture[str]) -> None:
     demonstrate(Sokoban(), CHAT, ROLLOUT, replace(CONFIG, difficulties=("6-8",)), first_seed=0)
     assert "12 demonstrations (by difficulty 6-8: 12)" in capsys.readouterr().out
     with pytest.raises(ValueError, match=r"warm_start\.difficulties.*no such"):
@@ -135,6 +135,6 @@ def test_ranks_imitate_one_set_where_a_server_failed_elsewhere(
         env = FaultyLamp("reset", RuntimeError("away"), lambda env: env.seed == 3 and rank == 1)
         return demonstrate(env, LAMP_CHAT, ROLLOUT, CONFIG, first_seed=0)
 
-    one, other = on_ranks(2, play, monkeypatch, warm_start)
+    one, other = on_ranks(2, play, monkeypatch, demonstrations)
     assert torch.equal(one.input_ids, other.input_ids)
     assert torch.equal(one.loss_mask, other.loss_mask)

@@ -1,4 +1,4 @@
-"""Check the terms of a reward that are not the environment's."""
+"""The reward terms that are not the environment's."""
 
 from __future__ import annotations
 

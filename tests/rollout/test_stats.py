@@ -1,4 +1,4 @@
-"""When a collection in which nothing was played is refused."""
+"""The refusal of collections in which no trajectory has a turn."""
 
 from __future__ import annotations
 

@@ -66,11 +66,12 @@ class Scripted(StarPO):
         return [self._say(request) for request in requests]
 
     def _say(self, request: Request) -> Completion:
-        key = (request.iteration, request.group_id, request.member, request.turn)
+        episode = request.episode
+        key = (episode.iteration, episode.group_id, episode.member, request.turn)
         draw = random.Random(repr(key))
         chat = self.trainer.datamodule.chat  # type: ignore[attr-defined]
-        if request.iteration < WARM + HEALTHY and request.group_id % 2 == 0:
-            actions = [draw.choice(Sokoban.actions) for _ in range(1 + request.member % 2)]
+        if episode.iteration < WARM + HEALTHY and episode.group_id % 2 == 0:
+            actions = [draw.choice(Sokoban.actions) for _ in range(1 + episode.member % 2)]
             text = chat.response_text("go " * draw.randint(0, 4), actions)
         else:
             text = "x" * draw.randint(1, 30)

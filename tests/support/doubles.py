@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from ragen_pl.distributed.snapshot import take_snapshot
 from ragen_pl.envs.bandit import Bandit
-from ragen_pl.rollout.baselines import Baseline
+from ragen_pl.rollout.actors import Actor
 from ragen_pl.training.callback import (
     RolloutCallback,
     forget_last_iteration,
@@ -178,7 +178,7 @@ class TinyData(LightningDataModule):
         wins = 8 if weight < 0.7 else 4
         return [make_group([float(i < wins)], group_id=i) for i in range(10)]
 
-    def evaluate_baseline(self, eval_set: str, baseline: Baseline) -> list[TrajectoryGroup]:
+    def evaluate_baseline(self, eval_set: str, baseline: Actor) -> list[TrajectoryGroup]:
         wins = {"random": 1, "expert": 9}[baseline.name]
         return [make_group([float(i < wins)], group_id=i) for i in range(10)]
 

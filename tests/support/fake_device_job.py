@@ -17,7 +17,7 @@ from ragen_pl.cli.entry_point import main as command
 from ragen_pl.models.policy import Policy
 from ragen_pl.models.pretrained import PretrainedModel
 from ragen_pl.rollout.engines.in_process import InProcessSampler
-from ragen_pl.types import Request, Sampling
+from ragen_pl.types import EpisodeId, Request, Sampling
 from tests.support import distributed_job as job
 
 RUNS = ("single_precision", "lora_sampled")
@@ -39,7 +39,9 @@ def converse(folder: Path, attention: Any, device: torch.device | str) -> dict[s
     decoder = InProcessSampler(language.model, stop_id=-1, seed=0, max_context=200)
     contexts = [tuple(range(20, 40 + more)) for more in (0, 3, 5)]
     for turn in range(2):
-        requests = [Request(ids, 0, 0, member, turn) for member, ids in enumerate(contexts)]
+        requests = [
+            Request(ids, EpisodeId(0, 0, member), turn) for member, ids in enumerate(contexts)
+        ]
         said = decoder(requests, Sampling(1.0, TOKENS))
         contexts = [
             (*ids, *completion.token_ids, *range(30, 40))

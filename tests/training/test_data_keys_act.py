@@ -147,7 +147,7 @@ def test_a_key_of_the_data_acts(subject: str, path: tuple[str, ...]) -> None:
     ("changes", "told"),
     [
         ({"prompts": replace(PROMPTS, think=False)}, "prompts.think is false"),
-        ({"env": Bandit()}, "Bandit cannot tell whether a thought is true"),
+        ({"env": Bandit()}, "Bandit cannot judge whether a thought is true"),
     ],
 )
 def test_a_truth_penalty_that_could_never_act_is_refused(

@@ -1,0 +1,1 @@
+"""FrozenLake: the environment, its planning and its pictures."""

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 from ragen_pl.envs.base import (
     Picture,
     TextEnv,
-    fresh_seed,
     hash_without,
     noise_generator,
     one_of,
     refuse_after_end,
+    resolve_seed,
 )
 from ragen_pl.envs.boards import (
     BoardSplit,
@@ -51,11 +51,13 @@ SYMBOLS = {
 }
 STUCK = "stuck"
 _PLAN = re.compile(rf"(?: (?:{'|'.join(ACTIONS)}))*")
-_MAX_DRAWS = 10_000
+_MAX_TRIES = 10_000
 _LONGEST_ROW = 4
 
 
 class _Start(NamedTuple):
+    """One start: the map, the player's cell and its distance from the goal."""
+
     holes: int
     goal: int
     player: int
@@ -63,12 +65,16 @@ class _Start(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def _draw_start(
+def _sample_start(
     seed: int, size: int, frozen_probability: float, split: BoardSplit, longest: int
 ) -> _Start:
-    """Draw map, goal and start until there is a path and the map belongs to the split."""
+    """Sample map, goal and start until there is a path and the map belongs to the split.
+
+    Raises:
+        ValueError: where no such map is found.
+    """
     rng = random.Random(f"frozen_lake {split} {size} {frozen_probability} {seed}")
-    for _ in range(_MAX_DRAWS):
+    for _ in range(_MAX_TRIES):
         cells = range(size * size)
         player, goal = rng.sample(cells, 2)
         ends = (player, goal)
@@ -80,16 +86,16 @@ def _draw_start(
             return _Start(holes, goal, player, distance)
     raise ValueError(
         f"frozen_probability: {frozen_probability} gave no {size}x{size} map of split {split!r}"
-        f" with a path in {_MAX_DRAWS} draws (the paper has 0.8, on 4x4 maps). Maps that are small"
+        f" with a path in {_MAX_TRIES} tries (the paper has 0.8, on 4x4 maps). Maps that are small"
         " or nearly without holes are few, and each belongs to one split; with many holes few"
         " have a path"
     )
 
 
 def layout_key(size: int, holes: int, goal: int) -> str:
-    """Identify holes and goal up to the symmetries of the square, across processes.
+    """Return a key of the layout (holes and goal), equal for all symmetries of the square.
 
-    It stays the same whatever is played, and decides the split.
+    It is the same in every process and after every move, and decides the split.
     """
     return canonical_digest(((holes >> c & 1) | (c == goal) << 1 for c in range(size**2)), size)
 
@@ -98,24 +104,24 @@ def _marks(size: int, holes: int, goal: int, player: int) -> list[int]:
     return [(holes >> c & 1) | (c == goal) << 1 | (c == player) << 2 for c in range(size * size)]
 
 
-def _stratum(distance: int) -> str:
+def _difficulty(distance: int) -> str:
     return "1-2" if distance <= 2 else "3-4" if distance <= 4 else "5+"
 
 
 class FrozenLake(TextEnv):
-    """Walk to the goal; a step goes where it was meant to with probability ``intended``, and
-    otherwise to one of the two sides.
+    """FrozenLake: walk to the goal over slippery ice.
 
-    Reaching the goal earns 1, everything else 0. The seed decides the map; ``noise_seed`` the
-    slips, so the members of a group slip independently.
+    A step goes in its direction with probability ``intended``, else to one of the two sides.
+    Reaching the goal earns 1, everything else 0. The seed decides the map and ``noise_seed`` the
+    slips, so that the members of a group slip independently.
 
     Args:
-        size: cells along one side.
-        frozen_probability: of each cell; the others are holes.
-        intended: probability that a step goes where it was meant to.
-        split: maps for ``train``-ing, for ``tuning`` the settings, or for a ``eval``; no two of
-            them share holes and goal, so none of their states either.
-        max_actions: actions per trajectory; no start is farther from its goal.
+        size: Cells along one side.
+        frozen_probability: Of each cell; the others are holes.
+        intended: Probability that a step goes in its direction.
+        split: ``train`` for maps to learn from, ``tuning`` to choose settings by, ``eval`` for an
+            evaluation set; no two of them share a layout (holes and goal), and thus no state.
+        max_actions: Actions per trajectory; no start is farther from its goal.
     """
 
     name = "frozen_lake"
@@ -149,7 +155,7 @@ class FrozenLake(TextEnv):
 
     @property
     def instruction(self) -> str:
-        """Say what the task is, with the legend and the slipperiness of this configuration."""
+        """The task in words, with the legend and the slipperiness of this configuration."""
         legend = ", ".join(f"{mark} {meaning}" for meaning, mark in SYMBOLS.items())
         if self.intended < 1.0:
             ice = (
@@ -166,16 +172,18 @@ class FrozenLake(TextEnv):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
         """Enter the map of the seed."""
-        seed = fresh_seed(self, seed)
-        start = _draw_start(seed, self.size, self.frozen_probability, self.split, self.max_actions)
+        seed = resolve_seed(self, seed)
+        start = _sample_start(
+            seed, self.size, self.frozen_probability, self.split, self.max_actions
+        )
         self._lake = Lake(self.size, start.holes, start.goal, self.intended)
         self._player, self._num_actions = start.player, 0
         self._noise = noise_generator(self.name, seed, options)
-        info = {"difficulty": _stratum(start.distance), "optimal_length": start.distance}
+        info = {"difficulty": _difficulty(start.distance), "optimal_length": start.distance}
         return self.render_text(), info
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Take a step, or slip to a side."""
+        """Take a step in a direction, or slip to one of its sides."""
         refuse_after_end(self, self._has_ended)
         if action not in self.actions:
             raise ValueError(f"action: {action!r} is none of {', '.join(self.actions)}")
@@ -213,7 +221,7 @@ class FrozenLake(TextEnv):
         return "\n".join("".join(marks[row * size : (row + 1) * size]) for row in range(size))
 
     def get_state(self) -> dict[str, Any]:
-        """Return the map, cells numbered row by row; slips to come are no part of it."""
+        """Return the map, cells numbered row by row; later slips are no part of it."""
         return {
             "size": self.size,
             "holes": list(cells_of(self._lake.holes)),
@@ -223,7 +231,7 @@ class FrozenLake(TextEnv):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what ``get_state`` returned; slips come from the present noise."""
+        """Restore what ``get_state`` returned; the current noise generator decides the slips."""
         self._lake = self._lake_of(state)
         self._player, self._num_actions = state["player"], state["num_actions"]
 
@@ -233,11 +241,11 @@ class FrozenLake(TextEnv):
         return Lake(self.size, mask_of(state["holes"]), state["goal"], self.intended)
 
     def anchor_key(self) -> str:
-        """Identify the state whatever actions it has cost so far."""
+        """Return a key of the state without the number of actions so far."""
         return hash_without(self.get_state(), "num_actions")
 
     def start_key(self) -> str:
-        """Identify the board up to rotations and reflections, under which slips are alike."""
+        """Return a key of the board, equal for its rotations and reflections, as slips are."""
         marks = _marks(self.size, self._lake.holes, self._lake.goal, self._player)
         return canonical_digest(marks, self.size)[:16]
 
@@ -250,7 +258,7 @@ class FrozenLake(TextEnv):
     ) -> float:
         """Return the highest success probability from a state under the turn protocol.
 
-        ``max_actions`` counts from this state; by default what it has left.
+        ``max_actions`` counts from this state; by default those it has left.
         """
         left = self.max_actions - state["num_actions"] if max_actions is None else max_actions
         return optimum(
@@ -275,7 +283,7 @@ class FrozenLake(TextEnv):
     def expert_turn(self, rng: random.Random, max_actions: int) -> tuple[str, tuple[str, ...]]:
         """Return the next actions of the best policy for the actions left, as if nothing slipped.
 
-        Where the goal is out of reach the thought says so, and the action is random.
+        Where the goal is out of reach the thought is ``stuck``, and the action is random.
         """
         plan = self._plan()
         if plan is None:
@@ -283,7 +291,7 @@ class FrozenLake(TextEnv):
         return " ".join((self._facts(), *plan)), plan[:max_actions]
 
     def thought_correct(self, thought: str) -> bool:
-        """Tell whether a thought, in the expert's format, is true of the current state.
+        """Return whether a thought, in the expert's format, is true of the current state.
 
         Its positions must be the current ones and its path, if nothing slips, must end on the
         goal; ``stuck`` is true where the goal is too far for the actions left.
@@ -302,7 +310,7 @@ class FrozenLake(TextEnv):
         """List rows of the grid, words of a thought and lines of the instruction."""
         for line in self.instruction.split("\n"):
             yield from (line + "\n", line)
-        # Wider rows have too many forms; they are spelled in stretches of three cells.
+        # Wider rows have too many forms and are written in stretches of three cells.
         for length in [self.size] if self.size <= _LONGEST_ROW else (3, 2, 1):
             for row in _legal_rows(length):
                 yield from (row, row + "\n")

@@ -1,4 +1,4 @@
-"""Plan on a slippery lake: exact values, the expert's plan, the optimum under a turn protocol."""
+"""Planning on a slippery lake: exact values, the expert's plan, the turn protocol's optimum."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 ACTIONS = ("Left", "Down", "Right", "Up")
-"""In turning order, so the neighbors in this list are the two sides a move can slip to."""
+"""In rotational order: the neighbors in this tuple are the sides to which a move can slip."""
 _OFFSETS = ((0, -1), (1, 0), (0, 1), (-1, 0))
 _LONGEST_SEQUENCE = 7
 _TIE = 1e-12
@@ -18,7 +18,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class Lake(NamedTuple):
-    """Hold a map and how slippery it is; cells are numbered row by row, holes are a bit mask."""
+    """A map and its slipperiness; cells are numbered row by row, holes are a bit mask."""
 
     size: int
     holes: int
@@ -43,7 +43,7 @@ def slip(action: int, chance: float, intended: float) -> int:
 
 @lru_cache(maxsize=1024)
 def distances(lake: Lake) -> tuple[int | None, ...]:
-    """Return for every cell the fewest moves to the goal without slipping; None where no path."""
+    """Return for every cell the fewest moves to the goal without slipping; None without a path."""
     found: dict[int, int] = {lake.goal: 0}
     layer = [lake.goal]
     while layer:
@@ -121,7 +121,7 @@ def intended_plan(lake: Lake, cell: int, actions_left: int) -> tuple[str, ...] |
 
 
 def reaches_goal(lake: Lake, cell: int, plan: tuple[str, ...]) -> bool:
-    """Tell whether a plan, without slipping, ends on the goal and meets neither hole nor goal
+    """Return whether a plan, without slipping, ends on the goal and meets neither hole nor goal
     before its end.
     """
     for name in plan:

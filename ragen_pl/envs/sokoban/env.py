@@ -9,21 +9,21 @@ from typing import Any, Literal
 from ragen_pl.envs.base import (
     Picture,
     TextEnv,
-    fresh_seed,
     hash_without,
     one_of,
     refuse_after_end,
+    resolve_seed,
 )
 from ragen_pl.envs.boards import cells_of, mask_of
 from ragen_pl.envs.sokoban import text as words
-from ragen_pl.envs.sokoban.paper_rooms import draw_reference_room
-from ragen_pl.envs.sokoban.picture import draw_room_state
+from ragen_pl.envs.sokoban.paper_rooms import sample_reference_room
+from ragen_pl.envs.sokoban.picture import draw_room
 from ragen_pl.envs.sokoban.rooms import (
     Room,
     Split,
     canonical_key,
-    draw_room,
     outer_walls,
+    sample_room,
 )
 from ragen_pl.envs.sokoban.search import ACTIONS, Board, move, shortest_plan
 
@@ -32,24 +32,25 @@ Thought = Literal["plan", "facts_and_plan"]
 
 
 class Sokoban(TextEnv):
-    """Push every box onto a target.
+    """Sokoban: push every box onto a target.
 
-    Each action costs 0.1, blocked ones too; a box pushed onto a target earns 1 and one pushed off
+    Each action costs 0.1, also a blocked one; a box pushed onto a target earns 1 and one pushed off
     costs 1; the push that puts the last box on a target earns 10 more (the paper's rewards).
 
     Args:
-        size: cells along one side, the frame included.
-        num_boxes: boxes, and as many targets.
+        size: Cells along one side, the frame included.
+        num_boxes: Boxes, and as many targets.
         symbols: ``paper``'s ``# _ O √ X P S`` or the ``letters`` ``W . G C B A @``.
-        observation: what a state looks like in the prompt.
-        split: rooms for ``train``-ing, for ``tuning`` the settings, for a ``eval``, or an
-            evaluation set of the ``reference``'s own distribution of rooms (see
-            ``sokoban_reference``). Walls and targets of a training or tuning room are those of no
-            other split's, so neither is any state that its moves lead to.
-        max_actions: actions per trajectory.
-        thought: what the expert thinks: the moves that remain to be made, or first where player,
-            boxes and targets are. Every word of a thought is one more place for outcome reward to
-            be noise, so the shorter one is the default.
+        observation: How a state is written in the prompt.
+        split: ``train`` for rooms to learn from, ``tuning`` to choose settings by, ``eval`` for an
+            evaluation set, ``reference`` for an evaluation set of the paper's own distribution of
+            rooms (``ragen_pl.envs.sokoban.paper_rooms``). No layout (walls and targets) of a
+            training or tuning room is in another split, so neither is any state that its moves
+            lead to.
+        max_actions: Actions per trajectory.
+        thought: What the expert thinks: the remaining moves (``plan``), or before them where
+            player, boxes and targets are. Each word adds noise to the credit of an outcome
+            reward, so that the shorter one is the default.
     """
 
     name = "sokoban"
@@ -85,7 +86,7 @@ class Sokoban(TextEnv):
 
     @property
     def instruction(self) -> str:
-        """Say what the task is, with the legend of the live symbols."""
+        """The task in words, with the legend of the symbols in use."""
         lines = [
             "Sokoban: push every box onto a target.",
             "Up, Down, Left and Right move the player by one cell; walking into a box pushes it.",
@@ -100,17 +101,17 @@ class Sokoban(TextEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Enter the room of the seed; nothing is random afterwards, so noise has no effect."""
-        room = self._draw(fresh_seed(self, seed))
+        """Enter the room of the seed; the noise seed has no effect, for nothing is random later."""
+        room = self._sample_room(resolve_seed(self, seed))
         self._board, self._player, self._boxes = room.board, room.player, room.boxes
         self._num_actions = 0
         info = {"difficulty": room.difficulty, "optimal_length": room.optimal_length}
         return self.render_text(), info
 
-    def _draw(self, seed: int) -> Room:
+    def _sample_room(self, seed: int) -> Room:
         if self.split == "reference":
-            return draw_reference_room(seed, self.size, self.num_boxes)
-        return draw_room(seed, self.size, self.num_boxes, self.split)
+            return sample_reference_room(seed, self.size, self.num_boxes)
+        return sample_room(seed, self.size, self.num_boxes, self.split)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Move or push; a blocked action changes nothing and still counts."""
@@ -168,21 +169,21 @@ class Sokoban(TextEnv):
         self._num_actions = state["num_actions"]
 
     def anchor_key(self) -> str:
-        """Identify the state whatever actions it has cost so far."""
+        """Return a key of the state without the number of actions so far."""
         return hash_without(self.get_state(), "num_actions")
 
     def start_key(self) -> str:
-        """Identify the room up to rotations and reflections."""
+        """Return a key of the room, equal for its rotations and reflections."""
         return canonical_key(self._board, self._player, self._boxes)[:16]
 
     def draw(self, state: Mapping[str, Any]) -> Picture:
         """Draw a room as RGB."""
-        return draw_room_state(state)
+        return draw_room(state)
 
     def expert_turn(self, rng: random.Random, max_actions: int) -> tuple[str, tuple[str, ...]]:
-        """Return the next moves of a shortest plan, thinking the whole plan.
+        """Return the next moves of a shortest plan; the thought is the whole plan.
 
-        In a room that can no longer be solved the thought says so, and the move is random.
+        In a room that can no longer be solved the thought is ``stuck``, and the move is random.
         """
         plan = shortest_plan(self._board, self._player, self._boxes)
         words_of_plan = (words.STUCK,) if plan is None else plan
@@ -192,7 +193,7 @@ class Sokoban(TextEnv):
         return thought, plan[:max_actions]
 
     def _facts(self) -> tuple[str, ...]:
-        """Return the words with which a thought begins."""
+        """Return the words before the plan of a thought."""
         if self.thought == "plan":
             return ()
         return words.facts(self._board, self._player, self._boxes, self.symbols)
@@ -203,7 +204,7 @@ class Sokoban(TextEnv):
         return [name for name, moved in zip(ACTIONS, moves, strict=True) if moved] or [*ACTIONS]
 
     def thought_correct(self, thought: str) -> bool:
-        """Tell whether a thought, in the expert's format, is true of the current state.
+        """Return whether a thought, in the expert's format, is true of the current state.
 
         Its coordinates, if it has any, must be the current ones and its plan must solve the room
         with its last move; ``stuck`` is true where no plan exists.

@@ -1,14 +1,15 @@
-"""Draw Sokoban rooms as RAGEN does, so that figures can be put beside its figures.
+"""Sokoban rooms of RAGEN's own distribution, so that results compare with the paper's.
 
-A random walk digs the floor, then the game is played backwards from the solved room, pulling, and
-the position that is farthest from solved is the start. The scheme is gym-sokoban's (Schrader,
+A random walk digs the floor, then the game is played backwards from the solved room, by pulling,
+and the position that is farthest from solved is the start. The scheme is gym-sokoban's (Schrader,
 2018; after Racanière et al., arXiv 1707.06203, appendix) with RAGEN's numbers (arXiv 2504.20073,
 released environment). Rooms with few pushes are frequent, and a few need more than ten moves.
 
-Training rooms have none of these layouts: two in three hold more walls than any of theirs, and of
-the others only the ``eval`` split's are kept. A few layouts come so often that what is kept would
-be much too easy; so the scheme's first room says only of what kind the room has to be, and rooms
-are drawn until one of this kind may be kept. The mix of kinds is then the scheme's own.
+Training rooms have none of these layouts: two in three have more walls than any training room, and
+of the others only those of the ``eval`` split are kept. A few layouts are so frequent that the kept
+rooms alone would be much too easy. Therefore the scheme's first room only decides the kind (whether
+it is open, and its difficulty), and rooms are sampled until one of this kind may be kept: the mix
+of kinds is then the scheme's own.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from typing import NamedTuple
 from ragen_pl.envs.boards import mask_of
 from ragen_pl.envs.sokoban.rooms import (
     Room,
+    difficulty_of_length,
     most_walls,
     outer_walls,
     split_of_board,
-    stratum_of_length,
 )
 from ragen_pl.envs.sokoban.search import Board, Position, offsets, shortest_plan
 
@@ -42,7 +43,7 @@ _MAX_ROOMS_OF_A_KIND = 2000
 
 
 class _Node(NamedTuple):
-    """Hold a state of the backward game: ``boxes[i]`` is the box that belongs on target ``i``."""
+    """A state of the backward game; ``boxes[i]`` is the box that belongs on target ``i``."""
 
     player: int
     boxes: tuple[int, ...]
@@ -80,7 +81,7 @@ def _pull(board: Board, node: _Node, offset: int) -> _Node | None:
 
 
 def _score(board: Board, node: _Node, homes: tuple[int, ...]) -> int:
-    """Return changes of the pulled box times distance from home; 0 unless all targets are bare."""
+    """Return changes of the pulled box times distance from home; 0 where a target is covered."""
     if any(board.targets >> cell & 1 for cell in (node.player, *node.boxes)):
         return 0
     size = board.size
@@ -126,15 +127,15 @@ def _wander(rng: random.Random, board: Board, node: _Node, probability: float) -
 
 
 class _Kind(NamedTuple):
-    """Hold what the mix of rooms is kept in."""
+    """The kind of a room; the mix of kinds is the scheme's."""
 
     is_open: bool
-    """Whether training rooms may have as few walls."""
+    """Whether it has as few walls as training rooms."""
     difficulty: str
 
 
 def _lay_out(rng: random.Random, size: int, num_boxes: int) -> tuple[Board, _Node] | None:
-    """Return a solved room, or None where the walk left no space."""
+    """Return a solved room; None where the walk left no space."""
     everything = (1 << size * size) - 1
     floor = _dig(rng, size)
     if floor.bit_count() <= num_boxes:
@@ -145,7 +146,7 @@ def _lay_out(rng: random.Random, size: int, num_boxes: int) -> tuple[Board, _Nod
 
 
 def _place(rng: random.Random, board: Board, solved: _Node) -> Room | None:
-    """Return the start that is farthest from a solved room, or None where there is none."""
+    """Return the start that is farthest from a solved room; None where there is none."""
     max_depth = 300 if len(solved.boxes) == 1 else 10
     best, score = _play_backwards(board, solved, max_depth)
     if score == 0:
@@ -155,7 +156,7 @@ def _place(rng: random.Random, board: Board, solved: _Node) -> Room | None:
     plan = shortest_plan(board, player, boxes)
     if plan is None:
         return None
-    return Room(board, player, boxes, stratum_of_length(len(plan)), len(plan))
+    return Room(board, player, boxes, difficulty_of_length(len(plan)), len(plan))
 
 
 def _is_open(board: Board) -> bool:
@@ -163,8 +164,8 @@ def _is_open(board: Board) -> bool:
     return inner.bit_count() <= most_walls(board.size)
 
 
-def _draw(rng: random.Random, size: int, num_boxes: int, kind: _Kind | None) -> Room | None:
-    """Try to draw a room: any, or where the kind is given one of it that may be kept."""
+def _try_room(rng: random.Random, size: int, num_boxes: int, kind: _Kind | None) -> Room | None:
+    """Sample once; None unless a room comes out and, where ``kind`` is given, is of it and kept."""
     laid_out = _lay_out(rng, size, num_boxes)
     if laid_out is None:
         return None
@@ -178,18 +179,21 @@ def _draw(rng: random.Random, size: int, num_boxes: int, kind: _Kind | None) -> 
 
 
 @lru_cache(maxsize=4096)
-def draw_reference_room(seed: int, size: int, num_boxes: int) -> Room:
-    """Draw the room of a seed, of those kept for evaluation sets; its difficulty is the bin of its
-    length."""
+def sample_reference_room(seed: int, size: int, num_boxes: int) -> Room:
+    """Return the room of a seed, of those kept for evaluation sets.
+
+    Raises:
+        ValueError: where none is found.
+    """
     rng = random.Random(f"sokoban reference {size} {num_boxes} {seed}")
     for _ in range(_MAX_KINDS):
-        first = _draw(rng, size, num_boxes, None)
+        first = _try_room(rng, size, num_boxes, None)
         if first is None:
             continue
         kind = _Kind(_is_open(first.board), first.difficulty)
-        # The rarest kinds may have no layout that may be kept: then another kind is drawn.
+        # The rarest kinds may have no layout that may be kept: then another kind is sampled.
         for _ in range(_MAX_ROOMS_OF_A_KIND):
-            room = _draw(rng, size, num_boxes, kind)
+            room = _try_room(rng, size, num_boxes, kind)
             if room is not None:
                 return room
     raise ValueError(

@@ -1,4 +1,4 @@
-"""Draw Sokoban rooms: to a stated mix of optimal lengths, with splits that share no layout."""
+"""Random Sokoban rooms with a fixed mix of difficulties and splits that share no layout."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from ragen_pl.envs.sokoban.search import Board, Position, fewest_pushes, starts_
 
 Split = Literal["train", "tuning", "eval", "reference"]
 
-STRATA = {"2-3": (2, 3), "4-5": (4, 5), "6-8": (6, 8), "9-10": (9, 10)}
-"""Names and bounds of the bins of optimal length; no room needs more than ten moves."""
-_STRATUM_OF_SEED = ("2-3",) * 4 + ("4-5",) * 7 + ("6-8",) * 7 + ("9-10",) * 2
+DIFFICULTIES = {"2-3": (2, 3), "4-5": (4, 5), "6-8": (6, 8), "9-10": (9, 10)}
+"""Names and bounds of the difficulties by optimal length; no room needs more than ten moves."""
+_DIFFICULTY_OF_SEED = ("2-3",) * 4 + ("4-5",) * 7 + ("6-8",) * 7 + ("9-10",) * 2
 """By ``seed % 20``: 20, 35, 35 and 10 %, exact over any 20 consecutive seeds."""
 _MAX_BOARDS = 20_000
 _STARTS_PER_BOARD = 8
 
 
 class Room(NamedTuple):
-    """Hold one start."""
+    """One start, with its difficulty."""
 
     board: Board
     player: int
@@ -29,21 +29,21 @@ class Room(NamedTuple):
     optimal_length: int
 
 
-def stratum_of_seed(seed: int) -> str:
-    """Return the bin of optimal length that a seed asks for."""
-    return _STRATUM_OF_SEED[seed % 20]
+def difficulty_of_seed(seed: int) -> str:
+    """Return the difficulty that a seed gives."""
+    return _DIFFICULTY_OF_SEED[seed % 20]
 
 
-def stratum_of_length(length: int) -> str:
-    """Return the bin of an optimal length; outside the mix, ``0-1`` or ``11+``."""
-    for name, (shortest, longest) in STRATA.items():
+def difficulty_of_length(length: int) -> str:
+    """Return the difficulty of an optimal length; outside the mix, ``0-1`` or ``11+``."""
+    for name, (shortest, longest) in DIFFICULTIES.items():
         if shortest <= length <= longest:
             return name
     return "11+" if length > 10 else "0-1"
 
 
 def canonical_key(board: Board, player: int, boxes: int) -> str:
-    """Identify a position up to the symmetries of the square, across processes."""
+    """Return a key of a position, equal for all symmetries of the square and in every process."""
     marks = (
         (board.walls >> cell & 1)
         | (board.targets >> cell & 1) << 1
@@ -55,9 +55,9 @@ def canonical_key(board: Board, player: int, boxes: int) -> str:
 
 
 def layout_key(board: Board) -> str:
-    """Identify walls and targets up to the symmetries of the square, across processes.
+    """Return a key of the layout (walls and targets), equal for all symmetries of the square.
 
-    It stays the same whatever is played, and decides the split.
+    It is the same in every process and after every move, and decides the split.
     """
     marks = (
         (board.walls >> cell & 1) | (board.targets >> cell & 1) << 1
@@ -79,13 +79,13 @@ def outer_walls(size: int) -> int:
 
 
 def most_walls(size: int) -> int:
-    """Return how many walls inside the frame a board of the mix may have."""
+    """Return the most walls that a board of the mix may have inside the frame."""
     return (size - 2) ** 2 // 4
 
 
 def _random_board(rng: random.Random, size: int, num_boxes: int) -> Board:
     inside = list(cells_of(~outer_walls(size) & ((1 << size * size) - 1)))
-    # The larger of two draws: boards with few walls are few, and would come again and again.
+    # The larger of two samples: there are few boards with few walls, which would repeat.
     num_walls = max(rng.randint(0, most_walls(size)), rng.randint(0, most_walls(size)))
     cells = rng.sample(inside, num_walls + num_boxes)
     walls = sum(1 << cell for cell in cells[num_boxes:])
@@ -93,16 +93,19 @@ def _random_board(rng: random.Random, size: int, num_boxes: int) -> Board:
     return Board(size, outer_walls(size) | walls, targets)
 
 
-# The members of a group ask for the same room one after another.
+# Cached, since the members of a group reset to the same room one after another.
 @lru_cache(maxsize=4096)
-def draw_room(seed: int, size: int, num_boxes: int, split: BoardSplit) -> Room:
-    """Draw the room of a seed: of the seed's bin, of the split, every box off target.
+def sample_room(seed: int, size: int, num_boxes: int, split: BoardSplit) -> Room:
+    """Return the room of a seed: of the seed's difficulty and the split, every box off target.
 
-    From four moves up no shortest plan has fewer than two pushes: walking alone is no puzzle.
+    From four moves up every shortest plan has at least two pushes: walking alone is no puzzle.
+
+    Raises:
+        ValueError: where no such room is found.
     """
     rng = random.Random(f"sokoban {split} {size} {num_boxes} {seed}")
-    difficulty = stratum_of_seed(seed)
-    shortest, longest = STRATA[difficulty]
+    difficulty = difficulty_of_seed(seed)
+    shortest, longest = DIFFICULTIES[difficulty]
     for _ in range(_MAX_BOARDS):
         board = _random_board(rng, size, num_boxes)
         if split_of_board(board) != split:
@@ -118,8 +121,7 @@ def draw_room(seed: int, size: int, num_boxes: int, split: BoardSplit) -> Room:
                 return Room(board, *start, difficulty, length)
     raise ValueError(
         f"no {size}x{size} room with {num_boxes} boxes and a solution of {difficulty} moves was "
-        f"found"
-        f" in {_MAX_BOARDS} boards of all splits: choose a larger size or fewer boxes"
+        f"found in {_MAX_BOARDS} boards of all splits: choose a larger size or fewer boxes"
     )
 
 

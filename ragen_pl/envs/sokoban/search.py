@@ -18,7 +18,7 @@ Position = tuple[int, int]
 
 
 class Board(NamedTuple):
-    """Hold what never moves."""
+    """The layout: what never moves."""
 
     size: int
     walls: int

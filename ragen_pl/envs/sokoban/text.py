@@ -1,4 +1,4 @@
-"""Put Sokoban into words: symbols, rows, thoughts, and the pieces a small tokenizer needs."""
+"""Sokoban as text: symbols, rows, thoughts, and the pieces for a small tokenizer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STUCK = "stuck"
 
 
 class Symbols(NamedTuple):
-    """Hold one character per kind of cell, in the order in which the legend lists them."""
+    """One character per kind of cell, in the order of the legend."""
 
     wall: str
     floor: str
@@ -33,7 +33,7 @@ SYMBOLS: dict[str, Symbols] = {
 
 
 def legend(symbols: Symbols) -> str:
-    """Say what each symbol means."""
+    """Return the meaning of each symbol."""
     names = (field.replace("_", " ") for field in Symbols._fields)
     return ", ".join(f"{mark} {name}" for mark, name in zip(symbols, names, strict=True))
 
@@ -56,7 +56,7 @@ def grid_rows(board: Board, player: int, boxes: int, symbols: Symbols) -> list[s
 def coordinate_rows(board: Board, player: int, boxes: int, inner_walls: int) -> list[str]:
     """Return the state as lists of coordinates.
 
-    RAGEN's coordinate format leaves out the walls; without them the text is not the state.
+    RAGEN's coordinate format leaves out the walls, so that its text does not determine the state.
     """
 
     def listing(mask: int) -> str:
@@ -73,7 +73,7 @@ def coordinate_rows(board: Board, player: int, boxes: int, inner_walls: int) -> 
 
 
 def facts(board: Board, player: int, boxes: int, symbols: Symbols) -> tuple[str, ...]:
-    """Return where player, boxes and all targets are: the first words of a true thought."""
+    """Return where player, boxes and targets are: the first words of a true thought."""
     words = [symbols.player + coordinate(player, board.size)]
     words += [symbols.box + coordinate(cell, board.size) for cell in cells_of(boxes)]
     words += [symbols.target + coordinate(cell, board.size) for cell in cells_of(board.targets)]
@@ -83,7 +83,7 @@ def facts(board: Board, player: int, boxes: int, symbols: Symbols) -> tuple[str,
 def read_plan(thought: str, expected_facts: tuple[str, ...]) -> tuple[str, ...] | None:
     """Return the plan of a thought that begins with the expected facts; None for any other text.
 
-    A thought that calls the room unsolvable yields ``(STUCK,)``.
+    ``(STUCK,)`` claims that the room cannot be solved.
     """
     words = tuple(thought.split(" "))
     plan = words[len(expected_facts) :]
@@ -95,7 +95,7 @@ def read_plan(thought: str, expected_facts: tuple[str, ...]) -> tuple[str, ...] 
 def row_pieces(size: int, num_boxes: int, symbols: Symbols) -> Iterator[str]:
     """List the pieces of which all grid rows consist.
 
-    Six cells and one box: every legal row, whole. Larger rooms have too many rows, so theirs are
+    With six cells and one box these are all legal rows. Larger rooms have too many rows, which are
     cut into stretches of three inner cells; the frame and the newline belong to the outer ones.
     """
     frame = symbols.wall * size

@@ -53,4 +53,5 @@ class Engine(ABC):
 
 def noise_key(seed: int, request: Request) -> tuple[int, int, int, int, int]:
     """Return what decides a row's noise in one turn: its identity, never its place in a batch."""
-    return seed, request.iteration, request.group_id, request.member, request.turn
+    episode = request.episode
+    return seed, episode.iteration, episode.group_id, episode.member, request.turn

@@ -24,7 +24,7 @@ from ragen_pl.rollout.engines.cuda_graphs import (
 )
 from ragen_pl.rollout.engines.decode_step import DecodeStep, build_decode_step, open_cache
 from ragen_pl.rollout.engines.sampling import SampledTokens, sample_tokens, uniform_noise
-from ragen_pl.types import Completion, Request, Sampling, to_device
+from ragen_pl.types import Completion, EpisodeId, Request, Sampling, to_device
 
 Ids = tuple[int, ...]
 
@@ -108,7 +108,7 @@ class InProcessSampler:
         self.tokens_processed = 0
         self.reader: DecodeStep | None = None
         self.cache: RaggedCache | None = None
-        self.rows: dict[tuple[int, int, int], tuple[int, tuple[int, ...]]] = {}
+        self.rows: dict[EpisodeId, tuple[int, tuple[int, ...]]] = {}
 
     def reset(self) -> None:
         """Forget every cached row; required after each change of the weights."""
@@ -138,7 +138,7 @@ class InProcessSampler:
                 continue
             # The last token was drawn but not read: the cache holds all before it.
             seen = requests[index].prefix_ids + completions[index].token_ids[:-1]
-            self.rows[_identity(requests[index])] = (slot, seen)
+            self.rows[requests[index].episode] = (slot, seen)
         return completions
 
     def _build_reader(self) -> DecodeStep:
@@ -164,7 +164,7 @@ class InProcessSampler:
         """
         source, lengths, new_ids = [], [], []
         for request in requests:
-            slot, seen = self.rows.get(_identity(request), (0, ()))
+            slot, seen = self.rows.get(request.episode, (0, ()))
             if request.prefix_ids[: len(seen)] != seen:
                 slot, seen = 0, ()
             # A prefix known whole: its last token is read again, since its logits are asked for.
@@ -281,7 +281,3 @@ def to_the_front(chosen: np.ndarray, total: int) -> np.ndarray:
     behind = np.flatnonzero(is_chosen[len(chosen) :]) + len(chosen)
     move[hole], move[behind] = behind, hole
     return move
-
-
-def _identity(request: Request) -> tuple[int, int, int]:
-    return request.iteration, request.group_id, request.member

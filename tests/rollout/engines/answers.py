@@ -10,12 +10,12 @@ import torch
 
 from ragen_pl.models.base import LanguageModel
 from ragen_pl.models.policy import Policy
-from ragen_pl.types import Completion, Request
+from ragen_pl.types import Completion, EpisodeId, Request
 
 
 def requests(members: Sequence[int], turn: int = 0, iteration: int = 5) -> list[Request]:
     """Ask for rows of unequal length."""
-    return [Request((3, *range(10, 12 + m)), iteration, 0, m, turn) for m in members]
+    return [Request((3, *range(10, 12 + m)), EpisodeId(iteration, 0, m), turn) for m in members]
 
 
 def largest_gap(

@@ -19,7 +19,7 @@ from ragen_pl.rollout.engines import InProcess
 from ragen_pl.rollout.engines import cuda_graphs as replay
 from ragen_pl.rollout.engines.cuda_graphs import Capture, GraphedDecodeStep, Step
 from ragen_pl.rollout.engines.in_process import InProcessSampler
-from ragen_pl.types import Completion, Request, Sampling
+from ragen_pl.types import Completion, EpisodeId, Request, Sampling
 
 PIECES = [f"w{i}" for i in range(40)]
 
@@ -69,7 +69,7 @@ def play(
     prefixes = [[3, *range(10, 12 + m)] for m in range(6)]
     history: list[list[Completion]] = []
     for turn in range(3):
-        requests = [Request(tuple(ids), 5, 0, m, turn) for m, ids in enumerate(prefixes)]
+        requests = [Request(tuple(ids), EpisodeId(5, 0, m), turn) for m, ids in enumerate(prefixes)]
         history.append(engine(requests, Sampling(1.0, 24)))
         for ids, completion in zip(prefixes, history[-1], strict=True):
             ids += [*completion.token_ids, 4, *range(20, 21 + turn)]
@@ -154,12 +154,12 @@ def test_what_cannot_be_recorded_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_recordings_are_dropped_when_a_call_fails(language: LanguageModel) -> None:
     engine = InProcessSampler(language.model, stop_id=-1, seed=0, max_context=256, record=Tracer())
-    engine([Request((3, 10, 11), 0, 0, 0, 0)], Sampling(1.0, 5))
+    engine([Request((3, 10, 11), EpisodeId(0, 0, 0), 0)], Sampling(1.0, 5))
     reader = engine.reader
     assert isinstance(reader, GraphedDecodeStep)
     reader.steps = {(1,): None}
     with pytest.raises(IndexError):
-        engine([Request((3, 1 << 30), 0, 0, 1, 0)], Sampling(1.0, 5))
+        engine([Request((3, 1 << 30), EpisodeId(0, 0, 1), 0)], Sampling(1.0, 5))
     assert not reader.steps
 
 

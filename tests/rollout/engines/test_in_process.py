@@ -20,7 +20,7 @@ from ragen_pl.models.policy import Policy
 from ragen_pl.rollout.engines import in_process as cached
 from ragen_pl.rollout.engines.in_process import InProcessSampler, to_the_front
 from ragen_pl.rollout.engines.sampling import sample_tokens
-from ragen_pl.types import Completion, Request, Sampling
+from ragen_pl.types import Completion, EpisodeId, Request, Sampling
 
 PIECES = [f"w{i}" for i in range(40)]
 
@@ -55,7 +55,7 @@ def play(
         live = [m for m in members if m % 3 or turn < 2]
         if fresh:
             engine.reset()
-        requests = [Request(tuple(prefixes[m]), 5, 0, m, turn) for m in live]
+        requests = [Request(tuple(prefixes[m]), EpisodeId(5, 0, m), turn) for m in live]
         for m, completion in zip(live, engine(requests, Sampling(1.0, 9)), strict=True):
             history[m].append(completion)
             prefixes[m] += [*completion.token_ids, 4, *range(20, 21 + (m + turn) % 4)]
@@ -91,7 +91,7 @@ def test_each_weight_is_cast_once_a_call_where_the_trainer_casts_it_each_time() 
     linear = [m.weight for m in language.model.modules() if isinstance(m, torch.nn.Linear)]
     before = torch.is_autocast_cache_enabled()
     with Casts({weight.shape for weight in linear}) as casts:
-        engine([Request((3, 10, 11), 0, 0, 0, 0)], Sampling(1.0, 9))
+        engine([Request((3, 10, 11), EpisodeId(0, 0, 0), 0)], Sampling(1.0, 9))
     assert casts.count == len(linear)
     assert torch.is_autocast_cache_enabled() == before
 
@@ -100,11 +100,11 @@ def test_copies_of_weights_are_kept_for_turns_and_made_anew_after_an_update() ->
     language = EmbeddedModel(hidden_size=32, intermediate_size=48, num_heads=4).build(PIECES, 3)
     use_fused_rms_norm(language.model)
     engine = decoder(language)
-    request = [Request((3, 10, 11), 0, 0, 0, 0)]
+    request = [Request((3, 10, 11), EpisodeId(0, 0, 0), 0)]
     engine(request, Sampling(1.0, 9))
     made = engine.reader
     assert isinstance(made, FusedDecoder)
-    engine([Request((3, 10, 11, 12), 0, 0, 0, 1)], Sampling(1.0, 9))
+    engine([Request((3, 10, 11, 12), EpisodeId(0, 0, 0), 1)], Sampling(1.0, 9))
     assert engine.reader is made
     with torch.no_grad():
         for weight in language.model.parameters():
@@ -132,8 +132,8 @@ def test_result_does_not_depend_on_the_batch(language: LanguageModel) -> None:
 
 
 def test_another_seed_or_iteration_draws_differently(language: LanguageModel) -> None:
-    request = [Request((3, 10, 11), 1, 0, 0, 0)]
-    later = [Request((3, 10, 11), 2, 0, 0, 0)]
+    request = [Request((3, 10, 11), EpisodeId(1, 0, 0), 0)]
+    later = [Request((3, 10, 11), EpisodeId(2, 0, 0), 0)]
     drawn = [
         decoder(language)(request, Sampling(1.0, 9))[0].token_ids,
         decoder(language, seed=1)(request, Sampling(1.0, 9))[0].token_ids,
@@ -175,7 +175,7 @@ def group(engine: InProcessSampler, members: Sequence[int], turns: int) -> list[
     prefixes = {m: [3, *range(10, 40)] for m in members}
     history: dict[int, list[Completion]] = {m: [] for m in members}
     for turn in range(turns):
-        requests = [Request(tuple(prefixes[m]), 5, 0, m, turn) for m in members]
+        requests = [Request(tuple(prefixes[m]), EpisodeId(5, 0, m), turn) for m in members]
         for m, completion in zip(members, engine(requests, Sampling(1.0, 9)), strict=True):
             history[m].append(completion)
             prefixes[m] += [*completion.token_ids, 4, *range(20, 24 + m)]
@@ -242,7 +242,7 @@ def test_a_prefix_that_is_known_whole_can_be_asked_again(language: LanguageModel
     """Two evaluations of one policy may begin with the same requests, and an answer may be its
     first token alone."""
     engine = decoder(language)
-    requests = [Request((3, 10, 11 + m), 5, 0, m, 0) for m in range(4)]
+    requests = [Request((3, 10, 11 + m), EpisodeId(5, 0, m), 0) for m in range(4)]
     first = engine(requests, Sampling(1.0, 1))
     again = engine(requests, Sampling(1.0, 1))
     for one, other in zip(first, again, strict=True):

@@ -23,7 +23,7 @@ from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.engines import VLLM, InProcess, vllm
 from ragen_pl.rollout.engines.vllm import VLLMSampler
 from ragen_pl.training.datamodule import RolloutDataModule
-from ragen_pl.types import Request, Sampling
+from ragen_pl.types import EpisodeId, Request, Sampling
 from tests.rollout.engines.answers import flattened, largest_gap, requests
 from tests.rollout.engines.fake_vllm import LLM, make_module
 from tests.support.config_key_effects import KeyProof, spelled
@@ -81,8 +81,8 @@ def test_a_row_draws_by_its_identity_alone(language: LanguageModel) -> None:
     alone = [engine(requests([m]), how)[0] for m in range(4)]
     assert [c.token_ids for c in alone] == [c.token_ids for c in together]
     prefix = (3, 10, 11)
-    others = [Request(prefix, 5, 0, 0, 0), Request(prefix, 6, 0, 0, 0), Request(prefix, 5, 1, 0, 0)]
-    others += [Request(prefix, 5, 0, 1, 0), Request(prefix, 5, 0, 0, 1)]
+    ids = [EpisodeId(5, 0, 0), EpisodeId(6, 0, 0), EpisodeId(5, 1, 0), EpisodeId(5, 0, 1)]
+    others = [*(Request(prefix, each, 0) for each in ids), Request(prefix, ids[0], 1)]
     drawn = {c.token_ids for c in engine(others, how)}
     drawn.add(sampler(language, seed=1)(others[:1], how)[0].token_ids)
     assert len(drawn) == 6
