@@ -12,7 +12,7 @@ from lightning.pytorch import LightningModule, Trainer
 from ragen_pl.ops.echo_trap.assess import GREEN, Assessment, Level, assess
 from ragen_pl.ops.echo_trap.indicators import Indicators
 from ragen_pl.ops.echo_trap.thresholds import CollapseRules
-from ragen_pl.rollout.stats import Averages, GroupTable, trainable_trajectories
+from ragen_pl.rollout.stats import GroupTable, RankMeans, trainable_trajectories
 from ragen_pl.training.callback import RolloutCallback, announce, may_stop
 from ragen_pl.types import TrajectoryGroup
 
@@ -192,7 +192,7 @@ def measure(
     groups: Sequence[TrajectoryGroup], grad_norm: float | None, approx_kl: float | None
 ) -> Indicators | None:
     """Measure a collection over all ranks, after an update; None where no trajectory survived."""
-    averages, table = Averages(), GroupTable.gather(groups)
+    averages, table = RankMeans(), GroupTable.gather(groups)
     spread = table.std[table.std.isfinite()]
     for trajectory in trainable_trajectories(groups):
         mute = not trajectory.success and not any(turn.is_valid for turn in trajectory.turns)

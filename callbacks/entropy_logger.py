@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from lightning.pytorch import LightningModule, Trainer
 
 from ragen_pl.distributed.collectives import gather_objects
-from ragen_pl.rollout.stats import Averages, trainable_trajectories
+from ragen_pl.rollout.stats import RankMeans, trainable_trajectories
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.types import TrajectoryGroup, Turn
 
@@ -27,7 +27,7 @@ class EntropyLogger(RolloutCallback):
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
     ) -> None:
         """Average over all ranks and record."""
-        averages = Averages()
+        averages = RankMeans()
         trajectories = trainable_trajectories(groups)
         for trajectory in trajectories:
             for index, turn in enumerate(trajectory.turns):
@@ -46,7 +46,7 @@ class EntropyLogger(RolloutCallback):
         self.record({f"rollout/{name}": value for name, value in metrics.items()})
 
 
-def _count(averages: Averages, index: int, turn: Turn) -> None:
+def _count(averages: RankMeans, index: int, turn: Turn) -> None:
     entropies = turn.completion.entropy_estimates
     half = len(entropies) // 2
     for name, part in (

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from lightning.pytorch import LightningModule, Trainer
 
 from ragen_pl.distributed.collectives import gather_objects
-from ragen_pl.rollout.stats import Averages
+from ragen_pl.rollout.stats import RankMeans
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.evaluation import pass_at_k
 from ragen_pl.types import StopReason, Trajectory, TrajectoryGroup
@@ -24,7 +24,7 @@ class RolloutMetrics(RolloutCallback):
 
     def __init__(self) -> None:
         super().__init__()
-        self._averages = Averages()
+        self._averages = RankMeans()
         self._collections = 0
         self._tokens = 0
 
@@ -32,7 +32,7 @@ class RolloutMetrics(RolloutCallback):
         self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
     ) -> None:
         """Begin to count anew, also after an interrupted collection."""
-        self._averages, self._collections, self._tokens = Averages(), 0, 0
+        self._averages, self._collections, self._tokens = RankMeans(), 0, 0
 
     def on_collection_end(
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
@@ -61,7 +61,7 @@ class RolloutMetrics(RolloutCallback):
         )
 
 
-def _count_tries(averages: Averages, group: TrajectoryGroup) -> None:
+def _count_tries(averages: RankMeans, group: TrajectoryGroup) -> None:
     tries = [trajectory.success for trajectory in group.trajectories if trajectory.counts]
     k = 2
     while k <= len(tries):
@@ -69,12 +69,12 @@ def _count_tries(averages: Averages, group: TrajectoryGroup) -> None:
         k *= 2
 
 
-def _count_stop(averages: Averages, trajectory: Trajectory) -> None:
+def _count_stop(averages: RankMeans, trajectory: Trajectory) -> None:
     for reason in StopReason:
         averages.add(f"stop_{reason}", float(trajectory.stop_reason is reason))
 
 
-def _count(averages: Averages, trajectory: Trajectory) -> None:
+def _count(averages: RankMeans, trajectory: Trajectory) -> None:
     turns = trajectory.turns
     averages.add("success", float(trajectory.success))
     averages.add("return", trajectory.total_reward)

@@ -12,7 +12,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from ragen_pl.rollout.stats import Averages, trainable_trajectories
+from ragen_pl.rollout.stats import RankMeans, trainable_trajectories
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.types import Phase, TrajectoryGroup
 
@@ -110,7 +110,7 @@ class RunDisplay(ProgressBar, RolloutCallback):
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
     ) -> None:
         """Show success and return of what was collected on all ranks."""
-        averages = Averages()
+        averages = RankMeans()
         for trajectory in trainable_trajectories(groups):
             averages.add("success", float(trajectory.success))
             averages.add("return", trajectory.total_reward)

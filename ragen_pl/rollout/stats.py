@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torchmetrics import MeanMetric
 
 from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.errors import ConfigError
@@ -15,25 +16,36 @@ from ragen_pl.ops.selection import group_std, has_signal
 from ragen_pl.types import Trajectory, TrajectoryGroup
 
 
-@dataclass(slots=True)
-class Averages:
-    """Sums and counts by name, so that averages over ranks weigh all items equally."""
+class RankMeans:
+    """Means by name over all ranks, in which every item weighs the same (``MeanMetric``).
 
-    sums: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    counts: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    Items are kept as numbers until the mean is taken: a metric's update costs as much as a turn.
+    """
+
+    def __init__(self) -> None:
+        self._items: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
 
     def add(self, name: str, value: float, count: float = 1.0) -> None:
         """Add a value, or a sum of ``count`` values."""
-        self.sums[name] += value
-        self.counts[name] += count
+        if count:
+            self._items[name].append((value / count, count))
 
     def means(self) -> dict[str, float]:
-        """Return the averages over all ranks; every rank must call it and gets the same ones."""
-        total = Averages()
-        for sums, counts in gather_objects((dict(self.sums), dict(self.counts))):
-            for name, value in sums.items():
-                total.add(name, value, counts[name])
-        return {name: value / total.counts[name] for name, value in total.sums.items()}
+        """Return the means over all ranks; every rank must call it, and gets the same ones."""
+        own = {name: _mean(items) for name, items in self._items.items()}
+        of_ranks: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
+        for part in gather_objects(own):  # once for all names, of which ranks may have others
+            for name, item in part.items():
+                of_ranks[name].append(item)
+        return {name: _mean(items)[0] for name, items in of_ranks.items()}
+
+
+def _mean(items: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Return the mean of (value, weight) pairs and their total weight."""
+    metric = MeanMetric(nan_strategy="disable").set_dtype(torch.float64)
+    values, weights = torch.tensor(items, dtype=torch.float64).unbind(1)
+    metric.update(values, weights)
+    return float(metric.compute()), float(weights.sum())
 
 
 def trainable_trajectories(groups: Sequence[TrajectoryGroup]) -> list[Trajectory]:

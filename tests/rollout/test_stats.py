@@ -8,7 +8,7 @@ import pytest
 
 from ragen_pl.errors import ConfigError
 from ragen_pl.rollout import stats as rollout_stats
-from ragen_pl.rollout.stats import check_played
+from ragen_pl.rollout.stats import RankMeans, check_played
 from ragen_pl.types import StopReason, TrajectoryGroup
 from tests.support.doubles import make_group, make_trajectory
 from tests.support.ranks import on_ranks
@@ -49,3 +49,20 @@ def test_none_on_any_rank_is_an_error(
 ) -> None:
     with pytest.raises(ConfigError, match=told):
         check(ranks, monkeypatch)
+
+
+def test_means_weigh_every_item_of_every_rank_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    items = [
+        [("length", 9.0, 3.0), ("length", 1.0, 1.0)],
+        [("length", 2.0, 1.0), ("own", 0.5, 1.0)],
+    ]
+
+    def means(rank: int) -> dict[str, float]:
+        found = RankMeans()
+        for name, value, count in items[rank]:
+            found.add(name, value, count)
+        found.add("nothing", 0.0, 0)
+        return found.means()
+
+    for found in on_ranks(2, means, monkeypatch, rollout_stats):
+        assert found == pytest.approx({"length": 12 / 5, "own": 0.5}, abs=1e-12)
