@@ -167,9 +167,7 @@ class Collector:
                 ]
         return weights
 
-    def pack(
-        self, collected: CollectedGroups, weights: Sequence[Sequence[float]]
-    ) -> RolloutBatch:
+    def pack(self, collected: CollectedGroups, weights: Sequence[Sequence[float]]) -> RolloutBatch:
         """Pack this rank's trainable trajectories with their policy weights.
 
         Raises:

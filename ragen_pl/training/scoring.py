@@ -56,9 +56,7 @@ def forward_policy(policy: Policy, micro_batch: RolloutBatch) -> PolicyOutput:
 
 def forward_values(value_function: ValueFunction, micro_batch: RolloutBatch) -> Tensor:
     """Return the values of a micro-batch, (B, T), zero off its loss mask."""
-    return value_function(
-        micro_batch.input_ids, micro_batch.loss_mask, micro_batch.attention_mask
-    )
+    return value_function(micro_batch.input_ids, micro_batch.loss_mask, micro_batch.attention_mask)
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,10 +78,10 @@ def test_a_driven_collapse_recovers(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert module.trainer.callback_metrics["collapse/rollbacks"] == 1
     printed = capsys.readouterr().out
     assert (
-        f"rollback 1 of 1 at iteration {fallen + 1}: back to the policy of iteration "
+        f"rollback 1 of 1 at iteration {fallen + 1}: restored the policy of iteration "
         f"{restored + 1}, learning rates × 0.5; " in printed
     )
-    assert json.loads(json.dumps(rollback.facts()))["rollbacks"] == rollback.events
+    assert json.loads(json.dumps(rollback.results()))["rollbacks"] == rollback.events
 
 
 def test_without_it_the_run_stays_collapsed(tmp_path: Path) -> None:

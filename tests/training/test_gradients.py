@@ -14,7 +14,7 @@ from ragen_pl.algorithms.policy_losses import LogLikelihood
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.policy import Critic, Policy
 from ragen_pl.rollout.packing import pack
-from ragen_pl.training.scoring import LogProbPass, score_policy
+from ragen_pl.training.scoring import LogProbPass, forward_policy
 from ragen_pl.types import Demonstration, RolloutBatch, TrainingBatch
 from tests.support import toy_worlds as worlds
 from tests.support.doubles import make_trajectory, make_turn
@@ -43,7 +43,7 @@ def gradient(
     critic.zero_grad()
     zeros = torch.zeros_like(returns)
     batch = TrainingBatch(rollout, zeros, zeros, zeros, returns)
-    make_update(Algorithm(GAE(critic=config)), make_policy(0), critic).improve_critic(batch)
+    make_update(Algorithm(GAE(critic=config)), make_policy(0), critic).backward_critic(batch)
     assert critic.head.weight.grad is not None
     return critic.head.weight.grad.clone()
 
@@ -74,7 +74,7 @@ def test_a_critic_is_judged_by_what_it_learns_from(critic: Critic) -> None:
     zeros = torch.zeros_like(rollout.rewards)
     targets = torch.arange(zeros.shape[1]) * rollout.loss_mask * torch.tensor([[1.0], [9.0]])
     batch = TrainingBatch(rollout, zeros, targets * torch.tensor([[1.0], [0.0]]), zeros, targets)
-    metrics = make_update(Algorithm(GAE(critic=config)), make_policy(0), critic).improve_critic(
+    metrics = make_update(Algorithm(GAE(critic=config)), make_policy(0), critic).backward_critic(
         batch
     )
     assert float(metrics["train/explained_variance"]) == 1.0
@@ -102,8 +102,8 @@ def test_imitation_lowers_the_mean_negative_log_likelihood() -> None:
     rollout, policy = worlds.collection(1), make_policy(0)
     everyone = replace(rollout, policy_weights=torch.ones(len(rollout)))
     batch = Demonstration(everyone, 0.0)
-    metrics = make_update(Algorithm(), policy, budget=20).imitate(batch)
-    log_probs = score_policy(policy, everyone).log_probs
+    metrics = make_update(Algorithm(), policy, budget=20).backward_imitation(batch)
+    log_probs = forward_policy(policy, everyone).log_probs
     loss = -log_probs[rollout.loss_mask].mean()
     assert float(metrics["train/imitation_loss"]) == pytest.approx(float(loss.detach()))
     check_gradient(policy, loss)
@@ -114,8 +114,8 @@ def test_the_policy_is_pulled_towards_what_has_an_advantage_by_its_weight() -> N
     advantages, zeros = worlds.at_tokens(rollout, 3), torch.zeros_like(rollout.rewards)
     batch = TrainingBatch(rollout, zeros, zeros, advantages, zeros)
     algorithm = Algorithm(policy_loss=LogLikelihood(), entropy=EntropyBonus(0.0))
-    make_update(algorithm, policy, budget=20).improve_policy(batch)
-    log_probs = score_policy(policy, rollout).log_probs
+    make_update(algorithm, policy, budget=20).backward_policy(batch)
+    log_probs = forward_policy(policy, rollout).log_probs
     weights = rollout.policy_weights[:, None]
     tokens = (rollout.loss_mask & (weights > 0)).sum()
     check_gradient(policy, -(weights * advantages * log_probs).sum() / tokens)
@@ -126,9 +126,9 @@ def test_a_term_of_the_loss_pulls_towards_the_reference() -> None:
     zeros = torch.zeros_like(rollout.rewards)
     batch = TrainingBatch(rollout, zeros, zeros, zeros, zeros)
     algorithm = Algorithm(kl=KLPenalty(0.3, "k2"), entropy=EntropyBonus(0.0))
-    make_update(algorithm, policy, reference=reference, budget=20).improve_policy(batch)
+    make_update(algorithm, policy, reference=reference, budget=20).backward_policy(batch)
     kept = rollout.loss_mask & (rollout.policy_weights > 0)[:, None]
-    ours, theirs = (score_policy(each, rollout)[0] for each in (policy, reference))
+    ours, theirs = (forward_policy(each, rollout)[0] for each in (policy, reference))
     check_gradient(policy, 0.3 * ((ours - theirs.detach()) ** 2 / 2)[kept].mean())
     assert all(parameter.grad is None for parameter in reference.parameters())
 
@@ -142,8 +142,8 @@ def test_one_pass_takes_both_losses_where_the_trunk_is_shared(train_on: str) -> 
     advantages, zeros = worlds.at_tokens(rollout, 3), torch.zeros_like(rollout.rewards)
     returns = worlds.at_tokens(rollout, 5)
     batch = TrainingBatch(rollout, zeros, zeros, advantages, returns)
-    metrics = make_update(algorithm, policy, budget=20).improve_policy(batch)
-    scores, kept = score_policy(policy, rollout), rollout.policy_weights[:, None] > 0
+    metrics = make_update(algorithm, policy, budget=20).backward_policy(batch)
+    scores, kept = forward_policy(policy, rollout), rollout.policy_weights[:, None] > 0
     assert scores.values is not None
     assert not bool(kept.all())
     acted = rollout.loss_mask & kept
@@ -164,7 +164,7 @@ def test_what_was_not_learned_from_is_not_measured(backbone: str, train_on: str)
     rollout = replace(rollout, policy_weights=torch.zeros(len(rollout)))
     zeros = torch.zeros_like(rollout.rewards)
     batch = TrainingBatch(rollout, zeros, zeros, zeros, zeros)
-    metrics = make_update(algorithm, policy).improve_policy(batch)
+    metrics = make_update(algorithm, policy).backward_policy(batch)
     learned = backbone == "shared" and train_on == "all"
     values = {"train/value_loss", "train/explained_variance"} if learned else set()
     assert metrics.keys() == {"train/updates", "train/update_tokens"} | values
@@ -176,7 +176,7 @@ def test_a_head_that_learns_alone_leaves_the_shared_trunk_as_it_is() -> None:
     rollout, policy = worlds.collection(2), make_policy(0, with_values=True)
     zeros, returns = torch.zeros_like(rollout.rewards), worlds.at_tokens(rollout, 5)
     batch = TrainingBatch(rollout, zeros, zeros, zeros, returns)
-    make_update(Algorithm(GAE(critic=config)), policy).improve_critic(batch)
+    make_update(Algorithm(GAE(critic=config)), policy).backward_critic(batch)
     learners = {name for name, weight in policy.named_parameters() if weight.grad is not None}
     assert learners == {"value_head.weight", "value_head.bias"}
 

@@ -12,7 +12,7 @@ from ragen_pl.algorithms.config import Optimization
 from ragen_pl.distributed import collectives as distributed
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.training.datamodule import RolloutDataModule
-from ragen_pl.training.scoring import LogProbPass, check_agreement
+from ragen_pl.training.scoring import LogProbPass, check_log_prob_gap
 from ragen_pl.training.starpo import StarPO
 from tests.support.doubles import make_trainer
 from tests.support.ranks import on_ranks
@@ -87,10 +87,10 @@ def test_it_is_refused_where_they_differ(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_only_tokens_that_count_are_compared() -> None:
     mask = torch.tensor([[True, False]])
-    check_agreement(torch.tensor([[1.0, 5.0]]), torch.tensor([[1.00005, 0.0]]), mask)
+    check_log_prob_gap(torch.tensor([[1.0, 5.0]]), torch.tensor([[1.00005, 0.0]]), mask)
     with pytest.raises(ValueError, match="nan"):
-        check_agreement(torch.tensor([[float("nan"), 0.0]]), torch.zeros(1, 2), mask)
-    check_agreement(torch.ones(1, 2), torch.zeros(1, 2), torch.zeros(1, 2, dtype=torch.bool))
+        check_log_prob_gap(torch.tensor([[float("nan"), 0.0]]), torch.zeros(1, 2), mask)
+    check_log_prob_gap(torch.ones(1, 2), torch.zeros(1, 2), torch.zeros(1, 2, dtype=torch.bool))
 
 
 def test_what_is_no_number_on_one_rank_is_refused_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +99,7 @@ def test_what_is_no_number_on_one_rank_is_refused_on_all(monkeypatch: pytest.Mon
 
     def check(rank: int) -> None:
         with pytest.raises(ValueError, match="nan"):
-            check_agreement(
+            check_log_prob_gap(
                 torch.tensor([[float("nan") if rank else 0.0]]), torch.zeros(1, 1), mask
             )
 

@@ -101,11 +101,11 @@ def update(algorithm: Algorithm, rollout: RolloutBatch, budget: int, networks: N
         budget,
         coefficients,
     )
-    metrics = updater.improve_policy(batch)
+    metrics = updater.backward_policy(batch)
     if metrics["train/updates"]:
         coefficients.observe(metrics["train/entropy"], metrics["train/kl"])
     if config is not None and networks.critic is not None:
-        metrics |= updater.improve_critic(batch)
+        metrics |= updater.backward_critic(batch)
     return summed(networks, metrics, coefficients)
 
 
@@ -224,7 +224,7 @@ def test_a_transformer_in_float64_knows_nothing_of_padding_and_company() -> None
 
 def imitated(rollout: RolloutBatch, budget: int, networks: Networks) -> Update:
     batch = Demonstration(rollout, 0.0)
-    metrics = make_update(Algorithm(), networks.policy, budget=budget).imitate(batch)
+    metrics = make_update(Algorithm(), networks.policy, budget=budget).backward_imitation(batch)
     return summed(networks, metrics, Coefficients(Algorithm()))
 
 
