@@ -79,7 +79,7 @@ class MutualInformation(RolloutCallback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Say it when there is nothing to measure."""
         if stage == "fit" and not data_module(trainer).prompts.think:
-            announce(trainer, "mutual information is not measured: the agent does not think")
+            announce(trainer, "mutual information is not measured: data.prompts.think is false")
 
     def on_rollout_start(
         self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int

@@ -14,6 +14,7 @@ from ragen_pl.algorithms.filters import FilterRule, TopFraction
 from ragen_pl.ops.selection import group_mean, max_variance_subset
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.stats import GroupTable
+from ragen_pl.training.access import find_data_module
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.types import Selection, TrajectoryGroup
 
@@ -104,9 +105,9 @@ class VarianceFilter(RolloutCallback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Check the size of groups where nobody has before."""
-        rollout = getattr(getattr(trainer, "datamodule", None), "rollout", None)
-        if stage == "fit" and rollout is not None:
-            self.check(rollout)
+        data = find_data_module(trainer)
+        if stage == "fit" and data is not None:
+            self.check(data.rollout)
 
     def check(self, rollout: RolloutConfig) -> None:
         """Refuse groups of one: they have no spread, so nothing would ever be kept.
@@ -160,12 +161,12 @@ class VarianceFilter(RolloutCallback):
         std = table.std
         scored = std.isnan().logical_not()
         kept = (weights > 0).any(dim=1)
-        square = float(weights.square().sum())
-        effective = float(weights.sum()) ** 2 / (square * weights.numel()) if square else 0.0
+        squares = float(weights.square().sum())
+        ess_fraction = float(weights.sum()) ** 2 / (squares * weights.numel()) if squares else 0.0
         self.record(
             {
                 "rollout/kept_fraction": float(_mean(kept.double())),
-                "rollout/effective_fraction": effective,
+                "rollout/ess_fraction": ess_fraction,
                 "rollout/in_group_std": float(_mean(std[scored])),
                 "rollout/in_group_std_kept": float(_mean(std[kept & scored])),
                 "rollout/zero_std_fraction": float(_mean(signal[scored].logical_not().double())),

@@ -1,5 +1,5 @@
-"""Typed access to the learner and the data module, for callbacks: the arguments of Lightning's hooks
-have its base types."""
+"""Typed access to the learner and the data module for callbacks, whose hooks get Lightning's base
+types."""
 
 from __future__ import annotations
 

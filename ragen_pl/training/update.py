@@ -1,4 +1,4 @@
-"""The complete update of StarPO and StarPO-S (RAGEN, arXiv 2504.20073, §3 and §4.3), in order:
+"""The complete update of StarPO and StarPO-S, in order (RAGEN, arXiv 2504.20073, §3 and §4.3).
 
 1. advantages of a rollout;
 2. loss of one micro-batch: surrogate − entropy bonus + KL, and the critic's value loss;

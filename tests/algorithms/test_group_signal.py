@@ -11,7 +11,7 @@ import torch
 
 from callbacks import VarianceFilter
 from callbacks.echo_trap_detector import measure
-from callbacks.gradient_probe import group_spread
+from callbacks.gradient_probe import in_group_stds
 from ragen_pl.algorithms.estimators import GRPO, RLOO, DrGRPO, GiGPO, ReinforcePlusPlusBaseline
 from ragen_pl.algorithms.estimators.base import WithoutCritic
 from ragen_pl.algorithms.filters import SoftWeights, TopFraction, TopP
@@ -97,7 +97,7 @@ def estimated(estimator: WithoutCritic) -> Callable[[TrajectoryGroup], bool]:
 
 def probed(group: TrajectoryGroup) -> bool:
     members = trainable_trajectories([group])
-    return group_spread(pack(members, weights=[1.0] * len(members))).get(0, 0.0) > 0
+    return in_group_stds(pack(members, weights=[1.0] * len(members))).get(0, 0.0) > 0
 
 
 CONSUMERS: dict[str, Callable[[TrajectoryGroup], bool]] = {

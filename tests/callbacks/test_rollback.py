@@ -239,7 +239,7 @@ def test_one_rank_alone_takes_the_other_along(monkeypatch: pytest.MonkeyPatch) -
 
     gone: list[str] = []
     monkeypatch.setattr(implementation, "gather_objects", lambda own: [own, True])
-    monkeypatch.setattr(Rollback, "_go_back", lambda *args: gone.append("back"))
+    monkeypatch.setattr(Rollback, "_roll_back", lambda *args: gone.append("back"))
     rollback = make_rollback()
     trainer: Any = SimpleNamespace(callbacks=[EchoTrapDetector(), rollback])
     rollback.on_rollout_end(trainer, cast(Any, None), cast(Sequence[Any], []))  # type: ignore[arg-type]

@@ -90,7 +90,8 @@ def _iteration(plan: Plan) -> str:
         ("  seconds expected", (seconds.collect, seconds.annotate, seconds.update), 1.0),
     ):
         rows.append([name, *(f"{value / unit:,.1f}" for value in values)])
-    return f"{format_table(rows)}\n  {seconds.total:,.1f} s in all, if every trajectory fills its context"
+    total = f"{seconds.total:,.1f} s in all, if every trajectory fills its context"
+    return f"{format_table(rows)}\n  {total}"
 
 
 def _device(name: str, device: Device) -> str:
