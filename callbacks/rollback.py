@@ -115,7 +115,7 @@ class Rollback(RolloutCallback):
         detectors = [c for c in before if isinstance(c, EchoTrapDetector)]
         if not detectors:
             raise ValueError(
-                f"rollback.times is {self.times}, but there is no EchoTrapDetector before Rollback "
+                f"rollback.times is {self.times}, but no EchoTrapDetector is before Rollback "
                 "in the list of callbacks: add one, whose alarm triggers the rollback"
             )
         patience = detectors[0].patience

@@ -86,7 +86,7 @@ class RolloutDataModule(pl.LightningDataModule):
         prompts: Prompts = Prompts(),  # noqa: B008  frozen, so sharing it is safe
         rollout: RolloutConfig = RolloutConfig(),  # noqa: B008
         warm_start: WarmStart = WarmStart(),  # noqa: B008
-        evaluation: EvaluationConfig = EvaluationConfig(),
+        evaluation: EvaluationConfig = EvaluationConfig(),  # noqa: B008
         dynamic_sampling: DynamicSampling | None = None,
         run_seed: int = 0,
     ) -> None:
