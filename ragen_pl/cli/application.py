@@ -46,10 +46,10 @@ from ragen_pl.training.run_folder import (
     RESULTS,
     EarlierRun,
     RunMetadata,
-    belongs_to_run,
-    check_resume,
+    check_continuation,
     checkpoint_path,
     finished_iterations,
+    is_of,
     leaves,
 )
 from ragen_pl.training.starpo import StarPO
@@ -258,11 +258,11 @@ class Application(LightningCLI):
         if self.subcommand == "fit":
             self._make_way(Path(config.run_dir), None if loaded is None else loaded[0])
         self.model.vocabulary = facts.vocabulary
-        self.config_init[self.subcommand].checkpoints.metadata = facts
+        self.config_init[self.subcommand].checkpoints.facts = facts
 
     def _make_way(self, run_dir: Path, loaded: Path | None) -> None:
         """Leave the run in the folder as it is: where it goes on but has ended, or aside."""
-        if loaded is None or not belongs_to_run(loaded, run_dir):
+        if loaded is None or not is_of(run_dir, loaded):
             if self.trainer.is_global_zero:
                 self._earlier.move_aside(run_dir)
             return
@@ -326,7 +326,7 @@ class Application(LightningCLI):
 
     def _compare(self, loaded: tuple[Path, RunMetadata], facts: RunMetadata) -> None:
         path, old = loaded
-        changed = check_resume(old, facts, path, is_training=self.subcommand == "fit")
+        changed = check_continuation(old, facts, path, goes_on=self.subcommand == "fit")
         if changed and self.trainer.is_global_zero:
             print(f"changed since {path}: {'; '.join(changed)}")
 
@@ -403,6 +403,6 @@ def run(argv: Sequence[str], kind: type[Application] = Application) -> Applicati
     try:
         return kind(argv, earlier)
     except (MisconfigurationException, ConfigError) as error:
-        earlier.restore()  # it may not have been known before the run began
+        earlier.load_full_state()  # it may not have been known before the run began
         short = shorten(str(error)) if isinstance(error, MisconfigurationException) else str(error)
         raise ConfigError(short) from error

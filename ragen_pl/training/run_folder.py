@@ -1,4 +1,4 @@
-"""The run folder: names of its files, earlier runs, and checks before a run is resumed."""
+"""Keep each run in a folder of its own: names, making room, and what a checkpoint was made with."""
 
 from __future__ import annotations
 
@@ -20,59 +20,57 @@ CHECKPOINTS, POLICY, TRAJECTORIES = "checkpoints", "policy", "trajectories"
 CONFIG, RESULTS = "config.yaml", "results.json"
 LAST, BEST = "last", "best"
 FINAL = "final"
-"""Name of the policy at the end of a run, in ``RESULTS``."""
-METADATA = "metadata"
-"""Key of the metadata in a checkpoint."""
-_WEIGHT_KEYS = (
+"""In ``RESULTS``, the policy that a run ended with."""
+FACTS = "run"
+"""Key of the facts in a checkpoint."""
+_WEIGHTS = (
     "model.policy",
     "model.lora",
     "model.algorithm.advantage.class_path",
     "model.algorithm.advantage.init_args.critic.backbone",
 )
-"""Keys that decide which weights exist: the policy's and the critic's."""
-_NULLABLE_WEIGHT_KEYS = ("model.algorithm.kl", "model.lora")
-"""Keys that decide which weights exist by being null or not: the reference's and the adapters'."""
-_RUN_KEYS = (*_WEIGHT_KEYS, "seed", "data.env", "data.prompts", "data.warm_start")
-"""Keys that must not change when a run is resumed; all others may."""
+"""What decides which weights there are: those of the policy and of a critic."""
+_PRESENT = ("model.algorithm.kl", "model.lora")
+"""The same, where it matters whether the key is null: the weights of a reference, and adapters."""
+_FIXED = (*_WEIGHTS, "seed", "data.env", "data.prompts", "data.warm_start")
+"""What a run that goes on must share with the one before: all else may change."""
 
 
 @dataclass(frozen=True)
 class RunMetadata:
-    """Configuration, seed, threads and vocabulary behind a checkpoint, as plain data."""
+    """Record what a checkpoint was made with, as plain data."""
 
     config: dict[str, Any]
-    """The parts of the configuration that the weights depend on: ``model`` and ``data``."""
+    """The parts of the configuration that decide what the weights mean: ``model`` and ``data``."""
     seed: int
     threads: int
-    """Number of threads; another number changes the order of floating-point sums, and so the last
-    bits."""
+    """More or fewer change the order of floating-point sums, and so the last bits."""
     vocabulary: list[str]
-    """Texts from which the embedded model's tokenizer was built."""
+    """Pieces of text the embedded model's tokenizer was made from."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def plain(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a checkpoint's metadata without loading its tensors.
+        """Read a checkpoint's facts without loading its tensors.
 
         Raises:
-            ConfigError: when the file is no checkpoint of a run, or one of an earlier version.
+            ConfigError: when the file is no checkpoint of a run.
         """
         file = path / META if path.is_dir() else path
         try:
             content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
             if not isinstance(content, dict):  # a tensor alone, say
                 raise TypeError(type(content).__name__)
-            return cls(**content[METADATA])
+            return cls(**content[FACTS])
         except (
             *(OSError, EOFError, RuntimeError, KeyError, TypeError),
             pickle.UnpicklingError,
         ) as error:
             raise ConfigError(
-                f"--ckpt_path {path}: this is no readable checkpoint of ragen-pl, or one of an "
-                f"earlier version ({type(error).__name__}); give last, best or the path of a .ckpt "
-                "file"
+                f"--ckpt_path {path}: this is no readable checkpoint of ragen-pl "
+                f"({type(error).__name__}); give last, best or the path of a .ckpt file"
             ) from error
 
 
@@ -80,11 +78,11 @@ def checkpoint_path(run_dir: Path, wanted: str) -> Path:
     """Resolve ``last``, ``best`` or a path.
 
     Raises:
-        ConfigError: when there is no such checkpoint.
+        ConfigError: when there is nothing.
     """
     if wanted in (LAST, BEST):
         path = run_dir / CHECKPOINTS / f"{wanted}.ckpt"
-        # Folders are swapped in two steps: a run that was killed in between left the old one.
+        # Folders are exchanged in two steps: a run that was killed between them left the old one.
         for candidate in (path, path.with_suffix(".old")):
             if candidate.exists():
                 return candidate
@@ -98,23 +96,23 @@ def checkpoint_path(run_dir: Path, wanted: str) -> Path:
     return Path(wanted)
 
 
-def belongs_to_run(checkpoint: Path, run_dir: Path) -> bool:
-    """Whether a checkpoint is in a run's folder; the folder may contain links to other disks."""
-    folders = (run_dir.resolve(), (run_dir / CHECKPOINTS).resolve(), _absolute(run_dir))
+def is_of(run_dir: Path, checkpoint: Path) -> bool:
+    """Whether a checkpoint is of the run in a folder, which may hold links to other disks."""
+    folders = (run_dir.resolve(), (run_dir / CHECKPOINTS).resolve(), _spelled(run_dir))
     return any(
         path.is_relative_to(folder)
-        for path in (checkpoint.resolve(), _absolute(checkpoint))
+        for path in (checkpoint.resolve(), _spelled(checkpoint))
         for folder in folders
     )
 
 
-def _absolute(path: Path) -> Path:
-    """Return the absolute path without resolving links."""
+def _spelled(path: Path) -> Path:
+    """Make a path absolute, links left as they are."""
     return Path(os.path.abspath(path))  # noqa: PTH100  resolve would follow them
 
 
 def read_results(run_dir: Path) -> dict[str, Any] | None:
-    """Return the content of a run's ``results.json``; None where it is missing or unreadable."""
+    """Read what a run has written about itself; None where there is nothing that can be read."""
     try:
         content = json.loads((run_dir / RESULTS).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -123,8 +121,7 @@ def read_results(run_dir: Path) -> dict[str, Any] | None:
 
 
 def finished_iterations(run_dir: Path) -> int | None:
-    """Return the number of iterations of a run that has finished and evaluated its final policy,
-    else None."""
+    """Return the length of a run that came to its end and scored its final policy, else None."""
     results = read_results(run_dir)
     if results is None or results.get("status") != "finished":
         return None
@@ -133,8 +130,7 @@ def finished_iterations(run_dir: Path) -> int | None:
 
 
 def move_aside(run_dir: Path) -> Path | None:
-    """Rename an earlier run to the first free ``<run_dir>.1``, ``.2``, …; return the new path, or
-    None where there was no run."""
+    """Rename an earlier run to the first free ``<run_dir>.1``, ``.2``, …; None without one."""
     if not any((run_dir / name).exists() for name in (CONFIG, RESULTS, CHECKPOINTS)):
         return None
     number = 1
@@ -145,20 +141,20 @@ def move_aside(run_dir: Path) -> Path | None:
 
 
 class EarlierRun:
-    """An earlier run in the run folder: moved aside, and restored if the new run is refused."""
+    """Keep the earlier run of a folder, and put it back when the new one is refused."""
 
     def __init__(self) -> None:
         self._moved: tuple[Path, Path] | None = None
 
     def move_aside(self, run_dir: Path) -> None:
-        """Move the earlier run aside, and print where."""
+        """Make place for a new run, and say so."""
         aside = move_aside(run_dir)
         if aside is not None:
             self._moved = run_dir, aside
-            print(f"moved the earlier run in {run_dir} to {aside}")
+            print(f"{run_dir} held an earlier run: it is now {aside}")
 
-    def restore(self) -> None:
-        """Undo ``move_aside``, unless the new run has written checkpoints or results."""
+    def load_full_state(self) -> None:
+        """Undo that, unless the new run has something to show."""
         if self._moved is None:
             return
         run_dir, aside = self._moved
@@ -166,11 +162,11 @@ class EarlierRun:
             return
         shutil.rmtree(run_dir, ignore_errors=True)
         aside.rename(run_dir)
-        print(f"restored the earlier run to {run_dir}")
+        print(f"the earlier run is {run_dir} again")
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return (old, new) by dotted key for every leaf that differs."""
+    """Return dotted key → (old, new) for every leaf that differs."""
     before, after = dict(leaves(old)), dict(leaves(new))
     return {
         key: (before.get(key), after.get(key))
@@ -185,44 +181,43 @@ def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         for key, value in tree.items():
             yield from leaves(value, f"{path}.{key}" if path else str(key))
     else:
-        # YAML has lists where constructors have tuples.
+        # Configurations come back from YAML with lists where constructors hold tuples.
         yield path, list(tree) if isinstance(tree, tuple) else tree
 
 
-def check_resume(old: RunMetadata, new: RunMetadata, path: Path, *, is_training: bool) -> list[str]:
-    """Compare a checkpoint's metadata with those of the run that loads it.
+def check_continuation(
+    old: RunMetadata, new: RunMetadata, path: Path, *, goes_on: bool
+) -> list[str]:
+    """Compare a checkpoint with the run that wants to use it.
 
     Args:
-        old: The checkpoint's.
-        new: The run's.
-        path: The checkpoint, for messages.
-        is_training: Whether training is resumed; an evaluation only needs the same weights.
+        goes_on: Whether training goes on; an evaluation only needs the same weights.
 
     Returns:
-        One line per difference that is allowed.
+        One line per difference that may be meant.
 
     Raises:
-        ConfigError: when the run would be a different experiment.
+        ConfigError: when the run would no longer be the same experiment.
     """
-    old_config, new_config = {"seed": old.seed, **old.config}, {"seed": new.seed, **new.config}
-    changed = differences(old_config, new_config)
-    for key in _NULLABLE_WEIGHT_KEYS:
-        before, after = (_is_set(config, key) for config in (old_config, new_config))
+    before_all, after_all = {"seed": old.seed, **old.config}, {"seed": new.seed, **new.config}
+    changed = differences(before_all, after_all)
+    for key in _PRESENT:
+        before, after = (_is_set(config, key) for config in (before_all, after_all))
         if before != after:
             words = {True: "set", False: "null"}
             raise ConfigError(
-                f"{key} is {words[after]}, but it was {words[before]} in {path}\n"
-                f"  keep {key} {words[before]}, or start a new run without --ckpt_path"
+                f"{key} is {words[after]}, but {path} was made with it {words[before]}\n"
+                f"  keep {key} {words[before]}, or start anew without --ckpt_path"
             )
     for key, (before, after) in changed.items():
-        fixed_keys = _RUN_KEYS if is_training else _WEIGHT_KEYS
+        fixed_keys = _FIXED if goes_on else _WEIGHTS
         is_fixed = any(key == fixed or key.startswith(f"{fixed}.") for fixed in fixed_keys)
-        # A key that only one of them has was added or removed by a version of this program.
+        # A key that only one of them has came or went with a version of this program.
         if is_fixed and None not in (before, after):
             name = "seed_everything" if key == "seed" else key
             raise ConfigError(
-                f"{name} is {after!r}, but it was {before!r} in {path}\n"
-                f"  set {name} to {before!r}, or start a new run without --ckpt_path"
+                f"{name} is {after!r}, but {path} was made with {before!r}\n"
+                f"  set {name} to {before!r}, or start anew without --ckpt_path"
             )
     return [f"{key}: {before!r} → {after!r}" for key, (before, after) in sorted(changed.items())]
 

@@ -179,7 +179,7 @@ def test_a_run_goes_on_under_its_own_seed_and_environment_only(
 def test_an_earlier_run_is_moved_aside(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(3):
         fit("--trainer.max_epochs", 1)
-    assert "moved the earlier run in runs/tiny to runs/tiny.2" in capsys.readouterr().out
+    assert "runs/tiny held an earlier run: it is now runs/tiny.2" in capsys.readouterr().out
     for name in ("tiny", "tiny.1", "tiny.2"):
         assert (folder / "runs" / name / "results.json").is_file()
 
@@ -195,7 +195,7 @@ def test_an_earlier_run_is_put_back_when_the_new_one_is_refused(
         assert main(["fit", "--config", "tiny", *nowhere]) == 2
         said = capsys.readouterr()
         assert "there is no such folder" in said.err
-        assert "restored the earlier run to runs/tiny" in said.out
+        assert "the earlier run is runs/tiny again" in said.out
     assert (folder / "runs" / "tiny" / "results.json").read_bytes() == kept
     assert sorted(path.name for path in (folder / "runs").iterdir()) == ["tiny"]
 
@@ -316,7 +316,7 @@ def test_a_checkpoint_of_another_run_moves_the_one_in_the_folder_aside(
     before = contents(folder / "run")
     longer = ("--trainer.max_epochs", 2, "--trainer.check_val_every_n_epoch", 9)
     fit("--run_dir", "run", *longer, "--ckpt_path", "run/../other/checkpoints/last.ckpt")
-    assert "moved the earlier run in run to run.1" in capsys.readouterr().out
+    assert "run held an earlier run: it is now run.1" in capsys.readouterr().out
     assert contents(folder / "run.1") == before
     assert checkpoint("run")["epoch"] == checkpoint("other")["epoch"] + 1
     best = torch.load(folder / "run/checkpoints/best.ckpt", weights_only=True)

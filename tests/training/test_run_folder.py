@@ -14,13 +14,13 @@ from ragen_pl.training.run_folder import (
     RESULTS,
     EarlierRun,
     RunMetadata,
-    belongs_to_run,
-    check_resume,
+    check_continuation,
     finished_iterations,
+    is_of,
 )
 
 
-def metadata(
+def facts(
     advantage: str = "GAE",
     gamma: float = 1.0,
     kl: dict[str, Any] | None = None,
@@ -32,33 +32,30 @@ def metadata(
     return RunMetadata(config=config, seed=0, threads=1, vocabulary=[])
 
 
-@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("goes_on", [True, False])
 @pytest.mark.parametrize(
     ("new", "told"),
     [
-        (metadata("GRPO"), "model.algorithm.advantage.class_path is 'GRPO'"),
-        (metadata(kl={"coef": 0.1}), "model.algorithm.kl is set"),
-        (metadata(backbone="shared"), "critic.backbone is 'shared'"),
+        (facts("GRPO"), "model.algorithm.advantage.class_path is 'GRPO'"),
+        (facts(kl={"coef": 0.1}), "model.algorithm.kl is set"),
+        (facts(backbone="shared"), "critic.backbone is 'shared'"),
     ],
 )
 def test_what_decides_which_weights_there_are_is_fixed(
-    new: RunMetadata, told: str, is_training: bool
+    new: RunMetadata, told: str, goes_on: bool
 ) -> None:
     with pytest.raises(ConfigError, match=told):
-        check_resume(metadata(), new, Path("last.ckpt"), is_training=is_training)
+        check_continuation(facts(), new, Path("last.ckpt"), goes_on=goes_on)
 
 
 def test_a_reference_cannot_be_left_behind() -> None:
     with pytest.raises(ConfigError, match=r"model\.algorithm\.kl is null"):
-        check_resume(metadata(kl={"coef": 0.1}), metadata(), Path("last.ckpt"), is_training=True)
+        check_continuation(facts(kl={"coef": 0.1}), facts(), Path("last.ckpt"), goes_on=True)
 
 
 def test_keys_of_the_same_classes_may_change() -> None:
-    changed = check_resume(
-        metadata(kl={"coef": 0.1}),
-        metadata(gamma=0.9, kl={"coef": 0.2}),
-        Path("x"),
-        is_training=True,
+    changed = check_continuation(
+        facts(kl={"coef": 0.1}), facts(gamma=0.9, kl={"coef": 0.2}), Path("x"), goes_on=True
     )
     assert changed == [
         "model.algorithm.advantage.init_args.gamma: 1.0 → 0.9",
@@ -74,7 +71,7 @@ def test_an_earlier_run_comes_back_unless_the_new_one_has_something_to_show(
     (run_dir / CHECKPOINTS / "last.ckpt").mkdir(parents=True)
     earlier.move_aside(run_dir)
     (run_dir / (shown or "tensorboard")).mkdir(parents=True)
-    earlier.restore()
+    earlier.load_full_state()
     assert (run_dir / CHECKPOINTS / "last.ckpt").exists() == (shown is None)
     assert (tmp_path / "run.1").exists() == (shown is not None)
     assert shown is None or (run_dir / shown).exists()
@@ -91,13 +88,13 @@ def test_a_checkpoint_is_of_the_run_in_whose_folder_it_lies(
     Path("runs/b/checkpoints").symlink_to(tmp_path / "disk")
     Path("link").symlink_to(tmp_path / "runs/a")
     last = Path("checkpoints/last.ckpt")
-    assert belongs_to_run(tmp_path / "runs/a" / last, Path("runs/a"))
-    assert belongs_to_run("runs/a" / last, Path("link"))
-    assert belongs_to_run("link" / last, Path("runs/a"))
-    assert belongs_to_run("runs/b" / last, Path("runs/b"))
-    assert belongs_to_run(Path("disk/last.ckpt"), Path("runs/b"))
-    assert not belongs_to_run("runs/ab" / last, Path("runs/a"))
-    assert not belongs_to_run("runs/a/../b" / last, Path("runs/a"))
+    assert is_of(Path("runs/a"), tmp_path / "runs/a" / last)
+    assert is_of(Path("link"), "runs/a" / last)
+    assert is_of(Path("runs/a"), "link" / last)
+    assert is_of(Path("runs/b"), "runs/b" / last)
+    assert is_of(Path("runs/b"), Path("disk/last.ckpt"))
+    assert not is_of(Path("runs/a"), "runs/ab" / last)
+    assert not is_of(Path("runs/a"), "runs/a/../b" / last)
 
 
 @pytest.mark.parametrize(
