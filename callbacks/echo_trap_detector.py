@@ -22,9 +22,9 @@ UPDATES = "train/updates"
 _ROUNDING = 1e-5
 """Nats that rounding alone can look like, where the trainer recomputes what the sampler said."""
 _NO_VALID_TURN = (
-    "no turn of the first RL rollout has a valid format, so rewards carry no information about the "
-    "policy's actions: imitate first (data.warm_start.iterations), or allow longer responses "
-    "(data.rollout.max_response_tokens)"
+    "no turn of the first RL collection follows the response format, so rewards do not depend on "
+    "the policy's actions: start with imitation (data.warm_start.iterations), or allow longer "
+    "responses (data.rollout.max_response_tokens)"
 )
 
 
