@@ -111,14 +111,14 @@ def test_ranks_decide_alike_and_share_evenly(
 
 
 @pytest.mark.parametrize(
-    ("keys", "told"),
+    ("keys", "message"),
     [
         ({"max_collections": 1}, "max_collections is 1.*null collects once"),
         ({"max_collections": 33}, "max_collections is 33"),
     ],
 )
-def test_bad_keys_are_refused(keys: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_bad_keys_are_refused(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         DynamicSampling(**keys)
 
 

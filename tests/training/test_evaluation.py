@@ -1,4 +1,4 @@
-"""Scores against values worked out by hand or by enumeration."""
+"""Evaluation results against values computed by hand or by enumeration."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_summary() -> None:
     assert (result.solved_seeds, result.failed_seeds) == ((0,), (0,))
 
 
-def test_only_what_the_environment_broke_leaves_the_denominator() -> None:
+def test_only_environment_errors_are_excluded_from_the_denominator() -> None:
     full = make_trajectory([], stop_reason=StopReason.CONTEXT_FULL)
     result = summarize(
         [*eval_set([True]), TrajectoryGroup(1, 1, (full,)), make_group([1.0], broken=[0])]

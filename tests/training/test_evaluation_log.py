@@ -1,4 +1,4 @@
-"""Scores of what all ranks played."""
+"""Evaluation results over all ranks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_shares_of_two_ranks_are_put_together(
     assert (result.count, result.success) == (3, 2 / 3)
 
 
-def test_there_is_no_score_where_the_environment_failed_on_all_ranks(
+def test_there_is_no_result_where_the_environment_failed_on_all_ranks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken, trainer = make_group([1.0], broken=[0]), make_trainer(tmp_path, 1, [])

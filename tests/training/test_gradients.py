@@ -1,4 +1,4 @@
-"""What of a collection policy and critic learn from, and which way."""
+"""Which trajectories policy and critic are trained on, and the direction of their gradients."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def gradient(
     return critic.head.weight.grad.clone()
 
 
-def test_a_critic_of_the_kept_sees_nothing_else(critic: Critic) -> None:
+def test_a_critic_trained_on_kept_trajectories_ignores_the_others(critic: Critic) -> None:
     rollout, config = collection(), CriticConfig(train_on="kept")
     returns = rollout.loss_mask.float()
     changed = returns * torch.tensor([[1.0], [5.0]])
@@ -59,7 +59,7 @@ def test_a_critic_of_the_kept_sees_nothing_else(critic: Critic) -> None:
     assert not values[1].any()
 
 
-def test_the_value_loss_weighs_what_its_coefficient_says(critic: Critic) -> None:
+def test_the_value_loss_is_scaled_by_its_coefficient(critic: Critic) -> None:
     rollout = collection()
     returns = rollout.loss_mask.float()
     half, whole = (
@@ -69,7 +69,7 @@ def test_the_value_loss_weighs_what_its_coefficient_says(critic: Critic) -> None
     torch.testing.assert_close(half, 0.5 * whole)
 
 
-def test_a_critic_is_judged_by_what_it_learns_from(critic: Critic) -> None:
+def test_explained_variance_covers_the_trajectories_of_the_value_loss(critic: Critic) -> None:
     rollout, config = collection(), CriticConfig(train_on="kept")
     zeros = torch.zeros_like(rollout.rewards)
     targets = torch.arange(zeros.shape[1]) * rollout.loss_mask * torch.tensor([[1.0], [9.0]])
@@ -80,7 +80,7 @@ def test_a_critic_is_judged_by_what_it_learns_from(critic: Critic) -> None:
     assert float(metrics["train/explained_variance"]) == 1.0
 
 
-def test_a_critic_of_all_learns_from_what_the_policy_does_not(critic: Critic) -> None:
+def test_a_critic_trained_on_all_uses_dropped_trajectories(critic: Critic) -> None:
     rollout, config = collection(), CriticConfig()
     returns = rollout.loss_mask.float()
     changed = returns * torch.tensor([[1.0], [5.0]])
@@ -91,7 +91,7 @@ def test_a_critic_of_all_learns_from_what_the_policy_does_not(critic: Critic) ->
 
 
 def check_gradient(policy: Policy, loss: Tensor) -> None:
-    """Compare what has been accumulated with the loss differentiated at once."""
+    """Compare the accumulated gradient with that of the loss in one piece."""
     parameters = list(policy.parameters())
     for parameter, expected in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
         assert parameter.grad is not None
@@ -109,7 +109,7 @@ def test_imitation_lowers_the_mean_negative_log_likelihood() -> None:
     check_gradient(policy, loss)
 
 
-def test_the_policy_is_pulled_towards_what_has_an_advantage_by_its_weight() -> None:
+def test_the_policy_gradient_is_weighted_by_advantage_and_policy_weight() -> None:
     rollout, policy = worlds.collection(2), make_policy(0)
     advantages, zeros = worlds.at_tokens(rollout, 3), torch.zeros_like(rollout.rewards)
     batch = TrainingBatch(rollout, zeros, zeros, advantages, zeros)
@@ -121,7 +121,7 @@ def test_the_policy_is_pulled_towards_what_has_an_advantage_by_its_weight() -> N
     check_gradient(policy, -(weights * advantages * log_probs).sum() / tokens)
 
 
-def test_a_term_of_the_loss_pulls_towards_the_reference() -> None:
+def test_the_kl_term_pulls_towards_the_reference() -> None:
     rollout, policy, reference = worlds.collection(4), make_policy(0), make_policy(1)
     zeros = torch.zeros_like(rollout.rewards)
     batch = TrainingBatch(rollout, zeros, zeros, zeros, zeros)
@@ -134,8 +134,8 @@ def test_a_term_of_the_loss_pulls_towards_the_reference() -> None:
 
 
 @pytest.mark.parametrize("train_on", ["all", "kept"])
-def test_one_pass_takes_both_losses_where_the_trunk_is_shared(train_on: str) -> None:
-    """The value loss is over what the critic learns from, the policy's over what was kept."""
+def test_one_pass_takes_both_losses_where_the_backbone_is_shared(train_on: str) -> None:
+    """The value loss covers the critic's trajectories, the policy loss the kept ones."""
     config = CriticConfig(value_coef=0.7, value_clip=None, train_on=train_on, backbone="shared")  # type: ignore[arg-type]
     algorithm = Algorithm(GAE(critic=config), LogLikelihood(), entropy=EntropyBonus(0.2))
     rollout, policy = worlds.collection(2), make_policy(0, with_values=True)
@@ -157,7 +157,7 @@ def test_one_pass_takes_both_losses_where_the_trunk_is_shared(train_on: str) -> 
 
 @pytest.mark.parametrize("backbone", ["separate", "shared"])
 @pytest.mark.parametrize("train_on", ["all", "kept"])
-def test_what_was_not_learned_from_is_not_measured(backbone: str, train_on: str) -> None:
+def test_metrics_cover_only_trajectories_in_the_loss(backbone: str, train_on: str) -> None:
     config = CriticConfig(train_on=train_on, backbone=backbone)  # type: ignore[arg-type]
     algorithm = Algorithm(GAE(critic=config), sampler_ratio_cap=2.0)
     rollout, policy = worlds.collection(2), make_policy(0, with_values=backbone == "shared")
@@ -171,7 +171,7 @@ def test_what_was_not_learned_from_is_not_measured(backbone: str, train_on: str)
     assert float(metrics["train/updates"]) == float(metrics["train/update_tokens"]) == 0.0
 
 
-def test_a_head_that_learns_alone_leaves_the_shared_trunk_as_it_is() -> None:
+def test_a_value_head_trained_alone_leaves_the_shared_backbone_unchanged() -> None:
     config = CriticConfig(backbone="shared")
     rollout, policy = worlds.collection(2), make_policy(0, with_values=True)
     zeros, returns = torch.zeros_like(rollout.rewards), worlds.at_tokens(rollout, 5)
@@ -181,7 +181,7 @@ def test_a_head_that_learns_alone_leaves_the_shared_trunk_as_it_is() -> None:
     assert learners == {"value_head.weight", "value_head.bias"}
 
 
-def test_a_policy_says_its_values_with_and_without_the_rest() -> None:
+def test_values_are_the_same_with_and_without_log_probs() -> None:
     rollout, policy = worlds.collection(2), make_policy(0, with_values=True)
     every = torch.ones(len(rollout), dtype=torch.bool)
     log_probs, values = PASSES.log_probs_and_values(policy, policy.values, rollout, ~every, every)

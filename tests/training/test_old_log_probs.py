@@ -1,4 +1,4 @@
-"""The sampler's log-probs stand in for the trainer's where the two agree, and nowhere else."""
+"""Old log-probs: when the sampler's replace the trainer's, and when that is refused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def train(old_log_probs: str, iterations: int = 3, online_k: int = 2) -> StarPO:
     return module
 
 
-def test_one_update_of_a_collection_scores_the_policy_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_update_needs_one_pass_of_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     """The weights that learn are those that played: what they say of the tokens then is the old
     log-prob, to the last bit."""
     with monkeypatch.context() as patch:
@@ -57,7 +57,7 @@ def test_one_update_of_a_collection_scores_the_policy_once(monkeypatch: pytest.M
     assert float(own.trainer.callback_metrics["train/clip_fraction"]) == 0
 
 
-def test_runs_agree_and_the_sampled_ones_score_the_policy_once(
+def test_runs_with_sampled_log_probs_agree_and_need_one_pass(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     calls: list[int] = []
@@ -85,7 +85,7 @@ def test_it_is_refused_where_they_differ(monkeypatch: pytest.MonkeyPatch) -> Non
         train("sampled", iterations=1)
 
 
-def test_only_tokens_that_count_are_compared() -> None:
+def test_only_loss_tokens_are_compared() -> None:
     mask = torch.tensor([[True, False]])
     check_log_prob_gap(torch.tensor([[1.0, 5.0]]), torch.tensor([[1.00005, 0.0]]), mask)
     with pytest.raises(ValueError, match="nan"):
@@ -93,7 +93,7 @@ def test_only_tokens_that_count_are_compared() -> None:
     check_log_prob_gap(torch.ones(1, 2), torch.zeros(1, 2), torch.zeros(1, 2, dtype=torch.bool))
 
 
-def test_what_is_no_number_on_one_rank_is_refused_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_nan_on_one_rank_is_refused_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python's ``max`` keeps a NaN only where it comes first."""
     mask = torch.tensor([[True]])
 
@@ -107,7 +107,7 @@ def test_what_is_no_number_on_one_rank_is_refused_on_all(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("precision", ["16-mixed", "bf16-true", "16-true", "transformer-engine"])
-def test_a_precision_in_which_steps_would_be_wrong_is_refused(precision: str) -> None:
+def test_an_unsupported_precision_is_refused(precision: str) -> None:
     with pytest.raises(ValueError, match=f"trainer.precision is {precision}"):
         Optimization().check(precision)
     for allowed in ("bf16-mixed", "32-true", "64-true"):
