@@ -71,8 +71,8 @@ class Checkpoints(Checkpoint):
         folder = Path(trainer.default_root_dir)
         if trainer.is_global_zero:
             last, best = (folder / CHECKPOINTS / f"{name}.ckpt" for name in (LAST, BEST))
-            _swap_in(_copied(last), best)
-            _swap_in(_copied(folder / POLICY / LAST), folder / POLICY / BEST)
+            _replace(_copy(last), best)
+            _replace(_copy(folder / POLICY / LAST), folder / POLICY / BEST)
         trainer.strategy.barrier()
 
     def _new_success(self, trainer: Trainer) -> float | None:
@@ -92,8 +92,8 @@ class Checkpoints(Checkpoint):
         draft_policy = folder / POLICY / f"{name}.tmp"
         export_policy(learner(module).language, draft_policy)
         if trainer.is_global_zero:
-            _swap_in(draft, path)
-            _swap_in(draft_policy, folder / POLICY / name)
+            _replace(draft, path)
+            _replace(draft_policy, folder / POLICY / name)
         trainer.strategy.barrier()
 
     # --- what else is saved -------------------------------------------------------------------
@@ -115,7 +115,7 @@ class Checkpoints(Checkpoint):
         self.best_success = state_dict["best_success"]
 
 
-def _swap_in(draft: Path, path: Path) -> None:
+def _replace(draft: Path, path: Path) -> None:
     """Put a finished draft in place; where a folder is one of the two, not in a single step."""
     if path.is_dir() or (draft.is_dir() and path.exists()):
         old = path.with_suffix(".old")
@@ -127,7 +127,7 @@ def _swap_in(draft: Path, path: Path) -> None:
         draft.replace(path)
 
 
-def _copied(path: Path) -> Path:
+def _copy(path: Path) -> Path:
     """Copy a checkpoint or a policy, to be swapped in elsewhere."""
     copy = path.with_suffix(".tmp")
     _remove(copy)

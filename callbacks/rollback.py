@@ -125,7 +125,7 @@ class Rollback(RolloutCallback):
                 "the run would be stopped first: choose a smaller rollback.patience"
             )
         chosen = find_callback(trainer, VarianceFilter)
-        if self.filter_factor < 1.0 and (chosen is None or not chosen.keeps_a_share):
+        if self.filter_factor < 1.0 and (chosen is None or not chosen.has_keep_fraction):
             raise ValueError(
                 f"rollback.filter_factor is {self.filter_factor}, but there is no VarianceFilter "
                 "with a keep_fraction to tighten: give it one, or set rollback.filter_factor to 1"

@@ -28,7 +28,7 @@ _SCORES: dict[Score, Callable[[GroupTable], Tensor]] = {
     "length": lambda table: group_mean(table.lengths, table.valid),
     "entropy": lambda table: group_mean(table.entropies, table.valid),
 }
-_FACTORS: dict[Scaling, float] = {"none": 0.0, "linear": 1.0, "sqrt": 0.5}
+_SCALING_EXPONENTS: dict[Scaling, float] = {"none": 0.0, "linear": 1.0, "sqrt": 0.5}
 """Exponent of the kept share."""
 
 
@@ -67,7 +67,7 @@ class VarianceFilter(RolloutCallback):
         loss_scaling: Scaling = "none",
     ) -> None:
         super().__init__()
-        self.rule = self._configured = _one_rule(keep_fraction, rule)
+        self.rule = self._configured = _active_rule(keep_fraction, rule)
         if keep_per_group is not None and keep_per_group < 2:
             raise ValueError(
                 f"keep_per_group is {keep_per_group}; it must be at least 2 (fewer have no "
@@ -85,7 +85,7 @@ class VarianceFilter(RolloutCallback):
         self.loss_scaling: Scaling = loss_scaling
 
     @property
-    def keeps_a_share(self) -> bool:
+    def has_keep_fraction(self) -> bool:
         """Whether a share of groups is kept, which ``tighten`` can lower."""
         return self._configured is None or isinstance(self._configured, TopFraction)
 
@@ -95,7 +95,7 @@ class VarianceFilter(RolloutCallback):
         Returns:
             The share kept from now on.
         """
-        assert self.keeps_a_share
+        assert self.has_keep_fraction
         assert 0.0 < factor <= 1.0
         whole = self._configured or TopFraction(1.0)
         assert isinstance(whole, TopFraction)
@@ -149,7 +149,7 @@ class VarianceFilter(RolloutCallback):
                 scores = torch.where(signal, scores, torch.nan)
             by_group = self.rule(scores).double()
         kept = (by_group > 0).double()
-        by_group = by_group * float(_mean(kept)) ** _FACTORS[self.loss_scaling]
+        by_group = by_group * float(_mean(kept)) ** _SCALING_EXPONENTS[self.loss_scaling]
         members = table.valid
         if self.keep_per_group is not None:
             members = max_variance_subset(table.returns, members, self.keep_per_group)
@@ -174,7 +174,7 @@ class VarianceFilter(RolloutCallback):
         )
 
 
-def _one_rule(keep_fraction: float | None, rule: FilterRule | None) -> FilterRule | None:
+def _active_rule(keep_fraction: float | None, rule: FilterRule | None) -> FilterRule | None:
     """Return the rule in force; None keeps every group."""
     if rule is not None:
         if keep_fraction is not None:
