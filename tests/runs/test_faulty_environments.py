@@ -296,7 +296,7 @@ def test_a_start_without_room_is_a_failure_that_teaches_nothing(
     assert not trainable_trajectories([bad])
     scored = summarize([good, bad])
     assert scored.count == 6
-    assert set(scored.failed) >= {3}
+    assert set(scored.failed_seeds) >= {3}
     assert summarize([bad]).valid_format == 0.0
     (said,) = caplog.records
     assert said.getMessage().endswith("or more; no turn is played from this start")

@@ -89,14 +89,14 @@ def test_the_gradient_of_the_objective_is_that_of_its_value(
         entropy=EntropyBonus(0.3),
     )
     new, old, advantages = draws(rollout, 12)
-    reference, totals = new.clone() - 0.5, LossDenominators.of(rollout, algorithm.aggregation)
-    totals = replace(totals, divisor=totals.divisor.double())
+    reference, denominators = new.clone() - 0.5, LossDenominators.of(rollout, algorithm.aggregation)
+    denominators = replace(denominators, for_loss=denominators.for_loss.double())
     zeros = torch.zeros_like(old)
     part = TrainingBatch(rollout, old, zeros, advantages, zeros)
 
     def objective(log_probs: Tensor, entropy: Tensor) -> Tensor:
         coefficients = FixedCoefficients(kl=0.7, entropy=0.3)
-        policy_objective = PolicyObjective(algorithm, coefficients, totals)
+        policy_objective = PolicyObjective(algorithm, coefficients, denominators)
         return policy_objective(PolicyOutput(log_probs, entropy, None), part, reference)[0]
 
     entropy = at_tokens(rollout, 14)
