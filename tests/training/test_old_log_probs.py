@@ -37,17 +37,17 @@ def train(old_log_probs: str, iterations: int = 3, online_k: int = 2) -> StarPO:
 
 
 def test_a_single_update_needs_one_pass_of_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The weights that learn are those that played: what they say of the tokens then is the old
-    log-prob, to the last bit."""
+    """The weights that are updated are those that sampled: the log-probs of the update are the old
+    ones, to the last bit."""
     with monkeypatch.context() as patch:
         patch.setattr(RolloutConfig, "is_on_policy", False)
         apart = train("recomputed", online_k=1)
 
     def refuse(*_: object) -> None:
-        raise AssertionError("the policy was scored before its update")
+        raise AssertionError("a pass of the policy before its update")
 
     monkeypatch.setattr(LogProbPass, "log_probs", refuse)
-    monkeypatch.setattr(LogProbPass, "both", refuse)
+    monkeypatch.setattr(LogProbPass, "log_probs_and_values", refuse)
     own = train("recomputed", online_k=1)
     for name, value in own.state_dict().items():
         torch.testing.assert_close(value, apart.state_dict()[name], rtol=0, atol=1e-5)
