@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from ragen_pl.report.tables import PolicyResult, align
+from ragen_pl.report.tables import PolicyResult, format_table
 from ragen_pl.training.evaluation import EvalResult, paired_difference
 
 Key = tuple[str, float | None]
@@ -32,8 +32,8 @@ def read_scores(run: Path, policy: str) -> dict[Key, EvalResult]:
     if not path.is_file():
         raise ValueError(f"{run} holds no {path.name}: give the folder of a run")
     results = json.loads(path.read_text(encoding="utf-8"))
-    entries = [PolicyResult.from_plain(entry) for entry in results["evaluations"]]
-    scores = {(e.eval_set, e.temperature): e.score for e in entries if e.policy == policy}
+    entries = [PolicyResult.from_dict(entry) for entry in results["evaluations"]]
+    scores = {(e.eval_set, e.temperature): e.result for e in entries if e.policy == policy}
     if not scores:
         known = ", ".join(dict.fromkeys(entry.policy for entry in entries))
         raise ValueError(f"{run} has no scores of the policy {policy!r}; it has {known}")
@@ -67,7 +67,7 @@ def compare(before: dict[Key, EvalResult], after: dict[Key, EvalResult]) -> str:
                 f"{100 * gain.mean:+.1f} [{100 * gain.low:+.1f}, {100 * gain.high:+.1f}]",
             ]
         )
-    return align([rows[0], *sorted(rows[1:])])
+    return format_table([rows[0], *sorted(rows[1:])])
 
 
 def _named(keys: Iterable[Key]) -> str:

@@ -32,7 +32,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.profiler import ProfilerActivity, profile
 
 from ragen_pl.cli import entry_point as cli
-from ragen_pl.report.tables import align
+from ragen_pl.report.tables import format_table
 
 PRODUCTS = re.compile("aten::(addmm|baddbmm|bmm|mm|_scaled_dot_product.*)")
 MOVES_NOTHING = re.compile(
@@ -123,7 +123,7 @@ def table(results: Mapping[str, Any]) -> str:
         rows.append([name, f"{value:.3f}", f"{value / whole:.0%}"])
     rows.append(["all, profiled", f"{whole:.3f}", "100%"])
     return (
-        f"{align(rows)}\n{results['operations']:,.0f} operations; without the profiler "
+        f"{format_table(rows)}\n{results['operations']:,.0f} operations; without the profiler "
         f"{results['unprofiled_seconds']:.3f} s"
     )
 

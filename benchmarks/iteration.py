@@ -130,9 +130,9 @@ class Iteration:
     def _update(self, name: str, batch: TrainingBatch) -> None:
         with self.bench.context():
             if name == "policy":
-                self.update(self.algorithm).improve_policy(batch)
+                self.update(self.algorithm).backward_policy(batch)
             else:
-                self.update(Algorithm(GAE(critic=CriticConfig()))).improve_critic(batch)
+                self.update(Algorithm(GAE(critic=CriticConfig()))).backward_critic(batch)
         self.optimizers[name].step()
         self.optimizers[name].zero_grad(set_to_none=True)
 

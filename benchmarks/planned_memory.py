@@ -38,7 +38,7 @@ from ragen_pl.cli.plan.plan import Planner
 from ragen_pl.cli.plan.setting import Cluster, PlanInput
 from ragen_pl.models.lora import LoRA
 from ragen_pl.models.trainable import TrainableModel
-from ragen_pl.report.tables import align
+from ragen_pl.report.tables import format_table
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.datamodule import RolloutDataModule
@@ -203,7 +203,7 @@ def compare(names: Sequence[str]) -> dict[str, dict[str, dict[str, float]]]:
         for phase in PHASES:
             plan, real = result["planned"][phase], result["measured"][phase]
             rows.append([name, phase, f"{plan:.0f}", f"{real:.0f}", f"{plan / real:.2f}"])
-    print(align(rows))
+    print(format_table(rows))
     return results
 
 

@@ -31,7 +31,7 @@ from benchmarks.memory import forget_peak, peak_mebibytes
 from benchmarks.workload import MODELS, RandomModel, Workload, pieces
 from ragen_pl.models.trainable import TrainableModel
 from ragen_pl.ops.chunked_head import chunked_log_prob_and_entropy
-from ragen_pl.report.tables import align
+from ragen_pl.report.tables import format_table
 from ragen_pl.rollout.engines.in_process import InProcessSampler
 from ragen_pl.runtime.allocator import retain_freed_memory
 
@@ -143,7 +143,7 @@ def phase_table(results: list[dict[str, Any]]) -> str:
                     "–" if share is None else f"{share:.2f}",
                 ]
             )
-    lines = [align(rows)]
+    lines = [format_table(rows)]
     for result in results:
         lines.append(
             f"{result['model']}: {result['trajectories_per_second']:.2f} trajectories/s, peak "
@@ -168,7 +168,7 @@ def growth_table(results: dict[str, dict[str, dict[str, float]]]) -> str:
                 )
             ]
             rows.append([over, value, *cells])
-    return align(rows)
+    return format_table(rows)
 
 
 def main(given: list[str] | None = None) -> None:

@@ -35,7 +35,7 @@ from benchmarks.contenders import Setting, ours, trl
 from benchmarks.memory import peak_mebibytes
 from benchmarks.workload import MODELS, RandomModel, ReadAgain, Workload, pieces
 from ragen_pl.models.trainable import TrainableModel
-from ragen_pl.report.tables import align
+from ragen_pl.report.tables import format_table
 from ragen_pl.rollout.engines.in_process import InProcessSampler
 from ragen_pl.runtime.allocator import retain_freed_memory
 
@@ -144,14 +144,14 @@ def table(results: dict[str, Any]) -> str:
                 f"{rates[0] / rates[1]:.2f}",
             ]
         )
-    lines = [align(rows), ""]
+    lines = [format_table(rows), ""]
     peaks = results["peak_mebibytes"]
     rows = [["rollout and update", "trajectories /s", "of the limit", "peak MiB"]]
     for name, rate in results["training"].items():
         share = rate / results["limit"][name.split()[1]]
         peak = f"{peaks[name]:.0f}" if name in peaks else "–"
         rows.append([name, f"{rate:.2f}", f"{100 * share:.0f} %", peak])
-    lines.append(align(rows))
+    lines.append(format_table(rows))
     lines += [f"{name}: {value:.2f}" for name, value in results["against_trl"].items()]
     return "\n".join(lines)
 

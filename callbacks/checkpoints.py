@@ -5,15 +5,15 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
 from ragen_pl.models.export import export_policy
-from ragen_pl.training.access import data_module
-from ragen_pl.training.run_folder import BEST, CHECKPOINTS, FACTS, LAST, POLICY, RunMetadata
+from ragen_pl.training.access import data_module, learner
+from ragen_pl.training.run_folder import BEST, CHECKPOINTS, LAST, METADATA, POLICY, RunMetadata
 
 
 class Checkpoints(Checkpoint):
@@ -37,16 +37,16 @@ class Checkpoints(Checkpoint):
                 f"every_n_iterations is {every_n_iterations}; it must be at least 1 (10 is usual)"
             )
         self.every_n_iterations = every_n_iterations
-        self.facts: RunMetadata | None = None
+        self.metadata: RunMetadata | None = None
         """Set by the command line; saved with the weights."""
-        self.best_score: float | None = None
+        self.best_success: float | None = None
         self._validated = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Forget the score to beat where its policy is in the folder of another run."""
         best = Path(trainer.default_root_dir) / CHECKPOINTS / f"{BEST}.ckpt"
         if not trainer.strategy.broadcast(best.exists() or best.with_suffix(".old").exists()):
-            self.best_score = None
+            self.best_success = None
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Note that there is a new score."""
@@ -54,29 +54,28 @@ class Checkpoints(Checkpoint):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save what is due at this boundary."""
-        score = self._new_score(trainer)
+        success = self._new_success(trainer)
         self._validated = False
-        is_best = score is not None and (self.best_score is None or score > self.best_score)
-        if is_best:
-            self.best_score = score
+        if success is not None and (self.best_success is None or success > self.best_success):
+            self.best_success = success
             self._save(trainer, pl_module, BEST)
         done = trainer.current_epoch + 1
         is_end = trainer.should_stop or done == trainer.max_epochs
         if is_end or done % self.every_n_iterations == 0:
             self._save(trainer, pl_module, LAST)
-        if is_end and self.best_score is None:
-            self._take_last_for_best(trainer)
+        if is_end and self.best_success is None:
+            self._copy_last_to_best(trainer)
 
-    def _take_last_for_best(self, trainer: Trainer) -> None:
+    def _copy_last_to_best(self, trainer: Trainer) -> None:
         """Without any validation the last policy is the best that is known."""
         folder = Path(trainer.default_root_dir)
         if trainer.is_global_zero:
             last, best = (folder / CHECKPOINTS / f"{name}.ckpt" for name in (LAST, BEST))
-            _swap_in(_copied(last), best)
-            _swap_in(_copied(folder / POLICY / LAST), folder / POLICY / BEST)
+            _replace(_copy(last), best)
+            _replace(_copy(folder / POLICY / LAST), folder / POLICY / BEST)
         trainer.strategy.barrier()
 
-    def _new_score(self, trainer: Trainer) -> float | None:
+    def _new_success(self, trainer: Trainer) -> float | None:
         if not self._validated:
             return None
         eval_set = next(iter(data_module(trainer).eval_sets))
@@ -91,10 +90,10 @@ class Checkpoints(Checkpoint):
             _remove(draft)  # a kill can leave one of the other kind
         trainer.save_checkpoint(draft)
         draft_policy = folder / POLICY / f"{name}.tmp"
-        export_policy(cast(Any, module).language, draft_policy)
+        export_policy(learner(module).language, draft_policy)
         if trainer.is_global_zero:
-            _swap_in(draft, path)
-            _swap_in(draft_policy, folder / POLICY / name)
+            _replace(draft, path)
+            _replace(draft_policy, folder / POLICY / name)
         trainer.strategy.barrier()
 
     # --- what else is saved -------------------------------------------------------------------
@@ -103,20 +102,20 @@ class Checkpoints(Checkpoint):
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Add what the weights were made with."""
-        if self.facts is not None:
+        if self.metadata is not None:
             # The number of threads may have followed the machine since the run began.
-            checkpoint[FACTS] = replace(self.facts, threads=torch.get_num_threads()).plain()
+            checkpoint[METADATA] = replace(self.metadata, threads=torch.get_num_threads()).plain()
 
     def state_dict(self) -> dict[str, Any]:
         """Save the score to beat."""
-        return {"best_score": self.best_score}
+        return {"best_success": self.best_success}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from the score to beat."""
-        self.best_score = state_dict["best_score"]
+        self.best_success = state_dict["best_success"]
 
 
-def _swap_in(draft: Path, path: Path) -> None:
+def _replace(draft: Path, path: Path) -> None:
     """Put a finished draft in place; where a folder is one of the two, not in a single step."""
     if path.is_dir() or (draft.is_dir() and path.exists()):
         old = path.with_suffix(".old")
@@ -128,7 +127,7 @@ def _swap_in(draft: Path, path: Path) -> None:
         draft.replace(path)
 
 
-def _copied(path: Path) -> Path:
+def _copy(path: Path) -> Path:
     """Copy a checkpoint or a policy, to be swapped in elsewhere."""
     copy = path.with_suffix(".tmp")
     _remove(copy)

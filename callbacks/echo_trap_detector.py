@@ -13,17 +13,18 @@ from ragen_pl.ops.echo_trap.assess import GREEN, Assessment, Level, assess
 from ragen_pl.ops.echo_trap.indicators import Indicators
 from ragen_pl.ops.echo_trap.thresholds import CollapseRules
 from ragen_pl.rollout.stats import GroupTable, RankMeans, trainable_trajectories
+from ragen_pl.training.access import learner
 from ragen_pl.training.callback import RolloutCallback, announce, may_stop
-from ragen_pl.types import TrajectoryGroup
+from ragen_pl.types import Phase, TrajectoryGroup
 
 GRAD_NORM, APPROX_KL = "train/grad_norm_policy", "train/approx_kl"
 UPDATES = "train/updates"
 _ROUNDING = 1e-5
 """Nats that rounding alone can look like, where the trainer recomputes what the sampler said."""
-_MUTE = (
-    "no turn of the first RL collection is in the form that is asked for, so that rewards say "
-    "nothing of how the policy acts: imitate first (data.warm_start.iterations), or give an answer "
-    "more room (data.rollout.max_response_tokens)"
+_NO_VALID_TURN = (
+    "no turn of the first RL collection follows the response format, so rewards do not depend on "
+    "the policy's actions: start with imitation (data.warm_start.iterations), or allow longer "
+    "responses (data.rollout.max_response_tokens)"
 )
 
 
@@ -72,7 +73,7 @@ class EchoTrapDetector(RolloutCallback):
         self.patience = patience
         self.stop = stop
         self.rules = rules
-        self.verdict = GREEN
+        self.assessment = GREEN
         """On the latest collection."""
         self.red_in_a_row = 0
         self._played: list[TrajectoryGroup] = []
@@ -83,7 +84,7 @@ class EchoTrapDetector(RolloutCallback):
     @property
     def level(self) -> Level:
         """Of the latest collection."""
-        return self.verdict.level
+        return self.assessment.level
 
     @property
     def position(self) -> int:
@@ -98,13 +99,13 @@ class EchoTrapDetector(RolloutCallback):
     @property
     def is_sound(self) -> bool:
         """Whether nothing is wrong with the policy itself: long steps only threaten it."""
-        return self.level is Level.GREEN or self.verdict.forewarns
+        return self.level is Level.GREEN or self.assessment.forewarns
 
     def rewind(self, position: int) -> None:
         """Forget what came after the first ``position`` collections: the policy is that of then."""
         del self._history[position:]
         self.red_in_a_row, self._grad_norm, self._approx_kl = 0, None, None
-        self.verdict = GREEN
+        self.assessment = GREEN
 
     def on_collection_end(
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
@@ -119,36 +120,35 @@ class EchoTrapDetector(RolloutCallback):
         """Judge the rollout; every rank reaches the same verdict."""
         played, self._played = self._played, []
         indicators = measure(played, self._grad_norm, self._approx_kl)
-        if indicators is None:  # every environment raised: that says nothing about the policy
+        if indicators is None:  # the environment failed everywhere: no information on the policy
             return
         self._history.append(indicators)
         if len(self._history) == 1 and indicators.valid_format == 0.0:
-            announce(trainer, _MUTE)
-        verdict = assess(self._history, self.baseline_iterations, self.rules)
-        self.record({f"collapse/{name}": value for name, value in verdict.ratios.items()})
-        self.record({"collapse/level": float(verdict.level)})
-        before, self.verdict = self.verdict, verdict
-        self.red_in_a_row = self.red_in_a_row + 1 if verdict.level is Level.RED else 0
+            announce(trainer, _NO_VALID_TURN)
+        new = assess(self._history, self.baseline_iterations, self.rules)
+        self.record({f"collapse/{name}": value for name, value in new.ratios.items()})
+        self.record({"collapse/level": float(new.level)})
+        old, self.assessment = self.assessment, new
+        self.red_in_a_row = self.red_in_a_row + 1 if new.level is Level.RED else 0
         if self.stop and self.red_in_a_row >= self.patience:
-            self._stop_if_allowed(trainer, verdict.reason)
-        elif (verdict.level, not verdict.forewarns) > (before.level, not before.forewarns):
-            name = verdict.level.name.lower()
-            announce(
-                trainer, f"echo trap {name} (iteration {self.iteration + 1}): {verdict.reason}"
-            )
+            self._stop_if_allowed(trainer, new.reason)
+        elif (new.level, not new.forewarns) > (old.level, not old.forewarns):
+            name = new.level.name.lower()
+            announce(trainer, f"echo trap {name} (iteration {self.iteration + 1}): {new.reason}")
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Keep what the update was like for the next verdict, which comes before the next one. What
         was not measured is absent."""
         super().on_train_epoch_end(trainer, pl_module)
-        learned = trainer.callback_metrics if getattr(pl_module, "phase", "rl") == "rl" else {}
-        norm, moved = (learned.get(name) for name in (GRAD_NORM, APPROX_KL))
+        is_rl = learner(pl_module).phase == Phase.RL
+        metrics = trainer.callback_metrics if is_rl else {}
+        norm, approx_kl = (metrics.get(name) for name in (GRAD_NORM, APPROX_KL))
         self._grad_norm = None if norm is None else float(norm)
-        # A single update starts from what played: its KL tells nothing of where it went.
-        is_known = learned.get(UPDATES, 0) > 1 and moved is not None and moved > _ROUNDING
-        self._approx_kl = float(moved) if is_known and moved is not None else None
+        # A single update starts at the policy that sampled, so its own KL is zero.
+        is_known = metrics.get(UPDATES, 0) > 1 and approx_kl is not None and approx_kl > _ROUNDING
+        self._approx_kl = float(approx_kl) if is_known and approx_kl is not None else None
 
-    def _stop_if_allowed(self, trainer: Trainer, why: str) -> None:
+    def _stop_if_allowed(self, trainer: Trainer, reason: str) -> None:
         """Stop before the update; in the very first collection nobody else would say why. Where the
         trainer must go on the run does, and is stopped later if it is red then."""
         if not may_stop(trainer):
@@ -156,10 +156,10 @@ class EchoTrapDetector(RolloutCallback):
                 announce(
                     trainer,
                     f"echo trap: red for {self.patience} iterations in a row, but trainer."
-                    "min_epochs or min_steps is not reached: the run goes on until then",
+                    "min_epochs or min_steps is not reached: the run continues until then",
                 )
             return
-        self.reason = f"echo trap: red for {self.patience} iterations in a row: {why}"
+        self.reason = f"echo trap: red for {self.patience} iterations in a row: {reason}"
         trainer.should_stop = True
         announce(
             trainer,
@@ -175,7 +175,7 @@ class EchoTrapDetector(RolloutCallback):
             "grad_norm": self._grad_norm,
             "approx_kl": self._approx_kl,
             "level": int(self.level),
-            "forewarns": self.verdict.forewarns,
+            "forewarns": self.assessment.forewarns,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -183,9 +183,9 @@ class EchoTrapDetector(RolloutCallback):
         self._history = [Indicators(*values) for values in state_dict["history"]]
         self.red_in_a_row = int(state_dict["red_in_a_row"])
         self._grad_norm = state_dict["grad_norm"]
-        self._approx_kl = state_dict.get("approx_kl")
-        forewarns = state_dict.get("forewarns", False)
-        self.verdict = Assessment(Level(state_dict["level"]), "", {}, forewarns)
+        self._approx_kl = state_dict["approx_kl"]
+        level, forewarns = Level(state_dict["level"]), state_dict["forewarns"]
+        self.assessment = Assessment(level, "", {}, forewarns)
 
 
 def measure(
@@ -193,10 +193,10 @@ def measure(
 ) -> Indicators | None:
     """Measure a collection over all ranks, after an update; None where no trajectory survived."""
     averages, table = RankMeans(), GroupTable.gather(groups)
-    spread = table.std[table.std.isfinite()]
+    std = table.std[table.std.isfinite()]
     for trajectory in trainable_trajectories(groups):
-        mute = not trajectory.success and not any(turn.is_valid for turn in trajectory.turns)
-        averages.add("penalty_share", float(mute))
+        is_penalty = not trajectory.success and not any(turn.is_valid for turn in trajectory.turns)
+        averages.add("penalty_share", float(is_penalty))
         averages.add("success", float(trajectory.success))
         averages.add("mean_return", trajectory.total_reward)
         for turn in trajectory.turns:
@@ -211,8 +211,8 @@ def measure(
     if "success" not in means:
         return None
     return Indicators(
-        in_group_std=float(spread.mean()) if len(spread) else 0.0,
-        zero_std_fraction=float((spread == 0).double().mean()) if len(spread) else 0.0,
+        in_group_std=float(std.mean()) if len(std) else 0.0,
+        zero_std_fraction=float((std == 0).double().mean()) if len(std) else 0.0,
         entropy=means["entropy"],
         valid_format=means["valid_format"],
         penalty_share=means["penalty_share"],

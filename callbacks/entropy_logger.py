@@ -31,7 +31,7 @@ class EntropyLogger(RolloutCallback):
         trajectories = trainable_trajectories(groups)
         for trajectory in trajectories:
             for index, turn in enumerate(trajectory.turns):
-                _count(averages, index, turn)
+                _add_turn(averages, index, turn)
                 ending = "success" if trajectory.success else "failure"
                 averages.add(f"thought_length_{ending}", len(turn.thought.split()))
         for group in groups:
@@ -40,13 +40,13 @@ class EntropyLogger(RolloutCallback):
                 averages.add("distinct_responses_in_group", len(set(first)) / len(first))
         turns = [turn for trajectory in trajectories for turn in trajectory.turns]
         metrics = averages.means() | {
-            "distinct_responses": _distinct_share(turn.response for turn in turns),
-            "distinct_thoughts": _distinct_share(turn.thought for turn in turns if turn.thought),
+            "distinct_responses": _distinct_fraction(turn.response for turn in turns),
+            "distinct_thoughts": _distinct_fraction(turn.thought for turn in turns if turn.thought),
         }
         self.record({f"rollout/{name}": value for name, value in metrics.items()})
 
 
-def _count(averages: RankMeans, index: int, turn: Turn) -> None:
+def _add_turn(averages: RankMeans, index: int, turn: Turn) -> None:
     entropies = turn.completion.entropy_estimates
     half = len(entropies) // 2
     for name, part in (
@@ -62,8 +62,8 @@ def _count(averages: RankMeans, index: int, turn: Turn) -> None:
     averages.add("valid_format", float(turn.is_valid))
 
 
-def _distinct_share(texts: Iterable[str]) -> float:
+def _distinct_fraction(texts: Iterable[str]) -> float:
     """Count different texts over all ranks; digests keep what is sent small."""
     digests = [hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts]
-    everyone = [digest for part in gather_objects(digests) for digest in part]
-    return len(set(everyone)) / len(everyone) if everyone else float("nan")
+    gathered = [digest for part in gather_objects(digests) for digest in part]
+    return len(set(gathered)) / len(gathered) if gathered else float("nan")

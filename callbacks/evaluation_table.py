@@ -8,16 +8,15 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
-from ragen_pl.report.tables import PolicyResult, render
+from ragen_pl.report.tables import PolicyResult, format_results
 from ragen_pl.training.callback import announce
-from ragen_pl.training.evaluation import score_of_all_ranks
+from ragen_pl.training.evaluation import summarize_all_ranks
 from ragen_pl.training.run_folder import BEST
 from ragen_pl.types import Evaluation
 
-_CHOSEN = (
-    "best.ckpt was chosen among many for its score on the first evaluation set, so on those "
-    "starts it looks "
-    "better than it is; a run's results are those of last.ckpt"
+_SELECTION_BIAS = (
+    "best.ckpt was selected by its success on the first evaluation set, so its success there is "
+    "biased upwards; report the results of last.ckpt"
 )
 
 
@@ -30,7 +29,7 @@ class EvaluationTable(Callback):
 
     def __init__(self) -> None:
         super().__init__()
-        self._scores: list[PolicyResult] = []
+        self._results: list[PolicyResult] = []
         self._step = 0
 
     def on_load_checkpoint(
@@ -49,15 +48,15 @@ class EvaluationTable(Callback):
 
     def on_validation_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
         """Take an evaluation set in."""
-        self._take(trainer, args[2])
+        self._add_result(trainer, args[2])
 
     def on_test_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
         """Take an evaluation set in."""
-        self._take(trainer, args[2])
+        self._add_result(trainer, args[2])
 
     def on_predict_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
         """Take an evaluation set in."""
-        self._take(trainer, args[2])
+        self._add_result(trainer, args[2])
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Print."""
@@ -71,23 +70,23 @@ class EvaluationTable(Callback):
         """Print."""
         self._print(trainer)
 
-    def _take(self, trainer: Trainer, batch: Any) -> None:
+    def _add_result(self, trainer: Trainer, batch: Any) -> None:
         if trainer.state.fn == TrainerFn.FITTING or not isinstance(batch, Evaluation):
             return
         path = str(trainer.ckpt_path or "untrained")
-        scored = score_of_all_ranks(trainer, f"{path} on {batch.eval_set}", batch.groups)
-        if scored is not None:
-            self._scores.append(PolicyResult(path, batch.eval_set, batch.temperature, scored))
+        result = summarize_all_ranks(trainer, f"{path} on {batch.eval_set}", batch.groups)
+        if result is not None:
+            self._results.append(PolicyResult(path, batch.eval_set, batch.temperature, result))
 
     def _log_step(self, trainer: Trainer, module: LightningModule) -> None:
         if trainer.state.fn != TrainerFn.FITTING:
-            # Lightning takes this name for the step; every rank has the same.
+            # Lightning uses the value under this name as the step; every rank has the same.
             module.log("step", float(self._step), sync_dist=True)
 
     def _print(self, trainer: Trainer) -> None:
-        if self._scores:
-            temperature = self._scores[0].temperature or 0.0
-            announce(trainer, "\n" + render(self._scores, temperature))
+        if self._results:
+            temperature = self._results[0].temperature or 0.0
+            announce(trainer, "\n" + format_results(self._results, temperature))
             if Path(str(trainer.ckpt_path)).stem == BEST:
-                announce(trainer, _CHOSEN)
-        self._scores = []
+                announce(trainer, _SELECTION_BIAS)
+        self._results = []

@@ -20,12 +20,12 @@ from ragen_pl.ops.group_advantages import peers, trajectory_returns
 from ragen_pl.rollout.packing import micro_batches
 from ragen_pl.training.access import learner
 from ragen_pl.training.callback import RolloutCallback
-from ragen_pl.training.scoring import score_policy
+from ragen_pl.training.scoring import forward_policy
 from ragen_pl.training.starpo import StarPO
 from ragen_pl.training.update import LossDenominators, PolicyObjective, compute_advantages
 from ragen_pl.types import RolloutBatch, TrainingBatch
 
-Score = Callable[[TrainingBatch], dict[str, Tensor]]
+TermLosses = Callable[[TrainingBatch], dict[str, Tensor]]
 """From a micro-batch to each term's share in the loss."""
 
 
@@ -36,7 +36,7 @@ class ProbeView:
     names: tuple[str, ...]
     batch: TrainingBatch
     """The trajectories to probe, dropped ones included."""
-    among: Callable[[Tensor], Score]
+    among: Callable[[Tensor], TermLosses]
     """From (B,) bool, the trajectories the loss is taken over, to their terms as they stand in it,
     coefficients included, at the collecting weights. Every rank must call it."""
 
@@ -56,16 +56,19 @@ def policy_terms(module: StarPO, batch: TrainingBatch) -> ProbeView:
     advantages, _ = compute_advantages(rollout, values, algorithm)
     batch = replace(batch, rollout=rollout, advantages=advantages)
 
-    def score(part: TrainingBatch, denominators: LossDenominators) -> dict[str, Tensor]:
-        output, ref_log_probs = score_policy(module.policy, part.rollout), None
+    def term_losses(
+        micro_batch: TrainingBatch, denominators: LossDenominators
+    ) -> dict[str, Tensor]:
+        output, ref_log_probs = forward_policy(module.policy, micro_batch.rollout), None
         if reference is not None:
             with torch.no_grad():
-                ref_log_probs = score_policy(reference, part.rollout).log_probs
-        part = replace(part, old_log_probs=output.log_probs.detach())
+                ref_log_probs = forward_policy(reference, micro_batch.rollout).log_probs
+        micro_batch = replace(micro_batch, old_log_probs=output.log_probs.detach())
 
         def loss(entropy: float = 0.0, kl: float = 0.0) -> Tensor:
-            weights = FixedCoefficients(kl=kl, entropy=entropy)
-            return PolicyObjective(algorithm, weights, denominators)(output, part, ref_log_probs)[0]
+            fixed = FixedCoefficients(kl=kl, entropy=entropy)
+            objective = PolicyObjective(algorithm, fixed, denominators)
+            return objective(output, micro_batch, ref_log_probs)[0]
 
         task = loss()
         terms = {"task": task, "entropy": loss(entropy=coefficients.entropy) - task}
@@ -73,10 +76,10 @@ def policy_terms(module: StarPO, batch: TrainingBatch) -> ProbeView:
             terms["kl"] = loss(kl=coefficients.kl) - task
         return terms
 
-    def among(chosen: Tensor) -> Score:
+    def among(chosen: Tensor) -> TermLosses:
         weighted = replace(rollout, policy_weights=chosen.float())
         denominators = LossDenominators.of(weighted, algorithm.aggregation)
-        return lambda part: score(part, denominators)
+        return lambda micro_batch: term_losses(micro_batch, denominators)
 
     names = ("task", "entropy", *(("kl",) if reference is not None else ()))
     return ProbeView(names, batch, among)
@@ -120,44 +123,44 @@ class GradientProbe(RolloutCallback):
 
     def _probe(self, trainer: Trainer, module: StarPO, batch: TrainingBatch) -> dict[str, float]:
         """Measure every bucket that has a group; the same on every rank."""
-        # Whole, as ranks may differ in how many passes a bucket takes, and the gradients here are
-        # those of whole weights.
+        # Unsharded, since ranks may take different numbers of passes per bucket, and the gradients
+        # are taken with respect to full weights.
         with summon_full_params(module.policy), summon_full_params(module.reference):
             return self._measure(trainer, module, batch)
 
     def _measure(self, trainer: Trainer, module: StarPO, batch: TrainingBatch) -> dict[str, float]:
-        terms = policy_terms(module, regroup(batch))
-        spread = group_spread(terms.batch.rollout)
+        view = policy_terms(module, regroup(batch))
+        stds = in_group_stds(view.batch.rollout)
         buckets = quantile_buckets(
-            torch.tensor(list(spread.values()), dtype=torch.float64), self.num_buckets
+            torch.tensor(list(stds.values()), dtype=torch.float64), self.num_buckets
         ).tolist()
         metrics: dict[str, float] = {}
         parameters = [p for p in module.policy.parameters() if p.requires_grad]
         for bucket in sorted(set(buckets)):
-            members = [g for g, b in zip(spread, buckets, strict=True) if b == bucket]
-            group_ids = terms.batch.rollout.group_ids
+            members = [g for g, b in zip(stds, buckets, strict=True) if b == bucket]
+            group_ids = view.batch.rollout.group_ids
             chosen = torch.isin(group_ids, torch.tensor(members, device=group_ids.device))
             with torch.enable_grad(), evaluation_mode(module.policy):
-                parts = _parts(trainer, module, terms, chosen)
-                norms = gradient_norms(terms.names, parts, parameters, all_reduce_sum)
+                losses = _micro_batch_losses(trainer, module, view, chosen)
+                norms = gradient_norms(view.names, losses, parameters, all_reduce_sum)
             name = f"bucket_{bucket + 1}"
-            mean = sum(spread[g] for g in members) / len(members)
+            mean = sum(stds[g] for g in members) / len(members)
             metrics[f"diagnostics/in_group_std_{name}"] = mean
             metrics |= {f"diagnostics/grad_{term}_{name}": norm for term, norm in norms.items()}
         return metrics
 
 
-def _parts(
-    trainer: Trainer, module: StarPO, terms: ProbeView, chosen: Tensor
+def _micro_batch_losses(
+    trainer: Trainer, module: StarPO, view: ProbeView, chosen: Tensor
 ) -> Iterator[dict[str, Tensor]]:
-    score, budget = terms.among(chosen), module.optimization.tokens_per_micro_batch
-    for _, part in micro_batches(terms.batch, chosen, budget):
+    term_losses, budget = view.among(chosen), module.optimization.tokens_per_micro_batch
+    for _, micro_batch in micro_batches(view.batch, chosen, budget):
         with trainer.precision_plugin.forward_context():
-            scored = score(part)
-        yield scored
+            losses = term_losses(micro_batch)
+        yield losses
 
 
-def group_spread(rollout: RolloutBatch) -> dict[int, float]:
+def in_group_stds(rollout: RolloutBatch) -> dict[int, float]:
     """Return the in-group standard deviation of the return by group, over all ranks, in order of
     the groups' ids; groups of one have none and are left out."""
     rewards, mask = rollout.rewards.cpu(), rollout.loss_mask.cpu()  # not every device has float64
@@ -165,5 +168,5 @@ def group_spread(rollout: RolloutBatch) -> dict[int, float]:
     columns = gather_objects((*own, rollout.group_ids.cpu()))
     returns, sizes, ids = (torch.cat(parts) for parts in zip(*columns, strict=True))
     found = peers(returns, sizes, ids)
-    spread = zip(ids.tolist(), found.std.tolist(), found.count.tolist(), strict=True)
-    return dict(sorted((group_id, std) for group_id, std, count in spread if count > 1))
+    entries = zip(ids.tolist(), found.std.tolist(), found.count.tolist(), strict=True)
+    return dict(sorted((group_id, std) for group_id, std, count in entries if count > 1))

@@ -46,62 +46,62 @@ class Interruption(RolloutCallback):
     def __init__(self) -> None:
         super().__init__()
         self.signum: int | None = None
-        self._before: dict[int, Any] = {}
+        self._previous: dict[int, Any] = {}
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Take over the signals; the trainer calls this handler besides its own."""
         for signum in _SIGNALS:
-            self._before[signum] = signal.signal(signum, self._note)
+            self._previous[signum] = signal.signal(signum, self._handle)
 
-    def _note(self, signum: int, frame: FrameType | None) -> None:
+    def _handle(self, signum: int, frame: FrameType | None) -> None:
         """Remember the signal: nothing else is safe wherever the program may be."""
         if self.signum is not None:
             _kill(signum)
         self.signum = signum
-        os.write(2, b"\nstopping; once more to end at once\n")
+        os.write(2, b"\nstopping; a second signal ends the process immediately\n")
 
-    def _listen_alone(self) -> None:
+    def _replace_trainer_handlers(self) -> None:
         """Put the trainer's own handler aside, which ranks cannot afford: it waits for the others
         in a broadcast in the midst of whatever they exchange, and signals them once more."""
-        if world_size() > 1 and self._before:
+        if world_size() > 1 and self._previous:
             for signum in _SIGNALS:
-                signal.signal(signum, self._note)
+                signal.signal(signum, self._handle)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Give the signals back."""
-        self._give_back()
+        self._restore_handlers()
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
         """Say how to go on."""
-        self._give_back()
+        self._restore_handlers()
         if self.signum is None:
             return
-        if trainer.state.fn != TrainerFn.FITTING:  # there is nothing to go on with
+        if trainer.state.fn != TrainerFn.FITTING:  # there is nothing to resume
             announce(trainer, f"interrupted by {signal.Signals(self.signum).name}")
             return
         folder = Path(trainer.default_root_dir)
         saved = (folder / CHECKPOINTS / f"{LAST}.ckpt").exists()
-        how = "with --ckpt_path last added" if saved else "again: no iteration had been saved"
-        announce(
-            trainer,
-            f"interrupted by {signal.Signals(self.signum).name}; to go on, give the same command "
-            f"{how}",
+        how = (
+            "to resume, add --ckpt_path last to the same command"
+            if saved
+            else "no iteration had been saved: start the same command again"
         )
+        announce(trainer, f"interrupted by {signal.Signals(self.signum).name}; {how}")
 
-    def _give_back(self) -> None:
-        for signum, handler in self._before.items():
+    def _restore_handlers(self) -> None:
+        for signum, handler in self._previous.items():
             signal.signal(signum, handler)
-        self._before = {}
+        self._previous = {}
 
     def _check(self) -> None:
         """Leave if any rank was told to; every rank must call it."""
-        told = max(gather_objects(self.signum or 0))
-        if told:  # else a signal may have come since: it is for the next place
-            self.signum = told
+        signum = max(gather_objects(self.signum or 0))
+        if signum:  # else a signal that came since is handled by the next check
+            self.signum = signum
             # The launcher kills the first rank when it sees that another one failed.
-            raise Interrupted(told, status=None if rank() == 0 else 0)
+            raise Interrupted(signum, status=None if rank() == 0 else 0)
 
     # --- the places where a run may be left ---------------------------------------------------
 
@@ -110,7 +110,7 @@ class Interruption(RolloutCallback):
     ) -> None:
         """Leave before a collection."""
         super().on_rollout_start(trainer, module, iteration, num_trajectories)
-        self._listen_alone()
+        self._replace_trainer_handlers()
         self._check()
 
     def on_rollout_progress(
@@ -130,13 +130,13 @@ class Interruption(RolloutCallback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take the signals over from the trainer."""
-        self._listen_alone()
+        self._replace_trainer_handlers()
 
     def on_evaluation_start(
         self, trainer: Trainer, module: LightningModule, description: str
     ) -> None:
         """Leave before an evaluation, which may be all that a resumed run does."""
-        self._listen_alone()
+        self._replace_trainer_handlers()
         self._check()
 
     def on_train_batch_start(

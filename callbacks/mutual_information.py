@@ -28,7 +28,7 @@ from ragen_pl.types import Trajectory, TrajectoryGroup
 T = TypeVar("T")
 Key = tuple[int, int, int]
 """Group, member and turn of a thought."""
-Thoughtful = Mapping[tuple[int, int], Sequence[int]]
+ThoughtTurns = Mapping[tuple[int, int], Sequence[int]]
 """The turns with a readable thought, by group and member."""
 Pairing = tuple[tuple[int, ...], tuple[int, ...]]
 """All tokens before a thought, and the thought's."""
@@ -79,7 +79,7 @@ class MutualInformation(RolloutCallback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Say it when there is nothing to measure."""
         if stage == "fit" and not data_module(trainer).prompts.think:
-            announce(trainer, "mutual information is not measured: the agent does not think")
+            announce(trainer, "mutual information is not measured: data.prompts.think is false")
 
     def on_rollout_start(
         self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
@@ -94,14 +94,14 @@ class MutualInformation(RolloutCallback):
         due = (self._iteration + 1) % self.every_n_iterations == 0
         if not due or not data_module(trainer).prompts.think:
             return
-        thoughtful = _thoughtful(groups)
+        thought_turns = _thought_turns(groups)
         seed = learner(module).seed
         chosen = {
             "first_turn": first_turns(
-                thoughtful, self.num_prompts, self.num_responses, _generator(seed, self, 0)
+                thought_turns, self.num_prompts, self.num_responses, _generator(seed, self, 0)
             ),
             "trajectory_uniform": uniform_turns(
-                thoughtful, self.num_prompts, _generator(seed, self, 1)
+                thought_turns, self.num_prompts, _generator(seed, self, 1)
             ),
         }
         for variant, keys in chosen.items():
@@ -148,30 +148,32 @@ class MutualInformation(RolloutCallback):
 
 
 def first_turns(
-    thoughtful: Thoughtful, num_prompts: int, num_responses: int, rng: np.random.Generator
+    thought_turns: ThoughtTurns, num_prompts: int, num_responses: int, rng: np.random.Generator
 ) -> list[Key]:
     """Draw groups, and of each some members' first thoughts, all without replacement."""
     members: defaultdict[int, list[int]] = defaultdict(list)
-    for group_id, member in sorted(thoughtful):
-        if 0 in thoughtful[group_id, member]:
+    for group_id, member in sorted(thought_turns):
+        if 0 in thought_turns[group_id, member]:
             members[group_id].append(member)
     return [
         (group_id, member, 0)
-        for group_id in _draw(sorted(members), num_prompts, rng)
-        for member in _draw(members[group_id], num_responses, rng)
+        for group_id in _sample(sorted(members), num_prompts, rng)
+        for member in _sample(members[group_id], num_responses, rng)
     ]
 
 
-def uniform_turns(thoughtful: Thoughtful, num_prompts: int, rng: np.random.Generator) -> list[Key]:
+def uniform_turns(
+    thought_turns: ThoughtTurns, num_prompts: int, rng: np.random.Generator
+) -> list[Key]:
     """Draw trajectories without replacement, and of each one thought at a uniform turn."""
-    places = sorted(place for place, turns in thoughtful.items() if turns)
+    places = sorted(place for place, turns in thought_turns.items() if turns)
     return [
-        (group_id, member, int(rng.choice(thoughtful[group_id, member])))
-        for group_id, member in _draw(places, num_prompts, rng)
+        (group_id, member, int(rng.choice(thought_turns[group_id, member])))
+        for group_id, member in _sample(places, num_prompts, rng)
     ]
 
 
-def _draw(items: Sequence[T], count: int, rng: np.random.Generator) -> list[T]:
+def _sample(items: Sequence[T], count: int, rng: np.random.Generator) -> list[T]:
     order = rng.permutation(len(items))[:count]
     return [items[place] for place in sorted(order)]
 
@@ -181,7 +183,7 @@ def _generator(seed: int, callback: MutualInformation, variant: int) -> np.rando
     return np.random.Generator(np.random.Philox(key))
 
 
-def _thoughtful(groups: Sequence[TrajectoryGroup]) -> Thoughtful:
+def _thought_turns(groups: Sequence[TrajectoryGroup]) -> ThoughtTurns:
     """List where the thoughts of all ranks are."""
     own = {
         (t.group_id, t.member): [k for k, turn in enumerate(t.turns) if turn.thought_tokens]
@@ -194,8 +196,8 @@ def _fetch(groups: Sequence[TrajectoryGroup], keys: Sequence[Key]) -> list[Pairi
     """Gather the chosen thoughts with all that precedes them from the ranks that hold them."""
     members = {(t.group_id, t.member): t for t in trainable_trajectories(groups)}
     own = {key: _pairing(members[key[:2]], key[2]) for key in keys if key[:2] in members}
-    everyone = {key: pairing for part in gather_objects(own) for key, pairing in part.items()}
-    return [everyone[key] for key in keys]
+    gathered = {key: pairing for part in gather_objects(own) for key, pairing in part.items()}
+    return [gathered[key] for key in keys]
 
 
 def _pairing(trajectory: Trajectory, turn: int) -> Pairing:

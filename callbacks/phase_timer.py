@@ -22,8 +22,8 @@ class PhaseTimer(RolloutCallback):
 
     def __init__(self) -> None:
         super().__init__()
-        self._began = self._played = self._generated = 0.0
-        self._spent: dict[str, float] = {}
+        self._start = self._rollout_end = self._generated = 0.0
+        self._seconds: dict[str, float] = {}
 
     def on_rollout_start(
         self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
@@ -31,40 +31,40 @@ class PhaseTimer(RolloutCallback):
         """Start the clock."""
         super().on_rollout_start(trainer, module, iteration, num_trajectories)
         self._generated = learner(module).sampler.seconds
-        self._began = self._played = time.monotonic()
-        # Of a rank without a start, too: all must log the same metrics.
-        self._spent = {"time/rollout": 0.0, "time/env": 0.0}
+        self._start = self._rollout_end = time.monotonic()
+        # Ranks without a trajectory must log the same metrics.
+        self._seconds = {"time/rollout": 0.0, "time/env": 0.0}
 
     def on_rollout_progress(
         self, trainer: Trainer, module: LightningModule, finished: int, total: int
     ) -> None:
         """Read the clock after every turn: the last one is where playing ended."""
-        self._played = time.monotonic()
-        collect = self._played - self._began
-        generate = learner(module).sampler.seconds - self._generated
-        self._spent = {"time/rollout": collect, "time/env": collect - generate}
+        self._rollout_end = time.monotonic()
+        rollout = self._rollout_end - self._start
+        generation = learner(module).sampler.seconds - self._generated
+        self._seconds = {"time/rollout": rollout, "time/env": rollout - generation}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Forget a first rollout's: evaluations stood between it and the first update."""
-        self._spent = {}
+        self._seconds = {}
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Log the rollout's seconds before its first update."""
-        self._began = time.monotonic()
-        if batch_idx == 0 and self._spent:
-            self._spent["time/score_pass"] = self._began - self._played
+        self._start = time.monotonic()
+        if batch_idx == 0 and self._seconds:
+            self._seconds["time/score_pass"] = self._start - self._rollout_end
             pl_module.log_dict(
-                self._spent, on_step=False, on_epoch=True, batch_size=1, sync_dist=True
+                self._seconds, on_step=False, on_epoch=True, batch_size=1, sync_dist=True
             )
-            self._spent = {}
+            self._seconds = {}
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Add up the seconds of the updates."""
-        share = (time.monotonic() - self._began) / world_size()  # summed over ranks, too
+        share = (time.monotonic() - self._start) / world_size()  # the reduction sums over ranks
         pl_module.log(
             "time/update",
             share,

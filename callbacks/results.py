@@ -13,14 +13,14 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from ragen_pl.distributed.collectives import gather_objects
-from ragen_pl.report.tables import PolicyResult, Validation, lines_of_json, render
+from ragen_pl.report.tables import PolicyResult, Validation, format_json, format_results
 from ragen_pl.rollout.actors import Actor
 from ragen_pl.rollout.baselines import BASELINES
 from ragen_pl.training.access import data_module, learner
 from ragen_pl.training.callback import RolloutCallback, announce, is_done, rollout_callbacks
-from ragen_pl.training.evaluation import score_of_all_ranks
+from ragen_pl.training.evaluation import summarize_all_ranks
 from ragen_pl.training.run_folder import FINAL, RESULTS, read_results
-from ragen_pl.types import TrajectoryGroup
+from ragen_pl.types import Phase, TrajectoryGroup
 
 _PREFIXES = ("rollout/", "train/", "collapse/", "diagnostics/", "val/", "time/")
 
@@ -53,30 +53,30 @@ class Results(RolloutCallback):
             raise ValueError(f"write_every is {write_every}; it must be at least 1 iteration")
         self.temperatures = tuple(temperatures)
         self.write_every = write_every
-        self.scores: list[PolicyResult] = []
+        self.evaluations: list[PolicyResult] = []
         self._history: list[dict[str, Any]] = []
         self._counters = Counters()
         self._validation: Validation | None = None
         self._validated = self._resumed = False
         self._status, self._reason = "running", ""
-        self._clock = self._collecting_since = time.monotonic()
-        self._began = False
+        self._process_start = self._rollout_start = time.monotonic()
+        self._has_started = False
 
     # --- during the run ---------------------------------------------------------------------
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Start the clock."""
         if stage == "fit":
-            self._status, self._reason, self._began = "running", "", False
-            self._clock = time.monotonic()
+            self._status, self._reason, self._has_started = "running", "", False
+            self._process_start = time.monotonic()
 
     def on_rollout_start(
         self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
     ) -> None:
         """Time the collection."""
         super().on_rollout_start(trainer, module, iteration, num_trajectories)
-        self._began = True
-        self._collecting_since = time.monotonic()
+        self._has_started = True
+        self._rollout_start = time.monotonic()
 
     def on_collection_end(
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
@@ -88,42 +88,38 @@ class Results(RolloutCallback):
             self._counters.trajectories += count
             self._counters.sampled_tokens += sampled
         now = time.monotonic()
-        self._counters.collecting_seconds += now - self._collecting_since
-        self._collecting_since = now
+        self._counters.rollout_seconds += now - self._rollout_start
+        self._rollout_start = now  # of a further collection, with dynamic sampling
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Evaluate the baselines and the untrained policy, once, before the first update."""
-        self._began = True
-        self._keep_earlier_end(trainer)
-        done = {entry.policy for entry in self.scores}
+        self._has_started = True
+        self._keep_earlier_final(trainer)
+        done = {entry.policy for entry in self.evaluations}
         data = data_module(trainer)
         for baseline in BASELINES:
             if baseline.name not in done:
                 self._evaluate_baseline(trainer, pl_module, baseline)
         if "untrained" not in done and trainer.global_step == 0:
             in_full = data.warm_start.iterations == 0
-            self.scores += self._evaluate(trainer, pl_module, "untrained", in_full=in_full)
+            self.evaluations += self._evaluate(trainer, pl_module, "untrained", in_full=in_full)
         self._write(trainer)
 
-    def _keep_earlier_end(self, trainer: Trainer) -> None:
+    def _keep_earlier_final(self, trainer: Trainer) -> None:
         """Take over the final scores of a run that is made longer: its checkpoint is older."""
         content = read_results(_run_dir(trainer)) if self._resumed else None
         if content is None:
             return
-        entries = [PolicyResult.from_plain(entry) for entry in content["evaluations"]]
-        final = [
-            replace(entry, iterations=entry.iterations or content["iterations"])
-            for entry in entries
-            if entry.policy == FINAL
-        ]
-        if final:  # else the checkpoint's own, of an end before that
-            self.scores = [entry for entry in self.scores if entry.policy != FINAL] + final
+        entries = [PolicyResult.from_dict(entry) for entry in content["evaluations"]]
+        final = [entry for entry in entries if entry.policy == FINAL]
+        if final:  # else those in the checkpoint, of an earlier end, stay
+            self._replace_final(final)
 
-    def on_nothing_left(self, trainer: Trainer, module: LightningModule) -> None:
+    def on_already_finished(self, trainer: Trainer, module: LightningModule) -> None:
         """Evaluate the final policy of a run that was interrupted while it did."""
-        self._began = True
-        self._keep_earlier_end(trainer)
-        self._end(trainer, module)
+        self._has_started = True
+        self._keep_earlier_final(trainer)
+        self._finish(trainer, module)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Note that there are new scores."""
@@ -133,24 +129,24 @@ class Results(RolloutCallback):
         """Note the iteration's metrics; evaluate where the warm start ends."""
         super().on_train_epoch_end(trainer, pl_module)
         self._counters.iterations = trainer.current_epoch + 1
-        self._note_metrics(trainer, getattr(pl_module, "phase", "rl"))
-        self._note_validation(trainer)
+        self._record_metrics(trainer, learner(pl_module).phase)
+        self._record_validation(trainer)
         if self._counters.iterations == data_module(trainer).warm_start.iterations:
-            self.scores += self._evaluate(trainer, pl_module, "warm-started", in_full=True)
+            self.evaluations += self._evaluate(trainer, pl_module, "warm-started", in_full=True)
         if self._counters.iterations % self.write_every == 0:
             self._write(trainer)
 
-    def _note_metrics(self, trainer: Trainer, phase: str) -> None:
+    def _record_metrics(self, trainer: Trainer, phase: str) -> None:
         row: dict[str, Any] = {"iteration": self._counters.iterations, "phase": str(phase)}
         for name, value in trainer.callback_metrics.items():
-            # Lightning keeps the last value for ever: what is measured less often stands until it
-            # is measured again. Imitation's would outlive the warm start.
-            stale = phase == "rl" and name.startswith("train/imitation")
-            if name.startswith(_PREFIXES) and not stale and math.isfinite(float(value)):
+            # Lightning keeps the last value of a metric: one that is measured less often is
+            # repeated until then. The imitation loss must not be repeated after the warm start.
+            is_stale = phase == Phase.RL and name.startswith("train/imitation")
+            if name.startswith(_PREFIXES) and not is_stale and math.isfinite(float(value)):
                 row[name] = float(f"{float(value):.5g}")
         self._history.append(row)
 
-    def _note_validation(self, trainer: Trainer) -> None:
+    def _record_validation(self, trainer: Trainer) -> None:
         if not self._validated:
             return
         self._validated = False
@@ -161,8 +157,8 @@ class Results(RolloutCallback):
                 f"val/{eval_set}/{name}" for name in ("success", "success_low", "success_high")
             ]
             if all(name in metrics for name in names):
-                middle, low, high = (float(metrics[name]) for name in names)
-                success[eval_set] = middle, low, high
+                mean, low, high = (float(metrics[name]) for name in names)
+                success[eval_set] = mean, low, high
         if success:
             iterations, temperature = self._counters.iterations, data.evaluation.temperature
             self._validation = Validation(iterations, temperature, success)
@@ -177,9 +173,9 @@ class Results(RolloutCallback):
         data = data_module(trainer)
         for eval_set, env in data.eval_sets.items():
             if baseline.can_play(env):
-                self._tell(trainer, module, baseline.name, eval_set)
+                self._announce_start(trainer, module, baseline.name, eval_set)
                 groups = data.evaluate_baseline(eval_set, baseline)
-                self.scores += self._scored(trainer, baseline.name, eval_set, None, groups)
+                self.evaluations += self._summarize(trainer, baseline.name, eval_set, None, groups)
 
     def _evaluate(
         self, trainer: Trainer, module: LightningModule, policy: str, *, in_full: bool
@@ -187,18 +183,18 @@ class Results(RolloutCallback):
         """Evaluate the current weights on every evaluation set at the first temperature;
         ``in_full`` on the first evaluation set at all of them.
         """
-        data, scores = data_module(trainer), list[PolicyResult]()
+        data, results = data_module(trainer), list[PolicyResult]()
         for index, eval_set in enumerate(data.eval_sets):
             for temperature in (
                 self.temperatures if in_full and index == 0 else self.temperatures[:1]
             ):
-                self._tell(trainer, module, policy, eval_set)
+                self._announce_start(trainer, module, policy, eval_set)
                 groups = data.evaluate(learner(module), eval_set, temperature)
-                scored = self._scored(trainer, policy, eval_set, temperature, groups)
-                scores += [replace(one, iterations=self._counters.iterations) for one in scored]
-        return scores
+                found = self._summarize(trainer, policy, eval_set, temperature, groups)
+                results += [replace(one, iterations=self._counters.iterations) for one in found]
+        return results
 
-    def _scored(
+    def _summarize(
         self,
         trainer: Trainer,
         policy: str,
@@ -207,81 +203,86 @@ class Results(RolloutCallback):
         groups: list[TrajectoryGroup],
     ) -> list[PolicyResult]:
         """Score what all ranks played; nothing where the environment failed throughout."""
-        scored = score_of_all_ranks(trainer, f"{policy} on {eval_set}", groups)
-        return [] if scored is None else [PolicyResult(policy, eval_set, temperature, scored)]
+        result = summarize_all_ranks(trainer, f"{policy} on {eval_set}", groups)
+        return [] if result is None else [PolicyResult(policy, eval_set, temperature, result)]
 
-    def _tell(self, trainer: Trainer, module: LightningModule, policy: str, eval_set: str) -> None:
+    def _announce_start(
+        self, trainer: Trainer, module: LightningModule, policy: str, eval_set: str
+    ) -> None:
         for callback in rollout_callbacks(trainer):
             callback.on_evaluation_start(trainer, module, f"{policy} on {eval_set}")
 
     def _evaluate_final(self, trainer: Trainer, module: LightningModule) -> None:
         """Evaluate the final policy, or copy where the weights are those scored before; all its
         scores take the place of an earlier end's at once."""
-        warm = data_module(trainer).warm_start.iterations
-        same = [e for e in self.scores if e.policy == "warm-started"]
-        if same and self._counters.iterations == warm:
-            final = [replace(entry, policy=FINAL) for entry in same]
+        warm_iterations = data_module(trainer).warm_start.iterations
+        warm_started = [entry for entry in self.evaluations if entry.policy == "warm-started"]
+        if warm_started and self._counters.iterations == warm_iterations:
+            self._replace_final([replace(entry, policy=FINAL) for entry in warm_started])
         else:
-            final = self._evaluate(trainer, module, FINAL, in_full=True)
-        self.scores = [entry for entry in self.scores if entry.policy != FINAL] + final
+            self._replace_final(self._evaluate(trainer, module, FINAL, in_full=True))
+
+    def _replace_final(self, final: list[PolicyResult]) -> None:
+        """Put the final policy's results in place of earlier ones."""
+        self.evaluations = [entry for entry in self.evaluations if entry.policy != FINAL] + final
 
     # --- the end ----------------------------------------------------------------------------
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Evaluate the final policy and report."""
-        self._end(trainer, pl_module)
+        self._finish(trainer, pl_module)
 
-    def _end(self, trainer: Trainer, module: LightningModule) -> None:
+    def _finish(self, trainer: Trainer, module: LightningModule) -> None:
         self._evaluate_final(trainer, module)
-        self._close(trainer, *_ending(trainer, self._counters.iterations))
+        self._report(trainer, *_end_status(trainer, self._counters.iterations))
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
         """Report what there is; nothing may be gathered here, as other ranks may be gone."""
         if isinstance(exception, KeyboardInterrupt | SystemExit | SIGTERMException):
-            self._close(trainer, "interrupted", str(exception) or type(exception).__name__)
+            self._report(trainer, "interrupted", str(exception) or type(exception).__name__)
         else:
-            self._close(trainer, "failed", f"{type(exception).__name__}: {exception}")
+            self._report(trainer, "failed", f"{type(exception).__name__}: {exception}")
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Report a run that was stopped in its first collection: it has no ``on_train_end``."""
         if stage == "fit":
-            self._close(trainer, *_ending(trainer, self._counters.iterations))
+            self._report(trainer, *_end_status(trainer, self._counters.iterations))
 
-    def _close(self, trainer: Trainer, status: str, reason: str) -> None:
-        if self._status != "running" or not self._began:
-            return  # closed before, or a finished run was resumed and had nothing to do
+    def _report(self, trainer: Trainer, status: str, reason: str) -> None:
+        if self._status != "running" or not self._has_started:
+            return  # reported before, or a finished run was resumed and had nothing to do
         self._status, self._reason = status, reason
         self._write(trainer)
-        facts = self._counters.facts(self._seconds())
+        totals = self._counters.results(self._seconds())
         announce(
             trainer,
             f"\n{self._table()}\n\n"
-            f"{status}{': ' + reason if reason else ''}; {facts['iterations']} iterations in "
-            f"{facts['seconds']:.0f} s; collecting {facts['trajectories_per_second']:.1f} "
-            f"trajectories/s and {facts['tokens_per_second']:.0f} tokens/s; "
+            f"{status}{': ' + reason if reason else ''}; {totals['iterations']} iterations in "
+            f"{totals['seconds']:.0f} s; rollout: {totals['trajectories_per_second']:.1f} "
+            f"trajectories/s, {totals['tokens_per_second']:.0f} tokens/s; "
             f"{_run_dir(trainer) / RESULTS}",
         )
 
     def _table(self) -> str:
         """Write the scores; those of an earlier end say so."""
         now = self._counters.iterations
-        scores = [
+        results = [
             replace(entry, policy=f"{FINAL}, iteration {entry.iterations}")
-            if entry.policy == FINAL and entry.iterations not in (None, now)
+            if entry.policy == FINAL and entry.iterations != now
             else entry
-            for entry in self.scores
+            for entry in self.evaluations
         ]
-        text = render(scores, self.temperatures[0])
-        if self._validation is None or any(entry.policy == FINAL for entry in scores):
+        text = format_results(results, self.temperatures[0])
+        if self._validation is None or any(entry.policy == FINAL for entry in results):
             return text
         return f"{text}\n\n{self._validation}"
 
     # --- the file ---------------------------------------------------------------------------
 
     def _seconds(self) -> float:
-        return self._counters.seconds + time.monotonic() - self._clock
+        return self._counters.seconds + time.monotonic() - self._process_start
 
     def _write(self, trainer: Trainer) -> None:
         if not trainer.is_global_zero:
@@ -290,44 +291,44 @@ class Results(RolloutCallback):
         content = {
             "status": self._status,
             "reason": self._reason,
-            **self._counters.facts(self._seconds()),
+            **self._counters.results(self._seconds()),
             "warm_start_iterations": warm.iterations,
             "demonstrations": warm.demonstrations if warm.iterations else 0,
-            **{k: v for c in rollout_callbacks(trainer) for k, v in c.facts().items()},
-            "evaluations": [entry.plain() for entry in self.scores],
+            **{k: v for c in rollout_callbacks(trainer) for k, v in c.results().items()},
+            "evaluations": [entry.to_dict() for entry in self.evaluations],
             "history": _columns(self._history),
         }
         path = _run_dir(trainer) / RESULTS
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_suffix(".json.tmp")
-        draft.write_text(lines_of_json(content))
+        draft.write_text(format_json(content))
         draft.replace(path)
 
     def state_dict(self) -> dict[str, Any]:
         """Save the entries so far as plain data."""
         return {
             "counters": asdict(self._counters) | {"seconds": self._seconds()},
-            "scores": [entry.plain() for entry in self.scores],
+            "evaluations": [entry.to_dict() for entry in self.evaluations],
             "history": self._history,
-            "validation": None if self._validation is None else self._validation.plain(),
+            "validation": None if self._validation is None else self._validation.to_dict(),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Carry on where the checkpoint was written."""
         self._counters = Counters(**state_dict["counters"])
-        self.scores = [PolicyResult.from_plain(entry) for entry in state_dict["scores"]]
+        self.evaluations = [PolicyResult.from_dict(entry) for entry in state_dict["evaluations"]]
         self._history = list(state_dict["history"])
-        validation = state_dict.get("validation")
-        self._validation = None if validation is None else Validation.from_plain(validation)
+        validation = state_dict["validation"]
+        self._validation = None if validation is None else Validation.from_dict(validation)
         self._resumed = True
-        self._clock = time.monotonic()
+        self._process_start = time.monotonic()
 
 
 def _run_dir(trainer: Trainer) -> Path:
     return Path(trainer.default_root_dir)
 
 
-def _ending(trainer: Trainer, iterations: int) -> tuple[str, str]:
+def _end_status(trainer: Trainer, iterations: int) -> tuple[str, str]:
     """Say how a run ended that was not interrupted."""
     for callback in rollout_callbacks(trainer):
         if callback.reason:
@@ -352,18 +353,18 @@ class Counters:
     iterations: int = 0
     trajectories: int = 0
     sampled_tokens: int = 0
-    collecting_seconds: float = 0.0
+    rollout_seconds: float = 0.0
 
-    def facts(self, seconds: float) -> dict[str, Any]:
+    def results(self, seconds: float) -> dict[str, Any]:
         """Return plain data with the rates of collecting.
 
         Args:
             seconds: The run's length so far.
         """
-        span = max(self.collecting_seconds, 1e-9)
+        rollout_seconds = max(self.rollout_seconds, 1e-9)
         return asdict(self) | {
             "seconds": round(seconds, 1),
-            "collecting_seconds": round(self.collecting_seconds, 1),
-            "trajectories_per_second": round(self.trajectories / span, 2),
-            "tokens_per_second": round(self.sampled_tokens / span, 1),
+            "rollout_seconds": round(self.rollout_seconds, 1),
+            "trajectories_per_second": round(self.trajectories / rollout_seconds, 2),
+            "tokens_per_second": round(self.sampled_tokens / rollout_seconds, 1),
         }

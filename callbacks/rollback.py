@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 
@@ -13,14 +13,17 @@ from callbacks.variance_filter import VarianceFilter
 from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.distributed.snapshot import Plain, restore_snapshot, take_snapshot
 from ragen_pl.training.access import learner
-from ragen_pl.training.callback import RolloutCallback, announce
+from ragen_pl.training.callback import (
+    RolloutCallback,
+    all_callbacks,
+    announce,
+    find_callback,
+)
 from ragen_pl.types import TrajectoryGroup
-
-T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class _Healthy:
+class _Snapshot:
     """Keep the state that played one sound collection."""
 
     iteration: int
@@ -93,7 +96,7 @@ class Rollback(RolloutCallback):
         self.every_n_iterations, self.min_age = every_n_iterations, min_age
         self.events: list[dict[str, Any]] = []
         """One entry per rollback, as in ``results.json``."""
-        self._snapshots: list[_Healthy] = []
+        self._snapshots: list[_Snapshot] = []
         """From old to new; the first is trusted."""
 
     # --- the callbacks it works with ----------------------------------------------------------
@@ -105,15 +108,15 @@ class Rollback(RolloutCallback):
             ValueError: without a detector before it, with one that stops first, or with nothing to
                 tighten.
         """
-        callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
         if not self.times:
             return
+        callbacks = all_callbacks(trainer)
         before = callbacks[: callbacks.index(self)]
         detectors = [c for c in before if isinstance(c, EchoTrapDetector)]
         if not detectors:
             raise ValueError(
-                f"rollback.times is {self.times}, but no EchoTrapDetector stands before Rollback "
-                "in the list of callbacks: add one, which says when to go back"
+                f"rollback.times is {self.times}, but no EchoTrapDetector is before Rollback "
+                "in the list of callbacks: add one, whose alarm triggers the rollback"
             )
         patience = detectors[0].patience
         if detectors[0].stop and self.patience >= patience:
@@ -121,8 +124,8 @@ class Rollback(RolloutCallback):
                 f"rollback.patience is {self.patience}, but echo_trap.patience is {patience}, so "
                 "the run would be stopped first: choose a smaller rollback.patience"
             )
-        chosen = _find(trainer, VarianceFilter)
-        if self.filter_factor < 1.0 and (chosen is None or not chosen.keeps_a_share):
+        chosen = find_callback(trainer, VarianceFilter)
+        if self.filter_factor < 1.0 and (chosen is None or not chosen.has_keep_fraction):
             raise ValueError(
                 f"rollback.filter_factor is {self.filter_factor}, but there is no VarianceFilter "
                 "with a keep_fraction to tighten: give it one, or set rollback.filter_factor to 1"
@@ -135,7 +138,7 @@ class Rollback(RolloutCallback):
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Leave the filter as it was told to be."""
-        chosen = _find(trainer, VarianceFilter)
+        chosen = find_callback(trainer, VarianceFilter)
         if chosen is not None and self.filter_factor < 1.0:
             chosen.tighten(1.0)
 
@@ -146,7 +149,7 @@ class Rollback(RolloutCallback):
     ) -> None:
         """Tighten the filter as far as it has come; a resumed run starts from its configuration."""
         super().on_rollout_start(trainer, module, iteration, num_trajectories)
-        chosen = _find(trainer, VarianceFilter)
+        chosen = find_callback(trainer, VarianceFilter)
         if self.times and chosen is not None and self.filter_factor < 1.0:
             chosen.tighten(self.filter_factor ** len(self.events))
 
@@ -156,27 +159,29 @@ class Rollback(RolloutCallback):
         """Follow the detector's verdict on this collection: watch, or go back."""
         if not self.times:
             return
-        detector = _find(trainer, EchoTrapDetector)
+        detector = find_callback(trainer, EchoTrapDetector)
         assert detector is not None, "checked in setup"
-        # The verdicts are equal by construction; one rank that went back alone would be the end.
+        # The assessments are equal by construction, but ranks must never disagree on a rollback.
         if any(gather_objects(self._is_due(detector))):
-            self._go_back(trainer, module, detector)
+            self._roll_back(trainer, module, detector)
         else:
-            self._watch(trainer, module, detector)
+            self._update_snapshots(trainer, module, detector)
         self.record({"collapse/rollbacks": len(self.events)})
 
     def _is_due(self, detector: EchoTrapDetector) -> bool:
         is_red = detector.red_in_a_row >= self.patience
         return is_red and bool(self._snapshots) and len(self.events) < self.times
 
-    def _watch(self, trainer: Trainer, module: LightningModule, detector: EchoTrapDetector) -> None:
+    def _update_snapshots(
+        self, trainer: Trainer, module: LightningModule, detector: EchoTrapDetector
+    ) -> None:
         """Keep and drop snapshots; the weights are those that played this collection."""
         if not detector.is_sound:
             self._snapshots = self._snapshots[:1]
             return
         if not self._snapshots:
-            if self._policy_has_begun(module):
-                self._keep(trainer, module, detector)
+            if self._policy_is_trained(module):
+                self._take(trainer, module, detector)
             return
         if not detector.has_baseline:
             return
@@ -185,41 +190,41 @@ class Rollback(RolloutCallback):
         trusted = [i for i, s in enumerate(self._snapshots) if s.followed >= self.min_age]
         self._snapshots = self._snapshots[max(trusted, default=0) :]
         if self.iteration - self._snapshots[-1].iteration >= self.every_n_iterations:
-            self._keep(trainer, module, detector)
+            self._take(trainer, module, detector)
 
-    def _policy_has_begun(self, module: LightningModule) -> bool:
+    def _policy_is_trained(self, module: LightningModule) -> bool:
         """Whether this iteration updates the policy: until then only the critic gets better."""
         starpo = learner(module)
         critic = starpo.algorithm.critic
-        alone = critic.warmup_iterations if critic is not None else 0
-        return self.iteration - starpo.rl_start >= alone
+        critic_only = critic.warmup_iterations if critic is not None else 0
+        return self.iteration - starpo.rl_start >= critic_only
 
-    def _keep(self, trainer: Trainer, module: LightningModule, detector: EchoTrapDetector) -> None:
+    def _take(self, trainer: Trainer, module: LightningModule, detector: EchoTrapDetector) -> None:
         state = take_snapshot(module, trainer.optimizers[0])
-        self._snapshots.append(_Healthy(self.iteration, detector.position, 0, state))
+        self._snapshots.append(_Snapshot(self.iteration, detector.position, 0, state))
 
-    def _go_back(
+    def _roll_back(
         self, trainer: Trainer, module: LightningModule, detector: EchoTrapDetector
     ) -> None:
         self._snapshots = self._snapshots[:1]
-        (healthy,) = self._snapshots
-        restore_snapshot(healthy.state, module, trainer.optimizers[0])
+        (trusted,) = self._snapshots
+        restore_snapshot(trusted.state, module, trainer.optimizers[0])
         starpo = learner(module)
         starpo.invalidate_cache()
         starpo.lr_scale *= self.lr_factor
-        reason = detector.verdict.reason
-        detector.rewind(healthy.position)
+        reason = detector.assessment.reason
+        detector.rewind(trusted.position)
         self.discard = True
         event = {
             "iteration": self.iteration + 1,
-            "restored": healthy.iteration + 1,
+            "restored": trusted.iteration + 1,
             "lr_scale": starpo.lr_scale,
             "reason": reason,
         }
-        chosen = _find(trainer, VarianceFilter)
+        chosen = find_callback(trainer, VarianceFilter)
         if chosen is not None and self.filter_factor < 1.0:
-            share = chosen.tighten(self.filter_factor ** (len(self.events) + 1))
-            event["keep_fraction"] = share
+            keep_fraction = chosen.tighten(self.filter_factor ** (len(self.events) + 1))
+            event["keep_fraction"] = keep_fraction
         self.events.append(event)
         announce(trainer, self._describe(event))
 
@@ -228,21 +233,21 @@ class Rollback(RolloutCallback):
         if self.filter_factor < 1.0:
             changes.append(f"keep_fraction {event['keep_fraction']:g}")
         return (
-            f"rollback {len(self.events)} of {self.times} at iteration {event['iteration']}: back "
-            f"to the policy of iteration {event['restored']}, {', '.join(changes)}; "
+            f"rollback {len(self.events)} of {self.times} at iteration {event['iteration']}: "
+            f"restored the policy of iteration {event['restored']}, {', '.join(changes)}; "
             f"{event['reason']}"
         )
 
     # --- what is kept -------------------------------------------------------------------------
 
-    def facts(self) -> Mapping[str, Any]:
+    def results(self) -> Mapping[str, Any]:
         """Name the rollbacks so far."""
         return {"rollbacks": self.events} if self.times else {}
 
     def state_dict(self) -> dict[str, Any]:
         """Save the snapshots and what was done."""
         # Not asdict, which would copy every tensor once more.
-        names = _Healthy.__slots__
+        names = _Snapshot.__slots__
         kept = self._snapshots if self.times else []
         snapshots = [{name: getattr(s, name) for name in names} for s in kept]
         return {"events": self.events, "snapshots": snapshots}
@@ -250,10 +255,4 @@ class Rollback(RolloutCallback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on with the same snapshots."""
         self.events = list(state_dict["events"])
-        self._snapshots = [_Healthy(**snapshot) for snapshot in state_dict["snapshots"]]
-
-
-def _find(trainer: Trainer, kind: type[T]) -> T | None:
-    """Return the first callback of a kind."""
-    callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
-    return next((c for c in callbacks if isinstance(c, kind)), None)
+        self._snapshots = [_Snapshot(**snapshot) for snapshot in state_dict["snapshots"]]

@@ -40,12 +40,12 @@ class RolloutMetrics(RolloutCallback):
         """Count everything that was played."""
         self._collections += 1
         for group in groups:
-            _count_tries(self._averages, group)
+            _add_pass_at_k(self._averages, group)
             for trajectory in group.trajectories:
                 self._tokens += sum(len(turn.completion.token_ids) for turn in trajectory.turns)
-                _count_stop(self._averages, trajectory)
+                _add_stop_reason(self._averages, trajectory)
                 if trajectory.counts:
-                    _count(self._averages, trajectory)
+                    _add_trajectory(self._averages, trajectory)
 
     def on_rollout_end(
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
@@ -61,20 +61,20 @@ class RolloutMetrics(RolloutCallback):
         )
 
 
-def _count_tries(averages: RankMeans, group: TrajectoryGroup) -> None:
-    tries = [trajectory.success for trajectory in group.trajectories if trajectory.counts]
+def _add_pass_at_k(averages: RankMeans, group: TrajectoryGroup) -> None:
+    successes = [trajectory.success for trajectory in group.trajectories if trajectory.counts]
     k = 2
-    while k <= len(tries):
-        averages.add(f"pass_at_{k}", pass_at_k(len(tries), sum(tries), k))
+    while k <= len(successes):
+        averages.add(f"pass_at_{k}", pass_at_k(len(successes), sum(successes), k))
         k *= 2
 
 
-def _count_stop(averages: RankMeans, trajectory: Trajectory) -> None:
+def _add_stop_reason(averages: RankMeans, trajectory: Trajectory) -> None:
     for reason in StopReason:
         averages.add(f"stop_{reason}", float(trajectory.stop_reason is reason))
 
 
-def _count(averages: RankMeans, trajectory: Trajectory) -> None:
+def _add_trajectory(averages: RankMeans, trajectory: Trajectory) -> None:
     turns = trajectory.turns
     averages.add("success", float(trajectory.success))
     averages.add("return", trajectory.total_reward)
@@ -82,8 +82,8 @@ def _count(averages: RankMeans, trajectory: Trajectory) -> None:
     averages.add("actions", sum(len(turn.actions) for turn in turns))
     for term in turns[0].rewards if turns else ():
         averages.add(f"return_{term}", sum(turn.rewards.get(term, 0.0) for turn in turns))
-    judged: Sequence[bool] = [
+    thoughts: Sequence[bool] = [
         turn.thought_correct for turn in turns if turn.thought_correct is not None
     ]
-    if judged:
-        averages.add("thought_accuracy", sum(judged), len(judged))
+    if thoughts:
+        averages.add("thought_accuracy", sum(thoughts), len(thoughts))

@@ -13,13 +13,14 @@ from lightning.pytorch.callbacks import ProgressBar
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from ragen_pl.rollout.stats import RankMeans, trainable_trajectories
+from ragen_pl.training.access import find_data_module, learner
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.types import Phase, TrajectoryGroup
 
 _BAR = "{n_fmt}/{total_fmt} |{bar:20}| {desc}"
-_MEMORY = 20
+_AVERAGED_ITERATIONS = 20
 """Iterations over which durations are averaged, recent ones with more weight."""
-_SURPRISE = 3.0
+_MAX_OUTLIER = 3.0
 """A duration counts as at most so many times the average: one slow iteration is no trend."""
 
 
@@ -33,9 +34,9 @@ class Pace:
     def add(self, seconds: float) -> None:
         """Take in one more duration."""
         if self.count:
-            seconds = min(seconds, _SURPRISE * self.mean)
+            seconds = min(seconds, _MAX_OUTLIER * self.mean)
         self.count += 1
-        self.mean += (seconds - self.mean) / min(self.count, _MEMORY)
+        self.mean += (seconds - self.mean) / min(self.count, _AVERAGED_ITERATIONS)
 
 
 class RunDisplay(ProgressBar, RolloutCallback):
@@ -56,14 +57,14 @@ class RunDisplay(ProgressBar, RolloutCallback):
         self._enabled = True
         self._bar: tqdm[Any] | None = None
         self._activity = "starting"
-        self._facts: dict[str, str] = {}
+        self._metrics: dict[str, str] = {}
         self._done = 0
         self._warm_iterations = 0
         self._paces: dict[str, Pace] = {phase: Pace() for phase in Phase}
         self._validations = Pace()
         self._validate_every = 0
-        self._iteration_began = self._validation_began = 0.0
-        self._aside = 0.0  # seconds of this iteration that were evaluation
+        self._iteration_start = self._validation_start = 0.0
+        self._evaluation_seconds = 0.0  # of this iteration
         self._last_line = -1e9
 
     def disable(self) -> None:
@@ -87,10 +88,10 @@ class RunDisplay(ProgressBar, RolloutCallback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Learn how many iterations belong to the warm start."""
         super().setup(trainer, pl_module, stage)
-        warm_start = getattr(getattr(trainer, "datamodule", None), "warm_start", None)
-        self._warm_iterations = warm_start.iterations if warm_start is not None else 0
+        data = find_data_module(trainer)
+        self._warm_iterations = 0 if data is None else data.warm_start.iterations
         self._validate_every = trainer.check_val_every_n_epoch or 0
-        self._iteration_began = time.monotonic()
+        self._iteration_start = time.monotonic()
 
     def on_rollout_start(
         self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
@@ -98,13 +99,13 @@ class RunDisplay(ProgressBar, RolloutCallback):
         """Show that a collection begins; only here is the place of a resumed run known in time."""
         super().on_rollout_start(trainer, module, iteration, num_trajectories)
         self._done = iteration
-        self._show(f"collecting 0/{num_trajectories} trajectories")
+        self._show(f"rollout 0/{num_trajectories} trajectories")
 
     def on_rollout_progress(
         self, trainer: Trainer, module: LightningModule, finished: int, total: int
     ) -> None:
         """Show how many trajectories have ended."""
-        self._show(f"collecting {finished}/{total} trajectories")
+        self._show(f"rollout {finished}/{total} trajectories")
 
     def on_collection_end(
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
@@ -114,7 +115,7 @@ class RunDisplay(ProgressBar, RolloutCallback):
         for trajectory in trainable_trajectories(groups):
             averages.add("success", float(trajectory.success))
             averages.add("return", trajectory.total_reward)
-        self._facts = {name: f"{value:.2f}" for name, value in averages.means().items()}
+        self._metrics = {name: f"{value:.2f}" for name, value in averages.means().items()}
         self._show("updating")
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -126,40 +127,41 @@ class RunDisplay(ProgressBar, RolloutCallback):
     ) -> None:
         """Show the update."""
         super().on_train_batch_start(trainer, pl_module, batch, batch_idx)
-        if getattr(pl_module, "phase", Phase.RL) == Phase.WARM_START:
+        if learner(pl_module).phase == Phase.WARM_START:
             self._show(f"warm start {trainer.current_epoch + 1}/{self._warm_iterations}")
         else:
             self._show("updating")
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Show that evaluation sets are played."""
-        self._validation_began = time.monotonic()
+        self._validation_start = time.monotonic()
         self._show("evaluating")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Keep the seconds of an evaluation apart from its iteration's."""
-        seconds = time.monotonic() - self._validation_began
+        seconds = time.monotonic() - self._validation_start
         self._validations.add(seconds)
-        self._aside += seconds
+        self._evaluation_seconds += seconds
 
     def on_evaluation_start(
         self, trainer: Trainer, module: LightningModule, description: str
     ) -> None:
         """Show which policy is evaluated where; it may be all that a resumed run does."""
-        self._done = max(self._done, getattr(module, "iteration", 0))
+        self._done = max(self._done, learner(module).iteration)
         self._show(f"evaluating {description}")
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Count the iteration."""
         super().on_train_epoch_end(trainer, pl_module)
         now = time.monotonic()
-        phase = getattr(pl_module, "phase", Phase.RL)
-        self._paces[phase].add(max(0.0, now - self._iteration_began - self._aside))
-        self._iteration_began, self._aside = now, 0.0
+        phase = learner(pl_module).phase
+        seconds = now - self._iteration_start - self._evaluation_seconds
+        self._paces[phase].add(max(0.0, seconds))
+        self._iteration_start, self._evaluation_seconds = now, 0.0
         self._done = trainer.current_epoch + 1
         loss = trainer.callback_metrics.get("train/imitation_loss")
         if phase == Phase.WARM_START and loss is not None:
-            self._facts = {"imitation loss": f"{float(loss):.3f}"}
+            self._metrics = {"imitation loss": f"{float(loss):.3f}"}
         is_last = self._done == trainer.max_epochs
         self._show("done" if is_last else self._activity, at_once=is_last)
 
@@ -167,11 +169,11 @@ class RunDisplay(ProgressBar, RolloutCallback):
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
         """Leave the terminal in order."""
-        self._close()
+        self._close_bar()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Leave the bar's last state on the terminal."""
-        self._close()
+        self._close_bar()
 
     # --- showing it -------------------------------------------------------------------------
 
@@ -179,19 +181,19 @@ class RunDisplay(ProgressBar, RolloutCallback):
         self._activity = activity
         if not self._enabled or self.trainer.sanity_checking:
             return
-        total = max(0, self.trainer.max_epochs or 0)  # -1: nobody knows how many there will be
-        text = " · ".join([activity, *(f"{k} {v}" for k, v in self._facts.items())])
+        total = max(0, self.trainer.max_epochs or 0)  # 0: no limit
+        text = " · ".join([activity, *(f"{k} {v}" for k, v in self._metrics.items())])
         left = self.remaining(total)
         if left is not None and self._done < total:
             text += f" · {_rounded(left)} left"
         if sys.stdout.isatty():
-            self._draw(text, total)
+            self._update_bar(text, total)
         elif at_once or time.monotonic() - self._last_line >= self.line_every:
             self._last_line = time.monotonic()
-            place = f"{min(self._done + 1, total)}/{total}" if total else f"{self._done + 1}"
-            print(f"iteration {place} · {text}", flush=True)
+            number = f"{min(self._done + 1, total)}/{total}" if total else f"{self._done + 1}"
+            print(f"iteration {number} · {text}", flush=True)
 
-    def _draw(self, text: str, total: int) -> None:
+    def _update_bar(self, text: str, total: int) -> None:
         if self._bar is None:
             self._bar = tqdm(
                 total=total or None,
@@ -216,7 +218,7 @@ class RunDisplay(ProgressBar, RolloutCallback):
             seconds += due * self._validations.mean
         return seconds
 
-    def _close(self) -> None:
+    def _close_bar(self) -> None:
         if self._bar is not None:
             self._bar.close()
             self._bar = None

@@ -24,26 +24,26 @@ class SkippedSteps(Callback):
     """
 
     def __init__(self) -> None:
-        self._counted = 0
+        self._skipped_before = 0
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Remember how many were skipped before."""
-        self._counted = learner(pl_module).skipped_steps
+        self._skipped_before = learner(pl_module).skipped_steps
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Save the batch when there is one more now; all ranks skip together."""
         module = learner(pl_module)
-        if module.skipped_steps == self._counted:
+        if module.skipped_steps == self._skipped_before:
             return
         path = Path(trainer.default_root_dir) / FOLDER / f"rank{rank()}.pt"
         path.parent.mkdir(parents=True, exist_ok=True)
         torch.save({"iteration": module.iteration, "batch": asdict(batch.to("cpu"))}, path)
         announce(
             trainer,
-            f"a step was skipped in iteration {module.iteration + 1}: a gradient was not finite; "
-            f"its batch is {path}",
+            f"skipped the optimizer step of iteration {module.iteration + 1}: a gradient was not "
+            f"finite; the batch is saved in {path}",
         )

@@ -10,7 +10,7 @@ from lightning.pytorch import LightningModule, Trainer
 from ragen_pl.runtime.threads import ThreadTuner
 from ragen_pl.training.callback import RolloutCallback, announce
 
-_TOLD = 5
+_MAX_ANNOUNCED = 5
 """Changes that are announced: on a machine whose load comes and goes there can be many."""
 
 
@@ -32,13 +32,13 @@ class ThreadTuning(RolloutCallback):
         self, trainer: Trainer, module: LightningModule, finished: int, total: int
     ) -> None:
         """Look between two turns of a rollout."""
-        self._look(trainer)
+        self._tune(trainer)
 
     def on_evaluation_progress(
         self, trainer: Trainer, module: LightningModule, finished: int, total: int
     ) -> None:
         """Look between two turns of an evaluation."""
-        self._look(trainer)
+        self._tune(trainer)
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
@@ -47,14 +47,15 @@ class ThreadTuning(RolloutCallback):
         if batch_idx == 0:
             self.record({"time/threads": float(torch.get_num_threads())})
         super().on_train_batch_start(trainer, pl_module, batch, batch_idx)
-        self._look(trainer)
+        self._tune(trainer)
 
-    def _look(self, trainer: Trainer) -> None:
+    def _tune(self, trainer: Trainer) -> None:
         times = None if self.tuner is None else self.tuner.look()
         if times is None:
             return
         self._changes += 1
-        if self._changes <= _TOLD:
+        if self._changes <= _MAX_ANNOUNCED:
             tried = ", ".join(f"{count}: {1000 * s:.1f} ms" for count, s in times.items())
-            last = "; further changes: metric time/threads" if self._changes == _TOLD else ""
-            announce(trainer, f"threads: now {torch.get_num_threads()} (a step took {tried}){last}")
+            last = self._changes == _MAX_ANNOUNCED
+            hint = "; further changes: metric time/threads" if last else ""
+            announce(trainer, f"threads: now {torch.get_num_threads()} (a step took {tried}){hint}")

@@ -14,6 +14,7 @@ from ragen_pl.algorithms.filters import FilterRule, TopFraction
 from ragen_pl.ops.selection import group_mean, max_variance_subset
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.stats import GroupTable
+from ragen_pl.training.access import find_data_module
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.types import Selection, TrajectoryGroup
 
@@ -27,7 +28,7 @@ _SCORES: dict[Score, Callable[[GroupTable], Tensor]] = {
     "length": lambda table: group_mean(table.lengths, table.valid),
     "entropy": lambda table: group_mean(table.entropies, table.valid),
 }
-_FACTORS: dict[Scaling, float] = {"none": 0.0, "linear": 1.0, "sqrt": 0.5}
+_SCALING_EXPONENTS: dict[Scaling, float] = {"none": 0.0, "linear": 1.0, "sqrt": 0.5}
 """Exponent of the kept share."""
 
 
@@ -66,7 +67,7 @@ class VarianceFilter(RolloutCallback):
         loss_scaling: Scaling = "none",
     ) -> None:
         super().__init__()
-        self.rule = self._configured = _one_rule(keep_fraction, rule)
+        self.rule = self._configured = _active_rule(keep_fraction, rule)
         if keep_per_group is not None and keep_per_group < 2:
             raise ValueError(
                 f"keep_per_group is {keep_per_group}; it must be at least 2 (fewer have no "
@@ -84,7 +85,7 @@ class VarianceFilter(RolloutCallback):
         self.loss_scaling: Scaling = loss_scaling
 
     @property
-    def keeps_a_share(self) -> bool:
+    def has_keep_fraction(self) -> bool:
         """Whether a share of groups is kept, which ``tighten`` can lower."""
         return self._configured is None or isinstance(self._configured, TopFraction)
 
@@ -94,7 +95,7 @@ class VarianceFilter(RolloutCallback):
         Returns:
             The share kept from now on.
         """
-        assert self.keeps_a_share
+        assert self.has_keep_fraction
         assert 0.0 < factor <= 1.0
         whole = self._configured or TopFraction(1.0)
         assert isinstance(whole, TopFraction)
@@ -104,9 +105,9 @@ class VarianceFilter(RolloutCallback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Check the size of groups where nobody has before."""
-        rollout = getattr(getattr(trainer, "datamodule", None), "rollout", None)
-        if stage == "fit" and rollout is not None:
-            self.check(rollout)
+        data = find_data_module(trainer)
+        if stage == "fit" and data is not None:
+            self.check(data.rollout)
 
     def check(self, rollout: RolloutConfig) -> None:
         """Refuse groups of one: they have no spread, so nothing would ever be kept.
@@ -148,7 +149,7 @@ class VarianceFilter(RolloutCallback):
                 scores = torch.where(signal, scores, torch.nan)
             by_group = self.rule(scores).double()
         kept = (by_group > 0).double()
-        by_group = by_group * float(_mean(kept)) ** _FACTORS[self.loss_scaling]
+        by_group = by_group * float(_mean(kept)) ** _SCALING_EXPONENTS[self.loss_scaling]
         members = table.valid
         if self.keep_per_group is not None:
             members = max_variance_subset(table.returns, members, self.keep_per_group)
@@ -160,12 +161,12 @@ class VarianceFilter(RolloutCallback):
         std = table.std
         scored = std.isnan().logical_not()
         kept = (weights > 0).any(dim=1)
-        square = float(weights.square().sum())
-        effective = float(weights.sum()) ** 2 / (square * weights.numel()) if square else 0.0
+        squares = float(weights.square().sum())
+        ess_fraction = float(weights.sum()) ** 2 / (squares * weights.numel()) if squares else 0.0
         self.record(
             {
                 "rollout/kept_fraction": float(_mean(kept.double())),
-                "rollout/effective_fraction": effective,
+                "rollout/ess_fraction": ess_fraction,
                 "rollout/in_group_std": float(_mean(std[scored])),
                 "rollout/in_group_std_kept": float(_mean(std[kept & scored])),
                 "rollout/zero_std_fraction": float(_mean(signal[scored].logical_not().double())),
@@ -173,7 +174,7 @@ class VarianceFilter(RolloutCallback):
         )
 
 
-def _one_rule(keep_fraction: float | None, rule: FilterRule | None) -> FilterRule | None:
+def _active_rule(keep_fraction: float | None, rule: FilterRule | None) -> FilterRule | None:
     """Return the rule in force; None keeps every group."""
     if rule is not None:
         if keep_fraction is not None:

@@ -1,8 +1,8 @@
-"""The error that a user sees."""
+"""Errors that are shown to the user without a traceback."""
 
 from __future__ import annotations
 
 
 class ConfigError(ValueError):
-    """What is wrong with the configuration, or with what it names, and what to do, in one to three
-    lines; the command prints it without a traceback."""
+    """An error in the configuration or in something that it names. The message has one to three
+    lines: what is wrong and what to do. The command prints it without a traceback."""

@@ -1,4 +1,4 @@
-"""Hold one frozen type per stage of an iteration.
+"""One frozen type per stage of an iteration.
 
 seed → ``Turn`` → ``Trajectory`` → ``TrajectoryGroup`` → ``RolloutBatch`` → ``TrainingBatch``.
 
@@ -8,7 +8,6 @@ Dimensions: G groups, N trajectories per group, B trajectories in a batch, T tok
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any, Protocol, Self
@@ -18,20 +17,21 @@ from torch import Tensor
 
 
 class StopReason(StrEnum):
-    """Say why a trajectory ended; success is a separate fact."""
+    """Reason why a trajectory ended, independent of its success."""
 
     TERMINATED = "terminated"
-    """The environment reached a final state."""
+    """The environment reached a terminal state."""
     MAX_TURNS = "max_turns"
     MAX_ACTIONS = "max_actions"
     CONTEXT_FULL = "context_full"
-    """No room was left for another prompt and response; without a turn, not even for the first."""
+    """The context had no room for another prompt and response; without turns, not even for the
+    first."""
     ENV_ERROR = "env_error"
-    """The environment raised, or returned what it must not; the trajectory is left out."""
+    """The environment raised or returned invalid values; the trajectory is excluded."""
 
 
 class Phase(StrEnum):
-    """Say what an iteration does."""
+    """Kind of iteration: imitation of the expert, or RL."""
 
     WARM_START = "warm_start"
     RL = "rl"
@@ -39,12 +39,12 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Choose how tokens are drawn; ``temperature`` 0 is greedy. Top-p and top-k are left out on
-    purpose: they would bias the importance ratio."""
+    """Sampling parameters. There is no top-p and no top-k: they would bias the importance ratio."""
 
     temperature: float = 1.0
+    """0 is greedy."""
     max_new_tokens: int = 32
-    """Per turn."""
+    """Maximum tokens per turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,25 +220,26 @@ class TrajectoryGroup:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Weigh each trajectory in the policy loss: 0 drops it. A critic may learn from all."""
+    """Weight of each trajectory in the policy loss; 0 drops it. The critic may still train on
+    it."""
 
     weights: tuple[tuple[float, ...], ...]
     """One inner tuple per group, one weight ≥ 0 per member."""
 
 
-_WAITS = ("cpu", "mps")
-"""What comes to the CPU is read there at once, and Apple's GPU reads the source when it comes to
-it. CUDA has copied ordinary memory when it returns."""
+_BLOCKING_DEVICES = ("cpu", "mps")
+"""Devices to which copies must block: the CPU reads the values immediately, and Apple's GPU may
+read the source later. CUDA has staged pageable memory when the call returns."""
 
 
 def to_device(values: Tensor, device: torch.device | str) -> Tensor:
-    """Copy values to a device, behind what it has been asked for: plain ``to`` waits for that."""
-    return values.to(device, non_blocking=torch.device(device).type not in _WAITS)
+    """Copy values to a device, on CUDA without waiting for the kernels queued before."""
+    return values.to(device, non_blocking=torch.device(device).type not in _BLOCKING_DEVICES)
 
 
 @dataclass(frozen=True, slots=True)
 class TensorBatch:
-    """Move and index all tensors of a batch together."""
+    """Base class of batches, whose tensors are moved and indexed together."""
 
     def _map(self, fn: Callable[[Tensor], Tensor]) -> Self:
         changed: dict[str, Any] = {}
@@ -252,20 +253,21 @@ class TensorBatch:
         return self._map(lambda value: to_device(value, device))
 
     def rows(self, index: Tensor) -> Self:
-        """Take the trajectories at ``index`` (int or bool, (B,))."""
+        """Return the trajectories at ``index`` (int or bool, (B,))."""
         return self._map(lambda value: value[index])
 
     def cut(self, length: int) -> Self:
-        """Drop the columns from ``length`` on: padding that the chosen rows have in common."""
+        """Drop the columns from ``length`` on, such as padding that all rows share."""
         return self._map(lambda value: value[:, :length] if value.ndim == 2 else value)
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutBatch(TensorBatch):
-    """Lay trajectories out as tensors: facts of the world only.
+    """Trajectories as tensors, with recorded data only; the learner's estimates are in
+    ``TrainingBatch``.
 
-    ``turn_ends ⊆ loss_mask ⊆ attention_mask``; rewards are zero off turn ends. Index t is about
-    token t everywhere.
+    ``turn_ends ⊆ loss_mask ⊆ attention_mask``; rewards are zero off turn ends. Index t refers to
+    token t in every tensor.
     """
 
     input_ids: Tensor
@@ -275,10 +277,10 @@ class RolloutBatch(TensorBatch):
     loss_mask: Tensor
     """(B, T) bool: sampled tokens."""
     turn_index: Tensor
-    """(B, T) int: which turn a token belongs to."""
+    """(B, T) int: the turn of each token."""
     state_ids: Tensor
-    """(B, T) int: the state, without its counters, in which the token's turn was taken; equal
-    states, equal ids."""
+    """(B, T) int: the state in which the token's turn was taken, without its counters; equal states
+    have equal ids."""
     turn_ends: Tensor
     """(B, T) bool: the last sampled token of each turn."""
     rewards: Tensor
@@ -294,12 +296,12 @@ class RolloutBatch(TensorBatch):
     policy_weights: Tensor
     """(B,) float ≥ 0."""
     temperature: float = 1.0
-    """The tokens were sampled at; 1 for an expert's."""
+    """Sampling temperature of the tokens; 1 for the expert's."""
 
     def __post_init__(self) -> None:
         shape = self.input_ids.shape
-        places = ("attention_mask", "loss_mask", "turn_index", "state_ids", "turn_ends", "rewards")
-        for name in places:
+        names = ("attention_mask", "loss_mask", "turn_index", "state_ids", "turn_ends", "rewards")
+        for name in names:
             assert getattr(self, name).shape == shape, f"{name} is not (B, T)"
         for name in ("group_ids", "successes", "policy_weights"):
             assert getattr(self, name).shape == shape[:1], f"{name} is not (B,)"
@@ -315,7 +317,8 @@ class RolloutBatch(TensorBatch):
 
 @dataclass(frozen=True, slots=True)
 class TrainingBatch(TensorBatch):
-    """Add the learner's estimates at one weight version; zero where ``loss_mask`` is false."""
+    """A rollout batch with the learner's estimates at one version of the weights; these are zero
+    where ``loss_mask`` is false."""
 
     rollout: RolloutBatch
     old_log_probs: Tensor
@@ -327,8 +330,8 @@ class TrainingBatch(TensorBatch):
     returns: Tensor
     """(B, T): the critic's target."""
     on_policy: bool = False
-    """Whether the weights that sampled the batch also take its only update: the update's own
-    log-probs then are the old ones."""
+    """Whether the batch gets a single update, at the weights that sampled it: the update's own
+    log-probs are then the old ones."""
 
     def __len__(self) -> int:
         return len(self.rollout)
@@ -341,12 +344,12 @@ class TrainingBatch(TensorBatch):
 
 @dataclass(frozen=True, slots=True)
 class Demonstration(TensorBatch):
-    """Lay expert trajectories out for imitation; the batch's ``loss_mask`` marks what is imitated
-    (the expert's answers; its random detours are context only)."""
+    """Expert trajectories to imitate. The ``loss_mask`` marks the expert's responses; its random
+    moves are context only."""
 
     rollout: RolloutBatch
     progress: float
-    """How far the warm start has come, in [0, 1): its schedule follows this."""
+    """Progress of the warm start in [0, 1), for the learning-rate schedule."""
 
     def __len__(self) -> int:
         return len(self.rollout)
@@ -354,36 +357,18 @@ class Demonstration(TensorBatch):
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Hold one evaluation set's episodes, one trajectory per start."""
+    """Episodes of one evaluation set, one trajectory per start."""
 
     eval_set: str
     temperature: float
     groups: tuple[TrajectoryGroup, ...]
 
     def to(self, device: torch.device | str) -> Self:
-        """Stay: there are no tensors to move."""
+        """Return the evaluation unchanged: it has no tensors."""
         return self
 
 
 class Generate(Protocol):
-    """Turn prefixes into completions; where and how is the engine's business."""
+    """Sampler of one completion per request, in order."""
 
     def __call__(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]: ...
-
-
-class Learner(Protocol):
-    """What the data module needs of the module it collects for."""
-
-    iteration: int
-
-    def begin_iteration(self, phase: Phase) -> None:
-        """Get ready to collect: called at the start of every iteration, before its first batch."""
-
-    def rollout_weights(self, max_context: int) -> AbstractContextManager[None]:
-        """Get ready to generate rows of at most ``max_context`` tokens; every rank enters and
-        leaves it, however often it generates."""
-
-    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]: ...
-
-    def build_training_batch(self, rollout: RolloutBatch, *, on_policy: bool) -> TrainingBatch:
-        """Add the learner's estimates; ``on_policy`` where the collection makes one update."""

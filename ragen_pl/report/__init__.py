@@ -1,9 +1,9 @@
-"""What a person looks at: tables of results, trajectories as records.
+"""Presentation of a run: tables of results, trajectories as records.
 
-May not decide anything: it shows what was measured elsewhere.
+May not measure or decide anything: it presents what other packages measured.
 """
 
-from ragen_pl.report.tables import PolicyResult, render
+from ragen_pl.report.tables import PolicyResult, format_results
 from ragen_pl.report.trajectory_record import trajectory_record
 
-__all__ = ["PolicyResult", "render", "trajectory_record"]
+__all__ = ["PolicyResult", "format_results", "trajectory_record"]

@@ -1,4 +1,4 @@
-"""Word the scores of a run's policies: as plain data for a file and as tables for a reader."""
+"""Evaluation results of a run: as plain data for a file and as text tables for a reader."""
 
 from __future__ import annotations
 
@@ -12,46 +12,50 @@ from ragen_pl.training.evaluation import EvalResult
 
 @dataclass(frozen=True, slots=True)
 class PolicyResult:
-    """Say which policy scored what, where and how it was sampled."""
+    """Evaluation result of one policy on one evaluation set at one temperature."""
 
     policy: str
     """``random``, ``expert``, ``untrained``, ``warm-started`` or ``final``."""
     eval_set: str
     temperature: float | None
-    """None for random moves and the expert, which have none."""
-    score: EvalResult
+    """None for the baselines, random actions and the expert."""
+    result: EvalResult
     iterations: int | None = None
-    """Behind the policy; None where there are none, and in files of earlier versions."""
+    """Training iterations of the policy; None for the baselines."""
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return JSON types."""
-        difficulties = {name: list(value) for name, value in self.score.by_difficulty.items()}
-        facts = asdict(self.score) | {"by_difficulty": difficulties}
+        difficulties = {name: list(value) for name, value in self.result.by_difficulty.items()}
         return {
             "policy": self.policy,
             "eval_set": self.eval_set,
             "temperature": self.temperature,
             "iterations": self.iterations,
-            **facts,
+            **asdict(self.result),
+            "by_difficulty": difficulties,
         }
 
     @classmethod
-    def from_plain(cls, data: Mapping[str, Any]) -> PolicyResult:
-        """Read what ``plain`` returned."""
-        facts = dict(data)
-        place = {name: facts.pop(name) for name in ("policy", "eval_set", "temperature")}
-        place["iterations"] = facts.pop("iterations", None)
+    def from_dict(cls, data: Mapping[str, Any]) -> PolicyResult:
+        """Read the output of ``to_dict``."""
+        own = ("policy", "eval_set", "temperature", "iterations")
+        rest = {name: value for name, value in data.items() if name not in own}
         difficulties = {
-            name: (float(s), int(n)) for name, (s, n) in facts.pop("by_difficulty").items()
+            name: (float(success), int(count))
+            for name, (success, count) in rest.pop("by_difficulty").items()
         }
-        solved, failed = tuple(facts.pop("solved")), tuple(facts.pop("failed"))
-        scored = EvalResult(**facts, by_difficulty=difficulties, solved=solved, failed=failed)
-        return cls(**place, score=scored)
+        solved, failed = tuple(rest.pop("solved_seeds")), tuple(rest.pop("failed_seeds"))
+        result = EvalResult(
+            **rest, by_difficulty=difficulties, solved_seeds=solved, failed_seeds=failed
+        )
+        return cls(
+            data["policy"], data["eval_set"], data["temperature"], result, data["iterations"]
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """Keep what the training's latest look at the evaluation sets found."""
+    """Success on the evaluation sets in the latest validation during training."""
 
     iterations: int
     temperature: float
@@ -65,67 +69,57 @@ class Validation:
         when = f"latest validation, after iteration {self.iterations}, at T={self.temperature:g}"
         return f"{when}: {', '.join(eval_sets)}"
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return JSON types."""
         return asdict(self) | {"success": {name: list(v) for name, v in self.success.items()}}
 
     @classmethod
-    def from_plain(cls, data: Mapping[str, Any]) -> Validation:
-        """Read what ``plain`` returned."""
+    def from_dict(cls, data: Mapping[str, Any]) -> Validation:
+        """Read the output of ``to_dict``."""
         success = {name: (v[0], v[1], v[2]) for name, v in data["success"].items()}
         return cls(data["iterations"], data["temperature"], success)
 
 
-def lines_of_json(content: Mapping[str, Any]) -> str:
-    """Write JSON with one line per fact, per entry of a list and per column of a table."""
-    facts = []
+def format_json(content: Mapping[str, Any]) -> str:
+    """Return JSON with one line per value, list entry and table column."""
+    lines = []
     for name, value in content.items():
         text = json.dumps(value)
         if isinstance(value, dict) and value:
             text = _block("{", [f"{json.dumps(k)}: {json.dumps(v)}" for k, v in value.items()], "}")
         elif isinstance(value, list) and value:
             text = _block("[", [json.dumps(entry) for entry in value], "]")
-        facts.append(f" {json.dumps(name)}: {text}")
-    return "{\n" + ",\n".join(facts) + "\n}\n"
+        lines.append(f" {json.dumps(name)}: {text}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def _block(opening: str, entries: Sequence[str], closing: str) -> str:
     return opening + "\n  " + ",\n  ".join(entries) + "\n " + closing
 
 
-def render(scores: Sequence[PolicyResult], temperature: float) -> str:
-    """Write the tables: policies by evaluation sets, then temperatures, difficulties and thoughts
-    on the first.
+def format_results(results: Sequence[PolicyResult], temperature: float) -> str:
+    """Return the tables of a run's results as text.
 
-    The headline table is of the given temperature.
+    The first has success by policy and evaluation set at the given temperature; the others have
+    temperatures, difficulties and thought accuracy on the first evaluation set.
     """
-    if not scores:
+    if not results:
         return "no policy was evaluated"
-    headline = [s for s in scores if s.temperature in (temperature, None)]
-    first = scores[0].eval_set
-    detailed = [s for s in scores if s.eval_set == first and s.temperature is not None]
+    headline = [r for r in results if r.temperature in (temperature, None)]
+    first = results[0].eval_set
+    detailed = [r for r in results if r.eval_set == first and r.temperature is not None]
     parts = [
-        _by_eval_set(headline, temperature),
-        _by_temperature(detailed),
-        _by_difficulty([s for s in detailed if s.temperature == temperature]),
-        _thoughts(headline),
-        _left_out(scores),
+        _success_table(headline, temperature),
+        _temperature_table(detailed),
+        _difficulty_table([r for r in detailed if r.temperature == temperature]),
+        _thought_accuracy_line(headline),
+        _env_errors_line(results),
     ]
     return "\n\n".join(part for part in parts if part)
 
 
-def _left_out(scores: Sequence[PolicyResult]) -> str:
-    """Tell where scores are of fewer trajectories than were to be played."""
-    told = [
-        f"{s.policy} on {s.eval_set}: {s.score.left_out} of {s.score.count + s.score.left_out}"
-        for s in scores
-        if s.score.left_out
-    ]
-    return f"left out, as the environment failed: {', '.join(dict.fromkeys(told))}" if told else ""
-
-
-def align(rows: Sequence[Sequence[str]]) -> str:
-    """Pad the cells of each column to one width; the first column left, the others right."""
+def format_table(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows as aligned text columns; the first column left, the others right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return "\n".join(
         "  ".join(
@@ -144,66 +138,81 @@ def _interval(share: float, low: float, high: float) -> str:
     return f"{_percent(share)} [{100 * low:.1f}, {100 * high:.1f}]"
 
 
-def _names(values: Sequence[str]) -> list[str]:
-    """List different values in order of appearance."""
+def _unique(values: Sequence[str]) -> list[str]:
+    """Return distinct values in order of appearance."""
     return list(dict.fromkeys(values))
 
 
-def _by_eval_set(scores: Sequence[PolicyResult], temperature: float) -> str:
+def _success_table(results: Sequence[PolicyResult], temperature: float) -> str:
     cells = {
-        (s.policy, s.eval_set): _interval(s.score.success, s.score.low, s.score.high)
-        for s in scores
+        (r.policy, r.eval_set): _interval(r.result.success, r.result.low, r.result.high)
+        for r in results
     }
-    eval_sets = _names([s.eval_set for s in scores])
+    eval_sets = _unique([r.eval_set for r in results])
     header = [f"success at T={temperature:g} [95 % interval]", *eval_sets]
-    policies = _names([s.policy for s in scores])
+    policies = _unique([r.policy for r in results])
     rows = [
         [policy, *(cells.get((policy, eval_set), "–") for eval_set in eval_sets)]
         for policy in policies
     ]
-    return align([header, *rows])
+    return format_table([header, *rows])
 
 
-def _by_temperature(scores: Sequence[PolicyResult]) -> str:
-    """Show policies that were sampled at more than one temperature."""
-    cells = {(s.policy, s.temperature): _percent(s.score.success) for s in scores}
-    temperatures = sorted({s.temperature for s in scores if s.temperature is not None})
+def _temperature_table(results: Sequence[PolicyResult]) -> str:
+    """Format the success of policies that were evaluated at more than one temperature."""
+    cells = {(r.policy, r.temperature): _percent(r.result.success) for r in results}
+    temperatures = sorted({r.temperature for r in results if r.temperature is not None})
     policies = [
         policy
-        for policy in _names([s.policy for s in scores])
+        for policy in _unique([r.policy for r in results])
         if sum((policy, t) in cells for t in temperatures) > 1
     ]
     if not policies:
         return ""
-    header = [f"{scores[0].eval_set}: success at", *(f"T={t:g}" for t in temperatures)]
+    header = [f"{results[0].eval_set}: success at", *(f"T={t:g}" for t in temperatures)]
     rows = [[p, *(cells.get((p, t), "–") for t in temperatures)] for p in policies]
-    return align([header, *rows])
+    return format_table([header, *rows])
 
 
-def _by_difficulty(scores: Sequence[PolicyResult]) -> str:
-    difficulties = _names([name for s in scores for name in s.score.by_difficulty])
+def _difficulty_table(results: Sequence[PolicyResult]) -> str:
+    difficulties = _unique([name for r in results for name in r.result.by_difficulty])
     if not difficulties:
         return ""
-    counts = {name: n for s in scores for name, (_, n) in s.score.by_difficulty.items()}
+    counts = {name: n for r in results for name, (_, n) in r.result.by_difficulty.items()}
     header = [
-        f"{scores[0].eval_set}: success by difficulty",
+        f"{results[0].eval_set}: success by difficulty",
         *(f"{name} (n={counts[name]})" for name in difficulties),
     ]
     rows = [
-        [s.policy]
+        [r.policy]
         + [
-            _percent(s.score.by_difficulty[name][0]) if name in s.score.by_difficulty else "–"
+            _percent(r.result.by_difficulty[name][0]) if name in r.result.by_difficulty else "–"
             for name in difficulties
         ]
-        for s in scores
+        for r in results
     ]
-    return align([header, *rows])
+    return format_table([header, *rows])
 
 
-def _thoughts(scores: Sequence[PolicyResult]) -> str:
-    lines = [
-        f"{s.policy} {_percent(s.score.thought_accuracy)}"
-        for s in scores
-        if s.eval_set == scores[0].eval_set and s.score.thought_accuracy is not None
+def _thought_accuracy_line(results: Sequence[PolicyResult]) -> str:
+    accuracies = [
+        f"{r.policy} {_percent(r.result.thought_accuracy)}"
+        for r in results
+        if r.eval_set == results[0].eval_set and r.result.thought_accuracy is not None
     ]
-    return f"{scores[0].eval_set}: true thoughts: {', '.join(lines)}" if lines else ""
+    if not accuracies:
+        return ""
+    return f"{results[0].eval_set}: thought accuracy: {', '.join(accuracies)}"
+
+
+def _env_errors_line(results: Sequence[PolicyResult]) -> str:
+    """Name the results that miss trajectories because the environment failed in them."""
+    excluded = [
+        f"{r.policy} on {r.eval_set}: {r.result.env_errors} of "
+        f"{r.result.count + r.result.env_errors}"
+        for r in results
+        if r.result.env_errors
+    ]
+    if not excluded:
+        return ""
+    return f"excluded because the environment failed: {', '.join(_unique(excluded))}"

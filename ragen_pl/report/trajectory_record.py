@@ -1,4 +1,4 @@
-"""Write a trajectory as plain data: one JSON object that holds all that happened."""
+"""Trajectories as plain data: one JSON object with messages, tokens, rewards and metrics."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from ragen_pl.types import Trajectory, Turn
 
 
 def trajectory_record(trajectory: Trajectory, chat: Chat, system: str) -> dict[str, Any]:
-    """Return JSON types; ``token_ids``, ``loss_mask`` and ``log_probs`` have equal lengths.
+    """Return a trajectory in JSON types; ``token_ids``, ``loss_mask`` and ``log_probs`` have equal
+    lengths.
 
     Args:
-        chat: Decodes the prompts; sampled text is the one the environment saw.
-        system: The system message's text.
+        trajectory: The episode.
+        chat: The chat protocol; its forced opening tag is part of the assistant messages.
+        system: Text of the system message.
     """
     messages = [{"role": "system", "content": system}]
     log_probs: list[float] = []

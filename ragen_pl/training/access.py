@@ -1,4 +1,5 @@
-"""Typed access to the parts of a run, for callbacks: Lightning's hooks know their base types."""
+"""Typed access to the learner and the data module for callbacks, whose hooks get Lightning's base
+types."""
 
 from __future__ import annotations
 
@@ -11,10 +12,15 @@ from ragen_pl.training.starpo import StarPO
 
 
 def learner(module: LightningModule) -> StarPO:
-    """Return the module of a hook as the learner it is."""
+    """Return a hook's module as a ``StarPO``."""
     return cast(StarPO, module)
 
 
 def data_module(trainer: Trainer) -> RolloutDataModule:
-    """Return the data module that the trainer runs with."""
+    """Return the trainer's data module as a ``RolloutDataModule``."""
     return cast(RolloutDataModule, trainer.datamodule)  # type: ignore[attr-defined]
+
+
+def find_data_module(trainer: Trainer) -> RolloutDataModule | None:
+    """Return the trainer's data module, or None where it runs on plain data loaders."""
+    return getattr(trainer, "datamodule", None)

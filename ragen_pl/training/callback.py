@@ -1,10 +1,10 @@
-"""Extend Lightning's callbacks by the hooks of a collection."""
+"""Base class of callbacks with rollout hooks, and what loops and callbacks share."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
@@ -12,25 +12,28 @@ from lightning.pytorch.callbacks import Callback
 
 from ragen_pl.types import Selection, TrajectoryGroup
 
-OF_ONE_ITERATION = ("rollout/", "train/", "collapse/")
-"""Prefixes of the metrics that an iteration measures anew, or not at all."""
+T = TypeVar("T", bound=Callback)
+
+ITERATION_PREFIXES = ("rollout/", "train/", "collapse/")
+"""Prefixes of metrics that belong to one iteration: measured anew, or absent."""
 
 
 class RolloutCallback(Callback):
-    """Be called around every collection of reinforcement learning, and log what was seen there.
+    """Base class for callbacks with hooks around each RL rollout.
 
-    The hooks run inside the training loader, where ``self.log`` does not work, and the first ones
-    before ``on_train_start``: set up in ``setup``, and hand metrics to ``record``. They do not run
-    in warm-start iterations. Every rank runs them; a hook that gathers must do so on every rank.
+    The hooks run inside the training data loader, where ``self.log`` does not work, and the first
+    ones before ``on_train_start``: set up in ``setup``, and pass metrics to ``record``. They do not
+    run in warm-start iterations. Every rank calls them; a hook that communicates must do so on
+    every rank.
     """
 
     reason: str | None = None
     """Why this callback stopped the run; None while it has not."""
     discard: bool = False
-    """Whether nothing may be learned from the collection at hand, by the critic neither: the
-    iteration then ends without an update. Set in ``on_rollout_end``, alike on every rank."""
+    """Whether to discard the current rollout, for the critic too: the iteration then ends without
+    an update. Set in ``on_rollout_end``, to the same value on every rank."""
     iteration: int = 0
-    """Of the collection at hand, counted from 0 over the whole run, warm start included."""
+    """Iteration of the current rollout, counted from 0 over the whole run, warm start included."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,52 +42,53 @@ class RolloutCallback(Callback):
     def on_rollout_start(
         self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
     ) -> None:
-        """Learn that a collection of ``num_trajectories`` on this rank begins."""
+        """Called before a rollout of ``num_trajectories`` on this rank."""
         self.iteration, self.discard = iteration, False
 
     def on_rollout_progress(
         self, trainer: Trainer, module: LightningModule, finished: int, total: int
     ) -> None:
-        """Learn after every turn how many of this rank's trajectories have ended."""
+        """Called after every turn with the number of this rank's trajectories that have ended."""
 
     def on_collection_end(
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
     ) -> None:
-        """See everything this rank has just played.
+        """Called after a collection with all groups of this rank.
 
         A rollout is one collection; with dynamic sampling it is one or several, of which some
-        groups are thrown away before ``on_rollout_end``.
+        groups are dropped before ``on_rollout_end``.
         """
 
     def on_rollout_end(
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
     ) -> Selection | None:
-        """See this rank's groups, before any filter and before they are packed, once an iteration.
+        """Called once per iteration with this rank's groups, before any filter and before packing.
 
         Returns:
-            One policy weight per trajectory, or None to leave them as they are. The weights of
+            One policy weight per trajectory, or None to leave the weights unchanged. The weights of
             several callbacks are multiplied.
         """
         return None
 
-    def on_nothing_left(self, trainer: Trainer, module: LightningModule) -> None:
-        """Learn that all iterations lie behind the checkpoint that a run goes on from.
+    def on_already_finished(self, trainer: Trainer, module: LightningModule) -> None:
+        """Called instead of the training loop when a run is resumed after its last iteration.
 
-        Nothing is collected then, and neither ``on_train_start`` nor ``on_train_end`` is called.
+        There is no rollout then, and neither ``on_train_start`` nor ``on_train_end`` is called.
         """
 
     def on_evaluation_start(
         self, trainer: Trainer, module: LightningModule, description: str
     ) -> None:
-        """Learn that an explicit evaluation begins, such as that of the final policy."""
+        """Called before an explicit evaluation, such as that of the final policy."""
 
     def on_evaluation_progress(
         self, trainer: Trainer, module: LightningModule, finished: int, total: int
     ) -> None:
-        """Learn after every turn of any evaluation how many trajectories have ended."""
+        """Called after every turn of any evaluation with the number of trajectories that have
+        ended."""
 
-    def facts(self) -> Mapping[str, Any]:
-        """Return what belongs into ``results.json``, by name, as plain data."""
+    def results(self) -> Mapping[str, Any]:
+        """Return entries for ``results.json`` as plain data, by key."""
         return {}
 
     def record(self, metrics: Mapping[str, float]) -> None:
@@ -97,16 +101,17 @@ class RolloutCallback(Callback):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Log what the collection of this epoch recorded."""
+        """Log the metrics recorded during this epoch's rollout."""
         if batch_idx == 0 and self._recorded:
-            # The values are equal on all ranks; syncing only tells Lightning so.
+            # The values are equal on all ranks; sync_dist keeps Lightning from warning.
             pl_module.log_dict(
                 self._recorded, on_step=False, on_epoch=True, batch_size=1, sync_dist=True
             )
             self._recorded = {}
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log directly in an epoch without batches, where nothing else could."""
+        """Log directly in an epoch without batches, where ``on_train_batch_start`` is not
+        called."""
         if not self._recorded:
             return
         for logger in trainer.loggers:
@@ -115,41 +120,50 @@ class RolloutCallback(Callback):
         self._recorded = {}
 
 
+def all_callbacks(trainer: Trainer) -> list[Callback]:
+    """Return the trainer's callbacks in the order of their hooks."""
+    return trainer.callbacks  # type: ignore[attr-defined, no-any-return]
+
+
 def rollout_callbacks(trainer: Trainer) -> Iterator[RolloutCallback]:
     """Iterate over the trainer's callbacks that have rollout hooks."""
-    callbacks: Sequence[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    return (callback for callback in callbacks if isinstance(callback, RolloutCallback))
+    return (each for each in all_callbacks(trainer) if isinstance(each, RolloutCallback))
 
 
-def forget_last_iteration(trainer: Trainer) -> None:
-    """Drop the last iteration's metrics, as one begins: what this one does not measure is absent,
-    where Lightning would keep the last value for ever."""
-    found = trainer.callback_metrics
-    for name in [name for name in found if name.startswith(OF_ONE_ITERATION)]:
-        del found[name]
+def find_callback(trainer: Trainer, kind: type[T]) -> T | None:
+    """Return the trainer's first callback of a class, or None."""
+    return next((each for each in all_callbacks(trainer) if isinstance(each, kind)), None)
+
+
+def clear_iteration_metrics(trainer: Trainer) -> None:
+    """Drop the previous iteration's metrics when one begins: Lightning would keep the last value of
+    a metric that this iteration does not measure."""
+    metrics = trainer.callback_metrics
+    for name in [name for name in metrics if name.startswith(ITERATION_PREFIXES)]:
+        del metrics[name]
 
 
 def may_stop(trainer: Trainer) -> bool:
-    """Whether the trainer would heed ``should_stop`` in the iteration at hand.
+    """Whether the trainer would act on ``should_stop`` in the current iteration.
 
-    Until ``trainer.min_epochs`` and ``min_steps`` are reached Lightning goes on whatever is asked
-    for, and an iteration that it insists on is there to learn.
+    Lightning ignores it until ``trainer.min_epochs`` and ``min_steps`` are reached; iterations
+    until then train as usual.
     """
     epochs, steps = trainer.min_epochs or 0, trainer.min_steps or 0
     return trainer.current_epoch >= epochs and trainer.global_step >= steps
 
 
 def is_discarded(trainer: Trainer) -> bool:
-    """Whether the collection at hand must not be learned from, once ``on_rollout_end`` was called:
-    the run ends with it, or a callback says so."""
-    ends = trainer.should_stop and may_stop(trainer)
-    return ends or any(callback.discard for callback in rollout_callbacks(trainer))
+    """Whether the current rollout is not trained on, once every ``on_rollout_end`` was called: the
+    run stops with it, or a callback discards it."""
+    stops = trainer.should_stop and may_stop(trainer)
+    return stops or any(callback.discard for callback in rollout_callbacks(trainer))
 
 
 def is_done(iterations: int, trainer: Trainer) -> bool:
-    """Whether a run of so many iterations is as long as it should be; -1 is without end."""
-    length = trainer.max_epochs
-    return length is not None and 0 <= length <= iterations
+    """Whether a run of this many iterations has reached ``trainer.max_epochs``; -1 is no limit."""
+    max_epochs = trainer.max_epochs
+    return max_epochs is not None and 0 <= max_epochs <= iterations
 
 
 def announce(trainer: Trainer, text: str) -> None:

@@ -1,8 +1,9 @@
-"""The data module: one Lightning epoch is one collection under the current policy."""
+"""The data module: one Lightning epoch is one rollout of the current policy."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Protocol, cast
 
@@ -24,52 +25,59 @@ from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart, demonstrate, demonstration_batches
 from ragen_pl.rollout.packing import num_updates
 from ragen_pl.rollout.rewards import check_thought_penalty
+from ragen_pl.rollout.seeds import FIRST_DEMONSTRATION, SEEDS_PER_RUN, SeedStream, group_seeds
 from ragen_pl.rollout.stats import check_room
-from ragen_pl.training.callback import RolloutCallback, is_discarded, is_done, rollout_callbacks
-from ragen_pl.training.collection import (
-    FIRST_DEMONSTRATION,
-    SEEDS_PER_RUN,
-    Collector,
-    DynamicSampling,
-    SeedStream,
-    collect_enough,
-    group_seeds,
-)
+from ragen_pl.training.callback import is_discarded, is_done, rollout_callbacks
+from ragen_pl.training.collection import Collector, DynamicSampling, collect_groups
 from ragen_pl.training.evaluation_sets import EvaluationConfig, EvaluationSet
 from ragen_pl.types import (
+    Completion,
     Demonstration,
     Evaluation,
-    Learner,
     Phase,
+    Request,
     RolloutBatch,
     Sampling,
     TrainingBatch,
     TrajectoryGroup,
 )
 
-_TRAINING_STARTS = 256
-"""How many of a run's starts its evaluation sets' are compared with."""
+_COMPARED_TRAINING_SEEDS = 256
+"""Training seeds, the run's first, that are compared with those of its evaluation sets."""
 
 
-class LearnerWithTokenizer(Learner, Protocol):
-    """A learner that brings its tokenizer and chat markers."""
+class Learner(Protocol):
+    """What the data module needs of the module it collects for."""
 
+    iteration: int
     language: LanguageModel
+
+    def begin_iteration(self, phase: Phase) -> None:
+        """Prepare for an iteration; called before its first batch."""
+
+    def rollout_weights(self, max_context: int) -> AbstractContextManager[None]:
+        """Prepare for generating rows of at most ``max_context`` tokens; every rank enters and
+        leaves it, however often it generates."""
+
+    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
+        """Sample with the current weights; see ``ragen_pl.types.Generate``."""
+
+    def build_training_batch(self, rollout: RolloutBatch, *, on_policy: bool) -> TrainingBatch:
+        """Add the learner's estimates; ``on_policy`` where the rollout gets a single update."""
 
 
 class RolloutDataModule(pl.LightningDataModule):
-    """Collections of trajectories to train on, and evaluations.
+    """Rollouts to train on, demonstrations for the warm start, and evaluations.
 
     Args:
         env: The environment to train in.
         eval_sets: Environments to evaluate in, by name; the first is the default evaluation set.
-        prompts: How the dialogue is worded.
-        rollout: How much is collected.
+        prompts: Wording and format of the dialogue.
+        rollout: Size and limits of a rollout.
         warm_start: Imitation before RL.
-        evaluation: How evaluation sets are played.
-        dynamic_sampling: Whether and how to collect again when too few groups carry signal; null
-            collects once.
-        run_seed: Decides every start and every draw.
+        evaluation: Size and sampling of evaluations.
+        dynamic_sampling: Further collections when too few groups have signal; null collects once.
+        run_seed: Seed of all initial states and of the environments' noise.
     """
 
     def __init__(
@@ -108,14 +116,14 @@ class RolloutDataModule(pl.LightningDataModule):
         self.env, self.eval_sets, self.prompts = env, eval_sets, prompts
         self.rollout, self.warm_start, self.evaluation = rollout, warm_start, evaluation
         self.dynamic_sampling, self.run_seed = dynamic_sampling, run_seed
-        self._stream = SeedStream()
+        self._seeds = SeedStream()
         self._chat: Chat | None = None
         self._demonstrations: RolloutBatch | None = None
         self._evaluation_sets: dict[str, EvaluationSet] = {}
 
     def vocabulary(self) -> Iterable[str]:
-        """List this run's words, and what frames the dialogues of every shipped environment; maps
-        of environments that this run does not play are spelled out in smaller tokens."""
+        """Yield the texts of this run's environments, and the common texts of every shipped one;
+        board symbols of environments that the run does not use are split into smaller tokens."""
         actions = self.max_actions_per_turn
         for think in (True, False):
             prompts = replace(self.prompts, think=think)
@@ -126,24 +134,29 @@ class RolloutDataModule(pl.LightningDataModule):
 
     @property
     def max_actions_per_turn(self) -> int:
-        """Actions one response may hold: no more than the environment takes in an episode."""
+        """Maximum actions in one response: at most what the environment takes in an episode."""
         return min(self.rollout.max_actions_per_turn, self.env.max_actions)
 
     @property
-    def fitter(self) -> pl.Trainer:
-        """The trainer this module is attached to."""
+    def attached_trainer(self) -> pl.Trainer:
+        """The trainer that runs this data module."""
         assert self.trainer is not None
         return self.trainer
 
     @property
-    def module(self) -> LearnerWithTokenizer:
-        """The learner to collect for: the one line that points backwards."""
-        return cast(LearnerWithTokenizer, self.fitter.lightning_module)
+    def learner(self) -> Learner:
+        """The trainer's module: the one reference from the data back to the learner."""
+        return cast(Learner, self.attached_trainer.lightning_module)
 
     @property
     def chat(self) -> Chat:
+        """The chat protocol with the learner's tokenizer.
+
+        Raises:
+            ConfigError: when the model's context is too short or the prompts do not fit the model.
+        """
         if self._chat is None:
-            language = self.module.language
+            language = self.learner.language
             try:
                 language.check_context(self.rollout.max_context)
                 self._chat = Chat(
@@ -157,19 +170,20 @@ class RolloutDataModule(pl.LightningDataModule):
         return self._chat
 
     def train_dataloader(self) -> Iterable[TrainingBatch | Demonstration]:
-        """Return the one lazy loader of the run; its iteration is a collection."""
+        """Return the one lazy loader of the run; iterating over it is a rollout."""
         return IterationLoader(self)
 
-    def iterate(self) -> Iterator[TrainingBatch | Demonstration]:
+    def iteration_batches(self) -> Iterator[TrainingBatch | Demonstration]:
         """Yield the optimizer batches of the learner's next iteration.
 
-        All work that needs the learner is done before the first batch: the trainer fetches one
-        batch ahead.
+        All work that needs the learner is done before the first batch: the trainer prefetches one
+        batch.
         """
-        learner, iteration = self.module, self.module.iteration
-        if is_done(iteration, self.fitter):  # Lightning asks for a batch before it looks
-            for watcher in self._watchers():
-                watcher.on_nothing_left(self.fitter, self.fitter.lightning_module)
+        trainer, learner = self.attached_trainer, self.learner
+        iteration = learner.iteration
+        if is_done(iteration, trainer):  # Lightning fetches a batch before it checks max_epochs
+            for callback in rollout_callbacks(trainer):
+                callback.on_already_finished(trainer, trainer.lightning_module)
             return
         if iteration < self.warm_start.iterations:
             learner.begin_iteration(Phase.WARM_START)
@@ -178,56 +192,54 @@ class RolloutDataModule(pl.LightningDataModule):
             )
             return
         learner.begin_iteration(Phase.RL)
-        collector = Collector(self.fitter, self.env, self.chat, self.rollout, learner.generate)
+        collector = Collector(trainer, self.env, self.chat, self.rollout, learner.generate)
         with learner.rollout_weights(self.rollout.max_context):
-            collected = collect_enough(
-                lambda group_seeds: collector.play(group_seeds, iteration),
+            collected = collect_groups(
+                lambda seeds: collector.collect(seeds, iteration),
                 lambda nth: self.group_seeds(iteration, nth),
                 self.dynamic_sampling,
             )
-        weights = collector.select(collected)
-        if is_discarded(self.fitter):
-            return  # a detector saw a collapse: no further step on this data
-        rollout = collector.packed(collected, weights)
+        weights = collector.policy_weights(collected)
+        if is_discarded(trainer):
+            return  # such as after a collapse: no further step on this data
+        rollout = collector.pack(collected, weights)
         batch = learner.build_training_batch(rollout, on_policy=self.rollout.is_on_policy)
-        parts = optimizer_batches(batch, self._num_updates(weights))
+        batches = optimizer_batches(batch, self._num_updates(weights))
         for _ in range(self.rollout.ppo_epochs):
-            yield from parts
+            yield from batches
 
     def group_seeds(self, iteration: int, collection: int) -> list[GroupSeed]:
-        """List all ranks' starts of the n-th collection of an iteration of RL."""
-        place = self._stream.place(iteration - self.warm_start.iterations, self._num_starts)
-        return group_seeds(self.run_seed, place, self._num_starts, collection)
+        """Return the groups of the n-th collection of an RL iteration, over all ranks."""
+        since = iteration - self.warm_start.iterations
+        position = self._seeds.position(since, self._groups_per_collection)
+        return group_seeds(self.run_seed, position, self._groups_per_collection, collection)
 
     @property
-    def _num_starts(self) -> int:
-        """Of one collection."""
+    def _groups_per_collection(self) -> int:
         return self.rollout.num_groups * self.rollout.online_k
 
-    def state_dict(self) -> dict[str, Any]:
-        """Save which starts are taken."""
-        since = max(0, self.module.iteration - self.warm_start.iterations)
-        return {"stream": self._stream.state_dict(since, self._num_starts)}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take further ones, however many a collection takes now."""
-        self._stream.load_state_dict(state_dict["stream"])
-
     def _num_updates(self, weights: Sequence[Sequence[float]]) -> int:
-        """Count the optimizer batches to make of what was kept on all ranks."""
+        """Return the number of optimizer batches to split a rollout into; with ``scale_updates`` in
+        proportion to the trajectories kept on all ranks."""
         if not self.rollout.scale_updates:
             return self.rollout.online_k
-        flat = [weight > 0 for row in weights for weight in row]
-        counts = gather_objects((sum(flat), len(flat)))
+        is_kept = [weight > 0 for row in weights for weight in row]
+        counts = gather_objects((sum(is_kept), len(is_kept)))
         kept, collected = (sum(column) for column in zip(*counts, strict=True))
         return num_updates(kept, collected, self.rollout.online_k)
 
-    def _watchers(self) -> list[RolloutCallback]:
-        return list(rollout_callbacks(self.fitter))
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position in the seed stream."""
+        since = max(0, self.learner.iteration - self.warm_start.iterations)
+        return {"seeds": self._seeds.state_dict(since, self._groups_per_collection)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue the seed stream, with any number of groups per collection."""
+        self._seeds.load_state_dict(state_dict["seeds"])
 
     @property
     def demonstrations(self) -> RolloutBatch:
-        """The fixed set, played once and kept."""
+        """The expert's trajectories, played once and kept."""
         if self._demonstrations is None:
             self._demonstrations = demonstrate(
                 self.env,
@@ -242,7 +254,7 @@ class RolloutDataModule(pl.LightningDataModule):
         """Return an evaluation set with its fixed starts; every rank must call it.
 
         Raises:
-            ConfigError: on all ranks, when the environment gives none.
+            ConfigError: on all ranks, when the environment yields no starts on any.
         """
         if name not in self._evaluation_sets:
             index = list(self.eval_sets).index(name)
@@ -252,29 +264,31 @@ class RolloutDataModule(pl.LightningDataModule):
         return self._evaluation_sets[name]
 
     def setup(self, stage: str) -> None:
-        """Print at the start of a run which evaluation sets hold starts that it trains on."""
+        """Print warnings about the evaluation sets at the start of a run, such as overlap with
+        training."""
         if stage != "fit":
             return
-        chosen = [self.evaluation_set(name) for name in self.eval_sets]
+        eval_sets = [self.evaluation_set(name) for name in self.eval_sets]
         first = self.run_seed * SEEDS_PER_RUN
-        training_seeds = range(first, first + _TRAINING_STARTS)
-        for each in chosen if rank() == 0 else ():
-            for remark in each.remarks(self.env, training_seeds):
-                print(remark)
+        training_seeds = range(first, first + _COMPARED_TRAINING_SEEDS)
+        for eval_set in eval_sets if rank() == 0 else ():
+            for warning in eval_set.warnings(self.env, training_seeds):
+                print(warning)
 
     def evaluate(
         self, learner: Learner, eval_set: str, temperature: float
     ) -> list[TrajectoryGroup]:
-        """Play every start of an evaluation set once; this rank's share.
+        """Play this rank's share of an evaluation set, every start once.
 
         Raises:
-            ConfigError: on all ranks, when no start has room for an answer on any.
+            ConfigError: on all ranks, when the context has room for a response at no start on any.
         """
-        chosen, trainer, watchers = self.evaluation_set(eval_set), self.fitter, self._watchers()
+        chosen, trainer = self.evaluation_set(eval_set), self.attached_trainer
+        callbacks = list(rollout_callbacks(trainer))
 
         def progress(finished: int, total: int) -> None:
-            for watcher in watchers:
-                watcher.on_evaluation_progress(trainer, trainer.lightning_module, finished, total)
+            for callback in callbacks:
+                callback.on_evaluation_progress(trainer, trainer.lightning_module, finished, total)
 
         with learner.rollout_weights(self.rollout.max_context):
             groups = collect(
@@ -291,7 +305,7 @@ class RolloutDataModule(pl.LightningDataModule):
         return groups
 
     def evaluate_baseline(self, eval_set: str, baseline: Actor) -> list[TrajectoryGroup]:
-        """Play every start of an evaluation set once without the learner."""
+        """Play an evaluation set with a baseline, every start once."""
         chosen = self.evaluation_set(eval_set)
         return [
             play_baseline(chosen.env, seed, place, self.rollout, baseline)
@@ -299,7 +313,7 @@ class RolloutDataModule(pl.LightningDataModule):
         ]
 
     def val_dataloader(self) -> list[EvaluationLoader]:
-        """Return one loader per evaluation set; each plays its evaluation set when iterated."""
+        """Return one loader per evaluation set, which plays the set when iterated over."""
         return [EvaluationLoader(self, eval_set) for eval_set in self.eval_sets]
 
     test_dataloader = val_dataloader
@@ -307,18 +321,18 @@ class RolloutDataModule(pl.LightningDataModule):
 
 
 class IterationLoader:
-    """The loader of a whole fit: one collection each time it is iterated over. It has no length,
-    since Lightning would act on one."""
+    """The training loader: one rollout each time it is iterated over. It has no ``__len__``, from
+    which Lightning would derive the epoch's end."""
 
     def __init__(self, data: RolloutDataModule) -> None:
         self.data = data
 
     def __iter__(self) -> Iterator[TrainingBatch | Demonstration]:
-        return self.data.iterate()
+        return self.data.iteration_batches()
 
 
 class EvaluationLoader:
-    """One evaluation set, played as one batch."""
+    """Loader of one evaluation set, which is played as a single batch."""
 
     def __init__(self, data: RolloutDataModule, eval_set: str) -> None:
         self.data, self.eval_set = data, eval_set
@@ -328,5 +342,5 @@ class EvaluationLoader:
 
     def __iter__(self) -> Iterator[Evaluation]:
         temperature = self.data.evaluation.temperature
-        groups = self.data.evaluate(self.data.module, self.eval_set, temperature)
+        groups = self.data.evaluate(self.data.learner, self.eval_set, temperature)
         yield Evaluation(self.eval_set, temperature, tuple(groups))

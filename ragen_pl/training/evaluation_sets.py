@@ -1,4 +1,4 @@
-"""Evaluation sets: environments with fixed starts, which no run trains on."""
+"""Evaluation sets: environments with fixed starts that no run trains on."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from ragen_pl.envs.eval_seeds import eval_seeds, overlap
 from ragen_pl.errors import ConfigError
 from ragen_pl.rollout.collect import GroupSeed
 
-_EVALUATION = 1 << 40
-"""Iteration number under which evaluations sample, so that their noise meets no training noise."""
+_FIRST_NOISE_ITERATION = 1 << 40
+"""Iteration number that seeds the sampling noise of evaluations, beyond that of any training
+iteration."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class EvaluationConfig:
 
     Args:
         size: Starts per evaluation set, distinct where the environment has that many.
-        temperature: Of the sampling; the paper evaluates at 0.5, and 0 is greedy.
+        temperature: Sampling temperature; the paper evaluates at 0.5, and 0 is greedy.
     """
 
     size: int = 256
@@ -38,12 +39,13 @@ class EvaluationConfig:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationSet:
-    """An environment and the starts at which policies are scored."""
+    """An environment and the seeds of the starts at which policies are evaluated."""
 
     name: str
     env: TextEnv
     index: int
-    """Place among the run's evaluation sets; part of the identity of its sampling noise."""
+    """Index among the run's evaluation sets; seeds the sampling noise together with the
+    temperature."""
     seeds: tuple[int, ...]
 
     @classmethod
@@ -51,41 +53,41 @@ class EvaluationSet:
         """Choose the starts; every rank must call it, and gets the same.
 
         Raises:
-            ConfigError: on all ranks, when the environment gives none on any.
+            ConfigError: on all ranks, when the environment yields no starts on any.
         """
         try:
             own = all_or_none(lambda: eval_seeds(env, size))
         except ValueError as error:
             raise ConfigError(f"data.eval_sets.{name}: {error}") from error
-        # A reset that fails now and then may have passed over other seeds on other ranks.
+        # A reset that fails at random may have skipped different seeds on different ranks.
         return cls(name, env, index, tuple(gather_objects(own)[0]))
 
     @property
     def group_seeds(self) -> list[GroupSeed]:
         """One group per start, in a fixed order."""
-        return [GroupSeed(place, seed) for place, seed in enumerate(self.seeds)]
+        return [GroupSeed(index, seed) for index, seed in enumerate(self.seeds)]
 
     def noise_iteration(self, temperature: float) -> int:
         """Return the iteration number that seeds the sampling noise at a temperature."""
-        return _EVALUATION + self.index * 1000 + round(temperature * 100)
+        return _FIRST_NOISE_ITERATION + self.index * 1000 + round(temperature * 100)
 
-    def remarks(self, env: TextEnv, training_seeds: Iterable[int]) -> Iterator[str]:
-        """Yield a line for everything that makes scores on this set mean less than they seem to.
+    def warnings(self, env: TextEnv, training_seeds: Iterable[int]) -> Iterator[str]:
+        """Yield a line per reason why results on this set do not measure generalization.
 
         Args:
-            env: The environment that is trained in.
-            training_seeds: Seeds of training starts, to be compared.
+            env: The training environment.
+            training_seeds: Seeds of training starts to compare with this set's.
         """
         seeds = list(training_seeds)
         if self.env.name != env.name:
             yield (
                 f"data.eval_sets.{self.name} is {type(self.env).__name__}, but data.env is "
-                f"{type(env).__name__}: it scores another task than is trained"
+                f"{type(env).__name__}: it evaluates a different task from the one trained on"
             )
-        met = overlap(self.env, self.seeds, env, seeds)
-        if met.shared:
+        found = overlap(self.env, self.seeds, env, seeds)
+        if found.shared:
             yield (
-                f"data.eval_sets.{self.name}: {met.shared} of its {met.starts} starts are among "
-                f"the run's first {len(seeds)} training starts: on these it measures what was "
-                "learned, not what carries over to others"
+                f"data.eval_sets.{self.name}: {found.shared} of its {found.starts} starts are "
+                f"among the run's first {len(seeds)} training starts: success on these measures "
+                "training, not generalization"
             )

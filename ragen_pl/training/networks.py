@@ -1,4 +1,4 @@
-"""Derive the networks that an algorithm needs from one language model."""
+"""The networks that an algorithm needs, derived from one language model."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from ragen_pl.models.trainable import TrainableModel
 
 
 class Networks(NamedTuple):
-    """Hold what is trained and what it is held near."""
+    """Policy, critic and reference policy."""
 
     policy: Policy
     critic: Critic | None
-    """With a backbone of its own; None without a critic, and where the policy has a value head."""
+    """A critic with its own backbone; None without a critic, or with a value head on the policy."""
     reference: Policy | None
     """The policy that RL starts from; None without a KL term."""
 
     @classmethod
     def of(cls, model: PreTrainedModel, algorithm: Algorithm) -> Networks:
-        """Make a policy of the model, and of copies the others; weights that are not trained are
+        """Build the policy on the model and the others on copies; weights that are not trained are
         shared by all."""
         critic, reference = None, None
         if algorithm.critic is not None and not algorithm.values_from_policy:
@@ -39,7 +39,7 @@ class Networks(NamedTuple):
         return cls(Policy(model, algorithm.values_from_policy), critic, reference)
 
     def compile(self) -> None:
-        """Compile the layers of each, in place; what is compiled serves them all."""
+        """Compile each network's layers in place; they share the compiled code."""
         for network in self:
             if network is not None:
                 compile_layers(network)
@@ -51,12 +51,12 @@ def build_networks(
     """Build or load the model, and derive the networks.
 
     Args:
-        trainable: Which model, with or without adapters.
-        algorithm: What is needed beside the policy.
-        pieces: Text the run is made of, for who makes a tokenizer.
-        is_sharded: Whether weights will be shards. The first rank then reads them for all, and on
-            the others what lies on the meta device waits for them: N ranks on a machine would need
-            N times the model's memory.
+        trainable: The model, with or without adapters.
+        algorithm: Decides which networks are needed beside the policy.
+        pieces: Texts of the run's environments, for models that build their tokenizer from them.
+        is_sharded: Whether the weights will be sharded. Rank 0 then reads them for all ranks; the
+            others build on the meta device and wait, since N ranks on a machine would need N times
+            the model's memory.
 
     Raises:
         ValueError: when that cannot be done as configured.

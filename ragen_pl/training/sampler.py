@@ -1,4 +1,4 @@
-"""Sampling from a policy whose weights change."""
+"""Sampling from a policy whose weights change during the run."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ragen_pl.types import Completion, Request, Sampling
 
 
 class PolicySampler:
-    """An engine, and its cache for as long as the weights stay.
+    """An engine whose cache is dropped when the policy's weights change.
 
     Args:
         policy: The network whose model the engine decodes.
-        build_engine: Called once, with the longest row, when the engine is first needed.
+        build_engine: Called once, with the maximum context, before the first request.
     """
 
     def __init__(self, policy: Policy, build_engine: Callable[[int], Sampler]) -> None:
@@ -25,14 +25,14 @@ class PolicySampler:
         self._max_context = 0
         self.engine: Sampler | None = None
         self.version = -1
-        """Of the weights that the cache was computed with."""
+        """Version of the weights that the cache was computed with."""
         self.seconds = 0.0
-        """What generating took in this process."""
+        """Total time spent generating in this process."""
 
     @contextmanager
     def rollout_weights(self, max_context: int) -> Iterator[None]:
-        """Hold the weights whole, so that each rank generates as often and as long as it needs; on
-        the way out the cache's memory is left to what follows.
+        """Unshard the weights, so that each rank generates as often and as long as it needs; free
+        the cache's memory on exit.
 
         Args:
             max_context: Tokens of the longest row, in every rollout of the run.
@@ -48,18 +48,19 @@ class PolicySampler:
     def __call__(
         self, requests: Sequence[Request], sampling: Sampling, version: int
     ) -> list[Completion]:
-        """Generate; what is cached of another version of the weights is dropped first."""
+        """Generate; first drop what was cached with another version of the weights."""
         if self.engine is None:
             self.engine = self._build_engine(self._max_context)
         if self.version != version:
             self.engine.reset()
             self.version = version
-        began = time.monotonic()
+        started = time.monotonic()
         with evaluation_mode(self.policy):  # checkpointed layers use no cache in training
             completions = self.engine(requests, sampling)
-        self.seconds += time.monotonic() - began
+        self.seconds += time.monotonic() - started
         return completions
 
     def invalidate(self) -> None:
-        """Drop the cache before the next request; call it after setting weights without a step."""
+        """Drop the cache before the next request; call it after setting weights without an
+        optimizer step."""
         self.version = -1

@@ -1,4 +1,4 @@
-"""Passes of the networks over batches of trajectories, micro-batch by micro-batch."""
+"""Forward passes of the networks over batches of trajectories, micro-batch by micro-batch."""
 
 from __future__ import annotations
 
@@ -14,75 +14,80 @@ from ragen_pl.rollout.packing import Batch, micro_batches
 from ragen_pl.types import RolloutBatch
 
 ValueFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""From ids, loss mask and attention mask, each (B, T), to values: a critic, or the ``values`` of a
-policy with a value head."""
-_AGREEMENT = 1e-4
-"""Largest distance of log-probs at which sampler and trainer are the same policy: a ratio so near 1
-is far inside every clip range, and rounding in float32 stays a hundred times below."""
+"""Maps ids, loss mask and attention mask, each (B, T), to values (B, T): a critic, or the
+``values`` of a policy with a value head."""
+_MAX_LOG_PROB_GAP = 1e-4
+"""Largest gap of a token's log-prob at which sampler and trainer count as the same policy: the
+ratio is then far inside every clip range, while float32 rounding is a hundred times smaller."""
 
 
-def check_agreement(recomputed: Tensor, sampled: Tensor, mask: Tensor) -> None:
+def check_log_prob_gap(recomputed: Tensor, sampled: Tensor, mask: Tensor) -> None:
     """Refuse the sampler's log-probs as old log-probs where the trainer's differ; every rank must
     call it.
 
     Args:
         recomputed: (B, T), the trainer's.
         sampled: (B, T), the sampler's.
-        mask: (B, T) bool, the tokens that count.
+        mask: (B, T) bool, the tokens to compare.
 
     Raises:
         ValueError: on all ranks, when those of a token differ by more than 1e-4 on any.
     """
     gaps = (recomputed - sampled).abs()[mask]
     gap = all_reduce_max(float(gaps.max()) if gaps.numel() else 0.0)
-    if not gap <= _AGREEMENT:
+    if not gap <= _MAX_LOG_PROB_GAP:
         raise ValueError(
             "optimization.old_log_probs is sampled, but sampler and trainer differ by "
-            f"{gap:.1e} on a token, which is above {_AGREEMENT:.0e}: use recomputed, or "
+            f"{gap:.1e} on a token, which is above {_MAX_LOG_PROB_GAP:.0e}: use recomputed, or "
             "precision 32-true"
         )
 
 
-def score_policy(policy: Policy, part: RolloutBatch) -> PolicyOutput:
-    """Return log-probs, entropies and, with a value head, values of one micro-batch, at the
+def forward_policy(policy: Policy, micro_batch: RolloutBatch) -> PolicyOutput:
+    """Return log-probs, entropies and, with a value head, values of a micro-batch, at the
     temperature it was sampled at."""
-    return policy(part.input_ids, part.loss_mask, part.attention_mask, part.temperature)  # type: ignore[no-any-return]
+    return policy(  # type: ignore[no-any-return]
+        micro_batch.input_ids,
+        micro_batch.loss_mask,
+        micro_batch.attention_mask,
+        micro_batch.temperature,
+    )
 
 
-def score_values(value_function: ValueFunction, part: RolloutBatch) -> Tensor:
-    """Return the values of one micro-batch, (B, T), zero off its loss mask."""
-    return value_function(part.input_ids, part.loss_mask, part.attention_mask)
+def forward_values(value_function: ValueFunction, micro_batch: RolloutBatch) -> Tensor:
+    """Return the values of a micro-batch, (B, T), zero off its loss mask."""
+    return value_function(micro_batch.input_ids, micro_batch.loss_mask, micro_batch.attention_mask)
 
 
 @dataclass(frozen=True, slots=True)
 class LogProbPass:
-    """Passes over a collection without gradients: log-probs and values."""
+    """Passes over a rollout without gradients: log-probs and values."""
 
     token_budget: int
     """Padded tokens of one micro-batch."""
     device: torch.device
-    """Of the networks; a collection may lie elsewhere."""
+    """Device of the networks; the rollout may be on another."""
 
     def micro_batches(self, batch: Batch, chosen: Tensor) -> Iterator[tuple[Tensor, Batch]]:
         """Yield (row indices, micro-batch) of the chosen rows, (B,) bool; every rank must call it.
 
-        All ranks get equally many, the last ones of some without rows: sharded networks exchange
-        weights and gradients in every pass.
+        All ranks get the same number, some of them without rows at the end: sharded networks
+        exchange weights and gradients in every pass.
         """
         own = list(micro_batches(batch, chosen, self.token_budget))
-        none = torch.zeros(0, dtype=torch.long, device=chosen.device)
+        no_rows = torch.zeros(0, dtype=torch.long, device=chosen.device)
         missing = max(gather_objects(len(own))) - len(own)
         yield from own
         for _ in range(missing):
-            yield none, batch.rows(none).cut(2)
+            yield no_rows, batch.rows(no_rows).cut(2)
 
     def log_probs(self, policy: Policy, rollout: RolloutBatch, chosen: Tensor) -> Tensor:
         """Return the log-probs of the chosen rows, (B, T), zero in the others."""
 
-        def forward(part: RolloutBatch) -> tuple[Tensor, ...]:
-            return (score_policy(policy, part).log_probs,)
+        def forward(micro_batch: RolloutBatch) -> tuple[Tensor, ...]:
+            return (forward_policy(policy, micro_batch).log_probs,)
 
-        return self._over(rollout, chosen, 1, forward)[0]
+        return self._run(rollout, chosen, 1, forward)[0]
 
     def values(
         self, value_function: ValueFunction | None, rollout: RolloutBatch, chosen: Tensor
@@ -92,7 +97,7 @@ class LogProbPass:
         if value_function is None:
             return torch.zeros_like(rollout.rewards)
         function = value_function
-        return self._over(rollout, chosen, 1, lambda part: (score_values(function, part),))[0]
+        return self._run(rollout, chosen, 1, lambda part: (forward_values(function, part),))[0]
 
     def log_probs_and_values(
         self,
@@ -104,31 +109,31 @@ class LogProbPass:
     ) -> tuple[Tensor, Tensor]:
         """Return the log-probs of the kept rows and the values of the ``valued`` ones, each (B, T).
 
-        Where the policy has a value head, one pass over all those rows gives both.
+        With a value head, a single pass over all those rows gives both.
         """
         if policy.value_head is None:
             log_probs = self.log_probs(policy, rollout, kept)
             return log_probs, self.values(value_function, rollout, valued)
 
-        def forward(part: RolloutBatch) -> tuple[Tensor, Tensor]:
-            output = score_policy(policy, part)
+        def forward(micro_batch: RolloutBatch) -> tuple[Tensor, Tensor]:
+            output = forward_policy(policy, micro_batch)
             assert output.values is not None
             return output.log_probs, output.values
 
-        log_probs, values = self._over(rollout, kept | valued, 2, forward)
+        log_probs, values = self._run(rollout, kept | valued, 2, forward)
         return log_probs, values
 
-    def _over(
+    def _run(
         self,
         rollout: RolloutBatch,
         chosen: Tensor,
-        count: int,
+        num_outputs: int,
         forward: Callable[[RolloutBatch], tuple[Tensor, ...]],
     ) -> list[Tensor]:
-        """Lay the micro-batches' results, ``count`` tensors each, out as (B, T) tensors."""
-        found = [torch.zeros_like(rollout.rewards) for _ in range(count)]
-        for rows, part in self.micro_batches(rollout, chosen):
-            results = forward(part.to(self.device))
-            for whole, result in zip(found, results, strict=True):
-                whole[rows, : result.shape[1]] = result.to(whole.device)
-        return found
+        """Scatter the micro-batches' outputs, ``num_outputs`` tensors each, to (B, T) tensors."""
+        outputs = [torch.zeros_like(rollout.rewards) for _ in range(num_outputs)]
+        for rows, micro_batch in self.micro_batches(rollout, chosen):
+            results = forward(micro_batch.to(self.device))
+            for output, result in zip(outputs, results, strict=True):
+                output[rows, : result.shape[1]] = result.to(output.device)
+        return outputs

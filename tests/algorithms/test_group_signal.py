@@ -11,14 +11,14 @@ import torch
 
 from callbacks import VarianceFilter
 from callbacks.echo_trap_detector import measure
-from callbacks.gradient_probe import group_spread
+from callbacks.gradient_probe import in_group_stds
 from ragen_pl.algorithms.estimators import GRPO, RLOO, DrGRPO, GiGPO, ReinforcePlusPlusBaseline
 from ragen_pl.algorithms.estimators.base import WithoutCritic
 from ragen_pl.algorithms.filters import SoftWeights, TopFraction, TopP
 from ragen_pl.rollout.collect import GroupSeed
 from ragen_pl.rollout.packing import pack
 from ragen_pl.rollout.stats import GroupTable, trainable_trajectories
-from ragen_pl.training.collection import DynamicSampling, collect_enough
+from ragen_pl.training.collection import DynamicSampling, collect_groups
 from ragen_pl.types import StopReason, TrajectoryGroup
 from tests.support.doubles import make_trajectory, make_turn
 
@@ -76,8 +76,8 @@ def sampled_dynamically(group: TrajectoryGroup) -> bool:
     def play(share: Sequence[GroupSeed]) -> list[TrajectoryGroup]:
         return [group] if share[0].group_id == 0 else []
 
-    found = collect_enough(play, lambda nth: [GroupSeed(nth, nth)], DynamicSampling())
-    return found.has_signal == [True]
+    found = collect_groups(play, lambda nth: [GroupSeed(nth, nth)], DynamicSampling())
+    return found.trains_policy == [True]
 
 
 def alarmed(group: TrajectoryGroup) -> bool:
@@ -97,7 +97,7 @@ def estimated(estimator: WithoutCritic) -> Callable[[TrajectoryGroup], bool]:
 
 def probed(group: TrajectoryGroup) -> bool:
     members = trainable_trajectories([group])
-    return group_spread(pack(members, weights=[1.0] * len(members))).get(0, 0.0) > 0
+    return in_group_stds(pack(members, weights=[1.0] * len(members))).get(0, 0.0) > 0
 
 
 CONSUMERS: dict[str, Callable[[TrajectoryGroup], bool]] = {

@@ -9,13 +9,13 @@ import pytest
 
 from benchmarks.compare import main
 from ragen_pl.report.tables import PolicyResult
-from ragen_pl.training.evaluation import score
+from ragen_pl.training.evaluation import summarize
 from tests.support.doubles import make_group
 
 
 def write_run(folder: Path, wins: list[bool]) -> Path:
     groups = [make_group([float(win)], seed=i) for i, win in enumerate(wins)]
-    entry = PolicyResult("final", "default", 0.5, score(groups)).plain()
+    entry = PolicyResult("final", "default", 0.5, summarize(groups)).to_dict()
     folder.mkdir()
     (folder / "results.json").write_text(json.dumps({"evaluations": [entry]}))
     return folder

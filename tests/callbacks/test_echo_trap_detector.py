@@ -213,7 +213,7 @@ def test_a_symptom_beside_long_steps_is_said_too(
     callback, trainer = EchoTrapDetector(), make_trainer()
     told = iter([Assessment(Level.AMBER, "long", {}, forewarns=True)] * 2)
     sick = iter([Assessment(Level.AMBER, "sick", {})] * 2)
-    monkeypatch.setattr(echo_trap_detector, "judge", lambda *_: next(told, None) or next(sick))
+    monkeypatch.setattr(echo_trap_detector, "assess", lambda *_: next(told, None) or next(sick))
     for _ in range(4):
         judge_rollout(callback, trainer, good())
     assert capsys.readouterr().out.splitlines() == [

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from callbacks import GradientProbe, MutualInformation
-from callbacks.gradient_probe import group_spread
+from callbacks.gradient_probe import in_group_stds
 from ragen_pl.algorithms.coefficients import Coefficients
 from ragen_pl.algorithms.config import Algorithm, EntropyBonus, KLPenalty, Optimization
 from ragen_pl.algorithms.estimators import GAE, DrGRPO
@@ -156,7 +156,7 @@ def test_the_policy_is_left_as_it_was() -> None:
 def test_rounding_is_no_spread() -> None:
     rollout = training_batch().rollout
     noise = rollout.rewards + torch.linspace(0, 1e-7, 6)[:, None] * (rollout.rewards > 0)
-    spread = group_spread(replace(rollout, rewards=noise))
+    spread = in_group_stds(replace(rollout, rewards=noise))
     assert spread[0] == 0.0
     assert list(spread) == [0, 1, 2]
 

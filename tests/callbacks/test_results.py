@@ -198,6 +198,6 @@ def test_state_is_plain(tmp_path: Path) -> None:
     state = json.loads(json.dumps(results.state_dict()))
     again = Results((0.5,))
     again.load_state_dict(state)
-    assert again.scores == results.scores
+    assert again.evaluations == results.evaluations
     torch.save(state, tmp_path / "state.pt")
     assert torch.load(tmp_path / "state.pt", weights_only=True) == state

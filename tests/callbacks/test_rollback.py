@@ -78,10 +78,10 @@ def test_a_driven_collapse_recovers(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert module.trainer.callback_metrics["collapse/rollbacks"] == 1
     printed = capsys.readouterr().out
     assert (
-        f"rollback 1 of 1 at iteration {fallen + 1}: back to the policy of iteration "
+        f"rollback 1 of 1 at iteration {fallen + 1}: restored the policy of iteration "
         f"{restored + 1}, learning rates × 0.5; " in printed
     )
-    assert json.loads(json.dumps(rollback.facts()))["rollbacks"] == rollback.events
+    assert json.loads(json.dumps(rollback.results()))["rollbacks"] == rollback.events
 
 
 def test_without_it_the_run_stays_collapsed(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_long_steps_alone_leave_snapshots_be(
     """The policy is sound: to go back to before its first update would throw all away."""
     rollback = Rollback(times=1, every_n_iterations=2, min_age=6, patience=4)
     warned = Assessment(Level.AMBER, "long steps", {}, forewarns=True)
-    monkeypatch.setattr(echo_trap_detector, "judge", lambda *_: warned)
+    monkeypatch.setattr(echo_trap_detector, "assess", lambda *_: warned)
     fit(tmp_path, rollback, data=TinyData(lambda iteration: good()))
     assert min(s.iteration for s in rollback._snapshots) >= EPOCHS - 10
 
@@ -239,7 +239,7 @@ def test_one_rank_alone_takes_the_other_along(monkeypatch: pytest.MonkeyPatch) -
 
     gone: list[str] = []
     monkeypatch.setattr(implementation, "gather_objects", lambda own: [own, True])
-    monkeypatch.setattr(Rollback, "_go_back", lambda *args: gone.append("back"))
+    monkeypatch.setattr(Rollback, "_roll_back", lambda *args: gone.append("back"))
     rollback = make_rollback()
     trainer: Any = SimpleNamespace(callbacks=[EchoTrapDetector(), rollback])
     rollback.on_rollout_end(trainer, cast(Any, None), cast(Sequence[Any], []))  # type: ignore[arg-type]

@@ -36,10 +36,10 @@ def test_lines_where_there_is_no_terminal(
         "iteration 1/4 · warm start 1/2",
         "iteration 2/4 · warm start 2/2 · imitation loss 2.000",
         "iteration 3/4 · evaluating warm-started on hard",
-        "iteration 3/4 · collecting 0/16 trajectories",
-        "iteration 3/4 · collecting 7/16 trajectories",
+        "iteration 3/4 · rollout 0/16 trajectories",
+        "iteration 3/4 · rollout 7/16 trajectories",
         "iteration 3/4 · updating · success 0.75 · return 1.00",
-        "iteration 4/4 · collecting 0/16 trajectories · success 0.75 · return 1.00 · 0:00:00 left",
+        "iteration 4/4 · rollout 0/16 trajectories · success 0.75 · return 1.00 · 0:00:00 left",
         "iteration 4/4 · done",
         "finished; 4 iterations",
     ):
@@ -60,7 +60,7 @@ def test_a_live_bar_on_a_terminal(
     fit(tmp_path, display)
     told = capsys.readouterr().out
     assert "2/4 |" in told
-    assert "collecting 7/16 trajectories" in told
+    assert "rollout 7/16 trajectories" in told
     assert "\r" in told
     assert "finished; 4 iterations" in told
     assert display._bar is None
@@ -70,7 +70,7 @@ def test_other_ranks_show_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[
     display = RunDisplay(line_every=0.0)
     display.disable()
     fit(tmp_path, display)
-    assert "collecting 7" not in capsys.readouterr().out
+    assert "rollout 7" not in capsys.readouterr().out
 
 
 def paced(display: RunDisplay, phase: str, *durations: float) -> None:

@@ -48,4 +48,4 @@ def test_a_skipped_step_leaves_its_batch(
         assert saved["iteration"] == poisoned
         assert bool(saved["batch"]["advantages"].isnan().all())
         assert saved["batch"]["rollout"]["input_ids"].shape[0] == 8
-        assert "a step was skipped in iteration 2" in capsys.readouterr().out
+        assert "skipped the optimizer step of iteration 2" in capsys.readouterr().out

@@ -192,7 +192,7 @@ def test_metrics_reach_callback_metrics() -> None:
     trainer = fit_once(callback)
     metrics = {k: float(v) for k, v in trainer.callback_metrics.items()}
     assert metrics["rollout/kept_fraction"] == 0.5
-    assert metrics["rollout/effective_fraction"] == pytest.approx(5 / 12)  # one member is broken
+    assert metrics["rollout/ess_fraction"] == pytest.approx(5 / 12)  # one member is broken
     assert metrics["rollout/zero_std_fraction"] == 0.25
     assert metrics["rollout/in_group_std_kept"] > metrics["rollout/in_group_std"] > 0
 
@@ -202,7 +202,7 @@ def test_unequal_weights_are_worth_fewer_trajectories() -> None:
     one, other = group([0.0, 1.0], 0), group([0.0, 3.0], 1)
     select(callback, [one, other])
     # Weights 0.5 and 1.5: (2 · 2)² / (4 · (0.5 + 4.5)).
-    assert callback._recorded["rollout/effective_fraction"] == pytest.approx(0.8)
+    assert callback._recorded["rollout/ess_fraction"] == pytest.approx(0.8)
     assert callback._recorded["rollout/kept_fraction"] == 1.0
 
 
@@ -210,7 +210,7 @@ def test_nothing_kept_is_recorded_as_such() -> None:
     callback = VarianceFilter()
     assert select(callback, [group([1.0, 1.0], 0)]) == [[0.0, 0.0]]
     assert callback._recorded["rollout/kept_fraction"] == 0.0
-    assert callback._recorded["rollout/effective_fraction"] == 0.0
+    assert callback._recorded["rollout/ess_fraction"] == 0.0
     assert "rollout/in_group_std_kept" not in callback._recorded  # there is nothing to average
 
 

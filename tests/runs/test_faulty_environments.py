@@ -26,7 +26,7 @@ from ragen_pl.rollout.packing import pack
 from ragen_pl.rollout.stats import GroupTable, trainable_trajectories
 from ragen_pl.training.collection import DynamicSampling
 from ragen_pl.training.datamodule import RolloutDataModule
-from ragen_pl.training.evaluation import score
+from ragen_pl.training.evaluation import summarize
 from ragen_pl.training.evaluation_sets import EvaluationConfig
 from ragen_pl.training.starpo import StarPO
 from ragen_pl.types import Completion, Request, Sampling, StopReason, TrajectoryGroup
@@ -116,7 +116,7 @@ def _walk_consumers(groups: list[TrajectoryGroup]) -> None:
     for trajectory in (t for group in groups for t in group.trajectories):
         json.dumps(trajectory_record(trajectory, CHAT, ""), allow_nan=False)
     if alive:
-        assert score(groups).count == len(alive)
+        assert summarize(groups).count == len(alive)
 
 
 def test_members_that_do_start_must_start_alike() -> None:
@@ -213,7 +213,8 @@ def test_an_expert_that_nobody_learns_from_may_fail(
     assert results["status"] == "finished"
     assert "expert" not in {entry["policy"] for entry in results["evaluations"]}
     assert (
-        "expert on default: no score, the environment failed throughout" in capsys.readouterr().out
+        "expert on default: no result, the environment failed in every trajectory"
+        in capsys.readouterr().out
     )
 
 
@@ -226,7 +227,7 @@ def test_a_eval_set_that_fails_throughout_has_no_score_and_the_run_goes_on(
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["status"] == "finished"
     assert {entry["policy"] for entry in results["evaluations"]} == {"random", "expert"}
-    told = "final on default: no score, the environment failed throughout"
+    told = "final on default: no result, the environment failed in every trajectory"
     assert told in capsys.readouterr().out
     assert not any(name.startswith("val/") for name in trainer.callback_metrics)
 
@@ -293,10 +294,10 @@ def test_a_start_without_room_is_a_failure_that_teaches_nothing(
     good, bad = play(Wordy())
     assert {t.stop_reason for t in bad.trajectories} == {StopReason.CONTEXT_FULL}
     assert not trainable_trajectories([bad])
-    scored = score([good, bad])
+    scored = summarize([good, bad])
     assert scored.count == 6
-    assert set(scored.failed) >= {3}
-    assert score([bad]).valid_format == 0.0
+    assert set(scored.failed_seeds) >= {3}
+    assert summarize([bad]).valid_format == 0.0
     (said,) = caplog.records
     assert said.getMessage().endswith("or more; no turn is played from this start")
     metrics = RolloutMetrics()

@@ -28,7 +28,7 @@ def start(folder: Path, *args: object) -> subprocess.Popen[str]:
     )
     assert process.stdout is not None
     for line in process.stdout:
-        if "collecting" in line and (folder / "runs/tiny/checkpoints/last.ckpt").exists():
+        if "· rollout" in line and (folder / "runs/tiny/checkpoints/last.ckpt").exists():
             return process
     raise AssertionError(f"the run ended by itself: {process.wait()}")
 

@@ -16,7 +16,7 @@ from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.training import starpo
 from ragen_pl.training.datamodule import RolloutDataModule
-from ragen_pl.training.evaluation import score
+from ragen_pl.training.evaluation import summarize
 from ragen_pl.training.evaluation_sets import EvaluationConfig
 from ragen_pl.training.starpo import StarPO
 from ragen_pl.training.update import compute_advantages
@@ -44,7 +44,7 @@ def learn_bandit(advantage: AdvantageEstimator, iterations: int = 34) -> float:
         Path(), iterations, [VarianceFilter(keep_fraction=1.0)], limit_val_batches=0
     )
     trainer.fit(module, datamodule=data)
-    return score(data.evaluate(module, "default", 1.0)).success
+    return summarize(data.evaluate(module, "default", 1.0)).success
 
 
 @pytest.mark.parametrize("advantage", [GAE(critic=CriticConfig(warmup_iterations=2)), GRPO()])

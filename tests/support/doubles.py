@@ -17,7 +17,7 @@ from ragen_pl.envs.bandit import Bandit
 from ragen_pl.rollout.actors import Actor
 from ragen_pl.training.callback import (
     RolloutCallback,
-    forget_last_iteration,
+    clear_iteration_metrics,
     is_discarded,
     is_done,
     rollout_callbacks,
@@ -107,6 +107,7 @@ class TinyModule(LightningModule):
     """Fit one weight, so that a real trainer can run the callbacks."""
 
     phase = "rl"
+    iteration = 0
 
     def __init__(self, metrics: dict[str, float] | None = None) -> None:
         super().__init__()
@@ -114,7 +115,7 @@ class TinyModule(LightningModule):
         self.metrics = metrics or {}
 
     def on_train_epoch_start(self) -> None:
-        forget_last_iteration(self.trainer)
+        clear_iteration_metrics(self.trainer)
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         for name, value in self.metrics.items():
@@ -153,7 +154,7 @@ class TinyData(LightningDataModule):
         module: Any = self.trainer.lightning_module
         if is_done(self.iteration, self.trainer):
             for watcher in rollout_callbacks(self.trainer):
-                watcher.on_nothing_left(self.trainer, module)
+                watcher.on_already_finished(self.trainer, module)
             return
         iteration, self.iteration = self.iteration, self.iteration + 1
         module.phase = "rl" if iteration >= self.warm_start.iterations else "warm_start"

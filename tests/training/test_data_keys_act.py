@@ -28,7 +28,7 @@ from tests.support.toy_env import PROMPTS, NamedLamp, make_learner
 
 
 class PaidLamp(NamedLamp):
-    """Pay for every press."""
+    """A lamp with a reward for every press."""
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         text, reward, *rest = super().step(action)
@@ -36,7 +36,7 @@ class PaidLamp(NamedLamp):
 
 
 class StingyLamp(NamedLamp):
-    """Pay so rarely that many groups all earn the same."""
+    """A lamp with rewards so rare that many groups have equal returns."""
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         text, _, *rest = super().step(action)
@@ -120,7 +120,7 @@ SPEED_ONLY = ("env_threads",)
 PROOFS = {"data": KeyProof(RolloutDataModule, trained, (THINKING, SILENT), OTHER)}
 
 
-def test_there_is_something_to_learn_and_to_judge() -> None:
+def test_the_base_run_trains_and_validates() -> None:
     for number in (0, 1):
         found = PROOFS["data"].before(number)
         assert found["rollout/in_group_std"] > 0.1
@@ -144,16 +144,16 @@ def test_a_key_of_the_data_acts(subject: str, path: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"prompts": replace(PROMPTS, think=False)}, "prompts.think is false"),
         ({"env": Bandit()}, "Bandit cannot judge whether a thought is true"),
     ],
 )
-def test_a_truth_penalty_that_could_never_act_is_refused(
-    changes: dict[str, Any], told: str
+def test_a_thought_penalty_that_could_never_act_is_refused(
+    changes: dict[str, Any], message: str
 ) -> None:
     paid = {**THINKING, "rollout": replace(ROLLOUT, thought_penalty=-0.5)}
     RolloutDataModule(**paid)
-    with pytest.raises(ValueError, match=rf"thought_penalty is -0.5, but {told}: set .* to 0"):
+    with pytest.raises(ValueError, match=rf"thought_penalty is -0.5, but {message}: set .* to 0"):
         RolloutDataModule(**paid | changes)

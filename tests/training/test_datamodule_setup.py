@@ -1,4 +1,4 @@
-"""What the data module says at the start of a run."""
+"""Evaluation sets at the start of a run: their starts, and warnings about them."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ def make(env: TextEnv, **eval_sets: TextEnv) -> RolloutDataModule:
     return RolloutDataModule(env, eval_sets, evaluation=EvaluationConfig(size=32))
 
 
-def test_a_eval_set_of_training_starts_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_eval_set_of_training_starts_warns(capsys: pytest.CaptureFixture[str]) -> None:
     make(Bandit(), few=Bandit(split="eval"), new=Bandit("named", split="eval")).setup("fit")
     assert capsys.readouterr().out == (
-        "data.eval_sets.few: 2 of its 2 starts are among the run's first 256 training starts: on "
-        "these it measures what was learned, not what carries over to others\n"
+        "data.eval_sets.few: 2 of its 2 starts are among the run's first 256 training starts: "
+        "success on these measures training, not generalization\n"
     )
     make(Bandit(), few=Bandit(split="eval")).setup("validate")
     assert not capsys.readouterr().out
 
 
 @pytest.mark.parametrize("kind", [Sokoban, FrozenLake])
-def test_a_eval_set_of_other_starts_says_nothing(
+def test_an_eval_set_of_other_starts_warns_of_nothing(
     kind: type[Sokoban | FrozenLake], capsys: pytest.CaptureFixture[str]
 ) -> None:
     make(kind(), default=kind(split="eval")).setup("fit")
     assert not capsys.readouterr().out
 
 
-def test_a_eval_set_without_starts_names_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_eval_set_without_starts_names_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
     data = make(FrozenLake(), dry=FrozenLake(split="eval"))
     monkeypatch.setattr(FrozenLake, "reset", lambda *_, **__: 1 / 0)
     with pytest.raises(
@@ -60,10 +60,9 @@ def test_ranks_play_one_eval_set_where_a_server_failed_elsewhere(
     assert one == other
 
 
-def test_a_eval_set_of_another_game_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_eval_set_of_another_game_warns(capsys: pytest.CaptureFixture[str]) -> None:
     make(Sokoban(), default=FrozenLake(split="eval")).setup("fit")
     assert capsys.readouterr().out == (
-        "data.eval_sets.default is FrozenLake, but data.env is Sokoban: it scores another task "
-        "than "
-        "is trained\n"
+        "data.eval_sets.default is FrozenLake, but data.env is Sokoban: it evaluates a different "
+        "task from the one trained on\n"
     )

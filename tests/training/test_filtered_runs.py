@@ -1,4 +1,4 @@
-"""Real iterations under every rule: steps are taken, counted, and the same on resume."""
+"""Real iterations under every filter rule: optimizer steps are taken and counted."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.support.ranks import on_ranks
 def train(
     chosen: VarianceFilter, dynamic: DynamicSampling | None = None, **rollout: Any
 ) -> tuple[StarPO, dict[str, float]]:
-    """Take one iteration of RL on the bandit, whose untrained groups all earn the same."""
+    """Run one RL iteration on the bandit, whose untrained groups have equal returns."""
     sizes = {"num_groups": 1, "online_k": 4, "group_size": 4, "max_response_tokens": 6}
     data = RolloutDataModule(
         env=Bandit(),
@@ -52,6 +52,7 @@ def train(
     module = StarPO(
         policy=EmbeddedModel(hidden_size=32, intermediate_size=64, num_layers=1, num_heads=2),
         algorithm=Algorithm(advantage=GAE(critic=CriticConfig(warmup_iterations=0))),
+        vocabulary=list(data.vocabulary()),
     )
     trainer = make_trainer(Path(), 1, [chosen, RolloutMetrics()], limit_val_batches=0)
     trainer.fit(module, datamodule=data)
@@ -94,7 +95,7 @@ def test_the_number_of_steps(scale_updates: bool, keep_fraction: float, steps: i
 
 
 def test_ranks_take_equally_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One kept most of its share, the other little: together half of eight."""
+    """One rank keeps most of its share, the other little: together half of eight."""
     data = RolloutDataModule(
         env=Bandit(),
         eval_sets={"default": Bandit(split="eval")},
@@ -105,12 +106,12 @@ def test_ranks_take_equally_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     assert steps == [2, 2]
 
 
-def test_collecting_again_is_counted_and_teaches_the_policy_nothing_without_signal() -> None:
+def test_further_collections_are_counted_and_do_not_train_the_policy_without_signal() -> None:
     _, once = train(VarianceFilter(1.0))
     module, twice = train(VarianceFilter(1.0), DynamicSampling(max_collections=2))
     assert (once["rollout/collections"], twice["rollout/collections"]) == (1, 2)
     assert twice["rollout/sampled_tokens"] > once["rollout/sampled_tokens"]
-    assert "train/policy_loss" not in twice  # no update was there to be measured
+    assert "train/policy_loss" not in twice  # there was no update
     assert twice["train/updates"] == 0
     assert "train/grad_norm_policy" not in twice  # there was no gradient
     assert once["train/grad_norm_policy"] > 0

@@ -1,4 +1,4 @@
-"""What of a collection policy and critic learn from, and which way."""
+"""Which trajectories policy and critic are trained on, and the direction of their gradients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ragen_pl.algorithms.policy_losses import LogLikelihood
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.policy import Critic, Policy
 from ragen_pl.rollout.packing import pack
-from ragen_pl.training.scoring import LogProbPass, score_policy
+from ragen_pl.training.scoring import LogProbPass, forward_policy
 from ragen_pl.types import Demonstration, RolloutBatch, TrainingBatch
 from tests.support import toy_worlds as worlds
 from tests.support.doubles import make_trajectory, make_turn
@@ -43,12 +43,12 @@ def gradient(
     critic.zero_grad()
     zeros = torch.zeros_like(returns)
     batch = TrainingBatch(rollout, zeros, zeros, zeros, returns)
-    make_update(Algorithm(GAE(critic=config)), make_policy(0), critic).improve_critic(batch)
+    make_update(Algorithm(GAE(critic=config)), make_policy(0), critic).backward_critic(batch)
     assert critic.head.weight.grad is not None
     return critic.head.weight.grad.clone()
 
 
-def test_a_critic_of_the_kept_sees_nothing_else(critic: Critic) -> None:
+def test_a_critic_trained_on_kept_trajectories_ignores_the_others(critic: Critic) -> None:
     rollout, config = collection(), CriticConfig(train_on="kept")
     returns = rollout.loss_mask.float()
     changed = returns * torch.tensor([[1.0], [5.0]])
@@ -59,7 +59,7 @@ def test_a_critic_of_the_kept_sees_nothing_else(critic: Critic) -> None:
     assert not values[1].any()
 
 
-def test_the_value_loss_weighs_what_its_coefficient_says(critic: Critic) -> None:
+def test_the_value_loss_is_scaled_by_its_coefficient(critic: Critic) -> None:
     rollout = collection()
     returns = rollout.loss_mask.float()
     half, whole = (
@@ -69,18 +69,18 @@ def test_the_value_loss_weighs_what_its_coefficient_says(critic: Critic) -> None
     torch.testing.assert_close(half, 0.5 * whole)
 
 
-def test_a_critic_is_judged_by_what_it_learns_from(critic: Critic) -> None:
+def test_explained_variance_covers_the_trajectories_of_the_value_loss(critic: Critic) -> None:
     rollout, config = collection(), CriticConfig(train_on="kept")
     zeros = torch.zeros_like(rollout.rewards)
     targets = torch.arange(zeros.shape[1]) * rollout.loss_mask * torch.tensor([[1.0], [9.0]])
     batch = TrainingBatch(rollout, zeros, targets * torch.tensor([[1.0], [0.0]]), zeros, targets)
-    metrics = make_update(Algorithm(GAE(critic=config)), make_policy(0), critic).improve_critic(
+    metrics = make_update(Algorithm(GAE(critic=config)), make_policy(0), critic).backward_critic(
         batch
     )
     assert float(metrics["train/explained_variance"]) == 1.0
 
 
-def test_a_critic_of_all_learns_from_what_the_policy_does_not(critic: Critic) -> None:
+def test_a_critic_trained_on_all_uses_dropped_trajectories(critic: Critic) -> None:
     rollout, config = collection(), CriticConfig()
     returns = rollout.loss_mask.float()
     changed = returns * torch.tensor([[1.0], [5.0]])
@@ -91,7 +91,7 @@ def test_a_critic_of_all_learns_from_what_the_policy_does_not(critic: Critic) ->
 
 
 def check_gradient(policy: Policy, loss: Tensor) -> None:
-    """Compare what has been accumulated with the loss differentiated at once."""
+    """Compare the accumulated gradient with that of the loss in one piece."""
     parameters = list(policy.parameters())
     for parameter, expected in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
         assert parameter.grad is not None
@@ -102,48 +102,48 @@ def test_imitation_lowers_the_mean_negative_log_likelihood() -> None:
     rollout, policy = worlds.collection(1), make_policy(0)
     everyone = replace(rollout, policy_weights=torch.ones(len(rollout)))
     batch = Demonstration(everyone, 0.0)
-    metrics = make_update(Algorithm(), policy, budget=20).imitate(batch)
-    log_probs = score_policy(policy, everyone).log_probs
+    metrics = make_update(Algorithm(), policy, budget=20).backward_imitation(batch)
+    log_probs = forward_policy(policy, everyone).log_probs
     loss = -log_probs[rollout.loss_mask].mean()
     assert float(metrics["train/imitation_loss"]) == pytest.approx(float(loss.detach()))
     check_gradient(policy, loss)
 
 
-def test_the_policy_is_pulled_towards_what_has_an_advantage_by_its_weight() -> None:
+def test_the_policy_gradient_is_weighted_by_advantage_and_policy_weight() -> None:
     rollout, policy = worlds.collection(2), make_policy(0)
     advantages, zeros = worlds.at_tokens(rollout, 3), torch.zeros_like(rollout.rewards)
     batch = TrainingBatch(rollout, zeros, zeros, advantages, zeros)
     algorithm = Algorithm(policy_loss=LogLikelihood(), entropy=EntropyBonus(0.0))
-    make_update(algorithm, policy, budget=20).improve_policy(batch)
-    log_probs = score_policy(policy, rollout).log_probs
+    make_update(algorithm, policy, budget=20).backward_policy(batch)
+    log_probs = forward_policy(policy, rollout).log_probs
     weights = rollout.policy_weights[:, None]
     tokens = (rollout.loss_mask & (weights > 0)).sum()
     check_gradient(policy, -(weights * advantages * log_probs).sum() / tokens)
 
 
-def test_a_term_of_the_loss_pulls_towards_the_reference() -> None:
+def test_the_kl_term_pulls_towards_the_reference() -> None:
     rollout, policy, reference = worlds.collection(4), make_policy(0), make_policy(1)
     zeros = torch.zeros_like(rollout.rewards)
     batch = TrainingBatch(rollout, zeros, zeros, zeros, zeros)
     algorithm = Algorithm(kl=KLPenalty(0.3, "k2"), entropy=EntropyBonus(0.0))
-    make_update(algorithm, policy, reference=reference, budget=20).improve_policy(batch)
+    make_update(algorithm, policy, reference=reference, budget=20).backward_policy(batch)
     kept = rollout.loss_mask & (rollout.policy_weights > 0)[:, None]
-    ours, theirs = (score_policy(each, rollout)[0] for each in (policy, reference))
+    ours, theirs = (forward_policy(each, rollout)[0] for each in (policy, reference))
     check_gradient(policy, 0.3 * ((ours - theirs.detach()) ** 2 / 2)[kept].mean())
     assert all(parameter.grad is None for parameter in reference.parameters())
 
 
 @pytest.mark.parametrize("train_on", ["all", "kept"])
-def test_one_pass_takes_both_losses_where_the_trunk_is_shared(train_on: str) -> None:
-    """The value loss is over what the critic learns from, the policy's over what was kept."""
+def test_one_pass_takes_both_losses_where_the_backbone_is_shared(train_on: str) -> None:
+    """The value loss covers the critic's trajectories, the policy loss the kept ones."""
     config = CriticConfig(value_coef=0.7, value_clip=None, train_on=train_on, backbone="shared")  # type: ignore[arg-type]
     algorithm = Algorithm(GAE(critic=config), LogLikelihood(), entropy=EntropyBonus(0.2))
     rollout, policy = worlds.collection(2), make_policy(0, with_values=True)
     advantages, zeros = worlds.at_tokens(rollout, 3), torch.zeros_like(rollout.rewards)
     returns = worlds.at_tokens(rollout, 5)
     batch = TrainingBatch(rollout, zeros, zeros, advantages, returns)
-    metrics = make_update(algorithm, policy, budget=20).improve_policy(batch)
-    scores, kept = score_policy(policy, rollout), rollout.policy_weights[:, None] > 0
+    metrics = make_update(algorithm, policy, budget=20).backward_policy(batch)
+    scores, kept = forward_policy(policy, rollout), rollout.policy_weights[:, None] > 0
     assert scores.values is not None
     assert not bool(kept.all())
     acted = rollout.loss_mask & kept
@@ -157,31 +157,31 @@ def test_one_pass_takes_both_losses_where_the_trunk_is_shared(train_on: str) -> 
 
 @pytest.mark.parametrize("backbone", ["separate", "shared"])
 @pytest.mark.parametrize("train_on", ["all", "kept"])
-def test_what_was_not_learned_from_is_not_measured(backbone: str, train_on: str) -> None:
+def test_metrics_cover_only_trajectories_in_the_loss(backbone: str, train_on: str) -> None:
     config = CriticConfig(train_on=train_on, backbone=backbone)  # type: ignore[arg-type]
     algorithm = Algorithm(GAE(critic=config), sampler_ratio_cap=2.0)
     rollout, policy = worlds.collection(2), make_policy(0, with_values=backbone == "shared")
     rollout = replace(rollout, policy_weights=torch.zeros(len(rollout)))
     zeros = torch.zeros_like(rollout.rewards)
     batch = TrainingBatch(rollout, zeros, zeros, zeros, zeros)
-    metrics = make_update(algorithm, policy).improve_policy(batch)
+    metrics = make_update(algorithm, policy).backward_policy(batch)
     learned = backbone == "shared" and train_on == "all"
     values = {"train/value_loss", "train/explained_variance"} if learned else set()
     assert metrics.keys() == {"train/updates", "train/update_tokens"} | values
     assert float(metrics["train/updates"]) == float(metrics["train/update_tokens"]) == 0.0
 
 
-def test_a_head_that_learns_alone_leaves_the_shared_trunk_as_it_is() -> None:
+def test_a_value_head_trained_alone_leaves_the_shared_backbone_unchanged() -> None:
     config = CriticConfig(backbone="shared")
     rollout, policy = worlds.collection(2), make_policy(0, with_values=True)
     zeros, returns = torch.zeros_like(rollout.rewards), worlds.at_tokens(rollout, 5)
     batch = TrainingBatch(rollout, zeros, zeros, zeros, returns)
-    make_update(Algorithm(GAE(critic=config)), policy).improve_critic(batch)
+    make_update(Algorithm(GAE(critic=config)), policy).backward_critic(batch)
     learners = {name for name, weight in policy.named_parameters() if weight.grad is not None}
     assert learners == {"value_head.weight", "value_head.bias"}
 
 
-def test_a_policy_says_its_values_with_and_without_the_rest() -> None:
+def test_values_are_the_same_with_and_without_log_probs() -> None:
     rollout, policy = worlds.collection(2), make_policy(0, with_values=True)
     every = torch.ones(len(rollout), dtype=torch.bool)
     log_probs, values = PASSES.log_probs_and_values(policy, policy.values, rollout, ~every, every)

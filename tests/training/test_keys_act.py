@@ -74,6 +74,7 @@ def outcome(
         algorithm=algorithm,
         optimization=optimization,
         engine=engine,
+        vocabulary=list(data.vocabulary()),
     )
     # RL's first collection has no KL, the second steers its coefficient, the third one bears that.
     epochs = 4 if algorithm.kl_in_reward else 3
@@ -195,7 +196,7 @@ def test_a_key_of_the_algorithm_acts(base: str, path: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("base", [name for name in ALGORITHMS if name != "GAE"])
-def test_every_algorithm_is_one_of_its_own(base: str) -> None:
+def test_every_algorithm_gives_different_weights(base: str) -> None:
     found = outcome(ALGORITHMS[base], OPTIMIZATION)
     assert all(bool(value.isfinite().all()) for value in found.values())
     for other in ALGORITHMS:

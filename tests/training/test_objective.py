@@ -1,4 +1,4 @@
-"""Check how the terms of the loss are put together."""
+"""The terms of the loss: whitening, denominators, KL in the rewards."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def batch(seed: int, rows: int = 6, length: int = 9) -> RolloutBatch:
 
 
 @given(st.integers(0, 10**6), st.floats(0.1, 100))
-def test_whitened_advantages_do_not_know_the_scale_of_rewards(seed: int, scale: float) -> None:
+def test_whitened_advantages_do_not_depend_on_the_scale_of_rewards(seed: int, scale: float) -> None:
     rollout, values = batch(seed), torch.zeros(6, 9, dtype=torch.float64)
     kept = rollout.loss_mask & (rollout.policy_weights > 0)[:, None]
     assume(int(kept.sum()) > 1)
@@ -144,7 +144,7 @@ def test_a_dropped_trajectory_moves_the_critic_but_not_the_policy() -> None:
     assert bool((critic[dropped].abs().sum(1) > 0).any())
 
 
-def test_a_kl_penalty_stays_at_its_token_when_rewards_go_to_the_last() -> None:
+def test_a_kl_penalty_stays_at_its_token_when_rewards_are_credited_to_the_last() -> None:
     rollout = batch(2)
     penalty = torch.where(rollout.loss_mask, 0.5, 0.0).double()
     algorithm = Algorithm(advantage=ReinforcePlusPlus(reward_at="trajectory"))
@@ -154,7 +154,7 @@ def test_a_kl_penalty_stays_at_its_token_when_rewards_go_to_the_last() -> None:
     torch.testing.assert_close(plain - returns, expected, atol=1e-12, rtol=0)
 
 
-def test_imitated_successes_give_their_mean_negative_log_likelihood() -> None:
+def test_the_success_estimator_gives_the_mean_negative_log_likelihood() -> None:
     rollout, algorithm = batch(5), ALGORITHMS["star"]
     log_probs = -torch.rand(6, 9, dtype=torch.float64)
     advantage, _ = compute_advantages(rollout, torch.zeros_like(log_probs), algorithm)

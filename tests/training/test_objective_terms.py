@@ -1,4 +1,4 @@
-"""The policy's objective and the critic's: put together from their definitions, and gradients."""
+"""Policy and value objective against their definitions, in value and gradient."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.toy_worlds import at_tokens, collection, draws
 
 
 def weighed(values: Tensor, rollout: RolloutBatch, aggregation: str, *, soft: bool) -> float:
-    """Aggregate by the three definitions, trajectory by trajectory."""
+    """Aggregate by the definition, trajectory by trajectory."""
     kept = [row for row in range(len(rollout)) if rollout.policy_weights[row] > 0]
     own: list[list[float]] = [values[row, rollout.loss_mask[row]].tolist() for row in kept]
     weights = [float(rollout.policy_weights[row]) if soft else 1.0 for row in kept]
@@ -40,7 +40,7 @@ def weighed(values: Tensor, rollout: RolloutBatch, aggregation: str, *, soft: bo
 def test_the_objective_is_surrogate_less_entropy_plus_divergence(
     name: str, aggregation: str, estimator: KLEstimator
 ) -> None:
-    """Each kept trajectory weighs in the surrogate as it was told, and alike in the others."""
+    """Kept trajectories enter the surrogate with their weights, and the other terms equally."""
     rollout, kl = collection(11), KLPenalty(0.5, estimator)
     algorithm = Algorithm(policy_loss=LOSSES[name], aggregation=aggregation, kl=kl)  # type: ignore[arg-type]
     new, old, advantages = draws(rollout, 11)
@@ -79,7 +79,7 @@ def test_the_objective_is_surrogate_less_entropy_plus_divergence(
 def test_the_gradient_of_the_objective_is_that_of_its_value(
     aggregation: str, estimator: KLEstimator
 ) -> None:
-    """By differences, in float64, with the clipped surrogate, which stops no gradient."""
+    """By finite differences in float64, with the clipped surrogate."""
     rollout = collection(12)
     rollout = rollout.rows(rollout.policy_weights > 0)
     algorithm = Algorithm(
@@ -89,14 +89,14 @@ def test_the_gradient_of_the_objective_is_that_of_its_value(
         entropy=EntropyBonus(0.3),
     )
     new, old, advantages = draws(rollout, 12)
-    reference, totals = new.clone() - 0.5, LossDenominators.of(rollout, algorithm.aggregation)
-    totals = replace(totals, divisor=totals.divisor.double())
+    reference, denominators = new.clone() - 0.5, LossDenominators.of(rollout, algorithm.aggregation)
+    denominators = replace(denominators, for_loss=denominators.for_loss.double())
     zeros = torch.zeros_like(old)
     part = TrainingBatch(rollout, old, zeros, advantages, zeros)
 
     def objective(log_probs: Tensor, entropy: Tensor) -> Tensor:
         coefficients = FixedCoefficients(kl=0.7, entropy=0.3)
-        policy_objective = PolicyObjective(algorithm, coefficients, totals)
+        policy_objective = PolicyObjective(algorithm, coefficients, denominators)
         return policy_objective(PolicyOutput(log_probs, entropy, None), part, reference)[0]
 
     entropy = at_tokens(rollout, 14)
@@ -128,7 +128,7 @@ def half_the_worse_square(numbers: list[float], clip: float | None) -> float:
 @given(seed=st.integers(0, 10**6))
 @settings(max_examples=5)
 def test_the_critics_loss_is_the_mean_of_its_definition(clip: float | None, seed: int) -> None:
-    """Wherever the values lie off the mask, and whatever the trajectories weigh."""
+    """For any values off the mask and any policy weights."""
     rollout = collection(seed)
     mask = rollout.loss_mask
     values, old, returns = (at_tokens(rollout, seed + place) for place in range(3))

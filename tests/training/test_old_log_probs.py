@@ -1,4 +1,4 @@
-"""The sampler's log-probs stand in for the trainer's where the two agree, and nowhere else."""
+"""Old log-probs: when the sampler's replace the trainer's, and when that is refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ragen_pl.algorithms.config import Optimization
 from ragen_pl.distributed import collectives as distributed
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.training.datamodule import RolloutDataModule
-from ragen_pl.training.scoring import LogProbPass, check_agreement
+from ragen_pl.training.scoring import LogProbPass, check_log_prob_gap
 from ragen_pl.training.starpo import StarPO
 from tests.support.doubles import make_trainer
 from tests.support.ranks import on_ranks
@@ -36,18 +36,18 @@ def train(old_log_probs: str, iterations: int = 3, online_k: int = 2) -> StarPO:
     return module
 
 
-def test_one_update_of_a_collection_scores_the_policy_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The weights that learn are those that played: what they say of the tokens then is the old
-    log-prob, to the last bit."""
+def test_a_single_update_needs_one_pass_of_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weights that are updated are those that sampled: the log-probs of the update are the old
+    ones, to the last bit."""
     with monkeypatch.context() as patch:
         patch.setattr(RolloutConfig, "is_on_policy", False)
         apart = train("recomputed", online_k=1)
 
     def refuse(*_: object) -> None:
-        raise AssertionError("the policy was scored before its update")
+        raise AssertionError("a pass of the policy before its update")
 
     monkeypatch.setattr(LogProbPass, "log_probs", refuse)
-    monkeypatch.setattr(LogProbPass, "both", refuse)
+    monkeypatch.setattr(LogProbPass, "log_probs_and_values", refuse)
     own = train("recomputed", online_k=1)
     for name, value in own.state_dict().items():
         torch.testing.assert_close(value, apart.state_dict()[name], rtol=0, atol=1e-5)
@@ -57,7 +57,7 @@ def test_one_update_of_a_collection_scores_the_policy_once(monkeypatch: pytest.M
     assert float(own.trainer.callback_metrics["train/clip_fraction"]) == 0
 
 
-def test_runs_agree_and_the_sampled_ones_score_the_policy_once(
+def test_runs_with_sampled_log_probs_agree_and_need_one_pass(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     calls: list[int] = []
@@ -85,21 +85,21 @@ def test_it_is_refused_where_they_differ(monkeypatch: pytest.MonkeyPatch) -> Non
         train("sampled", iterations=1)
 
 
-def test_only_tokens_that_count_are_compared() -> None:
+def test_only_loss_tokens_are_compared() -> None:
     mask = torch.tensor([[True, False]])
-    check_agreement(torch.tensor([[1.0, 5.0]]), torch.tensor([[1.00005, 0.0]]), mask)
+    check_log_prob_gap(torch.tensor([[1.0, 5.0]]), torch.tensor([[1.00005, 0.0]]), mask)
     with pytest.raises(ValueError, match="nan"):
-        check_agreement(torch.tensor([[float("nan"), 0.0]]), torch.zeros(1, 2), mask)
-    check_agreement(torch.ones(1, 2), torch.zeros(1, 2), torch.zeros(1, 2, dtype=torch.bool))
+        check_log_prob_gap(torch.tensor([[float("nan"), 0.0]]), torch.zeros(1, 2), mask)
+    check_log_prob_gap(torch.ones(1, 2), torch.zeros(1, 2), torch.zeros(1, 2, dtype=torch.bool))
 
 
-def test_what_is_no_number_on_one_rank_is_refused_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_nan_on_one_rank_is_refused_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python's ``max`` keeps a NaN only where it comes first."""
     mask = torch.tensor([[True]])
 
     def check(rank: int) -> None:
         with pytest.raises(ValueError, match="nan"):
-            check_agreement(
+            check_log_prob_gap(
                 torch.tensor([[float("nan") if rank else 0.0]]), torch.zeros(1, 1), mask
             )
 
@@ -107,7 +107,7 @@ def test_what_is_no_number_on_one_rank_is_refused_on_all(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("precision", ["16-mixed", "bf16-true", "16-true", "transformer-engine"])
-def test_a_precision_in_which_steps_would_be_wrong_is_refused(precision: str) -> None:
+def test_an_unsupported_precision_is_refused(precision: str) -> None:
     with pytest.raises(ValueError, match=f"trainer.precision is {precision}"):
         Optimization().check(precision)
     for allowed in ("bf16-mixed", "32-true", "64-true"):

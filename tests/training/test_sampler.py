@@ -1,4 +1,4 @@
-"""Who samples is told when the weights have changed and when playing is over."""
+"""The sampler's cache: dropped when the weights change, freed when the rollout ends."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ GREEDY = Sampling(0.0, 4)
 
 
 class Recorder:
-    """Be a sampler that notes what it is told."""
+    """A sampler that records its calls."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.calls: list[str] = []
 
     def __call__(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
-        self.told.append("sample")
+        self.calls.append("sample")
         return []
 
     def reset(self) -> None:
-        self.told.append("reset")
+        self.calls.append("reset")
 
     def release(self) -> None:
-        self.told.append("release")
+        self.calls.append("release")
 
 
 @pytest.fixture
@@ -36,33 +36,33 @@ def recorder() -> Recorder:
 
 
 @pytest.fixture
-def worker(recorder: Recorder) -> PolicySampler:
+def sampler(recorder: Recorder) -> PolicySampler:
     return PolicySampler(nn.Linear(1, 1), lambda _: recorder)  # type: ignore[arg-type]
 
 
-def test_new_weights_are_taken_over_once(worker: PolicySampler, recorder: Recorder) -> None:
-    for version in (0, 0, 1):
-        worker([], GREEDY, version=version)
-    worker.invalidate()
-    worker([], GREEDY, version=1)
-    assert recorder.told == ["reset", "sample", "sample", "reset", "sample", "reset", "sample"]
-
-
-def test_memory_is_given_back_when_playing_is_over(
-    worker: PolicySampler, recorder: Recorder
+def test_the_cache_is_dropped_once_per_version_of_the_weights(
+    sampler: PolicySampler, recorder: Recorder
 ) -> None:
-    """Caches of evaluations once stayed through the updates that followed."""
-    with worker.rollout_weights(64):
-        worker([], GREEDY, version=0)
-        assert recorder.told[-1] == "sample"
-    assert recorder.told[-1] == "release"
-    recorder.told.clear()
-    with pytest.raises(KeyError), worker.rollout_weights(64):
+    for version in (0, 0, 1):
+        sampler([], GREEDY, version=version)
+    sampler.invalidate()
+    sampler([], GREEDY, version=1)
+    assert recorder.calls == ["reset", "sample", "sample", "reset", "sample", "reset", "sample"]
+
+
+def test_memory_is_freed_when_the_rollout_ends(sampler: PolicySampler, recorder: Recorder) -> None:
+    """Otherwise caches of evaluations would stay during the updates that follow."""
+    with sampler.rollout_weights(64):
+        sampler([], GREEDY, version=0)
+        assert recorder.calls[-1] == "sample"
+    assert recorder.calls[-1] == "release"
+    recorder.calls.clear()
+    with pytest.raises(KeyError), sampler.rollout_weights(64):
         raise KeyError
-    assert recorder.told == ["release"]
+    assert recorder.calls == ["release"]
 
 
-def test_nothing_is_made_before_it_is_needed(recorder: Recorder) -> None:
+def test_the_engine_is_built_on_the_first_request(recorder: Recorder) -> None:
     def make(max_context: int) -> Recorder:
         raise AssertionError
 

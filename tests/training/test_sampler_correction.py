@@ -1,4 +1,4 @@
-"""A sampler that is not the policy is measured, and its bias is taken out of the policy's loss."""
+"""Truncated importance sampling for an engine that does not sample from the policy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.training.test_objective import batch
 
 
 class Hotter(InProcessSampler):
-    """Sample hotter than it is told to, and say so in the log-probs: another policy."""
+    """A sampler at a higher temperature, with the matching log-probs: another policy."""
 
     def __call__(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
         return super().__call__(requests, replace(sampling, temperature=2 * sampling.temperature))
@@ -35,7 +35,7 @@ class Hotter(InProcessSampler):
 
 @dataclass(frozen=True)
 class Biased(InProcess):
-    """Choose it."""
+    """Its engine."""
 
     def build(
         self, language: LanguageModel, seed: int, max_context: int, autocast: Autocast
@@ -53,7 +53,7 @@ def weights(run: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in run.items() if name.startswith("weights/")}
 
 
-def test_the_cap_acts_where_the_sampler_is_another_policy() -> None:
+def test_the_cap_acts_where_the_sampler_differs_from_the_policy() -> None:
     free, loose, tight = (trained(cap, Biased()) for cap in (None, 1.5, 1.0))
     assert float(free["train/sampler_ratio_max"]) > 1.5
     assert float(free["train/log_prob_gap"]) > 1e-2
@@ -63,7 +63,7 @@ def test_the_cap_acts_where_the_sampler_is_another_policy() -> None:
     assert differ(weights(loose), weights(tight))
 
 
-def test_it_leaves_a_sampler_alone_that_is_the_policy() -> None:
+def test_it_changes_nothing_where_the_sampler_is_the_policy() -> None:
     free, capped = trained(None, InProcess()), trained(2.0, InProcess())
     assert float(free["train/sampler_ratio_max"]) == pytest.approx(1, abs=1e-3)
     assert float(capped["train/sampler_ratio_capped"]) == 0
@@ -72,7 +72,7 @@ def test_it_leaves_a_sampler_alone_that_is_the_policy() -> None:
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_every_tokens_loss_is_weighed_by_its_truncated_ratio(name: str) -> None:
+def test_every_tokens_loss_is_weighted_by_its_truncated_ratio(name: str) -> None:
     """One token at a time the loss is the plain one times min(π/μ, cap)."""
     old = torch.tensor([[0.0, -0.5, -1.0, -2.0]], dtype=torch.float64)
     sampled = torch.tensor([[0.0, -1.0, -1.0, -1.0]], dtype=torch.float64)

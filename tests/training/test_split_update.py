@@ -1,4 +1,4 @@
-"""One update, cut in every way: the gradients that reach the networks are the same to 1e-8.
+"""One update, split in every way: the gradients are the same to 1e-8.
 
 Everything a collection goes through is taken from the application: scoring, advantages over all
 ranks, both gradients micro-batch by micro-batch, and the sum over ranks.
@@ -42,7 +42,7 @@ ENTROPY = EntropyBonus(coef=0.1, control=CONTROL)
 
 @dataclass(frozen=True)
 class Networks:
-    """Hold who learns, who collected, and who is held on to."""
+    """Trained policy, sampling policy, critic and reference."""
 
     policy: Policy
     critic: Critic | None
@@ -77,7 +77,7 @@ class Update:
 
 
 def update(algorithm: Algorithm, rollout: RolloutBatch, budget: int, networks: Networks) -> Update:
-    """Annotate one rank's collection as ``StarPO`` does and accumulate both gradients."""
+    """Build one rank's training batch as ``StarPO`` does and accumulate both gradients."""
     passes, rollout = LogProbPass(budget, torch.device("cpu")), replace(rollout, temperature=1.3)
     coefficients, every = Coefficients(algorithm), torch.ones(len(rollout), dtype=torch.bool)
     penalty, config = None, algorithm.critic
@@ -101,11 +101,11 @@ def update(algorithm: Algorithm, rollout: RolloutBatch, budget: int, networks: N
         budget,
         coefficients,
     )
-    metrics = updater.improve_policy(batch)
+    metrics = updater.backward_policy(batch)
     if metrics["train/updates"]:
         coefficients.observe(metrics["train/entropy"], metrics["train/kl"])
     if config is not None and networks.critic is not None:
-        metrics |= updater.improve_critic(batch)
+        metrics |= updater.backward_critic(batch)
     return summed(networks, metrics, coefficients)
 
 
@@ -125,7 +125,7 @@ def summed(networks: Networks, metrics: dict[str, Tensor], coefficients: Coeffic
 def on_two_ranks(
     algorithm: Algorithm, rollout: RolloutBatch, monkeypatch: pytest.MonkeyPatch
 ) -> list[Update]:
-    """Deal whole groups to two ranks that differ in how many micro-batches they take."""
+    """Split whole groups between two ranks with different numbers of micro-batches."""
 
     networks = [tiny(algorithm), tiny(algorithm)]  # here: threads share a random stream
 
@@ -136,7 +136,7 @@ def on_two_ranks(
     return on_ranks(2, work, monkeypatch, *MODULES)
 
 
-def check_every_cut(algorithm: Algorithm, monkeypatch: pytest.MonkeyPatch, seed: int = 0) -> None:
+def check_every_split(algorithm: Algorithm, monkeypatch: pytest.MonkeyPatch, seed: int = 0) -> None:
     rollout = collection(seed)
     whole = update(algorithm, rollout, ONE, tiny(algorithm))
     assert float(whole.gradients["policy.model.head.weight"].abs().max()) > 1e-4
@@ -156,20 +156,20 @@ def rounds(*choices: Iterable[str]) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize(("estimator", "loss", "aggregation"), rounds(ESTIMATORS, LOSSES))
-def test_no_cut_changes_the_update(
+def test_no_split_changes_the_update(
     estimator: str, loss: str, aggregation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Micro-batches, another order of trajectories, padding, ranks."""
     facts = ESTIMATORS[estimator]
     algorithm = Algorithm(facts.estimator, LOSSES[loss], aggregation, entropy=ENTROPY)  # type: ignore[arg-type]
-    check_every_cut(algorithm, monkeypatch)
+    check_every_split(algorithm, monkeypatch)
 
 
 @pytest.mark.parametrize(
     ("estimator", "place", "advantage", "aggregation"),
     rounds(get_args(KLEstimator), ["loss", "reward"], ["GAE", "BiLevelGAE", "GiGPO"]),
 )
-def test_no_cut_changes_the_update_with_a_reference(
+def test_no_split_changes_the_update_with_a_reference(
     estimator: KLEstimator,
     place: str,
     advantage: str,
@@ -182,13 +182,13 @@ def test_no_cut_changes_the_update_with_a_reference(
         kl=KLPenalty(0.5, estimator, place, CONTROL),  # type: ignore[arg-type]
         entropy=ENTROPY,
     )
-    check_every_cut(algorithm, monkeypatch, seed=1)
+    check_every_split(algorithm, monkeypatch, seed=1)
 
 
 @pytest.mark.parametrize("backbone", ["separate", "shared"])
 @pytest.mark.parametrize("train_on", ["all", "kept"])
 @pytest.mark.parametrize("value_clip", [None, 0.1])
-def test_no_cut_changes_what_a_critic_learns(
+def test_no_split_changes_the_critics_gradient(
     backbone: str, train_on: str, value_clip: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     critic = CriticConfig(
@@ -198,7 +198,7 @@ def test_no_cut_changes_what_a_critic_learns(
         backbone=backbone,  # type: ignore[arg-type]
     )
     gae = replace(ESTIMATORS["GAE"].estimator, critic=critic)  # type: ignore[type-var]
-    check_every_cut(Algorithm(gae), monkeypatch, seed=2)
+    check_every_split(Algorithm(gae), monkeypatch, seed=2)
 
 
 def real() -> Networks:
@@ -214,7 +214,7 @@ def real() -> Networks:
     return Networks(policy, critics[0], behavior, critics[1], reference)
 
 
-def test_a_transformer_in_float64_knows_nothing_of_padding_and_company() -> None:
+def test_padding_and_batch_composition_do_not_change_a_transformer_in_float64() -> None:
     rollout = collection(4)
     algorithm = Algorithm(ESTIMATORS["GAE"].estimator, kl=KLPenalty(0.5), entropy=ENTROPY)
     whole = update(algorithm, rollout, ONE, real())
@@ -224,11 +224,11 @@ def test_a_transformer_in_float64_knows_nothing_of_padding_and_company() -> None
 
 def imitated(rollout: RolloutBatch, budget: int, networks: Networks) -> Update:
     batch = Demonstration(rollout, 0.0)
-    metrics = make_update(Algorithm(), networks.policy, budget=budget).imitate(batch)
+    metrics = make_update(Algorithm(), networks.policy, budget=budget).backward_imitation(batch)
     return summed(networks, metrics, Coefficients(Algorithm()))
 
 
-def test_no_cut_changes_what_is_imitated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_split_changes_the_imitation_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     rollout, networks = collection(5), [tiny(), tiny()]
     whole = imitated(rollout, ONE, tiny())
     whole.check(imitated(rollout, MANY, tiny()))
@@ -240,7 +240,7 @@ def test_no_cut_changes_what_is_imitated(monkeypatch: pytest.MonkeyPatch) -> Non
         whole.check(of_rank)
 
 
-def test_demonstrations_of_nothing_but_detours_teach_nothing() -> None:
+def test_demonstrations_of_random_moves_only_have_no_gradient() -> None:
     rollout = collection(6)
     silent = replace(rollout, loss_mask=torch.zeros_like(rollout.loss_mask))
     found = imitated(silent, ONE, tiny())
@@ -249,7 +249,7 @@ def test_demonstrations_of_nothing_but_detours_teach_nothing() -> None:
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_where_all_is_filtered_the_policy_stays_and_a_critic_learns(estimator: str) -> None:
+def test_where_all_is_filtered_the_policy_stays_and_the_critic_is_trained(estimator: str) -> None:
     rollout = collection(7)
     nothing = replace(rollout, policy_weights=torch.zeros(len(rollout)))
     algorithm = Algorithm(ESTIMATORS[estimator].estimator, entropy=ENTROPY)
@@ -262,7 +262,7 @@ def test_where_all_is_filtered_the_policy_stays_and_a_critic_learns(estimator: s
     assert found.coefficients == Coefficients(algorithm).state_dict()
 
 
-def test_a_rank_with_nothing_kept_takes_part_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_without_kept_trajectories_takes_part(monkeypatch: pytest.MonkeyPatch) -> None:
     rollout = collection(8)
     weights = torch.where(rollout.group_ids % 2 == 0, rollout.policy_weights, 0.0)
     uneven = replace(rollout, policy_weights=weights)

@@ -1,4 +1,4 @@
-"""Drive whole iterations: when they learn, at which rate, and what they say of it."""
+"""Whole iterations: when they train, at which learning rate, and their metrics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.toy_env import PROMPTS, NamedLamp, make_learner
 
 
 class Log(Callback):
-    """Note every iteration's metrics."""
+    """Record every iteration's metrics."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, float]] = []
@@ -53,37 +53,37 @@ def fit(
         evaluation=EvaluationConfig(size=2),
     )
     module, log = make_learner(), Log()
-    fitter = make_trainer(Path(), epochs, [*callbacks, log], limit_val_batches=0, **trainer)
-    fitter.fit(module, datamodule=data)
+    lightning = make_trainer(Path(), epochs, [*callbacks, log], limit_val_batches=0, **trainer)
+    lightning.fit(module, datamodule=data)
     return module, log.rows
 
 
-class Weary(Callback):
-    """Ask for the end after the first iteration, as early stopping does."""
+class StopEarly(Callback):
+    """Stop after the first iteration, as early stopping does."""
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         trainer.should_stop = True
 
 
 @pytest.mark.parametrize(
-    ("who", "bounds", "steps", "iterations"),
+    ("make_callback", "bounds", "steps", "iterations"),
     [
         (lambda: Stop(1), {}, 1, 2),
         (lambda: Stop(1), {"min_epochs": 1}, 1, 2),
         (lambda: Stop(1), {"min_epochs": 4}, 4, 4),
         (lambda: Stop(1), {"min_steps": 3}, 3, 3),
-        (Weary, {"min_epochs": 3}, 3, 3),
+        (StopEarly, {"min_epochs": 3}, 3, 3),
     ],
 )
-def test_every_iteration_that_must_be_learns(
-    who: Callable[[], Callback], bounds: dict[str, int], steps: int, iterations: int
+def test_every_mandatory_iteration_trains(
+    make_callback: Callable[[], Callback], bounds: dict[str, int], steps: int, iterations: int
 ) -> None:
     """A stop before then is put off, and one at once ends the run without another update."""
-    module, _ = fit(who(), epochs=9, **bounds)
+    module, _ = fit(make_callback(), epochs=9, **bounds)
     assert (module.global_step, module.iteration) == (steps, iterations)
 
 
-def test_the_rate_stays_where_nobody_knows_the_end() -> None:
+def test_the_learning_rate_stays_constant_where_the_end_is_unknown() -> None:
     _, rows = fit(Stop(4), epochs=-1)
     rates = [row["train/lr"] for row in rows if "train/lr" in row]
     assert rates == pytest.approx([make_learner().optimization.lr] * 4)
@@ -93,7 +93,7 @@ def test_the_rate_stays_where_nobody_knows_the_end() -> None:
 
 
 class Keep(RolloutCallback):
-    """Let the policy learn from the first so many groups of an iteration."""
+    """Keep the first n groups of an iteration, with a count per iteration."""
 
     def __init__(self, *counts: int) -> None:
         super().__init__()

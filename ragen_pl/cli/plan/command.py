@@ -117,7 +117,7 @@ def plan(argv: Sequence[str]) -> None:
 
 def _check_plannable(app: Application, cluster: Cluster) -> None:
     """Refuse to plan what is not counted, or could not be run."""
-    engine = app.model.chosen_engine
+    engine = app.model.engine
     if not isinstance(engine, InProcess):
         raise ConfigError(
             f"model.engine is {type(engine).__name__}, whose memory is its own: plan without it, "

@@ -8,7 +8,7 @@ from ragen_pl.cli.plan.devices import EFFICIENCY, GIB, Device
 from ragen_pl.cli.plan.memory import Memory
 from ragen_pl.cli.plan.plan import Plan, Planner
 from ragen_pl.cli.plan.setting import Cluster, PlanInput
-from ragen_pl.report.tables import align
+from ragen_pl.report.tables import format_table
 
 _PARTS = (
     *("weights", "gradients", "optimizer", "gathered weights", "copies"),
@@ -56,7 +56,7 @@ def _parameters(plan: Plan) -> str:
         ["  adapters among them", _millions(counts.adapters)],
         ["  trainable", _millions(counts.trainable)],
     ]
-    return align(rows)
+    return format_table(rows)
 
 
 def _run(setting: PlanInput, cluster: Cluster) -> str:
@@ -78,7 +78,7 @@ def _memory(memory: Memory, cluster: Cluster, title: str) -> str:
         if any(sizes):
             rows.append([f"  {part}", *(gib(size) for size in sizes)])
     rows.append(["  together", *(gib(size) for size in memory.totals.values())])
-    return f"{align(rows)}\n  peak: {gib(memory.peak)} GiB, in phase {memory.fullest}"
+    return f"{format_table(rows)}\n  peak: {gib(memory.peak)} GiB, in phase {memory.fullest}"
 
 
 def _iteration(plan: Plan) -> str:
@@ -90,7 +90,8 @@ def _iteration(plan: Plan) -> str:
         ("  seconds expected", (seconds.collect, seconds.annotate, seconds.update), 1.0),
     ):
         rows.append([name, *(f"{value / unit:,.1f}" for value in values)])
-    return f"{align(rows)}\n  {seconds.total:,.1f} s in all, if every trajectory fills its context"
+    total = f"{seconds.total:,.1f} s in all, if every trajectory fills its context"
+    return f"{format_table(rows)}\n  {total}"
 
 
 def _device(name: str, device: Device) -> str:

@@ -177,7 +177,7 @@ def test_a_key_of_the_engine_acts(path: Key) -> None:
 
 def test_a_run_samples_with_it_and_follows_every_update(tmp_path: Path) -> None:
     module = make_learner()
-    module.chosen_engine = VLLM(dtype="float32")
+    module.engine = VLLM(dtype="float32")
     rollout = RolloutConfig(
         num_groups=2, group_size=4, max_turns=2, max_actions_per_turn=1, max_response_tokens=6
     )

@@ -1,0 +1,65 @@
+"""Seeds of a run: which groups of trajectories each iteration collects.
+
+Every seed is a pure function of the position in the run's seed stream, which is saved, so a resumed
+run collects the same groups as an uninterrupted one and never repeats a seed. The first collections
+of all iterations come first in the stream, then the second ones, and so on: runs with and without
+dynamic sampling begin every iteration with the same groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ragen_pl.rollout.collect import GroupSeed
+
+SEEDS_PER_RUN = 1 << 32
+"""Seeds between those of two run seeds."""
+FIRST_DEMONSTRATION = 1 << 31
+"""Offset of the demonstrations' seeds within a run, beyond what RL can reach. Behind them, in the
+range of run seed 0, are the seeds of evaluation sets, from ``FIRST_EVAL_SEED`` on, which no run
+trains on."""
+_SEEDS_PER_COLLECTION = 1 << 26
+MAX_COLLECTIONS = FIRST_DEMONSTRATION // _SEEDS_PER_COLLECTION
+"""Collections per iteration that the stream has room for."""
+
+
+class SeedStream:
+    """The position in the seed stream at which each iteration begins.
+
+    Each iteration takes one position per group of a collection. The number of groups may change
+    when a run is resumed; positions taken before are not reused.
+    """
+
+    def __init__(self) -> None:
+        self._iteration = self._position = 0
+        """Where the current number of groups came into effect."""
+
+    def position(self, iteration: int, num_groups: int) -> int:
+        """Return the first position of an iteration, counted from the first RL iteration."""
+        return self._position + (iteration - self._iteration) * num_groups
+
+    def state_dict(self, iteration: int, num_groups: int) -> dict[str, int]:
+        """Return the position at which the next iteration begins."""
+        return {"iteration": iteration, "position": self.position(iteration, num_groups)}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Continue from a saved position, with any number of groups."""
+        self._iteration, self._position = state["iteration"], state["position"]
+
+
+def group_seeds(run_seed: int, position: int, num_groups: int, collection: int) -> list[GroupSeed]:
+    """Return the groups of one collection, over all ranks.
+
+    Args:
+        run_seed: Seed of the run.
+        position: First position of the iteration in the seed stream.
+        num_groups: Groups of one collection.
+        collection: Number of the collection within the iteration, from 0.
+
+    Returns:
+        Group ids are unique within the iteration, which makes the sampling noise differ between
+        groups; seeds are unique within the run.
+    """
+    assert position + num_groups <= _SEEDS_PER_COLLECTION, "beyond this collection's seeds"
+    first = run_seed * SEEDS_PER_RUN + collection * _SEEDS_PER_COLLECTION + position
+    return [GroupSeed(collection * num_groups + i, first + i) for i in range(num_groups)]
