@@ -1,4 +1,4 @@
-"""The command ``run.py plan``: print the memory of a configured run without building its weights."""
+"""The command ``run.py plan``: the memory of a configured run, without building its weights."""
 
 from __future__ import annotations
 
@@ -110,8 +110,8 @@ def plan(argv: Sequence[str]) -> None:
     eval_rows = -(-app.datamodule.evaluation.size // cluster.processes)
     if eval_rows > rows:
         print(
-            f"\nan evaluation samples {eval_rows} trajectories at once and a rollout {rows}: its KV "
-            f"cache is {eval_rows / rows:.1f} times as large (data.evaluation.size)"
+            f"\nan evaluation samples {eval_rows} trajectories at once and a rollout {rows}: its "
+            f"KV cache is {eval_rows / rows:.1f} times as large (data.evaluation.size)"
         )
 
 

@@ -64,7 +64,7 @@ class PlanInput:
 
     @property
     def can_be_sharded(self) -> bool:
-        """Whether ``fsdp`` accepts the run: adapters of several networks on one base are refused."""
+        """Whether ``fsdp`` accepts the run: it refuses adapters of several networks on one base."""
         return self.trainable.lora is None or self.algorithm.is_single_network
 
     def rows(self, cluster: Cluster) -> int:

@@ -42,5 +42,5 @@ def test_an_unknown_shape_is_an_error_with_the_nearest() -> None:
 def test_models_are_known_by_their_names() -> None:
     assert shape_of("Qwen/Qwen2.5-7B-Instruct") is SHAPES["qwen2.5-7b"]
     assert shape_of("meta-llama/Meta-Llama-3-70B") is SHAPES["llama-3-70b"]
-    assert shape_of("somebody/Qwen2.5-7B-Instruct") is None  # another owner's model may have other sizes
+    assert shape_of("somebody/Qwen2.5-7B-Instruct") is None  # may have other sizes
     assert shape_of("Qwen/Qwen3-4B") is None
