@@ -34,8 +34,8 @@ from benchmarks.memory import forget_peak, peak_mebibytes, resident_mebibytes
 from benchmarks.workload import PROMPTS, Clerk, RandomModel, Workload, pieces
 from ragen_pl.algorithms.config import Algorithm, Optimization
 from ragen_pl.algorithms.estimators import GAE, GRPO, CriticConfig
-from ragen_pl.cli.plan.memory import Planner
 from ragen_pl.cli.plan.inputs import Cluster, PlanInput
+from ragen_pl.cli.plan.memory import Planner
 from ragen_pl.models.lora import LoRA
 from ragen_pl.models.trainable import TrainableModel
 from ragen_pl.report.tables import align
@@ -213,7 +213,7 @@ def main() -> None:
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("out", nargs="?", type=Path, help="JSON file to write")
-    parser.add_argument("--case", action="append", choices=CASES, help="a case to measure; all by default")
+    parser.add_argument("--case", action="append", choices=CASES, help="a case; all by default")
     parser.add_argument("--measure", choices=CASES, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.measure:

@@ -62,8 +62,8 @@ def test_a_short_disturbance_does_not_change_the_choice(monkeypatch: pytest.Monk
 
 
 def test_a_fully_disturbed_trial_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run right after an installation once took twice its time: for more than a second two threads
-    were no faster than one."""
+    """A run right after an installation once took twice its time: for more than a second, two
+    threads were no faster than one."""
     timed(monkeypatch, {1: 0.03, 2: 0.016}, disturbed=(2, 4, 6, 8, 10))
     assert threads.choose_threads(cores=2) == (2, {1: 0.03, 2: 0.016})
 
@@ -121,7 +121,7 @@ def test_a_quiet_machine_is_not_disturbed() -> None:
 
 @pytest.mark.parametrize("reports_waiting", [True, False])
 def test_a_run_follows_a_machine_that_becomes_busy_and_quiet(reports_waiting: bool) -> None:
-    """Without adaptation, iterations took 20 to 30 times as long once another program took a core."""
+    """Without it, iterations took 20 to 30 times as long once another program took a core."""
     machine = Machine()
     tuner = machine.tuner(reports_waiting=reports_waiting)
     machine.run(tuner, 60)

@@ -26,12 +26,8 @@ class Device:
 
 
 DEVICES = {
-    "h100": Device(
-        memory=80 * GIB, runtime=_CUDA_RUNTIME, source="NVIDIA H100 SXM5 data sheet"
-    ),
-    "h200": Device(
-        memory=140 * GIB, runtime=_CUDA_RUNTIME, source="NVIDIA H200 SXM data sheet"
-    ),
+    "h100": Device(memory=80 * GIB, runtime=_CUDA_RUNTIME, source="NVIDIA H100 SXM5 data sheet"),
+    "h200": Device(memory=140 * GIB, runtime=_CUDA_RUNTIME, source="NVIDIA H200 SXM data sheet"),
     "a100": Device(
         memory=80 * GIB, runtime=_CUDA_RUNTIME, source="NVIDIA A100 SXM 80 GB data sheet"
     ),

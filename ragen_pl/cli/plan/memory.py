@@ -81,9 +81,7 @@ class Planner:
         rows = self.plan_input.rows(cluster)
         if rows not in self._peaks:
             self._peaks[rows] = PhasePeaks.of(self.plan_input, rows)
-        return plan_memory(
-            self.plan_input, self.counts, self._peaks[rows], cluster, self._gathered
-        )
+        return plan_memory(self.plan_input, self.counts, self._peaks[rows], cluster, self._gathered)
 
 
 def plan_memory(

@@ -149,9 +149,7 @@ def score_pass_peak(plan_input: PlanInput) -> PassPeak:
 
     def run(networks: MetaNetworks, counter: LiveBytes) -> None:
         with torch.no_grad():
-            _score(
-                networks.model, _states(networks.model.base_model, _MicroBatch.of(plan_input))
-            )
+            _score(networks.model, _states(networks.model.base_model, _MicroBatch.of(plan_input)))
 
     return pass_peak(plan_input, run)
 

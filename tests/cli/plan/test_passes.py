@@ -9,6 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ragen_pl.cli.plan import passes
+from ragen_pl.cli.plan.inputs import PlanInput
 from ragen_pl.cli.plan.live_bytes import LiveBytes
 from ragen_pl.cli.plan.passes import (
     PassPeak,
@@ -17,7 +18,6 @@ from ragen_pl.cli.plan.passes import (
     score_pass_peak,
     update_peak,
 )
-from ragen_pl.cli.plan.inputs import PlanInput
 from ragen_pl.models.lora import LoRA
 from tests.cli.plan.inputs import SHAPE, plan_input
 
