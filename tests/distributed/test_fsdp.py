@@ -12,7 +12,7 @@ from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, ModelParalle
 
 from ragen_pl.distributed import sharding
 from ragen_pl.distributed.fsdp import FSDP2, FSDP_MEANS, check_strategy
-from ragen_pl.distributed.sharding import distribute_like, full_state_dict, summon_full_params
+from ragen_pl.distributed.sharding import full_state_dict, summon_full_params
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.policy import Policy
 from tests.cli.test_configs import assemble
@@ -100,9 +100,9 @@ def test_a_policy_that_does_not_fit_is_refused_by_all(
     )
     monkeypatch.setattr(torch, "cuda", cuda)
     monkeypatch.setattr(sharding, "gather_objects", lambda own: [own, free[1]])
-    sharding._check_room(9, torch.device("cuda"))
+    sharding._check_free_memory(9, torch.device("cuda"))
     with pytest.raises(RuntimeError, match=r"need the policy whole on every device.*bf16-mixed"):
-        sharding._check_room(10, torch.device("cuda"))
+        sharding._check_free_memory(10, torch.device("cuda"))
 
 
 def test_what_is_not_sharded_is_left_as_it_is() -> None:
@@ -111,4 +111,3 @@ def test_what_is_not_sharded_is_left_as_it_is() -> None:
         found = full_state_dict(policy)
     for name, value in policy.state_dict().items():
         assert found[name].data_ptr() == value.data_ptr()
-        assert distribute_like(value, value) is value
