@@ -36,6 +36,7 @@ def take_snapshot(module: LightningModule, optimizer: torch.optim.Optimizer) -> 
     has the tensors of what is sharded.
     """
     weights = full_state_dict(module, trainable_only=True)
+    # Not get_optimizer_state_dict: it fills an empty state by taking a step.
     return {
         "weights": {name: _to_cpu(weights.pop(name)) for name in list(weights)},
         "optimizer": tree_map_only(Tensor, _to_cpu, optimizer.state_dict()),
