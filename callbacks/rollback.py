@@ -11,7 +11,7 @@ from lightning.pytorch import LightningModule, Trainer
 from callbacks.echo_trap_detector import EchoTrapDetector
 from callbacks.variance_filter import VarianceFilter
 from ragen_pl.distributed.collectives import gather_objects
-from ragen_pl.distributed.snapshot import Snapshot, restore_snapshot, take_snapshot
+from ragen_pl.distributed.snapshot import Plain, restore_snapshot, take_snapshot
 from ragen_pl.training.access import learner
 from ragen_pl.training.callback import RolloutCallback, announce
 from ragen_pl.types import TrajectoryGroup
@@ -28,7 +28,7 @@ class _Healthy:
     """The detector's, that collection included."""
     followed: int
     """Sound collections in a row that came after it."""
-    state: Snapshot
+    state: Plain
 
 
 class Rollback(RolloutCallback):

@@ -18,14 +18,14 @@ from ragen_pl.distributed.sharding import (
     load_full_state,
 )
 
-Snapshot = dict[str, Any]
+Plain = dict[str, Any]
 """Tensors, numbers and text in dicts and lists, as a checkpoint may hold them."""
 
 NOT_RESTORED = ("iteration", "phase", "rl_start", "skipped_steps", "lr_scale")
 """Entries of a module's own state that mark the position of the run; they are never restored."""
 
 
-def take_snapshot(module: LightningModule, optimizer: torch.optim.Optimizer) -> Snapshot:
+def take_snapshot(module: LightningModule, optimizer: torch.optim.Optimizer) -> Plain:
     """Copy a learner's state to CPU memory.
 
     A snapshot holds trainable weights, buffers, the optimizer's state (two moments per weight) and
@@ -45,7 +45,7 @@ def take_snapshot(module: LightningModule, optimizer: torch.optim.Optimizer) -> 
 
 
 def restore_snapshot(
-    snapshot: Snapshot, module: LightningModule, optimizer: torch.optim.Optimizer
+    snapshot: Plain, module: LightningModule, optimizer: torch.optim.Optimizer
 ) -> None:
     """Restore a learner's state in place, but for the position of the run (``NOT_RESTORED``).
 
@@ -62,11 +62,11 @@ def restore_snapshot(
     module.on_load_checkpoint(merged)
 
 
-def _module_state(module: LightningModule) -> Snapshot:
+def _module_state(module: LightningModule) -> Plain:
     """Return what the module itself adds to a checkpoint."""
-    state: Snapshot = {}
+    state: Plain = {}
     module.on_save_checkpoint(state)
-    copied: Snapshot = tree_map_only(Tensor, _to_cpu, state)
+    copied: Plain = tree_map_only(Tensor, _to_cpu, state)
     return copied
 
 
