@@ -216,8 +216,7 @@ class Optimization:
         if self.warmup_iterations < 0 or self.tokens_per_micro_batch < 1:
             raise ValueError(
                 f"optimization.warmup_iterations ({self.warmup_iterations}) must not be negative "
-                f"and "
-                f"tokens_per_micro_batch ({self.tokens_per_micro_batch}) must be at least 1"
+                f"and tokens_per_micro_batch ({self.tokens_per_micro_batch}) must be at least 1"
             )
 
     def check(self, precision: str) -> None:

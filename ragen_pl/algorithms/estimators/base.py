@@ -102,7 +102,7 @@ def kept_tokens(rollout: RolloutBatch) -> Tensor:
     return rollout.loss_mask & (rollout.policy_weights > 0)[:, None]
 
 
-def check(
+def check_ranges(
     config: AdvantageEstimator,
     *,
     unit_interval: tuple[str, ...] = (),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ragen_pl.algorithms.estimators.base import WithoutCritic, check, kept_tokens
+from ragen_pl.algorithms.estimators.base import WithoutCritic, check_ranges, kept_tokens
 from ragen_pl.distributed.collectives import all_reduce_sum
 from ragen_pl.ops import group_advantages
 from ragen_pl.ops.masked import whiten
@@ -50,7 +50,7 @@ class _ScaledGroupRelative(_GroupRelative):
     reward_scale: float = 0.1
 
     def __post_init__(self) -> None:
-        check(self, positive=("reward_scale",))
+        check_ranges(self, positive=("reward_scale",))
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class GiGPO(_GroupRelative):
     divide_by_std: bool = True
 
     def __post_init__(self) -> None:
-        check(self, unit_interval=("turn_gamma",))
+        check_ranges(self, unit_interval=("turn_gamma",))
         if self.step_weight < 0:
             raise ValueError(
                 f"advantage.step_weight is {self.step_weight}; it must not be negative"

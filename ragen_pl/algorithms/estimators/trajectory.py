@@ -11,7 +11,7 @@ from ragen_pl.algorithms.estimators.base import (
     AdvantageEstimator,
     CriticConfig,
     WithoutCritic,
-    check,
+    check_ranges,
     kept_tokens,
 )
 from ragen_pl.distributed.collectives import all_reduce_sum
@@ -40,7 +40,7 @@ class GAE(AdvantageEstimator):
     critic: CriticConfig = CriticConfig()  # noqa: RUF009  frozen, so sharing it is safe
 
     def __post_init__(self) -> None:
-        check(self, unit_interval=("gamma", "gae_lambda"), positive=("reward_scale",))
+        check_ranges(self, unit_interval=("gamma", "gae_lambda"), positive=("reward_scale",))
 
     def credit(self, rollout: RolloutBatch) -> Tensor:
         return _credited(rollout, self.reward_at)
@@ -75,7 +75,7 @@ class BiLevelGAE(GAE):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check(self, unit_interval=("turn_gamma",))
+        check_ranges(self, unit_interval=("turn_gamma",))
 
     def _estimate(
         self, rollout: RolloutBatch, rewards: Tensor, values: Tensor
@@ -104,7 +104,7 @@ class ReinforcePlusPlus(WithoutCritic):
     reward_at: Literal["turn", "trajectory"] = "trajectory"
 
     def __post_init__(self) -> None:
-        check(self, unit_interval=("gamma",))
+        check_ranges(self, unit_interval=("gamma",))
 
     def credit(self, rollout: RolloutBatch) -> Tensor:
         return _credited(rollout, self.reward_at)
