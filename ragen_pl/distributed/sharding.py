@@ -181,7 +181,7 @@ def load_full_state(module: nn.Module, state: Mapping[str, Tensor]) -> None:
         full_state_dict=True, broadcast_from_rank0=dist.is_initialized(), strict=False
     )
     # Broadcasts need contiguous tensors.
-    tensors = {name: tensor.contiguous() for name, tensor in state.items()}
+    tensors: dict[str, Any] = {name: tensor.contiguous() for name, tensor in state.items()}
     set_model_state_dict(module, tensors, options=options)
 
 

@@ -27,8 +27,10 @@ def annotated(rollout: RolloutBatch) -> TrainingBatch:
     """Return a batch in which every number identifies its trajectory and token."""
     length = rollout.input_ids.shape[1]
     number = rollout.trajectory_ids[:, None] + torch.arange(length) / 100
-    columns = [(number + column) * rollout.loss_mask for column in range(4)]
-    return TrainingBatch(rollout, *columns)
+    old_log_probs, values, advantages, returns = (
+        (number + column) * rollout.loss_mask for column in range(4)
+    )
+    return TrainingBatch(rollout, old_log_probs, values, advantages, returns)
 
 
 @given(st.lists(st.integers(1, 400), max_size=40), st.integers(1, 5))
