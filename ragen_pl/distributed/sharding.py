@@ -177,9 +177,8 @@ def load_full_state(module: nn.Module, state: Mapping[str, Tensor]) -> None:
 
     Every rank must call it; the first rank's tensors are loaded, the other ranks' are not read.
     """
-    options = StateDictOptions(
-        full_state_dict=True, broadcast_from_rank0=dist.is_initialized(), strict=False
-    )
+    many = dist.is_initialized()
+    options = StateDictOptions(full_state_dict=many, broadcast_from_rank0=many, strict=False)
     # Broadcasts need contiguous tensors.
     tensors: dict[str, Any] = {name: tensor.contiguous() for name, tensor in state.items()}
     set_model_state_dict(module, tensors, options=options)
