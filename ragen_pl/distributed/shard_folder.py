@@ -29,10 +29,16 @@ from ragen_pl.errors import ConfigError
 META = "meta.pt"
 """File in a folder of shards with everything but weights and optimizer states."""
 _METADATA = (
-    *(metadata.Metadata, metadata.MetadataIndex, metadata.StorageMeta),
-    *(metadata.TensorStorageMetadata, metadata.BytesStorageMetadata),
-    *(metadata.ChunkStorageMetadata, metadata.TensorProperties, metadata._MEM_FORMAT_ENCODING),
-    *(filesystem._StorageInfo, filesystem._StoragePrefix),
+    metadata.Metadata,
+    metadata.MetadataIndex,
+    metadata.StorageMeta,
+    metadata.TensorStorageMetadata,
+    metadata.BytesStorageMetadata,
+    metadata.ChunkStorageMetadata,
+    metadata.TensorProperties,
+    metadata._MEM_FORMAT_ENCODING,
+    filesystem._StorageInfo,
+    filesystem._StoragePrefix,
 )
 _ALLOWED: dict[tuple[str, str], Any] = {
     **{(kind.__module__, kind.__name__): kind for kind in _METADATA},

@@ -18,11 +18,14 @@ from tests.runs.test_resume import checkpoint, flat
 from tests.support.doubles import Diary
 from tests.support.tiny_run import write_config
 
-OPTIONS = (
-    *("--rollback.times", 1, "--rollback.every_n_iterations", 2, "--rollback.min_age", 1),
-    *("--echo_trap.baseline_iterations", 3, "--echo_trap.stop", "false"),
-    *("--trainer.callbacks+=tests.support.doubles.Diary",),
-)
+OPTIONS = {
+    "--rollback.times": 1,
+    "--rollback.every_n_iterations": 2,
+    "--rollback.min_age": 1,
+    "--echo_trap.baseline_iterations": 3,
+    "--echo_trap.stop": "false",
+    "--trainer.callbacks+": "tests.support.doubles.Diary",
+}
 
 
 def red_from_the_fifth_on(history: list[Any], *args: Any) -> Assessment:
@@ -38,8 +41,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def fit(run_dir: str, *args: object) -> None:
-    options = [*OPTIONS, "--run_dir", run_dir, *args]
-    assert main(["fit", "--config", "tiny", *map(str, options)]) == 0
+    options = [f"{key}={value}" for key, value in OPTIONS.items()]
+    rest = ["--run_dir", run_dir, *map(str, args)]
+    assert main(["fit", "--config", "tiny", *options, *rest]) == 0
 
 
 def equal(one: Any, other: Any) -> bool:
