@@ -1,11 +1,11 @@
-"""Compare the planned peak of memory with the one of the real command's parts, phase by phase.
+"""Planned against measured peaks of memory, by phase of an iteration.
 
 ``python benchmarks/planned_memory.py OUT.json [--case tiny]``
 
-Each case is trained for two iterations (real collection, annotation, update under Lightning) in
-a process of its own. Of the last iteration every phase's largest resident size is read, less what
-the process held before its networks were built. Large blocks go back to the system at once
-(``MALLOC_MMAP_THRESHOLD_``), so that the size is of what lives.
+Each case is trained for two iterations (real rollout, score pass and update under Lightning) in a
+process of its own. The largest resident size of every phase of the last iteration is read, less the
+size of the process before its networks were built. Large blocks are returned to the system at once
+(``MALLOC_MMAP_THRESHOLD_``), so that the size is that of live memory.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from benchmarks.memory import forget_peak, peak_mebibytes, resident_mebibytes
 from benchmarks.workload import PROMPTS, Clerk, RandomModel, Workload, pieces
 from ragen_pl.algorithms.config import Algorithm, Optimization
 from ragen_pl.algorithms.estimators import GAE, GRPO, CriticConfig
-from ragen_pl.cli.plan.plan import Planner
-from ragen_pl.cli.plan.setting import Cluster, PlanInput
+from ragen_pl.cli.plan.inputs import Cluster, PlanInput
+from ragen_pl.cli.plan.memory import Planner
 from ragen_pl.models.lora import LoRA
 from ragen_pl.models.trainable import TrainableModel
 from ragen_pl.report.tables import format_table
@@ -45,22 +45,22 @@ from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.starpo import StarPO
 from ragen_pl.types import Selection, TrajectoryGroup
 
-PHASES = ("collect", "annotate", "update")
+PHASES = ("rollout", "score pass", "update")
 _MEBI = 1 << 20
 
 
 @dataclass(frozen=True)
 class Case:
-    """Say what is trained.
+    """One training configuration.
 
     Args:
-        model: Its shape.
-        workload: The dialogue.
-        critic: Whether there is one.
-        lora: Adapters, if any.
+        model: The language model.
+        workload: The dialogues.
+        critic: Whether a critic is trained.
+        lora: Adapters; None trains all weights.
         micro_batch_rows: Trajectories of a micro-batch.
-        checkpointing: Whether layers are computed again.
-        bf16: Whether products are taken in bfloat16.
+        checkpointing: Whether to use gradient checkpointing.
+        bf16: Whether to train in bf16-mixed.
     """
 
     model: RandomModel
@@ -73,12 +73,12 @@ class Case:
 
     @property
     def rollout(self) -> RolloutConfig:
-        """The workload's, with contexts that its trajectories fill."""
+        """The sizes of the workload, with contexts that its trajectories fill."""
         return replace(self.workload.config, max_context=self.workload.length)
 
     @property
-    def setting(self) -> PlanInput:
-        """What the plan is made of."""
+    def plan_input(self) -> PlanInput:
+        """The input of the plan."""
         return PlanInput(
             architecture=self.model.architecture(pieces()),
             trainable=TrainableModel(self.model, self.lora, self.checkpointing, 0),
@@ -102,7 +102,7 @@ CASES = {
         micro_batch_rows=32,
         bf16=True,
     ),
-    # A Llama of 113M parameters: adapters on a frozen base, layers computed twice.
+    # A Llama of 113M parameters: adapters on a frozen base, gradient checkpointing.
     "lora": Case(
         RandomModel(768, 2048, 12, 12, 4, vocabulary=49152, attention="sdpa"),
         Workload(num_groups=1, group_size=8, turns=2, words=48, response=16),
@@ -118,7 +118,7 @@ CASES = {
 
 
 class _Phases(RolloutCallback):
-    """Read the peak of every phase."""
+    """The peak of every phase of the latest iteration."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,12 +131,12 @@ class _Phases(RolloutCallback):
     def on_rollout_end(
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
     ) -> Selection | None:
-        self._end("collect")
+        self._end("rollout")
         self.longest = len(groups[0].trajectories[0].token_ids)
         return None
 
     def on_train_batch_start(self, *_: Any) -> None:
-        self._end("annotate")
+        self._end("score pass")
 
     def on_train_batch_end(self, *_: Any) -> None:
         self._end("update")
@@ -148,12 +148,12 @@ class _Phases(RolloutCallback):
 
 def train(case: Case, iterations: int) -> dict[str, float]:
     """Train and return the peak of each phase of the last iteration, in MiB of this process."""
-    setting = case.setting
+    plan_input = case.plan_input
     module = StarPO(
         policy=case.model,
         engine=FixedLength(),
-        algorithm=setting.algorithm,
-        optimization=setting.optimization,
+        algorithm=plan_input.algorithm,
+        optimization=plan_input.optimization,
         lora=case.lora,
     )
     module.vocabulary = pieces()
@@ -167,7 +167,7 @@ def train(case: Case, iterations: int) -> dict[str, float]:
 
 
 def measured(name: str) -> dict[str, float]:
-    """Return what each phase adds to a fresh process, in MiB."""
+    """Return the memory that each phase adds to a fresh process, in MiB."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "benchmarks.planned_memory", "--measure", name],
         cwd=Path(__file__).resolve().parent.parent,
@@ -181,14 +181,14 @@ def measured(name: str) -> dict[str, float]:
 
 
 def planned(name: str) -> dict[str, float]:
-    """Return what is planned for each phase, in MiB."""
-    memory = Planner(CASES[name].setting).memory(Cluster())
+    """Return the planned memory of each phase, in MiB."""
+    memory = Planner(CASES[name].plan_input).plan(Cluster())
     return {phase: memory.totals[phase] / _MEBI for phase in PHASES}
 
 
 def _measure(name: str) -> dict[str, float]:
     case = CASES[name]
-    # Libraries load on first use: an iteration of almost nothing, in the same types.
+    # Libraries load on first use: run an iteration of a tiny model in the same dtypes first.
     small = RandomModel(32, 32, 1, 2, 1, attention=case.model.attention, dtype=case.model.dtype)
     train(replace(case, model=small, workload=Workload(2, 2, 1, 4, 4), micro_batch_rows=2), 1)
     before = resident_mebibytes()
@@ -196,7 +196,7 @@ def _measure(name: str) -> dict[str, float]:
 
 
 def compare(names: Sequence[str]) -> dict[str, dict[str, dict[str, float]]]:
-    """Print the table; return planned and measured MiB by case and phase."""
+    """Print the table, and return planned and measured MiB by case and phase."""
     results = {name: {"planned": planned(name), "measured": measured(name)} for name in names}
     rows = [["case", "phase", "planned MiB", "measured MiB", "ratio"]]
     for name, result in results.items():
@@ -208,11 +208,11 @@ def compare(names: Sequence[str]) -> dict[str, dict[str, dict[str, float]]]:
 
 
 def main() -> None:
-    """Measure the cases and write them, or measure one in this very process."""
+    """Measure the cases and write them, or measure one in this process."""
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("out", nargs="?", type=Path, help="JSON file to write")
-    parser.add_argument("--case", action="append", choices=CASES, help="one of them; all if none")
+    parser.add_argument("--case", action="append", choices=CASES, help="a case; all by default")
     parser.add_argument("--measure", choices=CASES, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.measure:

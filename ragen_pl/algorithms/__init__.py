@@ -1,6 +1,6 @@
 """What is optimized: advantages, policy losses, filters, coefficients, and their configuration.
 
-May not run a network or play an environment: an algorithm turns log-probs, values and rewards into
+May not run a network or step an environment: an algorithm maps log-probs, values and rewards to
 advantages and losses.
 """
 

@@ -1,4 +1,4 @@
-"""Configure what is optimized and how: one frozen dataclass each."""
+"""Configuration of the algorithm and of the optimizer, as frozen dataclasses."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from ragen_pl.algorithms.policy_losses import Clip, PolicyLoss
 from ragen_pl.ops.losses import Aggregation, KLEstimator, check_estimator
 
 _EXACT = ("32-true", "64-true")
-"""Precisions in which sampler and trainer agree."""
+"""Precisions in which the log-probs of sampler and trainer agree."""
 
 
 @dataclass(frozen=True)
 class Control:
-    """Steer a coefficient so that what it acts on stays near a target.
+    """Control of a coefficient that keeps the measured KL or entropy near a target.
 
     Args:
-        target: What is aimed at, in nats per token.
+        target: Target in nats per token.
         horizon: Updates in which the coefficient changes by 20 % at the largest error.
     """
 
@@ -33,15 +33,16 @@ class Control:
 
 @dataclass(frozen=True)
 class KLPenalty:
-    """Hold the policy near the one that RL started from.
+    """A penalty on the KL divergence from the policy that RL started from.
 
     Args:
-        coef: Weight of the divergence, in the loss or against rewards before they are scaled; with
-            ``control`` where it starts.
-        estimator: How the divergence is estimated from sampled tokens. k1 is unbiased but pulls
-            nowhere when it stands in the loss; k2 and k3 do. k3 counts at most 10 per token.
-        place: Whether it is a term of the loss or is taken off each token's reward.
-        control: Steers the coefficient towards a target divergence; null keeps it fixed.
+        coef: Weight of the KL, in the loss or in rewards before they are scaled; with ``control``
+            its initial value.
+        estimator: Estimator of the KL from sampled tokens. k1 is unbiased, but its gradient in the
+            loss is zero in expectation; k2 and k3 pull towards the reference. k3 is at most 10 per
+            token.
+        place: Whether the KL is a term of the loss or is subtracted from each token's reward.
+        control: Control of the coefficient towards a target KL; null keeps it fixed.
     """
 
     coef: float = 0.001
@@ -57,11 +58,11 @@ class KLPenalty:
 
 @dataclass(frozen=True)
 class EntropyBonus:
-    """Reward the policy for keeping its distribution wide.
+    """A bonus on the entropy of the policy's distribution.
 
     Args:
-        coef: Weight of the mean entropy in the loss; with ``control`` where it starts.
-        control: Steers the coefficient towards a target entropy; null keeps it fixed.
+        coef: Weight of the mean entropy in the loss; with ``control`` its initial value.
+        control: Control of the coefficient towards a target entropy; null keeps it fixed.
     """
 
     coef: float = 0.001
@@ -71,22 +72,23 @@ class EntropyBonus:
         if self.coef < 0:
             raise ValueError(f"entropy.coef is {self.coef}; it must not be negative")
         if self.control is not None and self.coef == 0:
-            raise ValueError("entropy.coef is 0; entropy.control needs a start above 0")
+            raise ValueError("entropy.coef is 0; entropy.control needs an initial value above 0")
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """Choose the terms of the loss; the defaults are StarPO-S with PPO (RAGEN §3, §4.3).
+    """The terms of the loss; the defaults are StarPO-S with PPO (RAGEN §3, §4.3).
 
     Args:
-        advantage: How advantages are estimated (``ragen_pl.algorithms.estimators``).
-        policy_loss: What the policy's loss is (``ragen_pl.algorithms.policy_losses``).
-        aggregation: How tokens and trajectories are weighed in the policy's terms of the loss.
-        kl: A penalty on the distance from the policy RL started from; null keeps no reference.
+        advantage: The advantage estimator (``ragen_pl.algorithms.estimators``).
+        policy_loss: The policy loss (``ragen_pl.algorithms.policy_losses``).
+        aggregation: How the policy's terms of the loss are averaged over tokens and trajectories.
+        kl: A penalty on the KL from the policy that RL started from; null builds no reference.
         entropy: The entropy bonus.
-        sampler_ratio_cap: Weighs each token's policy loss by how much likelier the trainer's model
-            finds it than the engine that sampled it, up to this ratio (truncated importance
-            sampling; 2 is usual). null weighs all alike, as is right for the engine ``InProcess``.
+        sampler_ratio_cap: Truncated importance sampling: each token's policy loss is multiplied by
+            the ratio of its probability under the trainer's model to that under the engine, up to
+            this cap (2 is usual). null applies no correction, which is right for the engine
+            ``InProcess``.
     """
 
     advantage: AdvantageEstimator = GAE()  # noqa: RUF009  frozen, so sharing it is safe
@@ -104,15 +106,15 @@ class Algorithm:
             )
         if isinstance(self.advantage, Success) and self.kl_in_reward:
             raise ValueError(
-                "kl.place is reward, but estimators.Success looks at no reward: set kl.place to "
+                "kl.place is reward, but estimators.Success ignores rewards: set kl.place to "
                 "loss, or kl to null"
             )
 
     def check_groups(self, group_size: int) -> None:
-        """Refuse groups in which nothing can be compared.
+        """Check that groups are large enough for the estimator.
 
         Raises:
-            ValueError: where an estimator that compares members gets groups of one.
+            ValueError: for groups of one with an estimator that compares members of a group.
         """
         if self.advantage.compares_members and group_size == 1:
             raise ValueError(
@@ -122,10 +124,10 @@ class Algorithm:
             )
 
     def check(self, optimization: Optimization) -> None:
-        """Refuse a correction by ratios that are 1 by definition.
+        """Check that the importance sampling correction has an effect.
 
         Raises:
-            ValueError: where the old log-probs are the sampler's own.
+            ValueError: with sampled old log-probs, for which every ratio is 1.
         """
         if self.sampler_ratio_cap is not None and optimization.old_log_probs == "sampled":
             raise ValueError(
@@ -136,17 +138,17 @@ class Algorithm:
 
     @property
     def critic(self) -> CriticConfig | None:
-        """How the critic learns; None where the estimator has none."""
+        """The critic's configuration; None if the estimator has no critic."""
         return self.advantage.critic
 
     @property
     def values_from_policy(self) -> bool:
-        """Whether values are read off the policy's hidden states."""
+        """Whether values come from a head on the policy's hidden states."""
         return self.critic is not None and self.critic.backbone == "shared"
 
     @property
     def is_single_network(self) -> bool:
-        """Whether the policy is all there is: no critic with a backbone of its own, no
+        """Whether the policy is the only network: no critic with a separate backbone and no
         reference."""
         return (self.critic is None or self.values_from_policy) and self.kl is None
 
@@ -161,32 +163,32 @@ class Algorithm:
 
 @dataclass(frozen=True)
 class Optimization:
-    """Configure AdamW and its schedules.
+    """AdamW, its learning rate schedules, and the sizes of its passes.
 
     Args:
         lr: Policy learning rate in RL.
         imitation_lr: Policy learning rate in the warm start.
-        warmup_iterations: RL iterations over which the rates rise linearly; the warm start rises
-            over its first tenth.
-        final_lr_fraction: Share of the rate left at the last iteration (linear decay); 1 keeps it
-            constant, and so does a run whose last iteration is not known (``trainer.max_epochs``
+        warmup_iterations: RL iterations of linear learning rate warmup; that of the warm start
+            takes its first tenth.
+        final_lr_fraction: Fraction of the learning rate at the last iteration (linear decay); 1
+            keeps it constant, as does a run without a known last iteration (``trainer.max_epochs``
             -1).
-        betas: Of AdamW.
-        weight_decay: Of AdamW.
-        max_grad_norm: Gradients are clipped to this norm, policy and critic separately.
-        train_embeddings: Whether RL also changes the token embeddings of policy and critic. A token
-            seen once in many updates gets AdamW's largest steps from its smallest evidence; a small
-            model whose rows of a map are single tokens has many of those.
+        betas: Betas of AdamW.
+        weight_decay: Weight decay of AdamW.
+        max_grad_norm: Norm to which gradients are clipped, of policy and critic separately.
+        train_embeddings: Whether RL also trains the token embeddings of policy and critic. AdamW
+            takes its largest steps for tokens that are seen once in many updates, with the least
+            evidence; a small model with single tokens for the rows of a board has many of these.
         tokens_per_micro_batch: Padded tokens of one forward and backward pass.
-        gradient_checkpointing: Whether to keep only the layers' inputs for the backward pass and
-            compute the rest again: less memory, a third more time.
-        compile: Whether the passes that score and learn run through torch.compile, layer by layer.
-            On a CPU that takes a C++ compiler and half a minute, and an eighth off those passes in
-            bf16, less in float32; on a GPU it is unmeasured.
-        old_log_probs: What the ratio is taken against. recomputed: what the trainer says of the
-            sampled tokens, in a pass of its own where a collection makes more than one update;
-            sampled: what the sampler said, which saves a pass over the collection
-            and is refused unless the two agree within 1e-4 when RL begins; in bf16 they rarely do.
+        gradient_checkpointing: Whether to save only the inputs of layers for the backward pass and
+            recompute the rest: less memory, a third more time.
+        compile: Whether to compile each layer for the score pass and the update with torch.compile.
+            On a CPU this needs a C++ compiler and half a minute, and saves an eighth of these
+            passes in bf16, less in float32; on a GPU it is unmeasured.
+        old_log_probs: The denominator of the importance ratio. recomputed: the trainer's log-probs
+            of the sampled tokens, from a separate pass where a rollout has more than one update;
+            sampled: the sampler's log-probs, which saves a pass over the rollout and is refused
+            unless the two agree within 1e-4 when RL begins; in bf16 they rarely do.
     """
 
     lr: float = 1e-4
@@ -208,51 +210,55 @@ class Optimization:
                 raise ValueError(f"optimization.{key} is {getattr(self, key)}; it must be positive")
         if not 0 <= self.final_lr_fraction <= 1:
             raise ValueError(
-                f"optimization.final_lr_fraction is {self.final_lr_fraction}; it is a share of "
-                f"the rate, in [0, 1]"
+                f"optimization.final_lr_fraction is {self.final_lr_fraction}; it is a fraction of "
+                f"the learning rate, in [0, 1]"
             )
         if self.warmup_iterations < 0 or self.tokens_per_micro_batch < 1:
             raise ValueError(
                 f"optimization.warmup_iterations ({self.warmup_iterations}) must not be negative "
-                f"and "
-                f"tokens_per_micro_batch ({self.tokens_per_micro_batch}) must be at least 1"
+                f"and tokens_per_micro_batch ({self.tokens_per_micro_batch}) must be at least 1"
             )
 
     def check(self, precision: str) -> None:
-        """Refuse a ``trainer.precision`` that this cannot be done in.
+        """Check ``trainer.precision``.
 
         Raises:
-            ValueError: where weights would be trained in 16 bits or gradients scaled, and where the
-                sampler's log-probs are asked for in less than float32.
+            ValueError: where weights would be trained in 16 bits or gradients would be scaled, and
+                for sampled old log-probs in less than float32.
         """
         if precision not in (*_EXACT, "bf16-mixed"):
             raise ValueError(
-                f"trainer.precision is {precision}; steps are taken in float32, on gradients as "
-                "they are: choose bf16-mixed for speed, or 32-true"
+                f"trainer.precision is {precision}; optimizer steps need float32 weights and "
+                "unscaled gradients: choose bf16-mixed for speed, or 32-true"
             )
         if self.old_log_probs == "sampled" and precision not in _EXACT:
             raise ValueError(
                 f"model.optimization.old_log_probs is sampled, but trainer.precision is {precision}"
-                ", in which sampler and trainer differ by more than the 1e-4 that is allowed: set "
-                "it to recomputed, or trainer.precision to 32-true"
+                ", in which sampler and trainer differ by more than the allowed 1e-4: set it to "
+                "recomputed, or trainer.precision to 32-true"
             )
 
     def reuses_own_log_probs(self, algorithm: Algorithm, is_on_policy: bool) -> bool:
-        """Whether an update takes its own log-probs as the old ones: at the weights that collected
-        they are the same, and only a KL term in the rewards must know them before."""
+        """Return whether an update uses its own log-probs as the old ones: with the weights of the
+        rollout they are equal, and only a KL penalty in the rewards needs them earlier."""
         recomputed = self.old_log_probs == "recomputed"
         return recomputed and is_on_policy and not algorithm.kl_in_reward
 
     def rl_factor(self, iteration: int, total: int | None) -> float:
-        """Scale the rates at iteration ``iteration`` of ``total``, counted from RL's start; None:
-        nobody knows how many there will be."""
-        rise = min(1.0, (iteration + 1) / (self.warmup_iterations + 1))
+        """Return the factor of the learning rates at an RL iteration.
+
+        Args:
+            iteration: Counted from the start of RL.
+            total: Number of RL iterations; None if unknown.
+        """
+        warmup = min(1.0, (iteration + 1) / (self.warmup_iterations + 1))
         if total is None:
-            return rise
-        return rise * (
+            return warmup
+        return warmup * (
             1.0 - (1.0 - self.final_lr_fraction) * min(1.0, iteration / max(1, total - 1))
         )
 
     def imitation_factor(self, progress: float) -> float:
-        """Scale the imitation rate at ``progress`` in [0, 1): a short rise, then linear decay."""
+        """Return the factor of the imitation learning rate at ``progress`` in [0, 1): a short
+        warmup, then linear decay."""
         return min(1.0, (progress + 0.01) / 0.1) * (1.0 - progress)

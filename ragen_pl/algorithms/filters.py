@@ -1,7 +1,7 @@
-"""Offer the rules of ``callbacks.VarianceFilter`` as classes to choose in YAML.
+"""Filter rules: which groups ``callbacks.VarianceFilter`` keeps, and with which weights.
 
-``filter: {keep_fraction: null, rule: {class_path: ragen_pl.algorithms.filters.TopP}}``; each holds
-the keys of one function of ``ragen_pl.ops.selection``.
+Each class has the arguments of one function of ``ragen_pl.ops.selection`` and is chosen in YAML:
+``filter: {keep_fraction: null, rule: {class_path: ragen_pl.algorithms.filters.TopP}}``.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from ragen_pl.ops.selection import Order
 
 
 class FilterRule(ABC):
-    """Turn the groups' scores into weights."""
+    """A rule that maps the groups' scores to weights."""
 
     compares_sizes: ClassVar[bool] = False
-    """Whether scores must not be negative."""
+    """Whether the rule compares the size of scores, which must then not be negative."""
 
     @abstractmethod
     def __call__(self, scores: Tensor) -> Tensor:
-        """Weigh groups.
+        """Return the weights of the groups.
 
         Args:
-            scores: (G,), NaN where a group is out of the question.
+            scores: (G,), NaN for groups that cannot be kept.
 
         Returns:
             (G,) bool mask, or float weights ≥ 0.
         """
 
     def __post_init__(self) -> None:
-        """Refuse bad keys before a run: the functions judge them."""
+        """Check the arguments before a run, by a call of the function, which checks them."""
         self(torch.ones(1, dtype=torch.float64))
 
 
 @dataclass(frozen=True)
 class TopFraction(FilterRule):
-    """Keep the best share of all groups; ``keep_fraction`` is short for this.
+    """The best fraction of all groups; ``filter.keep_fraction`` is short for this.
 
     Args:
-        fraction: Share of groups to keep, in (0, 1].
+        fraction: Fraction of groups to keep, in (0, 1].
         order: Whether the largest or the smallest scores are best.
     """
 
@@ -57,10 +57,10 @@ class TopFraction(FilterRule):
 
 @dataclass(frozen=True)
 class TopK(FilterRule):
-    """Keep a fixed number of groups.
+    """A fixed number of groups.
 
     Args:
-        k: How many.
+        k: Number of groups to keep.
         order: Whether the largest or the smallest scores are best.
     """
 
@@ -73,10 +73,10 @@ class TopK(FilterRule):
 
 @dataclass(frozen=True)
 class TopP(FilterRule):
-    """Keep the best groups until they hold a share of the total score (RAGEN-2).
+    """The best groups that together have a fraction of the total score (RAGEN-2).
 
     Args:
-        p: That share, in (0, 1].
+        p: Fraction of the total score, in (0, 1].
         order: Whether the largest or the smallest scores are best.
     """
 
@@ -90,11 +90,11 @@ class TopP(FilterRule):
 
 @dataclass(frozen=True)
 class SoftmaxTopP(FilterRule):
-    """Keep the best groups until they hold a share of the scores' softmax.
+    """The best groups that together have a fraction of the softmax over scores.
 
     Args:
-        p: That share, in (0, 1].
-        temperature: Of the softmax, in units of the batch's largest absolute score.
+        p: Fraction of the softmax's mass, in (0, 1].
+        temperature: Softmax temperature, in units of the batch's largest absolute score.
         order: Whether the largest or the smallest scores are best.
     """
 
@@ -108,10 +108,10 @@ class SoftmaxTopP(FilterRule):
 
 @dataclass(frozen=True)
 class MinP(FilterRule):
-    """Keep the groups whose score is within a factor of the best one's.
+    """The groups whose score is within a factor of the best score.
 
     Args:
-        p: That factor, in (0, 1].
+        p: Factor of the best score, in (0, 1].
         order: Whether the largest or the smallest scores are best.
     """
 
@@ -125,11 +125,11 @@ class MinP(FilterRule):
 
 @dataclass(frozen=True)
 class PercentileBand(FilterRule):
-    """Keep the groups between two places of the ranking, as for studies by quartile.
+    """The groups between two percentiles of the ranking, as for studies by quartile.
 
     Args:
-        low: Share of the scored groups that lie below the band.
-        high: Share of the scored groups below its upper end.
+        low: Fraction of the scored groups below the band.
+        high: Fraction of the scored groups below the upper end of the band.
     """
 
     low: float = 0.25
@@ -141,7 +141,7 @@ class PercentileBand(FilterRule):
 
 @dataclass(frozen=True)
 class SoftWeights(FilterRule):
-    """Weigh groups by their score and drop none that has any; the mean weight is one.
+    """Weights proportional to the score, with mean one; no group with a positive score is dropped.
 
     Args:
         power: Weights are proportional to the score to this power.

@@ -1,4 +1,4 @@
-"""Choose the policy's loss: one class per kind, its keys the constructor's."""
+"""Policy losses: one class each, whose constructor's arguments are its config keys."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from ragen_pl.ops.masked import outside_clip
 
 @dataclass(frozen=True, slots=True)
 class TokenLoss:
-    """Hold a loss per token, (B, T), before it is weighted and aggregated."""
+    """A loss per token, (B, T), before weighting and aggregation."""
 
     loss: Tensor
     clipped: Tensor
-    """(B, T) bool: where the ratio lies outside the bounds."""
+    """(B, T) bool: where the ratio is outside the clipping bounds."""
 
 
 class PolicyLoss(ABC):
-    """Give every sampled token a loss."""
+    """A loss per sampled token."""
 
     @abstractmethod
     def __call__(
@@ -36,8 +36,8 @@ class PolicyLoss(ABC):
         """Return the loss per token.
 
         Args:
-            log_probs: (B, T), of the policy that learns.
-            old_log_probs: (B, T), of the policy that collected.
+            log_probs: (B, T), of the current policy.
+            old_log_probs: (B, T), of the policy that sampled.
             advantages: (B, T).
             mask: (B, T) bool, sampled tokens.
         """
@@ -45,12 +45,13 @@ class PolicyLoss(ABC):
 
 @dataclass(frozen=True)
 class Clip(PolicyLoss):
-    """Clip the surrogate per token: PPO's, with bounds of its own for each side.
+    """PPO's clipped surrogate per token, with separate bounds for either side.
 
     Args:
         clip_low: The ratio's lower bound is 1 - clip_low.
         clip_high: The ratio's upper bound is 1 + clip_high (0.28: "clip-higher").
-        dual_clip: Bounds the loss of a bad token whose ratio exploded; null switches it off.
+        dual_clip: Upper bound of the ratio for tokens with a negative advantage (dual-clip PPO);
+            null for no bound.
     """
 
     clip_low: float = 0.2
@@ -77,9 +78,9 @@ class Clip(PolicyLoss):
 
 @dataclass(frozen=True)
 class GSPO(PolicyLoss):
-    """Clip by the ratio of the whole trajectory, normalized by its length (2507.18071).
+    """GSPO: clipping by the ratio of the trajectory, normalized by its length (2507.18071).
 
-    That ratio stays far closer to 1 than a token's, and so do the bounds.
+    This ratio is much closer to 1 than that of a token, and so are the bounds.
 
     Args:
         clip_low: The trajectory ratio's lower bound is 1 - clip_low.
@@ -103,10 +104,10 @@ class GSPO(PolicyLoss):
 
 @dataclass(frozen=True)
 class CISPO(PolicyLoss):
-    """Clip each token's importance weight but never its gradient (2506.13585).
+    """CISPO: a clipped importance weight per token that leaves its gradient unclipped (2506.13585).
 
     Args:
-        clip_low: The weight's lower bound is 1 - clip_low; 1 is none, as in the paper.
+        clip_low: The weight's lower bound is 1 - clip_low; 1 is no bound, as in the paper.
         clip_high: The weight's upper bound is 1 + clip_high.
     """
 
@@ -126,11 +127,11 @@ class CISPO(PolicyLoss):
 
 @dataclass(frozen=True)
 class LogLikelihood(PolicyLoss):
-    """Raise the log-likelihood of each token by its advantage: -A log π, without any ratio.
+    """REINFORCE: -A log π per token, without an importance ratio.
 
-    REINFORCE, which is right for the first update on a collection only: later ones (``online_k`` or
-    ``epochs`` above 1) are not corrected for being off-policy. With ``estimators.Success`` it
-    imitates the successful trajectories (STaR).
+    It is right for the first update of a rollout only: later ones (``online_k`` or ``ppo_epochs``
+    above 1) are not corrected for being off-policy. With ``estimators.Success`` it imitates the
+    successful trajectories (STaR).
     """
 
     def __call__(
@@ -140,12 +141,12 @@ class LogLikelihood(PolicyLoss):
 
 
 def check_bounds(clip_low: float, clip_high: float) -> None:
-    """Refuse bounds that are none.
+    """Check clipping bounds.
 
     Raises:
         ValueError: unless 0 ≤ clip_low ≤ 1 and clip_high ≥ 0.
     """
     if not 0 <= clip_low <= 1:
-        raise ValueError(f"policy_loss.clip_low is {clip_low}; it lies in [0, 1]")
+        raise ValueError(f"policy_loss.clip_low is {clip_low}; it must be in [0, 1]")
     if clip_high < 0:
         raise ValueError(f"policy_loss.clip_high is {clip_high}; it must not be negative")

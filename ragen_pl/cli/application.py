@@ -37,7 +37,7 @@ from ragen_pl.distributed.checkpoint_io import AnyCheckpointIO
 from ragen_pl.distributed.fsdp import FSDP2, FSDP_NAME, check_strategy
 from ragen_pl.errors import ConfigError
 from ragen_pl.runtime.allocator import retain_freed_memory
-from ragen_pl.runtime.out_of_memory import lack_of_memory
+from ragen_pl.runtime.out_of_memory import explain_out_of_memory
 from ragen_pl.runtime.third_party_output import silence_libraries
 from ragen_pl.runtime.threads import ThreadTuner, configure_threads, fixed_threads, usable_cores
 from ragen_pl.training.callback import is_done, rollout_callbacks
@@ -202,7 +202,7 @@ class Application(LightningCLI):
         """Run it; what a model or data turn out to be may contradict the configuration only now."""
         if self._has_ended:
             return
-        with self._qualified(ConfigError), lack_of_memory():
+        with self._qualified(ConfigError), explain_out_of_memory():
             super()._run_subcommand(subcommand)
 
     @contextmanager

@@ -1,7 +1,7 @@
-"""Many ranks: collectives, sharding (FSDP2), checkpoints, snapshots, batches dealt to ranks.
+"""Many ranks: collectives, sharding (FSDP2), checkpoints, snapshots, batches assigned to ranks.
 
-May not know what is learned: no models, algorithms or rollouts. One process is the special case of
-every function here.
+May not depend on what is trained: no models, algorithms or rollouts. A single process is the
+special case of every function here.
 """
 
 from ragen_pl.distributed.batch_sharding import optimizer_batches, regroup

@@ -1,4 +1,4 @@
-"""Deal annotated trajectories to optimizer batches, and within each to the ranks."""
+"""The assignment of trajectories to optimizer batches, and within each batch to ranks."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Batch = TypeVar("Batch", bound=TensorBatch)
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Say where each of B trajectories is learned from."""
+    """The optimizer batch and the rank of each of B trajectories."""
 
     batch: Tensor
-    """(B,) int: its optimizer batch."""
+    """(B,) int."""
     rank: Tensor
     """(B,) int."""
 
@@ -29,53 +29,53 @@ class Assignment:
 def assign_batches(
     groups: Tensor, kept: Tensor, tokens: Tensor, batches: int, ranks: int
 ) -> Assignment:
-    """Deal whole groups into optimizer batches, kept groups evenly first, then dropped ones; and
-    the trajectories of each batch to the ranks, evenly by tokens.
+    """Assign whole groups to optimizer batches, and the trajectories of each batch to ranks.
 
-    Kept and dropped trajectories are dealt apart: only a critic learns from the latter.
+    Kept groups are spread evenly over the batches, then dropped ones. Within a batch kept and
+    dropped trajectories are each balanced by tokens over the ranks: only a critic is trained on
+    dropped ones.
 
     Args:
         groups: (B,) int, of all ranks.
-        kept: (B,) bool, whether the policy learns from a trajectory.
-        tokens: (B,) int, of each.
-        batches: Optimizer batches.
-        ranks: To share each of them.
+        kept: (B,) bool, whether the policy is trained on a trajectory.
+        tokens: (B,) int, length of each trajectory.
+        batches: Number of optimizer batches.
+        ranks: Number of ranks.
     """
-    names, place = torch.unique(groups, return_inverse=True)
-    is_kept = torch.zeros(len(names), dtype=torch.long).index_add(0, place, kept.long()) > 0
+    ids, index = torch.unique(groups, return_inverse=True)
+    is_kept = torch.zeros(len(ids), dtype=torch.long).index_add(0, index, kept.long()) > 0
     order = torch.argsort(is_kept.logical_not().to(torch.uint8), stable=True)
-    turn = torch.empty(len(names), dtype=torch.long)
-    turn[order] = torch.arange(len(names)) % batches
-    batch, of_rank = turn[place], torch.zeros_like(groups)
-    for number in range(batches):
+    batch_of_group = torch.empty(len(ids), dtype=torch.long)
+    batch_of_group[order] = torch.arange(len(ids)) % batches
+    batch_of, rank_of = batch_of_group[index], torch.zeros_like(groups)
+    for batch in range(batches):
         for whether in (True, False):
-            rows = torch.nonzero((batch == number) & (kept == whether))[:, 0]
-            of_rank[rows] = balance_by_tokens(tokens[rows], ranks)
-    return Assignment(batch, of_rank)
+            rows = torch.nonzero((batch_of == batch) & (kept == whether))[:, 0]
+            rank_of[rows] = balance_by_tokens(tokens[rows], ranks)
+    return Assignment(batch_of, rank_of)
 
 
 def balance_by_tokens(tokens: Tensor, ranks: int) -> Tensor:
-    """Give each trajectory, the longest first, to the rank that has the fewest tokens, (n,)."""
-    load, chosen = [0] * ranks, torch.zeros_like(tokens)
+    """Assign each trajectory, the longest first, to the rank with the fewest tokens, (n,)."""
+    load, rank_of = [0] * ranks, torch.zeros_like(tokens)
     for row in torch.argsort(tokens, descending=True, stable=True).tolist():
         least = min(range(ranks), key=load.__getitem__)
-        chosen[row] = least
+        rank_of[row] = least
         load[least] += int(tokens[row])
-    return chosen
+    return rank_of
 
 
 def optimizer_batches(own: TrainingBatch, count: int) -> list[TrainingBatch]:
-    """Exchange trajectories between the ranks and return this rank's share of every optimizer
-    batch; every rank must call it.
+    """Exchange trajectories between the ranks and return this rank's part of every optimizer batch.
 
-    A share may be empty. Its rows are in the order of their identities.
+    Every rank must call it. A part may be empty; its rows are sorted by trajectory id.
 
     Args:
-        own: What this rank collected.
-        count: Optimizer batches to make.
+        own: The trajectories that this rank sampled.
+        count: Number of optimizer batches.
     """
     rollout = own.rollout
-    facts = torch.stack(
+    columns = torch.stack(
         (
             rollout.trajectory_ids,
             rollout.group_ids,
@@ -83,42 +83,44 @@ def optimizer_batches(own: TrainingBatch, count: int) -> list[TrainingBatch]:
             rollout.attention_mask.sum(1),
         )
     ).cpu()
-    table = torch.cat(gather_objects(facts), dim=1)
+    table = torch.cat(gather_objects(columns), dim=1)
     ids, groups, kept, tokens = table[:, torch.argsort(table[0])]
-    dealt = assign_batches(groups, kept > 0, tokens, count, world_size())
+    assignment = assign_batches(groups, kept > 0, tokens, count, world_size())
     if world_size() == 1:
-        batch = dealt.batch[torch.searchsorted(ids, facts[0])]
+        batch_of = assignment.batch[torch.searchsorted(ids, columns[0])]
     else:
-        own = _exchanged(own, dealt.rank[torch.searchsorted(ids, facts[0])])
-        batch = dealt.batch[dealt.rank == rank()]
-    return [own.rows(batch == number) for number in range(count)]
+        own = _exchange(own, assignment.rank[torch.searchsorted(ids, columns[0])])
+        batch_of = assignment.batch[assignment.rank == rank()]
+    return [own.rows(batch_of == batch) for batch in range(count)]
 
 
 def regroup(own: TrainingBatch) -> TrainingBatch:
-    """Exchange trajectories so that each group lies on one rank, as estimators that compare its
-    members ask for; every rank must call it. A rank may be left with nothing."""
+    """Exchange trajectories so that each group is on one rank, for estimators that compare members.
+
+    Every rank must call it; a rank may get an empty batch.
+    """
     if world_size() == 1:
         return own
     device = own.rollout.group_ids.device
-    own = own.to("cpu")  # what another rank sends would come back on that rank's device
+    own = own.to("cpu")  # tensors from other ranks would arrive on those ranks' devices
     groups = own.rollout.group_ids
-    every = torch.unique(torch.cat(gather_objects(groups)))
-    return _exchanged(own, torch.searchsorted(every, groups) % world_size()).to(device)
+    all_groups = torch.unique(torch.cat(gather_objects(groups)))
+    return _exchange(own, torch.searchsorted(all_groups, groups) % world_size()).to(device)
 
 
-def _exchanged(own: TrainingBatch, destination: Tensor) -> TrainingBatch:
-    """Send every row to the rank it is dealt to; return what this rank is left with."""
+def _exchange(own: TrainingBatch, destination: Tensor) -> TrainingBatch:
+    """Send every row to its rank, and return the rows of this rank."""
     me = rank()
-    leaving = {other: own.rows(destination == other) for other in set(destination.tolist()) - {me}}
-    arriving = [sent[me] for sent in gather_objects(leaving) if me in sent]
-    together = concatenate_batches([own.rows(destination == me), *arriving])
-    return together.rows(torch.argsort(together.rollout.trajectory_ids))
+    outgoing = {other: own.rows(destination == other) for other in set(destination.tolist()) - {me}}
+    incoming = [sent[me] for sent in gather_objects(outgoing) if me in sent]
+    rows = concatenate_batches([own.rows(destination == me), *incoming])
+    return rows.rows(torch.argsort(rows.rollout.trajectory_ids))
 
 
 def concatenate_batches(parts: Sequence[Batch]) -> Batch:
-    """Put batches below one another; columns are padded to the longest row."""
+    """Concatenate batches along their rows, which are padded to the longest."""
 
-    def below(values: list[Any]) -> Any:
+    def concatenate(values: list[Any]) -> Any:
         first = values[0]
         if isinstance(first, TensorBatch):
             return concatenate_batches(values)
@@ -130,7 +132,7 @@ def concatenate_batches(parts: Sequence[Batch]) -> Batch:
         width = max(value.shape[1] for value in values)
         return torch.cat([pad(value, (0, width - value.shape[1])) for value in values])
 
-    columns = [field.name for field in fields(parts[0])]
+    names = [field.name for field in fields(parts[0])]
     return replace(
-        parts[0], **{name: below([getattr(part, name) for part in parts]) for name in columns}
+        parts[0], **{name: concatenate([getattr(part, name) for part in parts]) for name in names}
     )

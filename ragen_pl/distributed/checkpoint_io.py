@@ -1,4 +1,4 @@
-"""Read checkpoints that were written by many ranks where there is one copy of the weights."""
+"""Checkpoints of any number of ranks, loaded by a process that is not sharded."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ragen_pl.distributed.shard_folder import META, load_whole
 
 
 class AnyCheckpointIO(TorchCheckpointIO):
-    """Load a single file, or a folder of shards put together, on any number of ranks.
+    """Checkpoint IO that loads single files and folders of shards, on any number of ranks.
 
-    Lightning reads such folders under the strategy that writes them alone, and its own command to
-    consolidate them fails on them (2.6.6).
+    Lightning loads such folders only under the strategy that writes them, and its own command for
+    consolidating them fails on them (2.6.6).
     """
 
     def load_checkpoint(
         self, path: Any, map_location: Any = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        """Return the checkpoint as a run that is not sharded would have written it."""
+        """Return the checkpoint as a run without sharding would have written it."""
         folder, safe = Path(path), weights_only is not False
         if not folder.is_dir():
             return super().load_checkpoint(path, map_location, safe)
@@ -30,6 +30,6 @@ class AnyCheckpointIO(TorchCheckpointIO):
             folder / META, map_location="cpu", weights_only=safe
         )
         checkpoint["state_dict"] = tensors.pop("state_dict")
-        # Entries go by the weights' names, where a file has numbers: the order is what counts.
+        # Keys are the weights' names, where a file has numbers: loading goes by their order.
         checkpoint["optimizer_states"] = [tensors[name] for name in sorted(tensors)]
         return checkpoint

@@ -1,4 +1,4 @@
-"""Exchange small objects and gradients between ranks; a single process is the special case."""
+"""Collectives over objects, tensors and gradients; a single process is the special case."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _active() -> bool:
 
 
 def world_size() -> int:
-    """Count the ranks; 1 outside a distributed run."""
+    """Return the number of ranks; 1 outside a distributed run."""
     return dist.get_world_size() if _active() else 1
 
 
@@ -28,7 +28,7 @@ def rank() -> int:
 
 
 def gather_objects(value: T) -> list[T]:
-    """Collect one picklable value per rank, in rank order; every rank must call it."""
+    """Return one picklable value per rank, in rank order; every rank must call it."""
     if not _active():
         return [value]
     gathered: list[T | None] = [None] * world_size()
@@ -37,17 +37,15 @@ def gather_objects(value: T) -> list[T]:
 
 
 def all_reduce_max(value: float) -> float:
-    """Return the largest of all ranks' values, or NaN where any is; every rank must call it."""
+    """Return the largest value of all ranks, or NaN if any is NaN; every rank must call it."""
     return float(torch.tensor(gather_objects(value)).max())  # Python's max can lose a NaN
 
 
 def all_reduce_sum(tensor: Tensor) -> Tensor:
-    """Sum a tensor over all ranks; the result lies where the tensor does."""
+    """Return the sum of a tensor over all ranks, on its device; every rank must call it."""
     if not _active():
         return tensor
-    # NCCL knows no other memory than its device's.
-    through = torch.device("cuda") if dist.get_backend() == "nccl" else tensor.device
-    total = tensor.detach().to(through, copy=True)
+    total = _communicable_copy(tensor)
     dist.all_reduce(total)
     return total.to(tensor.device)
 
@@ -56,35 +54,41 @@ def broadcast_from_rank0(tensor: Tensor) -> Tensor:
     """Return the first rank's values; every rank must call it with equal shapes."""
     if not _active():
         return tensor
-    through = torch.device("cuda") if dist.get_backend() == "nccl" else tensor.device
-    values = tensor.detach().to(through, copy=True)
+    values = _communicable_copy(tensor)
     dist.broadcast(values, src=0)
     return values.to(tensor.device)
 
 
+def _communicable_copy(tensor: Tensor) -> Tensor:
+    # NCCL communicates tensors on its own device only.
+    device = torch.device("cuda") if dist.get_backend() == "nccl" else tensor.device
+    return tensor.detach().to(device, copy=True)
+
+
 def all_or_none(make: Callable[[], T]) -> T:
-    """Return what ``make`` makes on this rank; every rank must call it.
+    """Return the result of ``make`` on this rank; every rank must call it.
 
     Raises:
-        ValueError: on all ranks, where it does so on any: none may go on alone, to wait for others.
+        ValueError: on all ranks, if ``make`` raises it on any: a rank that went on alone would wait
+            for the others forever.
     """
-    made, problem = None, None
+    result, error = None, None
     try:
-        made = make()
-    except ValueError as error:
-        problem = error
-    told = [message for message in gather_objects(problem and str(problem)) if message is not None]
-    if problem is not None or told:
-        raise problem or ValueError(told[0])
-    return cast(T, made)
+        result = make()
+    except ValueError as raised:
+        error = raised
+    messages = [text for text in gather_objects(error and str(error)) if text is not None]
+    if error is not None or messages:
+        raise error or ValueError(messages[0])
+    return cast(T, result)
 
 
 def keep_gradients_local(model: nn.Module | None) -> bool:
-    """Tell DDP to leave gradients as each rank computed them; return whether there is one to tell.
+    """Disable DDP's averaging of gradients; return whether the model is wrapped in DDP.
 
-    DDP averages during one backward pass that reaches every parameter. An update here has a pass
-    per micro-batch and network, and ranks may differ in how many they need: whoever keeps
-    gradients local sums them once, before the step.
+    DDP averages during one backward pass that reaches every parameter. An update here has one pass
+    per micro-batch and network, and ranks may differ in their number: gradients stay local and are
+    summed once, before the optimizer step.
     """
     if not isinstance(model, DistributedDataParallel):
         return False
@@ -93,22 +97,23 @@ def keep_gradients_local(model: nn.Module | None) -> bool:
 
 
 def all_reduce_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Sum the gradients of all ranks, each of which must call it with equal parameters.
+    """Sum the gradients over all ranks, in place; every rank must call it with equal parameters.
 
-    A parameter that has a gradient on some ranks counts as zero on the others; one that has none
-    anywhere keeps none.
+    A parameter with a gradient on some ranks only counts as zero on the others; one without a
+    gradient on any rank keeps none.
     """
     if not _active():
         return
-    every = [parameter for parameter in parameters if parameter.requires_grad]
-    has = torch.tensor([parameter.grad is not None for parameter in every], device=every[0].device)
-    anywhere = all_reduce_sum(has.long()).tolist()
-    taking_part = [parameter for parameter, count in zip(every, anywhere, strict=True) if count]
-    for parameter in taking_part:
+    trainable = [parameter for parameter in parameters if parameter.requires_grad]
+    device = trainable[0].device
+    has_grad = torch.tensor([parameter.grad is not None for parameter in trainable], device=device)
+    counts = all_reduce_sum(has_grad.long()).tolist()
+    summed = [parameter for parameter, count in zip(trainable, counts, strict=True) if count]
+    for parameter in summed:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
-    for dtype in dict.fromkeys(parameter.dtype for parameter in taking_part):
-        grads = [p.grad for p in taking_part if p.grad is not None and p.dtype is dtype]
+    for dtype in dict.fromkeys(parameter.dtype for parameter in summed):
+        grads = [p.grad for p in summed if p.grad is not None and p.dtype is dtype]
         flat = all_reduce_sum(torch.cat([grad.flatten() for grad in grads]))
         for grad, total in zip(
             grads, torch.split(flat, [grad.numel() for grad in grads]), strict=True

@@ -1,4 +1,4 @@
-"""Lightning's strategy for weights that are sharded over all ranks."""
+"""The Lightning strategy for weights that are sharded over all ranks (FSDP2)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ragen_pl.distributed.sharded_checkpoint import load_sharded
 from ragen_pl.distributed.sharding import frozen_base_weights, materialize, shard
 
 FSDP_NAME = "fsdp"
-"""What ``trainer.strategy`` calls it."""
+"""The strategy's name in ``trainer.strategy``."""
 FSDP_MEANS = (
     "trainer.strategy fsdp: FSDP2, through Lightning's ModelParallelStrategy; policy, critic and "
     "reference are sharded over all ranks"
@@ -24,25 +24,26 @@ FSDP_MEANS = (
 
 
 ONE_NETWORK = (
-    "but there are several networks, whose adapters share one frozen base, which FSDP2 would have "
-    "to keep for each: have one network (a critic's backbone: shared, or no critic with --config "
-    "grpo.yaml, and model.algorithm.kl: null), or set trainer.strategy to ddp, under which every "
-    "device holds that base once, or model.lora to null"
+    "but there are several networks, whose adapters share one frozen base, of which FSDP2 would "
+    "keep a copy for each: use one network (a critic's backbone: shared, or no critic with "
+    "--config grpo.yaml, and model.algorithm.kl: null), or set trainer.strategy to ddp, under "
+    "which every device has the base once, or model.lora to null"
 )
-"""Why adapters are refused, and the ways out."""
+"""Why adapters are refused, and the alternatives."""
 
 
 class FSDP2(ModelParallelStrategy):
-    """Shard weights, gradients and the optimizer's state over all ranks.
+    """FSDP2: weights, gradients and optimizer moments sharded over all ranks.
 
-    Lightning's own defaults would shard over nodes only and split every layer within a node.
+    Lightning's defaults for ``ModelParallelStrategy`` would shard over nodes only and split every
+    layer over the devices of a node (tensor parallelism).
 
     Args:
         save_distributed_checkpoint: Whether a checkpoint is a folder to which every rank writes its
-            shard; else the first rank gathers it into a file, as of a run that is not sharded.
-            Either can be resumed from, on any number of ranks.
-        process_group_backend: Of torch.distributed; null for the device's own.
-        timeout_minutes: After which a rank that waits for the others in vain is an error.
+            shards; otherwise the first rank gathers it into a file, as a run without sharding
+            writes it. A run can be resumed from either, on any number of ranks.
+        process_group_backend: Backend of torch.distributed; null for the device's default.
+        timeout_minutes: Minutes after which a collective that waits for a missing rank is an error.
     """
 
     def __init__(
@@ -59,15 +60,17 @@ class FSDP2(ModelParallelStrategy):
         )
 
     def setup_environment(self) -> None:
-        """Settle the sizes as soon as the number of ranks is known."""
+        """Set the size of the mesh to the number of ranks, which is known only now."""
         self._data_parallel_size = self.num_nodes * self.num_processes
         super().setup_environment()
 
     def load_checkpoint(
         self, checkpoint_path: Any, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        """Load weights and moments in place, of a folder or a file, and return what else it holds;
-        a frozen base is in neither."""
+        """Load weights and moments in place, and return everything else in the checkpoint.
+
+        A frozen base is not in the checkpoint: the model was built with it.
+        """
         module: Any = self.lightning_module
         path = Path(self.broadcast(checkpoint_path))
         base = frozen_base_weights(module, module.policy)
@@ -75,15 +78,15 @@ class FSDP2(ModelParallelStrategy):
 
 
 def check_strategy(strategy: Strategy, *, share_a_base: bool) -> None:
-    """Refuse what would not train what it says, and say what ``fsdp`` is.
+    """Check that a strategy trains the networks as configured; print what ``fsdp`` means.
 
     Args:
-        strategy: The trainer's.
+        strategy: The trainer's strategy.
         share_a_base: Whether several networks have adapters on one frozen base.
 
     Raises:
-        ValueError: for FSDP1, for layers split over devices, for a base that would be sharded with
-            one of its networks only.
+        ValueError: for FSDP1, for tensor parallelism, and under ``fsdp`` for adapters of several
+            networks on one base.
     """
     name = type(strategy).__name__
     if isinstance(strategy, FSDPStrategy):
@@ -93,8 +96,8 @@ def check_strategy(strategy: Strategy, *, share_a_base: bool) -> None:
         )
     if isinstance(strategy, ModelParallelStrategy) and not isinstance(strategy, FSDP2):
         raise ValueError(
-            f"trainer.strategy is {name}, which splits layers over the devices of a node unless it "
-            f"is told their number: set trainer.strategy to {FSDP_NAME}, which shards over all"
+            f"trainer.strategy is {name}, which by default splits layers over the devices of a "
+            f"node: set trainer.strategy to {FSDP_NAME}, which shards over all ranks"
         )
     if isinstance(strategy, FSDP2):
         if share_a_base:
@@ -106,15 +109,15 @@ def check_strategy(strategy: Strategy, *, share_a_base: bool) -> None:
 
 
 def shard_networks(networks: Iterable[nn.Module | None], mesh: DeviceMesh, precision: str) -> None:
-    """Shard those that there are.
+    """Shard networks in place, each as a unit of its own; None is skipped.
 
     Args:
-        networks: Each a unit of its own.
-        mesh: Of the ranks, as Lightning makes it.
+        networks: Policy, critic and reference.
+        mesh: The mesh of the ranks, as Lightning builds it.
         precision: ``trainer.precision``; under bf16-mixed weights are gathered in bfloat16.
     """
-    there = [network for network in networks if network is not None]
-    materialize(there)
-    gather_in = torch.bfloat16 if precision == "bf16-mixed" else None
-    for network in there:
-        shard(network, mesh["data_parallel"], gather_in)
+    existing = [network for network in networks if network is not None]
+    materialize(existing)
+    gather_dtype = torch.bfloat16 if precision == "bf16-mixed" else None
+    for network in existing:
+        shard(network, mesh["data_parallel"], gather_dtype)

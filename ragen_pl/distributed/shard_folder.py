@@ -1,7 +1,7 @@
-"""Read checkpoints that are folders of shards without running anything that they hold.
+"""Safe reading of checkpoints that are folders of shards: nothing in them is executed.
 
-PyTorch unpickles a folder's ``.metadata``, and whatever in it is no tensor, without a look at what
-they ask for (2.13): either could name a command to run.
+PyTorch unpickles a folder's ``.metadata``, and its values other than tensors, without restrictions
+(2.13): either could execute code.
 """
 
 from __future__ import annotations
@@ -27,27 +27,33 @@ from torch.serialization import _get_layout
 from ragen_pl.errors import ConfigError
 
 META = "meta.pt"
-"""In a checkpoint that is a folder of shards, what is neither weight nor optimizer state."""
+"""File in a folder of shards with everything but weights and optimizer states."""
 _METADATA = (
-    *(metadata.Metadata, metadata.MetadataIndex, metadata.StorageMeta),
-    *(metadata.TensorStorageMetadata, metadata.BytesStorageMetadata),
-    *(metadata.ChunkStorageMetadata, metadata.TensorProperties, metadata._MEM_FORMAT_ENCODING),
-    *(filesystem._StorageInfo, filesystem._StoragePrefix),
+    metadata.Metadata,
+    metadata.MetadataIndex,
+    metadata.StorageMeta,
+    metadata.TensorStorageMetadata,
+    metadata.BytesStorageMetadata,
+    metadata.ChunkStorageMetadata,
+    metadata.TensorProperties,
+    metadata._MEM_FORMAT_ENCODING,
+    filesystem._StorageInfo,
+    filesystem._StoragePrefix,
 )
 _ALLOWED: dict[tuple[str, str], Any] = {
     **{(kind.__module__, kind.__name__): kind for kind in _METADATA},
     ("torch", "Size"): torch.Size,
     ("torch.serialization", "_get_layout"): _get_layout,
-    # Where the folder was written: of any system, and never opened.
+    # The path that the folder was written to: of any system, and never opened.
     **{(module, "PosixPath"): PurePosixPath for module in ("pathlib", "pathlib._local")},
     **{(module, "WindowsPath"): PureWindowsPath for module in ("pathlib", "pathlib._local")},
     **{("torch", name): kind for name, kind in vars(torch).items() if type(kind) is torch.dtype},
 }
-"""All that a folder's description is made of, beside numbers, text and their containers."""
+"""Classes and functions in the metadata of a folder, beside numbers, text and containers."""
 
 
 class _MetadataUnpickler(pickle.Unpickler):
-    """Unpickle a description of tensors, and nothing else."""
+    """An unpickler of metadata of tensors and nothing else."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ALLOWED:
@@ -56,10 +62,10 @@ class _MetadataUnpickler(pickle.Unpickler):
 
 
 class ShardReader(filesystem.FileSystemReader):
-    """Read a folder of shards whose description names nothing but tensors.
+    """A reader of folders of shards that refuses metadata with anything but tensors.
 
     Raises:
-        ConfigError: when it is read, if there is none or if it names something else.
+        ConfigError: when reading metadata that is missing, damaged or refused.
     """
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> metadata.Metadata:
@@ -83,38 +89,38 @@ def _unpickle(file: IO[bytes]) -> metadata.Metadata:
 
 
 class _PlainPlanner(DefaultLoadPlanner):
-    """Load what is no tensor as plain data."""
+    """A load planner that reads values other than tensors as plain data."""
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
-        again = io.BytesIO()  # of what was found harmless: the loader above unpickles anything
-        torch.save(torch.load(value, map_location="cpu", weights_only=True), again)
-        again.seek(0)
-        super().load_bytes(read_item, again)
+        safe = io.BytesIO()  # the parent class unpickles anything: pass it plain data only
+        torch.save(torch.load(value, map_location="cpu", weights_only=True), safe)
+        safe.seek(0)
+        super().load_bytes(read_item, safe)
 
 
 class _WholePlanner(_PlainPlanner, _EmptyStateDictLoadPlanner):
-    """Load all that there is."""
+    """A load planner that reads everything in a folder."""
 
 
 def load_shards(folder: Path, state: dict[str, Any]) -> None:
-    """Load a part of a folder in place; every rank must call it.
+    """Load the entries of ``state`` from a folder, in place; every rank must call it.
 
     Raises:
-        ConfigError: when it cannot be read, or holds what is no plain data.
+        ConfigError: when the folder cannot be read, or holds values that are not plain data.
     """
     with _short_errors(folder):
         load(state, storage_reader=ShardReader(folder), planner=_PlainPlanner())
 
 
 def load_whole(folder: Path) -> dict[str, Any]:
-    """Load all of a folder in this process.
+    """Return everything in a folder, loaded in this process.
 
     Raises:
-        ConfigError: when it cannot be read, or holds what is no plain data.
+        ConfigError: when the folder cannot be read, or holds values that are not plain data.
     """
     reader, state = ShardReader(folder), dict[str, Any]()
     planner = _WholePlanner()  # type: ignore[no-untyped-call]
-    reader.read_metadata()  # PyTorch would log this error's traceback, and raise another one
+    reader.read_metadata()  # first: on errors PyTorch would log a traceback and raise another one
     with _short_errors(folder):
         _load_state_dict(state, storage_reader=reader, planner=planner, no_dist=True)
     return state
@@ -122,7 +128,7 @@ def load_whole(folder: Path) -> dict[str, Any]:
 
 @contextmanager
 def _short_errors(folder: Path) -> Iterator[None]:
-    """Word what PyTorch collects of all ranks, which is no ``Exception``."""
+    """Turn PyTorch's CheckpointException, which is no ``Exception``, into a ConfigError."""
     try:
         yield
     except CheckpointException as errors:
@@ -134,5 +140,5 @@ def _short_errors(folder: Path) -> Iterator[None]:
 def _refused(folder: Path, reason: str) -> ConfigError:
     return ConfigError(
         f"--ckpt_path {folder}: this is no checkpoint of ragen-pl, or it is damaged or was "
-        f"tampered with: {reason}; nothing in it was run"
+        f"tampered with: {reason}; nothing in it was executed"
     )

@@ -1,17 +1,18 @@
-"""Load checkpoints into networks that are sharded.
+"""Checkpoints loaded into sharded networks.
 
-Lightning's own way wants every weight in a checkpoint (2.6.6), where a frozen base is left out, and
-numbers the optimizer's weights by all of the module's, where one process counts those it trains.
+Lightning's own loading requires every weight to be in the checkpoint (2.6.6), where a frozen base
+is left out, and it numbers the optimizer's weights among all of the module's, where a single
+process numbers the trained ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_optimizer_state_dict,
@@ -31,27 +32,27 @@ def load_sharded(
     left_out: Collection[str],
     weights_only: bool | None,
 ) -> dict[str, Any]:
-    """Load weights and moments in place, of a folder of shards or of a file that holds all.
+    """Load weights and moments in place, from a folder of shards or from a single file.
 
-    Every rank must call it; the file must be on a disk that all see.
+    Every rank must call it; the checkpoint must be on a disk that all ranks read.
 
     Args:
-        path: Of the checkpoint.
+        path: Path of the checkpoint.
         module: The networks.
-        optimizers: Of their weights.
-        left_out: Names of weights that a checkpoint does not hold: they are read elsewhere.
-        weights_only: As of ``torch.load``; None is true.
+        optimizers: The optimizers of their weights; none loads weights only.
+        left_out: Names of weights that checkpoints do not hold, such as those of a frozen base.
+        weights_only: As in ``torch.load``; None means true.
 
     Returns:
-        What else the checkpoint holds.
+        Everything else that the checkpoint holds.
 
     Raises:
-        ConfigError: when it is of other networks.
+        ConfigError: when the checkpoint holds other networks.
     """
-    safe = weights_only is not False  # Lightning passes nothing on (2.6.6)
+    safe = weights_only is not False  # Lightning passes no default (2.6.6)
     own = {name: value for name, value in module.state_dict().items() if name not in left_out}
     if not path.is_dir():
-        return _load_file(path, own, optimizers, safe)
+        return _load_file(path, module, own, optimizers, safe)
     saved = ShardReader(path).read_metadata().state_dict_metadata
     prefix = "state_dict."
     _check(path, own, {name[len(prefix) :] for name in saved if name.startswith(prefix)})
@@ -65,8 +66,8 @@ def load_sharded(
 def _load_moments(
     path: Path, module: nn.Module, optimizer: Optimizer, name: str, saved: Collection[str]
 ) -> None:
-    """Load those moments that a folder holds, and forget the others: a policy has none yet while
-    only the critic has been learning."""
+    """Load the moments that a folder holds, and delete all others: the policy has none while only
+    the critic is trained."""
     state: dict[str, Any] = get_optimizer_state_dict(module, optimizer)
     moments = state["state"]
     missing = {weight for weight in moments if f"{name}.state.{weight}.step" not in saved}
@@ -81,7 +82,8 @@ def _load_moments(
 
 def _load_file(
     path: Path,
-    own: Mapping[str, Tensor],
+    module: nn.Module,
+    own: Collection[str],
     optimizers: Sequence[Optimizer],
     weights_only: bool,
 ) -> dict[str, Any]:
@@ -90,7 +92,7 @@ def _load_file(
     )
     weights = checkpoint.pop("state_dict")
     _check(path, own, weights)
-    load_full_state(weights, own)
+    load_full_state(module, weights)
     states = checkpoint.pop("optimizer_states", [])
     for optimizer, state in zip(optimizers, states if optimizers else [], strict=True):
         load_full_optimizer_state(state, optimizer)
@@ -98,10 +100,12 @@ def _load_file(
 
 
 def _check(path: Path, own: Collection[str], saved: Collection[str]) -> None:
-    apart = sorted(set(own) ^ set(saved))
-    if apart:
-        where = "in the run" if apart[0] in own else "in the checkpoint"
+    """Raise a ConfigError unless the checkpoint holds the weights of the run's networks."""
+    differing = sorted(set(own) ^ set(saved))
+    if differing:
+        where = "in the run" if differing[0] in own else "in the checkpoint"
         raise ConfigError(
-            f"{path} is of other networks: {len(apart)} weights differ, such as {apart[0]}, which "
-            f"is only {where}: resume with the model and the algorithm that it was written with"
+            f"{path} holds other networks: {len(differing)} weights differ, such as "
+            f"{differing[0]}, which is only {where}: resume with the model and the algorithm that "
+            "the checkpoint was written with"
         )

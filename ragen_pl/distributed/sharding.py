@@ -1,14 +1,20 @@
-"""Shard networks over the ranks (FSDP2), make them whole for a while, and gather what they hold."""
+"""Networks sharded over the ranks (FSDP2): sharding, unsharding for a rollout, and full states."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    set_model_state_dict,
+)
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import (
     FSDPModule,
@@ -22,68 +28,58 @@ from ragen_pl.distributed.collectives import broadcast_from_rank0, gather_object
 
 _GIB = 1 << 30
 
-_gathered_in: WeakKeyDictionary[nn.Module, torch.dtype] = WeakKeyDictionary()
-"""What the weights of a network are gathered in, where that is not their own type."""
+_gather_dtypes: WeakKeyDictionary[nn.Module, torch.dtype] = WeakKeyDictionary()
+"""The dtype in which the weights of a network are gathered, where it is not their own."""
 
 
 def transformer_blocks(network: nn.Module) -> list[nn.Module]:
-    """Return the blocks of the network's largest stack, which are alike; none where none are
-    stacked."""
+    """Return the blocks of the network's largest ``ModuleList``, which are alike; none without
+    one."""
     stacks = [part for part in network.modules() if isinstance(part, nn.ModuleList)]
     sizes = [sum(weight.numel() for weight in stack.parameters()) for stack in stacks]
     return list(stacks[sizes.index(max(sizes))]) if stacks else []
 
 
-def shard(network: nn.Module, mesh: DeviceMesh, gather_in: torch.dtype | None = None) -> None:
-    """Shard a policy or critic in place: each of its stacked layers, then the rest as one.
+def shard(network: nn.Module, mesh: DeviceMesh, gather_dtype: torch.dtype | None = None) -> None:
+    """Shard a policy or critic in place: every transformer block, then the other weights as a unit.
 
-    Its weights are the first rank's; the other ranks' need shapes alone.
-    Tied embeddings share the rest's unit, as they must. Weights are whole only while a pass needs
-    them, the rest's too: between passes every parameter is a shard, which optimizer, checkpoint and
-    copies from one network to the other can rely on.
+    The weights are those of the first rank; other ranks need their shapes only. Tied embeddings
+    belong to the same unit, as they must. Every unit, the last one included, is unsharded only
+    during a pass: between passes every parameter is a shard, on which the optimizer, checkpoints
+    and copies from one network to another rely.
 
     Args:
-        network: Called as ``network(input_ids, mask, padding)``, or by a method that its
-            ``other_forwards`` names; never through a part of it, since the call makes the parts
-            whole.
+        network: Called as ``network(input_ids, mask, padding)``, or by a method named in its
+            ``other_forwards``; never through one of its parts, since that call unshards the parts.
         mesh: One-dimensional.
-        gather_in: The type in which weights are whole; None for their own. Call the network under
-            autocast to it, which would otherwise keep a copy in it of every weight for the
-            backward pass, a whole one. Shards stay in their own type, and gradients are summed in
-            float32.
+        gather_dtype: The dtype of unsharded weights; None for that of the shards. Call the network
+            under autocast to this dtype. With float32 weights autocast would instead keep a copy
+            of every whole weight for the backward pass. Shards keep their dtype, and gradients are
+            summed in float32.
     """
-    held = {
-        name: weight.detach() if rank() == 0 else weight.detach().to("meta")
-        for name, weight in network.named_parameters()
-    }
+    weights = {} if rank() else {n: weight.detach() for n, weight in network.named_parameters()}
     policy = MixedPrecisionPolicy()
-    if gather_in is not None:
-        # Autocast decides what is computed in which type, as it does without shards.
-        policy = MixedPrecisionPolicy(gather_in, torch.float32, cast_forward_inputs=False)
-        _gathered_in[network] = gather_in
-        _keep_types_of_states(network)
-    for layer in transformer_blocks(network):
-        fully_shard(layer, mesh=mesh, reshard_after_forward=True, mp_policy=policy)
+    if gather_dtype is not None:
+        # As without shards, autocast decides which operation computes in which dtype.
+        policy = MixedPrecisionPolicy(gather_dtype, torch.float32, cast_forward_inputs=False)
+        _gather_dtypes[network] = gather_dtype
+        _keep_embedding_dtype(network)
+    for block in transformer_blocks(network):
+        fully_shard(block, mesh=mesh, reshard_after_forward=True, mp_policy=policy)
     fully_shard(network, mesh=mesh, reshard_after_forward=True, mp_policy=policy)
     for name in getattr(network, "other_forwards", ()):
         register_fsdp_forward_method(network, name)
-    _take_over(network, held)
-
-
-def _take_over(network: nn.Module, held: dict[str, Tensor]) -> None:
-    """Give every rank its shards of the first rank's weights, and its buffers, one at a time."""
+    load_full_state(network, weights)
     with torch.no_grad():
-        for name, weight in network.named_parameters():
-            weight.copy_(distribute_like(held.pop(name), weight))
-        for buffer in network.buffers():
+        for buffer in network.buffers():  # those that no checkpoint holds, too
             buffer.copy_(broadcast_from_rank0(buffer))
 
 
-def _keep_types_of_states(network: nn.Module) -> None:
-    """Let embeddings return states in the type of their shards.
+def _keep_embedding_dtype(network: nn.Module) -> None:
+    """Make embeddings return hidden states in the dtype of their shards.
 
-    Autocast does not touch them: layers add to the states that an embedding returns, and in
-    bfloat16 every sum would be rounded.
+    Autocast does not apply to them. Layers add to the hidden states that an embedding returns, and
+    in bfloat16 every sum would be rounded.
     """
 
     def keep(dtype: torch.dtype) -> Any:
@@ -96,28 +92,28 @@ def _keep_types_of_states(network: nn.Module) -> None:
 
 @contextmanager
 def summon_full_params(network: nn.Module | None) -> Iterator[None]:
-    """Keep a network's weights whole, so that a rank can use any part of it without the others.
+    """Unshard a network, so that a rank can use any part of it independently of the others.
 
-    Every rank must enter it together; nothing is exchanged within it or on the way out. Gradients
-    are then those of this rank and of whole weights: take them with ``torch.autograd.grad``, from
-    parameters that are asked for within. Without a network, or one that is not sharded, this does
-    nothing.
+    Every rank must enter the context; within it and on exit nothing is communicated. Gradients are
+    then those of this rank with respect to unsharded weights: compute them with
+    ``torch.autograd.grad`` for parameters that were looked up within the context. The context does
+    nothing for None and for a network that is not sharded.
 
     Raises:
-        RuntimeError: on all ranks, when the whole weights do not fit one device on any.
+        RuntimeError: on all ranks, when the unsharded weights do not fit the device of any rank.
     """
     if not isinstance(network, FSDPModule):
         yield
         return
-    parts = [part for part in network.modules() if isinstance(part, FSDPModule)]
-    weight, dtype = next(network.parameters()), _gathered_in.get(network)
-    whole_bytes = sum(p.numel() * (dtype or p.dtype).itemsize for p in network.parameters())
-    _check_room(whole_bytes, weight.device)
+    units = [part for part in network.modules() if isinstance(part, FSDPModule)]
+    weight, dtype = next(network.parameters()), _gather_dtypes.get(network)
+    full_bytes = sum(p.numel() * (dtype or p.dtype).itemsize for p in network.parameters())
+    _check_free_memory(full_bytes, weight.device)
     network.set_reshard_after_forward(False)
     network.set_reshard_after_backward(False)
     try:
-        # A pass over no rows gathers all weights. It goes through the whole network first of all,
-        # as FSDP asks for: the first module that is called is the root.
+        # A pass over no rows gathers all weights. It calls the network as a whole first, since FSDP
+        # takes the first module that is called for the root.
         nothing = torch.zeros(0, 2, dtype=torch.long, device=weight.device)
         autocast = torch.autocast(weight.device.type, dtype) if dtype else nullcontext()
         with torch.no_grad(), autocast:
@@ -126,12 +122,12 @@ def summon_full_params(network: nn.Module | None) -> Iterator[None]:
     finally:
         network.set_reshard_after_forward(True)
         network.set_reshard_after_backward(True)
-        for part in parts:
-            part.reshard()
+        for unit in units:
+            unit.reshard()
 
 
-def _check_room(needed: int, device: torch.device) -> None:
-    """Refuse, on all ranks, to gather what would not fit on one of them."""
+def _check_free_memory(needed: int, device: torch.device) -> None:
+    """Raise a RuntimeError on all ranks when one of them has less free memory."""
     free = [needed]
     if device.type == "cuda":
         reusable = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -140,84 +136,91 @@ def _check_room(needed: int, device: torch.device) -> None:
         raise RuntimeError(
             f"trainer.strategy is fsdp, and rollouts need the policy whole on every device: "
             f"{needed / _GIB:.1f} GiB, but a device has {min(free) / _GIB:.1f} GiB free. Decoding "
-            "on sharded weights is not supported: set trainer.precision to bf16-mixed, in which "
-            "they are whole in half of float32's bytes, or take a smaller model"
+            "with sharded weights is not supported: set trainer.precision to bf16-mixed, which "
+            "gathers weights in half of float32's bytes, or use a smaller model"
         )
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """Return a tensor as one process would hold it; of a shard every rank must ask."""
+    """Return a tensor as one process would hold it; for a shard every rank must call it."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def full_state_dict(module: nn.Module) -> dict[str, Tensor]:
+def full_state_dict(module: nn.Module, *, trainable_only: bool = False) -> dict[str, Tensor]:
     """Return a module's state as one process would hold it; every rank must call it.
 
+    Args:
+        module: Sharded or not.
+        trainable_only: Whether to leave frozen weights out; they are then not gathered either.
+
     Returns:
-        Tensors by name, tied ones as one. What is sharded comes to the first rank's CPU memory,
-        and the others get nothing.
+        Tensors by name, tied weights as one tensor. Of a sharded module the first rank gets them in
+        CPU memory and the others get nothing; of another every rank gets its own tensors.
     """
-    state: dict[str, Tensor] = module.state_dict(keep_vars=True)  # else tied ones would be two
-    if not any(isinstance(tensor, DTensor) for tensor in state.values()):
-        return {name: tensor.detach() for name, tensor in state.items()}
-    found: dict[int, Tensor] = {}
-    for tensor in state.values():
-        if id(tensor) not in found:
-            complete = full_tensor(tensor.detach())
-            found[id(tensor)] = complete.cpu() if rank() == 0 else torch.empty(0)
-    return {name: found[id(tensor)] for name, tensor in state.items()} if rank() == 0 else {}
-
-
-def distribute_like(value: Tensor, template: Tensor) -> Tensor:
-    """Cut the first rank's whole tensor as the template is; other ranks' need the shape alone.
-
-    Every rank must call it; without a sharded template the value stays as it is.
-    """
-    if not isinstance(template, DTensor):
-        return value
-    value = torch.empty_like(value, device=template.device) if value.is_meta else value
-    return distribute_tensor(
-        value.to(template.device), template.device_mesh, list(template.placements)
+    is_sharded = any(isinstance(weight, DTensor) for weight in module.parameters())
+    options = StateDictOptions(
+        full_state_dict=is_sharded, cpu_offload=is_sharded, ignore_frozen_params=trainable_only
     )
+    state = cast(dict[str, Tensor], get_model_state_dict(module, options=options))
+    # PyTorch gathers tied weights one by one, and leaves out one name of a frozen weight only.
+    first_names: dict[nn.Parameter, str] = {}
+    for name, weight in module.named_parameters(remove_duplicate=False):
+        if trainable_only and not weight.requires_grad:
+            state.pop(name, None)
+        elif name in state:
+            state[name] = state[first_names.setdefault(weight, name)]
+    return state
 
 
-def load_full_state(values: Mapping[str, Tensor], live: Mapping[str, Tensor]) -> None:
-    """Copy whole tensors into those of the same names, in place; every rank must call it."""
-    with torch.no_grad():
-        for name, value in values.items():
-            live[name].copy_(distribute_like(value, live[name]))
+def load_full_state(module: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Copy full tensors into a module's weights and buffers of the same names, in place.
+
+    Every rank must call it; the first rank's tensors are loaded, the other ranks' are not read.
+    """
+    many = dist.is_initialized()
+    options = StateDictOptions(full_state_dict=many, broadcast_from_rank0=many, strict=False)
+    # Broadcasts need contiguous tensors.
+    tensors: dict[str, Any] = {name: tensor.contiguous() for name, tensor in state.items()}
+    set_model_state_dict(module, tensors, options=options)
 
 
 def load_full_optimizer_state(state: dict[str, Any], optimizer: torch.optim.Optimizer) -> None:
-    """Load a whole optimizer state, its moments sharded as the weights they belong to are.
+    """Load a full optimizer state; moments are sharded like their weights.
 
-    Weights are told by their order, whatever they are called. Every rank must call it.
+    Every rank must call it. Weights are matched by position, as in ``Optimizer.load_state_dict``.
+    The first rank's tensors are loaded; the other ranks' need shapes only.
     """
+    # Not set_optimizer_state_dict(full_state_dict=True): it matches weights by name, where a file
+    # has numbers, and fills an empty state by taking a step, after which weights without saved
+    # moments count a step that they have not taken.
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-    places = [place for group in state["param_groups"] for place in group["params"]]
-    of_place = dict(zip(places, weights, strict=True))
+    keys = [key for group in state["param_groups"] for key in group["params"]]
+    weight_of = dict(zip(keys, weights, strict=True))
     moments = {
-        place: {
-            name: distribute_like(value, of_place[place])
-            if isinstance(value, Tensor) and value.shape == of_place[place].shape
-            else value
-            for name, value in entry.items()
-        }
-        for place, entry in state["state"].items()
+        key: {name: _distribute_like(value, weight_of[key]) for name, value in entry.items()}
+        for key, entry in state["state"].items()
     }
     optimizer.load_state_dict({**state, "state": moments})
 
 
+def _distribute_like(value: Any, weight: Tensor) -> Any:
+    """Shard the first rank's full tensor like a weight of its shape; return all else as it is."""
+    if not isinstance(weight, DTensor) or getattr(value, "shape", None) != weight.shape:
+        return value
+    value = torch.empty_like(value, device=weight.device) if value.is_meta else value
+    return distribute_tensor(value.to(weight.device), weight.device_mesh, list(weight.placements))
+
+
 def materialize(networks: Iterable[nn.Module]) -> None:
-    """Move what lies on the meta device to the CPU, in place, without writing to it: memory that
-    nobody writes to costs nothing. Weights that several modules share stay shared."""
-    blank: dict[Tensor, nn.Parameter] = {}
+    """Move tensors from the meta device to the CPU, in place and uninitialized: memory that is
+    never written to is never allocated. Weights that several modules share stay shared."""
+    empty: dict[Tensor, nn.Parameter] = {}
     for part in nn.ModuleList(networks).modules():
         for name, weight in part._parameters.items():
             if weight is not None and weight.is_meta:
-                if weight not in blank:
-                    blank[weight] = nn.Parameter(_empty(weight), weight.requires_grad)
-                part._parameters[name] = blank[weight]
+                if weight not in empty:
+                    empty[weight] = nn.Parameter(_empty(weight), weight.requires_grad)
+                part._parameters[name] = empty[weight]
         for name, buffer in part._buffers.items():
             if buffer is not None and buffer.is_meta:
                 part._buffers[name] = _empty(buffer)
@@ -228,7 +231,7 @@ def _empty(tensor: Tensor) -> Tensor:
 
 
 def frozen_base_weights(module: nn.Module, policy: nn.Module) -> dict[str, Tensor]:
-    """Return the policy's frozen weights under every name that ``module`` has for them."""
+    """Return the policy's frozen weights, under every name that ``module`` has for them."""
     frozen = {id(weight) for weight in policy.parameters() if not weight.requires_grad}
     named = module.named_parameters(remove_duplicate=False)
     return {name: weight for name, weight in named if id(weight) in frozen}

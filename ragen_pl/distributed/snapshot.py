@@ -1,4 +1,4 @@
-"""Copy what training changes, and put it back bit for bit."""
+"""Snapshots of a learner, which restore it bit for bit."""
 
 from __future__ import annotations
 
@@ -8,71 +8,71 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_map_only
 
 from ragen_pl.distributed.collectives import rank
-from ragen_pl.distributed.sharding import full_tensor, load_full_optimizer_state, load_full_state
+from ragen_pl.distributed.sharding import (
+    full_state_dict,
+    full_tensor,
+    load_full_optimizer_state,
+    load_full_state,
+)
 
 Plain = dict[str, Any]
-"""Tensors, numbers and text in dicts and lists: what a checkpoint may hold."""
+"""Tensors, numbers and text in dicts and lists, as a checkpoint may hold them."""
 
 NOT_RESTORED = ("iteration", "phase", "rl_start", "skipped_steps", "lr_scale")
-"""Entries of a module's own state that say where the run is: they are never put back."""
+"""Entries of a module's own state that mark the position of the run; they are never restored."""
 
 
 def take_snapshot(module: LightningModule, optimizer: torch.optim.Optimizer) -> Plain:
     """Copy a learner's state to CPU memory.
 
-    Every rank must call it, and put it back with the others: of weights that are sharded the first
-    one holds all. There are the trainable weights and the buffers, the optimizer's state (two
-    moments per weight) and what else the module saves with a checkpoint. Frozen weights, such as a
-    reference policy's or the base's under an adapter, are left out: they do not change.
+    A snapshot holds trainable weights, buffers, the optimizer's state (two moments per weight) and
+    what the module itself saves in a checkpoint. Frozen weights, such as those of a reference
+    policy or of the base under adapters, are left out: they do not change.
+
+    Every rank must call it, and restore the snapshot together with the others: the first rank alone
+    has the tensors of what is sharded.
     """
-    named = module.named_parameters(remove_duplicate=False)  # a shared base has several names
-    frozen = {name for name, weight in named if not weight.requires_grad}
-    weights = {name: value for name, value in module.state_dict().items() if name not in frozen}
-    copied: Plain = _copy({"weights": weights, "optimizer": optimizer.state_dict()})
-    return copied | {"module": _own_state(module)}
+    weights = full_state_dict(module, trainable_only=True)
+    # Not get_optimizer_state_dict: it fills an empty state by taking a step.
+    return {
+        "weights": {name: _to_cpu(weights.pop(name)) for name in list(weights)},
+        "optimizer": tree_map_only(Tensor, _to_cpu, optimizer.state_dict()),
+        "module": _module_state(module),
+    }
 
 
 def restore_snapshot(
     snapshot: Plain, module: LightningModule, optimizer: torch.optim.Optimizer
 ) -> None:
-    """Put a learner's state back in place; the run's position goes on (``NOT_RESTORED``).
+    """Restore a learner's state in place, but for the position of the run (``NOT_RESTORED``).
 
-    The same snapshot can be put back again.
+    A snapshot can be restored any number of times. Every rank must call it.
     """
-    load_full_state(snapshot["weights"], module.state_dict())
-    load_full_optimizer_state(_copy(snapshot["optimizer"]), optimizer)
-    now = _own_state(module)
+    load_full_state(module, snapshot["weights"])
+    # The optimizer would keep the snapshot's own tensors, and update them.
+    load_full_optimizer_state(tree_map_only(Tensor, _to_cpu, snapshot["optimizer"]), optimizer)
+    current = _module_state(module)
     merged = {
-        part: {**state, **{name: now[part][name] for name in NOT_RESTORED if name in now[part]}}
+        part: {**state, **{key: current[part][key] for key in NOT_RESTORED if key in current[part]}}
         for part, state in snapshot["module"].items()
     }
     module.on_load_checkpoint(merged)
 
 
-def _own_state(module: LightningModule) -> Plain:
+def _module_state(module: LightningModule) -> Plain:
     """Return what the module itself adds to a checkpoint."""
     state: Plain = {}
     module.on_save_checkpoint(state)
-    copied: Plain = _copy(state)
+    copied: Plain = tree_map_only(Tensor, _to_cpu, state)
     return copied
 
 
-def _copy(tree: Any) -> Any:
-    """Copy nested plain data; tensors to CPU memory of their own.
-
-    What is sharded is gathered: the first rank keeps it whole, the others its shape.
-    """
-    if isinstance(tree, DTensor):
-        complete = full_tensor(tree.detach())
-        return complete.to("cpu", copy=True) if rank() == 0 else complete.to("meta")
-    if isinstance(tree, Tensor) and tree.is_meta:
-        return tree
-    if isinstance(tree, Tensor):
-        return tree.detach().to("cpu", copy=True)
-    if isinstance(tree, dict):
-        return {key: _copy(value) for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return type(tree)(_copy(value) for value in tree)
-    return tree
+def _to_cpu(tensor: Tensor) -> Tensor:
+    """Copy a tensor to CPU memory; a sharded one on the first rank only, else its shape."""
+    if isinstance(tensor, DTensor):
+        full = full_tensor(tensor.detach())
+        return full.to("cpu", copy=True) if rank() == 0 else full.to("meta")
+    return tensor if tensor.is_meta else tensor.detach().to("cpu", copy=True)

@@ -1,7 +1,7 @@
-"""The process on its machine: threads and how they wait, memory, and what libraries print.
+"""Settings of the process: threads and their wait policy, memory allocation, output of libraries.
 
-May not import anything else of this library but its error, nor, in this file, PyTorch: the waiting
-policy is set before PyTorch is loaded.
+May not import any other room, nor, in this file, PyTorch: the wait policy is set before PyTorch is
+loaded.
 """
 
 from ragen_pl.runtime.wait_policy import describe_waiting, limit_spinning

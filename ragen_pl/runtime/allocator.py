@@ -1,4 +1,4 @@
-"""Keep freed memory in the process, where the C library allows it."""
+"""The C library's memory allocator, set up to keep freed memory in the process."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 
 
 def retain_freed_memory() -> bool:
-    """Tell the C library not to hand every freed tensor back to the system.
+    """Keep freed memory in the process instead of returning it to the system.
 
-    On a CPU each tensor of more than 128 KiB would otherwise be fresh pages from the kernel, every
-    time: for small models that is half of the run. Returns whether it was done.
+    On a CPU every tensor of more than 128 KiB would otherwise be allocated as new pages by the
+    kernel: for small models that is half of a run's time.
+
+    Returns:
+        Whether the settings were accepted; False outside Linux and glibc.
     """
     if not sys.platform.startswith("linux"):
         return False

@@ -1,4 +1,4 @@
-"""Keep off the terminal what the run's own display would have to compete with."""
+"""Log lines and warnings of other libraries, which would disturb the display of a run."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import warnings
 
 
 def silence_libraries() -> None:
-    """Silence other libraries' remarks that no user of a run can act on."""
+    """Silence log lines and warnings of other libraries that need no action by the user."""
     for name in ("lightning.pytorch", "lightning.fabric", "lightning", "pytorch_lightning"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    for text in (
+    for pattern in (
         r".*does not have many workers.*",
         r".*`isinstance\(treespec, LeafSpec\)` is deprecated.*",
         r".*dataloader is not resumable.*",
@@ -18,9 +18,9 @@ def silence_libraries() -> None:
         r".*You're resuming from a checkpoint that ended before the epoch ended.*",
         # Metrics are summed over ranks before they are logged.
         r".*recommended to use `self.log\(.*sync_dist=True.*",
-        # The new names are not in every transformers that this runs with, and peft uses the old.
+        # Supported versions of transformers include some without the new names; peft uses the old.
         r".*`(is_)?gradient_checkpointing(_enable)?` is deprecated.*",
-        # Of transformers, when it looks for tied weights among shards.
+        # Raised by transformers when it looks for tied weights among shards.
         r".*TypedStorage is deprecated.*",
     ):
-        warnings.filterwarnings("ignore", text)
+        warnings.filterwarnings("ignore", pattern)

@@ -1,4 +1,4 @@
-"""How many threads PyTorch computes with: chosen by trial, and tried again while a run goes on."""
+"""The number of PyTorch's threads: chosen by timing, and adapted during a run."""
 
 from __future__ import annotations
 
@@ -14,44 +14,46 @@ from torch import nn
 from ragen_pl.runtime.wait_policy import describe_waiting
 
 _GAIN = 0.9
-"""More threads must take less than this share of the time of fewer: they also cost others."""
+"""More threads must take less than this fraction of the time of fewer: they take cores from other
+programs."""
 _SECONDS = 0.1
 """Spent on each candidate in a round."""
 _ROUNDS = 5
-"""Odd. What disturbs the machine for a moment must not decide how a run of hours computes."""
+"""Odd. The median over rounds ignores a short disturbance, which must not slow a run of hours."""
 _TRIALS = 3
-"""Where not all cores win, they are tried again, a while later: what an installation leaves behind
-can keep a core busy for seconds."""
+"""Where fewer threads than cores win, the trial is repeated after a pause: leftovers of an
+installation can keep a core busy for seconds."""
 _PAUSE = 2.0
 """Seconds between trials."""
 _LOOK_EVERY = 2.0
-"""Seconds between two looks at how long threads waited for a core."""
+"""Seconds between two readings of how long threads waited for a core."""
 _CONTENDED = 0.1
-"""Seconds that threads waited for a core, per second, from which on the machine is contended."""
+"""The machine counts as contended when threads wait for a core for more than this many seconds per
+second."""
 _CHANGE_GAIN = 0.8
-"""While a run goes on, another number must take less than this share of the present one's time:
-under a load that comes and goes, trials differ by more than the numbers do."""
+"""During a run, another number must take less than this fraction of the current number's time:
+under a changing load, trials of the same number differ by more than those of different numbers."""
 _FIRST_GAP, _LONGEST_GAP = 10.0, 160.0
 """Seconds between two trials of a run: at first, and at most. A trial that changes nothing doubles
-them, one that does halves them. A trial takes about half a second."""
+the gap, one that changes the number halves it. A trial takes about half a second."""
 
 
 def usable_cores() -> int:
-    """Count the cores this process may run on."""
+    """Return the number of cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def configure_threads(asked: int | str, processes: int = 1) -> int:
-    """Set the number of threads and print it.
+def configure_threads(setting: int | str, processes: int = 1) -> int:
+    """Set the number of threads and return it; print it where it was chosen by timing.
 
     Args:
-        asked: A number, or ``auto``: what ``OMP_NUM_THREADS`` says, and where it says nothing the
-            fastest number by trial.
-        processes: Of this run on this machine, which share its cores.
+        setting: A number, or ``auto``: ``OMP_NUM_THREADS``, or the fastest number where that is
+            not set.
+        processes: Processes of this run on this machine, which share its cores.
     """
-    fixed = fixed_threads(asked)
+    fixed = fixed_threads(setting)
     if fixed is not None:
         torch.set_num_threads(fixed)
         return fixed
@@ -63,22 +65,22 @@ def configure_threads(asked: int | str, processes: int = 1) -> int:
     return chosen
 
 
-def fixed_threads(asked: int | str) -> int | None:
-    """Return the number that the user fixed, by key or ``OMP_NUM_THREADS``; None for a trial."""
-    given = os.environ.get("OMP_NUM_THREADS", "")
-    if asked == "auto":
-        return int(given) if given.isdigit() else None
-    return int(asked)
+def fixed_threads(setting: int | str) -> int | None:
+    """Return the number that the user fixed, by key or ``OMP_NUM_THREADS``; None for ``auto``."""
+    if setting != "auto":
+        return int(setting)
+    variable = os.environ.get("OMP_NUM_THREADS", "")
+    return int(variable) if variable.isdigit() else None
 
 
 def choose_threads(cores: int | None = None) -> tuple[int, dict[int, float]]:
-    """Time a small training step with 1, 2, 4, … threads and set the fastest.
+    """Time a small training step with 1, 2, 4, … threads and set the fastest number.
 
-    Several threads wait for one another after every operation; on a machine whose cores are busy
-    that is many times slower than one thread alone.
+    Threads wait for one another after every operation; on a machine with busy cores several are
+    many times slower than a single one.
 
     Returns:
-        The number now set, and the seconds of one step per candidate.
+        The number that was set, and the seconds of a step by number of threads.
     """
     candidates = _candidates(usable_cores() if cores is None else cores)
     step = _training_step()
@@ -99,17 +101,17 @@ def _candidates(cores: int) -> list[int]:
 
 
 class ThreadTuner:
-    """A number of threads that follows what else the machine does.
+    """Adaptation of the number of threads to the load of the machine.
 
-    While several threads wait for cores that others hold, a trial decides between half and twice
-    as many; while there are fewer threads than cores, one is made now and then, to take cores back
-    that have become free.
+    While several threads wait for cores that other programs occupy, a trial decides between half
+    and twice as many. While there are fewer threads than cores, a trial from time to time finds out
+    whether cores have become free.
 
     Args:
-        cores: That this process may take.
+        cores: Largest number of threads.
         clock: Returns seconds.
-        waited: Returns the seconds all threads of the process have waited for a core so far; None
-            where the system does not tell, and trials are then made in turn alone.
+        waited: Returns the seconds that all threads of the process have waited for a core so far;
+            None where the system does not report it, and trials are then made by time only.
         trial: Returns the seconds of a step by number of threads.
     """
 
@@ -130,10 +132,10 @@ class ThreadTuner:
         self._next_trial = clock() + self._gap
 
     def look(self) -> dict[int, float] | None:
-        """Change the number of threads where another is faster; call it as often as you like.
+        """Change the number of threads where another is faster; frequent calls cost nothing.
 
         Returns:
-            The seconds of a step by number of threads where the number was changed, else None.
+            The seconds of a step by number of threads if the number was changed, else None.
         """
         now = self._clock()
         if len(self.candidates) == 1 or now - self._looked < _LOOK_EVERY:
@@ -156,7 +158,7 @@ class ThreadTuner:
             chosen = best if times[best] < _CHANGE_GAIN * times[threads] else threads
         finally:
             torch.set_num_threads(chosen)
-        # What the trial itself waited says nothing about the run.
+        # Waiting during the trial is not waiting of the run.
         self._looked, self._waited_before = self._clock(), self._waited()
         gap = self._gap / 2 if chosen != threads else 2 * self._gap
         self._gap = min(max(gap, _FIRST_GAP), _LONGEST_GAP)
@@ -165,8 +167,8 @@ class ThreadTuner:
 
 
 def seconds_waited() -> float | None:
-    """Return how long this process's threads have been ready to run without a core, summed over
-    the threads that live; None where the system does not tell (Linux does)."""
+    """Return how long this process's threads have been ready to run without a core, summed over the
+    live threads; None where the system does not report it (Linux does)."""
     total = 0
     try:
         for task in Path("/proc/self/task").iterdir():
@@ -177,7 +179,7 @@ def seconds_waited() -> float | None:
 
 
 def _brief_trial(candidates: Sequence[int]) -> dict[int, float]:
-    """Try in the midst of a run, which may be evaluating: without gradients, under autocast."""
+    """Run a short trial during a run, which may have disabled gradients or enabled autocast."""
     with torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False):
         return _trial(_training_step(), list(candidates), rounds=3, seconds=_SECONDS / 2)
 
@@ -185,7 +187,7 @@ def _brief_trial(candidates: Sequence[int]) -> dict[int, float]:
 def _trial(
     step: _Step, candidates: list[int], rounds: int = _ROUNDS, seconds: float = _SECONDS
 ) -> dict[int, float]:
-    """Return the seconds of a step per number of threads: medians of rounds that take turns."""
+    """Return the seconds of a step by number of threads: medians over rounds of all candidates."""
     times: dict[int, list[float]] = {count: [] for count in candidates}
     for _ in range(rounds):
         for count, measured in times.items():
@@ -195,7 +197,7 @@ def _trial(
 
 
 def _fastest(times: dict[int, float]) -> int:
-    """Return the fewest threads that no greater number beats by enough."""
+    """Return the smallest number of threads that no larger one beats by the required gain."""
     chosen = min(times)
     for count in times:
         if times[count] < _GAIN * times[chosen]:
@@ -204,7 +206,7 @@ def _fastest(times: dict[int, float]) -> int:
 
 
 def _time(step: _Step, seconds: float = _SECONDS) -> float:
-    step()  # the first run with a new number of threads starts them
+    step()  # the first step with a new number of threads starts them
     runs: list[float] = []
     end = time.perf_counter() + seconds
     while len(runs) < 3 or time.perf_counter() < end:
@@ -213,11 +215,11 @@ def _time(step: _Step, seconds: float = _SECONDS) -> float:
         runs.append(time.perf_counter() - begin)
         if len(runs) >= 3 and sum(runs) > 10 * seconds:
             break
-    return fmean(runs)  # not the median: threads that wait for a busy core show in the tail
+    return fmean(runs)  # not the median: waiting for a busy core shows in the slowest runs
 
 
 class _Step:
-    """Sample a few tokens and train once with a block like the embedded model's."""
+    """A training step and the sampling of a few tokens, with a block like the embedded model's."""
 
     def __init__(self) -> None:
         generator = torch.Generator().manual_seed(0)

@@ -1,4 +1,4 @@
-"""Check the coefficients that a run may change: what moves them, and what a checkpoint keeps."""
+"""The coefficients that a run may adapt: their control, and their state in a checkpoint."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ def test_too_much_kl_raises_its_coefficient_and_too_much_entropy_lowers_its() ->
     assert coefficients.entropy == pytest.approx(0.01 * 0.98)
 
 
-def test_an_entropy_that_is_no_number_moves_nothing() -> None:
+def test_a_nan_entropy_changes_nothing() -> None:
     coefficients = Coefficients(Algorithm(entropy=EntropyBonus(0.01, control=CONTROL)))
     coefficients.observe(torch.tensor(float("nan")), NONE)
     assert coefficients.entropy == 0.01
 
 
-def test_a_policy_without_any_entropy_needs_a_larger_bonus() -> None:
+def test_a_policy_without_entropy_gets_a_larger_bonus() -> None:
     coefficients = Coefficients(Algorithm(entropy=EntropyBonus(0.01, control=CONTROL)))
     coefficients.observe(NONE, NONE)
     assert coefficients.entropy == pytest.approx(0.01 * 1.02)
 
 
 @pytest.mark.parametrize("kl", [float("nan"), float("inf")])
-def test_a_divergence_that_is_no_number_moves_nothing(kl: float) -> None:
+def test_a_kl_that_is_not_finite_changes_nothing(kl: float) -> None:
     coefficients = Coefficients(Algorithm(kl=KLPenalty(coef=0.2, control=CONTROL)))
     coefficients.observe(MUCH, torch.tensor(kl))
     assert coefficients.kl == 0.2
 
 
-def test_a_collection_pays_the_coefficient_it_was_met_with_and_steers_the_next() -> None:
+def test_a_rollout_is_penalized_with_the_current_coefficient_and_controls_the_next() -> None:
     algorithm = Algorithm(kl=KLPenalty(0.5, "k1", "reward", CONTROL))
     coefficients = Coefficients(algorithm)
     mask = torch.tensor([[False, True, True]])
@@ -57,17 +57,17 @@ def test_a_collection_pays_the_coefficient_it_was_met_with_and_steers_the_next()
     penalty = coefficients.reward_penalty(log_probs, reference, mask)
     assert penalty[mask].tolist() == [0.5, 0.25]
     assert float(coefficients.metrics()["train/kl"]) == pytest.approx(0.75)
-    assert float(coefficients.metrics()["train/kl_coef"]) == 0.5, "what these rewards bore"
+    assert float(coefficients.metrics()["train/kl_coef"]) == 0.5, "the coefficient in these rewards"
     assert coefficients.kl == pytest.approx(0.5 * 1.02)
-    coefficients.observe(MUCH, NONE)  # the loss has no KL term: nothing was measured there
+    coefficients.observe(MUCH, NONE)  # the loss has no KL term, and so no measurement
     assert coefficients.kl == pytest.approx(0.5 * 1.02)
 
 
-def test_a_checkpoint_keeps_what_was_steered_and_the_configuration_says_the_rest() -> None:
-    steered = Algorithm(kl=KLPenalty(coef=0.2, control=CONTROL), entropy=EntropyBonus(0.01))
-    before = Coefficients(steered)
+def test_a_checkpoint_holds_controlled_coefficients_and_the_configuration_the_others() -> None:
+    controlled = Algorithm(kl=KLPenalty(coef=0.2, control=CONTROL), entropy=EntropyBonus(0.01))
+    before = Coefficients(controlled)
     before.observe(MUCH, MUCH)
-    after = Coefficients(steered)
+    after = Coefficients(controlled)
     after.load_state_dict(before.state_dict())
     assert after.kl == before.kl != 0.2
     other = Coefficients(Algorithm(entropy=EntropyBonus(0.7)))
@@ -75,7 +75,7 @@ def test_a_checkpoint_keeps_what_was_steered_and_the_configuration_says_the_rest
     assert (other.kl, other.entropy) == (0.0, 0.7)
 
 
-def test_keys_that_could_not_act_together_are_refused() -> None:
+def test_keys_without_a_joint_effect_are_refused() -> None:
     with pytest.raises(ValueError, match=r"kl\.place is reward"):
         Algorithm(advantage=Success(), kl=KLPenalty(place="reward"))
     with pytest.raises(ValueError, match=r"entropy\.coef is 0"):

@@ -1,4 +1,4 @@
-"""No key of a filter rule is ignored: each one, changed, chooses other groups."""
+"""No key of a filter rule is ignored: each one, if changed, selects other groups."""
 
 from __future__ import annotations
 

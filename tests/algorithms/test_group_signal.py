@@ -1,4 +1,4 @@
-"""Check that whoever asks whether a group's members fared differently gets the same answer."""
+"""All parts of the library agree on which groups have members with different returns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ragen_pl.training.collection import DynamicSampling, collect_groups
 from ragen_pl.types import StopReason, TrajectoryGroup
 from tests.support.doubles import make_trajectory, make_turn
 
-NOBODY = cast(Any, None)
+UNUSED = cast(Any, None)
 WITH: dict[str, Sequence[Sequence[float]]] = {
     "one wins": [[0.0], [0.0], [1.0]],
     "one step less": [[-0.1] * 9 + [10.9], [-0.1] * 9 + [11.0]],
@@ -30,7 +30,7 @@ WITH: dict[str, Sequence[Sequence[float]]] = {
     "tiny rewards, nearly equal": [[1e-8], [1.001e-8]],
     "a large offset": [[1e6], [1e6 + 10]],
     "both signs": [[-1e-8], [1e-8]],
-    "a long shot": [*[[0.0]] * 63, [1e-3]],
+    "one small reward among many zeros": [*[[0.0]] * 63, [1e-3]],
 }
 WITHOUT: dict[str, Sequence[Sequence[float]]] = {
     "equal": [[1.0], [1.0], [1.0]],
@@ -38,9 +38,9 @@ WITHOUT: dict[str, Sequence[Sequence[float]]] = {
     "equal tiny rewards": [[1e-8], [1e-8]],
     "another order": [[0.1, 0.2], [0.3]],
     "many small steps": [[-0.1] * 10, [-0.2] * 5, [-1.0]],
-    "gains and losses that leave nothing": [[0.1, 0.2, -0.3], [0.0]],
-    "what float32 cannot tell from a large offset": [[1e6], [1e6 + 1e-3]],
-    "one survivor": [[1.0]],
+    "rewards that cancel": [[0.1, 0.2, -0.3], [0.0]],
+    "a difference below float32's precision": [[1e6], [1e6 + 1e-3]],
+    "one valid member": [[1.0]],
 }
 CASES = {name: (rewards, True) for name, rewards in WITH.items()} | {
     name: (rewards, False) for name, rewards in WITHOUT.items()
@@ -48,8 +48,8 @@ CASES = {name: (rewards, True) for name, rewards in WITH.items()} | {
 
 
 def group(rewards: Sequence[Sequence[float]]) -> TrajectoryGroup:
-    """Make a group of members that earn these rewards turn by turn, and one whose environment
-    raised after a large one."""
+    """Make a group of members with these rewards by turn, and one whose environment raised an error
+    after a large reward."""
     members = [
         make_trajectory([make_turn(reward) for reward in turns], member=member)
         for member, turns in enumerate(rewards)
@@ -62,7 +62,7 @@ def group(rewards: Sequence[Sequence[float]]) -> TrajectoryGroup:
 
 def filtered(chosen: VarianceFilter) -> Callable[[TrajectoryGroup], bool]:
     return lambda group: any(
-        chosen.on_rollout_end(NOBODY, NOBODY, [group]).weights[0][: len(group.trajectories)]
+        chosen.on_rollout_end(UNUSED, UNUSED, [group]).weights[0][: len(group.trajectories)]
     )
 
 
@@ -118,30 +118,30 @@ CONSUMERS: dict[str, Callable[[TrajectoryGroup], bool]] = {
 
 @pytest.mark.parametrize("consumer", CONSUMERS)
 @pytest.mark.parametrize("case", CASES)
-def test_everybody_agrees_on_which_groups_carry_signal(case: str, consumer: str) -> None:
+def test_all_consumers_agree_on_which_groups_carry_signal(case: str, consumer: str) -> None:
     rewards, differs = CASES[case]
     assert CONSUMERS[consumer](group(rewards)) is differs
 
 
-def test_what_rounding_leaves_does_not_rank_groups_that_may_be_kept() -> None:
+def test_rounding_errors_do_not_rank_groups_without_signal() -> None:
     noisy = group([[0.1, 0.2], [0.3]])
     members = (make_trajectory([make_turn(1.0)], group_id=1, member=m) for m in range(2))
     equal = TrajectoryGroup(1, 1, tuple(members))
     for rule in (TopP(0.9), SoftWeights()):
         chosen = VarianceFilter(None, include_zero=True, rule=rule)
-        weights = chosen.on_rollout_end(NOBODY, NOBODY, [noisy, equal]).weights
+        weights = chosen.on_rollout_end(UNUSED, UNUSED, [noisy, equal]).weights
         assert [row[0] for row in weights] == [1.0, 1.0]
 
 
-def test_a_group_of_large_returns_does_not_hide_another_ones_signal() -> None:
-    """Each group is measured by its own returns, so no choice depends on its company."""
+def test_a_group_with_large_returns_does_not_hide_the_signal_of_another() -> None:
+    """The threshold of a group depends on its own returns only."""
     small, large = group([[1e-3], [2e-3]]), group([[1e6], [1e6]])
     large = TrajectoryGroup(1, 1, large.trajectories)
     assert GroupTable.gather([small, large]).signal.tolist() == [True, False]
 
 
 def test_turns_in_one_state_are_compared_in_full_precision() -> None:
-    """Sums of rewards in another order are equal, however many turns they ran over."""
+    """Sums of the same rewards in another order are equal, over any number of turns."""
     turns = [[0.1] * 40 + [1.0], [1.0] + [0.1] * 40]
     members = [
         make_trajectory([make_turn(reward) for reward in rewards], member=member)

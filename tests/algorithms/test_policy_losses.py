@@ -1,6 +1,6 @@
-"""What every policy loss owes: its definition and gradient token by token, and its invariants.
+"""Every policy loss: its definition and gradient per token, and its invariants.
 
-A new class must be given its place in ``tests.support.algorithms`` and its definition here.
+A new class must be added to the table in ``tests.support.algorithms``, with its definition here.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def test_every_policy_loss_is_in_the_table() -> None:
 
 
 def surrogate(loss: Clip, ratio: float, advantage: float) -> tuple[float, float]:
-    """Return PPO's loss at a ratio and its derivative by the log-probability, case by case."""
+    """Return PPO's loss at a ratio and its derivative with respect to the log-probability."""
     if advantage >= 0:
         flat = ratio > 1 + loss.clip_high
         value = -advantage * min(ratio, 1 + loss.clip_high)
@@ -98,7 +98,7 @@ def test_value_and_gradient_are_those_of_the_definition(name: str, seed: int) ->
 
 @each
 @pytest.mark.parametrize("advantage", [-1.5, 1.5])
-def test_what_is_marked_as_clipped_is_outside_the_bounds_and_nothing_else(
+def test_exactly_the_ratios_outside_the_bounds_are_marked_as_clipped(
     name: str, advantage: float
 ) -> None:
     loss, mask = LOSSES[name], torch.ones(1, 1, dtype=torch.bool)
@@ -117,7 +117,7 @@ def test_what_is_marked_as_clipped_is_outside_the_bounds_and_nothing_else(
 @each
 @given(seed=seeds, columns=st.integers(0, 3))
 @few
-def test_neither_order_nor_padding_nor_what_stands_off_the_mask_matters(
+def test_order_padding_and_values_outside_the_mask_do_not_matter(
     name: str, seed: int, columns: int
 ) -> None:
     loss, rollout = LOSSES[name], collection(seed)
@@ -153,7 +153,7 @@ def test_the_length_of_observations_does_not_matter(name: str, seed: int, contex
 @each
 @given(seed=seeds, scale=st.floats(0.1, 10))
 @few
-def test_the_loss_is_in_proportion_to_the_advantages(name: str, seed: int, scale: float) -> None:
+def test_the_loss_is_proportional_to_the_advantages(name: str, seed: int, scale: float) -> None:
     loss, rollout = LOSSES[name], collection(seed)
     new, old, advantages = draws(rollout, seed)
     one = loss(new, old, advantages, rollout.loss_mask).loss
@@ -176,7 +176,7 @@ Make = Callable[[], PolicyLoss]
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "message"),
     [
         (lambda: Clip(clip_low=-0.1), "clip_low is -0.1"),
         (lambda: Clip(dual_clip=1.0), "dual_clip is 1.0"),
@@ -184,6 +184,6 @@ Make = Callable[[], PolicyLoss]
         (lambda: GSPO(clip_low=1.1), "clip_low is 1.1"),
     ],
 )
-def test_bounds_that_are_none_are_refused(make: Make, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_invalid_bounds_are_refused(make: Make, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         make()

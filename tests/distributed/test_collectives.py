@@ -1,22 +1,24 @@
-"""What one rank cannot do, none goes on with."""
+"""An error on one rank is an error on all."""
 
 from __future__ import annotations
 
 import pytest
 
-from ragen_pl.distributed import collectives as distributed
+from ragen_pl.distributed import collectives
 from ragen_pl.distributed.collectives import all_or_none
 from tests.support.ranks import on_ranks
 
 
-def test_what_every_rank_makes_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = on_ranks(2, lambda rank: all_or_none(lambda: f"of {rank}"), monkeypatch, distributed)
+def test_every_rank_gets_its_own_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = on_ranks(2, lambda rank: all_or_none(lambda: f"of {rank}"), monkeypatch, collectives)
     assert made == ["of 0", "of 1"]
 
 
 @pytest.mark.parametrize("broken", [0, 1])
-def test_a_refusal_on_one_rank_is_one_on_all(broken: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first rank alone reads a model's weights; the others would wait for them in vain."""
+def test_an_error_on_one_rank_is_raised_on_all(
+    broken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the first rank reads a model's weights; the others would wait for them forever."""
 
     def make(rank: int) -> int:
         if rank == broken:
@@ -28,4 +30,4 @@ def test_a_refusal_on_one_rank_is_one_on_all(broken: int, monkeypatch: pytest.Mo
             all_or_none(lambda: make(rank))
         return str(caught.value)
 
-    assert len(on_ranks(2, work, monkeypatch, distributed)) == 2
+    assert len(on_ranks(2, work, monkeypatch, collectives)) == 2

@@ -1,4 +1,4 @@
-"""What a strategy is asked for, and what is refused."""
+"""Strategies that are accepted and refused, and the number of ranks that FSDP2 shards over."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, ModelParalle
 
 from ragen_pl.distributed import sharding
 from ragen_pl.distributed.fsdp import FSDP2, FSDP_MEANS, check_strategy
-from ragen_pl.distributed.sharding import distribute_like, full_state_dict, summon_full_params
+from ragen_pl.distributed.sharding import full_state_dict, summon_full_params
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.policy import Policy
 from tests.cli.test_configs import assemble
@@ -22,7 +22,7 @@ CPU = ("--config", "bandit", "--trainer.accelerator", "cpu")
 
 
 @pytest.mark.parametrize("given", [("--trainer.strategy", "fsdp"), ("--config", "fsdp")])
-def test_fsdp_is_fsdp2_and_says_so_once(
+def test_fsdp_is_fsdp2_and_prints_it_once(
     given: tuple[str, str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -34,7 +34,7 @@ def test_fsdp_is_fsdp2_and_says_so_once(
     assert capsys.readouterr().out.count(FSDP_MEANS) == 1
 
 
-def test_ddp_stays_lightnings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ddp_is_that_of_lightning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     app = assemble(*CPU, "--config", "ddp", "--trainer.devices", "2", "--trainer.num_nodes", "3")
     assert isinstance(app.trainer.strategy, DDPStrategy)
@@ -100,15 +100,14 @@ def test_a_policy_that_does_not_fit_is_refused_by_all(
     )
     monkeypatch.setattr(torch, "cuda", cuda)
     monkeypatch.setattr(sharding, "gather_objects", lambda own: [own, free[1]])
-    sharding._check_room(9, torch.device("cuda"))
+    sharding._check_free_memory(9, torch.device("cuda"))
     with pytest.raises(RuntimeError, match=r"need the policy whole on every device.*bf16-mixed"):
-        sharding._check_room(10, torch.device("cuda"))
+        sharding._check_free_memory(10, torch.device("cuda"))
 
 
-def test_what_is_not_sharded_is_left_as_it_is() -> None:
+def test_a_network_that_is_not_sharded_is_left_as_it_is() -> None:
     policy: Policy = make_policy(0)
     with summon_full_params(policy), summon_full_params(None):
         found = full_state_dict(policy)
     for name, value in policy.state_dict().items():
         assert found[name].data_ptr() == value.data_ptr()
-        assert distribute_like(value, value) is value

@@ -1,4 +1,4 @@
-"""Weights gathered in bfloat16 are whole for a moment, and what is computed stays close."""
+"""Weights gathered in bfloat16 are freed after use, and results stay close to autocast's."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SAMPLED = (torch.arange(8) > 2)[None]
 
 @pytest.fixture(scope="module")
 def mesh() -> Iterator[DeviceMesh]:
-    """Be the only rank of a process group."""
+    """Make a process group of one rank, and its mesh."""
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     yield init_device_mesh("cpu", (1,))
     dist.destroy_process_group()
@@ -43,9 +43,9 @@ def plain() -> Policy:
     return policy
 
 
-def sharded(plain: Policy, mesh: DeviceMesh, gather_in: torch.dtype | None) -> Policy:
+def sharded(plain: Policy, mesh: DeviceMesh, gather_dtype: torch.dtype | None) -> Policy:
     policy = copy.deepcopy(plain)
-    shard(policy, mesh, gather_in)
+    shard(policy, mesh, gather_dtype)
     return policy
 
 
@@ -57,7 +57,7 @@ def learn(policy: Policy) -> Tensor:
 
 
 class Alive(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Find the storages that operations within this context made, as long as they live."""
+    """The storages that operations within this context allocate, while they live."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -74,20 +74,20 @@ class Alive(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @property
     def total(self) -> int:
-        """Their bytes now: a weight's storage is emptied, not dropped, when it is sharded again."""
+        """Their bytes now: resharding empties a weight's storage and keeps the object."""
         return sum(storage.nbytes() for storage in self.made)
 
 
-@pytest.mark.parametrize("gather_in", [torch.bfloat16, None], ids=str)
+@pytest.mark.parametrize("gather_dtype", [torch.bfloat16, None], ids=str)
 def test_no_whole_copies_are_left_after_forward_and_backward(
-    plain: Policy, mesh: DeviceMesh, gather_in: torch.dtype | None
+    plain: Policy, mesh: DeviceMesh, gather_dtype: torch.dtype | None
 ) -> None:
-    """Autocast alone keeps one of every matrix for its gradient: what this is there against."""
-    policy = sharded(plain, mesh, gather_in)
+    """Autocast alone would keep one of every matrix for its gradient."""
+    policy = sharded(plain, mesh, gather_dtype)
     copies = 2 * sum(weight.numel() for weight in plain.parameters() if weight.dim() == 2)
     gradients = 4 * sum(weight.numel() for weight in plain.parameters())
     with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):  # as Lightning's
-        learn(policy)  # what is made once, such as the sizes of the units, is not counted
+        learn(policy)  # allocations made once, such as the sizes of the units, are not counted
         policy.zero_grad()
         with Alive() as alive:
             scores = policy(IDS, SAMPLED, HERE)
@@ -95,7 +95,7 @@ def test_no_whole_copies_are_left_after_forward_and_backward(
             (scores.log_probs.sum() + scores.values.sum()).backward()
             del scores
             after_backward = alive.total - gradients
-    if gather_in is None:
+    if gather_dtype is None:
         assert after_forward > 0.9 * copies
     else:
         assert after_forward < 0.2 * copies  # mostly activations, of five tokens
@@ -109,7 +109,7 @@ def gradients(policy: Policy) -> dict[str, Tensor]:
 
 
 def relative(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> float:
-    """Return the distance of all gradients together, as a share of their norm."""
+    """Return the distance between all gradients, relative to their norm."""
     assert ours.keys() == theirs.keys()
     apart = sum(float((ours[name] - value).square().sum()) for name, value in theirs.items())
     return float((apart / sum(float(value.square().sum()) for value in theirs.values())) ** 0.5)
@@ -119,8 +119,8 @@ def relative(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> float:
 def test_it_computes_what_autocast_does(
     plain: Policy, mesh: DeviceMesh, checkpointing: bool
 ) -> None:
-    """Up to rounding, also of embeddings and norms, which autocast leaves in float32: little
-    farther from float32 than autocast is, and twice as far in sum."""
+    """Up to rounding, also of embeddings and norms, which autocast leaves in float32: the error is
+    at most 1.5 times autocast's, and the two differ by at most twice as much."""
     ours, theirs, exact = (
         sharded(plain, mesh, torch.bfloat16),
         copy.deepcopy(plain),
@@ -149,9 +149,7 @@ def test_a_pass_over_no_rows_adds_nothing(plain: Policy, mesh: DeviceMesh) -> No
     assert relative(gradients(policy), before) == 0
 
 
-def test_what_is_unsharded_is_what_the_trainer_computes_with(
-    plain: Policy, mesh: DeviceMesh
-) -> None:
+def test_unsharded_weights_are_those_of_the_trainer(plain: Policy, mesh: DeviceMesh) -> None:
     policy = sharded(plain, mesh, torch.bfloat16)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         recomputed = policy(IDS, SAMPLED, HERE).log_probs

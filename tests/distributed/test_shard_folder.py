@@ -1,4 +1,4 @@
-"""A folder of shards is read whole, and runs nothing."""
+"""A folder of shards is read completely, and nothing in it is executed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ragen_pl.training.run_folder import RunMetadata
 
 
 class Command:
-    """Write a file when it is unpickled."""
+    """An object whose unpickling writes a file."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark
@@ -40,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_folder_is_read_whole(folder: Path) -> None:
+def test_a_folder_is_read_completely(folder: Path) -> None:
     found = load_whole(folder)
     assert torch.equal(found["state_dict"]["weight"], torch.tensor([[0.0, 1.0]]))
     assert found["optimizer_0"]["param_groups"] == [{"lr": 0.5}]
@@ -54,7 +54,7 @@ def in_place(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("read", [AnyCheckpointIO().load_checkpoint, in_place])
-def test_a_description_runs_nothing(
+def test_metadata_executes_nothing(
     folder: Path, tmp_path: Path, read: Callable[[Path], Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
     mark = tmp_path / "mark"
@@ -65,7 +65,7 @@ def test_a_description_runs_nothing(
     assert "Traceback" not in "".join(capfd.readouterr())
 
 
-def test_what_is_no_tensor_runs_nothing(folder: Path, tmp_path: Path) -> None:
+def test_values_other_than_tensors_execute_nothing(folder: Path, tmp_path: Path) -> None:
     mark, bad = tmp_path / "mark", tmp_path / "bad.ckpt"
     state = {"optimizer_0": {"param_groups": [{"lr": Command(mark)}]}}
     save(state, storage_writer=FileSystemWriter(bad), no_dist=True)

@@ -1,4 +1,4 @@
-"""Adapters on a frozen base that is sharded with them, whichever types the two are of."""
+"""Adapters on a frozen base that is sharded with them, whatever their dtypes."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ IDS = torch.arange(30, 42)[None]
 HERE = torch.ones_like(IDS, dtype=torch.bool)
 SAMPLED = (torch.arange(12) > 3)[None]
 BASES = ("float32", "bfloat16")
-GATHERED = pytest.mark.parametrize("gather_in", [None, torch.bfloat16], ids=str)
+GATHERED = pytest.mark.parametrize("gather_dtype", [None, torch.bfloat16], ids=str)
 
 
 @pytest.fixture(scope="module")
 def mesh() -> Iterator[DeviceMesh]:
-    """Be the only rank of a process group."""
+    """Make a process group of one rank, and its mesh."""
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     yield init_device_mesh("cpu", (1,))
     dist.destroy_process_group()
@@ -41,7 +41,7 @@ def mesh() -> Iterator[DeviceMesh]:
 
 @pytest.fixture(scope="module", params=BASES)
 def adapted(request: Any, tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
-    """Put adapters that change something on a base of each type."""
+    """Make a model with adapters that are not zero, on a base of each dtype."""
     policy = PretrainedModel(str(save_model(tmp_path_factory.mktemp("base"))), dtype=request.param)
     language = TrainableModel(policy, LoRA(rank=4, alpha=8), True, 0).build(())
     generator = torch.Generator().manual_seed(5)
@@ -51,10 +51,10 @@ def adapted(request: Any, tmp_path_factory: pytest.TempPathFactory) -> LanguageM
     return language
 
 
-def learn(policy: Policy, gather_in: torch.dtype | None) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return log-probs and the gradients of what is trained."""
+def learn(policy: Policy, gather_dtype: torch.dtype | None) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return log-probs and the gradients of the trained weights."""
     policy.train()
-    with torch.autocast("cpu", torch.bfloat16, enabled=gather_in is not None):
+    with torch.autocast("cpu", torch.bfloat16, enabled=gather_dtype is not None):
         scores = policy(IDS, SAMPLED, HERE)
         (scores.log_probs.sum() + scores.values.sum()).backward()
     found = {name: p.grad for name, p in policy.named_parameters() if p.grad is not None}
@@ -63,14 +63,14 @@ def learn(policy: Policy, gather_in: torch.dtype | None) -> tuple[Tensor, dict[s
 
 @GATHERED
 def test_only_adapters_and_head_learn_and_as_without_shards(
-    adapted: LanguageModel, mesh: DeviceMesh, gather_in: torch.dtype | None
+    adapted: LanguageModel, mesh: DeviceMesh, gather_dtype: torch.dtype | None
 ) -> None:
     plain = Policy(copy.deepcopy(adapted.model), with_values=True)
     policy = copy.deepcopy(plain)
-    shard(policy, mesh, gather_in)
-    (ours, gradients), (theirs, expected) = (learn(each, gather_in) for each in (policy, plain))
-    # Under bf16-mixed what autocast leaves in float32 is rounded: embeddings and norms.
-    near = 1e-6 if gather_in is None else 0.1
+    shard(policy, mesh, gather_dtype)
+    (ours, gradients), (theirs, expected) = (learn(each, gather_dtype) for each in (policy, plain))
+    # Under bf16-mixed embeddings and norms are rounded, which autocast leaves in float32.
+    near = 1e-6 if gather_dtype is None else 0.1
     torch.testing.assert_close(ours, theirs, rtol=0, atol=near)
     assert gradients.keys() == expected.keys()
     assert all("lora_" in name or "value_head" in name for name in gradients)
@@ -82,11 +82,11 @@ def test_only_adapters_and_head_learn_and_as_without_shards(
 
 @GATHERED
 def test_the_sampler_sees_the_adapters(
-    adapted: LanguageModel, mesh: DeviceMesh, gather_in: torch.dtype | None
+    adapted: LanguageModel, mesh: DeviceMesh, gather_dtype: torch.dtype | None
 ) -> None:
     policy = Policy(copy.deepcopy(adapted.model))
-    shard(policy, mesh, gather_in)
-    autocast = torch.autocast("cpu", torch.bfloat16, enabled=gather_in is not None)
+    shard(policy, mesh, gather_dtype)
+    autocast = torch.autocast("cpu", torch.bfloat16, enabled=gather_dtype is not None)
     with torch.no_grad(), autocast:
         trained = policy(IDS, SAMPLED, HERE).log_probs
         with summon_full_params(policy):
@@ -98,11 +98,11 @@ def test_the_sampler_sees_the_adapters(
 
 @GATHERED
 def test_an_export_is_the_one_of_a_process_that_holds_all(
-    adapted: LanguageModel, mesh: DeviceMesh, gather_in: torch.dtype | None, tmp_path: Path
+    adapted: LanguageModel, mesh: DeviceMesh, gather_dtype: torch.dtype | None, tmp_path: Path
 ) -> None:
     export_policy(adapted, tmp_path / "plain")
     sharded = copy.deepcopy(adapted)
-    shard(Policy(sharded.model), mesh, gather_in)
+    shard(Policy(sharded.model), mesh, gather_dtype)
     export_policy(sharded, tmp_path / "sharded")
     for file in ("model.safetensors", f"{ADAPTER}/adapter_model.safetensors"):
         ours, theirs = (load_file(tmp_path / name / file) for name in ("sharded", "plain"))

@@ -1,4 +1,4 @@
-"""A checkpoint is loaded whole, but for what it leaves out, or not at all."""
+"""A checkpoint is loaded completely, except for weights that it leaves out, or not at all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_what_is_left_out_stays_as_it_is(file: Path) -> None:
+def test_weights_that_are_left_out_do_not_change(file: Path) -> None:
     linear = nn.Linear(2, 1)
     bias = linear.bias.detach().clone()
     assert load_sharded(file, linear, [], ["bias"], weights_only=True) == {"epoch": 3}

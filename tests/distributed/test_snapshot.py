@@ -1,4 +1,4 @@
-"""A snapshot of the real learner is put back bit for bit, and a run that was goes on alike."""
+"""A snapshot of the learner is restored bit for bit, also in a run that was resumed."""
 
 from __future__ import annotations
 
@@ -18,11 +18,14 @@ from tests.runs.test_resume import checkpoint, flat
 from tests.support.doubles import Diary
 from tests.support.tiny_run import write_config
 
-OPTIONS = (
-    *("--rollback.times", 1, "--rollback.every_n_iterations", 2, "--rollback.min_age", 1),
-    *("--echo_trap.baseline_iterations", 3, "--echo_trap.stop", "false"),
-    *("--trainer.callbacks+=tests.support.doubles.Diary",),
-)
+OPTIONS = {
+    "--rollback.times": 1,
+    "--rollback.every_n_iterations": 2,
+    "--rollback.min_age": 1,
+    "--echo_trap.baseline_iterations": 3,
+    "--echo_trap.stop": "false",
+    "--trainer.callbacks+": "tests.support.doubles.Diary",
+}
 
 
 def red_from_the_fifth_on(history: list[Any], *args: Any) -> Assessment:
@@ -32,31 +35,35 @@ def red_from_the_fifth_on(history: list[Any], *args: Any) -> Assessment:
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(echo_trap_detector, "judge", red_from_the_fifth_on)
+    monkeypatch.setattr(echo_trap_detector, "assess", red_from_the_fifth_on)
     write_config(tmp_path)
     return tmp_path
 
 
 def fit(run_dir: str, *args: object) -> None:
-    options = [*OPTIONS, "--run_dir", run_dir, *args]
-    assert main(["fit", "--config", "tiny", *map(str, options)]) == 0
+    options = [f"{key}={value}" for key, value in OPTIONS.items()]
+    rest = ["--run_dir", run_dir, *map(str, args)]
+    assert main(["fit", "--config", "tiny", *options, *rest]) == 0
 
 
 def equal(one: Any, other: Any) -> bool:
     return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
 
 
-def test_a_run_goes_back_bit_for_bit_and_goes_on_alike(folder: Path) -> None:
+def test_a_run_is_rolled_back_bit_for_bit_and_can_be_resumed(folder: Path) -> None:
     fit("whole", "--trainer.max_epochs", 11)
     results = json.loads((folder / "whole/results.json").read_text())
     (event,) = results["rollbacks"]
     fallen, restored = event["iteration"] - 1, event["restored"] - 1
-    assert (fallen, restored) == (7, 3)  # red in RL's fifth and sixth; that of 5 was on trial
+    assert (fallen, restored) == (
+        7,
+        3,
+    )  # red in the fifth and sixth RL iteration; the snapshot of 5 was not trusted yet
     before, after = flat(Diary.states[restored]), flat(Diary.states[fallen + 1])
     assert before.keys() == after.keys()
-    goes_on = {"/module/starpo/iteration", "/module/starpo/lr_scale"}
+    not_restored = {"/module/starpo/iteration", "/module/starpo/lr_scale"}
     different = {name for name in before if not equal(before[name], after[name])}
-    assert different == goes_on
+    assert different == not_restored
     assert any("exp_avg_sq" in name for name in before)
     assert Diary.cache_versions[fallen + 1] == -1
     rates = dict(zip(results["history"]["iteration"], results["history"]["train/lr"], strict=True))
@@ -75,7 +82,7 @@ def test_a_run_goes_back_bit_for_bit_and_goes_on_alike(folder: Path) -> None:
             assert equal(one[name], other[name]), name
 
 
-def test_frozen_weights_are_left_out_and_a_snapshot_serves_twice() -> None:
+def test_frozen_weights_are_left_out_and_a_snapshot_can_be_restored_twice() -> None:
     class Two(LightningModule):
         def __init__(self) -> None:
             super().__init__()
@@ -101,5 +108,5 @@ def test_frozen_weights_are_left_out_and_a_snapshot_serves_twice() -> None:
         ends.append(weight.detach().clone())
         restore_snapshot(snapshot, module, optimizer)
         assert torch.equal(module.moving.weight, kept)
-    assert module.moving.weight is weight  # in place: the optimizer still knows it
+    assert module.moving.weight is weight  # in place: the optimizer still has it
     assert torch.equal(*ends)

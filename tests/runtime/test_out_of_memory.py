@@ -1,4 +1,4 @@
-"""What is said where memory runs out."""
+"""Errors of runs that run out of memory."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 
 from ragen_pl.cli.messages import qualify
 from ragen_pl.errors import ConfigError
-from ragen_pl.runtime.out_of_memory import REMEDIES, lack_of_memory
+from ragen_pl.runtime.out_of_memory import REMEDIES, explain_out_of_memory
 
 
-def real_lack() -> None:
+def allocate_too_much() -> None:
     torch.empty(1 << 60)  # an exbibyte of float32 and more
 
 
@@ -23,27 +23,27 @@ def raises(error: Exception) -> None:
 @pytest.mark.parametrize(
     "run_out",
     [
-        real_lack,
+        allocate_too_much,
         lambda: raises(MemoryError()),
         lambda: raises(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")),
         lambda: raises(RuntimeError("MPS backend out of memory (MPS allocated: 8 GB)")),
     ],
 )
-def test_it_says_what_to_lower(run_out: Callable[[], None]) -> None:
-    with pytest.raises(ConfigError, match=r"run\.py plan") as caught, lack_of_memory():
+def test_the_error_names_keys_to_lower(run_out: Callable[[], None]) -> None:
+    with pytest.raises(ConfigError, match=r"run\.py plan") as caught, explain_out_of_memory():
         run_out()
     assert all(key in str(caught.value) for key in REMEDIES)
     assert len(str(caught.value)) < 500
 
 
 def test_other_errors_are_left_alone() -> None:
-    with pytest.raises(RuntimeError, match=r"^shapes differ$"), lack_of_memory():
+    with pytest.raises(RuntimeError, match=r"^shapes differ$"), explain_out_of_memory():
         raise RuntimeError("shapes differ")
 
 
-def test_its_keys_are_those_that_a_user_sets() -> None:
+def test_the_keys_are_those_of_the_command_line() -> None:
     keys = {f"data.{key}" if "rollout" in key else f"model.{key}": 8 for key in REMEDIES}
-    with pytest.raises(ConfigError) as caught, lack_of_memory():
+    with pytest.raises(ConfigError) as caught, explain_out_of_memory():
         raises(MemoryError())
-    said = qualify(str(caught.value), keys)
-    assert all(key in said for key in keys)
+    message = qualify(str(caught.value), keys)
+    assert all(key in message for key in keys)

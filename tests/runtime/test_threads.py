@@ -1,4 +1,4 @@
-"""How many threads a run computes with."""
+"""The number of threads: the initial choice, and its adaptation during a run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def number_of_threads() -> Iterator[None]:
 def timed(
     monkeypatch: pytest.MonkeyPatch, seconds: dict[int, float], disturbed: tuple[int, ...] = ()
 ) -> None:
-    """Make a step take what ``seconds`` says, ten times as long in the disturbed measurements."""
+    """Make a step take ``seconds`` by number of threads, ten times as long where disturbed."""
     count = 0
 
     def time_step(_: object, __: float = 0.0) -> float:
@@ -42,8 +42,8 @@ def timed(
     ("seconds", "expected"),
     [
         ({1: 0.03, 2: 0.016, 4: 0.009}, 4),
-        ({1: 0.03, 2: 0.029, 4: 0.028}, 1),  # not worth what it costs others
-        ({1: 0.03, 2: 0.02, 4: 0.3}, 2),  # cores that are busy
+        ({1: 0.03, 2: 0.029, 4: 0.028}, 1),  # too small a gain for the cores it takes
+        ({1: 0.03, 2: 0.02, 4: 0.3}, 2),  # busy cores
     ],
 )
 def test_the_fastest_number_is_set(
@@ -54,21 +54,21 @@ def test_the_fastest_number_is_set(
     assert torch.get_num_threads() == expected
 
 
-def test_a_moments_disturbance_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run once computed with one thread of two to its end, because another program had woken for
-    a quarter of a second."""
+def test_a_short_disturbance_does_not_change_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run once used one thread of two to its end, because another program had been active for a
+    quarter of a second."""
     timed(monkeypatch, {1: 0.03, 2: 0.016}, disturbed=(2, 6))
     assert threads.choose_threads(cores=2)[0] == 2
 
 
-def test_a_trial_that_was_disturbed_whole_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The run of a fresh installation once took twice its time: for more than a second after it,
-    two threads were no faster than one."""
+def test_a_fully_disturbed_trial_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run right after an installation once took twice its time: for more than a second, two
+    threads were no faster than one."""
     timed(monkeypatch, {1: 0.03, 2: 0.016}, disturbed=(2, 4, 6, 8, 10))
     assert threads.choose_threads(cores=2) == (2, {1: 0.03, 2: 0.016})
 
 
-def test_what_is_asked_for_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fixed_number_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert threads.configure_threads(2) == torch.get_num_threads() == 2
     assert threads.configure_threads("auto") == torch.get_num_threads() == 1
@@ -80,7 +80,7 @@ def test_one_core_has_nothing_to_choose(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 class Machine:
-    """A machine whose other programs come and go: what a tuner sees of it."""
+    """A fake machine with a changing load, as a tuner sees it."""
 
     def __init__(self) -> None:
         self.now = self.waited = 0.0
@@ -88,7 +88,7 @@ class Machine:
         self.trials: list[list[int]] = []
 
     def run(self, tuner: threads.ThreadTuner, seconds: float) -> list[int]:
-        """Let time pass in steps of a second; return the number of threads after each."""
+        """Advance the clock in steps of a second; return the number of threads after each."""
         seen = []
         for _ in range(int(seconds)):
             self.now += 1.0
@@ -103,12 +103,12 @@ class Machine:
         slow = 20.0 if self.others_are_busy else 1.0
         return {n: 0.1 if n == 1 else 0.06 * slow for n in candidates}
 
-    def tuner(self, cores: int = 2, tells: bool = True) -> threads.ThreadTuner:
+    def tuner(self, cores: int = 2, reports_waiting: bool = True) -> threads.ThreadTuner:
         torch.set_num_threads(cores)
         return threads.ThreadTuner(
             cores,
             clock=lambda: self.now,
-            waited=lambda: self.waited if tells else None,
+            waited=lambda: self.waited if reports_waiting else None,
             trial=self.trial,
         )
 
@@ -119,16 +119,16 @@ def test_a_quiet_machine_is_not_disturbed() -> None:
     assert machine.trials == []
 
 
-@pytest.mark.parametrize("tells", [True, False])
-def test_a_run_follows_a_machine_that_becomes_busy_and_quiet(tells: bool) -> None:
-    """Iterations once took 20 to 30 times as long when another program took a core, to the end."""
+@pytest.mark.parametrize("reports_waiting", [True, False])
+def test_a_run_follows_a_machine_that_becomes_busy_and_quiet(reports_waiting: bool) -> None:
+    """Without it, iterations took 20 to 30 times as long once another program took a core."""
     machine = Machine()
-    tuner = machine.tuner(tells=tells)
+    tuner = machine.tuner(reports_waiting=reports_waiting)
     machine.run(tuner, 60)
     machine.others_are_busy = True
     seen = machine.run(tuner, 200)
     assert seen[-1] == 1
-    if tells:
+    if reports_waiting:
         assert seen.index(1) < 15
     machine.others_are_busy = False
     assert machine.run(tuner, 200)[-1] == 2
@@ -139,14 +139,14 @@ def test_trials_that_change_nothing_become_rare() -> None:
     tuner = machine.tuner()
     machine.others_are_busy = True
     machine.run(tuner, 3600)
-    assert len(machine.trials) < 30  # half a second each: under a hundredth of the time
+    assert len(machine.trials) < 30  # half a second each: less than 1 % of the time
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_a_trial_can_be_made_while_evaluating(
     mode: Callable[[], AbstractContextManager[None]],
 ) -> None:
-    """Lightning validates without gradients; a trial takes some."""
+    """Lightning validates without gradients; a trial computes gradients."""
     with mode(), torch.autocast("cpu", torch.bfloat16):
         assert set(threads._brief_trial([1, 2])) == {1, 2}
         assert not torch.is_grad_enabled()
@@ -167,10 +167,10 @@ def test_a_trial_that_fails_leaves_the_number_as_it_was() -> None:
     assert torch.get_num_threads() == 2
 
 
-def test_a_number_that_was_no_candidate_is_tried_too() -> None:
+def test_the_current_number_is_tried_even_if_it_is_no_candidate() -> None:
     machine = Machine()
     tuner = machine.tuner(cores=4)
-    torch.set_num_threads(3)  # a checkpoint's, of another machine
+    torch.set_num_threads(3)  # from the checkpoint of another machine
     machine.run(tuner, 30)
     assert machine.trials[0] == [1, 2, 3, 4]
 
@@ -187,8 +187,8 @@ def test_a_trial_looks_at_half_and_twice_as_many() -> None:
 def test_waiting_for_a_core_is_seen() -> None:
     """Two threads that share one core wait for it half of the time each."""
     before = threads.seconds_waited()
-    tells = Path("/proc/self/schedstat").exists()  # a kernel may be built without it
-    assert (before is not None) == tells
+    reports_waiting = Path("/proc/self/schedstat").exists()  # absent in some kernels
+    assert (before is not None) == reports_waiting
     if before is None:
         return
     cores = os.sched_getaffinity(0)

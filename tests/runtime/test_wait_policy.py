@@ -1,4 +1,4 @@
-"""Threads that wait spin briefly, unless the user says otherwise."""
+"""Waiting threads spin briefly, unless the user sets another policy."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_the_users_setting_wins(own: dict[str, str]) -> None:
 
 
 def test_the_command_sets_it_before_pytorch_is_loaded() -> None:
-    """A command that fails at its first key has loaded PyTorch by then."""
+    """The command loads PyTorch before it finds its first bad key."""
     code = """
 import os, sys
 class Watch:

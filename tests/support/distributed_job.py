@@ -209,6 +209,8 @@ def play(
             module = make_module(StarPO, lora, gradient_checkpointing=True)
         else:
             module = make_module(Scripted)
+        data = make_data(SEEDS.get(run, 0))
+        module.vocabulary = list(data.vocabulary())
         Trainer(
             strategy=strategy,
             accelerator=accelerator,
@@ -223,7 +225,7 @@ def play(
             num_sanity_val_steps=0,
             limit_val_batches=0,
             **trainer,
-        ).fit(module, datamodule=make_data(SEEDS.get(run, 0)))
+        ).fit(module, datamodule=data)
     return {
         "tokens": diary.tokens,
         "gradients": diary.gradients,

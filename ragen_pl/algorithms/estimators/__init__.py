@@ -1,7 +1,7 @@
-"""Choose how advantages are estimated: one class per kind, its keys the constructor's.
+"""Advantage estimators: one class each, whose constructor's arguments are its config keys.
 
-A key stands where it acts: a discount with those who discount, a critic's settings with those who
-have a critic, a scale of rewards with those whose result depends on it.
+An estimator has only the keys that it uses: a discount where it discounts, a critic's settings
+where it has a critic, a scale of rewards where its result depends on the scale.
 """
 
 from ragen_pl.algorithms.estimators.base import AdvantageEstimator, CriticConfig

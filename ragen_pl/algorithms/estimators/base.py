@@ -1,4 +1,4 @@
-"""Say what an estimator of advantages is, and configure the critic that some of them use."""
+"""The base class of advantage estimators, and the configuration of the critic of some of them."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from ragen_pl.types import RolloutBatch
 
 @dataclass(frozen=True)
 class CriticConfig:
-    """Configure how the critic learns.
+    """The critic and its training.
 
     Args:
         lr: Critic learning rate.
         value_coef: Weight of the value loss.
-        value_clip: How far a value may move from the old one before its loss is clipped; null off.
-        warmup_iterations: First RL iterations in which only the critic learns.
-        train_on: all: from every trajectory; kept: from those the policy learns from, as in
-            RAGEN, which throws the others away before anything is learned. Cheaper, the stricter
-            the filter.
+        value_clip: Largest change of a value from the old one before its loss is clipped; null for
+            no clipping.
+        warmup_iterations: First RL iterations, in which only the critic is trained.
+        train_on: all: on every trajectory; kept: on those the policy is trained on, as in RAGEN,
+            which discards the others before the update. The stricter the filter, the cheaper.
         backbone: separate: the critic is a network of its own, as in the paper; shared: a value
-            head on the policy's hidden states, which costs next to nothing. ``lr`` is then the
-            head's alone, and ``value_coef`` weighs what the policy's backbone learns of values.
+            head on the policy's hidden states, at almost no cost. ``lr`` is then that of the head
+            only, and ``value_coef`` is the weight of the value loss in the policy's backbone.
     """
 
     lr: float = 1e-3
@@ -49,25 +49,25 @@ class CriticConfig:
             )
 
     def rows(self, rollout: RolloutBatch) -> Tensor:
-        """Mark the trajectories the critic learns from; (B,) bool."""
+        """Return the mask of the trajectories that the critic is trained on, (B,) bool."""
         kept = rollout.policy_weights > 0
         return kept if self.train_on == "kept" else torch.ones_like(kept)
 
     def tokens(self, rollout: RolloutBatch) -> Tensor:
-        """Mark the sampled tokens of those trajectories; (B, T) bool."""
+        """Return the mask of the sampled tokens of those trajectories, (B, T) bool."""
         return rollout.loss_mask & self.rows(rollout)[:, None]
 
 
 class AdvantageEstimator(ABC):
-    """Tell for every sampled token how much better it was than expected."""
+    """An estimator of the advantage of every sampled token."""
 
     critic: CriticConfig | None = None
-    """How the critic learns; None where there is none."""
+    """The critic's configuration; None for estimators without a critic."""
     compares_members: bool = False
-    """Whether trajectories are compared with the others of their group."""
+    """Whether trajectories are compared with the other members of their group."""
 
     def credit(self, rollout: RolloutBatch) -> Tensor:
-        """Return the environment's rewards, (B, T), at the tokens that are credited with them."""
+        """Return the environment's rewards, (B, T), at the tokens that they are assigned to."""
         return rollout.rewards
 
     @abstractmethod
@@ -77,15 +77,14 @@ class AdvantageEstimator(ABC):
         """Return advantages and returns (the critic's targets), each (B, T).
 
         Args:
-            rollout: This rank's whole collection; groups lie whole in it.
-            rewards: (B, T): what ``credit`` gave, less a KL penalty per token where one is asked
-                for.
+            rollout: This rank's rollout, of whole groups.
+            rewards: (B, T): what ``credit`` returned, minus a KL penalty per token if configured.
             values: (B, T); zeros without a critic.
         """
 
 
 class WithoutCritic(AdvantageEstimator):
-    """Estimate from rewards alone."""
+    """An estimator that uses rewards only."""
 
     def __call__(
         self, rollout: RolloutBatch, rewards: Tensor, values: Tensor
@@ -99,25 +98,29 @@ class WithoutCritic(AdvantageEstimator):
 
 
 def kept_tokens(rollout: RolloutBatch) -> Tensor:
-    """Mark the sampled tokens that the policy learns from; (B, T) bool."""
+    """Return the mask of the sampled tokens that the policy is trained on, (B, T) bool."""
     return rollout.loss_mask & (rollout.policy_weights > 0)[:, None]
 
 
-def check(
-    config: AdvantageEstimator, *, shares: tuple[str, ...] = (), positive: tuple[str, ...] = ()
+def check_ranges(
+    config: AdvantageEstimator,
+    *,
+    unit_interval: tuple[str, ...] = (),
+    positive: tuple[str, ...] = (),
 ) -> None:
-    """Refuse values out of range.
+    """Check the ranges of keys.
 
     Args:
-        shares: Keys that lie in [0, 1].
-        positive: Keys that are above 0.
+        config: The estimator.
+        unit_interval: Keys that must be in [0, 1].
+        positive: Keys that must be above 0.
 
     Raises:
         ValueError: naming key and value.
     """
-    for key in shares:
+    for key in unit_interval:
         if not 0 <= getattr(config, key) <= 1:
-            raise ValueError(f"advantage.{key} is {getattr(config, key)}; it lies in [0, 1]")
+            raise ValueError(f"advantage.{key} is {getattr(config, key)}; it must be in [0, 1]")
     for key in positive:
         if getattr(config, key) <= 0:
             raise ValueError(f"advantage.{key} is {getattr(config, key)}; it must be positive")

@@ -1,4 +1,4 @@
-"""Estimate advantages by comparing the members of a group."""
+"""Advantage estimators that compare the members of a group."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ragen_pl.algorithms.estimators.base import WithoutCritic, check, kept_tokens
+from ragen_pl.algorithms.estimators.base import WithoutCritic, check_ranges, kept_tokens
 from ragen_pl.distributed.collectives import all_reduce_sum
 from ragen_pl.ops import group_advantages
 from ragen_pl.ops.masked import whiten
 from ragen_pl.types import RolloutBatch
 
 
-class _Comparing(WithoutCritic):
-    """Estimate from the members of a group, of which one alone tells nothing."""
+class _GroupRelative(WithoutCritic):
+    """An estimator that compares members of a group, and so needs at least two."""
 
     compares_members = True
 
 
 @dataclass(frozen=True)
-class ReinforcePlusPlusBaseline(_Comparing):
-    """Take the group's mean off the return, then whiten over all kept tokens (2501.03262)."""
+class ReinforcePlusPlusBaseline(_GroupRelative):
+    """REINFORCE++-baseline: return minus group mean, whitened over all kept tokens (2501.03262)."""
 
     def compare(self, rollout: RolloutBatch, rewards: Tensor) -> Tensor:
         mask = rollout.loss_mask
-        centerd = group_advantages.grpo(rewards, mask, rollout.group_ids, divide_by_std=False)
-        return whiten(centerd, kept_tokens(rollout), all_reduce_sum)
+        centered = group_advantages.grpo(rewards, mask, rollout.group_ids, divide_by_std=False)
+        return whiten(centered, kept_tokens(rollout), all_reduce_sum)
 
 
 @dataclass(frozen=True)
-class GRPO(_Comparing):
-    """Compare the return with the group's mean, in units of its spread (2402.03300)."""
+class GRPO(_GroupRelative):
+    """GRPO: return minus group mean, divided by the group's standard deviation (2402.03300)."""
 
     def compare(self, rollout: RolloutBatch, rewards: Tensor) -> Tensor:
         mask = rollout.loss_mask
@@ -39,22 +39,23 @@ class GRPO(_Comparing):
 
 
 @dataclass(frozen=True)
-class _Scaled(_Comparing):
-    """Compare returns in their own unit, which a scale has to bring near 1.
+class _ScaledGroupRelative(_GroupRelative):
+    """An estimator whose advantages are proportional to the rewards.
 
     Args:
-        reward_scale: Multiplies rewards: with it the advantages, against entropy and KL.
+        reward_scale: Factor of the rewards, which should bring advantages near 1; it weighs them
+            against entropy and KL.
     """
 
     reward_scale: float = 0.1
 
     def __post_init__(self) -> None:
-        check(self, positive=("reward_scale",))
+        check_ranges(self, positive=("reward_scale",))
 
 
 @dataclass(frozen=True)
-class DrGRPO(_Scaled):
-    """Compare the return with the group's mean and divide by nothing (2503.20783)."""
+class DrGRPO(_ScaledGroupRelative):
+    """Dr. GRPO: return minus group mean, without division (2503.20783)."""
 
     def compare(self, rollout: RolloutBatch, rewards: Tensor) -> Tensor:
         rewards, mask = rewards * self.reward_scale, rollout.loss_mask
@@ -62,8 +63,8 @@ class DrGRPO(_Scaled):
 
 
 @dataclass(frozen=True)
-class RLOO(_Scaled):
-    """Compare the return with the mean of the group's other members (2402.14740)."""
+class RLOO(_ScaledGroupRelative):
+    """RLOO: return minus the mean return of the group's other members (2402.14740)."""
 
     def compare(self, rollout: RolloutBatch, rewards: Tensor) -> Tensor:
         rewards = rewards * self.reward_scale
@@ -71,13 +72,13 @@ class RLOO(_Scaled):
 
 
 @dataclass(frozen=True)
-class GiGPO(_Comparing):
-    """Compare trajectories within the group, and turns taken in one state (2505.10978).
+class GiGPO(_GroupRelative):
+    """GiGPO: group-relative advantages of trajectories and of turns in the same state (2505.10978).
 
     Args:
-        turn_gamma: Discount per turn of what a turn earned from there on.
-        step_weight: Weight of the comparison of turns; 0 leaves that of trajectories.
-        divide_by_std: Whether both comparisons are in units of their group's spread.
+        turn_gamma: Discount per turn in the return from a turn on.
+        step_weight: Weight of the advantages of turns; 0 leaves those of trajectories.
+        divide_by_std: Whether both advantages are divided by their group's standard deviation.
     """
 
     turn_gamma: float = 0.95
@@ -85,7 +86,7 @@ class GiGPO(_Comparing):
     divide_by_std: bool = True
 
     def __post_init__(self) -> None:
-        check(self, shares=("turn_gamma",))
+        check_ranges(self, unit_interval=("turn_gamma",))
         if self.step_weight < 0:
             raise ValueError(
                 f"advantage.step_weight is {self.step_weight}; it must not be negative"

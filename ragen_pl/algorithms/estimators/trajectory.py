@@ -1,4 +1,4 @@
-"""Estimate advantages along each trajectory: with a critic, or from what followed."""
+"""Advantage estimators along each trajectory: with a critic, or from reward-to-go."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ragen_pl.algorithms.estimators.base import (
     AdvantageEstimator,
     CriticConfig,
     WithoutCritic,
-    check,
+    check_ranges,
     kept_tokens,
 )
 from ragen_pl.distributed.collectives import all_reduce_sum
@@ -22,15 +22,15 @@ from ragen_pl.types import RolloutBatch
 
 @dataclass(frozen=True)
 class GAE(AdvantageEstimator):
-    """Compare with a critic, token by token (StarPO's PPO); whitened over all kept tokens.
+    """Token-level GAE with a critic (StarPO with PPO), whitened over all kept tokens.
 
     Args:
         gamma: Discount per sampled token.
         gae_lambda: Decay of the advantage trace per sampled token.
-        reward_at: Where rewards are credited: ``turn`` at the end of the turn that earned them,
-            ``trajectory`` all of them at the last sampled token.
-        reward_scale: Multiplies rewards, so that value targets are near 1.
-        critic: How the critic learns.
+        reward_at: Tokens that rewards are assigned to: ``turn``, the last token of the turn that
+            earned them; ``trajectory``, the last sampled token of the trajectory.
+        reward_scale: Factor of the rewards, which should bring value targets near 1.
+        critic: The critic's configuration.
     """
 
     gamma: float = 1.0
@@ -40,7 +40,7 @@ class GAE(AdvantageEstimator):
     critic: CriticConfig = CriticConfig()  # noqa: RUF009  frozen, so sharing it is safe
 
     def __post_init__(self) -> None:
-        check(self, shares=("gamma", "gae_lambda"), positive=("reward_scale",))
+        check_ranges(self, unit_interval=("gamma", "gae_lambda"), positive=("reward_scale",))
 
     def credit(self, rollout: RolloutBatch) -> Tensor:
         return _credited(rollout, self.reward_at)
@@ -59,15 +59,15 @@ class GAE(AdvantageEstimator):
 
 @dataclass(frozen=True)
 class BiLevelGAE(GAE):
-    """Run GAE over the turns and then over each turn's tokens (RAGEN, bi-level GAE).
+    """Bi-level GAE (RAGEN): GAE over the turns, then over the tokens of each turn.
 
     Args:
         gamma: Discount per sampled token, within a turn.
         gae_lambda: Decay of the advantage trace, per turn and per sampled token within one.
-        reward_at: Where rewards are credited: ``turn`` at the end of the turn that earned them,
-            ``trajectory`` all of them at the last sampled token.
-        reward_scale: Multiplies rewards, so that value targets are near 1.
-        critic: How the critic learns.
+        reward_at: Tokens that rewards are assigned to: ``turn``, the last token of the turn that
+            earned them; ``trajectory``, the last sampled token of the trajectory.
+        reward_scale: Factor of the rewards, which should bring value targets near 1.
+        critic: The critic's configuration.
         turn_gamma: Discount per turn.
     """
 
@@ -75,7 +75,7 @@ class BiLevelGAE(GAE):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check(self, shares=("turn_gamma",))
+        check_ranges(self, unit_interval=("turn_gamma",))
 
     def _estimate(
         self, rollout: RolloutBatch, rewards: Tensor, values: Tensor
@@ -92,19 +92,19 @@ class BiLevelGAE(GAE):
 
 @dataclass(frozen=True)
 class ReinforcePlusPlus(WithoutCritic):
-    """Whiten what each token earned from there on, over all kept tokens (2501.03262).
+    """REINFORCE++: reward-to-go of each token, whitened over all kept tokens (2501.03262).
 
     Args:
         gamma: Discount per sampled token.
-        reward_at: Where rewards are credited: ``turn`` at the end of the turn that earned them,
-            ``trajectory`` all of them at the last sampled token.
+        reward_at: Tokens that rewards are assigned to: ``turn``, the last token of the turn that
+            earned them; ``trajectory``, the last sampled token of the trajectory.
     """
 
     gamma: float = 1.0
     reward_at: Literal["turn", "trajectory"] = "trajectory"
 
     def __post_init__(self) -> None:
-        check(self, shares=("gamma",))
+        check_ranges(self, unit_interval=("gamma",))
 
     def credit(self, rollout: RolloutBatch) -> Tensor:
         return _credited(rollout, self.reward_at)
@@ -116,10 +116,10 @@ class ReinforcePlusPlus(WithoutCritic):
 
 @dataclass(frozen=True)
 class Success(WithoutCritic):
-    """Learn from the successful trajectories only, all alike (STaR, 2203.14465).
+    """Equal advantages for successful trajectories, zero for others (STaR, 2203.14465).
 
-    With ``policy_losses.LogLikelihood`` the loss is their negative log-likelihood per token.
-    Rewards play no part.
+    With ``policy_losses.LogLikelihood`` the loss is the negative log-likelihood per token of the
+    successful trajectories. Rewards are not used.
     """
 
     def compare(self, rollout: RolloutBatch, rewards: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Be ``run.py plan``: print what a configured run needs, without building its weights."""
+"""The command ``run.py plan``: the memory of a configured run, without building its weights."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from transformers import PreTrainedConfig
 from ragen_pl.cli.application import Application, run
 from ragen_pl.cli.messages import look_up
 from ragen_pl.cli.plan.devices import DEVICES
-from ragen_pl.cli.plan.plan import Planner
-from ragen_pl.cli.plan.setting import Cluster, PlanInput
+from ragen_pl.cli.plan.inputs import Cluster, PlanInput
+from ragen_pl.cli.plan.memory import Planner
+from ragen_pl.cli.plan.render import render
 from ragen_pl.cli.plan.shapes import SHAPES, shape_of
-from ragen_pl.cli.plan.statement import render
-from ragen_pl.cli.plan.table import sizing_table
+from ragen_pl.cli.plan.sizing_table import sizing_table
 from ragen_pl.distributed.fsdp import FSDP_NAME, ONE_NETWORK
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.pretrained import PretrainedModel
@@ -24,21 +24,21 @@ from ragen_pl.rollout.engines import InProcess
 
 _BF16 = {"bf16-mixed": True, "32-true": False, "32": False, "None": False}
 _DESCRIPTION = """\
-Print what a run needs: parameters, memory per process by phase, operations, bytes sent and expected
-seconds of an iteration. Takes the configs and options of fit (--config, --model..., --data...,
---trainer.devices, --trainer.num_nodes, --trainer.strategy) and builds no weights.
+Print the parameters of a run and its memory per process, by phase of an iteration. Takes the
+configs and options of fit (--config, --model..., --data..., --trainer.devices, --trainer.num_nodes,
+--trainer.strategy) and builds no weights.
 """
 
 
-class _Options(argparse.ArgumentParser):
-    """Raise short errors in the place of a page of usage."""
+class _Parser(argparse.ArgumentParser):
+    """A parser that raises one-line errors and prints no usage."""
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"plan: {message}")
 
 
-def _options() -> argparse.ArgumentParser:
-    parser = _Options(
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
         prog="run.py plan",
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -47,12 +47,12 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument(
         "--device",
         default="h100",
-        help=f"what the run is planned for: {', '.join(DEVICES)} (default: h100)",
+        help=f"device whose memory the plan is compared with: {', '.join(DEVICES)} (default: h100)",
     )
     parser.add_argument(
         "--shape",
-        help="plan for a model of these sizes, such as where the config's own is not on this "
-        f"machine: {', '.join(SHAPES)}",
+        help="plan for a model of these sizes instead of the config's, such as when that model is "
+        f"not on this machine: {', '.join(SHAPES)}",
     )
     parser.add_argument(
         "--table",
@@ -62,15 +62,15 @@ def _options() -> argparse.ArgumentParser:
     return parser
 
 
-class _Assembled(Application):
-    """Build what holds the configuration, and nothing of the machine it would run on."""
+class _PlannedApplication(Application):
+    """The application with its configuration built, and without trainer, run folder or training."""
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        # The one that is configured may ask for devices that are not here.
+        # The configured trainer may need devices that this machine does not have.
         return Trainer(accelerator="cpu", devices=1, logger=False, enable_checkpointing=False)
 
     def after_instantiate_classes(self) -> None:
-        """Leave the run's folder and the threads alone."""
+        """Prepare neither run folder nor threads."""
 
     def _run_subcommand(self, subcommand: str) -> None:
         """Run nothing."""
@@ -85,51 +85,51 @@ def plan(argv: Sequence[str]) -> None:
     Raises:
         ConfigError: when the configuration, the device or the shape is wrong.
     """
-    given, rest = _options().parse_known_args(list(argv))
-    device = look_up("--device", given.device, DEVICES)
-    if given.table:
-        if rest or given.shape:
+    options, rest = _parser().parse_known_args(list(argv))
+    device = look_up("--device", options.device, DEVICES)
+    if options.table:
+        if rest or options.shape:
             raise ConfigError(
-                f"--table is given beside {' '.join(rest) or '--shape'}, but it is of all shapes "
-                "in one setting: leave the others out"
+                f"--table takes no other options, but {' '.join(rest) or '--shape'} is given: the "
+                "table has all shapes in one fixed configuration; remove the other options"
             )
-        print(sizing_table(given.device, device), end="")
+        print(sizing_table(options.device, device), end="")
         return
-    shape = None if given.shape is None else look_up("--shape", given.shape, SHAPES)
-    app = run(["fit", *rest], _Assembled)
-    config = app.config["fit"]
+    shape = None if options.shape is None else look_up("--shape", options.shape, SHAPES)
+    app = run(["fit", *rest], _PlannedApplication)
     attention = getattr(app.model.trainable.policy, "attention", "sdpa")
     architecture = _architecture(app) if shape is None else shape.config(attention)
-    setting = _setting(app, architecture)
+    plan_input = _plan_input(app, architecture)
     try:
-        cluster = cluster_of(config.trainer)
+        cluster = cluster_of(app.config["fit"].trainer)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    _check_plannable(app, cluster)
-    print(render(Planner(setting), cluster, given.device, device))
-    rows, played = setting.rows(cluster), -(-app.datamodule.evaluation.size // cluster.processes)
-    if played > rows:
+    _check_supported(app, cluster)
+    print(render(Planner(plan_input), cluster, options.device, device))
+    rows = plan_input.rows(cluster)
+    eval_rows = -(-app.datamodule.evaluation.size // cluster.processes)
+    if eval_rows > rows:
         print(
-            f"\nan evaluation plays {played} trajectories at once, where a collection has {rows}: "
-            f"it needs {played / rows:.1f} times its cache (data.evaluation.size)"
+            f"\nan evaluation samples {eval_rows} trajectories at once and a rollout {rows}: its "
+            f"KV cache is {eval_rows / rows:.1f} times as large (data.evaluation.size)"
         )
 
 
-def _check_plannable(app: Application, cluster: Cluster) -> None:
-    """Refuse to plan what is not counted, or could not be run."""
+def _check_supported(app: Application, cluster: Cluster) -> None:
+    """Raise a ConfigError for runs that are refused, and for memory that cannot be counted."""
     engine = app.model.engine
     if not isinstance(engine, InProcess):
         raise ConfigError(
-            f"model.engine is {type(engine).__name__}, whose memory is its own: plan without it, "
-            "and leave it its share of the device"
+            f"model.engine is {type(engine).__name__}, which manages its own memory: plan without "
+            "it, and leave it its share of the device"
         )
-    adapters = app.model.trainable.lora is not None
-    if cluster.sharded and adapters and not app.model.algorithm.is_single_network:
+    has_adapters = app.model.trainable.lora is not None
+    if cluster.sharded and has_adapters and not app.model.algorithm.is_single_network:
         raise ConfigError(f"trainer.strategy is {FSDP_NAME} and model.lora is set, {ONE_NETWORK}")
 
 
 def _architecture(app: Application) -> PreTrainedConfig:
-    """Return the policy's architecture: a known model's from the table, without a look at files."""
+    """Return the policy's architecture, of a known model without reading its files."""
     policy = app.model.trainable.policy
     if isinstance(policy, PretrainedModel):
         known = shape_of(policy.path)
@@ -142,21 +142,20 @@ def _architecture(app: Application) -> PreTrainedConfig:
     return architecture
 
 
-def _setting(app: Application, architecture: PreTrainedConfig) -> PlanInput:
-    config, module = app.config["fit"], app.model
-    precision = str(config.trainer.precision)
+def _plan_input(app: Application, architecture: PreTrainedConfig) -> PlanInput:
+    precision = str(app.config["fit"].trainer.precision)
     if precision not in _BF16:
         raise ConfigError(
-            f"trainer.precision is {precision}, which plan does not know: use bf16-mixed or 32-true"
+            f"trainer.precision is {precision}, which plan does not support: use bf16-mixed or "
+            "32-true"
         )
     return PlanInput(
         architecture=architecture,
-        trainable=module.trainable,
-        algorithm=module.algorithm,
-        optimization=module.optimization,
+        trainable=app.model.trainable,
+        algorithm=app.model.algorithm,
+        optimization=app.model.optimization,
         rollout=app.datamodule.rollout,
         bf16=_BF16[precision],
-        keep_fraction=config.filter.keep_fraction or 1.0,
     )
 
 
@@ -164,16 +163,16 @@ def cluster_of(trainer: Any) -> Cluster:
     """Read devices, nodes and strategy of a parsed trainer; ``auto`` is one device.
 
     Raises:
-        ValueError: when a number is not one of devices.
+        ValueError: when the number of devices or nodes is not positive, or not a number.
     """
     strategy = trainer.strategy
     name = strategy if isinstance(strategy, str) else str(strategy.class_path)
     sharded = "fsdp" in name.lower() or name.endswith("ModelParallelStrategy")
-    return Cluster(_count(trainer.devices), trainer.num_nodes, sharded)
+    return Cluster(_num_devices(trainer.devices), trainer.num_nodes, sharded)
 
 
-def _count(devices: Any) -> int:
-    """Count devices that are given as a number, as a list, as text, or left open."""
+def _num_devices(devices: Any) -> int:
+    """Return the number of devices of a number, a list, text, or ``auto``."""
     if isinstance(devices, list):
         return len(devices)
     if isinstance(devices, str) and "," in devices:

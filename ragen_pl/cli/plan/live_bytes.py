@@ -1,8 +1,8 @@
-"""Count the bytes that are alive while operations run, on tensors without data.
+"""The bytes that are alive while operations run, counted on tensors without data.
 
-PyTorch's fake tensors have shapes and types but no memory. Run on them, the real networks allocate
-what they would, so that a peak is counted, not estimated from formulas, for any architecture,
-attention function, precision and checkpointing.
+PyTorch's fake tensors have shapes and dtypes but no memory. The real networks, run on them, make
+the same allocations, so a peak is counted and not estimated from formulas, for any architecture,
+attention function, precision and gradient checkpointing.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from torch.utils._pytree import tree_iter
 
 
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Count the storages that operations within this context make, while they live.
+    """Count of the bytes in storages that operations within this context allocate, while they live.
 
-    What existed before is not counted. ``live`` is what is alive now, ``peaks`` the most that was
-    at once in each stage so far; both are in bytes.
+    Storages that existed before are not counted. ``live`` is the number of bytes alive now,
+    ``peaks`` the largest number at once in each stage so far.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         for value in tree_iter((args, dict(kwargs or {}))):
-            if isinstance(value, torch.Tensor):  # made before, or outside of this mode
+            if isinstance(value, torch.Tensor):  # allocated earlier, or outside of this mode
                 self._known.add(value.untyped_storage())
         result = func(*args, **(kwargs or {}))
         for value in tree_iter(result):
@@ -58,5 +58,5 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.live -= size
 
     def next_stage(self) -> None:
-        """Begin a stage, with a peak of its own."""
+        """Begin a stage with a peak of its own."""
         self.peaks.append(self.live)

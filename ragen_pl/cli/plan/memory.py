@@ -1,44 +1,51 @@
-"""Add up what a process holds in each phase of an iteration."""
+"""The memory of one process, by phase of an iteration and by purpose."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ragen_pl.cli.plan.networks import Counts, Gathered
-from ragen_pl.cli.plan.passes import Peak, annotate_peak, cache_bytes, collect_peak, update_peak
-from ragen_pl.cli.plan.setting import Cluster, PlanInput
+from ragen_pl.cli.plan.inputs import Cluster, PlanInput
+from ragen_pl.cli.plan.networks import GatheredBytes, MetaNetworks, ParameterCounts
+from ragen_pl.cli.plan.passes import (
+    PassPeak,
+    kv_cache_bytes,
+    rollout_peak,
+    score_pass_peak,
+    update_peak,
+)
 
-_ROLLOUT_BYTES = 51
-"""Of a token in ``RolloutBatch`` and ``TrainingBatch``: three int64, three bool, six float32."""
+_BATCH_BYTES_PER_TOKEN = 51
+"""A token in ``RolloutBatch`` and ``TrainingBatch``: three int64, three bool, six float32."""
 
 
 @dataclass(frozen=True, slots=True)
-class Passes:
-    """Hold the peaks of one process's passes, and its cache, in bytes."""
+class PhasePeaks:
+    """Peaks of one process's passes and its key-value cache, in bytes."""
 
-    collect: Peak
-    annotate: Peak
-    update: Peak
-    cache: int
+    rollout: PassPeak
+    score_pass: PassPeak
+    update: PassPeak
+    kv_cache: int
 
     @classmethod
-    def of(cls, setting: PlanInput, rows: int) -> Passes:
-        """Read them for a process that collects ``rows`` trajectories."""
-        cache = cache_bytes(setting, rows)
-        collect = collect_peak(setting, rows, cache)
-        return cls(collect, annotate_peak(setting), update_peak(setting), cache)
+    def of(cls, plan_input: PlanInput, rows: int) -> PhasePeaks:
+        """Trace the passes of a process that samples ``rows`` trajectories."""
+        kv_cache = kv_cache_bytes(plan_input, rows)
+        rollout = rollout_peak(plan_input, rows, kv_cache)
+        return cls(rollout, score_pass_peak(plan_input), update_peak(plan_input), kv_cache)
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
-    """Hold one process's bytes by what they are for, phase by phase."""
+class MemoryPlan:
+    """Bytes of one process: by phase, and within each by purpose."""
 
     phases: Mapping[str, Mapping[str, int]]
 
     @property
     def totals(self) -> dict[str, int]:
-        """What each phase needs at its peak."""
+        """The peak of each phase."""
         return {phase: sum(parts.values()) for phase, parts in self.phases.items()}
 
     @property
@@ -46,60 +53,93 @@ class Memory:
         return max(self.totals.values())
 
     @property
-    def fullest(self) -> str:
-        """The phase with the peak."""
+    def peak_phase(self) -> str:
+        """The phase with the largest peak."""
         totals = self.totals
         return max(totals, key=lambda phase: totals[phase])
 
 
-def plan_memory(
-    setting: PlanInput, counts: Counts, passes: Passes, cluster: Cluster, gathered: Gathered
-) -> Memory:
-    """Plan one process's memory.
+class Planner:
+    """Memory plans of one configuration; traced passes are cached, so more clusters cost little."""
 
-    When sharded, weights, gradients and moments are divided by the number of processes. The policy
-    is whole while it collects; otherwise what is gathered comes and goes. Autocast makes no copies
-    of weights that are gathered in its type.
+    def __init__(self, plan_input: PlanInput) -> None:
+        self.plan_input = plan_input
+        networks = MetaNetworks.of(plan_input)
+        self.counts = networks.counts()
+        self._gathered = networks.gathered_bytes(plan_input.bf16)
+        self._peaks: dict[int, PhasePeaks] = {}
+
+    def with_groups(self, num_groups: int) -> Planner:
+        """Return a planner of the same run with another number of groups and the same cache."""
+        other = copy.copy(self)
+        rollout = replace(self.plan_input.rollout, num_groups=num_groups)
+        other.plan_input = replace(self.plan_input, rollout=rollout)
+        return other
+
+    def plan(self, cluster: Cluster) -> MemoryPlan:
+        """Plan the memory of one process."""
+        rows = self.plan_input.rows(cluster)
+        if rows not in self._peaks:
+            self._peaks[rows] = PhasePeaks.of(self.plan_input, rows)
+        return plan_memory(self.plan_input, self.counts, self._peaks[rows], cluster, self._gathered)
+
+
+def plan_memory(
+    plan_input: PlanInput,
+    counts: ParameterCounts,
+    peaks: PhasePeaks,
+    cluster: Cluster,
+    gathered: GatheredBytes,
+) -> MemoryPlan:
+    """Plan the memory of one process.
+
+    When sharded, weights, gradients and optimizer moments are divided by the number of processes.
+    The policy is unsharded during the rollout; in the other phases layers are gathered and freed
+    again. Autocast makes no copies of weights that are gathered in its dtype.
 
     Args:
-        passes: For the trajectories of one process.
-        gathered: What is whole for a while when sharded.
+        plan_input: The configuration.
+        counts: Parameters of the networks.
+        peaks: For the trajectories of one process.
+        cluster: The processes.
+        gathered: Weights that are unsharded at a time.
     """
     shards = cluster.processes if cluster.sharded else 1
     always = {
         "weights": counts.weight_bytes // shards,
         "optimizer": counts.moment_bytes // shards,
-        "rollout": _rollout_bytes(setting, cluster),
+        "batches": _batch_bytes(plan_input, cluster),
     }
     gradients = {"gradients": counts.gradient_bytes // shards}
-    whole = gathered.policy if shards > 1 else 0
-    around = {"gathered weights": gathered.at_work if shards > 1 else 0}
+    whole_policy = gathered.policy if shards > 1 else 0
+    layers = {"gathered weights": gathered.during_pass if shards > 1 else 0}
     with_copies = shards == 1
 
-    def needs(peak: Peak) -> dict[str, int]:
-        return {"copies": peak.copies if with_copies else 0, "passing": peak.passing}
+    def parts(peak: PassPeak) -> dict[str, int]:
+        copies = peak.autocast_copies if with_copies else 0
+        return {"autocast copies": copies, "activations": peak.activations}
 
     phases = {
-        "collect": {
+        "rollout": {
             **always,
-            "gathered weights": whole,
-            "cache": passes.cache,
-            **needs(passes.collect),
+            "gathered weights": whole_policy,
+            "KV cache": peaks.kv_cache,
+            **parts(peaks.rollout),
         },
-        "annotate": {**always, **around, **needs(passes.annotate)},
-        "update": {**always, **gradients, **around, **needs(passes.update)},
+        "score pass": {**always, **layers, **parts(peaks.score_pass)},
+        "update": {**always, **gradients, **layers, **parts(peaks.update)},
     }
     if cluster.processes > 1 and not cluster.sharded:
-        # Gradients are laid in one row, which is copied to be summed.
-        phases["step"] = {
+        # Gradients are flattened into one buffer, of which a copy is summed over the ranks.
+        phases["all-reduce"] = {
             **always,
             **gradients,
-            "passing": 2 * counts.gradient_bytes,
+            "activations": 2 * counts.gradient_bytes,
         }
-    return Memory(phases)
+    return MemoryPlan(phases)
 
 
-def _rollout_bytes(setting: PlanInput, cluster: Cluster) -> int:
-    """Count the collection as tensors, and once more as optimizer batches."""
-    tokens = setting.rows(cluster) * setting.rollout.max_context
-    return 2 * _ROLLOUT_BYTES * tokens
+def _batch_bytes(plan_input: PlanInput, cluster: Cluster) -> int:
+    """Return the bytes of the trajectories as tensors, and once more as optimizer batches."""
+    tokens = plan_input.rows(cluster) * plan_input.rollout.max_context
+    return 2 * _BATCH_BYTES_PER_TOKEN * tokens

@@ -1,4 +1,4 @@
-"""Build the networks of a run on tensors without data, and count their weights."""
+"""The networks of a run on tensors without data, and the number of their parameters."""
 
 from __future__ import annotations
 
@@ -9,28 +9,27 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from ragen_pl.cli.plan.setting import PlanInput
+from ragen_pl.cli.plan.inputs import PlanInput
 from ragen_pl.distributed.sharding import materialize, transformer_blocks
 from ragen_pl.models.meta_device import build_on_meta, with_depth
 from ragen_pl.models.policy import Critic, Policy
 from ragen_pl.training.networks import Networks
 
 _MOMENTS = 2
-"""Of AdamW, in the weights' own type."""
+"""Of AdamW, in the dtype of the weights."""
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """Count weights; one that several networks share counts in the first of them."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterCounts:
+    """Numbers of parameters; one that several networks share counts for the first of them."""
 
     policy: int
     critic: int
     reference: int
     adapters: int
-    """Low-rank ones, of all networks."""
+    """Of LoRA, in all networks together."""
     trainable: int
     weight_bytes: int
-    policy_bytes: int
     gradient_bytes: int
 
     @property
@@ -38,21 +37,19 @@ class Counts:
         return _MOMENTS * self.gradient_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Gathered:
-    """Count the bytes of sharded weights that are put together, in the type they are then in."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatheredBytes:
+    """Bytes of sharded weights that are gathered at a time, in the dtype they then have."""
 
     policy: int
-    """All of it, as while it plays."""
-    networks: int
-    """All there are, one after another, as a pass over each does."""
-    at_work: int
-    """Of a policy during a pass: the layer at work, the next one, and what stands around them."""
+    """The whole policy, as in a rollout."""
+    during_pass: int
+    """During a pass: the current and the next transformer block, and the policy's other weights."""
 
 
 @dataclass(frozen=True)
 class MetaNetworks:
-    """Hold policy, critic and reference, none of whose tensors has data."""
+    """Policy, critic and reference with tensors that have no data."""
 
     model: PreTrainedModel
     policy: Policy
@@ -60,29 +57,31 @@ class MetaNetworks:
     reference: Policy | None
 
     @classmethod
-    def of(cls, setting: PlanInput, layers: int | None = None) -> MetaNetworks:
-        """Build them on the meta device, as ``StarPO.configure_model`` does.
+    def of(cls, plan_input: PlanInput, layers: int | None = None) -> MetaNetworks:
+        """Build the networks on the meta device, as ``StarPO.configure_model`` does.
 
         Args:
-            layers: Depth; None for the architecture's own.
+            plan_input: The configuration.
+            layers: Number of layers; None for the architecture's own.
         """
-        trainable = setting.trainable
-        architecture = with_depth(setting.architecture, layers)
+        trainable = plan_input.trainable
+        architecture = with_depth(plan_input.architecture, layers)
         with torch.device("meta"):
             model = build_on_meta(architecture, trainable.policy.dtype)
             trainable.prepare(model)
-            return cls(model, *Networks.of(model, setting.algorithm))
+            return cls(model, *Networks.of(model, plan_input.algorithm))
 
-    def on_cpu(self) -> None:
-        """Move every tensor to the CPU, in place; within a ``FakeTensorMode``, without data."""
+    def to_fake_cpu(self) -> None:
+        """Move every tensor to the CPU, in place; in a ``FakeTensorMode`` still without data."""
         materialize(self.all)
 
     @property
     def all(self) -> list[nn.Module]:
+        """The networks of this run."""
         return [each for each in (self.policy, self.critic, self.reference) if each is not None]
 
-    def counts(self) -> Counts:
-        """Count every weight once."""
+    def counts(self) -> ParameterCounts:
+        """Count every parameter once."""
         seen: set[int] = set()
         policy, critic, reference = (
             0 if network is None else sum(weight.numel() for weight in _unseen(network, seen))
@@ -90,10 +89,10 @@ class MetaNetworks:
         )
         weights = list(_unseen(nn.ModuleList(self.all), set()))
         trained = [weight for weight in weights if weight.requires_grad]
-        return Counts(
-            policy,
-            critic,
-            reference,
+        return ParameterCounts(
+            policy=policy,
+            critic=critic,
+            reference=reference,
             adapters=sum(
                 weight.numel()
                 for network in self.all
@@ -101,30 +100,27 @@ class MetaNetworks:
                 if ".lora_" in name
             ),
             trainable=sum(weight.numel() for weight in trained),
-            weight_bytes=_bytes(weights),
-            policy_bytes=_bytes(self.policy.parameters()),
-            gradient_bytes=_bytes(trained),
+            weight_bytes=sum(weight.nbytes for weight in weights),
+            gradient_bytes=sum(weight.nbytes for weight in trained),
         )
 
-    def gathered(self, bf16: bool) -> Gathered:
-        """Count what is gathered; under ``bf16-mixed`` no weight is gathered in a wider type."""
+    def gathered_bytes(self, bf16: bool) -> GatheredBytes:
+        """Count gathered weights; under ``bf16-mixed`` none is gathered in a wider dtype."""
         widest = torch.bfloat16.itemsize if bf16 else torch.float64.itemsize
 
-        def gathered_bytes(weights: Iterable[Tensor]) -> int:
+        def size(weights: Iterable[Tensor]) -> int:
             return sum(weight.numel() * min(weight.itemsize, widest) for weight in weights)
 
-        layers = transformer_blocks(self.policy)
-        within = {id(weight) for layer in layers for weight in layer.parameters()}
-        around = [weight for weight in self.policy.parameters() if id(weight) not in within]
-        return Gathered(
-            policy=gathered_bytes(self.policy.parameters()),
-            networks=gathered_bytes(nn.ModuleList(self.all).parameters()),
-            at_work=gathered_bytes(around)
-            + 2 * max(gathered_bytes(layer.parameters()) for layer in layers),
+        blocks = transformer_blocks(self.policy)
+        in_blocks = {id(weight) for block in blocks for weight in block.parameters()}
+        others = [weight for weight in self.policy.parameters() if id(weight) not in in_blocks]
+        return GatheredBytes(
+            policy=size(self.policy.parameters()),
+            during_pass=size(others) + 2 * max(size(block.parameters()) for block in blocks),
         )
 
 
-def depth(architecture: PreTrainedConfig) -> int:
+def num_layers(architecture: PreTrainedConfig) -> int:
     """Return the number of layers."""
     layers: int = architecture.get_text_config().num_hidden_layers
     return layers
@@ -135,7 +131,3 @@ def _unseen(network: nn.Module, seen: set[int]) -> Iterator[nn.Parameter]:
         if id(weight) not in seen:
             seen.add(id(weight))
             yield weight
-
-
-def _bytes(weights: Iterable[Tensor]) -> int:
-    return sum(weight.nbytes for weight in weights)

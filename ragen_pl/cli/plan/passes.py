@@ -1,7 +1,7 @@
-"""Run the passes of an iteration on tensors without data, and read their peaks of memory.
+"""Memory peaks of the passes of an iteration, read by running them on tensors without data.
 
-Every pass is the library's own code or its exact like; only what depends on data (which tokens
-are sampled) is replaced by as many.
+Every pass is the library's own code or equals it in its allocations; values that depend on data
+(which tokens are sampled) are replaced by as many placeholders.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import Cache, PreTrainedModel
 
+from ragen_pl.cli.plan.inputs import PlanInput
 from ragen_pl.cli.plan.live_bytes import LiveBytes
-from ragen_pl.cli.plan.networks import MetaNetworks, depth
-from ragen_pl.cli.plan.setting import PlanInput
+from ragen_pl.cli.plan.networks import MetaNetworks, num_layers
 from ragen_pl.models.kernels.last_layer import states_at
 from ragen_pl.models.policy import evaluation_mode
 from ragen_pl.ops.chunked_head import chunked_log_prob_and_entropy
@@ -25,127 +25,139 @@ from ragen_pl.rollout.engines.decode_step import ModelForward
 from ragen_pl.rollout.engines.in_process import PREFILL_TOKENS
 from ragen_pl.rollout.engines.sampling import sample_tokens
 
-_SHALLOW = (3, 4)
-"""Depths at which a pass is run; what it needs is linear in the depth from there on. The first
-layer, behind which nothing else is held, and the last, which is asked, are none like the others."""
+_TRACED_DEPTHS = (3, 4)
+"""Numbers of layers with which a pass is run; from there on its memory is linear in the depth. The
+first layer, which saves nothing for a layer before it, and the last, which is computed at the
+scored positions only, differ from all others."""
 
 
 @dataclass(frozen=True, slots=True)
-class Peak:
-    """Hold what a pass needs beside weights, gradients and optimizer states, in bytes."""
+class PassPeak:
+    """Memory of a pass beside weights, gradients and optimizer moments, in bytes."""
 
-    passing: int
-    """Activations, masks, logits and whatever lives for a moment."""
-    copies: int
-    """What weights in the type of the products add, which autocast makes of weights in another: a
-    turn's sampling keeps them all; training, each until its gradient is taken."""
+    activations: int
+    """Activations, masks, logits and temporary tensors."""
+    autocast_copies: int
+    """Copies that autocast makes of weights of another dtype: sampling keeps those of all weights
+    during a turn, training keeps each until its gradient is computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Trace:
-    """Hold the bytes of one pass."""
+    """Bytes of one pass."""
 
     peaks: tuple[int, ...]
-    """Of its stages, the copies included. Within a stage the peak is in one place, whatever the
-    depth, so that it is linear in it; a maximum over stages is not."""
-    left: int
-    """Copies that are there at the end, where autocast keeps them."""
+    """By stage, with autocast's copies. Within a stage the peak is at the same place whatever the
+    depth, so it is linear in the depth; a maximum over stages is not."""
+    retained: int
+    """Copies that exist at the end, where autocast caches them."""
 
     @classmethod
     def of(cls, counter: LiveBytes) -> _Trace:
         return cls(tuple(counter.peaks), counter.live)
 
-    def deeper(self, times: int, other: _Trace) -> _Trace:
-        """Extrapolate to as many steps of depth as lead to another trace, and so many more."""
-        assert len(self.peaks) == len(other.peaks)
-        stages = zip(self.peaks, other.peaks, strict=True)
-        peaks = tuple(few + times * (more - few) for few, more in stages)
-        return _Trace(peaks, self.left + times * (other.left - self.left))
+    def extrapolate(self, layers: int, deeper: _Trace) -> _Trace:
+        """Return the trace with ``layers`` more layers, from one that has a single more."""
+        assert len(self.peaks) == len(deeper.peaks)
+        stages = zip(self.peaks, deeper.peaks, strict=True)
+        peaks = tuple(few + layers * (more - few) for few, more in stages)
+        return _Trace(peaks, self.retained + layers * (deeper.retained - self.retained))
 
 
 Pass = Callable[[MetaNetworks, LiveBytes], None]
 
 
-def trace(setting: PlanInput, run: Pass, keeps_copies: bool = False) -> Peak:
-    """Find the peak of a pass.
+def pass_peak(plan_input: PlanInput, run: Pass, caches_copies: bool = False) -> PassPeak:
+    """Return the peak of a pass.
 
     Args:
-        setting: What is run.
+        plan_input: The configuration.
         run: The pass.
-        keeps_copies: Whether autocast keeps what it casts, as it does in a turn's sampling.
+        caches_copies: Whether autocast caches its copies, as it does during a turn of sampling.
     """
-    kept = _extrapolated(setting, run, keeps_copies=True)
-    passing, needed = max(kept.peaks) - kept.left, kept
-    if setting.bf16 and not keeps_copies:
-        needed = _extrapolated(setting, run, keeps_copies=False)
-    return Peak(passing, max(needed.peaks) - passing)
+    cached = _trace(plan_input, run, caches_copies=True)
+    activations, trace = max(cached.peaks) - cached.retained, cached
+    if plan_input.bf16 and not caches_copies:
+        trace = _trace(plan_input, run, caches_copies=False)
+    return PassPeak(activations, max(trace.peaks) - activations)
 
 
-def _extrapolated(setting: PlanInput, run: Pass, keeps_copies: bool) -> _Trace:
-    """Run a pass of two shallow models and extrapolate to the depth of the setting's."""
-    (few, more), layers = _SHALLOW, depth(setting.architecture)
+def _trace(plan_input: PlanInput, run: Pass, caches_copies: bool) -> _Trace:
+    """Trace a pass of two shallow models and extrapolate to the depth of the configured one."""
+    (few, more), layers = _TRACED_DEPTHS, num_layers(plan_input.architecture)
     assert more == few + 1
-    base = _trace_at(setting, min(few, layers), run, keeps_copies)
+    shallow = _trace_at(plan_input, min(few, layers), run, caches_copies)
     if layers <= few:
-        return base
-    return base.deeper(layers - few, _trace_at(setting, more, run, keeps_copies))
+        return shallow
+    return shallow.extrapolate(layers - few, _trace_at(plan_input, more, run, caches_copies))
 
 
-def _trace_at(setting: PlanInput, layers: int, run: Pass, keeps_copies: bool = True) -> _Trace:
-    networks = MetaNetworks.of(setting, layers)
+def _trace_at(plan_input: PlanInput, layers: int, run: Pass, caches_copies: bool = True) -> _Trace:
+    networks = MetaNetworks.of(plan_input, layers)
     with FakeTensorMode():
-        networks.on_cpu()
+        networks.to_fake_cpu()
         for weight in nn.ModuleList(networks.all).parameters():
-            # A pass that is not the first adds to gradients that are there; they count elsewhere.
+            # All passes but the first add to existing gradients, which the plan counts by itself.
             weight.grad = torch.zeros_like(weight) if weight.requires_grad else None
-        autocast = torch.autocast("cpu", torch.bfloat16, setting.bf16, keeps_copies)
+        autocast = torch.autocast("cpu", torch.bfloat16, plan_input.bf16, caches_copies)
         with LiveBytes() as counter, autocast:
             run(networks, counter)
             return _Trace.of(counter)
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
-    """Hold the inputs of a micro-batch: its longest rows, and how many sampled tokens they have."""
+class _MicroBatch:
+    """A micro-batch of the longest rows."""
 
     ids: Tensor
-    padding: Tensor
-    sampled: Tensor
-    """Indices into the flattened rows, (n,)."""
+    """(B, T) int."""
+    attention_mask: Tensor
+    """(B, T) bool."""
+    positions: Tensor
+    """Indices of the sampled tokens in the flattened rows, (n,)."""
 
     @classmethod
-    def of(cls, setting: PlanInput) -> _Rows:
-        rows, length = setting.micro_batch_rows, setting.rollout.max_context
-        ids = torch.zeros(rows, length, dtype=torch.long)
-        sampled = torch.zeros(rows * setting.sampled_tokens, dtype=torch.long)
-        return cls(ids, torch.ones(rows, length, dtype=torch.bool), sampled)
-
-
-def update_peak(setting: PlanInput) -> Peak:
-    """Return the peak of a micro-batch's forward and backward pass, of the policy or the critic."""
-    passes = [trace(setting, lambda networks, counter: _train_policy(networks, setting, counter))]
-    if setting.algorithm.critic is not None and not setting.algorithm.values_from_policy:
-        passes.append(
-            trace(setting, lambda networks, counter: _train_critic(networks, setting, counter))
+    def of(cls, plan_input: PlanInput) -> _MicroBatch:
+        rows, length = plan_input.micro_batch_rows, plan_input.rollout.max_context
+        return cls(
+            ids=torch.zeros(rows, length, dtype=torch.long),
+            attention_mask=torch.ones(rows, length, dtype=torch.bool),
+            positions=torch.zeros(rows * plan_input.sampled_tokens, dtype=torch.long),
         )
-    passing = max(each.passing for each in passes)
-    return Peak(passing, max(each.passing + each.copies for each in passes) - passing)
 
 
-def annotate_peak(setting: PlanInput) -> Peak:
+def update_peak(plan_input: PlanInput) -> PassPeak:
+    """Return the peak of a micro-batch's forward and backward pass, of the policy or the critic."""
+    passes = [
+        pass_peak(
+            plan_input, lambda networks, counter: _train_policy(networks, plan_input, counter)
+        )
+    ]
+    if plan_input.algorithm.critic is not None and not plan_input.algorithm.values_from_policy:
+        passes.append(
+            pass_peak(
+                plan_input, lambda networks, counter: _train_critic(networks, plan_input, counter)
+            )
+        )
+    activations = max(each.activations for each in passes)
+    peak = max(each.activations + each.autocast_copies for each in passes)
+    return PassPeak(activations, peak - activations)
+
+
+def score_pass_peak(plan_input: PlanInput) -> PassPeak:
     """Return the peak of scoring a micro-batch without gradients."""
 
     def run(networks: MetaNetworks, counter: LiveBytes) -> None:
         with torch.no_grad():
-            _score(networks.model, _states(networks.model.base_model, _Rows.of(setting)))
+            _score(networks.model, _states(networks.model.base_model, _MicroBatch.of(plan_input)))
 
-    return trace(setting, run)
+    return pass_peak(plan_input, run)
 
 
-def _train_policy(networks: MetaNetworks, setting: PlanInput, counter: LiveBytes) -> None:
-    rows = _Rows.of(setting)
+def _train_policy(networks: MetaNetworks, plan_input: PlanInput, counter: LiveBytes) -> None:
+    batch = _MicroBatch.of(plan_input)
     _watch_embedding(networks.model.base_model, counter)
-    states = _states(networks.model.base_model, rows)
+    states = _states(networks.model.base_model, batch)
     states.register_hook(lambda _: counter.next_stage())  # type: ignore[no-untyped-call]
     counter.next_stage()
     log_probs, entropy = _score(networks.model, states)
@@ -155,17 +167,17 @@ def _train_policy(networks: MetaNetworks, setting: PlanInput, counter: LiveBytes
     loss.backward()  # type: ignore[no-untyped-call]
 
 
-def _train_critic(networks: MetaNetworks, setting: PlanInput, counter: LiveBytes) -> None:
+def _train_critic(networks: MetaNetworks, plan_input: PlanInput, counter: LiveBytes) -> None:
     critic = networks.critic
     assert critic is not None
     _watch_embedding(critic.backbone, counter)
-    states = _states(critic.backbone, _Rows.of(setting))
+    states = _states(critic.backbone, _MicroBatch.of(plan_input))
     counter.next_stage()
     critic.head(states).sum().backward()
 
 
 def _watch_embedding(backbone: nn.Module, counter: LiveBytes) -> None:
-    """Begin a stage where the gradient has come back to the embedding."""
+    """Begin a stage when the gradient reaches the embedding."""
 
     def watch(_: nn.Module, __: object, output: Tensor) -> None:
         if output.requires_grad:
@@ -174,8 +186,8 @@ def _watch_embedding(backbone: nn.Module, counter: LiveBytes) -> None:
     backbone.get_input_embeddings().register_forward_hook(watch)  # type: ignore[operator]
 
 
-def _states(backbone: nn.Module, rows: _Rows) -> Tensor:
-    return states_at(backbone, rows.ids, rows.padding, rows.sampled)
+def _states(backbone: nn.Module, batch: _MicroBatch) -> Tensor:
+    return states_at(backbone, batch.ids, batch.attention_mask, batch.positions)
 
 
 def _score(model: PreTrainedModel, states: Tensor) -> tuple[Tensor, Tensor]:
@@ -184,59 +196,65 @@ def _score(model: PreTrainedModel, states: Tensor) -> tuple[Tensor, Tensor]:
     return chunked_log_prob_and_entropy(states, head.weight, head.bias, targets)
 
 
-def collect_peak(setting: PlanInput, rows: int, cache_bytes: int) -> Peak:
-    """Return the peak of sampling the last tokens of full contexts, without their cache."""
-    rollout = setting.rollout
-    width = max(1, rollout.max_context // rollout.max_turns - rollout.max_response_tokens)
-    together = min(rows, max(1, PREFILL_TOKENS // width))
+def rollout_peak(plan_input: PlanInput, rows: int, kv_cache: int) -> PassPeak:
+    """Return the peak of sampling the last tokens of full contexts, without the key-value cache.
+
+    Args:
+        plan_input: The configuration.
+        rows: Trajectories sampled together.
+        kv_cache: Bytes of their cache.
+    """
+    rollout = plan_input.rollout
+    prompt = max(1, rollout.max_context // rollout.max_turns - rollout.max_response_tokens)
+    prefill_rows = min(rows, max(1, PREFILL_TOKENS // prompt))
 
     def run(networks: MetaNetworks, counter: LiveBytes) -> None:
         with evaluation_mode(networks.model), torch.no_grad():
             cache = _FullCache(rows, rollout.max_context + 1)
-            _read(networks, cache, rows=together, width=width)
+            _forward(networks, cache, rows=prefill_rows, tokens=prompt)
             counter.next_stage()
-            logits = _read(networks, cache, rows=rows, width=1)
+            logits = _forward(networks, cache, rows=rows, tokens=1)
             counter.next_stage()
             sample_tokens(logits, torch.zeros(rows), rollout.temperature)
 
-    peak = trace(setting, run, keeps_copies=True)
-    return Peak(peak.passing - cache_bytes, peak.copies)
+    peak = pass_peak(plan_input, run, caches_copies=True)
+    return PassPeak(peak.activations - kv_cache, peak.autocast_copies)
 
 
-def cache_bytes(setting: PlanInput, rows: int) -> int:
-    """Return the bytes of the keys and values of ``rows`` full contexts, in the types that the
-    model computes them in."""
+def kv_cache_bytes(plan_input: PlanInput, rows: int) -> int:
+    """Return the bytes of the keys and values of ``rows`` full contexts, in the dtypes in which the
+    model computes them."""
     sizes: list[int] = []
 
     def run(networks: MetaNetworks, _: LiveBytes) -> None:
         with evaluation_mode(networks.model), torch.no_grad():
-            cache = _FullCache(rows, setting.rollout.max_context + 1)
-            _read(networks, cache, rows=rows, width=1)
+            cache = _FullCache(rows, plan_input.rollout.max_context + 1)
+            _forward(networks, cache, rows=rows, tokens=1)
             sizes.extend(buffer.nbytes for pair in cache.buffers for buffer in pair)
 
-    _trace_at(setting, 1, run)
-    return sum(sizes) * depth(setting.architecture)
+    _trace_at(plan_input, 1, run)
+    return sum(sizes) * num_layers(plan_input.architecture)
 
 
-def _read(networks: MetaNetworks, cache: _FullCache, *, rows: int, width: int) -> Tensor:
-    cache.window = rows
-    ids = torch.zeros(rows, width, dtype=torch.long)
-    mask = torch.ones(rows, 1, width, cache.reach, dtype=torch.bool)
+def _forward(networks: MetaNetworks, cache: _FullCache, *, rows: int, tokens: int) -> Tensor:
+    cache.active_rows = rows
+    ids = torch.zeros(rows, tokens, dtype=torch.long)
+    mask = torch.ones(rows, 1, tokens, cache.padded_length, dtype=torch.bool)
     return ModelForward(networks.model)(ids, ids, mask, cache)
 
 
 class _FullCache(Cache):
-    """Be a ``RaggedCache`` whose rows are as long as they get.
+    """A stand-in for ``RaggedCache`` whose rows have their largest length.
 
     Args:
         rows: Number of rows.
-        reach: Slots of each.
+        padded_length: Slots of each row.
     """
 
-    def __init__(self, rows: int, reach: int) -> None:
+    def __init__(self, rows: int, padded_length: int) -> None:
         super().__init__(layers=[])
-        self.rows, self.reach = rows, reach
-        self.window = rows
+        self.rows, self.padded_length = rows, padded_length
+        self.active_rows = rows
         self.buffers: list[tuple[Tensor, Tensor]] = []
 
     def update(
@@ -244,14 +262,14 @@ class _FullCache(Cache):
     ) -> tuple[Tensor, Tensor]:
         key_states = key_states.to(value_states.dtype)
         if layer_idx == len(self.buffers):
-            self.buffers.append((self._grown(key_states), self._grown(value_states)))
+            self.buffers.append((self._buffer(key_states), self._buffer(value_states)))
         keys, values = self.buffers[layer_idx]
-        return keys[: self.window], values[: self.window]
+        return keys[: self.active_rows], values[: self.active_rows]
 
-    def _grown(self, states: Tensor) -> Tensor:
-        """Make a buffer from another, as growing and reordering do."""
+    def _buffer(self, states: Tensor) -> Tensor:
+        """Make a buffer as a copy of another, as growing and reordering a cache do."""
         _, heads, _, width = states.shape
-        return states.new_zeros(self.rows, heads, self.reach, width).clone()
+        return states.new_zeros(self.rows, heads, self.padded_length, width).clone()
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        return self.reach - 1
+        return self.padded_length - 1

@@ -1,7 +1,7 @@
-"""Know the sizes of some public models, so that a plan needs neither network nor weights.
+"""The sizes of some public models, so that a plan needs neither network access nor weights.
 
-The figures are those of each model's published ``config.json``; the instruct variants have the
-same ones as the base.
+The figures are those of each model's published ``config.json``; instruct variants have the sizes of
+their base model.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from transformers import LlamaConfig, PreTrainedConfig, Qwen2Config
 from ragen_pl.models.kernels.attention import choose_attention
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Hold what decides the number and the form of a decoder's weights.
+    """The sizes that determine a decoder's weights.
 
     Args:
         family: Qwen2's attention has biases on queries, keys and values; Llama's has none.
-        layers: Depth.
-        hidden: Width.
+        layers: Number of layers.
+        hidden: Width of the hidden states.
         intermediate: Width of the feed-forward layers.
         heads: Query heads, of width hidden / heads.
-        key_value_heads: Shared heads of keys and values.
+        key_value_heads: Heads of keys and values.
         vocabulary: Rows of the embedding.
         tied: Whether the vocabulary projection is the embedding.
     """
@@ -39,9 +39,9 @@ class Shape:
     tied: bool = False
 
     def config(self, attention: str = "sdpa") -> PreTrainedConfig:
-        """Return it as a configuration of transformers, with an attention function."""
+        """Return the configuration in transformers, with an attention function."""
         kind = Qwen2Config if self.family == "qwen2" else LlamaConfig
-        made = kind(
+        config = kind(
             vocab_size=self.vocabulary,
             hidden_size=self.hidden,
             intermediate_size=self.intermediate,
@@ -50,38 +50,114 @@ class Shape:
             num_key_value_heads=self.key_value_heads,
             tie_word_embeddings=self.tied,
         )
-        choose_attention(made, attention)
-        return made
+        choose_attention(config, attention)
+        return config
 
     @property
     def parameters(self) -> int:
-        """Count the weights in closed form."""
-        shared = self.key_value_heads * (self.hidden // self.heads)
-        attention = 2 * self.hidden * (self.hidden + shared)
+        """Number of parameters in closed form."""
+        key_value_width = self.key_value_heads * (self.hidden // self.heads)
+        attention = 2 * self.hidden * (self.hidden + key_value_width)
         if self.family == "qwen2":
-            attention += self.hidden + 2 * shared
+            attention += self.hidden + 2 * key_value_width
         layer = attention + 3 * self.hidden * self.intermediate + 2 * self.hidden
         embeddings = (1 if self.tied else 2) * self.vocabulary * self.hidden
         return self.layers * layer + embeddings + self.hidden
 
 
 SHAPES = {
-    "qwen2.5-0.5b": Shape("qwen2", 24, 896, 4864, 14, 2, 151936, tied=True),
-    "qwen2.5-1.5b": Shape("qwen2", 28, 1536, 8960, 12, 2, 151936, tied=True),
-    "qwen2.5-3b": Shape("qwen2", 36, 2048, 11008, 16, 2, 151936, tied=True),
-    "qwen2.5-7b": Shape("qwen2", 28, 3584, 18944, 28, 4, 152064),
-    "qwen2.5-14b": Shape("qwen2", 48, 5120, 13824, 40, 8, 152064),
-    "qwen2.5-32b": Shape("qwen2", 64, 5120, 27648, 40, 8, 152064),
-    "qwen2.5-72b": Shape("qwen2", 80, 8192, 29568, 64, 8, 152064),
-    "llama-3-8b": Shape("llama", 32, 4096, 14336, 32, 8, 128256),
-    "llama-3-70b": Shape("llama", 80, 8192, 28672, 64, 8, 128256),
+    "qwen2.5-0.5b": Shape(
+        family="qwen2",
+        layers=24,
+        hidden=896,
+        intermediate=4864,
+        heads=14,
+        key_value_heads=2,
+        vocabulary=151936,
+        tied=True,
+    ),
+    "qwen2.5-1.5b": Shape(
+        family="qwen2",
+        layers=28,
+        hidden=1536,
+        intermediate=8960,
+        heads=12,
+        key_value_heads=2,
+        vocabulary=151936,
+        tied=True,
+    ),
+    "qwen2.5-3b": Shape(
+        family="qwen2",
+        layers=36,
+        hidden=2048,
+        intermediate=11008,
+        heads=16,
+        key_value_heads=2,
+        vocabulary=151936,
+        tied=True,
+    ),
+    "qwen2.5-7b": Shape(
+        family="qwen2",
+        layers=28,
+        hidden=3584,
+        intermediate=18944,
+        heads=28,
+        key_value_heads=4,
+        vocabulary=152064,
+    ),
+    "qwen2.5-14b": Shape(
+        family="qwen2",
+        layers=48,
+        hidden=5120,
+        intermediate=13824,
+        heads=40,
+        key_value_heads=8,
+        vocabulary=152064,
+    ),
+    "qwen2.5-32b": Shape(
+        family="qwen2",
+        layers=64,
+        hidden=5120,
+        intermediate=27648,
+        heads=40,
+        key_value_heads=8,
+        vocabulary=152064,
+    ),
+    "qwen2.5-72b": Shape(
+        family="qwen2",
+        layers=80,
+        hidden=8192,
+        intermediate=29568,
+        heads=64,
+        key_value_heads=8,
+        vocabulary=152064,
+    ),
+    "llama-3-8b": Shape(
+        family="llama",
+        layers=32,
+        hidden=4096,
+        intermediate=14336,
+        heads=32,
+        key_value_heads=8,
+        vocabulary=128256,
+    ),
+    "llama-3-70b": Shape(
+        family="llama",
+        layers=80,
+        hidden=8192,
+        intermediate=28672,
+        heads=64,
+        key_value_heads=8,
+        vocabulary=128256,
+    ),
 }
+"""Models by the name that ``--shape`` takes."""
 
 
 def shape_of(path: str) -> Shape | None:
-    """Return the shape of a model by its name on the Hugging Face Hub; None for a stranger.
+    """Return the shape of a model by its name on the Hugging Face Hub; None for an unknown one.
 
-    Such as ``Qwen/Qwen2.5-7B-Instruct`` and ``meta-llama/Meta-Llama-3-8B``.
+    Known names are such as ``Qwen/Qwen2.5-7B-Instruct`` and ``meta-llama/Meta-Llama-3-8B``.
     """
     owner, _, name = path.lower().partition("/")
     if owner not in ("qwen", "meta-llama"):

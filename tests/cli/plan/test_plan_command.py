@@ -1,4 +1,4 @@
-"""``run.py plan`` prints the plan of a config, and says shortly what is wrong."""
+"""``run.py plan`` prints the memory plan of a config; wrong input is a short error."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 from ragen_pl.cli.entry_point import main
 from ragen_pl.cli.plan.command import cluster_of
 from ragen_pl.cli.plan.devices import DEVICES
-from ragen_pl.cli.plan.setting import Cluster
+from ragen_pl.cli.plan.inputs import Cluster
 from ragen_pl.cli.plan.shapes import SHAPES
-from ragen_pl.cli.plan.table import NODES, lora_rows, sharded_rows
+from ragen_pl.cli.plan.sizing_table import NODES, lora_rows, sharded_rows
 from ragen_pl.models.embedded import EmbeddedModel
 from tests.support.tiny_run import write_config
 
@@ -42,7 +42,7 @@ def test_a_plan_is_printed_and_leaves_nothing_behind(
     before = sorted(tmp_path.rglob("*"))
     text = plan(capsys, "--device", "cpu")
     assert sorted(tmp_path.rglob("*")) == before
-    for words in ("trainable", "collect", "annotate", "update", "cache", "TFLOP", "fits:"):
+    for words in ("trainable", "rollout", "score pass", "update", "KV cache", "fits:"):
         assert words in text
     monkeypatch.undo()
     (policy,) = re.findall(r"policy +([\d.]+) M", text)
@@ -50,7 +50,7 @@ def test_a_plan_is_printed_and_leaves_nothing_behind(
     assert count > 0
 
 
-def test_sharding_is_planned_beside_replicas_and_what_does_not_fit_says_what_helps(
+def test_both_ways_of_sharding_are_planned_and_remedies_are_named_where_none_fits(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     cluster = ("--trainer.devices=4", "--trainer.num_nodes=2", "--trainer.accelerator=gpu")
@@ -59,8 +59,8 @@ def test_sharding_is_planned_beside_replicas_and_what_does_not_fit_says_what_hel
     assert "as configured (replicated)" in text
     assert "otherwise (sharded)" in text
     assert "DOES NOT FIT" in text
-    for help_ in ("lora.yaml", "fsdp", "grpo.yaml", "max_context"):
-        assert help_ in text.partition("what would help")[2]
+    for remedy in ("lora.yaml", "fsdp", "grpo.yaml", "max_context"):
+        assert remedy in text.partition("what would help")[2]
 
 
 def test_adapters_of_one_network_are_planned_both_ways(capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,12 +78,12 @@ def test_1_5b_with_adapters_fits_24_gb(capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.parametrize(
-    ("args", "told"),
+    ("args", "expected"),
     [
         (["--device=h1000"], ["--device is h1000", "did you mean h100"]),
         (["--device=abacus"], ["--device is abacus", "known: h100"]),
         (["--shape=qwen2.5-8b"], ["--shape is qwen2.5-8b", "qwen2.5-7b"]),
-        (["--table"], ["--table", "leave the others out"]),
+        (["--table"], ["--table", "remove the other options"]),
         (["--devise=h100"], ["devise"]),
         (["--data.rollout.group_sise=4"], ["group_sise", "data.rollout.group_size"]),
         (["--trainer.precision=64-true"], ["trainer.precision is 64-true", "bf16-mixed"]),
@@ -94,12 +94,12 @@ def test_1_5b_with_adapters_fits_24_gb(capsys: pytest.CaptureFixture[str]) -> No
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
 def test_wrong_input_is_a_short_error(
-    capsys: pytest.CaptureFixture[str], args: list[str], told: list[str]
+    capsys: pytest.CaptureFixture[str], args: list[str], expected: list[str]
 ) -> None:
     assert main(["plan", "--config", "tiny.yaml", *args]) == 2
     error = capsys.readouterr().err
     assert len(error.splitlines()) <= 3
-    for words in told:
+    for words in expected:
         assert words in error
 
 
@@ -122,9 +122,9 @@ def test_the_embedded_models_architecture_is_what_it_builds(
     monkeypatch.undo()
     policy = EmbeddedModel(hidden_size=16, intermediate_size=24, num_heads=2)
     built = policy.build(["some words", "more"], 0).model
-    said = policy.architecture(["some words", "more"]).to_dict()
-    # What a model adds to its configuration when it is made is not of its sizes.
-    assert said == built.config.to_dict() | {"architectures": said["architectures"]}
+    planned = policy.architecture(["some words", "more"]).to_dict()
+    # A model adds its class to its configuration when it is built.
+    assert planned == built.config.to_dict() | {"architectures": planned["architectures"]}
 
 
 def test_the_document_is_what_the_command_writes() -> None:
@@ -132,7 +132,7 @@ def test_the_document_is_what_the_command_writes() -> None:
     rows = [line.split(" | ")[:2] for line in lines if re.match(r"\| (qwen|llama)", line)]
     sharded = [[f"| {shape}", str(count)] for shape in SHAPES for count in NODES]
     assert rows == [*sharded, *([f"| {shape}", "1"] for shape in SHAPES)]
-    # All rows come from the same functions; the smallest model's are made again.
-    for shape in ("qwen2.5-0.5b",):
-        for line in (*sharded_rows(shape, DEVICES["h100"]), *lora_rows(shape, DEVICES["h100"])):
-            assert line in lines
+    # All rows come from the same functions; those of the smallest model are computed again.
+    shape, device = "qwen2.5-0.5b", DEVICES["h100"]
+    for line in (*sharded_rows(shape, device), *lora_rows(shape, device)):
+        assert line in lines

@@ -1,4 +1,4 @@
-"""The known shapes have exactly the published models' weights."""
+"""The known shapes have as many parameters as the published models."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ragen_pl.cli.messages import look_up
 from ragen_pl.cli.plan.networks import MetaNetworks
 from ragen_pl.cli.plan.shapes import SHAPES, shape_of
 from ragen_pl.errors import ConfigError
-from tests.cli.plan.settings import setting
+from tests.cli.plan.inputs import plan_input
 
 PUBLISHED = {
     "qwen2.5-0.5b": 494_032_768,
@@ -26,7 +26,7 @@ PUBLISHED = {
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_shape_has_as_many_weights_as_the_real_model(name: str) -> None:
     assert SHAPES[name].parameters == PUBLISHED[name]
-    counts = MetaNetworks.of(setting(shape=SHAPES[name])).counts()
+    counts = MetaNetworks.of(plan_input(shape=SHAPES[name])).counts()
     assert counts.policy == counts.trainable == PUBLISHED[name]
 
 
@@ -42,5 +42,5 @@ def test_an_unknown_shape_is_an_error_with_the_nearest() -> None:
 def test_models_are_known_by_their_names() -> None:
     assert shape_of("Qwen/Qwen2.5-7B-Instruct") is SHAPES["qwen2.5-7b"]
     assert shape_of("meta-llama/Meta-Llama-3-70B") is SHAPES["llama-3-70b"]
-    assert shape_of("somebody/Qwen2.5-7B-Instruct") is None  # a stranger's may be anything
+    assert shape_of("somebody/Qwen2.5-7B-Instruct") is None  # may have other sizes
     assert shape_of("Qwen/Qwen3-4B") is None

@@ -1,23 +1,31 @@
-"""Small settings to plan."""
+"""Small inputs of a plan."""
 
 from __future__ import annotations
 
 from ragen_pl.algorithms.config import Algorithm, KLPenalty, Optimization
 from ragen_pl.algorithms.estimators import GAE, GRPO
-from ragen_pl.cli.plan.setting import PlanInput
+from ragen_pl.cli.plan.inputs import PlanInput
 from ragen_pl.cli.plan.shapes import Shape
 from ragen_pl.models.lora import LoRA
 from ragen_pl.models.pretrained import PretrainedModel
 from ragen_pl.models.trainable import TrainableModel
 from ragen_pl.rollout.config import RolloutConfig
 
-SHAPE = Shape("llama", 5, 64, 96, 4, 2, 300)
+SHAPE = Shape(
+    family="llama",
+    layers=5,
+    hidden=64,
+    intermediate=96,
+    heads=4,
+    key_value_heads=2,
+    vocabulary=300,
+)
 ROLLOUT = RolloutConfig(
     num_groups=3, group_size=4, max_turns=2, max_response_tokens=10, max_context=64
 )
 
 
-def setting(
+def plan_input(
     *,
     shape: Shape = SHAPE,
     critic: bool = False,
@@ -26,9 +34,8 @@ def setting(
     checkpointing: bool = False,
     attention: str = "sdpa",
     bf16: bool = True,
-    keep_fraction: float = 1.0,
 ) -> PlanInput:
-    """Return a setting of a tiny Llama."""
+    """Return the configuration of a tiny Llama."""
     return PlanInput(
         architecture=shape.config(attention),
         trainable=TrainableModel(PretrainedModel(""), lora, checkpointing, 0),
@@ -36,5 +43,4 @@ def setting(
         optimization=Optimization(tokens_per_micro_batch=128),
         rollout=ROLLOUT,
         bf16=bf16,
-        keep_fraction=keep_fraction,
     )

@@ -1,4 +1,4 @@
-"""Say what is planned: the model, what is done with it, and over how many processes."""
+"""What a plan depends on: the model, the algorithm, the sizes of a rollout, the processes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ragen_pl.rollout.packing import rows_within
 
 @dataclass(frozen=True)
 class Cluster:
-    """Count the processes, one per device, and say what they share.
+    """The number of processes, one per device, and whether they shard the networks.
 
     Args:
-        devices: Per node.
+        devices: Devices per node.
         num_nodes: Nodes.
-        sharded: Whether weights, gradients and optimizer states are divided among all processes
-            (FSDP); otherwise each has its own.
+        sharded: Whether weights, gradients and optimizer moments are divided among all processes
+            (FSDP); otherwise each process has its own.
     """
 
     devices: int = 1
@@ -39,16 +39,15 @@ class Cluster:
 
 @dataclass(frozen=True)
 class PlanInput:
-    """Hold everything that a plan depends on.
+    """The configuration of the planned run.
 
     Args:
-        architecture: The language model's, in transformers' terms.
-        trainable: Its type, adapters and checkpointing.
-        algorithm: Whether there are a critic and a reference.
-        optimization: How batches are cut.
-        rollout: How much is collected.
+        architecture: Of the language model, as transformers configures it.
+        trainable: Its dtype, adapters and gradient checkpointing.
+        algorithm: Decides whether there are a critic and a reference.
+        optimization: Sizes of micro-batches.
+        rollout: Sizes of a rollout.
         bf16: Whether the trainer computes in bfloat16 (``bf16-mixed``).
-        keep_fraction: Share of the trajectories that the policy learns from.
     """
 
     architecture: PreTrainedConfig
@@ -57,38 +56,31 @@ class PlanInput:
     optimization: Optimization
     rollout: RolloutConfig
     bf16: bool = True
-    keep_fraction: float = 1.0
 
     @property
     def trajectories(self) -> int:
-        """Of one collection, on all processes."""
+        """Trajectories of one rollout, over all processes."""
         return self.rollout.num_groups * self.rollout.online_k * self.rollout.group_size
 
     @property
     def can_be_sharded(self) -> bool:
-        """Whether ``fsdp`` takes it: adapters of several networks share a base, and are refused."""
+        """Whether ``fsdp`` accepts the run: it refuses adapters of several networks on one base."""
         return self.trainable.lora is None or self.algorithm.is_single_network
 
-    @property
-    def scores_apart(self) -> bool:
-        """Whether the policy is scored before its updates."""
-        optimization, once = self.optimization, self.rollout.is_on_policy
-        own = optimization.reuses_own_log_probs(self.algorithm, once)
-        return optimization.old_log_probs == "recomputed" and not own
-
     def rows(self, cluster: Cluster) -> int:
-        """Count the trajectories that a process collects; groups stay whole."""
+        """Return the number of trajectories that one process samples; groups are not split."""
         groups = -(-self.rollout.num_groups * self.rollout.online_k // cluster.processes)
         return groups * self.rollout.group_size
 
     @property
     def sampled_tokens(self) -> int:
-        """Of a trajectory, at most: the others come from the environment and the template."""
+        """Largest number of sampled tokens of a trajectory; the environment and the chat template
+        write the others."""
         rollout = self.rollout
         return min(rollout.max_context - 1, rollout.max_turns * rollout.max_response_tokens)
 
     @property
     def micro_batch_rows(self) -> int:
-        """Trajectories of the longest kind in a micro-batch."""
+        """Trajectories of the largest length in a micro-batch."""
         budget = self.optimization.tokens_per_micro_batch
         return min(rows_within(budget, self.rollout.max_context), self.trajectories)
