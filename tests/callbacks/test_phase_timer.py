@@ -20,7 +20,7 @@ def test_every_second_of_an_iteration_is_in_its_phase(monkeypatch: pytest.Monkey
     monkeypatch.setattr(phase_timer, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     logged: dict[str, float] = {}
     module: Any = SimpleNamespace(
-        worker=SimpleNamespace(seconds=100.0),
+        sampler=SimpleNamespace(seconds=100.0),
         log_dict=lambda metrics, **_: logged.update(metrics),
         log=lambda name, value, **_: logged.update({name: logged.get(name, 0.0) + value}),
     )
@@ -48,7 +48,7 @@ def test_a_first_rollout_is_not_charged_with_the_evaluations_behind_it(tmp_path:
     history = json.loads((folder / "runs" / "tiny" / "results.json").read_text())["history"]
     assert history["time/score_pass"][0] is None
     collect, environment, annotate, update = (
-        history[f"time/{phase}"][1] for phase in ("collect", "environment", "annotate", "update")
+        history[f"time/{phase}"][1] for phase in ("rollout", "env", "score_pass", "update")
     )
     assert 0 < environment < collect
     assert min(annotate, update) > 0
