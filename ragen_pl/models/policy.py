@@ -19,7 +19,7 @@ from ragen_pl.models.compile import eager_layers
 from ragen_pl.models.kernels.last_layer import states_at
 from ragen_pl.models.lora import copy_sharing_frozen
 from ragen_pl.ops.chunked_head import chunked_log_prob_and_entropy
-from ragen_pl.ops.losses import in_full, log_prob_and_entropy
+from ragen_pl.ops.losses import log_prob_and_entropy, to_float32
 from ragen_pl.ops.shape_buckets import bucket_size
 
 
@@ -65,7 +65,7 @@ def _score(
             states, head.weight, head.bias, targets, temperature=temperature
         )
     # A head with more to it than its weight, such as an adapter's, is asked whole.
-    return log_prob_and_entropy(in_full(head(states)) / temperature, targets)
+    return log_prob_and_entropy(to_float32(head(states)) / temperature, targets)
 
 
 def _scatter(values: Tensor, mask: Tensor) -> Tensor:
@@ -93,7 +93,7 @@ class ValueHead(nn.Linear):
 
     def forward(self, states: Tensor) -> Tensor:
         """Return (n,) values of the states (n, d)."""
-        return in_full(super().forward(states.to(self.weight.dtype))[:, 0])
+        return to_float32(super().forward(states.to(self.weight.dtype))[:, 0])
 
 
 class Policy(nn.Module):

@@ -1,4 +1,4 @@
-"""Sizes that come again are few, near what was asked for, and asked for where that pays."""
+"""Bucket sizes are few, close to the size that is padded, and used only where that pays."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def test_the_last_one_is_the_largest_that_is_not_above(size: int) -> None:
     assert round_up(last) == last
 
 
-@pytest.mark.parametrize("to_the_octave", [4, 8])
-def test_there_are_so_many_to_the_octave(to_the_octave: int) -> None:
+@pytest.mark.parametrize("per_octave", [4, 8])
+def test_number_of_buckets_per_octave(per_octave: int) -> None:
     for octave in (32, 64, 1024):
-        sizes = {round_up(size, to_the_octave) for size in range(octave + 1, 2 * octave + 1)}
-        assert len(sizes) == to_the_octave
+        sizes = {round_up(size, per_octave) for size in range(octave + 1, 2 * octave + 1)}
+        assert len(sizes) == per_octave
         assert max(sizes) == 2 * octave
 
 
