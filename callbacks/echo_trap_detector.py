@@ -1,4 +1,4 @@
-"""Warn of the Echo Trap, and stop a run that has fallen into it."""
+"""The Echo Trap alarm of a run: warnings, and a stop after a collapse."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lightning.pytorch import LightningModule, Trainer
 
 from ragen_pl.ops.echo_trap.assess import GREEN, Assessment, Level, assess
 from ragen_pl.ops.echo_trap.indicators import Indicators
-from ragen_pl.ops.echo_trap.thresholds import CollapseRules
+from ragen_pl.ops.echo_trap.thresholds import CollapseThresholds
 from ragen_pl.rollout.stats import Averages, GroupTable, trainable_trajectories
 from ragen_pl.training.callback import RolloutCallback, announce, may_stop
 from ragen_pl.types import TrajectoryGroup
@@ -19,39 +19,40 @@ from ragen_pl.types import TrajectoryGroup
 GRAD_NORM, APPROX_KL = "train/grad_norm_policy", "train/approx_kl"
 UPDATES = "train/updates"
 _ROUNDING = 1e-5
-"""Nats that rounding alone can look like, where the trainer recomputes what the sampler said."""
+"""Nats of approximate KL that rounding alone explains, where the trainer recomputes log-probs."""
 _MUTE = (
-    "no turn of the first RL collection is in the form that is asked for, so that rewards say "
-    "nothing of how the policy acts: imitate first (data.warm_start.iterations), or give an answer "
-    "more room (data.rollout.max_response_tokens)"
+    "no turn of the first RL collection follows the response format, so rewards do not depend on "
+    "the policy's actions: start with imitation (data.warm_start.iterations), or allow longer "
+    "responses (data.rollout.max_response_tokens)"
 )
 
 
 class EchoTrapDetector(RolloutCallback):
-    """Grade every collection green, amber or red by RAGEN's signs of collapse (§4, Echo Trap).
+    """An alarm that grades every collection green, amber or red by RAGEN's signs of collapse (§4).
 
-    Watches the in-group std of returns, the share of groups without spread, token entropy, valid
-    format, response length, the policy's gradient norm, success, and returns pinned at the format
-    penalty, all unfiltered, smoothed and against this run's own beginning, and how far updates move
-    the policy. A policy that grows sure because it has become good is not alarming. Warm-start
-    iterations do not count. A first collection without one valid turn is said at once, though there
-    is nothing to fall from.
+    Watches the in-group std of returns, the share of groups with zero std, token entropy, valid
+    format, response length, the policy's gradient norm, success, and returns at the format
+    penalty's floor, all unfiltered, smoothed and relative to the beginning of the run, and the
+    approximate KL of updates. A policy that becomes certain because it has become good raises no
+    alarm. Warm-start iterations do not count. A first collection without one valid turn is reported
+    immediately, although nothing has fallen yet.
 
     | level | meaning | what happens |
     |---|---|---|
-    | green | nothing, or one sign alone | – |
-    | amber | long steps, early signs together, or success wears off beside a sign | it is said |
-    | red | success lost, no valid turn left, or variety gone for nothing | ``patience`` stops |
+    | green | nothing, or a single sign | – |
+    | amber | large KL, several early signs, or success falls together with a sign | a message |
+    | red | success lost, no valid turn left, or in-group std lost without a gain | a stop |
 
-    ``docs/echo_trap.md`` explains every rule, ``ragen_pl/ops/echo_trap/assess.py`` holds them, and
-    ``Rollback`` leads a run back from red.
+    ``docs/echo_trap.md`` explains the levels, ``ragen_pl/ops/echo_trap/assess.py`` computes them,
+    and ``Rollback`` restores an earlier policy after red.
 
     Args:
-        baseline_iterations: First RL iterations, which say what is usual. Until they are complete
-            half of what there is must do, and slow starts are not judged.
-        patience: Red iterations in a row that stop the run, once ``trainer.min_epochs`` is reached.
+        baseline_iterations: First RL iterations, which define what is usual. Until they are
+            complete the first half of the history does, and a slow start is no alarm.
+        patience: Red iterations in a row after which the run stops, once ``trainer.min_epochs`` is
+            reached.
         stop: Whether to stop at all; false only warns.
-        rules: The thresholds.
+        thresholds: The thresholds of amber and red.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class EchoTrapDetector(RolloutCallback):
         baseline_iterations: int = 10,
         patience: int = 5,
         stop: bool = True,
-        rules: CollapseRules = CollapseRules(),  # noqa: B008 (frozen, and shown as the default)
+        thresholds: CollapseThresholds = CollapseThresholds(),  # noqa: B008 (frozen; shown in help)
     ) -> None:
         super().__init__()
         for key, value, least in (
@@ -71,92 +72,90 @@ class EchoTrapDetector(RolloutCallback):
         self.baseline_iterations = baseline_iterations
         self.patience = patience
         self.stop = stop
-        self.rules = rules
-        self.verdict = GREEN
-        """On the latest collection."""
+        self.thresholds = thresholds
+        self.assessment = GREEN
+        """Of the latest collection."""
         self.red_in_a_row = 0
-        self._played: list[TrajectoryGroup] = []
+        self._collected: list[TrajectoryGroup] = []
         self._history: list[Indicators] = []
         self._grad_norm: float | None = None
         self._approx_kl: float | None = None
 
     @property
     def level(self) -> Level:
-        """Of the latest collection."""
-        return self.verdict.level
+        """The level of the latest collection."""
+        return self.assessment.level
 
     @property
     def position(self) -> int:
-        """How many collections the history holds."""
+        """The number of collections in the history."""
         return len(self._history)
 
     @property
     def has_baseline(self) -> bool:
-        """Whether the latest collection was judged; green means nothing before."""
+        """Whether the baseline is complete; until then green means little."""
         return len(self._history) > self.baseline_iterations
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing is wrong with the policy itself: long steps only threaten it."""
-        return self.level is Level.GREEN or self.verdict.forewarns
+        """Whether the policy itself is healthy: a large approximate KL is only a warning."""
+        return self.level is Level.GREEN or self.assessment.forewarns
 
     def rewind(self, position: int) -> None:
-        """Forget what came after the first ``position`` collections: the policy is that of then."""
+        """Drop all collections after the first ``position``, where the policy was restored from."""
         del self._history[position:]
         self.red_in_a_row, self._grad_norm, self._approx_kl = 0, None, None
-        self.verdict = GREEN
+        self.assessment = GREEN
 
     def on_collection_end(
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
     ) -> None:
-        """Take in all that was played: dynamic sampling keeps what has spread, and would hide that
-        little has."""
-        self._played += groups
+        """Keep every collected group: dynamic sampling drops groups with zero std, which would hide
+        how many there are."""
+        self._collected += groups
 
     def on_rollout_end(
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
     ) -> None:
-        """Judge the rollout; every rank reaches the same verdict."""
-        played, self._played = self._played, []
-        indicators = measure(played, self._grad_norm, self._approx_kl)
-        if indicators is None:  # every environment raised: that says nothing about the policy
+        """Assess the rollout; every rank gets the same result."""
+        collected, self._collected = self._collected, []
+        indicators = measure(collected, self._grad_norm, self._approx_kl)
+        if indicators is None:  # every environment raised: no evidence about the policy
             return
         self._history.append(indicators)
         if len(self._history) == 1 and indicators.valid_format == 0.0:
             announce(trainer, _MUTE)
-        verdict = assess(self._history, self.baseline_iterations, self.rules)
-        self.record({f"collapse/{name}": value for name, value in verdict.ratios.items()})
-        self.record({"collapse/level": float(verdict.level)})
-        before, self.verdict = self.verdict, verdict
-        self.red_in_a_row = self.red_in_a_row + 1 if verdict.level is Level.RED else 0
+        found = assess(self._history, self.baseline_iterations, self.thresholds)
+        self.record({f"collapse/{name}": value for name, value in found.ratios.items()})
+        self.record({"collapse/level": float(found.level)})
+        before, self.assessment = self.assessment, found
+        self.red_in_a_row = self.red_in_a_row + 1 if found.level is Level.RED else 0
         if self.stop and self.red_in_a_row >= self.patience:
-            self._stop_if_allowed(trainer, verdict.reason)
-        elif (verdict.level, not verdict.forewarns) > (before.level, not before.forewarns):
-            name = verdict.level.name.lower()
-            announce(
-                trainer, f"echo trap {name} (iteration {self.iteration + 1}): {verdict.reason}"
-            )
+            self._stop_if_allowed(trainer, found.reason)
+        elif (found.level, not found.forewarns) > (before.level, not before.forewarns):
+            name = found.level.name.lower()
+            announce(trainer, f"echo trap {name} (iteration {self.iteration + 1}): {found.reason}")
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Keep what the update was like for the next verdict, which comes before the next one. What
-        was not measured is absent."""
+        """Keep the update's metrics for the next assessment, which precedes the next update.
+        Metrics that were not measured are absent."""
         super().on_train_epoch_end(trainer, pl_module)
-        learned = trainer.callback_metrics if getattr(pl_module, "phase", "rl") == "rl" else {}
-        norm, moved = (learned.get(name) for name in (GRAD_NORM, APPROX_KL))
+        metrics = trainer.callback_metrics if getattr(pl_module, "phase", "rl") == "rl" else {}
+        norm, kl = (metrics.get(name) for name in (GRAD_NORM, APPROX_KL))
         self._grad_norm = None if norm is None else float(norm)
-        # A single update starts from what played: its KL tells nothing of where it went.
-        is_known = learned.get(UPDATES, 0) > 1 and moved is not None and moved > _ROUNDING
-        self._approx_kl = float(moved) if is_known and moved is not None else None
+        # A single update starts at the policy that sampled: its KL is measured before its step.
+        is_known = metrics.get(UPDATES, 0) > 1 and kl is not None and kl > _ROUNDING
+        self._approx_kl = float(kl) if is_known and kl is not None else None
 
     def _stop_if_allowed(self, trainer: Trainer, why: str) -> None:
-        """Stop before the update; in the very first collection nobody else would say why. Where the
-        trainer must go on the run does, and is stopped later if it is red then."""
+        """Stop before the update, with the reason. Until the trainer's minimum is reached the run
+        goes on, and stops later if it is red then."""
         if not may_stop(trainer):
             if self.red_in_a_row == self.patience:
                 announce(
                     trainer,
                     f"echo trap: red for {self.patience} iterations in a row, but trainer."
-                    "min_epochs or min_steps is not reached: the run goes on until then",
+                    "min_epochs or min_steps is not reached: the run continues until then",
                 )
             return
         self.reason = f"echo trap: red for {self.patience} iterations in a row: {why}"
@@ -168,32 +167,38 @@ class EchoTrapDetector(RolloutCallback):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Save the history as plain numbers; after a stop patience begins anew."""
+        """Save the history as plain numbers; after a stop the patience starts again."""
         return {
             "history": [list(astuple(indicators)) for indicators in self._history],
             "red_in_a_row": 0 if self.reason else self.red_in_a_row,
             "grad_norm": self._grad_norm,
             "approx_kl": self._approx_kl,
             "level": int(self.level),
-            "forewarns": self.verdict.forewarns,
+            "forewarns": self.assessment.forewarns,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue the history; a run resumed after a stop gets its patience back."""
+        """Restore the history; in a run resumed after a stop the patience starts again."""
         self._history = [Indicators(*values) for values in state_dict["history"]]
         self.red_in_a_row = int(state_dict["red_in_a_row"])
         self._grad_norm = state_dict["grad_norm"]
         self._approx_kl = state_dict.get("approx_kl")
         forewarns = state_dict.get("forewarns", False)
-        self.verdict = Assessment(Level(state_dict["level"]), "", {}, forewarns)
+        self.assessment = Assessment(Level(state_dict["level"]), "", {}, forewarns)
 
 
 def measure(
     groups: Sequence[TrajectoryGroup], grad_norm: float | None, approx_kl: float | None
 ) -> Indicators | None:
-    """Measure a collection over all ranks, after an update; None where no trajectory survived."""
+    """Measure a collection over all ranks; None without a valid trajectory.
+
+    Args:
+        groups: This rank's groups.
+        grad_norm: The policy's gradient norm in the preceding update, if known.
+        approx_kl: The approximate KL of the preceding updates, if known.
+    """
     averages, table = Averages(), GroupTable.gather(groups)
-    spread = table.std[table.std.isfinite()]
+    std = table.std[table.std.isfinite()]
     for trajectory in trainable_trajectories(groups):
         mute = not trajectory.success and not any(turn.is_valid for turn in trajectory.turns)
         averages.add("penalty_share", float(mute))
@@ -211,8 +216,8 @@ def measure(
     if "success" not in means:
         return None
     return Indicators(
-        in_group_std=float(spread.mean()) if len(spread) else 0.0,
-        zero_std_fraction=float((spread == 0).double().mean()) if len(spread) else 0.0,
+        in_group_std=float(std.mean()) if len(std) else 0.0,
+        zero_std_fraction=float((std == 0).double().mean()) if len(std) else 0.0,
         entropy=means["entropy"],
         valid_format=means["valid_format"],
         penalty_share=means["penalty_share"],

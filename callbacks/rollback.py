@@ -207,7 +207,7 @@ class Rollback(RolloutCallback):
         starpo = learner(module)
         starpo.invalidate_cache()
         starpo.lr_scale *= self.lr_factor
-        reason = detector.verdict.reason
+        reason = detector.assessment.reason
         detector.rewind(healthy.position)
         self.discard = True
         event = {

@@ -6,10 +6,10 @@ import random
 
 from ragen_pl.ops.echo_trap.assess import Assessment, Level, assess
 from ragen_pl.ops.echo_trap.indicators import Indicators
-from ragen_pl.ops.echo_trap.thresholds import CollapseRules
+from ragen_pl.ops.echo_trap.thresholds import CollapseThresholds
 
 BASELINE = 10
-RULES = CollapseRules()
+THRESHOLDS = CollapseThresholds()
 
 
 def look(rng: random.Random, **values: float) -> Indicators:
@@ -40,8 +40,10 @@ def look(rng: random.Random, **values: float) -> Indicators:
     return Indicators(**drawn)
 
 
-def verdicts(run: list[Indicators], rules: CollapseRules = RULES) -> list[Assessment]:
-    return [assess(run[: t + 1], BASELINE, rules) for t in range(len(run))]
+def verdicts(
+    run: list[Indicators], thresholds: CollapseThresholds = THRESHOLDS
+) -> list[Assessment]:
+    return [assess(run[: t + 1], BASELINE, thresholds) for t in range(len(run))]
 
 
 def first(run: list[Assessment], level: Level) -> int:

@@ -1,4 +1,4 @@
-"""The collapse rules on made-up runs: healthy ones stay quiet, dying ones are caught."""
+"""The alarm on synthetic runs: none on healthy ones, red on collapsing ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from ragen_pl.ops.echo_trap.assess import Level, assess
 from ragen_pl.ops.echo_trap.indicators import Indicators
-from ragen_pl.ops.echo_trap.thresholds import CollapseRules
+from ragen_pl.ops.echo_trap.thresholds import CollapseThresholds
 
 BASELINE = 10
 PATIENCE = 5
@@ -195,8 +195,8 @@ def one_template(rng: random.Random, onset: int) -> list[Indicators]:
 
 
 def levels(run: list[Indicators]) -> Iterator[Level]:
-    rules = CollapseRules()
-    return (assess(run[: t + 1], BASELINE, rules).level for t in range(len(run)))
+    thresholds = CollapseThresholds()
+    return (assess(run[: t + 1], BASELINE, thresholds).level for t in range(len(run)))
 
 
 def stop_iteration(run: list[Indicators]) -> int | None:
@@ -250,7 +250,7 @@ def test_never_any_good_is_red_after_a_while() -> None:
 
 def test_a_template_that_leads_nowhere_is_amber() -> None:
     run = [flat()] * 15 + [flat(in_group_std=0.3, entropy=0.12)] * 20
-    verdict = assess(run, BASELINE, CollapseRules())
+    verdict = assess(run, BASELINE, CollapseThresholds())
     assert verdict.level is Level.AMBER
     assert verdict.reason == (
         "success stays at 0.30 (baseline 0.30) while in-group std is 0.308 (baseline 1) and "
@@ -260,27 +260,27 @@ def test_a_template_that_leads_nowhere_is_amber() -> None:
 
 def test_no_spread_and_no_progress_is_red() -> None:
     run = [flat()] * 15 + [flat(in_group_std=0.01, zero_std_fraction=1.0)] * 30
-    assert assess(run, BASELINE, CollapseRules()).level is Level.RED
+    assert assess(run, BASELINE, CollapseThresholds()).level is Level.RED
 
 
 def test_a_rising_return_is_progress() -> None:
     run = [flat(success=0.0)] * 15 + [flat(success=0.0, in_group_std=0.01, mean_return=4.0)] * 30
-    assert assess(run, BASELINE, CollapseRules()).level is Level.GREEN
+    assert assess(run, BASELINE, CollapseThresholds()).level is Level.GREEN
 
 
 def test_a_gradient_spike_alone_is_no_alarm_but_with_lost_success_it_is() -> None:
     calm = [flat(grad_norm=1.0)] * 15
     spiked = [flat(grad_norm=50.0)] * 10
-    assert assess(calm + spiked, BASELINE, CollapseRules()).level is Level.GREEN
+    assert assess(calm + spiked, BASELINE, CollapseThresholds()).level is Level.GREEN
     fallen = [flat(grad_norm=50.0, success=0.1)] * 15
-    verdict = assess(calm + fallen, BASELINE, CollapseRules())
+    verdict = assess(calm + fallen, BASELINE, CollapseThresholds())
     assert verdict.level is Level.RED
     assert "gradient norm" in verdict.reason
 
 
 def test_ratios() -> None:
     run = [flat(grad_norm=2.0)] * 11
-    assert assess(run, BASELINE, CollapseRules()).ratios == pytest.approx(
+    assert assess(run, BASELINE, CollapseThresholds()).ratios == pytest.approx(
         {
             "in_group_std_ratio": 1.0,
             "entropy_ratio": 1.0,
@@ -292,4 +292,4 @@ def test_ratios() -> None:
             "penalty_share": 0.0,
         }
     )
-    assert assess(run[:5], BASELINE, CollapseRules()).ratios == {}
+    assert assess(run[:5], BASELINE, CollapseThresholds()).ratios == {}

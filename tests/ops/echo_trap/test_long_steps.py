@@ -1,4 +1,4 @@
-"""Long steps are amber before there is a symptom; short ones vouch for a slip."""
+"""A large approximate KL is amber before any symptom; a small one excuses a lower format rate."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 
 from ragen_pl.ops.echo_trap.assess import Level
 from ragen_pl.ops.echo_trap.indicators import Indicators
-from ragen_pl.ops.echo_trap.thresholds import CollapseRules
+from ragen_pl.ops.echo_trap.thresholds import CollapseThresholds
 from tests.ops.echo_trap.histories import first, look, verdicts
 
 
 def stepping(run: list[Indicators], kl: float | None) -> list[Indicators]:
-    """Let updates move the policy so far, from the third iteration on."""
+    """Set the updates' approximate KL, from the third iteration on."""
     return [replace(each, approx_kl=kl if t > 1 else None) for t, each in enumerate(run)]
 
 
@@ -24,18 +24,18 @@ def test_long_steps_forewarn_of_a_fall_that_nothing_else_shows() -> None:
     sound = [look(rng) for _ in range(12)]
     (*_, verdict) = verdicts(stepping(sound, 0.05))
     assert (verdict.level, verdict.forewarns) == (Level.AMBER, True)
-    assert "updates move the policy by 0.05 nats a token (much is 0.015)" in verdict.reason
-    assert verdict.ratios["policy_step"] == pytest.approx(0.05)
+    assert "approximate KL of 0.05 nats a token (max_approx_kl is 0.015)" in verdict.reason
+    assert verdict.ratios["approx_kl"] == pytest.approx(0.05)
     assert first(verdicts(stepping(sound, 0.05)), Level.AMBER) == 3  # with the second it knows
     for calm in (0.01, None):
         assert first(verdicts(stepping(sound, calm)), Level.AMBER) > 30
-    assert "policy_step" not in verdicts(stepping(sound, None))[-1].ratios
+    assert "approx_kl" not in verdicts(stepping(sound, None))[-1].ratios
 
 
 def test_long_steps_can_be_switched_off_and_do_not_count_as_short() -> None:
     rng = random.Random(0)
     usual, slips = [look(rng) for _ in range(20)], {"valid_format": 0.6, "response_length": 30.0}
-    off = CollapseRules(step_too_long=math.inf)
+    off = CollapseThresholds(max_approx_kl=math.inf)
     assert first(verdicts(stepping(usual, 0.1), off), Level.AMBER) > 30
     slip = look(rng, **slips, entropy=3.0)
     assert first(verdicts(stepping([*usual, slip], 0.1), off), Level.AMBER) == 20
