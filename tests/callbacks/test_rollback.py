@@ -154,7 +154,7 @@ def test_long_steps_alone_leave_snapshots_be(
     """The policy is sound: to go back to before its first update would throw all away."""
     rollback = Rollback(times=1, every_n_iterations=2, min_age=6, patience=4)
     warned = Assessment(Level.AMBER, "long steps", {}, forewarns=True)
-    monkeypatch.setattr(echo_trap_detector, "judge", lambda *_: warned)
+    monkeypatch.setattr(echo_trap_detector, "assess", lambda *_: warned)
     fit(tmp_path, rollback, data=TinyData(lambda iteration: good()))
     assert min(s.iteration for s in rollback._snapshots) >= EPOCHS - 10
 

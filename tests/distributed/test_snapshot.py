@@ -32,7 +32,7 @@ def red_from_the_fifth_on(history: list[Any], *args: Any) -> Assessment:
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(echo_trap_detector, "judge", red_from_the_fifth_on)
+    monkeypatch.setattr(echo_trap_detector, "assess", red_from_the_fifth_on)
     write_config(tmp_path)
     return tmp_path
 

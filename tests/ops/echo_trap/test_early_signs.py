@@ -11,7 +11,7 @@ import pytest
 from ragen_pl.ops.echo_trap.assess import Level, assess
 from ragen_pl.ops.echo_trap.indicators import Indicators
 from ragen_pl.ops.echo_trap.thresholds import CollapseThresholds
-from tests.ops.echo_trap.histories import BASELINE, RULES, first, look, verdicts
+from tests.ops.echo_trap.histories import BASELINE, THRESHOLDS, first, look, verdicts
 
 SEEDS = range(12)
 Run = Callable[[random.Random], list[Indicators]]
@@ -170,7 +170,7 @@ def test_the_reason_names_every_sign() -> None:
     odd = Indicators(
         **calm, entropy=1.0, valid_format=0.6, success=0.5, grad_norm=900.0, response_length=20.0
     )
-    verdict = assess([usual] * 20 + [odd], BASELINE, RULES)
+    verdict = assess([usual] * 20 + [odd], BASELINE, THRESHOLDS)
     assert verdict.level is Level.AMBER
     assert verdict.reason == (
         "early signs: 80% of turns follow the format (best 100%) and responses have 15 tokens "
