@@ -84,7 +84,8 @@ def trainer(think: bool = True) -> Any:
     return SimpleNamespace(
         precision_plugin=SimpleNamespace(forward_context=nullcontext),
         datamodule=SimpleNamespace(
-            prompts=SimpleNamespace(think=think), rollout=SimpleNamespace(temperature=1.0)
+            prompts=SimpleNamespace(think=think),
+            rollout=SimpleNamespace(temperature=1.0, max_context=64),
         ),
         is_global_zero=True,
         progress_bar_callback=None,

@@ -10,7 +10,7 @@ import torch
 
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.export import export_policy
-from ragen_pl.models.message_markers import encode_parts
+from ragen_pl.models.message_markers import encode_segments
 from ragen_pl.models.pretrained import PretrainedModel
 
 SMALL = EmbeddedModel(hidden_size=16, intermediate_size=32, num_layers=1, num_heads=2)
@@ -38,7 +38,7 @@ def test_an_exported_policy_is_a_chat_model_to_others(tmp_path: Path) -> None:
         for markers in (own.markers, other.markers)
     ]
     mine, theirs = (
-        encode_parts(language.tokenizer, [part])[0]
+        encode_segments(language.tokenizer, [part])[0]
         for language, part in zip((own, other), parts, strict=True)
     )
     assert mine == theirs

@@ -156,7 +156,7 @@ def test_padding_to_sizes_that_come_again(policy: Policy, monkeypatch: pytest.Mo
         shapes.append((*ids.shape, len(places)))
         return states_at(backbone, ids, padding, places)
 
-    monkeypatch.setattr(policies, "padded", lambda size, _: round_up(size) + 1)
+    monkeypatch.setattr(policies, "bucket_size", lambda size, _: round_up(size) + 1)
     monkeypatch.setattr(policies, "states_at", watch)
     scores, others = learn()
     assert shapes == [(4, 37, round_up(int(mask.sum())) + 1)]

@@ -34,7 +34,7 @@ def check_alike(trainable: TrainableModel) -> None:
     assert shapes(blank.model.named_parameters()) == shapes(real.model.named_parameters())
     assert shapes(blank.model.named_buffers()) == shapes(real.model.named_buffers())
     assert blank.tokenizer.get_vocab() == real.tokenizer.get_vocab()
-    assert (blank.markers, blank.longest) == (real.markers, real.longest)
+    assert (blank.markers, blank.context_limit) == (real.markers, real.context_limit)
     assert blank.model.training == real.model.training
     assert blank.model.config._attn_implementation == real.model.config._attn_implementation
     assert (blank.adapted is None) == (real.adapted is None)

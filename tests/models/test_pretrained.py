@@ -70,7 +70,7 @@ def test_contexts_longer_than_the_model_reads_are_refused(tmp_path: Path) -> Non
     with pytest.raises(ValueError, match=r"max_context is 701.*reads 700 tokens"):
         language.check_context(701)
     window = save_model(tmp_path / "b", "Gemma3", sliding_window=64)
-    assert PretrainedModel(str(window)).build((), 0).longest == 64
+    assert PretrainedModel(str(window)).build((), 0).context_limit == 64
 
 
 def test_what_cannot_be_trained_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

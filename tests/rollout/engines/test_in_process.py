@@ -17,8 +17,8 @@ from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.kernels.fused_decoder import FusedDecoder, supports_fused_decoding
 from ragen_pl.models.kernels.rms_norm import use_fused_rms_norm
 from ragen_pl.models.policy import Policy
-from ragen_pl.rollout.engines import in_process as cached
-from ragen_pl.rollout.engines.in_process import InProcessSampler, to_the_front
+from ragen_pl.rollout.engines import in_process
+from ragen_pl.rollout.engines.in_process import InProcessSampler, move_to_front
 from ragen_pl.rollout.engines.sampling import sample_tokens
 from ragen_pl.types import Completion, Request, Sampling
 
@@ -102,17 +102,17 @@ def test_copies_of_weights_are_kept_for_turns_and_made_anew_after_an_update() ->
     engine = decoder(language)
     request = [Request((3, 10, 11), 0, 0, 0, 0)]
     engine(request, Sampling(1.0, 9))
-    made = engine.reader
+    made = engine.decode_step
     assert isinstance(made, FusedDecoder)
     engine([Request((3, 10, 11, 12), 0, 0, 0, 1)], Sampling(1.0, 9))
-    assert engine.reader is made
+    assert engine.decode_step is made
     with torch.no_grad():
         for weight in language.model.parameters():
             weight.add_(torch.randn_like(weight), alpha=0.1)
     engine.reset()
     assert engine(request, Sampling(1.0, 9)) == decoder(language)(request, Sampling(1.0, 9))
     engine.release()
-    assert engine.reader is None, "an update has no room for them"
+    assert engine.decode_step is None, "an update has no room for them"
 
 
 def test_cache_across_turns_equals_reading_everything_again(language: LanguageModel) -> None:
@@ -182,7 +182,7 @@ def group(engine: InProcessSampler, members: Sequence[int], turns: int) -> list[
     return [history[m] for m in members]
 
 
-def test_a_groups_prompt_is_read_once_and_shared(language: LanguageModel) -> None:
+def test_a_groups_prompt_is_prefill_distinct_and_shared(language: LanguageModel) -> None:
     engine = decoder(language)
     together = group(engine, range(6), 1)
     drawn = sum(len(turn.token_ids) - 1 for (turn,) in together)  # the last is not read
@@ -199,7 +199,7 @@ def test_reading_in_parts_is_reading_at_once(
     language: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = play(decoder(language), range(7), 3)
-    monkeypatch.setattr(cached, "PREFILL_TOKENS", 30)
+    monkeypatch.setattr(in_process, "PREFILL_TOKENS", 30)
     for (ids, completions), (other_ids, other) in zip(
         play(decoder(language), range(7), 3), whole, strict=True
     ):
@@ -214,8 +214,8 @@ def test_rows_that_pad_a_batch_change_nothing(
 ) -> None:
     """Even where a whole part of what is read is made of them."""
     whole = play(decoder(language), range(7), 3)
-    monkeypatch.setattr(cached, "padded", lambda size, _: size + 5)
-    monkeypatch.setattr(cached, "PREFILL_TOKENS", prefill)
+    monkeypatch.setattr(in_process, "bucket_size", lambda size, _: size + 5)
+    monkeypatch.setattr(in_process, "PREFILL_TOKENS", prefill)
     engine = decoder(language)
     for (ids, completions), (other_ids, other) in zip(
         play(engine, range(7), 3), whole, strict=True
@@ -231,7 +231,7 @@ def test_rows_that_pad_a_batch_change_nothing(
 def test_few_are_exchanged_to_bring_the_chosen_to_the_front(data: st.DataObject) -> None:
     total = data.draw(st.integers(1, 12))
     chosen = sorted(data.draw(st.sets(st.integers(0, total - 1), min_size=1)))
-    move = torch.from_numpy(to_the_front(np.array(chosen), total))
+    move = torch.from_numpy(move_to_front(np.array(chosen), total))
     assert sorted(move.tolist()) == list(range(total))
     assert sorted(move[: len(chosen)].tolist()) == chosen
     behind = sum(place >= len(chosen) for place in chosen)
