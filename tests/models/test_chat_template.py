@@ -1,4 +1,4 @@
-"""Contexts are appended as a model's own template writes them, or the model is refused."""
+"""Appended contexts equal the template's own rendering, or the model is refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REWRITING = ("thoughts dropped", "thought opened")
 
 @pytest.mark.parametrize("shape", TEMPLATES)
 def test_appended_contexts_are_the_templates_own(shape: str) -> None:
-    """Turn by turn: the ids so far are those of the template's whole rendering."""
+    """After every turn the ids equal those of the template's whole rendering."""
     tokenizer = make_tokenizer(TEMPLATES[shape])
     template = ChatTemplate(tokenizer, {})
     markers, rewrites = template.markers()
@@ -82,7 +82,7 @@ def test_the_opening_tag_is_forced_once() -> None:
         chat("thought opened", Prompts(think=False))
 
 
-def test_an_answer_cut_off_is_closed_by_the_next_context() -> None:
+def test_a_truncated_response_is_ended_by_the_next_context() -> None:
     talk = chat("chatml", Prompts())
     stopped, cut = talk.encode_parts(
         [talk.later_context("x", stopped=True), talk.later_context("x", stopped=False)]
@@ -98,7 +98,7 @@ def test_options_reach_the_template_and_unknown_ones_are_refused() -> None:
         chat("chatml", Prompts(), date="today")
 
 
-def test_a_template_is_told_one_day_whenever_it_is() -> None:
+def test_a_template_always_gets_the_same_date() -> None:
     talk = chat("headers and a date", Prompts())
     (ids,) = talk.encode_parts([talk.first_context(Sokoban(), "look")])
     assert "Today: 26 Jul 2024" in talk.decode(ids)
@@ -127,6 +127,6 @@ def test_a_template_is_told_one_day_whenever_it_is() -> None:
         ),
     ],
 )
-def test_what_cannot_be_kept_is_refused(template: str | None, told: str) -> None:
+def test_templates_that_change_earlier_text_are_refused(template: str | None, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         ChatTemplate(make_tokenizer(template), {}).markers()

@@ -17,7 +17,7 @@ SMALL = EmbeddedModel(hidden_size=16, intermediate_size=32, num_layers=1, num_he
 WORDS = ("Up", "Down", "#__#\n")
 
 
-def test_an_exported_policy_can_be_gone_on_from(tmp_path: Path) -> None:
+def test_a_run_can_start_from_an_exported_policy(tmp_path: Path) -> None:
     earlier = SMALL.build(WORDS, seed=1)
     export_policy(earlier, tmp_path / "policy")
     again = replace(SMALL, weights=str(tmp_path / "policy")).build(WORDS, seed=2)
@@ -28,8 +28,8 @@ def test_an_exported_policy_can_be_gone_on_from(tmp_path: Path) -> None:
     assert not torch.equal(fresh.model.get_parameter(name), again.model.get_parameter(name))
 
 
-def test_an_exported_policy_is_a_chat_model_to_others(tmp_path: Path) -> None:
-    """Its template says what the markers frame, so that it can be loaded as any other."""
+def test_an_exported_policy_is_a_chat_model(tmp_path: Path) -> None:
+    """Its template renders the markers, so that it can be loaded like any other."""
     own = SMALL.build(WORDS, seed=1)
     export_policy(own, tmp_path / "policy")
     other = PretrainedModel(str(tmp_path / "policy")).build((), 0)
@@ -58,8 +58,8 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
             replace(SMALL, weights=there, **other).build(WORDS, seed=1)
 
 
-def test_weights_are_drawn_from_the_seed_wherever_they_are_made() -> None:
-    """Lightning makes modules on the GPU where they will be, whose generator draws otherwise."""
+def test_weights_depend_on_the_seed_on_any_device() -> None:
+    """Lightning builds modules on the GPU, whose generator gives other numbers."""
     model = EmbeddedModel(num_layers=1)
     here = model.build(["a b"], seed=5).model.state_dict()
     torch.manual_seed(9)

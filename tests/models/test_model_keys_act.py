@@ -1,4 +1,4 @@
-"""No key of the model is ignored: each one, changed, changes its weights, or what it says."""
+"""No key of the model is ignored: each one, changed, changes its weights or its output."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OTHER: dict[str, tuple[Any, ...]] = {
 
 
 def built(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Build; return the weights by name, and what the policy says."""
+    """Build; return the weights by name, and the policy's output."""
     module = StarPO(**arguments)
     module.vocabulary = list(WORDS)
     module.configure_model()
@@ -55,7 +55,7 @@ KEYS = [path for path in PROOF.paths() if path[0] not in ELSEWHERE]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A policy of other weights."""
+    """A policy with other weights."""
     path = tmp_path_factory.mktemp("policy")
     export_policy(SMALL.build(WORDS, seed=5), path)
     return str(path)

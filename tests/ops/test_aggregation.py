@@ -1,4 +1,4 @@
-"""Check how tokens and trajectories weigh, and that cutting a batch changes nothing."""
+"""Weights of tokens and trajectories, and invariance to how a batch is split."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_by_hand() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @given(seed=st.integers(0, 10**6), place=st.integers(1, 4))
 def test_parts_add_up_to_the_whole(kind: Aggregation, seed: int, place: int) -> None:
-    """Whether cut into micro-batches or dealt to ranks."""
+    """Whether split into micro-batches or across ranks."""
     values, mask, weights = batch(seed)
     total = loss_denominator(mask[:place], kind) + loss_denominator(mask[place:], kind)
     assert float(total) == float(loss_denominator(mask, kind))
@@ -53,7 +53,7 @@ def test_parts_add_up_to_the_whole(kind: Aggregation, seed: int, place: int) -> 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_padding_and_what_stands_there_do_not_matter(kind: Aggregation) -> None:
+def test_padding_has_no_effect(kind: Aggregation) -> None:
     values, mask, weights = batch(0)
     total = loss_denominator(mask, kind)
     noisy = torch.where(mask, values, torch.full_like(values, torch.nan))
@@ -63,7 +63,7 @@ def test_padding_and_what_stands_there_do_not_matter(kind: Aggregation) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_marked_gives_nothing(kind: Aggregation) -> None:
+def test_an_empty_mask_gives_zero(kind: Aggregation) -> None:
     mask = torch.zeros(2, 3, dtype=torch.bool)
     assert float(aggregate(torch.ones(2, 3), mask, kind, loss_denominator(mask, kind))) == 0.0
 

@@ -185,7 +185,7 @@ AttentionInterface.register(SDPA, causal_sdpa_attention)
 AttentionMaskInterface.register(SDPA, sdpa_mask)  # for masks that a model builds itself
 
 
-def adds_masks(model: PreTrainedModel) -> bool:
+def uses_additive_mask(model: PreTrainedModel) -> bool:
     """Return whether every layer of a model would convert a bool mask to an additive one, which is
     then better done once by the caller."""
     return bool(model.config._attn_implementation == NAME)

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ragen_pl.distributed.collectives import gather_objects, rank, world_size
-from ragen_pl.models.kernels.attention import adds_masks
+from ragen_pl.models.kernels.attention import uses_additive_mask
 from ragen_pl.models.kernels.kv_cache import RaggedCache, pad_left
 from ragen_pl.ops.losses import log_prob_and_entropy, to_float32
 from ragen_pl.types import to_device
@@ -54,7 +54,7 @@ def cross_score(
         # Every rank scores as many; beyond the last prefix, the last one again.
         j = min(first + rank(), len(prefixes) - 1)
         *read, last = prefixes[j]
-        cache = RaggedCache(1, longest, model.device, adds_masks(model))
+        cache = RaggedCache(1, longest, model.device, uses_additive_mask(model))
         _forward(model, cache, [read])
         cache.close_block(np.array([len(read)]))
         cache.reorder(np.zeros(size, np.int64))

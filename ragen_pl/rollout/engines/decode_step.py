@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import Cache, PreTrainedModel
 
-from ragen_pl.models.kernels.attention import adds_masks
+from ragen_pl.models.kernels.attention import uses_additive_mask
 from ragen_pl.models.kernels.fused_decoder import FusedDecoder, supports_fused_decoding
 from ragen_pl.models.kernels.kv_cache import RaggedCache
 
@@ -60,4 +60,4 @@ def build_decode_step(model: PreTrainedModel, max_context: int) -> DecodeStep:
 
 def open_cache(model: PreTrainedModel, rows: int, max_context: int, stride: int) -> RaggedCache:
     """Return an empty cache with the kind of mask that the model's attention takes."""
-    return RaggedCache(rows, max_context, model.device, adds_masks(model), stride)
+    return RaggedCache(rows, max_context, model.device, uses_additive_mask(model), stride)

@@ -1,4 +1,4 @@
-"""Rows of unequal length in one buffer."""
+"""A cache of rows of unequal length in one buffer."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def test_keys_are_transposed_for_our_attention_alone() -> None:
 
 
 def visible(shown: Tensor, mask: Tensor, row: int) -> list[float]:
-    """Return what the last column of a row looks at."""
+    """Return the keys that the last column of a row attends to."""
     return shown[row, 0, mask[row, 0, -1], 0].tolist()
 
 
-def test_a_row_sees_its_own_tokens_in_order() -> None:
+def test_a_row_attends_to_its_own_tokens_in_order() -> None:
     cache = RaggedCache(2, 200, additive_mask=True)
     write(cache, 3, [3, 1], 0.0)
     shown, mask = write(cache, 2, [1, 2], 100.0)
@@ -57,7 +57,7 @@ def test_a_row_sees_its_own_tokens_in_order() -> None:
     assert cache.lengths.tolist() == [4, 3]
 
 
-def test_a_column_sees_nothing_ahead_of_it_and_padding_something() -> None:
+def test_a_column_attends_to_no_later_one_and_padding_to_something() -> None:
     cache = RaggedCache(2, 200, additive_mask=True)
     _, mask = write(cache, 3, [3, 1], 0.0)
     assert mask.sum(-1)[0, 0].tolist() == [1, 2, 3]
@@ -93,7 +93,7 @@ def test_buffers_that_are_read_in_parts_grow_by_more() -> None:
     assert (room > 512) == is_transposed
 
 
-def test_resting_rows_are_not_touched() -> None:
+def test_inactive_rows_are_not_changed() -> None:
     cache = RaggedCache(3, 200, additive_mask=True)
     write(cache, 2, [2, 2, 2], 0.0)
     cache.active_rows = slice(1, 2)
@@ -122,7 +122,7 @@ BLOCKS = st.lists(st.lists(st.integers(0, 3), min_size=3, max_size=3), min_size=
 
 
 @given(BLOCKS)
-def test_every_token_sees_itself_and_what_lies_before_it(blocks: list[list[int]]) -> None:
+def test_every_token_attends_to_itself_and_earlier_ones(blocks: list[list[int]]) -> None:
     plain, additive = RaggedCache(3, 60), RaggedCache(3, 60, additive_mask=True)
     for block in blocks:
         counts, width = np.array(block), max(1, *block)
@@ -139,7 +139,7 @@ def test_every_token_sees_itself_and_what_lies_before_it(blocks: list[list[int]]
             cache.close_block(counts)
 
 
-def test_padding_of_the_spare_slot_is_not_seen_when_rows_grow_past_it() -> None:
+def test_padding_in_the_spare_slot_stays_hidden_when_rows_grow_past_it() -> None:
     cache = RaggedCache(2, 200, additive_mask=True)
     write(cache, 20, [20, 3], 0.0)
     assert cache.padded_length == 32, "padding lies in slot 31"
@@ -150,7 +150,7 @@ def test_padding_of_the_spare_slot_is_not_seen_when_rows_grow_past_it() -> None:
             assert visible(shown, mask, row) == seen
 
 
-def test_a_row_holds_no_more_than_it_was_made_for() -> None:
+def test_a_row_beyond_max_context_is_refused() -> None:
     cache = RaggedCache(1, 5, additive_mask=True)
     write(cache, 5, [5], 0.0)
     with pytest.raises(AssertionError, match="a row of 6 tokens in 5"):

@@ -27,7 +27,7 @@ def noisy(rng: random.Random, value: float, deviation: float) -> float:
 
 
 def sokoban(rng: random.Random, length: int = 150, noise: float = 0.04) -> list[Indicators]:
-    """Success .3 → .85, spread 3.8 → .2, entropy .39 → .03, gradients .7 → 5."""
+    """Success .3 → .85, std 3.8 → .2, entropy .39 → .03, gradients .7 → 5."""
     runs = []
     for t in range(length):
         success = noisy(rng, toward(0.3, 0.85, t, 15), noise)
@@ -48,12 +48,12 @@ def sokoban(rng: random.Random, length: int = 150, noise: float = 0.04) -> list[
 
 
 def coarse_sokoban(rng: random.Random) -> list[Indicators]:
-    """The same with eight rooms a collection, whose luck moves success by ten points."""
+    """The same with eight rooms a collection, by whose luck success varies by ten points."""
     return sokoban(rng, noise=0.1)
 
 
 def frozen_lake(rng: random.Random) -> list[Indicators]:
-    """Success .4 → .7; the spread is the ice's luck and stays."""
+    """Success .4 → .7; the std is due to slippery ice and stays."""
     runs = []
     for t in range(150):
         success = noisy(rng, toward(0.4, 0.7, t, 30), 0.05)
@@ -73,7 +73,7 @@ def frozen_lake(rng: random.Random) -> list[Indicators]:
 
 
 def bandit(rng: random.Random) -> list[Indicators]:
-    """Success .3 → .97 while half the format is mended; payoffs are very noisy."""
+    """Success .3 → .97 while half of the format is learned; payoffs are very noisy."""
     runs = []
     for t in range(100):
         success = noisy(rng, toward(0.3, 0.97, t, 12), 0.04)
@@ -93,7 +93,7 @@ def bandit(rng: random.Random) -> list[Indicators]:
 
 
 def steady_bandit(rng: random.Random) -> list[Indicators]:
-    """The good arm always pays the same: at the end no group has any spread."""
+    """The good arm always pays the same: at the end every group has zero std."""
     return [
         Indicators(
             in_group_std=max(0.0, rng.gauss(toward(0.4, 0.0, t, 8), 0.03)),
@@ -110,7 +110,7 @@ def steady_bandit(rng: random.Random) -> list[Indicators]:
 
 
 def warm_start_left_nothing_to_gain(rng: random.Random) -> list[Indicators]:
-    """A policy that was good from the start grows sure of itself."""
+    """A policy that was good from the start becomes certain."""
     return [
         Indicators(
             in_group_std=max(0.05, rng.gauss(toward(3.0, 0.2, t, 15), 0.2)),
@@ -175,7 +175,7 @@ def broken_format(rng: random.Random, onset: int) -> list[Indicators]:
 
 
 def one_template(rng: random.Random, onset: int) -> list[Indicators]:
-    """One answer whatever the state: valid, certain and useless."""
+    """One response whatever the state: valid, certain and useless."""
     runs = sokoban(rng, onset)
     for t in range(40):
         alive = 0.5 ** (t / 3)
@@ -250,15 +250,15 @@ def test_never_any_good_is_red_after_a_while() -> None:
 
 def test_a_template_that_leads_nowhere_is_amber() -> None:
     run = [flat()] * 15 + [flat(in_group_std=0.3, entropy=0.12)] * 20
-    verdict = assess(run, BASELINE, CollapseThresholds())
-    assert verdict.level is Level.AMBER
-    assert verdict.reason == (
+    assessment = assess(run, BASELINE, CollapseThresholds())
+    assert assessment.level is Level.AMBER
+    assert assessment.reason == (
         "success stays at 0.30 (baseline 0.30) while in-group std is 0.308 (baseline 1) and "
         "entropy is 0.124 (baseline 0.5)"
     )
 
 
-def test_no_spread_and_no_progress_is_red() -> None:
+def test_zero_std_and_no_progress_is_red() -> None:
     run = [flat()] * 15 + [flat(in_group_std=0.01, zero_std_fraction=1.0)] * 30
     assert assess(run, BASELINE, CollapseThresholds()).level is Level.RED
 
@@ -273,9 +273,9 @@ def test_a_gradient_spike_alone_is_no_alarm_but_with_lost_success_it_is() -> Non
     spiked = [flat(grad_norm=50.0)] * 10
     assert assess(calm + spiked, BASELINE, CollapseThresholds()).level is Level.GREEN
     fallen = [flat(grad_norm=50.0, success=0.1)] * 15
-    verdict = assess(calm + fallen, BASELINE, CollapseThresholds())
-    assert verdict.level is Level.RED
-    assert "gradient norm" in verdict.reason
+    assessment = assess(calm + fallen, BASELINE, CollapseThresholds())
+    assert assessment.level is Level.RED
+    assert "gradient norm" in assessment.reason
 
 
 def test_ratios() -> None:

@@ -81,7 +81,7 @@ OTHER_CONSTANTS = {
 
 
 def course(ailment: dict[str, float], steps: int = 16) -> list[Indicators]:
-    """Be healthy for a while, then go to the ailment step by step and stay there."""
+    """Return a history that is healthy for a while, then moves to the ailment step by step."""
     history = [HEALTHY] * (BASELINE + 5)
     for step in range(1, steps + 5):
         ill = min(1.0, step / steps)
@@ -110,7 +110,7 @@ PROOF = KeyProof(
 )
 
 
-def test_every_ailment_is_judged_and_no_health() -> None:
+def test_every_ailment_raises_an_alarm_and_health_none() -> None:
     for name, found in PROOF.before(0).items():
         assert not any(found[: BASELINE + 5]), name
         assert any(level > Level.GREEN for level in found), name

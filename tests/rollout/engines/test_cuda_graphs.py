@@ -23,13 +23,13 @@ from ragen_pl.types import Completion, Request, Sampling
 PIECES = [f"w{i}" for i in range(40)]
 
 
-@pytest.fixture(scope="module", params=["own", "quick"])
+@pytest.fixture(scope="module", params=["own", "fused"])
 def language(request: pytest.FixtureRequest) -> LanguageModel:
     small = EmbeddedModel(
         hidden_size=32, intermediate_size=64, num_heads=4, num_key_value_heads=2, init_std=0.3
     )
     language = small.build(PIECES, seed=3)
-    if request.param == "quick":
+    if request.param == "fused":
         use_fused_rms_norm(language.model)
     return language
 
