@@ -131,8 +131,7 @@ class ChatTemplate:
         return markers, not keeps
 
     def _frame(self, *, has_system_role: bool) -> _Frame | None:
-        """Extract the frame from conversations of one to three turns; None unless turns only
-        append."""
+        """Extract the frame from conversations of one to three turns; None unless they append."""
         pieces = []
         for turns in (1, 2, 3):
             marks = ["system0mark"]

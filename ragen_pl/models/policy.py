@@ -24,8 +24,7 @@ from ragen_pl.ops.shape_buckets import bucket_size
 
 
 class _ScoredPositions(NamedTuple):
-    """Padded rows for a backbone, and the positions before marked tokens whose states are
-    scored."""
+    """Padded rows, and the positions before marked tokens, whose states are scored."""
 
     input_ids: Tensor
     """(B', T')."""
@@ -61,8 +60,7 @@ class _ScoredPositions(NamedTuple):
 def _log_probs_and_entropies(
     head: nn.Module, states: Tensor, targets: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor]:
-    """Return the targets' log-probs and the entropies, (n,), given the states before them (n,
-    d)."""
+    """Return log-probs and entropies, (n,), of the targets after the states (n, d)."""
     if type(head) is nn.Linear:
         return chunked_log_prob_and_entropy(
             states, head.weight, head.bias, targets, temperature=temperature
@@ -137,8 +135,7 @@ class Policy(nn.Module):
         return PolicyOutput(_scatter(log_probs, mask), _scatter(entropy, mask), values)
 
     def values(self, input_ids: Tensor, mask: Tensor, padding: Tensor) -> Tensor:
-        """Return the value head's values, as a ``Critic`` does, without gradients to the
-        backbone."""
+        """Return the value head's values, like a ``Critic``, without gradients to the backbone."""
         assert self.value_head is not None
         with torch.no_grad():
             states = _ScoredPositions.of(input_ids, mask, padding).states(self.model.base_model)

@@ -55,8 +55,7 @@ class TrainableModel:
         return replace(language, adapted=self.prepare(language.model))
 
     def prepare(self, model: PreTrainedModel) -> PeftModel | None:
-        """Use fused kernels, and enable gradient checkpointing and adapters as configured; in
-        place."""
+        """Use fused kernels; add gradient checkpointing and adapters as configured; in place."""
         use_fused_rms_norm(model)
         enable_gather(model)
         if self.gradient_checkpointing:

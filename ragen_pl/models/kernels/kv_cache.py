@@ -107,8 +107,7 @@ class RaggedCache(Cache):
         return positions, self._mask(positions)[:, None]
 
     def _mask(self, last: Tensor) -> Tensor:
-        """Return the mask (rows, width, padded_length) that shows slots up to each column's
-        last."""
+        """Return the (rows, width, padded_length) mask that shows slots up to each last one."""
         if not self.additive_mask:
             return torch.arange(self.padded_length, device=self.device) <= last[..., None]
         # Float operations are faster than bool ones.

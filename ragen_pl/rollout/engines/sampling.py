@@ -33,8 +33,7 @@ class SampledTokens:
         return cls(np.zeros(shape, np.int64), log_probs, entropies, np.zeros(rows, np.int64))
 
     def add(self, rows: np.ndarray, step: int, found: np.ndarray) -> np.ndarray:
-        """Add one step of some rows, (3, n) tokens, log-probs and entropies; return the tokens as
-        integers."""
+        """Add one step of some rows, (3, n) tokens, log-probs and entropies; return the tokens."""
         tokens: np.ndarray = found[0].astype(np.int64)
         self.tokens[rows, step] = tokens
         self.log_probs[rows, step] = found[1]
@@ -62,8 +61,7 @@ class SampledTokens:
 
 
 def uniform_noise(seed: int, request: Request, sampling: Sampling) -> np.ndarray:
-    """Return one uniform number per token of a turn, a function of the seed and the row's
-    identity."""
+    """Return a uniform number per token of a turn, a function of seed and row identity."""
     bits = np.random.Philox(np.random.SeedSequence(noise_key(seed, request)))
     return np.random.Generator(bits).random(sampling.max_new_tokens, dtype=np.float32)
 
