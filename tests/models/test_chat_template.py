@@ -112,12 +112,12 @@ def test_a_template_always_gets_the_same_date() -> None:
     [
         (None, "without a chat template"),
         # The number of messages is written in front: no earlier token could be kept.
-        ("{{ messages | length }}" + TEMPLATES["chatml"], "does not only append"),
+        ("{{ messages | length }}" + TEMPLATES["chatml"], "changes earlier text"),
         (TEMPLATES["chatml"].replace("<|im_end|>", "###"), "does not begin with a special token"),
         # An answer is changed in every way, thoughts or none.
         (
             TEMPLATES["chatml"].replace("message['content']", "message['content'] | upper"),
-            "does not only append",
+            "changes earlier text",
         ),
         (
             TEMPLATES["chatml"].replace(

@@ -51,7 +51,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     there = str(tmp_path / "policy")
     with pytest.raises(ValueError, match="no exported policy"):
         replace(SMALL, weights=str(tmp_path)).build(WORDS, seed=1)
-    with pytest.raises(ValueError, match="words"):
+    with pytest.raises(ValueError, match="vocabulary"):
         replace(SMALL, weights=there).build((*WORDS, "Left"), seed=1)
     for other in ({"num_layers": 2}, {"intermediate_size": 64}):
         with pytest.raises(ValueError, match="other sizes"):

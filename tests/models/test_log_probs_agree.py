@@ -154,9 +154,9 @@ def test_padding_to_bucket_sizes_changes_nothing(
     plain, gradients = learn()
     shapes = []
 
-    def watch(backbone: nn.Module, ids: Tensor, padding: Tensor, places: Tensor) -> Tensor:
-        shapes.append((*ids.shape, len(places)))
-        return states_at(backbone, ids, padding, places)
+    def watch(backbone: nn.Module, ids: Tensor, padding: Tensor, positions: Tensor) -> Tensor:
+        shapes.append((*ids.shape, len(positions)))
+        return states_at(backbone, ids, padding, positions)
 
     monkeypatch.setattr(policies, "bucket_size", lambda size, _: round_up(size) + 1)
     monkeypatch.setattr(policies, "states_at", watch)
@@ -174,9 +174,9 @@ def test_batches_of_many_shapes_are_padded_to_few(
     """Each new shape of a bfloat16 product costs a CPU milliseconds, and a mebibyte."""
     shapes = set()
 
-    def watch(backbone: nn.Module, ids: Tensor, padding: Tensor, places: Tensor) -> Tensor:
-        shapes.add((*ids.shape, len(places)))
-        return torch.zeros(len(places), 96)
+    def watch(backbone: nn.Module, ids: Tensor, padding: Tensor, positions: Tensor) -> Tensor:
+        shapes.add((*ids.shape, len(positions)))
+        return torch.zeros(len(positions), 96)
 
     monkeypatch.setattr(policies, "states_at", watch)
     for rows in range(24, 33):

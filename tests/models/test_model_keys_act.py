@@ -32,13 +32,13 @@ OTHER: dict[str, tuple[Any, ...]] = {
     "EmbeddedModel.init_std": (0.02,),
     "StarPO.lora": (LoRA(rank=2),),
     "StarPO.seed": (1,),
+    "StarPO.vocabulary": ((*WORDS, "Left"),),
 }
 
 
 def built(arguments: dict[str, Any]) -> dict[str, Any]:
     """Build; return the weights by name, and the policy's output."""
     module = StarPO(**arguments)
-    module.vocabulary = list(WORDS)
     module.configure_model()
     tokens = torch.arange(8)[None]
     sampled, there = tokens > 3, tokens >= 0
@@ -47,7 +47,7 @@ def built(arguments: dict[str, Any]) -> dict[str, Any]:
     return {**module.state_dict(), "log-probs": log_probs}
 
 
-PROOF = KeyProof(StarPO, built, ({"policy": SMALL},), OTHER)
+PROOF = KeyProof(StarPO, built, ({"policy": SMALL, "vocabulary": WORDS},), OTHER)
 ELSEWHERE = ("algorithm", "optimization", "engine")
 """``tests/training/test_keys_act.py`` has the first two, ``tests/engines`` the engine's."""
 KEYS = [path for path in PROOF.paths() if path[0] not in ELSEWHERE]

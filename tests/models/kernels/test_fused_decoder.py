@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from ragen_pl.models.kernels import fused_linear as maps
+from ragen_pl.models.kernels import fused_linear
 from ragen_pl.models.kernels.attention import NAME
 from ragen_pl.models.kernels.fused_decoder import FusedDecoder, supports_fused_decoding
 from ragen_pl.models.kernels.kv_cache import RaggedCache, pad_left
@@ -53,7 +53,7 @@ def casting(is_bf16: bool) -> AbstractContextManager[object]:
 @torch.no_grad()
 def read(reader: DecodeStep) -> list[Tensor]:
     """Return the log-probs after each block, of the rows with tokens in it."""
-    cache, said = RaggedCache(2, 64, adds=True), []
+    cache, said = RaggedCache(2, 64, additive_mask=True), []
     for rows in TURNS:
         ids, counts = pad_left(rows)
         positions, mask = cache.open_block(ids.shape[1], counts)
@@ -100,7 +100,7 @@ def test_the_models_configuration_is_used(more: dict[str, Any]) -> None:
 def test_large_layers_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_model("qwen2")
     expected = read(build_decode_step(model, 64))
-    monkeypatch.setattr(maps, "_SMALL", 0)
+    monkeypatch.setattr(fused_linear, "_SMALL", 0)
     quick = build_decode_step(model, 64)
     assert isinstance(quick, FusedDecoder)
     own = {weight.data_ptr() for weight in model.parameters()}
@@ -117,9 +117,9 @@ def test_large_layers_are_multiplied_by_blocks(
 ) -> None:
     model = make_model(family)
     expected = read(build_decode_step(model, 64))
-    monkeypatch.setattr(maps, "_SMALL", 0)
-    monkeypatch.setattr(maps, "_FEW", range(2, 100))
-    monkeypatch.setattr(maps, "_BLOCK", 8)
+    monkeypatch.setattr(fused_linear, "_SMALL", 0)
+    monkeypatch.setattr(fused_linear, "_FEW_ROWS", range(2, 100))
+    monkeypatch.setattr(fused_linear, "_BLOCK", 8)
     products: list[tuple[int, ...]] = []
     multiply = torch.bmm
 
