@@ -85,7 +85,7 @@ class EmbeddedModel(PolicyModel):
             ValueError: when ``weights`` holds no policy, or one with another size or vocabulary.
         """
         tokenizer = build_tokenizer(pieces)
-        config = self._config(tokenizer)
+        config = self._llama_config(tokenizer)
         with seeded_init(seed):
             model = LlamaForCausalLM(config)
             with torch.no_grad():
@@ -100,14 +100,14 @@ class EmbeddedModel(PolicyModel):
         """Build the tokenizer, and the model on the meta device."""
         tokenizer = build_tokenizer(pieces)
         with torch.device("meta"):  # in the default type, as in ``build``
-            model = LlamaForCausalLM(self._config(tokenizer))
+            model = LlamaForCausalLM(self._llama_config(tokenizer))
         return LanguageModel(model, tokenizer, read_markers(tokenizer))
 
     def architecture(self, pieces: Iterable[str]) -> LlamaConfig:
         """Return the configuration of the model that ``build`` would build from these pieces."""
-        return self._config(build_tokenizer(pieces))
+        return self._llama_config(build_tokenizer(pieces))
 
-    def _config(self, tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
+    def _llama_config(self, tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
         return LlamaConfig(
             vocab_size=len(tokenizer),
             hidden_size=self.hidden_size,
