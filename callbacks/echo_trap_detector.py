@@ -1,4 +1,4 @@
-"""Warn of the Echo Trap, and stop a run that has fallen into it."""
+"""The Echo Trap alarm of a run: warnings, and a stop after a collapse."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lightning.pytorch import LightningModule, Trainer
 
 from ragen_pl.ops.echo_trap.assess import GREEN, Assessment, Level, assess
 from ragen_pl.ops.echo_trap.indicators import Indicators
-from ragen_pl.ops.echo_trap.thresholds import CollapseRules
+from ragen_pl.ops.echo_trap.thresholds import CollapseThresholds
 from ragen_pl.rollout.stats import GroupTable, RankMeans, trainable_trajectories
 from ragen_pl.training.access import learner
 from ragen_pl.training.callback import RolloutCallback, announce, may_stop
@@ -20,7 +20,7 @@ from ragen_pl.types import Phase, TrajectoryGroup
 GRAD_NORM, APPROX_KL = "train/grad_norm_policy", "train/approx_kl"
 UPDATES = "train/updates"
 _ROUNDING = 1e-5
-"""Nats that rounding alone can look like, where the trainer recomputes what the sampler said."""
+"""Nats of approximate KL that rounding alone explains, where the trainer recomputes log-probs."""
 _NO_VALID_TURN = (
     "no turn of the first RL collection follows the response format, so rewards do not depend on "
     "the policy's actions: start with imitation (data.warm_start.iterations), or allow longer "
@@ -29,30 +29,31 @@ _NO_VALID_TURN = (
 
 
 class EchoTrapDetector(RolloutCallback):
-    """Grade every collection green, amber or red by RAGEN's signs of collapse (§4, Echo Trap).
+    """An alarm that grades every collection green, amber or red by RAGEN's signs of collapse (§4).
 
-    Watches the in-group std of returns, the share of groups without spread, token entropy, valid
-    format, response length, the policy's gradient norm, success, and returns pinned at the format
-    penalty, all unfiltered, smoothed and against this run's own beginning, and how far updates move
-    the policy. A policy that grows sure because it has become good is not alarming. Warm-start
-    iterations do not count. A first collection without one valid turn is said at once, though there
-    is nothing to fall from.
+    Watches the in-group std of returns, the share of groups with zero std, token entropy, valid
+    format, response length, the policy's gradient norm, success, and returns at the format
+    penalty's floor, all unfiltered, smoothed and relative to the beginning of the run, and the
+    approximate KL of updates. A policy that becomes certain because it has become good raises no
+    alarm. Warm-start iterations do not count. A first collection without one valid turn is reported
+    immediately, although nothing has fallen yet.
 
     | level | meaning | what happens |
     |---|---|---|
-    | green | nothing, or one sign alone | – |
-    | amber | long steps, early signs together, or success wears off beside a sign | it is said |
-    | red | success lost, no valid turn left, or variety gone for nothing | ``patience`` stops |
+    | green | nothing, or a single sign | – |
+    | amber | large KL, several early signs, or success falls together with a sign | a message |
+    | red | success lost, no valid turn left, or in-group std lost without a gain | a stop |
 
-    ``docs/echo_trap.md`` explains every rule, ``ragen_pl/ops/echo_trap/assess.py`` holds them, and
-    ``Rollback`` leads a run back from red.
+    ``docs/echo_trap.md`` explains the levels, ``ragen_pl/ops/echo_trap/assess.py`` computes them,
+    and ``Rollback`` restores an earlier policy after red.
 
     Args:
-        baseline_iterations: First RL iterations, which say what is usual. Until they are complete
-            half of what there is must do, and slow starts are not judged.
-        patience: Red iterations in a row that stop the run, once ``trainer.min_epochs`` is reached.
+        baseline_iterations: First RL iterations, which define what is usual. Until they are
+            complete the first half of the history does, and a slow start is no alarm.
+        patience: Red iterations in a row after which the run stops, once ``trainer.min_epochs`` is
+            reached.
         stop: Whether to stop at all; false only warns.
-        rules: The thresholds.
+        thresholds: The thresholds of amber and red.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class EchoTrapDetector(RolloutCallback):
         baseline_iterations: int = 10,
         patience: int = 5,
         stop: bool = True,
-        rules: CollapseRules = CollapseRules(),  # noqa: B008 (frozen, and shown as the default)
+        thresholds: CollapseThresholds = CollapseThresholds(),  # noqa: B008 (frozen; shown in help)
     ) -> None:
         super().__init__()
         for key, value, least in (
@@ -72,37 +73,37 @@ class EchoTrapDetector(RolloutCallback):
         self.baseline_iterations = baseline_iterations
         self.patience = patience
         self.stop = stop
-        self.rules = rules
+        self.thresholds = thresholds
         self.assessment = GREEN
-        """On the latest collection."""
+        """Of the latest collection."""
         self.red_in_a_row = 0
-        self._played: list[TrajectoryGroup] = []
+        self._collected: list[TrajectoryGroup] = []
         self._history: list[Indicators] = []
         self._grad_norm: float | None = None
         self._approx_kl: float | None = None
 
     @property
     def level(self) -> Level:
-        """Of the latest collection."""
+        """The level of the latest collection."""
         return self.assessment.level
 
     @property
     def position(self) -> int:
-        """How many collections the history holds."""
+        """The number of collections in the history."""
         return len(self._history)
 
     @property
     def has_baseline(self) -> bool:
-        """Whether the latest collection was judged; green means nothing before."""
+        """Whether the baseline is complete; until then green means little."""
         return len(self._history) > self.baseline_iterations
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing is wrong with the policy itself: long steps only threaten it."""
+        """Whether the policy itself is healthy: a large approximate KL is only a warning."""
         return self.level is Level.GREEN or self.assessment.forewarns
 
     def rewind(self, position: int) -> None:
-        """Forget what came after the first ``position`` collections: the policy is that of then."""
+        """Drop all collections after the first ``position``, where the policy was restored from."""
         del self._history[position:]
         self.red_in_a_row, self._grad_norm, self._approx_kl = 0, None, None
         self.assessment = GREEN
@@ -110,47 +111,47 @@ class EchoTrapDetector(RolloutCallback):
     def on_collection_end(
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
     ) -> None:
-        """Take in all that was played: dynamic sampling keeps what has spread, and would hide that
-        little has."""
-        self._played += groups
+        """Keep every collected group: dynamic sampling drops groups with zero std, which would hide
+        how many there are."""
+        self._collected += groups
 
     def on_rollout_end(
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
     ) -> None:
-        """Judge the rollout; every rank reaches the same verdict."""
-        played, self._played = self._played, []
-        indicators = measure(played, self._grad_norm, self._approx_kl)
-        if indicators is None:  # the environment failed everywhere: no information on the policy
+        """Assess the rollout; every rank gets the same result."""
+        collected, self._collected = self._collected, []
+        indicators = measure(collected, self._grad_norm, self._approx_kl)
+        if indicators is None:  # every environment raised: no evidence about the policy
             return
         self._history.append(indicators)
         if len(self._history) == 1 and indicators.valid_format == 0.0:
             announce(trainer, _NO_VALID_TURN)
-        new = assess(self._history, self.baseline_iterations, self.rules)
-        self.record({f"collapse/{name}": value for name, value in new.ratios.items()})
-        self.record({"collapse/level": float(new.level)})
-        old, self.assessment = self.assessment, new
-        self.red_in_a_row = self.red_in_a_row + 1 if new.level is Level.RED else 0
+        found = assess(self._history, self.baseline_iterations, self.thresholds)
+        self.record({f"collapse/{name}": value for name, value in found.ratios.items()})
+        self.record({"collapse/level": float(found.level)})
+        before, self.assessment = self.assessment, found
+        self.red_in_a_row = self.red_in_a_row + 1 if found.level is Level.RED else 0
         if self.stop and self.red_in_a_row >= self.patience:
-            self._stop_if_allowed(trainer, new.reason)
-        elif (new.level, not new.forewarns) > (old.level, not old.forewarns):
-            name = new.level.name.lower()
-            announce(trainer, f"echo trap {name} (iteration {self.iteration + 1}): {new.reason}")
+            self._stop_if_allowed(trainer, found.reason)
+        elif (found.level, not found.forewarns) > (before.level, not before.forewarns):
+            name = found.level.name.lower()
+            announce(trainer, f"echo trap {name} (iteration {self.iteration + 1}): {found.reason}")
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Keep what the update was like for the next verdict, which comes before the next one. What
-        was not measured is absent."""
+        """Keep the update's metrics for the next assessment, which precedes the next update.
+        Metrics that were not measured are absent."""
         super().on_train_epoch_end(trainer, pl_module)
         is_rl = learner(pl_module).phase == Phase.RL
         metrics = trainer.callback_metrics if is_rl else {}
-        norm, approx_kl = (metrics.get(name) for name in (GRAD_NORM, APPROX_KL))
+        norm, kl = (metrics.get(name) for name in (GRAD_NORM, APPROX_KL))
         self._grad_norm = None if norm is None else float(norm)
-        # A single update starts at the policy that sampled, so its own KL is zero.
-        is_known = metrics.get(UPDATES, 0) > 1 and approx_kl is not None and approx_kl > _ROUNDING
-        self._approx_kl = float(approx_kl) if is_known and approx_kl is not None else None
+        # A single update starts at the policy that sampled: its KL is measured before its step.
+        is_known = metrics.get(UPDATES, 0) > 1 and kl is not None and kl > _ROUNDING
+        self._approx_kl = float(kl) if is_known and kl is not None else None
 
-    def _stop_if_allowed(self, trainer: Trainer, reason: str) -> None:
-        """Stop before the update; in the very first collection nobody else would say why. Where the
-        trainer must go on the run does, and is stopped later if it is red then."""
+    def _stop_if_allowed(self, trainer: Trainer, why: str) -> None:
+        """Stop before the update, with the reason. Until the trainer's minimum is reached the run
+        goes on, and stops later if it is red then."""
         if not may_stop(trainer):
             if self.red_in_a_row == self.patience:
                 announce(
@@ -159,7 +160,7 @@ class EchoTrapDetector(RolloutCallback):
                     "min_epochs or min_steps is not reached: the run continues until then",
                 )
             return
-        self.reason = f"echo trap: red for {self.patience} iterations in a row: {reason}"
+        self.reason = f"echo trap: red for {self.patience} iterations in a row: {why}"
         trainer.should_stop = True
         announce(
             trainer,
@@ -168,7 +169,7 @@ class EchoTrapDetector(RolloutCallback):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Save the history as plain numbers; after a stop patience begins anew."""
+        """Save the history as plain numbers; after a stop the patience starts again."""
         return {
             "history": [list(astuple(indicators)) for indicators in self._history],
             "red_in_a_row": 0 if self.reason else self.red_in_a_row,
@@ -179,19 +180,25 @@ class EchoTrapDetector(RolloutCallback):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue the history; a run resumed after a stop gets its patience back."""
+        """Restore the history; in a run resumed after a stop the patience starts again."""
         self._history = [Indicators(*values) for values in state_dict["history"]]
         self.red_in_a_row = int(state_dict["red_in_a_row"])
         self._grad_norm = state_dict["grad_norm"]
-        self._approx_kl = state_dict["approx_kl"]
-        level, forewarns = Level(state_dict["level"]), state_dict["forewarns"]
-        self.assessment = Assessment(level, "", {}, forewarns)
+        self._approx_kl = state_dict.get("approx_kl")
+        forewarns = state_dict.get("forewarns", False)
+        self.assessment = Assessment(Level(state_dict["level"]), "", {}, forewarns)
 
 
 def measure(
     groups: Sequence[TrajectoryGroup], grad_norm: float | None, approx_kl: float | None
 ) -> Indicators | None:
-    """Measure a collection over all ranks, after an update; None where no trajectory survived."""
+    """Measure a collection over all ranks; None without a valid trajectory.
+
+    Args:
+        groups: This rank's groups.
+        grad_norm: The policy's gradient norm in the preceding update, if known.
+        approx_kl: The approximate KL of the preceding updates, if known.
+    """
     averages, table = RankMeans(), GroupTable.gather(groups)
     std = table.std[table.std.isfinite()]
     for trajectory in trainable_trajectories(groups):

@@ -16,7 +16,7 @@ from ragen_pl.distributed.collectives import all_reduce_sum, gather_objects
 from ragen_pl.distributed.sharding import summon_full_params
 from ragen_pl.models.policy import evaluation_mode
 from ragen_pl.ops.gradient_norms import gradient_norms, quantile_buckets
-from ragen_pl.ops.group_advantages import peers, trajectory_returns
+from ragen_pl.ops.group_advantages import group_statistics, trajectory_returns
 from ragen_pl.rollout.packing import micro_batches
 from ragen_pl.training.access import learner
 from ragen_pl.training.callback import RolloutCallback
@@ -167,6 +167,6 @@ def in_group_stds(rollout: RolloutBatch) -> dict[int, float]:
     own = [trajectory_returns(each, mask) for each in (rewards, rewards.abs())]
     columns = gather_objects((*own, rollout.group_ids.cpu()))
     returns, sizes, ids = (torch.cat(parts) for parts in zip(*columns, strict=True))
-    found = peers(returns, sizes, ids)
-    entries = zip(ids.tolist(), found.std.tolist(), found.count.tolist(), strict=True)
-    return dict(sorted((group_id, std) for group_id, std, count in entries if count > 1))
+    found = group_statistics(returns, sizes, ids)
+    spread = zip(ids.tolist(), found.std.tolist(), found.count.tolist(), strict=True)
+    return dict(sorted((group_id, std) for group_id, std, count in spread if count > 1))

@@ -1,6 +1,6 @@
 """Policy and critic: embedded and pretrained language models, LoRA, chat templates, kernels.
 
-May not know environments, rollouts or losses: a model maps tokens to log-probs and values.
+May not import environments, rollouts or algorithms: a model maps tokens to log-probs and values.
 """
 
 from ragen_pl.models.base import LanguageModel, PolicyModel

@@ -1,4 +1,4 @@
-"""Say what a language model is here, and what chooses one."""
+"""A language model with its tokenizer, and the interface that builds one."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ragen_pl.models.message_markers import ChatMarkers
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """Hold a model with its tokenizer and the markers of its dialogue."""
+    """A model with its tokenizer and its chat markers."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerFast
     markers: ChatMarkers
-    longest: int | None = None
-    """Tokens of a context it can read as it was trained to; None for any number."""
+    context_limit: int | None = None
+    """Largest number of tokens of a context the model was trained for; None for no limit."""
     adapted: PeftModel | None = None
-    """The same model as peft knows it, where it has adapters."""
+    """The same model as peft's object, if it has adapters."""
 
     def check_context(self, max_context: int) -> None:
         """Refuse contexts that are too long for the model.
@@ -31,35 +31,35 @@ class LanguageModel:
         Raises:
             ValueError: naming both lengths.
         """
-        if self.longest is not None and max_context > self.longest:
+        if self.context_limit is not None and max_context > self.context_limit:
             raise ValueError(
-                f"rollout.max_context is {max_context}, but the policy reads {self.longest} tokens "
-                f"(its positions, or a sliding window): set rollout.max_context to {self.longest} "
-                "at most"
+                f"rollout.max_context is {max_context}, but the policy's limit is "
+                f"{self.context_limit} tokens (its positions, or a sliding window): set "
+                f"rollout.max_context to {self.context_limit} at most"
             )
 
 
 class PolicyModel(ABC):
-    """Choose the language model that acts; the keys are the constructor's."""
+    """The choice of the policy's language model; its constructor's arguments are keys."""
 
     dtype = "float32"
-    """Of the weights."""
+    """Type of the weights."""
 
     @abstractmethod
     def build(self, pieces: Iterable[str], seed: int) -> LanguageModel:
-        """Make or load model and tokenizer.
+        """Build or load model and tokenizer.
 
         Args:
-            pieces: Text the run is made of, for who makes a tokenizer.
-            seed: Of what is drawn.
+            pieces: The run's texts, for models that build a tokenizer.
+            seed: Seed of random weights.
 
         Raises:
-            ValueError: when that cannot be done as configured.
+            ValueError: when that is impossible as configured.
         """
 
-    def build_blank(self, pieces: Iterable[str]) -> LanguageModel:
-        """Do what ``build`` does but for the weights, which come from elsewhere: the model may lie
-        on the meta device. Who cannot do without them builds the whole.
+    def build_without_weights(self, pieces: Iterable[str]) -> LanguageModel:
+        """Build without weights, for a model whose weights are loaded later; it may be on the meta
+        device. Defaults to ``build``, for models that need their weights.
 
         Args:
             pieces: As in ``build``.
@@ -67,24 +67,24 @@ class PolicyModel(ABC):
         return self.build(pieces, 0)
 
     def architecture(self, pieces: Iterable[str]) -> PreTrainedConfig:
-        """Return the configuration of the model that ``build`` would make, without its weights.
+        """Return the configuration of the model that ``build`` would return.
 
         Args:
             pieces: As in ``build``.
 
         Raises:
-            ValueError: when it cannot be told without building.
+            ValueError: when it is unknown without building the model.
         """
         raise ValueError(
-            f"policy is {type(self).__name__}, which does not say its architecture: name one of a "
+            f"policy is {type(self).__name__}, which does not define its architecture: name one of "
             "similar size with --shape"
         )
 
 
 def drop_dropout(model: PreTrainedModel) -> None:
-    """Switch dropout off for good: the importance ratio compares one function with itself.
+    """Disable dropout permanently: the importance ratio compares a function with itself.
 
-    The model is in training mode afterwards, which gradient checkpointing asks for.
+    The model is in training mode afterwards, which gradient checkpointing requires.
     """
     for part in model.modules():
         if isinstance(part, nn.Dropout):

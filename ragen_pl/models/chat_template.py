@@ -1,9 +1,9 @@
-"""Read the markers of a dialogue off a tokenizer's own chat template.
+"""Chat markers, extracted from a tokenizer's own chat template.
 
-A template renders whole conversations. What the agent has been told and has answered must not
-change when a turn is added, so the template is asked once, with messages that can be recognized,
-for what it writes around them; from then on contexts are only appended, and sampled tokens are
-never encoded again. No template is known by name.
+A template renders whole conversations. Earlier messages must not change when a turn is added, so
+the template is rendered once, with recognizable messages, and the text around them is extracted;
+from then on contexts are only appended, and sampled tokens are never encoded again. No template is
+special-cased by name.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 from jinja2.exceptions import TemplateError
 from transformers import PreTrainedTokenizerFast
 
-from ragen_pl.models.message_markers import ChatMarkers, Segments, encode_parts
+from ragen_pl.models.message_markers import ChatMarkers, Segments, encode_segments
 
 Messages = list[dict[str, str]]
 
 _CALENDAR = "{%- macro strftime_now(format) -%}26 Jul 2024{%- endmacro -%}"
-"""What a template that names the day is told: a run that goes on must say what it said before."""
+"""The date for templates that include it, fixed: a resumed run must have the same prompts."""
 
 _THOUGHTFUL = "<think>I go up.</think><answer>Up</answer>"
 _PLAIN = "Move to the box, then push."
@@ -29,37 +29,37 @@ _PLAIN = "Move to the box, then push."
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """Hold the texts around the messages of a dialogue."""
+    """The texts around the messages of a conversation."""
 
     system: str
     first_user: str
     answered: str
-    """Between a user message and its answer once the dialogue has gone on."""
+    """Between a user message and its response in an earlier turn."""
     user: str
-    """Between an answer and the next user message; it begins with what ends the answer."""
+    """Between a response and the next user message; it begins with the token that ends it."""
     assistant: str
-    """Between a user message and the answer that is asked for."""
+    """Between the last user message and the response to be sampled."""
     has_system_role: bool
 
     def text(self, system: str, turns: Sequence[tuple[str, str]], last: str) -> str:
-        """Write a dialogue of (user message, answer) turns that ends with a user message."""
+        """Render a conversation of (user message, response) turns that ends with a user message."""
         opening = self.first_user
         text = self.system + system
-        for user, answer in turns:
-            text += opening + user + self.answered + answer
+        for user, response in turns:
+            text += opening + user + self.answered + response
             opening = self.user
         return text + opening + last + self.assistant
 
 
 class ChatTemplate:
-    """Render conversations with a tokenizer's template.
+    """A tokenizer's chat template.
 
     Args:
-        tokenizer: The model's.
-        options: Variables of the template beside the messages.
+        tokenizer: The model's tokenizer.
+        options: Variables of the template besides the messages.
 
     Raises:
-        ValueError: without a template, or for an option it does not look at.
+        ValueError: without a template, or for an option it does not use.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, options: Mapping[str, Any]) -> None:
@@ -79,7 +79,7 @@ class ChatTemplate:
                 )
 
     def render(self, messages: Messages) -> str | None:
-        """Return the text that ends where the agent answers; None where the template refuses."""
+        """Return the text up to where the response begins; None where the template raises."""
         try:
             return str(
                 self.tokenizer.apply_chat_template(
@@ -94,36 +94,35 @@ class ChatTemplate:
             return None
 
     def markers(self) -> tuple[ChatMarkers, bool]:
-        """Return the markers, and whether the template would rewrite earlier answers.
+        """Return the markers, and whether the template would rewrite earlier responses.
 
-        A template that has no system role, or one that moves with the last message, is told the
-        system message as the beginning of the first user message. One that rewrites answers once
-        they are in the past (dropping their thoughts, say) is not followed in that: they stay as
-        they were sampled.
+        For a template without a system role, or with one that moves with the last message, the
+        system message becomes the beginning of the first user message. Where a template rewrites
+        earlier responses (for example drops their thoughts), they stay as they were sampled.
 
         Raises:
-            ValueError: when contexts cannot be appended such that the template's text, and the
-                tokenizer's tokens, are matched exactly.
+            ValueError: when appended contexts cannot match the template's text and the tokenizer's
+                tokens exactly.
         """
         frame = self._frame(has_system_role=True) or self._frame(has_system_role=False)
         if frame is None:
             raise ValueError(
-                "policy.path names a model whose chat template does not only append when a turn is "
-                "added, so that no earlier token could be kept: give it another template, as a "
+                "policy.path names a model whose chat template changes earlier text when a turn is "
+                "added, so that earlier tokens could not be kept: give it another template, as a "
                 "chat_template.jinja in its folder"
             )
-        end, *user = self._parts(frame.user)
+        end, *user = self._segments(frame.user)
         if not isinstance(end, int):
             raise ValueError(
-                "policy.path names a model whose chat template closes answers with "
+                "policy.path names a model whose chat template ends responses with "
                 f"{frame.user!r}, which does not begin with a special token: the agent could not "
                 "end its turn"
             )
         markers = ChatMarkers(
-            system=self._parts(frame.system),
-            first_user=self._parts(frame.first_user),
+            system=self._segments(frame.system),
+            first_user=self._segments(frame.first_user),
             user=tuple(user),
-            assistant=self._parts(frame.assistant),
+            assistant=self._segments(frame.assistant),
             end=end,
             strips=True,
         )
@@ -132,15 +131,15 @@ class ChatTemplate:
         return markers, not keeps
 
     def _frame(self, *, has_system_role: bool) -> _Frame | None:
-        """Read the frame off dialogues of one to three turns; None unless they only append."""
+        """Extract the frame from conversations of one to three turns; None unless they append."""
         pieces = []
         for turns in (1, 2, 3):
             marks = ["system0mark"]
             for turn in range(turns):
-                marks += [f"user{turn}mark", f"answer{turn}mark"]
+                marks += [f"user{turn}mark", f"response{turn}mark"]
             marks.pop()
-            users, answers = marks[1::2], marks[2::2]
-            talk = conversation(marks[0], list(zip(users, answers, strict=False)), users[-1])
+            users, responses = marks[1::2], marks[2::2]
+            talk = conversation(marks[0], list(zip(users, responses, strict=False)), users[-1])
             text = self.render(talk if has_system_role else folded(talk))
             pieces.append(_between(text, marks))
         one, two, three = pieces
@@ -153,8 +152,8 @@ class ChatTemplate:
             return None
         return _Frame(system, first_user, answered, user, assistant, has_system_role)
 
-    def _parts(self, text: str) -> Segments:
-        """Take special tokens out of a text."""
+    def _segments(self, text: str) -> Segments:
+        """Split a text at its special tokens."""
         known = {str(token): index for index, token in self.tokenizer.added_tokens_decoder.items()}
         longest_first = sorted(known, key=len, reverse=True)
         pattern = "|".join(re.escape(token) for token in longest_first)
@@ -162,12 +161,12 @@ class ChatTemplate:
         return tuple(known.get(piece, piece) for piece in pieces if piece)
 
     def _check(self, frame: _Frame, markers: ChatMarkers) -> None:
-        """Compare with the template's text and the tokenizer's tokens of a whole dialogue."""
+        """Compare with the template's text and the tokenizer's tokens of a whole conversation."""
         tokens = self.tokenizer(
             frame.text("Rules.\n1. Push.", [("#_P\n#X_", _PLAIN)], "State:\n__#"),
             add_special_tokens=False,
         )["input_ids"]
-        answered = self._parts(frame.answered)
+        answered = self._segments(frame.answered)
         first = markers.first("Rules.\n1. Push.", "#_P\n#X_")
         context = (
             *first[: len(first) - len(markers.assistant)],
@@ -176,42 +175,42 @@ class ChatTemplate:
             markers.end,
             *markers.later("State:\n__#"),
         )
-        if not self._keeps(frame, _PLAIN) or encode_parts(self.tokenizer, [context])[0] != tuple(
+        if not self._keeps(frame, _PLAIN) or encode_segments(self.tokenizer, [context])[0] != tuple(
             tokens
         ):
             raise ValueError(
-                "policy.path names a model whose chat template, or whose tokenizer, writes a whole "
-                "dialogue differently than its messages one by one: training could not keep the "
-                "tokens that were sampled"
+                "policy.path names a model whose chat template or tokenizer encodes a whole "
+                "conversation differently from its messages one by one: training could not keep "
+                "the sampled tokens"
             )
 
-    def _keeps(self, frame: _Frame, answer: str) -> bool:
-        """Whether the template leaves an answer as it was when the dialogue goes on."""
-        talk = conversation("Rules.\n1. Push.", [("#_P\n#X_", answer)], "State:\n__#")
+    def _keeps(self, frame: _Frame, response: str) -> bool:
+        """Return whether the template leaves a response unchanged when turns follow."""
+        talk = conversation("Rules.\n1. Push.", [("#_P\n#X_", response)], "State:\n__#")
         text = self.render(talk if frame.has_system_role else folded(talk))
-        told = frame.text("Rules.\n1. Push.", [("#_P\n#X_", answer)], "State:\n__#")
-        return text == told
+        appended = frame.text("Rules.\n1. Push.", [("#_P\n#X_", response)], "State:\n__#")
+        return text == appended
 
 
 def conversation(system: str, turns: Sequence[tuple[str, str]], last: str) -> Messages:
-    """List the messages of a dialogue that ends with a user message."""
+    """Return the messages of a conversation that ends with a user message."""
     messages = [{"role": "system", "content": system}]
-    for user, answer in turns:
+    for user, response in turns:
         messages += [
             {"role": "user", "content": user},
-            {"role": "assistant", "content": answer},
+            {"role": "assistant", "content": response},
         ]
     return [*messages, {"role": "user", "content": last}]
 
 
 def folded(messages: Messages) -> Messages:
-    """Put the system message at the beginning of the first user message."""
+    """Move the system message to the beginning of the first user message."""
     system, first, *rest = messages
     return [{"role": "user", "content": f"{system['content']}\n\n{first['content']}"}, *rest]
 
 
 def _between(text: str | None, marks: Sequence[str]) -> list[str] | None:
-    """Cut a text at marks; None unless each is there once, in this order."""
+    """Split a text at marks; None unless each occurs once, in this order."""
     if text is None:
         return None
     pieces = []

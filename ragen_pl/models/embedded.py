@@ -1,6 +1,6 @@
-"""Build the embedded model: a tiny causal language model and its tokenizer, offline.
+"""The embedded model: a tiny causal language model and its tokenizer, built offline.
 
-Both are made from configuration alone, deterministically; nothing is downloaded.
+Both are built from configuration alone, deterministically; nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ CHAT_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
-"""What the markers say, for whoever loads an exported policy elsewhere."""
+"""The markers as a template, for exported policies that are loaded elsewhere."""
 
 
 @dataclass(frozen=True)
 class EmbeddedModel(PolicyModel):
-    """Size the embedded model, a Llama of about a million parameters by default.
+    """The embedded model's sizes: a Llama of about a million parameters by default.
 
     Args:
         hidden_size: Width.
@@ -49,7 +49,7 @@ class EmbeddedModel(PolicyModel):
         num_key_value_heads: Shared key-value heads; must divide ``num_heads``.
         init_std: Standard deviation of the initial weights.
         weights: A policy folder of an earlier run (such as ``runs/sokoban/policy/last``) to start
-            from instead of random weights; its sizes and its words must be this model's.
+            from instead of random weights; its sizes and its vocabulary must be this model's.
     """
 
     hidden_size: int = 192
@@ -75,17 +75,17 @@ class EmbeddedModel(PolicyModel):
             )
 
     def build(self, pieces: Iterable[str], seed: int) -> LanguageModel:
-        """Make tokenizer and model; equal arguments give equal weights.
+        """Build tokenizer and model; equal arguments give equal weights.
 
         Args:
-            pieces: Text worth one token each; all else is spelled in characters and bytes.
-            seed: Of the initial weights.
+            pieces: Texts of one token each; all others are encoded as characters and bytes.
+            seed: Seed of the initial weights.
 
         Raises:
-            ValueError: when ``weights`` holds no policy, or one of other sizes or words.
+            ValueError: when ``weights`` holds no policy, or one with another size or vocabulary.
         """
         tokenizer = build_tokenizer(pieces)
-        config = self._sized(tokenizer)
+        config = self._llama_config(tokenizer)
         with seeded_init(seed):
             model = LlamaForCausalLM(config)
             with torch.no_grad():
@@ -96,18 +96,18 @@ class EmbeddedModel(PolicyModel):
             load_weights(model, tokenizer, Path(self.weights))
         return LanguageModel(model, tokenizer, read_markers(tokenizer))
 
-    def build_blank(self, pieces: Iterable[str]) -> LanguageModel:
-        """Make the tokenizer, and a model without data."""
+    def build_without_weights(self, pieces: Iterable[str]) -> LanguageModel:
+        """Build the tokenizer, and the model on the meta device."""
         tokenizer = build_tokenizer(pieces)
-        with torch.device("meta"):  # and in the default type, as ``build``
-            model = LlamaForCausalLM(self._sized(tokenizer))
+        with torch.device("meta"):  # in the default type, as in ``build``
+            model = LlamaForCausalLM(self._llama_config(tokenizer))
         return LanguageModel(model, tokenizer, read_markers(tokenizer))
 
     def architecture(self, pieces: Iterable[str]) -> LlamaConfig:
-        """Return the sizes of the model that ``build`` would make of these pieces."""
-        return self._sized(build_tokenizer(pieces))
+        """Return the configuration of the model that ``build`` would build from these pieces."""
+        return self._llama_config(build_tokenizer(pieces))
 
-    def _sized(self, tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
+    def _llama_config(self, tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
         return LlamaConfig(
             vocab_size=len(tokenizer),
             hidden_size=self.hidden_size,
@@ -125,20 +125,20 @@ class EmbeddedModel(PolicyModel):
 
 
 def load_weights(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    """Take over the weights of an exported policy that speaks the same words.
+    """Load the weights of an exported policy with the same vocabulary.
 
     Raises:
-        ValueError: when there is none, or it does not fit.
+        ValueError: when there is none, or its vocabulary or sizes differ.
     """
-    words, file = folder / "tokenizer.json", folder / "model.safetensors"
-    if not (words.is_file() and file.is_file()):
+    vocabulary, file = folder / "tokenizer.json", folder / "model.safetensors"
+    if not (vocabulary.is_file() and file.is_file()):
         raise ValueError(
             f"policy.weights is {folder}, which holds no exported policy: name a folder such as "
             "runs/sokoban/policy/last"
         )
-    if Tokenizer.from_file(str(words)).get_vocab() != tokenizer.get_vocab():
+    if Tokenizer.from_file(str(vocabulary)).get_vocab() != tokenizer.get_vocab():
         raise ValueError(
-            f"policy.weights is {folder}, whose words are not this run's: it was trained with "
+            f"policy.weights is {folder}, whose vocabulary is not this run's: it was trained with "
             "other environments, prompts or numbers of actions"
         )
     loaded = load_file(file)
@@ -150,14 +150,14 @@ def load_weights(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, fo
             f"policy.weights is {folder}, a policy of other sizes: {name} is "
             f"{there.get(name, 'missing')} there and {here.get(name, 'missing')} here"
         )
-    model.load_state_dict(loaded, strict=False)  # tied weights stand in the file once
+    model.load_state_dict(loaded, strict=False)  # tied weights are stored once
 
 
 def build_tokenizer(pieces: Iterable[str]) -> PreTrainedTokenizerFast:
-    """Make a lossless tokenizer in which every piece is one token.
+    """Build a lossless tokenizer in which every piece is one token.
 
-    A unigram model whose tokens all cost the same picks the shortest spelling; characters come
-    with the pieces and printable ASCII, everything else falls back to bytes.
+    A unigram model with equal costs picks the segmentation with the fewest tokens; characters are
+    those of the pieces and printable ASCII, everything else falls back to bytes.
     """
     unique = dict.fromkeys(piece for piece in pieces if piece)
     characters = dict.fromkeys([chr(code) for code in range(32, 127)] + ["\n"] + list("√"))
@@ -178,7 +178,7 @@ def build_tokenizer(pieces: Iterable[str]) -> PreTrainedTokenizerFast:
 
 
 def read_markers(tokenizer: PreTrainedTokenizerFast) -> ChatMarkers:
-    """Look up the dialogue markers of an embedded tokenizer."""
+    """Return the chat markers of an embedded tokenizer."""
     system, user, assistant, end = (token_id(tokenizer, mark) for mark in SPECIAL[1:])
     return ChatMarkers(
         system=(system,), first_user=(end, user), user=(user,), assistant=(end, assistant), end=end
@@ -186,26 +186,26 @@ def read_markers(tokenizer: PreTrainedTokenizerFast) -> ChatMarkers:
 
 
 def token_id(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
-    """Look up one token."""
+    """Return the id of a token in the vocabulary."""
     index = tokenizer.convert_tokens_to_ids(token)
     assert isinstance(index, int), token
     return index
 
 
 def spell_embeddings(weight: Tensor, tokenizer: PreTrainedTokenizerFast, std: float) -> None:
-    """Start the embedding of a piece from its letters: the sum of one random vector per character
-    and place, scaled to ``std``.
+    """Initialize the embedding of a piece from its characters: the sum of one random vector per
+    character and index, scaled to ``std``.
 
-    A row of a map is one token; spelled this way its cells can be read off linearly from the
-    start, and rows that no demonstration showed are not strangers.
+    A row of a board is one token; with these embeddings its cells can be decoded linearly from the
+    start, and rows that no demonstration contains have a useful embedding.
     """
     letters: dict[tuple[str, int], Tensor] = {}
     for word, index in sorted(tokenizer.get_vocab().items()):
         if len(word) < 2 or word in SPECIAL or word.startswith("<0x"):
             continue
         parts = []
-        for place in enumerate(word):
-            key = (place[1], place[0])
+        for index_in_word, character in enumerate(word):
+            key = (character, index_in_word)
             if key not in letters:
                 letters[key] = torch.randn(weight.shape[1])
             parts.append(letters[key])

@@ -1,4 +1,4 @@
-"""Save a policy so that plain ``transformers`` loads it, without this package."""
+"""Export of a policy as a Hugging Face folder, which plain ``transformers`` loads."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ragen_pl.models.lora import merged_weights
 from ragen_pl.models.meta_device import build_on_meta
 
 ADAPTER = "adapter"
-"""Folder within the policy's."""
+"""Subfolder of the exported policy with its adapters."""
 
 
 def export_policy(language: LanguageModel, folder: Path) -> None:
-    """Write a Hugging Face folder, model and tokenizer, in the place of an earlier one.
+    """Write a Hugging Face folder, model and tokenizer, in place of an earlier one.
 
-    Every rank must call it; the first one writes. Adapters are merged into the model; by themselves
-    they are in the folder ``adapter``, as peft saves them.
+    Every rank must call it; the first one writes. Adapters are merged into the model, and saved
+    separately by peft in the subfolder ``adapter``.
     """
     model = language.model
     weights = full_state_dict(model)
@@ -29,7 +29,7 @@ def export_policy(language: LanguageModel, folder: Path) -> None:
         return
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    disable_progress_bar()  # type: ignore[no-untyped-call]  # it would draw over the run's own display
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # it would print over the display
     if language.adapted is None:
         model.save_pretrained(folder, state_dict=weights)
     else:
@@ -37,7 +37,7 @@ def export_policy(language: LanguageModel, folder: Path) -> None:
             model.config, str(model.dtype).removeprefix("torch.")
         )  # names and type
         plain.save_pretrained(folder, state_dict=dict(merged_weights(model, weights)))
-        # peft wraps the model, and names its weights by that.
+        # peft wraps the model and prefixes the names of its weights.
         wrapped = {f"base_model.model.{name}": value for name, value in weights.items()}
         language.adapted.save_pretrained(
             str(folder / ADAPTER), save_embedding_layers=False, state_dict=wrapped

@@ -1,7 +1,7 @@
-"""Train low-rank adapters on a frozen base (LoRA, arXiv 2106.09685).
+"""Low-rank adapters on a frozen base (LoRA, arXiv 2106.09685).
 
-Policy, critic and reference each have adapters of their own on one base: their modules share its
-frozen weights, tensor by tensor, so that nothing has to be switched on and off.
+Policy, critic and reference each have their own adapters on one base: their modules share its
+frozen weights, tensor by tensor, so adapters are never switched on and off.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ M = TypeVar("M", bound=nn.Module)
 
 @dataclass(frozen=True)
 class LoRA:
-    """Size the adapters.
+    """The size of the adapters.
 
-    There is no dropout: the importance ratio compares one function with itself.
+    There is no dropout: the importance ratio compares a function with itself.
 
     Args:
-        rank: Of each adapter's two matrices.
-        alpha: Scales an adapter's output, by alpha / rank.
+        rank: Rank of each adapter's two matrices.
+        alpha: Scale of an adapter's output, which is multiplied by alpha / rank.
         target_modules: Names of the linear layers that get one; null means all but the vocabulary
             projection.
     """
@@ -46,10 +46,11 @@ class LoRA:
             raise ValueError("lora.target_modules is empty; name layers, or set it to null for all")
 
     def attach(self, model: PreTrainedModel, seed: int) -> PeftModel:
-        """Freeze the model and put adapters into it, in place; they change nothing at first.
+        """Freeze the model and add adapters to it, in place; initially they have no effect.
 
         Args:
-            seed: Of the adapters' first matrices; the second ones are zero.
+            model: The base model.
+            seed: Seed of the adapters' first matrices; the second ones are zero.
 
         Raises:
             ValueError: when no layer has one of the names.
@@ -67,7 +68,7 @@ class LoRA:
                 adapted = get_peft_model(model, config)
             except ValueError as error:
                 raise ValueError(
-                    f"lora.target_modules is {names}, but the policy's layers are not called so: "
+                    f"lora.target_modules is {names}, but no layer of the policy has such a name: "
                     f"{str(error).splitlines()[0]}"
                 ) from error
         assert isinstance(adapted, PeftModel)
@@ -75,7 +76,7 @@ class LoRA:
 
 
 def copy_sharing_frozen(module: M) -> M:
-    """Copy a module; weights that are not trained are shared with the copy."""
+    """Copy a module; frozen weights are shared with the copy."""
     frozen = {id(weight): weight for weight in module.parameters() if not weight.requires_grad}
     return copy.deepcopy(module, frozen)
 
@@ -83,14 +84,14 @@ def copy_sharing_frozen(module: M) -> M:
 def merged_weights(
     model: nn.Module, weights: Mapping[str, Tensor] | None = None
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield name and weight of the plain model that adapters and base make together, one by one:
-    all merged weights at once would be a second model.
+    """Yield name and weight of the plain model with adapters merged, one by one: all merged weights
+    at once would be a second model in memory.
 
-    The model itself is left alone: merging in place and back would round its weights.
+    The model is not changed: merging in place and back would round its weights.
 
     Args:
-        model: Names the layers that have adapters.
-        weights: Its whole state, where the model holds a shard of it.
+        model: The model, with or without adapters.
+        weights: Its full state, if the model holds a shard of it.
     """
     weights = model.state_dict() if weights is None else weights
     adapted: dict[str, Any] = {
@@ -103,14 +104,16 @@ def merged_weights(
             continue
         plain = name.replace(".base_layer.", ".")
         if plain in adapted:
-            layer: Any = _holding(adapted[plain], weights, name.removesuffix("base_layer.weight"))
+            layer: Any = _with_weights(
+                adapted[plain], weights, name.removesuffix("base_layer.weight")
+            )
             delta = layer.get_delta_weight(layer.active_adapters[0])
             weight = (weight.float() + delta.float()).to(weight)
         yield plain, weight
 
 
-def _holding(layer: M, weights: Mapping[str, Tensor], prefix: str) -> M:
-    """Copy a layer with the weights that bear its names, which are not copied."""
+def _with_weights(layer: M, weights: Mapping[str, Tensor], prefix: str) -> M:
+    """Copy a layer with other weights, which are shared with the copy."""
     given = {
         id(own): nn.Parameter(weights[prefix + name], requires_grad=False)
         for name, own in layer.named_parameters()

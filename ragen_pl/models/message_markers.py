@@ -1,4 +1,4 @@
-"""Frame messages with the tokens that mark them, and encode what the agent is told."""
+"""Chat markers: the tokens around messages; and the encoding of contexts."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from itertools import groupby
 from transformers import PreTrainedTokenizerFast
 
 Segments = tuple[int | str, ...]
-"""A context: tokens, and texts between them, each encoded as one with the texts beside it."""
+"""A context: token ids, and texts between them; adjacent texts are encoded as one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatMarkers:
-    """Say what stands around the messages of a dialogue."""
+    """The token ids and texts around the messages of a conversation."""
 
     system: Segments
     """Before the system message."""
     first_user: Segments
     """Between the system message and the first user message."""
     user: Segments
-    """Between the end of an answer and the next user message."""
+    """Between the end of a response and the next user message."""
     assistant: Segments
-    """Between a user message and the answer to it."""
+    """Between a user message and the response to it."""
     end: int
-    """Closes an answer; the agent samples it to end its turn."""
+    """Ends a response; the agent samples it to end its turn."""
     strips: bool = False
-    """Whether messages lose the white space around them."""
+    """Whether leading and trailing white space of messages is removed."""
 
     def first(self, system: str, user: str) -> Segments:
-        """Frame the first context, up to where the agent answers."""
+        """Return the first context, up to where the response begins."""
         messages = self._message(system), self._message(user)
         return (*self.system, messages[0], *self.first_user, messages[1], *self.assistant)
 
     def later(self, user: str) -> Segments:
-        """Frame a later context, from behind the end of an answer to where the agent answers."""
+        """Return a later context, from the end of a response to where the next one begins."""
         return (*self.user, self._message(user), *self.assistant)
 
     def _message(self, text: str) -> str:
@@ -43,7 +43,7 @@ class ChatMarkers:
 
 
 def encode_texts(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[list[int]]:
-    """Encode plain texts; a special token spelled out in a text stays text."""
+    """Encode plain texts; a special token spelled out in a text is encoded as text."""
     if not texts:
         return []
     return tokenizer(  # type: ignore[no-any-return]
@@ -51,16 +51,16 @@ def encode_texts(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> li
     )["input_ids"]
 
 
-def encode_parts(
+def encode_segments(
     tokenizer: PreTrainedTokenizerFast, contexts: Sequence[Segments]
 ) -> list[tuple[int, ...]]:
-    """Encode contexts; equal texts only once."""
+    """Encode contexts; equal texts are encoded once."""
     joined = [tuple(_join_texts(context)) for context in contexts]
-    texts = list(dict.fromkeys(p for parts in joined for p in parts if isinstance(p, str)))
+    texts = list(dict.fromkeys(p for segments in joined for p in segments if isinstance(p, str)))
     known = dict(zip(texts, encode_texts(tokenizer, texts), strict=True))
     return [
-        tuple(i for p in parts for i in (known[p] if isinstance(p, str) else (p,)))
-        for parts in joined
+        tuple(i for p in segments for i in (known[p] if isinstance(p, str) else (p,)))
+        for segments in joined
     ]
 
 

@@ -1,4 +1,4 @@
-"""Make a model's modules without its weights, and give them memory."""
+"""Models on the meta device: modules without weights."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ragen_pl.models.base import drop_dropout
 
 
 def build_on_meta(config: PreTrainedConfig, dtype: str) -> PreTrainedModel:
-    """Make a model of this configuration on the meta device, without dropout."""
+    """Build a model of this configuration on the meta device, without dropout."""
     with torch.device("meta"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # transformers' own, in their next major
+        warnings.simplefilter("ignore", FutureWarning)  # raised within transformers
         model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))  # type: ignore[no-untyped-call]
     drop_dropout(model)
     return cast(PreTrainedModel, model)
 
 
 def with_depth(config: PreTrainedConfig, layers: int | None) -> PreTrainedConfig:
-    """Return a copy for a model of so many layers, whose kinds go on as they do; None for its own
-    number."""
+    """Return a copy of a configuration with another number of layers, whose types repeat; None
+    keeps the number."""
     changed = copy.deepcopy(config)
     if layers is not None:
         text = changed.get_text_config()

@@ -1,4 +1,4 @@
-"""Check that a model computes here what it computes by itself."""
+"""A check that trainer and sampler compute a model's own log-probs."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from ragen_pl.models.kernels.kv_cache import RaggedCache
 from ragen_pl.models.kernels.last_layer import states_at
 from ragen_pl.models.meta_device import with_depth
 
-_MOST = 1e-3
-"""Distance of float32's log-probs that rounding explains."""
+_TOLERANCE = 1e-3
+"""Difference of float32 log-probs that rounding explains."""
 _LAYERS = 6
-"""That show how a model is built; some alternate between kinds of attention."""
+"""Layers that are checked of a 16-bit model; some models alternate between types of attention."""
 
 
 @torch.no_grad()
 def check_log_prob_parity(model: PreTrainedModel, path: str) -> None:
-    """Compare the trainer's and the sampler's ways of reading with the model's own.
+    """Compare the trainer's and the sampler's log-probs with the model's own.
 
-    What can differ is known to the model alone: logits scaled behind their projection, memory that
-    is no key-value cache, masks of its own. A few tokens show it, and in float32 only: in
-    bfloat16 rounding alone moves the log-probs of a real model by whole nats.
+    Some architectures scale logits after the head, have state that is no key-value cache, or build
+    their own masks; comparing log-probs detects this. A few tokens are enough, in float32 only: in
+    bfloat16 rounding alone changes the log-probs of a real model by whole nats.
 
     Raises:
         ValueError: when a log-prob differs by more than rounding.
@@ -34,41 +34,41 @@ def check_log_prob_parity(model: PreTrainedModel, path: str) -> None:
     ids = ids.to(model.device)
     was_training, attention = model.training, model.config._attn_implementation
     model.eval()  # type: ignore[no-untyped-call]
-    model.set_attn_implementation("eager")  # the model's own, with masks of its own
+    model.set_attn_implementation("eager")  # the model's own attention and masks
     own = _log_probs(model(input_ids=ids, use_cache=False).logits)
     model.set_attn_implementation(attention)
-    ways = {"training": _as_trained(model, ids), "sampling": _as_sampled(model, ids)}
+    found = {"training": _trainer_log_probs(model, ids), "sampling": _sampler_log_probs(model, ids)}
     model.train(was_training)
-    for name, found in ways.items():
-        gap = float((found - own).abs().max())
-        if not gap <= _MOST:
+    for name, log_probs in found.items():
+        gap = float((log_probs - own).abs().max())
+        if not gap <= _TOLERANCE:
             raise ValueError(
                 f"policy.path is {path}, a {type(model).__name__} whose log-probs in {name} would "
-                f"be up to {gap:.3g} from its own: it is built in a way that is not supported"
+                f"differ by up to {gap:.3g} from its own: its architecture is not supported"
             )
 
 
 def _shallow(model: PreTrainedModel) -> PreTrainedModel:
-    """Return the model's first layers, with what stands around them, in float32."""
+    """Return a copy of the model with its first layers only, in float32."""
     depth = model.config.get_text_config().num_hidden_layers
-    twin = type(model)(with_depth(model.config, min(depth, _LAYERS)))
-    twin.float()  # type: ignore[no-untyped-call]
+    copy = type(model)(with_depth(model.config, min(depth, _LAYERS)))
+    copy.float()  # type: ignore[no-untyped-call]
     weights = model.state_dict()
-    twin.load_state_dict({name: weights[name].float() for name in twin.state_dict()})
-    nn.Module.to(twin, model.device)
-    return twin
+    copy.load_state_dict({name: weights[name].float() for name in copy.state_dict()})
+    nn.Module.to(copy, model.device)
+    return copy
 
 
-def _as_trained(model: PreTrainedModel, ids: Tensor) -> Tensor:
-    """Read at once and project the states, as ``models.policy`` does; but all of them."""
-    there = torch.ones_like(ids, dtype=torch.bool)
-    all_places = torch.arange(ids.numel(), device=ids.device)
-    states = states_at(model.base_model, ids, there, all_places).view(*ids.shape, -1)
+def _trainer_log_probs(model: PreTrainedModel, ids: Tensor) -> Tensor:
+    """Compute in one forward, as ``models.policy`` does, but at all positions."""
+    padding = torch.ones_like(ids, dtype=torch.bool)
+    positions = torch.arange(ids.numel(), device=ids.device)
+    states = states_at(model.base_model, ids, padding, positions).view(*ids.shape, -1)
     return _log_probs(model.get_output_embeddings()(states))  # type: ignore[no-untyped-call]
 
 
-def _as_sampled(model: PreTrainedModel, ids: Tensor) -> Tensor:
-    """Read in two blocks with a cache, as ``engines.cached`` does."""
+def _sampler_log_probs(model: PreTrainedModel, ids: Tensor) -> Tensor:
+    """Compute in two blocks with a cache, as ``rollout.engines.in_process`` does."""
     cache, found = RaggedCache(1, ids.shape[1], ids.device), []
     for block in (ids[:, :7], ids[:, 7:]):
         counts = np.array([block.shape[1]])

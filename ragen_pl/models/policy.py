@@ -1,4 +1,4 @@
-"""Wrap a causal language model as policy, and its backbone, or a copy of it, as critic.
+"""The policy, a causal language model, and the critic, a copy of its backbone with a value head.
 
 The shift between logits and tokens exists in this file only: everywhere else index t is about
 token t, so here the hidden state at t−1 gives the log-prob and the value at t.
@@ -19,44 +19,45 @@ from ragen_pl.models.compile import eager_layers
 from ragen_pl.models.kernels.last_layer import states_at
 from ragen_pl.models.lora import copy_sharing_frozen
 from ragen_pl.ops.chunked_head import chunked_log_prob_and_entropy
-from ragen_pl.ops.losses import in_full, log_prob_and_entropy
+from ragen_pl.ops.losses import log_prob_and_entropy, to_float32
 from ragen_pl.ops.shape_buckets import bucket_size
 
 
 class _ScoredPositions(NamedTuple):
-    """Lay rows out for a backbone that is asked for the states before marked tokens."""
+    """Padded rows, and the positions before marked tokens, whose states are scored."""
 
     input_ids: Tensor
     """(B', T')."""
     padding: Tensor
     """(B', T') bool."""
-    places: Tensor
-    """(m,), in the rows laid end to end: those before the n marked tokens in row-major order, then
-    any, of which nothing is taken."""
+    positions: Tensor
+    """(m,), indices into the flattened rows: those before the n marked tokens in row-major order,
+    then padding, whose states are ignored."""
 
     @classmethod
     def of(cls, input_ids: Tensor, mask: Tensor, padding: Tensor) -> _ScoredPositions:
-        """Add padding where sizes had better come again, and where there is nothing: a rank that
-        has no rows left takes part in a pass, and models cannot shape nothing."""
+        """Pad to bucket sizes, and to at least one row, token and position: a rank without rows
+        takes part in a pass, and models do not accept empty tensors."""
         assert not bool(mask[:, :1].any()), "the first token of a row is never sampled"
         device = input_ids.device
         rows, length = (bucket_size(max(1, size), device) for size in input_ids.shape)
         more = (0, length - input_ids.shape[1], 0, rows - len(input_ids))
-        places = pad(mask.roll(-1, dims=1), more).flatten().nonzero()[:, 0]
-        places = pad(places, (0, bucket_size(max(1, len(places)), device) - len(places)))
-        return cls(pad(input_ids, more), pad(padding, more), places)
+        positions = pad(mask.roll(-1, dims=1), more).flatten().nonzero()[:, 0]
+        size = bucket_size(max(1, len(positions)), device)
+        positions = pad(positions, (0, size - len(positions)))
+        return cls(pad(input_ids, more), pad(padding, more), positions)
 
     @property
     def targets(self) -> Tensor:
-        """The tokens (m,) behind the places."""
-        return self.input_ids.flatten().roll(-1).index_select(0, self.places)
+        """The tokens (m,) after the positions."""
+        return self.input_ids.flatten().roll(-1).index_select(0, self.positions)
 
     def states(self, backbone: nn.Module) -> Tensor:
-        """Return the hidden states (m, d) at the places."""
+        """Return the hidden states (m, d) at the positions."""
         return states_at(backbone, *self)
 
 
-def _score(
+def _log_probs_and_entropies(
     head: nn.Module, states: Tensor, targets: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor]:
     """Return log-probs and entropies, (n,), of the targets after the states (n, d)."""
@@ -64,27 +65,27 @@ def _score(
         return chunked_log_prob_and_entropy(
             states, head.weight, head.bias, targets, temperature=temperature
         )
-    # A head with more to it than its weight, such as an adapter's, is asked whole.
-    return log_prob_and_entropy(in_full(head(states)) / temperature, targets)
+    # A head that is more than its weight, such as one with an adapter, is called as a module.
+    return log_prob_and_entropy(to_float32(head(states)) / temperature, targets)
 
 
 def _scatter(values: Tensor, mask: Tensor) -> Tensor:
-    """Lay the first n values out at the n marked places of a (B, T) tensor of zeros."""
+    """Write the first n values to the n marked places of a (B, T) tensor of zeros."""
     out = torch.zeros(mask.shape, dtype=values.dtype, device=values.device)
     return out.masked_scatter(mask, values)
 
 
 class PolicyOutput(NamedTuple):
-    """Hold what a policy says of a batch, each (B, T) and zero off the mask."""
+    """Log-probs, entropies and values of a batch's tokens, each (B, T) and zero off the mask."""
 
     log_probs: Tensor
     entropy: Tensor
     values: Tensor | None
-    """Of the states before the tokens, where the policy has a value head."""
+    """Values of the states before the tokens, if the policy has a value head."""
 
 
 class ValueHead(nn.Linear):
-    """Read the return that is to be expected off a hidden state; at first it expects nothing."""
+    """A linear value head, initialized to zero."""
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__(hidden_size, 1)
@@ -93,20 +94,20 @@ class ValueHead(nn.Linear):
 
     def forward(self, states: Tensor) -> Tensor:
         """Return (n,) values of the states (n, d)."""
-        return in_full(super().forward(states.to(self.weight.dtype))[:, 0])
+        return to_float32(super().forward(states.to(self.weight.dtype))[:, 0])
 
 
 class Policy(nn.Module):
-    """Score sampled tokens under a causal language model.
+    """The log-probs of sampled tokens under a causal language model.
 
     Args:
         model: The language model.
-        with_values: Whether a value head reads the same hidden states, in place of a critic with a
-            backbone of its own.
+        with_values: Whether a value head uses the same hidden states, in place of a critic with its
+            own backbone.
     """
 
     other_forwards: ClassVar[tuple[str, ...]] = ("values",)
-    """Methods that run the network, beside ``forward``."""
+    """Methods that run the network, besides ``forward``."""
 
     def __init__(self, model: PreTrainedModel, with_values: bool = False) -> None:
         super().__init__()
@@ -116,25 +117,25 @@ class Policy(nn.Module):
     def forward(
         self, input_ids: Tensor, mask: Tensor, padding: Tensor, temperature: float = 1.0
     ) -> PolicyOutput:
-        """Score the tokens in ``mask``.
+        """Return log-probs, entropies and values of the tokens in ``mask``.
 
-        Only the states before marked tokens go through the vocabulary projection.
+        The vocabulary projection is computed only for the states before marked tokens.
 
         Args:
             input_ids: (B, T).
             mask: (B, T) bool, sampled tokens.
             padding: (B, T) bool, true on real tokens.
-            temperature: The one the tokens were sampled at.
+            temperature: The temperature the tokens were sampled at.
         """
-        asked = _ScoredPositions.of(input_ids, mask, padding)
-        states = asked.states(self.model.base_model)
+        scored = _ScoredPositions.of(input_ids, mask, padding)
+        states = scored.states(self.model.base_model)
         head = self.model.get_output_embeddings()  # type: ignore[no-untyped-call]
-        log_probs, entropy = _score(head, states, asked.targets, temperature)
+        log_probs, entropy = _log_probs_and_entropies(head, states, scored.targets, temperature)
         values = None if self.value_head is None else _scatter(self.value_head(states), mask)
         return PolicyOutput(_scatter(log_probs, mask), _scatter(entropy, mask), values)
 
     def values(self, input_ids: Tensor, mask: Tensor, padding: Tensor) -> Tensor:
-        """Return what a ``Critic`` does, by the value head; the backbone learns nothing from it."""
+        """Return the value head's values, like a ``Critic``, without gradients to the backbone."""
         assert self.value_head is not None
         with torch.no_grad():
             states = _ScoredPositions.of(input_ids, mask, padding).states(self.model.base_model)
@@ -142,7 +143,7 @@ class Policy(nn.Module):
 
 
 class Critic(nn.Module):
-    """Estimate the return from the state before each token: a backbone of its own and a head."""
+    """A value function of the state before each token: its own backbone and a value head."""
 
     def __init__(self, backbone: nn.Module, hidden_size: int) -> None:
         super().__init__()
@@ -151,12 +152,12 @@ class Critic(nn.Module):
 
     @classmethod
     def like(cls, model: PreTrainedModel) -> Critic:
-        """Start from a copy of the policy's backbone, as the paper does; a frozen base is
-        shared."""
+        """Build a critic from a copy of the policy's backbone, as the paper does; frozen weights
+        are shared."""
         return cls(copy_sharing_frozen(model.base_model), model.config.hidden_size)
 
     def start_from(self, model: PreTrainedModel) -> None:
-        """Take over the policy's backbone weights: a warm-started backbone already sees the
+        """Copy the policy's backbone weights: a warm-started backbone already represents the
         state."""
         self.backbone.load_state_dict(model.base_model.state_dict())
 
@@ -168,8 +169,8 @@ class Critic(nn.Module):
 
 @contextmanager
 def evaluation_mode(module: nn.Module) -> Iterator[None]:
-    """Switch dropout and its like off, and back on where they were: a look at the policy must not
-    draw from the training's random stream. Compiled layers run as they were written."""
+    """Switch to evaluation mode and back, module by module, and run compiled layers eagerly:
+    evaluating the policy must not use the training's random stream."""
     training = [part for part in module.modules() if part.training]
     module.eval()
     try:
@@ -181,7 +182,7 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
 
 
 def drop_embedding_gradients(policy: Policy, critic: Critic | None) -> None:
-    """Forget the gradients of the token embeddings, so that the next step leaves them alone."""
+    """Drop the gradients of the token embeddings, so that the next step does not change them."""
     for module in (policy, critic):
         for part in module.modules() if module is not None else ():
             if isinstance(part, nn.Embedding):

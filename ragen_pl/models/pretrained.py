@@ -1,4 +1,4 @@
-"""Load any causal language model of Hugging Face, by name or from a folder."""
+"""Pretrained causal language models of Hugging Face, by name or from a folder."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from ragen_pl.models.parity_check import check_log_prob_parity
 
 @dataclass(frozen=True)
 class PretrainedModel(PolicyModel):
-    """Start from a pretrained causal language model that has a chat template.
+    """A pretrained causal language model that has a chat template.
 
     Args:
         path: Its name on the Hugging Face Hub, or a folder such as ``runs/sokoban/policy/best``.
-        dtype: Of the weights. All of them are trained in float32 (``trainer.precision`` says what
-            is computed in); bfloat16 is for a frozen base under ``model.lora``.
+        dtype: Type of the weights. Without ``model.lora`` they are trained in float32
+            (``trainer.precision`` is the type of computation); bfloat16 is for a frozen base.
         attention: The attention function of trainer and sampler: PyTorch's (sdpa), or batched
-            matrix products (grouped_matmul), which are faster in bf16 on CPUs and know the
-            soft-capping that some models have.
+            matrix products (grouped_matmul), which are faster in bf16 on CPUs and have the
+            soft-capping that some models need.
         template_options: Variables of the chat template, such as ``{enable_thinking: false}``.
     """
 
@@ -49,29 +49,29 @@ class PretrainedModel(PolicyModel):
         """Load tokenizer and model and check that they can be trained as they were pretrained.
 
         Args:
-            pieces: Not looked at: the tokenizer is the model's own.
-            seed: Not looked at: the weights are.
+            pieces: Unused: the tokenizer is the model's own.
+            seed: Unused: the weights are loaded.
 
         Raises:
-            ValueError: when there is no such model, or one that cannot be trained here.
+            ValueError: when there is no such model, or it cannot be trained here.
         """
-        disable_progress_bar()  # type: ignore[no-untyped-call]  # it would draw over the display
-        tokenizer, markers = self._dialogue()
+        disable_progress_bar()  # type: ignore[no-untyped-call]  # it would print over the display
+        tokenizer, markers = self._load_tokenizer()
         dtype = getattr(torch, self.dtype)
         model = self._load(AutoModelForCausalLM, config=self._config(), dtype=dtype)
         drop_dropout(model)
         check_log_prob_parity(model, self.path)
-        return LanguageModel(model, tokenizer, markers, longest_context(model.config, self.path))
+        return LanguageModel(model, tokenizer, markers, context_limit(model.config, self.path))
 
-    def build_blank(self, pieces: Iterable[str]) -> LanguageModel:
-        """Load the tokenizer, and of the model its configuration alone."""
-        tokenizer, markers = self._dialogue()
+    def build_without_weights(self, pieces: Iterable[str]) -> LanguageModel:
+        """Load the tokenizer, and only the model's configuration."""
+        tokenizer, markers = self._load_tokenizer()
         config = self._config()
-        longest = longest_context(config, self.path)
-        return LanguageModel(build_on_meta(config, self.dtype), tokenizer, markers, longest)
+        limit = context_limit(config, self.path)
+        return LanguageModel(build_on_meta(config, self.dtype), tokenizer, markers, limit)
 
-    def _dialogue(self) -> tuple[PreTrainedTokenizerFast, ChatMarkers]:
-        """Load the tokenizer and read what its chat template writes around messages."""
+    def _load_tokenizer(self) -> tuple[PreTrainedTokenizerFast, ChatMarkers]:
+        """Load the tokenizer and its chat markers."""
         tokenizer = cast(PreTrainedTokenizerFast, self._load(AutoTokenizer))
         if not tokenizer.is_fast:
             raise ValueError(
@@ -81,8 +81,8 @@ class PretrainedModel(PolicyModel):
         markers, rewrites = ChatTemplate(tokenizer, self.template_options).markers()
         if rewrites and rank() == 0:
             print(
-                f"{self.path}: its chat template would rewrite earlier answers (their thoughts, "
-                "say); here they stay in the context as they were sampled"
+                f"{self.path}: its chat template would rewrite earlier responses (such as their "
+                "thoughts); here they stay in the context as they were sampled"
             )
         return tokenizer, markers
 
@@ -117,18 +117,18 @@ class PretrainedModel(PolicyModel):
                 ) from error
             reason = next(iter(str(error).splitlines()), type(error).__name__)
             raise ValueError(
-                f"policy.path is {self.path}, which is neither the folder of a model nor one that "
-                f"the Hugging Face Hub gives: {reason}"
+                f"policy.path is {self.path}, which is neither the folder of a model nor available "
+                f"from the Hugging Face Hub: {reason}"
             ) from error
 
 
-def longest_context(config: PreTrainedConfig, path: str) -> int | None:
-    """Return how many tokens a model reads as it was trained to.
+def context_limit(config: PreTrainedConfig, path: str) -> int | None:
+    """Return the largest context that a model was trained for, in tokens.
 
-    Masks are made here, as causal ones: a sliding window is the same up to its width.
+    Masks are causal here; a sliding window is the same up to its width.
 
     Raises:
-        ValueError: when a layer is no attention.
+        ValueError: when a layer is neither full nor sliding attention.
     """
     text = config.get_text_config()
     kinds = set(getattr(text, "layer_types", None) or ())

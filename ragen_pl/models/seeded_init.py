@@ -1,4 +1,4 @@
-"""Draw initial weights from a seed alone."""
+"""Weight initialization from a seed."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 
 @contextmanager
 def seeded_init(seed: int, device: str = "cpu") -> Iterator[None]:
-    """Make modules whose weights depend on the seed, and on nothing that was drawn before.
+    """Make the weights of modules built within a function of the seed alone.
 
-    They are made on the CPU, wherever they go afterwards: a GPU draws other numbers, so that one
-    process and shards of many would begin with different policies.
+    Modules are built on the CPU, wherever they are moved afterwards: a GPU's random numbers differ,
+    so that one process and many with shards would start with different policies.
 
     Args:
-        seed: Of the weights.
-        device: ``meta`` makes modules without weights.
+        seed: Seed of the weights.
+        device: ``meta`` builds modules without weights.
     """
     with torch.random.fork_rng(devices=[]), torch.device(device):
         torch.default_generator.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""Make the model that a run trains: built or loaded, with or without adapters."""
+"""The model that a run trains: built or loaded, with or without adapters."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from ragen_pl.models.lora import LoRA
 
 @dataclass(frozen=True)
 class TrainableModel:
-    """Say which model is trained, and which of its weights.
+    """The choice of model and of its trained weights.
 
     Raises:
-        ValueError: when all weights would be trained in a type that is too coarse for it.
+        ValueError: when all weights would be trained in a 16-bit type.
     """
 
     policy: PolicyModel
@@ -37,26 +37,25 @@ class TrainableModel:
             )
 
     def build(self, pieces: Iterable[str], with_weights: bool = True) -> LanguageModel:
-        """Build or load it.
+        """Build or load the model, prepared for training.
 
         Args:
-            pieces: Text the run is made of, for who makes a tokenizer.
-            with_weights: Whether its tensors must hold anything; else they may lie on the meta
-                device, and its adapters do.
+            pieces: The run's texts, for models that build a tokenizer.
+            with_weights: Whether its weights are needed; without them it may be on the meta device,
+                and its adapters are.
 
         Raises:
-            ValueError: when that cannot be done as configured.
+            ValueError: when that is impossible as configured.
         """
         if not with_weights:
-            language = self.policy.build_blank(pieces)
+            language = self.policy.build_without_weights(pieces)
             with torch.device("meta"):
                 return replace(language, adapted=self.prepare(language.model))
         language = self.policy.build(pieces, self.seed)
         return replace(language, adapted=self.prepare(language.model))
 
     def prepare(self, model: PreTrainedModel) -> PeftModel | None:
-        """Quicken the model, switch checkpointing on and put adapters in, where that is asked for;
-        in place."""
+        """Use fused kernels; add gradient checkpointing and adapters as configured; in place."""
         use_fused_rms_norm(model)
         enable_gather(model)
         if self.gradient_checkpointing:

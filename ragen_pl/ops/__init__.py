@@ -1,7 +1,7 @@
-"""Pure functions of tensors: advantages, losses, selection of groups, diagnostics, collapse signs.
+"""Pure functions of tensors: advantages, losses, selection of groups, diagnostics, Echo Trap alarm.
 
-May not know models, environments, ranks or configuration: what is summed over ranks is summed by a
-function that the caller hands in.
+May not import models, environments, collectives or configuration: sums over ranks are taken by a
+function that the caller passes in.
 """
 
 from ragen_pl.ops.advantages import bi_level_gae, gae, reward_to_go

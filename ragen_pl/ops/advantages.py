@@ -1,6 +1,7 @@
-"""Estimate advantages along a trajectory: pure functions of tensors.
+"""Advantages along a trajectory: GAE over tokens and over turns, and rewards to go.
 
-All take and return (B, T) tensors in which index t is about token t, and are zero off the mask.
+Pure functions that take and return (B, T) tensors in which index t is about token t, and are zero
+off the mask.
 """
 
 from __future__ import annotations
@@ -22,14 +23,16 @@ def gae(
     """Run generalized advantage estimation along the sampled tokens only.
 
     δₜ = rₜ + γ V₊ − Vₜ and Aₜ = δₜ + γλ A₊, where ₊ is the *next sampled token* of the row (V₊ = A₊
-    = 0 after the last), so neither the environment's tokens nor their number change anything.
+    = 0 after the last), so neither the environment's tokens nor their number have any effect.
     Schulman et al. 2016 (1506.02438), eq. 16; token-level over the trajectory as in RAGEN §3.2.
 
     Args:
         rewards: (B, T) at turn ends.
         values: (B, T) of the state before token t.
         mask: (B, T) bool, sampled tokens.
-        stops: (B, T) bool: after these tokens too V₊ = A₊ = 0; nothing flows back across them.
+        gamma: γ, the discount per sampled token.
+        gae_lambda: λ.
+        stops: (B, T) bool: V₊ = A₊ = 0 after these tokens too; no credit flows back across them.
 
     Returns:
         Advantages and returns (advantages + values), both (B, T).
@@ -43,48 +46,48 @@ def gae(
     zero = torch.zeros_like(values)
     stops = torch.zeros_like(mask) if stops is None else stops
     values = torch.where(mask, values, zero)
-    next_values = torch.where(stops, zero, _behind(values, mask | stops))
+    next_values = torch.where(stops, zero, _next_marked(values, mask | stops))
     deltas = torch.where(mask, rewards + gamma * next_values - values, zero)
-    # What is not sampled passes on what lies behind it, and a stop nothing.
+    # A token that is not sampled passes on the sum from its right unchanged; a stop passes nothing.
     carries = torch.ones_like(values).masked_fill(mask, gamma * gae_lambda).masked_fill(stops, 0.0)
-    advantages = torch.where(mask, _accumulated(deltas, carries), zero)
+    advantages = torch.where(mask, _suffix_sums(deltas, carries), zero)
     return advantages, advantages + values
 
 
-def _behind(values: Tensor, shown: Tensor) -> Tensor:
-    """Return, for each place of (B, T), the value of the next place behind it that is shown; 0
-    where none is."""
+def _next_marked(values: Tensor, marked: Tensor) -> Tensor:
+    """Return, for each index of (B, T), the value at the next later index that is marked; 0 where
+    there is none."""
     length = values.shape[1]
-    places = torch.arange(length, device=values.device).expand_as(shown)
-    places = torch.where(shown, places, length)
-    following = places.flip(1).cummin(1).values.flip(1)  # the next, or the place itself
+    indices = torch.arange(length, device=values.device).expand_as(marked)
+    indices = torch.where(marked, indices, length)
+    following = indices.flip(1).cummin(1).values.flip(1)  # the next one, or the index itself
     padded = torch.nn.functional.pad(values, (0, 1))
     return padded.gather(1, torch.nn.functional.pad(following, (0, 1), value=length)[:, 1:])
 
 
-def _accumulated(terms: Tensor, carries: Tensor) -> Tensor:
-    """Solve Aₜ = termₜ + carryₜ Aₜ₊₁ along (B, T) in log₂ T steps, each of which doubles how far
-    ahead every place has looked."""
-    sums, reach = terms.clone(), 1
-    while reach < terms.shape[1]:
-        sums[:, :-reach] += carries[:, :-reach] * sums[:, reach:]
-        further = carries[:, :-reach] * carries[:, reach:]
-        carries = torch.cat([further, carries[:, -reach:]], dim=1)
-        reach *= 2
+def _suffix_sums(terms: Tensor, carries: Tensor) -> Tensor:
+    """Solve Aₜ = termₜ + carryₜ Aₜ₊₁ along (B, T) in log₂ T steps, each of which doubles the span
+    that every sum covers."""
+    sums, span = terms.clone(), 1
+    while span < terms.shape[1]:
+        sums[:, :-span] += carries[:, :-span] * sums[:, span:]
+        further = carries[:, :-span] * carries[:, span:]
+        carries = torch.cat([further, carries[:, -span:]], dim=1)
+        span *= 2
     return sums
 
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """Say where a batch's turns lie, as recorded when they were played.
+    """The turn boundaries of a batch, as recorded during the rollout.
 
-    Rewards say nothing about it: a turn may well earn zero.
+    They cannot be derived from rewards: a turn may well earn zero.
     """
 
     mask: Tensor
     """(B, T) bool: sampled tokens."""
     index: Tensor
-    """(B, T) int: which turn a token belongs to."""
+    """(B, T) int: the turn each token belongs to."""
     ends: Tensor
     """(B, T) bool: the last sampled token of each turn."""
 
@@ -106,13 +109,16 @@ def bi_level_gae(
     inside the turn, starting afresh at every b_k. RAGEN, appendix on bi-level GAE. With
     γ = γ_turn = λ = 1 it equals ``gae``.
 
-    A reward that does not stand at the end of its turn (a KL penalty per token) stays at its token
-    and is taken off what the turn's end receives, so that it is counted once.
+    A reward that is not at the end of its turn (a KL penalty per token) stays at its token and is
+    subtracted from what the turn's end receives, so that it is counted once.
 
     Args:
         rewards: (B, T); any may be zero.
         values: (B, T) of the state before token t.
-        turns: Where the turns lie.
+        turns: The turn boundaries.
+        gamma: γ, the discount per token within a turn.
+        gae_lambda: λ, of both levels.
+        turn_gamma: γ_turn, the discount per turn.
 
     Returns:
         Advantages and returns (advantages + values), both (B, T).
@@ -123,8 +129,8 @@ def bi_level_gae(
     sums = rewards.new_zeros(len(rewards), size).scatter_add(1, turns.index, rewards)
     of_turn = sums.gather(1, turns.index)
     _, turn_returns = gae(of_turn, values, turns.ends, turn_gamma, gae_lambda)
-    inside = of_turn - rewards  # what the turn's other tokens keep for themselves
-    credited = torch.where(turns.ends, turn_returns - inside, rewards)
+    elsewhere = of_turn - rewards  # what stays at the turn's other tokens
+    credited = torch.where(turns.ends, turn_returns - elsewhere, rewards)
     return gae(credited, values, turns.mask, gamma, gae_lambda, stops=turns.ends)
 
 
@@ -140,8 +146,8 @@ def reward_to_go(rewards: Tensor, mask: Tensor, gamma: float = 1.0) -> Tensor:
 def on_last_token(rewards: Tensor, mask: Tensor) -> Tensor:
     """Move each row's rewards to its last sampled token; (B, T), zero elsewhere.
 
-    The trajectory is then credited as a whole: no token is told which turn earned what (RAGEN's
-    default placement).
+    The trajectory is then credited as a whole, without attribution to turns (RAGEN's default
+    placement).
     """
     total = torch.where(mask, rewards, torch.zeros_like(rewards)).sum(1, keepdim=True)
     later = mask.flip(1).cumsum(1).flip(1)
@@ -149,16 +155,16 @@ def on_last_token(rewards: Tensor, mask: Tensor) -> Tensor:
 
 
 def success_weights(mask: Tensor, successes: Tensor, tokens: Tensor, imitated: Tensor) -> Tensor:
-    """Weigh successful trajectories so that the mean over all sampled tokens is 1; others get 0.
+    """Weight successful trajectories so that the mean over all sampled tokens is 1; others get 0.
 
-    The weighted log-likelihood per token then is the mean over the successful ones' tokens, however
-    many there are. Without any success all weights are 0.
+    The weighted log-likelihood per token is then the mean over the tokens of successful
+    trajectories, however many there are. Without any success all weights are 0.
 
     Args:
         mask: (B, T) bool, sampled tokens.
         successes: (B,) bool.
         tokens: Sampled tokens of the kept trajectories, over all ranks.
-        imitated: Those among them of successful trajectories, over all ranks.
+        imitated: Those of successful trajectories among them, over all ranks.
 
     Returns:
         (B, T) of the type of ``tokens``.

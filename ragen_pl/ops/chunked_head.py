@@ -1,8 +1,8 @@
-"""Project states onto the vocabulary a chunk of tokens at a time.
+"""The vocabulary projection, computed a chunk of tokens at a time.
 
-A (tokens, V) tensor in float32 is the largest of an update: 4.9 GB for 8,000 tokens and 150,000
-words. Here one never exists, forward or backward: each chunk's logits are reduced at once to two
-numbers per token, and computed again for the gradient.
+The logits, (tokens, V) in float32, would be the largest tensor of an update: 4.9 GB for 8,000
+tokens and a vocabulary of 150,000. Here they never exist at once, forward or backward: each chunk's
+logits are reduced immediately to two numbers per token, and computed again for the gradient.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
 _CHUNK_ELEMENTS = 1 << 25
-"""Logits of one chunk, 128 MiB in float32: at 150,000 words 223 tokens, enough for a matrix product
-at full speed. A small vocabulary's batch is one chunk, which is kept, not computed twice."""
+"""Logits of one chunk, 128 MiB in float32: 223 tokens for a vocabulary of 150,000, enough for a
+matrix product at full speed. With a small vocabulary the batch is one chunk, which is kept, not
+recomputed."""
 
 
 def chunked_log_prob_and_entropy(
@@ -30,16 +31,17 @@ def chunked_log_prob_and_entropy(
 ) -> tuple[Tensor, Tensor]:
     """Return log p(target) and the entropy of p, in nats, for p = softmax(head(states) / T).
 
-    The products are computed in autocast's type where it is on, all else at least in float32. What
-    needs no gradient, such as a frozen head, costs none.
+    The products are computed in autocast's type where it is on, everything else at least in
+    float32. Gradients are computed only for tensors that require them; a frozen head costs none.
 
     Args:
         states: (n, d).
-        weight: (V, d) of the head; it may be the embeddings' too.
+        weight: (V, d) of the head; it may be tied to the embeddings.
         bias: (V,) or None.
         targets: (n,) int.
         temperature: T.
-        chunk_elements: Upper bound of the logits that exist at a time; at least one token's.
+        chunk_elements: Upper bound of the number of logits that exist at a time; a chunk has at
+            least one token.
 
     Returns:
         Two (n,) tensors.
@@ -57,7 +59,7 @@ def chunked_log_prob_and_entropy(
 
 
 class _ChunkedHead(torch.autograd.Function):
-    """Differentiate log-prob and entropy with respect to states and head.
+    """Log-prob and entropy with gradients with respect to states and head.
 
     With z = logits / T: ∂ log p(y) / ∂z = 1[y] − p and ∂H / ∂z = −p (log p + H).
     """
@@ -86,7 +88,7 @@ class _ChunkedHead(torch.autograd.Function):
                 log_p = _log_softmax(states[part].to(ctx.dtype), *head, temperature)
                 log_probs[part] = log_p.gather(-1, targets[part, None])[:, 0]
                 entropy[part] = -torch.linalg.vecdot(log_p.exp(), log_p)
-        # The only chunk of a small batch is kept: computing it again would double its cost.
+        # The single chunk of a small batch is kept: recomputing it would double its cost.
         kept = log_p if len(states) <= rows and any(ctx.needs_input_grad) else None
         ctx.save_for_backward(states, weight, bias, targets, entropy, kept)
         return log_probs, entropy
@@ -142,12 +144,12 @@ def _log_softmax(states: Tensor, weight: Tensor, bias: Tensor | None, temperatur
 
 
 def _cast(dtype: torch.dtype, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Return the head in the type it is multiplied in."""
+    """Cast the head to the type its product is computed in."""
     return weight.to(dtype), None if bias is None else bias.to(dtype)
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
-    """Return the type sums are taken in."""
+    """Return the type of sums: at least float32."""
     return torch.promote_types(dtype, torch.float32)
 
 

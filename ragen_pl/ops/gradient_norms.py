@@ -1,4 +1,4 @@
-"""Compare the pull of a loss's terms: gradient norms, bucket by bucket."""
+"""Gradient norms per loss term, and quantile buckets of groups to compare them over."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import Tensor
 def quantile_buckets(scores: Tensor, num_buckets: int) -> Tensor:
     """Return (G,) the quantile bucket of each group, 0 for the lowest scores.
 
-    Equal scores share a bucket, so the buckets of a collection with many of them are uneven and
-    some may be empty; the order of the groups does not matter.
+    Equal scores share a bucket, so with many ties the buckets are uneven and some may be empty. The
+    result does not depend on the order of the groups.
 
     Args:
         scores: (G,), all finite.
@@ -29,19 +29,19 @@ def gradient_norms(
     parameters: Sequence[Tensor],
     reduce: Callable[[Tensor], Tensor],
 ) -> dict[str, float]:
-    """Return the norm of each term's gradient, summed over the parts.
+    """Return the norm of each term's gradient, summed over the micro-batches.
 
     The parameters' own ``grad`` is neither read nor written. Every rank must call it with the same
-    names, one that has no part as well.
+    names, including a rank without micro-batches.
 
     Args:
-        names: The terms.
-        parts: One mapping of name to scalar loss per micro-batch; consumed one by one, so that one
-            graph is alive at a time.
-        parameters: What the gradients are with respect to.
+        names: The loss terms.
+        parts: One mapping of name to scalar loss per micro-batch; consumed one by one, so that only
+            one graph is alive at a time.
+        parameters: The parameters to differentiate with respect to.
         reduce: Sums a tensor over all ranks.
     """
-    # Gathered weights may be coarse; sums over many micro-batches must not be.
+    # Gathered weights may be 16-bit; sums over many micro-batches must not be.
     wide = [torch.promote_types(p.dtype, torch.float32) for p in parameters]
     sums = {
         name: [torch.zeros_like(p, dtype=t) for p, t in zip(parameters, wide, strict=True)]

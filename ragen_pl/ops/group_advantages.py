@@ -1,12 +1,12 @@
-"""Estimate advantages by comparing trajectories that started from one state.
+"""Group-relative advantages: trajectories compared with others from the same initial state.
 
-A group is the trajectories with one id; a group lies whole on one rank, and members that were lost
-are simply absent. What defines an estimate when there is little to compare holds for all of them: a
-member that is alone, and members that all earned the same, get exactly 0.
+A group is the trajectories with one id; a group lies whole on one rank, and members without a valid
+trajectory are absent. For every estimator here, a member that is alone, and members that all earned
+the same, get exactly 0.
 
-Equal returns that are sums of unequal rewards differ by what float32 leaves of them, which a
-division by the spread would blow up: statistics are computed in float64, and what rounding explains
-counts as no spread (``ops.scores.differ``).
+Equal returns that are sums of unequal rewards differ by float32 rounding, which a division by the
+standard deviation would blow up: statistics are computed in float64, and a difference that rounding
+explains is a standard deviation of 0 (``ops.selection.has_nonzero_std``).
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ import torch
 from torch import Tensor
 
 from ragen_pl.ops.advantages import reward_to_go
-from ragen_pl.ops.selection import differ
+from ragen_pl.ops.selection import has_nonzero_std
 
 _EPS = 1e-6
-"""Keeps the division by a spread finite (GRPO's reference implementations use the same)."""
+"""Keeps the division by the standard deviation finite (as in GRPO's reference implementations)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Peers:
-    """Describe the group of each entry, each (n,) float64."""
+class GroupStatistics:
+    """Size, mean and standard deviation of each entry's group, each (n,) float64."""
 
     count: Tensor
     mean: Tensor
     std: Tensor
-    """Bessel-corrected; exactly 0 where they do not differ, as where the entry is alone."""
+    """Bessel-corrected; exactly 0 where the values are equal, or the entry is alone."""
 
 
-def peers(values: Tensor, sizes: Tensor, ids: Tensor) -> Peers:
-    """Summarize, for every entry, the values that share its id, its own included.
+def group_statistics(values: Tensor, magnitudes: Tensor, ids: Tensor) -> GroupStatistics:
+    """Return, for every entry, the statistics of the values that share its id, its own included.
 
     Args:
         values: (n,).
-        sizes: (n,): the absolute rewards that each value was summed from, which bound its rounding.
+        magnitudes: (n,): the sum of absolute rewards behind each value, which bounds its rounding.
         ids: (n,) int, or (n, d) for ids of several parts.
     """
     values = values.double()
@@ -47,23 +47,25 @@ def peers(values: Tensor, sizes: Tensor, ids: Tensor) -> Peers:
     count = empty.index_add(0, group, torch.ones_like(values))
     mean = empty.index_add(0, group, values) / count
     square = empty.index_add(0, group, (values - mean[group]).square())
-    varies = differ(values, sizes, group, len(unique))
+    varies = has_nonzero_std(values, magnitudes, group, len(unique))
     std = torch.where(varies, torch.sqrt(square / (count - 1).clamp(min=1)), 0.0)
-    return Peers(count[group], mean[group], std[group])
+    return GroupStatistics(count[group], mean[group], std[group])
 
 
-def relative(values: Tensor, sizes: Tensor, ids: Tensor, *, divide_by_std: bool) -> Tensor:
-    """Compare each value with its group's: x − mean, divided by std + ε where asked; (n,) float64.
+def center_by_group(
+    values: Tensor, magnitudes: Tensor, ids: Tensor, *, divide_by_std: bool
+) -> Tensor:
+    """Subtract the group's mean, and optionally divide by std + ε; (n,) float64.
 
     Args:
         values: (n,).
-        sizes: As in ``peers``.
-        ids: As in ``peers``.
+        magnitudes: As in ``group_statistics``.
+        ids: As in ``group_statistics``.
         divide_by_std: Whether to divide.
     """
-    group = peers(values, sizes, ids)
-    centerd = torch.where(group.std > 0, values.double() - group.mean, 0.0)
-    return centerd / (group.std + _EPS) if divide_by_std else centerd
+    group = group_statistics(values, magnitudes, ids)
+    centered = torch.where(group.std > 0, values.double() - group.mean, 0.0)
+    return centered / (group.std + _EPS) if divide_by_std else centered
 
 
 def trajectory_returns(rewards: Tensor, mask: Tensor) -> Tensor:
@@ -71,8 +73,8 @@ def trajectory_returns(rewards: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask, rewards, torch.zeros_like(rewards)).double().sum(1)
 
 
-def spread(per_row: Tensor, mask: Tensor, like: Tensor) -> Tensor:
-    """Give every sampled token its trajectory's number; (B, T) of the type of ``like``."""
+def broadcast_to_tokens(per_row: Tensor, mask: Tensor, like: Tensor) -> Tensor:
+    """Copy each trajectory's value to its sampled tokens; (B, T) of the type of ``like``."""
     return torch.where(mask, per_row[:, None].to(like.dtype), torch.zeros_like(like))
 
 
@@ -90,36 +92,37 @@ def grpo(rewards: Tensor, mask: Tensor, group_ids: Tensor, *, divide_by_std: boo
     Returns:
         (B, T), the same for all sampled tokens of a trajectory.
     """
-    returns, sizes = (trajectory_returns(each, mask) for each in (rewards, rewards.abs()))
-    return spread(relative(returns, sizes, group_ids, divide_by_std=divide_by_std), mask, rewards)
+    returns, magnitudes = (trajectory_returns(each, mask) for each in (rewards, rewards.abs()))
+    centered = center_by_group(returns, magnitudes, group_ids, divide_by_std=divide_by_std)
+    return broadcast_to_tokens(centered, mask, rewards)
 
 
 def rloo(rewards: Tensor, mask: Tensor, group_ids: Tensor) -> Tensor:
     """Compare each trajectory's return with the mean of the *other* members' (2402.14740, eq. 8).
 
     Â = R − mean of the others = n / (n − 1) · (R − mean): an unbiased baseline, as no member is in
-    its own. Groups may differ in size; a member that is alone has no baseline and gets 0.
+    its own. Groups may have different sizes; a member that is alone has no baseline and gets 0.
 
     Returns:
         (B, T), the same for all sampled tokens of a trajectory.
     """
-    returns, sizes = (trajectory_returns(each, mask) for each in (rewards, rewards.abs()))
-    count = peers(returns, sizes, group_ids).count
-    share = count / (count - 1).clamp(min=1)
-    compared = relative(returns, sizes, group_ids, divide_by_std=False)
-    return spread(share * compared, mask, rewards)
+    returns, magnitudes = (trajectory_returns(each, mask) for each in (rewards, rewards.abs()))
+    count = group_statistics(returns, magnitudes, group_ids).count
+    scale = count / (count - 1).clamp(min=1)
+    centered = center_by_group(returns, magnitudes, group_ids, divide_by_std=False)
+    return broadcast_to_tokens(scale * centered, mask, rewards)
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Say which turns of a batch can be compared with one another."""
+    """The turns of a batch and the states they were taken in."""
 
     turn_index: Tensor
-    """(B, T) int: which turn a token belongs to."""
+    """(B, T) int: the turn each token belongs to."""
     turn_ends: Tensor
     """(B, T) bool: the last sampled token of each turn."""
     state_ids: Tensor
-    """(B, T) int: the state in which the token's turn was taken."""
+    """(B, T) int: the state in which each token's turn was taken."""
 
 
 def step_advantages(
@@ -135,24 +138,26 @@ def step_advantages(
 
     A turn's step return is R_k = Σ_{j ≥ k} γ_turn^{j − k} r_j (eq. 6 there); turns of the group's
     trajectories in equal states are its peers (the anchor states), and Â^S = (R − mean) / (std + ε)
-    among them (eq. 7). A state that nobody else met gives 0.
+    among them (eq. 7). A state that no other turn of the group was taken in gives 0.
 
     Returns:
         (B, T), the same for all sampled tokens of a turn.
     """
-    exact = torch.where(mask, rewards, torch.zeros_like(rewards)).double()
+    masked = torch.where(mask, rewards, torch.zeros_like(rewards)).double()
     length = int(steps.turn_index.max()) + 1 if steps.turn_index.numel() else 0
     at = steps.turn_ends
 
     def to_go(per_token: Tensor) -> Tensor:
-        sums = exact.new_zeros(len(exact), length).scatter_add(1, steps.turn_index, per_token)
-        of_turn = torch.where(at, sums.gather(1, steps.turn_index), torch.zeros_like(exact))
+        sums = masked.new_zeros(len(masked), length).scatter_add(1, steps.turn_index, per_token)
+        of_turn = torch.where(at, sums.gather(1, steps.turn_index), torch.zeros_like(masked))
         return reward_to_go(of_turn, at, turn_gamma)[at]
 
     groups = group_ids[:, None].expand_as(steps.state_ids)
-    places = torch.stack([groups[at], steps.state_ids[at]], 1)
-    compared = relative(to_go(exact), to_go(exact.abs()), places, divide_by_std=divide_by_std)
-    per_turn = exact.new_zeros(len(exact), length).index_put(
+    anchors = torch.stack([groups[at], steps.state_ids[at]], 1)
+    compared = center_by_group(
+        to_go(masked), to_go(masked.abs()), anchors, divide_by_std=divide_by_std
+    )
+    per_turn = masked.new_zeros(len(masked), length).index_put(
         (torch.nonzero(at)[:, 0], steps.turn_index[at]), compared
     )
     per_token = per_turn.gather(1, steps.turn_index).to(rewards.dtype)

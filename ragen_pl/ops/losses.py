@@ -1,4 +1,13 @@
-"""Compute losses per token: pure functions of (B, T) tensors. Summing them is the caller's."""
+"""Losses per token, KL estimates, importance weights, and their aggregation to one number.
+
+All are pure functions of (B, T) tensors, in four parts: policy and value losses per token;
+estimates of KL(policy ‖ reference) from sampled tokens; importance weights for a sampler whose
+distribution differs slightly from the policy's; and the aggregation of a loss per token to a
+scalar. Aggregation divides a sum over the micro-batch by a count over the *whole* optimizer batch,
+on all ranks and in all its micro-batches, so that neither changes the update. A mean per
+micro-batch, averaged afterwards, would make a token's weight depend on the micro-batch it happened
+to be in.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +17,12 @@ import torch
 from torch import Tensor
 
 from ragen_pl.ops.masked import masked_sum
+
+_MAX_LOG_RATIO = 20.0
+"""Bound of log-ratios before they are exponentiated: the exponential is still finite, and so is its
+square."""
+
+# --- policy and value losses ----------------------------------------------------------------------
 
 
 def clipped_policy_loss(
@@ -22,9 +37,9 @@ def clipped_policy_loss(
     """Return the clipped surrogate per token: −min(ρA, clip(ρ, 1−ε_low, 1+ε_high) A).
 
     RAGEN eq. 4 with DAPO's separate bounds ("clip-higher", 2503.14476 §3.1) and the dual clip
-    (1912.09729) that bounds the loss of a bad token whose ratio exploded.
+    (1912.09729) that bounds the loss of a token with negative advantage whose ratio exploded.
     """
-    ratio = torch.exp((log_probs - old_log_probs).clamp(-20.0, 20.0))
+    ratio = torch.exp((log_probs - old_log_probs).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO))
     clipped = ratio.clamp(1.0 - clip_low, 1.0 + clip_high)
     loss = torch.maximum(-advantages * ratio, -advantages * clipped)
     if dual_clip is not None:
@@ -62,12 +77,14 @@ def sequence_policy_loss(
         old_log_probs: (B, T).
         advantages: (B, T).
         mask: (B, T) bool, sampled tokens; the length counts these only.
+        clip_low: ε_low.
+        clip_high: ε_high.
 
     Returns:
         (B, T).
     """
-    whole = sequence_log_ratio(log_probs, old_log_probs, mask).detach()
-    log_ratio = whole + log_probs - log_probs.detach()
+    sequence = sequence_log_ratio(log_probs, old_log_probs, mask).detach()
+    log_ratio = sequence + log_probs - log_probs.detach()
     return clipped_policy_loss(
         log_ratio,
         torch.zeros_like(log_ratio),
@@ -86,11 +103,12 @@ def clipped_weight_loss(
     clip_low: float,
     clip_high: float,
 ) -> Tensor:
-    """Weigh REINFORCE by a clipped ratio: −sg(clip(ρ, 1−ε_low, 1+ε_high)) A log π per token.
+    """Weight REINFORCE by a clipped ratio: −sg(clip(ρ, 1−ε_low, 1+ε_high)) A log π per token.
 
-    CISPO (2506.13585, eq. 4-5): clipping bounds a token's weight but never takes its gradient away.
+    CISPO (2506.13585, eq. 4-5): clipping bounds a token's weight but keeps its gradient.
     """
-    ratio = torch.exp((log_probs - old_log_probs).clamp(-20.0, 20.0)).detach()
+    log_ratio = (log_probs - old_log_probs).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
+    ratio = torch.exp(log_ratio).detach()
     return -ratio.clamp(1.0 - clip_low, 1.0 + clip_high) * advantages * log_probs
 
 
@@ -100,35 +118,34 @@ def clipped_value_loss(
     """Return ½ max((V − R)², (V_clipped − R)²) per token, V_clipped within ``clip`` of the old."""
     loss = (values - returns).square()
     if clip is not None:
-        near = old_values + (values - old_values).clamp(-clip, clip)
-        loss = torch.maximum(loss, (near - returns).square())
+        clipped = old_values + (values - old_values).clamp(-clip, clip)
+        loss = torch.maximum(loss, (clipped - returns).square())
     return 0.5 * loss
 
 
-def in_full(tensor: Tensor) -> Tensor:
-    """Return a tensor of at least float32's precision."""
+def to_float32(tensor: Tensor) -> Tensor:
+    """Cast to float32; float64 stays float64."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def log_prob_and_entropy(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Return log p(target) and the entropy of p, in nats, for logits (n, V) and targets (n,).
 
-    In float32, or in float64 where the logits are.
+    Computed in float32, or in float64 for float64 logits.
     """
-    log_p = torch.log_softmax(in_full(logits), dim=-1)
-    chosen = log_p.gather(-1, targets[:, None])[:, 0]
-    return chosen, -(log_p.exp() * log_p).sum(-1)
+    log_p = torch.log_softmax(to_float32(logits), dim=-1)
+    target_log_p = log_p.gather(-1, targets[:, None])[:, 0]
+    return target_log_p, -(log_p.exp() * log_p).sum(-1)
 
 
 # --- KL divergence --------------------------------------------------------------------------------
 
-
 KLEstimator = Literal["k1", "k2", "k3"]
 """The estimators of Schulman's note on approximating KL divergence."""
-_LARGEST_LOG_RATIO = 20.0
-_LARGEST_K3 = 10.0
-"""Bounds of k3 per token, where it is a loss and where it is taken off rewards: those of verl
-(``kl_penalty`` in ``verl/trainer/ppo/core_algos.py``)."""
+
+_MAX_K3 = 10.0
+"""Bound of k3 per token. Like the bound of ±20 on its log-ratio it is verl's (``kl_penalty`` in
+``verl/trainer/ppo/core_algos.py``), for k3 as a loss and as a penalty on rewards."""
 
 
 def kl_estimate(log_probs: Tensor, ref_log_probs: Tensor, estimator: KLEstimator) -> Tensor:
@@ -137,19 +154,19 @@ def kl_estimate(log_probs: Tensor, ref_log_probs: Tensor, estimator: KLEstimator
     With d = log policy − log reference:
 
     - k1 = d is unbiased, of high variance and either sign. As a loss its gradient is ∇log policy,
-      which is 0 in expectation: it adds noise and pulls nowhere. It belongs in the reward.
+      which is 0 in expectation: it adds noise and no pull. It belongs in the reward.
     - k2 = d²/2 is biased and never negative. As a loss its gradient is d ∇log policy, in
       expectation exactly the gradient of KL(policy ‖ reference).
     - k3 = exp(−d) + d − 1 is unbiased and never negative. As a loss its gradient is
       (1 − exp(−d)) ∇log policy, in expectation the gradient of the *other* divergence,
       KL(reference ‖ policy); the two agree to first order near the reference. It grows
-      exponentially in a token that the policy has given up, so d is clamped to ±20 and k3 to 10,
-      which it reaches at d = −2.6 and d = 11: beyond, such a token counts 10 and pulls nowhere.
+      exponentially for a token to which the policy gives almost no probability any more, so d is
+      clamped to ±20 and k3 to 10, which it reaches at d = −2.6 and d = 11: beyond, such a token
+      counts 10 and has no gradient.
 
     Args:
         log_probs: (B, T).
         ref_log_probs: (B, T).
-
         estimator: One of the above.
 
     Returns:
@@ -163,26 +180,22 @@ def kl_estimate(log_probs: Tensor, ref_log_probs: Tensor, estimator: KLEstimator
     if estimator == "k2":
         return 0.5 * (log_probs - ref_log_probs).square()
     check_estimator(estimator)
-    difference = (ref_log_probs - log_probs).clamp(-_LARGEST_LOG_RATIO, _LARGEST_LOG_RATIO)
-    return (torch.exp(difference) - difference - 1.0).clamp(max=_LARGEST_K3)
+    difference = (ref_log_probs - log_probs).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
+    return (torch.exp(difference) - difference - 1.0).clamp(max=_MAX_K3)
 
 
 def check_estimator(name: str) -> None:
-    """Refuse the name of no estimator.
+    """Refuse an unknown KL estimator.
 
     Raises:
-        ValueError: naming those that there are.
+        ValueError: naming the known ones.
     """
     known = get_args(KLEstimator)
     if name not in known:
         raise ValueError(f"kl.estimator is {name!r}; it must be one of {', '.join(known)}")
 
 
-# --- importance of a sampler that is not quite the policy -----------------------------------------
-
-
-_LARGEST = 20.0
-"""Of a log-ratio: its exponential is still finite, and its square too."""
+# --- importance weights: sampler against trainer --------------------------------------------------
 
 
 def importance_ratio(log_probs: Tensor, sampled_log_probs: Tensor) -> Tensor:
@@ -195,21 +208,21 @@ def importance_ratio(log_probs: Tensor, sampled_log_probs: Tensor) -> Tensor:
     Returns:
         (B, T), positive and finite.
     """
-    return torch.exp((log_probs - sampled_log_probs).clamp(-_LARGEST, _LARGEST))
+    return torch.exp((log_probs - sampled_log_probs).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO))
 
 
 def truncated_importance_weights(
     log_probs: Tensor, sampled_log_probs: Tensor, cap: float
 ) -> Tensor:
-    """Return min(π/μ, cap) per token, by which a loss over μ's tokens becomes nearly one over π's.
+    """Return min(π/μ, cap) per token, which turns a loss over μ's tokens into nearly one over π's.
 
     Truncated importance sampling (Ionides 2008), as "Your efficient RL framework secretly brings
     you off-policy RL training" (Yao et al., 2025) puts it before PPO's loss: π is the trainer's
-    policy that collected, μ what an inference engine made of it. Without the cap the expectation
-    would be exact and its variance unbounded.
+    policy at the time of the rollout, μ the inference engine's version of it. Without the cap the
+    expectation would be exact and the variance unbounded.
 
     Args:
-        log_probs: (B, T), the trainer's log-probs of the sampled tokens when they were collected.
+        log_probs: (B, T), the trainer's log-probs of the sampled tokens at the time of the rollout.
         sampled_log_probs: (B, T), the sampler's.
         cap: At least 1, so that tokens on which the two agree weigh 1.
     """
@@ -217,8 +230,7 @@ def truncated_importance_weights(
     return importance_ratio(log_probs, sampled_log_probs).clamp(max=cap)
 
 
-# --- aggregation: a sum over the micro-batch divided by a count over the whole batch --------------
-
+# --- aggregation to a scalar ----------------------------------------------------------------------
 
 Aggregation = Literal["token_mean", "sequence_mean_token_mean", "sequence_mean_token_sum"]
 """``token_mean``: every token weighs the same (DAPO, 2503.14476 §3.3).
@@ -227,14 +239,15 @@ Aggregation = Literal["token_mean", "sequence_mean_token_mean", "sequence_mean_t
 2503.20783)."""
 
 
-def count(mask: Tensor, aggregation: Aggregation) -> Tensor:
-    """Count what divides the sum: tokens, or trajectories that hold any.
+def loss_denominator(mask: Tensor, aggregation: Aggregation) -> Tensor:
+    """Count what divides the sum: tokens, or trajectories with at least one token.
 
     Args:
         mask: (B, T) bool: this rank's sampled tokens of the optimizer batch.
+        aggregation: One of ``Aggregation``.
 
     Returns:
-        A float32 scalar; the caller adds those of all ranks.
+        A float32 scalar, to be summed over all ranks by the caller.
     """
     counted = mask if aggregation == "token_mean" else mask.any(1)
     return counted.sum().float()
@@ -247,13 +260,14 @@ def aggregate(
     total: Tensor,
     weights: Tensor | None = None,
 ) -> Tensor:
-    """Sum a micro-batch's values, weighted by trajectory, over the optimizer batch's count.
+    """Sum a micro-batch's values, weighted by trajectory, over the optimizer batch's denominator.
 
     Args:
         values: (B, T).
         mask: (B, T) bool; whole trajectories, so that their lengths are known here.
-        total: The sum of ``count`` over all ranks.
-        weights: (B,) of the trajectories; None weighs each 1.
+        aggregation: One of ``Aggregation``.
+        total: The sum of ``loss_denominator`` over all ranks.
+        weights: (B,), one per trajectory; None is 1 for each.
     """
     if weights is not None:
         values = values * weights[:, None]

@@ -1,4 +1,9 @@
-"""Reduce tensors over a mask, over all ranks where a reducer is given."""
+"""Masked reductions, and the measures of an update built on them.
+
+Sums, means, variances and whitening over the marked entries of a tensor; the share of ratios
+outside the clip range; and the critic's explained variance. With a reducer they are taken over all
+ranks.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +13,19 @@ import torch
 from torch import Tensor
 
 Reduce = Callable[[Tensor], Tensor]
-"""Sums a tensor over all ranks."""
+"""The sum of a tensor over all ranks."""
+
+_RETURN_ROUNDING = 1e-12
+"""Share of the returns' mean square up to which their variance is float32 rounding."""
 
 
 def local(tensor: Tensor) -> Tensor:
-    """Reduce over this rank alone."""
+    """Return the tensor itself: the reducer of a single rank."""
     return tensor
 
 
 def masked_sum(values: Tensor, mask: Tensor) -> Tensor:
-    """Sum ``values`` where ``mask``; what stands elsewhere, NaN included, does not matter."""
+    """Sum ``values`` where ``mask``; entries off the mask are ignored, NaN included."""
     return torch.where(mask, values, torch.zeros_like(values)).sum()
 
 
@@ -30,8 +38,8 @@ def masked_mean(values: Tensor, mask: Tensor, reduce: Reduce = local) -> Tensor:
 def masked_variance(values: Tensor, mask: Tensor, reduce: Reduce = local) -> Tensor:
     """Return the Bessel-corrected variance where ``mask``; 0 when fewer than two are marked."""
     count = reduce(mask.sum().to(values.dtype))
-    centerd = values - masked_mean(values, mask, reduce)
-    return reduce(masked_sum(centerd.square(), mask)) / (count - 1).clamp(min=1)
+    centered = values - masked_mean(values, mask, reduce)
+    return reduce(masked_sum(centered.square(), mask)) / (count - 1).clamp(min=1)
 
 
 def whiten(values: Tensor, mask: Tensor, reduce: Reduce = local, eps: float = 1e-8) -> Tensor:
@@ -39,20 +47,19 @@ def whiten(values: Tensor, mask: Tensor, reduce: Reduce = local, eps: float = 1e
 
     Returns zeros off the mask. One marked entry, or equal entries, give zeros.
     """
-    centerd = values - masked_mean(values, mask, reduce)
-    scaled = centerd * torch.rsqrt(masked_variance(values, mask, reduce) + eps)
+    centered = values - masked_mean(values, mask, reduce)
+    scaled = centered * torch.rsqrt(masked_variance(values, mask, reduce) + eps)
     return torch.where(mask, scaled, torch.zeros_like(values))
 
 
 # --- measures of an update ------------------------------------------------------------------------
 
 
-_ROUNDING = 1e-12
-"""Share of the returns' mean square up to which their variance is what float32 leaves of it."""
-
-
 def outside_clip(log_ratio: Tensor, *, clip_low: float, clip_high: float) -> Tensor:
-    """Mark the entries whose ratio lies outside [1 − clip_low, 1 + clip_high]; bool, same shape."""
+    """Mark the entries whose ratio lies outside [1 − clip_low, 1 + clip_high]; bool, same shape.
+
+    Their mean is the clip fraction.
+    """
     ratio = torch.exp(log_ratio)
     return (ratio < 1.0 - clip_low) | (ratio > 1.0 + clip_high)
 
@@ -62,11 +69,11 @@ def explained_variance(
 ) -> Tensor:
     """Return 1 − Var(R − V) / Var(R): 1 is a perfect critic, 0 a constant, below 0 a harmful one.
 
-    0 when the returns do not vary, but for rounding. Over all ranks where a reducer is given.
+    0 when the returns vary by no more than rounding. Over all ranks when a reducer is given.
     """
-    size = masked_mean(returns.square(), mask, reduce)
+    mean_square = masked_mean(returns.square(), mask, reduce)
     target = masked_variance(returns, mask, reduce)
     residual = masked_variance(returns - values, mask, reduce)
-    if float(target) <= _ROUNDING * float(size):
+    if float(target) <= _RETURN_ROUNDING * float(mean_square):
         return torch.zeros(())
     return 1.0 - residual / target

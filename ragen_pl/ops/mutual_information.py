@@ -1,8 +1,8 @@
-"""Measure how much thoughts say about their prompts, from log-probs of every pairing.
+"""Mutual information between prompts and thoughts, from the log-probs of every pairing.
 
-Entropy alone cannot tell a policy that thinks about what it sees from one that recites varied
-templates: H(Z) = I(X; Z) + H(Z | X), and template collapse is a high H(Z | X) with I near 0
-(RAGEN-2, arXiv 2604.06268). Dimensions: R thoughts Z, P distinct prompts X. All in nats.
+Entropy alone does not distinguish a policy whose thoughts depend on the prompt from one that
+recites varied templates: H(Z) = I(X; Z) + H(Z | X), and template collapse is a high H(Z | X) with I
+near 0 (RAGEN-2, arXiv 2604.06268). Dimensions: R thoughts Z, P distinct prompts X. All in nats.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from torch import Tensor
 H = TypeVar("H", bound=Hashable)
 
 _FLOOR = -1e4
-"""Log-probs below it count as it in the z-score: an impossible pairing has no finite moments."""
+"""Lower bound of log-probs in the z-score: an impossible pairing has no finite moments."""
 _TIE = 1e-6
-"""Log-probs this close are equal in retrieval."""
+"""Difference up to which log-probs are tied in retrieval."""
 
 
 @dataclass(frozen=True, slots=True)
 class Information:
-    """Hold the estimates; NaN where there was no thought."""
+    """The estimates, in nats; NaN without any thought."""
 
     mutual_information: float
     """I(X; Z): 0 for a template, at most H(X), which is log P for equally frequent prompts."""
     z_score: float
-    """Of the pairing against all re-pairings: ``permutation_z_score``."""
+    """``permutation_z_score`` of the own pairings."""
     conditional_entropy: float
     """H(Z | X)."""
     marginal_entropy: float
     """H(Z) = I + H(Z | X)."""
     retrieval: float
-    """Share of thoughts whose own prompt is the likeliest to have produced them."""
+    """Share of thoughts that are likeliest under their own prompt."""
     chance: float
-    """What retrieval a blind guess has: 1 / P."""
+    """Retrieval of a uniform guess: 1 / P."""
 
     @property
     def retrieval_above_chance(self) -> float:
@@ -51,15 +51,15 @@ def estimate_information(
 ) -> Information:
     """Estimate I(X; Z) and its companions from thoughts scored under every prompt (RAGEN-2).
 
-    A thought is matched with log p(z | x_own) and marginally has log Σ_j q_j p(z | x_j), where q_j
-    is the share of thoughts that prompt j brought forth; RAGEN-2's 1/P is the case of as many for
-    each. A prompt without thoughts takes no part.
+    A thought's matched log-prob is log p(z | x_own), its marginal one log Σ_j q_j p(z | x_j), where
+    q_j is the share of thoughts that belong to prompt j; RAGEN-2's 1/P is the case of equally many
+    for each. A prompt without thoughts is left out.
 
     Args:
         log_probs: (R, P) log p(thought | prompt), summed over the thought's tokens.
-        own: (R,) int: the prompt each thought was a response to.
-        counts: (R,) how often each pair of thought and own prompt was seen; 0 leaves a lost row
-            out, whatever it holds. Once each by default.
+        own: (R,) int: the prompt each thought is a response to.
+        counts: (R,) occurrences of each pair of thought and own prompt; a row with 0 is ignored. 1
+            each by default.
         lengths: (R,) tokens of each thought. When given, all but retrieval is per token: each
             thought's terms are divided by its length after the sum over prompts (the paper's
             MI-Est; without lengths, its MI-Seq-Est).
@@ -95,13 +95,13 @@ def _retrieved(scores: Tensor, own: Tensor) -> Tensor:
 
 
 def permutation_z_score(scores: Tensor, own: Tensor, counts: Tensor) -> float:
-    """Say how many standard deviations the matched log-prob lies above that of random pairings.
+    """Return by how many standard deviations the matched log-prob exceeds that of random pairings.
 
-    The null hypothesis deals the own prompts out to the thoughts at random, each as often as it
-    was. Mean and variance of Σ_i a_{i, π(i)} over all permutations π have closed forms (Hoeffding
-    1951): n·ā and Σ d²/(n − 1) with the doubly centerd d. So nothing is drawn, and a prompt that
-    makes every thought likelier counts for nothing. RAGEN-2's own score divides by the spread of
-    the marginal log-probs instead and explodes where that vanishes.
+    The null hypothesis assigns the own prompts to the thoughts at random, each as often as it
+    occurs. Mean and variance of Σ_i a_{i, π(i)} over all permutations π have closed forms
+    (Hoeffding 1951): n·ā and Σ d²/(n − 1) with the doubly centered d. So nothing is sampled, and a
+    prompt that makes every thought likelier has no effect. RAGEN-2's own score divides by the
+    standard deviation of the marginal log-probs instead and explodes where that vanishes.
 
     Args:
         scores: (R, P).
@@ -109,17 +109,17 @@ def permutation_z_score(scores: Tensor, own: Tensor, counts: Tensor) -> float:
         counts: (R,) float: copies of each row.
 
     Returns:
-        0 where all pairings are equally likely, or there is one row only.
+        0 where all pairings are equally likely, or with a single row.
     """
     scores = scores.clamp(min=_FLOOR)
     total = counts.sum()
-    wanted = torch.zeros(scores.shape[1], dtype=scores.dtype, device=scores.device)
-    wanted = wanted.index_add(0, own, counts)
-    row_mean = scores @ wanted / total
+    prompt_counts = torch.zeros(scores.shape[1], dtype=scores.dtype, device=scores.device)
+    prompt_counts = prompt_counts.index_add(0, own, counts)
+    row_mean = scores @ prompt_counts / total
     column_mean = counts @ scores / total
     mean = counts @ row_mean / total
-    centerd = scores - row_mean[:, None] - column_mean + mean
-    squares = counts @ centerd.square() @ wanted
+    centered = scores - row_mean[:, None] - column_mean + mean
+    squares = counts @ centered.square() @ prompt_counts
     deviation = float(torch.sqrt(squares / (total - 1).clamp(min=1)))
     if deviation < 1e-9:
         return 0.0
@@ -128,8 +128,8 @@ def permutation_z_score(scores: Tensor, own: Tensor, counts: Tensor) -> float:
 
 
 def merge_duplicates(items: Sequence[H]) -> tuple[list[H], list[int]]:
-    """List the distinct items in order of appearance, and each item's place among them."""
-    distinct = {item: place for place, item in enumerate(dict.fromkeys(items))}
+    """Return the distinct items in order of appearance, and each item's index among them."""
+    distinct = {item: index for index, item in enumerate(dict.fromkeys(items))}
     return list(distinct), [distinct[item] for item in items]
 
 

@@ -1,8 +1,10 @@
-"""Choose which groups the policy learns from: one pure function per rule.
+"""Filter rules over groups, the groups' scores, and subsets of their members.
 
-A rule takes one score per group, (G,) with NaN where a group is out of the question, and returns a
-bool mask, or weights. Of equal scores the earlier group wins: callers sort groups by identity, so
-that the choice is the same on every rank.
+Three parts, all pure functions. *Rules* take one score per group, (G,) with NaN for a group that
+cannot be chosen, and return a bool mask, or weights. Of equal scores the earlier group wins:
+callers sort groups by identity, so that the choice is the same on every rank. *Scores* take (G, N)
+values of the members with a mask of the valid ones, and return (G,) float64 with NaN for a group
+that has no score. *Members* are chosen within each group, (G, N).
 """
 
 from __future__ import annotations
@@ -13,12 +15,21 @@ import torch
 from torch import Tensor
 
 Order = Literal["largest", "smallest"]
-_ROUNDING = 1e-9
-"""Relative slack at thresholds: 0.29 · 100 is 28.999…, and shares of a sum miss 1 by a little."""
+
+_THRESHOLD_SLACK = 1e-9
+"""Relative slack at thresholds: 0.29 · 100 is 28.999…, and cumulative shares miss 1 by a little."""
+
+_RETURN_ROUNDING = 1e-6
+"""Returns of a group within this share of the rewards they were summed from are equal. Updates hold
+rewards in float32, whose rounding is 6e-8 of each reward, so smaller differences do not exist
+there. Relative to the group's own magnitudes: neither the unit of reward nor other groups
+matter."""
+
+# --- filter rules ---------------------------------------------------------------------------------
 
 
 def ranking(scores: Tensor, order: Order = "largest") -> Tensor:
-    """List the groups that have a score, best first; of equal ones the earlier first.
+    """Rank the groups that have a score, best first; of equal ones the earlier first.
 
     Args:
         scores: (G,).
@@ -43,7 +54,7 @@ def _mask(scores: Tensor, chosen: Tensor) -> Tensor:
 def top_fraction(scores: Tensor, fraction: float, order: Order = "largest") -> Tensor:
     """Keep the best max(1, ⌊fraction · G⌋) groups (RAGEN's StarPO-S filter, p = 25 %).
 
-    The share is of all groups; those without a score are never kept, so fewer may remain.
+    The fraction is of all groups; those without a score are never kept, so fewer may remain.
 
     Args:
         scores: (G,).
@@ -51,7 +62,7 @@ def top_fraction(scores: Tensor, fraction: float, order: Order = "largest") -> T
         order: Which scores are best.
     """
     _check_share("fraction", fraction)
-    wanted = max(1, int(fraction * len(scores) + _ROUNDING))
+    wanted = max(1, int(fraction * len(scores) + _THRESHOLD_SLACK))
     return _mask(scores, ranking(scores, order)[:wanted])
 
 
@@ -114,7 +125,7 @@ def top_p_softmax(scores: Tensor, p: float, temperature: float, order: Order = "
 def _nucleus(mass: Tensor, p: float) -> int:
     """Count the leading entries that together hold the share ``p`` of the mass."""
     share = mass.cumsum(0) / mass.sum()
-    return int((share < p * (1 - _ROUNDING)).sum()) + 1
+    return int((share < p * (1 - _THRESHOLD_SLACK)).sum()) + 1
 
 
 def min_p(scores: Tensor, p: float, order: Order = "largest") -> Tensor:
@@ -137,7 +148,7 @@ def min_p(scores: Tensor, p: float, order: Order = "largest") -> Tensor:
 
 
 def percentile_band(scores: Tensor, low: float, high: float) -> Tensor:
-    """Keep the groups whose place in the ranking, from the lowest score up, lies in [low, high).
+    """Keep the groups whose rank, from the lowest score up, lies in [low, high).
 
     Bands that share a border share no group, and together keep all. A band narrower than one group
     may keep none.
@@ -150,19 +161,19 @@ def percentile_band(scores: Tensor, low: float, high: float) -> Tensor:
     if not 0.0 <= low < high <= 1.0:
         raise ValueError(f"low is {low} and high is {high}; the band needs 0 ≤ low < high ≤ 1")
     ranked = ranking(scores)
-    first, last = (int(share * len(ranked) + _ROUNDING) for share in (low, high))
+    first, last = (int(share * len(ranked) + _THRESHOLD_SLACK) for share in (low, high))
     return _mask(scores, ranked[len(ranked) - last : len(ranked) - first])
 
 
 def soft_weights(scores: Tensor, power: float = 1.0) -> Tensor:
-    """Weigh groups by their score instead of dropping any: w ∝ score^power.
+    """Weight groups by their score instead of dropping any: w ∝ score^power.
 
     The mean is one over the groups that keep a weight above 0, so the step does not shrink.
-    Scale-free. Where every score is zero, each group weighs one.
+    Scale-free. Where every score is zero, each group has weight one.
 
     Args:
         scores: (G,), none negative.
-        power: Above 0; the higher, the nearer to a hard choice.
+        power: Above 0; the higher, the closer to a hard selection.
 
     Returns:
         (G,) float64, 0 where a group has no score.
@@ -179,9 +190,9 @@ def soft_weights(scores: Tensor, power: float = 1.0) -> Tensor:
 
 
 def fill_with_signal(signal: Tensor, wanted: int) -> Tensor:
-    """Choose ``wanted`` groups: the first that carry signal, then the first of the others.
+    """Choose ``wanted`` groups: the first ones with signal, then the first of the others.
 
-    What dynamic sampling keeps of its collections (DAPO, 2503.14476, section 3.2).
+    Dynamic sampling's choice among its collections (DAPO, 2503.14476, section 3.2).
 
     Args:
         signal: (G,) bool.
@@ -199,83 +210,76 @@ def _check_share(name: str, value: float) -> None:
 def _check_positive(scores: Tensor) -> None:
     if bool((scores < 0).any()):
         raise ValueError(
-            f"a score is {float(scores[scores < 0][0])}; this rule compares sizes and needs scores "
-            "of 0 or more"
+            f"a score is {float(scores[scores < 0][0])}; this rule compares magnitudes and needs "
+            "scores of 0 or more"
         )
 
 
-# --- scores of groups -----------------------------------------------------------------------------
+# --- group scores ---------------------------------------------------------------------------------
 
 
-_ROUNDING = 1e-6
-"""Returns of a group that lie within this share of what they were summed from are equal: updates
-hold rewards in float32, whose rounding is 6e-8 of each reward, so what is smaller is not seen
-there. A share of the group's own sizes: neither the unit of reward nor other groups matter."""
+def has_nonzero_std(returns: Tensor, magnitudes: Tensor, groups: Tensor, num_groups: int) -> Tensor:
+    """Mark the groups whose returns differ by more than rounding explains; (num_groups,) bool.
 
-
-def differ(returns: Tensor, sizes: Tensor, groups: Tensor, count: int) -> Tensor:
-    """Say which groups hold returns that differ, by more than rounding explains; (count,) bool.
-
-    A group of one, or of none, holds nothing that differs.
+    False for a group with fewer than two returns.
 
     Args:
         returns: (n,).
-        sizes: (n,): the absolute rewards that each return was summed from, which bound its
-            rounding.
-        groups: (n,) int, which of ``count`` groups each belongs to.
-        count: How many groups there are.
+        magnitudes: (n,): the sum of absolute rewards behind each return, which bounds its rounding.
+        groups: (n,) int, the group of each return.
+        num_groups: How many groups there are.
     """
-    returns, sizes = returns.double(), sizes.double()
-    lowest = returns.new_full((count,), torch.inf).scatter_reduce(0, groups, returns, "amin")
-    highest = returns.new_full((count,), -torch.inf).scatter_reduce(0, groups, returns, "amax")
-    size = sizes.new_zeros(count).scatter_reduce(0, groups, sizes, "amax")
-    return highest - lowest > _ROUNDING * size
+    returns, magnitudes = returns.double(), magnitudes.double()
+    lowest = returns.new_full((num_groups,), torch.inf).scatter_reduce(0, groups, returns, "amin")
+    highest = returns.new_full((num_groups,), -torch.inf).scatter_reduce(0, groups, returns, "amax")
+    magnitude = magnitudes.new_zeros(num_groups).scatter_reduce(0, groups, magnitudes, "amax")
+    return highest - lowest > _RETURN_ROUNDING * magnitude
 
 
-def has_signal(returns: Tensor, sizes: Tensor, valid: Tensor) -> Tensor:
-    """Say which groups' members fared differently, so that comparing them teaches something.
+def has_signal(returns: Tensor, magnitudes: Tensor, valid: Tensor) -> Tensor:
+    """Mark the groups whose members earned different returns, so that comparing them is a signal.
 
     Args:
-        returns: (G, N); what stands at members that did not survive does not matter.
-        sizes: (G, N): the absolute rewards that each was summed from.
-        survived: (G, N) bool.
+        returns: (G, N); entries of members that are not valid are ignored.
+        magnitudes: (G, N): the sum of absolute rewards behind each return.
+        valid: (G, N) bool.
 
     Returns:
-        (G,) bool; false where fewer than two members survived.
+        (G,) bool; false where fewer than two members are valid.
     """
     rows = torch.nonzero(valid)[:, 0]
-    return differ(returns[valid], sizes[valid], rows, len(returns))
+    return has_nonzero_std(returns[valid], magnitudes[valid], rows, len(returns))
 
 
-def group_std(returns: Tensor, sizes: Tensor, valid: Tensor) -> Tensor:
-    """Return each group's standard deviation of returns (ddof 1) over its surviving members.
+def group_std(returns: Tensor, magnitudes: Tensor, valid: Tensor) -> Tensor:
+    """Return each group's standard deviation of returns (ddof 1) over its valid members.
 
-    StarPO-S's uncertainty U (RAGEN, section on trajectory filtering). Exactly 0 where the group
-    carries no signal: rounding must not rank groups.
+    StarPO-S's uncertainty U (RAGEN, section on trajectory filtering). Exactly 0 for a group without
+    signal: rounding must not rank groups.
 
     Args:
-        returns: (G, N) raw returns; what stands at members that did not survive does not matter.
-        sizes: (G, N): the absolute rewards that each was summed from.
-        survived: (G, N) bool.
+        returns: (G, N) raw returns; entries of members that are not valid are ignored.
+        magnitudes: (G, N): the sum of absolute rewards behind each return.
+        valid: (G, N) bool.
 
     Returns:
-        (G,) float64; NaN where fewer than two members survived.
+        (G,) float64; NaN where fewer than two members are valid.
     """
     values = torch.where(valid, returns.double(), 0.0)
     count = valid.sum(dim=1).double()
     mean = values.sum(dim=1) / count.clamp(min=1)
-    centerd = torch.where(valid, values - mean[:, None], 0.0)
-    variance = centerd.square().sum(dim=1) / (count - 1).clamp(min=1)
-    std = torch.where(has_signal(returns, sizes, valid), variance.sqrt(), 0.0)
+    centered = torch.where(valid, values - mean[:, None], 0.0)
+    variance = centered.square().sum(dim=1) / (count - 1).clamp(min=1)
+    std = torch.where(has_signal(returns, magnitudes, valid), variance.sqrt(), 0.0)
     return torch.where(count >= 2, std, torch.nan)
 
 
 def group_mean(values: Tensor, valid: Tensor) -> Tensor:
-    """Return each group's mean over its surviving members, (G,); NaN where none survived.
+    """Return each group's mean over its valid members, (G,); NaN where none is valid.
 
     Args:
-        values: (G, N); what stands at members that did not survive does not matter.
-        survived: (G, N) bool.
+        values: (G, N); entries of members that are not valid are ignored.
+        valid: (G, N) bool.
     """
     count = valid.sum(dim=1)
     total = torch.where(valid, values.double(), 0.0).sum(dim=1)
@@ -286,7 +290,7 @@ def group_mean(values: Tensor, valid: Tensor) -> Tensor:
 
 
 def max_variance_subset(returns: Tensor, valid: Tensor, count: int) -> Tensor:
-    """Keep the ``count`` surviving members of each group whose returns vary most.
+    """Keep the ``count`` valid members of each group whose returns vary most.
 
     Variance is convex in every member's return, so a best subset takes the j lowest and the
     count - j highest of the sorted returns for some j; every j is tried. Of equally varied subsets
@@ -294,20 +298,20 @@ def max_variance_subset(returns: Tensor, valid: Tensor, count: int) -> Tensor:
     the later among the high ones.
 
     Args:
-        returns: (G, N); what stands at members that did not survive does not matter.
-        survived: (G, N) bool.
+        returns: (G, N); entries of members that are not valid are ignored.
+        valid: (G, N) bool.
         count: At least 2.
 
     Returns:
-        (G, N) bool; a group with ``count`` survivors or fewer keeps them all.
+        (G, N) bool; a group with at most ``count`` valid members keeps them all.
     """
     if count < 2:
         raise ValueError(f"count is {count}; fewer than 2 members have no variance")
     kept = valid.clone()
     place = torch.arange(count, device=returns.device)
     low = torch.arange(count + 1, device=returns.device)[:, None]
-    for group, alive in enumerate(valid):
-        members = torch.nonzero(alive)[:, 0]
+    for group, is_valid in enumerate(valid):
+        members = torch.nonzero(is_valid)[:, 0]
         spare = len(members) - count
         if spare <= 0:
             continue

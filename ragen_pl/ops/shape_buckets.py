@@ -1,8 +1,8 @@
-"""Choose sizes that come again.
+"""Shape buckets: few sizes to pad to, so that shapes recur.
 
-What computes bfloat16 products on CPUs, oneDNN, writes machine code for every shape it has not met:
-milliseconds, where a small model's product takes one, and up to a mebibyte, of which it keeps the
-last thousand. Trajectories end anywhere, so that almost every batch would be of a new shape.
+oneDNN, which computes bfloat16 products on CPUs, compiles a kernel for every new shape. That takes
+milliseconds, where a small model's product takes one, and up to a mebibyte; the last thousand
+kernels are kept. Trajectories have any length, so almost every batch would have a new shape.
 """
 
 from __future__ import annotations
@@ -10,21 +10,26 @@ from __future__ import annotations
 import torch
 
 
-def round_up(size: int, to_the_octave: int = 8) -> int:
-    """Return the next size of so many, a power of two, to the octave: with eight it is an eighth
-    more at most."""
-    step = max(1, (1 << (size - 1).bit_length()) // (2 * to_the_octave))
+def round_up(size: int, per_octave: int = 8) -> int:
+    """Round up to the next bucket size.
+
+    Args:
+        size: At least 1.
+        per_octave: Bucket sizes between a power of two and the next, a power of two itself; 8 add
+            at most an eighth.
+    """
+    step = max(1, (1 << (size - 1).bit_length()) // (2 * per_octave))
     return -(-size // step) * step
 
 
 def round_down(size: int) -> int:
-    """Return the last size of eight to the octave that is not above another."""
+    """Round down to the largest bucket size that is not above ``size``, with 8 per octave."""
     step = max(1, (1 << size.bit_length()) // 16)
     return size // step * step
 
 
 def bucket_size(size: int, device: torch.device) -> int:
-    """Return the size to pad to before products are computed on a device, in its context: one that
-    recurs where code is written for it."""
-    writes_code = device.type == "cpu" and torch.is_autocast_enabled("cpu")
-    return round_up(size) if writes_code else size
+    """Return the size to pad to before a matrix product on a device: a bucket size where kernels
+    are compiled per shape (under autocast on a CPU), else ``size`` itself."""
+    compiles_kernels = device.type == "cpu" and torch.is_autocast_enabled("cpu")
+    return round_up(size) if compiles_kernels else size

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from transformers import PreTrainedTokenizerFast
 
 from ragen_pl.envs.base import TextEnv
-from ragen_pl.models.message_markers import ChatMarkers, Segments, encode_parts, encode_texts
+from ragen_pl.models.message_markers import ChatMarkers, Segments, encode_segments, encode_texts
 
 SEPARATOR = "||"
 THINK_FORMAT = "<think>...</think><answer>...</answer>"
@@ -132,7 +132,7 @@ class Chat:
         self.markers = markers
         self.max_actions_per_turn = max_actions_per_turn
         self.opening_tag = "<think>" if prompts.think else "<answer>"
-        header = self.decode(encode_parts(tokenizer, [markers.assistant])[0]).rstrip()
+        header = self.decode(encode_segments(tokenizer, [markers.assistant])[0]).rstrip()
         self._forced: Segments = () if header.endswith(self.opening_tag) else (self.opening_tag,)
         if header.endswith("<think>") and not prompts.think:
             raise ValueError(
@@ -148,7 +148,7 @@ class Chat:
 
     def encode_parts(self, contexts: Sequence[Segments]) -> list[tuple[int, ...]]:
         """Encode contexts, all at once."""
-        return encode_parts(self.tokenizer, contexts)
+        return encode_segments(self.tokenizer, contexts)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Decode sampled tokens without the marker that ends the message."""

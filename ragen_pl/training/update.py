@@ -31,9 +31,9 @@ from ragen_pl.ops.losses import (
     Aggregation,
     aggregate,
     clipped_value_loss,
-    count,
     importance_ratio,
     kl_estimate,
+    loss_denominator,
     truncated_importance_weights,
 )
 from ragen_pl.ops.masked import explained_variance, masked_sum
@@ -86,9 +86,9 @@ class LossDenominators:
     def of(cls, rollout: RolloutBatch, aggregation: Aggregation) -> LossDenominators:
         """Count this rank's share and sum over ranks; every rank must call it."""
         mask = kept_tokens(rollout)
-        own = torch.stack([mask.sum().float(), count(mask, aggregation)])
-        total = all_reduce_sum(own)
-        return cls(total[0], *total.clamp(min=1))
+        own = torch.stack([mask.sum().float(), loss_denominator(mask, aggregation)])
+        found = all_reduce_sum(own)
+        return cls(found[0], *found.clamp(min=1))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from lightning.pytorch.callbacks import Checkpoint
 import callbacks
 from callbacks import EchoTrapDetector, RunDisplay, VarianceFilter
 from ragen_pl.algorithms.filters import SoftWeights, TopK
-from ragen_pl.ops.echo_trap.thresholds import CollapseRules
+from ragen_pl.ops.echo_trap.thresholds import CollapseThresholds
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.training.callback import RolloutCallback
@@ -140,7 +140,7 @@ def proof(
     return KeyProof(kind, lambda given: scene(kind(**given)), bases, table, WHOLE)
 
 
-WHOLE = ("rules", "rule")
+WHOLE = ("thresholds", "rule")
 """``tests/ops/echo_trap/test_thresholds.py`` and ``tests/algorithms/test_filter_rule_keys_act.py``
 have these."""
 PROOFS = {
@@ -151,7 +151,7 @@ PROOFS = {
         {
             "baseline_iterations": (6, 0),
             "patience": (2, 0),
-            "rules": (CollapseRules(floor_share=1.0, success_gone=0.0),),
+            "thresholds": (CollapseThresholds(early_signs=99),),
         },
         {"baseline_iterations": 3},
     ),

@@ -192,7 +192,7 @@ def test_long_steps_are_said_and_so_is_the_harm_that_follows(
     callback, trainer = EchoTrapDetector(baseline_iterations=5, stop=False), make_trainer()
     judged = walk(callback, trainer, 0.1, [good()] * 8)
     assert judged == [(Level.GREEN, True)] * 2 + [(Level.AMBER, True)] * 6
-    assert capsys.readouterr().out.count("echo trap amber (iteration 3): updates move") == 1
+    assert capsys.readouterr().out.count("echo trap amber (iteration 3): updates have") == 1
     assert (Level.RED, False) in walk(callback, trainer, 0.1, [dead()] * 8)
     assert "echo trap red" in capsys.readouterr().out
     callback.rewind(5)

@@ -1,4 +1,4 @@
-"""Compiled layers say and learn what plain ones do, and nobody decodes through them."""
+"""Compiled layers have the outputs and gradients of eager ones, and sampling does not use them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def make_policy(checkpointing: bool = False) -> Policy:
 
 
 def learn(network: Policy | Critic, rows: int, length: int) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return what a network says of some tokens, and the gradient of their sum."""
+    """Return a network's output for some tokens, and the gradient of its sum."""
     ids = torch.arange(rows * length).remainder(30).add(5).view(rows, length)
     sampled = (torch.arange(length) > 2).expand(rows, length)
     said = network(ids, sampled, torch.ones_like(sampled))
@@ -42,7 +42,7 @@ def learn(network: Policy | Critic, rows: int, length: int) -> tuple[Tensor, dic
 
 
 @pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "computed again"])
-def test_compiled_layers_learn_the_same(graphs: list[Any], checkpointing: bool) -> None:
+def test_compiled_layers_have_the_same_gradients(graphs: list[Any], checkpointing: bool) -> None:
     plain = make_policy(checkpointing)
     critic = Critic.like(plain.model).double()
     torch.nn.init.ones_(critic.head.weight)
@@ -59,8 +59,8 @@ def test_compiled_layers_learn_the_same(graphs: list[Any], checkpointing: bool) 
     assert graphs, "nothing was compiled"
 
 
-def test_attention_stays_as_it_is_written(graphs: list[Any]) -> None:
-    """A graph that held it would compute what is ahead of each token."""
+def test_attention_stays_eager(graphs: list[Any]) -> None:
+    """A graph with it would compute the scores of later keys."""
     policy = make_policy()
     compile_layers(policy)
     learn(policy, 2, 70)
@@ -68,7 +68,7 @@ def test_attention_stays_as_it_is_written(graphs: list[Any]) -> None:
     assert not any("softmax" in graph.code for graph in graphs)
 
 
-def test_codes_serve_all_layers_and_lengths(graphs: list[Any]) -> None:
+def test_compiled_code_is_shared_by_layers_and_lengths(graphs: list[Any]) -> None:
     policy = make_policy()
     compile_layers(policy)
     learn(policy, 2, 9)
@@ -79,7 +79,7 @@ def test_codes_serve_all_layers_and_lengths(graphs: list[Any]) -> None:
     assert len(graphs) == count, "a length, or a number of rows, was compiled anew"
 
 
-def test_decoding_goes_around_what_is_compiled(graphs: list[Any]) -> None:
+def test_sampling_runs_eagerly(graphs: list[Any]) -> None:
     policy = make_policy()
     requests = [Request(tuple(range(5, 20 + i)), EpisodeId(0, 0, i), 0) for i in range(3)]
     sampling = Sampling(max_new_tokens=5, temperature=1.0)

@@ -10,14 +10,14 @@ import torch
 
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.export import export_policy
-from ragen_pl.models.message_markers import encode_parts
+from ragen_pl.models.message_markers import encode_segments
 from ragen_pl.models.pretrained import PretrainedModel
 
 SMALL = EmbeddedModel(hidden_size=16, intermediate_size=32, num_layers=1, num_heads=2)
 WORDS = ("Up", "Down", "#__#\n")
 
 
-def test_an_exported_policy_can_be_gone_on_from(tmp_path: Path) -> None:
+def test_a_run_can_start_from_an_exported_policy(tmp_path: Path) -> None:
     earlier = SMALL.build(WORDS, seed=1)
     export_policy(earlier, tmp_path / "policy")
     again = replace(SMALL, weights=str(tmp_path / "policy")).build(WORDS, seed=2)
@@ -28,8 +28,8 @@ def test_an_exported_policy_can_be_gone_on_from(tmp_path: Path) -> None:
     assert not torch.equal(fresh.model.get_parameter(name), again.model.get_parameter(name))
 
 
-def test_an_exported_policy_is_a_chat_model_to_others(tmp_path: Path) -> None:
-    """Its template says what the markers frame, so that it can be loaded as any other."""
+def test_an_exported_policy_is_a_chat_model(tmp_path: Path) -> None:
+    """Its template renders the markers, so that it can be loaded like any other."""
     own = SMALL.build(WORDS, seed=1)
     export_policy(own, tmp_path / "policy")
     other = PretrainedModel(str(tmp_path / "policy")).build((), 0)
@@ -38,7 +38,7 @@ def test_an_exported_policy_is_a_chat_model_to_others(tmp_path: Path) -> None:
         for markers in (own.markers, other.markers)
     ]
     mine, theirs = (
-        encode_parts(language.tokenizer, [part])[0]
+        encode_segments(language.tokenizer, [part])[0]
         for language, part in zip((own, other), parts, strict=True)
     )
     assert mine == theirs
@@ -51,15 +51,15 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     there = str(tmp_path / "policy")
     with pytest.raises(ValueError, match="no exported policy"):
         replace(SMALL, weights=str(tmp_path)).build(WORDS, seed=1)
-    with pytest.raises(ValueError, match="words"):
+    with pytest.raises(ValueError, match="vocabulary"):
         replace(SMALL, weights=there).build((*WORDS, "Left"), seed=1)
     for other in ({"num_layers": 2}, {"intermediate_size": 64}):
         with pytest.raises(ValueError, match="other sizes"):
             replace(SMALL, weights=there, **other).build(WORDS, seed=1)
 
 
-def test_weights_are_drawn_from_the_seed_wherever_they_are_made() -> None:
-    """Lightning makes modules on the GPU where they will be, whose generator draws otherwise."""
+def test_weights_depend_on_the_seed_on_any_device() -> None:
+    """Lightning builds modules on the GPU, whose generator gives other numbers."""
     model = EmbeddedModel(num_layers=1)
     here = model.build(["a b"], seed=5).model.state_dict()
     torch.manual_seed(9)

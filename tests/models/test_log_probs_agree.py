@@ -1,4 +1,4 @@
-"""One policy, scored in different ways, says the same: the largest differences, by type.
+"""The log-probs of one policy, computed in different ways, agree: largest differences by type.
 
 Packed or padded, in small parts or whole, from a cache or anew, with the registered attention or
 the textbook's. In bfloat16 a log-prob is rounded to three digits, so differences are of its size.
@@ -23,14 +23,14 @@ from ragen_pl.ops.chunked_head import chunked_log_prob_and_entropy
 from ragen_pl.ops.shape_buckets import round_up
 
 MOST = {torch.float32: 2e-5, torch.bfloat16: 0.1}
-"""Largest difference of a log-prob, which here goes down to −10, that is put down to rounding."""
+"""Largest difference of a log-prob, which here goes down to −10, that rounding explains."""
 LENGTHS = (33, 20, 7)
 TYPES = pytest.mark.parametrize("dtype", MOST, ids=str)
 
 
 @pytest.fixture(scope="module")
 def policy() -> Policy:
-    """Make a policy of random weights, large enough that distributions are far from uniform."""
+    """Build a policy with random weights, large enough that distributions are far from uniform."""
     model = EmbeddedModel(hidden_size=96, intermediate_size=128, init_std=0.15)
     policy = Policy(model.build([f"w{i}" for i in range(40)], seed=3).model, with_values=True)
     assert policy.value_head is not None
@@ -63,14 +63,14 @@ def largest(one: Tensor, other: Tensor) -> float:
     return float((one.double() - other.double()).abs().max())
 
 
-def test_the_scores_are_worth_comparing(policy: Policy) -> None:
+def test_distributions_are_far_from_uniform(policy: Policy) -> None:
     log_probs, entropy, _ = score(policy, torch.float32)
     assert -30 < float(log_probs.min()) < -8
     assert 0.5 < float(entropy[batch()[1]].mean()) < 5.5
 
 
 @TYPES
-def test_chunks_and_the_whole(
+def test_chunked_and_dense_heads_agree(
     policy: Policy, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = score(policy, dtype)
@@ -84,7 +84,7 @@ def test_chunks_and_the_whole(
 
 
 @TYPES
-def test_padded_rows_and_rows_alone(policy: Policy, dtype: torch.dtype) -> None:
+def test_padded_and_single_rows_agree(policy: Policy, dtype: torch.dtype) -> None:
     together = score(policy, dtype)
     for row, length in enumerate(LENGTHS):
         part = slice(row, row + 1), slice(length)
@@ -93,8 +93,8 @@ def test_padded_rows_and_rows_alone(policy: Policy, dtype: torch.dtype) -> None:
 
 
 @TYPES
-def test_a_cache_and_reading_anew(policy: Policy, dtype: torch.dtype) -> None:
-    """Read rows in blocks of unequal widths, as turns are."""
+def test_cached_and_full_forwards_agree(policy: Policy, dtype: torch.dtype) -> None:
+    """Rows are read in blocks of unequal widths, like turns."""
     expected, *_ = score(policy, dtype)
     ids, mask, _ = batch()
     cache, log_p = RaggedCache(len(LENGTHS), 64), torch.zeros(*ids.shape, 1000)
@@ -120,7 +120,7 @@ def test_a_cache_and_reading_anew(policy: Policy, dtype: torch.dtype) -> None:
 
 
 @TYPES
-def test_the_registered_attention_and_the_textbooks(policy: Policy, dtype: torch.dtype) -> None:
+def test_attention_functions_agree(policy: Policy, dtype: torch.dtype) -> None:
     ours = score(policy, dtype)
     other = copy.deepcopy(policy)
     other.model.set_attn_implementation("eager")
@@ -139,8 +139,10 @@ def test_the_registered_attention_and_the_textbooks(policy: Policy, dtype: torch
     assert largest(found[mask[:, 1:]], ours[0][:, 1:][mask[:, 1:]]) < MOST[dtype]
 
 
-def test_padding_to_sizes_that_come_again(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scores and what is learned from them, as if code were written for each shape."""
+def test_padding_to_bucket_sizes_changes_nothing(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither log-probs nor gradients."""
     ids, mask, padding = batch()
 
     def learn() -> tuple[PolicyOutput, list[Tensor]]:
@@ -152,11 +154,11 @@ def test_padding_to_sizes_that_come_again(policy: Policy, monkeypatch: pytest.Mo
     plain, gradients = learn()
     shapes = []
 
-    def watch(backbone: nn.Module, ids: Tensor, padding: Tensor, places: Tensor) -> Tensor:
-        shapes.append((*ids.shape, len(places)))
-        return states_at(backbone, ids, padding, places)
+    def watch(backbone: nn.Module, ids: Tensor, padding: Tensor, positions: Tensor) -> Tensor:
+        shapes.append((*ids.shape, len(positions)))
+        return states_at(backbone, ids, padding, positions)
 
-    monkeypatch.setattr(policies, "padded", lambda size, _: round_up(size) + 1)
+    monkeypatch.setattr(policies, "bucket_size", lambda size, _: round_up(size) + 1)
     monkeypatch.setattr(policies, "states_at", watch)
     scores, others = learn()
     assert shapes == [(4, 37, round_up(int(mask.sum())) + 1)]
@@ -166,15 +168,15 @@ def test_padding_to_sizes_that_come_again(policy: Policy, monkeypatch: pytest.Mo
         torch.testing.assert_close(one, other, atol=2e-4, rtol=1e-4)
 
 
-def test_batches_of_many_shapes_are_computed_in_few(
+def test_batches_of_many_shapes_are_padded_to_few(
     policy: Policy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each new shape of a bfloat16 product costs a CPU milliseconds, and a mebibyte."""
     shapes = set()
 
-    def watch(backbone: nn.Module, ids: Tensor, padding: Tensor, places: Tensor) -> Tensor:
-        shapes.add((*ids.shape, len(places)))
-        return torch.zeros(len(places), 96)
+    def watch(backbone: nn.Module, ids: Tensor, padding: Tensor, positions: Tensor) -> Tensor:
+        shapes.add((*ids.shape, len(positions)))
+        return torch.zeros(len(positions), 96)
 
     monkeypatch.setattr(policies, "states_at", watch)
     for rows in range(24, 33):

@@ -88,7 +88,7 @@ def log_probs(model: Any) -> Tensor:
 
 
 def plain_model(folder: Path) -> PreTrainedModel:
-    """Load what a module loads, to the last bit of what it computes."""
+    """Load a module's state, bit for bit."""
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder)
     use_fused_rms_norm(model)
     return model
@@ -98,7 +98,7 @@ def plain_log_probs(folder: Path) -> Tensor:
     return log_probs(plain_model(folder))
 
 
-def test_adapters_begin_as_the_base_and_share_it(folder: Path) -> None:
+def test_adapters_start_without_effect_and_share_the_base(folder: Path) -> None:
     module = make_module(folder)
     module.configure_model()
     assert module.critic is not None

@@ -1,4 +1,4 @@
-"""A model without weights is the real one but for them."""
+"""A model without weights equals the real one in everything else."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def check_alike(trainable: TrainableModel) -> None:
     assert shapes(blank.model.named_parameters()) == shapes(real.model.named_parameters())
     assert shapes(blank.model.named_buffers()) == shapes(real.model.named_buffers())
     assert blank.tokenizer.get_vocab() == real.tokenizer.get_vocab()
-    assert (blank.markers, blank.longest) == (real.markers, real.longest)
+    assert (blank.markers, blank.context_limit) == (real.markers, real.context_limit)
     assert blank.model.training == real.model.training
     assert blank.model.config._attn_implementation == real.model.config._attn_implementation
     assert (blank.adapted is None) == (real.adapted is None)
@@ -54,7 +54,7 @@ def test_a_pretrained_model_without_weights(architecture: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("backbone", ["separate", "shared"])
-def test_memory_is_given_once_and_shared_weights_stay_shared(backbone: str) -> None:
+def test_memory_is_allocated_once_and_shared_weights_stay_shared(backbone: str) -> None:
     advantage = GAE(critic=CriticConfig(backbone=backbone))  # type: ignore[arg-type]
     trainable = TrainableModel(SMALL, LoRA(rank=2), False, 0)
     with torch.device("meta"):
@@ -74,7 +74,7 @@ def test_memory_is_given_once_and_shared_weights_stay_shared(backbone: str) -> N
     assert shared is model.get_input_embeddings().weight
 
 
-def test_another_depth_goes_on_with_the_kinds_of_layers() -> None:
+def test_another_depth_repeats_the_types_of_layers() -> None:
     """A plan measures more layers than the smallest models have."""
     kinds = ["sliding_attention", "full_attention"]
     config = Qwen2Config(num_hidden_layers=2, layer_types=kinds)
@@ -85,7 +85,7 @@ def test_another_depth_goes_on_with_the_kinds_of_layers() -> None:
     assert with_depth(config, None).layer_types == config.layer_types == kinds
 
 
-def test_what_has_data_keeps_it() -> None:
+def test_weights_with_data_keep_it() -> None:
     model = SMALL.build(["go"], 0).model
     before = {name: weight.clone() for name, weight in model.named_parameters()}
     materialize([model])

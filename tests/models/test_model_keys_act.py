@@ -1,4 +1,4 @@
-"""No key of the model is ignored: each one, changed, changes its weights, or what it says."""
+"""No key of the model is ignored: each one, changed, changes its weights or its output."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ OTHER: dict[str, tuple[Any, ...]] = {
     "EmbeddedModel.init_std": (0.02,),
     "StarPO.lora": (LoRA(rank=2),),
     "StarPO.seed": (1,),
+    "StarPO.vocabulary": ((*WORDS, "Left"),),
 }
 
 
 def built(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Build; return the weights by name, and what the policy says."""
+    """Build; return the weights by name, and the policy's output."""
     module = StarPO(**arguments)
-    module.vocabulary = list(WORDS)
     module.configure_model()
     tokens = torch.arange(8)[None]
     sampled, there = tokens > 3, tokens >= 0
@@ -47,7 +47,7 @@ def built(arguments: dict[str, Any]) -> dict[str, Any]:
     return {**module.state_dict(), "log-probs": log_probs}
 
 
-PROOF = KeyProof(StarPO, built, ({"policy": SMALL},), OTHER)
+PROOF = KeyProof(StarPO, built, ({"policy": SMALL, "vocabulary": WORDS},), OTHER)
 ELSEWHERE = ("algorithm", "optimization", "engine")
 """``tests/training/test_keys_act.py`` has the first two, ``tests/engines`` the engine's."""
 KEYS = [path for path in PROOF.paths() if path[0] not in ELSEWHERE]
@@ -55,7 +55,7 @@ KEYS = [path for path in PROOF.paths() if path[0] not in ELSEWHERE]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A policy of other weights."""
+    """A policy with other weights."""
     path = tmp_path_factory.mktemp("policy")
     export_policy(SMALL.build(WORDS, seed=5), path)
     return str(path)

@@ -1,4 +1,4 @@
-"""Any causal language model from a folder: read as it reads itself, sampled as it is trained."""
+"""Any causal language model from a folder: its own log-probs, in training and in sampling."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.templates import ARCHITECTURES, TEMPLATES, save_model
 
 @pytest.mark.parametrize("attention", ["sdpa", "grouped_matmul"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_sampled_log_probs_are_the_plain_models(
+def test_sampled_log_probs_equal_the_plain_models(
     tmp_path: Path, architecture: str, attention: Any
 ) -> None:
     """Over two turns with a cache: the sampler's, the trainer's and plain transformers' agree."""
@@ -64,13 +64,13 @@ def test_dropout_is_off_in_training_mode(tmp_path: Path) -> None:
     assert torch.equal(model(ids).logits, model(ids).logits)
 
 
-def test_contexts_longer_than_the_model_reads_are_refused(tmp_path: Path) -> None:
+def test_contexts_beyond_the_models_limit_are_refused(tmp_path: Path) -> None:
     language = PretrainedModel(str(save_model(tmp_path / "a"))).build((), 0)
     language.check_context(700)
-    with pytest.raises(ValueError, match=r"max_context is 701.*reads 700 tokens"):
+    with pytest.raises(ValueError, match=r"max_context is 701.*limit is 700 tokens"):
         language.check_context(701)
     window = save_model(tmp_path / "b", "Gemma3", sliding_window=64)
-    assert PretrainedModel(str(window)).build((), 0).longest == 64
+    assert PretrainedModel(str(window)).build((), 0).context_limit == 64
 
 
 def test_what_cannot_be_trained_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,19 +83,19 @@ def test_what_cannot_be_trained_is_refused(tmp_path: Path, monkeypatch: pytest.M
     capped = save_model(tmp_path / "capped", "Gemma2", final_logit_softcapping=2.0)
     for dtype in ("float32", "bfloat16"):
         model = PretrainedModel(str(capped), dtype, "grouped_matmul")  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="log-probs in training would be up to"):
+        with pytest.raises(ValueError, match="log-probs in training would differ by up to"):
             model.build((), 0)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_rounding_is_no_other_way_of_building(tmp_path: Path, architecture: str) -> None:
-    """In bfloat16 sharp distributions move by whole nats; that was once refused."""
+def test_rounding_is_not_taken_for_another_architecture(tmp_path: Path, architecture: str) -> None:
+    """In bfloat16 log-probs of sharp distributions change by whole nats; that was once refused."""
     folder = save_model(tmp_path, architecture, initializer_range=0.5)
     model = PretrainedModel(str(folder), dtype="bfloat16").build((), 0).model
     assert {weight.dtype for weight in model.parameters()} == {torch.bfloat16}
 
 
-def test_soft_capped_attention_is_read_right(
+def test_soft_capped_attention_is_supported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(ARCHITECTURES, "Gemma2", Gemma2Config)

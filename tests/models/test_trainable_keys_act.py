@@ -30,7 +30,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def built(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Build; return the weights, what the policy says after a step of its adapters, and hears."""
+    """Build; return the weights, the policy's output after a step of its adapters, and its
+    prompt."""
     language = TrainableModel(**arguments).build(())
     chat = Chat(Prompts(), language.tokenizer, language.markers, 2)
     (heard,) = chat.encode_parts([chat.first_context(Sokoban(), "look")])
@@ -71,8 +72,8 @@ def test_a_key_of_the_policy_acts(path: tuple[str, ...], folders: dict[str, str]
     KeyProof(TrainableModel, built, bases(folders), others).check(path)
 
 
-def test_checkpointing_saves_memory_not_meaning(folders: dict[str, str]) -> None:
-    """Gradients of policy and critic are the same; layers are run twice for them."""
+def test_checkpointing_changes_no_gradient(folders: dict[str, str]) -> None:
+    """Layers are computed twice for the same gradients of policy and critic."""
     tokens = torch.arange(20, 40)[None]
     found: list[dict[str, torch.Tensor]] = []
     runs: list[int] = []

@@ -1,4 +1,4 @@
-"""Check advantage estimators against closed forms, invariants and an enumerated policy gradient."""
+"""Advantage estimators against closed forms, invariants and an enumerated policy gradient."""
 
 from __future__ import annotations
 
@@ -76,10 +76,10 @@ def test_gae_telescopes_to_reward_to_go_minus_value(batch: tuple[Tensor, Tensor,
 
 
 @given(batches(), st.integers(0, 8), st.integers(1, 5), st.floats(0, 1))
-def test_environment_tokens_change_nothing(
+def test_environment_tokens_have_no_effect(
     batch: tuple[Tensor, Tensor, Tensor], place: int, count: int, lam: float
 ) -> None:
-    """Longer observations, and whatever stands at them, leave advantages as they are."""
+    """Neither the number nor the content of observation tokens changes advantages."""
     rewards, values, mask = batch
     place = min(place, rewards.shape[1])
 

@@ -1,4 +1,4 @@
-"""Check how tokens and trajectories weigh, and that cutting a batch changes nothing."""
+"""Weights of tokens and trajectories, and invariance to how a batch is split."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ragen_pl.ops.losses import Aggregation, aggregate, count
+from ragen_pl.ops.losses import Aggregation, aggregate, loss_denominator
 
 KINDS = get_args(Aggregation)
 
@@ -27,7 +27,9 @@ def batch(seed: int) -> tuple[Tensor, Tensor, Tensor]:
 def test_by_hand() -> None:
     values = torch.tensor([[1.0, 2.0, 6.0], [10.0, 99.0, 99.0]])
     mask = torch.tensor([[True, True, True], [True, False, False]])
-    found = {kind: float(aggregate(values, mask, kind, count(mask, kind))) for kind in KINDS}
+    found = {
+        kind: float(aggregate(values, mask, kind, loss_denominator(mask, kind))) for kind in KINDS
+    }
     assert found == {
         "token_mean": pytest.approx(19 / 4),
         "sequence_mean_token_mean": pytest.approx((3 + 10) / 2),
@@ -38,10 +40,10 @@ def test_by_hand() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @given(seed=st.integers(0, 10**6), place=st.integers(1, 4))
 def test_parts_add_up_to_the_whole(kind: Aggregation, seed: int, place: int) -> None:
-    """Whether cut into micro-batches or dealt to ranks."""
+    """Whether split into micro-batches or across ranks."""
     values, mask, weights = batch(seed)
-    total = count(mask[:place], kind) + count(mask[place:], kind)
-    assert float(total) == float(count(mask, kind))
+    total = loss_denominator(mask[:place], kind) + loss_denominator(mask[place:], kind)
+    assert float(total) == float(loss_denominator(mask, kind))
     parts = [
         aggregate(values[at], mask[at], kind, total, weights[at])
         for at in (slice(None, place), slice(place, None))
@@ -51,9 +53,9 @@ def test_parts_add_up_to_the_whole(kind: Aggregation, seed: int, place: int) -> 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_padding_and_what_stands_there_do_not_matter(kind: Aggregation) -> None:
+def test_padding_has_no_effect(kind: Aggregation) -> None:
     values, mask, weights = batch(0)
-    total = count(mask, kind)
+    total = loss_denominator(mask, kind)
     noisy = torch.where(mask, values, torch.full_like(values, torch.nan))
     wider = torch.nn.functional.pad(noisy, (0, 4), value=torch.inf)
     found = aggregate(wider, torch.nn.functional.pad(mask, (0, 4)), kind, total, weights)
@@ -61,15 +63,15 @@ def test_padding_and_what_stands_there_do_not_matter(kind: Aggregation) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_marked_gives_nothing(kind: Aggregation) -> None:
+def test_an_empty_mask_gives_zero(kind: Aggregation) -> None:
     mask = torch.zeros(2, 3, dtype=torch.bool)
-    assert float(aggregate(torch.ones(2, 3), mask, kind, count(mask, kind))) == 0.0
+    assert float(aggregate(torch.ones(2, 3), mask, kind, loss_denominator(mask, kind))) == 0.0
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients(kind: Aggregation) -> None:
     values, mask, weights = batch(1)
-    total = count(mask, kind).double()
+    total = loss_denominator(mask, kind).double()
     assert torch.autograd.gradcheck(
         lambda x: aggregate(x, mask, kind, total, weights), (values.requires_grad_(),)
     )

@@ -16,7 +16,7 @@ from ragen_pl.ops.losses import log_prob_and_entropy
 
 TOKENS, WIDTH, WORDS = 23, 8, 37
 CHUNKS = [1, 5 * WORDS, 1 << 20]
-"""A token at a time, five with three left over, and all at once."""
+"""One token, five with a remainder of three, and all."""
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
@@ -33,7 +33,7 @@ def inputs(dtype: torch.dtype = torch.float64, scale: float = 1.0) -> Inputs:
 def dense(
     states: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor]:
-    """Do the same by autograd, in the type of the inputs."""
+    """Compute the same with autograd, in the type of the inputs."""
     log_p = torch.log_softmax(linear(states, weight, bias) / temperature, dim=-1)
     return log_p.gather(-1, targets[:, None])[:, 0], -(log_p.exp() * log_p).sum(-1)
 
@@ -77,7 +77,7 @@ def test_finite_differences_agree(chunk: int) -> None:
     ("dtype", "value_gap", "gradient_gap"),
     [(torch.float32, 2e-6, 1e-5), (torch.bfloat16, 6e-2, 8e-2)],
 )
-def test_low_precision_stays_near(
+def test_low_precision_is_close(
     dtype: torch.dtype, value_gap: float, gradient_gap: float, chunk: int
 ) -> None:
     exact = inputs()
@@ -134,7 +134,7 @@ def test_a_frozen_head_gets_no_gradient() -> None:
     assert bias.grad is None
 
 
-def test_a_head_alone_learns_from_frozen_states() -> None:
+def test_a_head_gets_gradients_from_frozen_states() -> None:
     states, weight, _, targets = inputs()
     frozen = states.detach()
     actual = chunked_log_prob_and_entropy(frozen, weight, None, targets, chunk_elements=100)
@@ -144,7 +144,7 @@ def test_a_head_alone_learns_from_frozen_states() -> None:
     )
 
 
-def test_no_tokens_give_no_numbers_and_zero_gradients() -> None:
+def test_no_tokens_give_empty_results_and_zero_gradients() -> None:
     _, weight, _, _ = inputs()
     nothing = torch.zeros(0, dtype=torch.long)
     scores = chunked_log_prob_and_entropy(weight[nothing], weight, None, nothing)
@@ -168,8 +168,8 @@ def test_temperature_zero_is_refused() -> None:
 
 
 def peak_bytes(score: Callable[..., tuple[Tensor, Tensor]]) -> int:
-    """Count what is alive at most while 8,192 tokens are scored among 150,000 words and both head
-    and states get their gradients, on tensors without data."""
+    """Return the peak memory of scoring 8,192 tokens with a vocabulary of 150,000, gradients of
+    head and states included, on tensors without data."""
     with FakeTensorMode(), LiveBytes() as alive:
         states = torch.empty(8192, 64, requires_grad=True)
         weight = torch.empty(150_000, 64, requires_grad=True)

@@ -1,4 +1,4 @@
-"""Check that a coefficient is steered the right way, boundedly, and settles."""
+"""A controlled coefficient moves in the right direction, within bounds, and converges."""
 
 from __future__ import annotations
 

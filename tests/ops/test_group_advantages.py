@@ -1,4 +1,4 @@
-"""Check comparisons within a group against closed forms, invariants and an enumerated gradient."""
+"""Group-relative advantages against closed forms, invariants and an enumerated gradient."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def steps_of(ids: Tensor) -> Steps:
 
 
 def by_turn(rewards: Tensor, mask: Tensor, ids: Tensor, *, divide: bool = True) -> Tensor:
-    """Compare turns, all tokens of which stand in states numbered by their place in the row."""
+    """Compare turns whose tokens have the state of their index in the row."""
     states = torch.arange(rewards.shape[1]).expand(rewards.shape)
     last = mask & (mask.flip(1).cumsum(1).flip(1) >= 1)
     steps = Steps(states, last, states)
@@ -83,7 +83,7 @@ def test_order_and_observations_do_not_matter(
 def test_shift_and_scale_of_rewards(
     name: str, returns: list[float], shift: float, scale: float
 ) -> None:
-    """A shift changes nothing; a scale only what is not divided by the spread."""
+    """A shift changes nothing; a scale only estimates without division by std."""
     base = torch.tensor(returns, dtype=torch.float64)[:, None]
     if float(base.std()) < 1e-2:
         return
@@ -96,7 +96,7 @@ def test_shift_and_scale_of_rewards(
 
 
 @each
-def test_lonely_and_equal_members_get_exactly_nothing(name: str) -> None:
+def test_single_and_equal_members_get_exactly_zero(name: str) -> None:
     """In float32 too, where the mean of equal numbers is not always their value."""
     rewards = torch.tensor([[3.0], [0.1], [0.1], [0.1]])
     mask, ids = torch.ones(4, 1, dtype=torch.bool), torch.tensor([0, 1, 1, 1])
@@ -106,7 +106,7 @@ def test_lonely_and_equal_members_get_exactly_nothing(name: str) -> None:
 
 
 @each
-def test_a_group_that_lost_members_is_as_if_it_had_been_smaller(name: str) -> None:
+def test_missing_members_make_a_smaller_group(name: str) -> None:
     rewards = torch.tensor([[1.0], [4.0], [0.0]], dtype=torch.float64)
     mask = torch.ones(3, 1, dtype=torch.bool)
     whole = ESTIMATORS[name](rewards, mask, torch.tensor([5, 5, 8]))
@@ -139,7 +139,7 @@ def in_one_turn(rewards: Tensor, mask: Tensor, ids: Tensor) -> Tensor:
     [ESTIMATORS["grpo"], ESTIMATORS["dr_grpo"], ESTIMATORS["rloo"], in_one_turn],
     ids=["grpo", "dr_grpo", "rloo", "steps"],
 )
-def test_rewards_that_cancel_leave_nothing_though_float32_cannot_add_them(
+def test_rewards_that_cancel_give_zero_despite_float32_rounding(
     estimate: Estimator,
 ) -> None:
     rewards = torch.tensor([[0.1, 0.2, -0.3], [0.7, 0.2, -0.9], [1.1, 2.2, -3.3]])
@@ -149,7 +149,7 @@ def test_rewards_that_cancel_leave_nothing_though_float32_cannot_add_them(
     assert not bool(estimate(-rewards, mask, ids).any())
 
 
-def test_small_differences_between_large_returns_keep_their_size() -> None:
+def test_small_differences_between_large_returns_are_exact() -> None:
     """Summed in float32, 1000.004 is 1000.00403."""
     rewards = torch.tensor([[1000.0, 0.004], [1000.0, 0.0]])
     mask, ids = torch.ones(2, 2, dtype=torch.bool), torch.zeros(2, dtype=torch.long)

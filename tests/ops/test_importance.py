@@ -1,4 +1,4 @@
-"""Check importance weights against expectations that are known."""
+"""Importance weights against known expectations."""
 
 from __future__ import annotations
 
@@ -56,6 +56,6 @@ def test_where_they_agree_the_weight_is_1(logits: list[float], cap: float) -> No
     assert bool((truncated_importance_weights(same, same, cap) == 1).all())
 
 
-def test_a_token_the_sampler_thought_impossible_stays_finite() -> None:
+def test_a_token_impossible_for_the_sampler_stays_finite() -> None:
     ratio = importance_ratio(torch.zeros(1), torch.tensor([-1e9]))
     assert bool(ratio.isfinite().all())

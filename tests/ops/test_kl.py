@@ -1,4 +1,4 @@
-"""Check the estimators of a KL divergence by enumerating a distribution."""
+"""The KL estimators, against an enumerated distribution."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def test_k2_and_k3_are_never_negative(a: float, b: float, estimator: KLEstimator
 
 
 @pytest.mark.parametrize("estimator", get_args(KLEstimator))
-def test_nothing_where_the_two_agree_and_finite_far_away(estimator: KLEstimator) -> None:
+def test_zero_for_equal_policies_and_finite_far_apart(estimator: KLEstimator) -> None:
     at = torch.tensor([-2.0])
     assert float(kl_estimate(at, at, estimator)) == 0.0
     assert bool(kl_estimate(at, at + 1000, estimator).isfinite().all())
 
 
 @pytest.mark.parametrize("estimator", get_args(KLEstimator))
-def test_what_each_pulls_towards_as_a_loss(estimator: KLEstimator) -> None:
+def test_the_gradient_of_each_as_a_loss(estimator: KLEstimator) -> None:
     """Sampled tokens carry no gradient by themselves: only the log-prob of each does."""
     logits, log_p = policy()
     weights = log_p.exp().detach()
@@ -87,7 +87,7 @@ def test_another_name_is_refused() -> None:
 
 
 @pytest.mark.parametrize("difference", [-1e4, -50.0, -20.0, -3.0, 12.0, 50.0, 1e4])
-def test_k3_is_bounded_where_a_token_is_out_of_all_proportion(difference: float) -> None:
+def test_k3_is_bounded_for_extreme_tokens(difference: float) -> None:
     log_probs = torch.tensor([difference], requires_grad=True)
     value = kl_estimate(log_probs, torch.zeros(1), "k3")
     (gradient,) = torch.autograd.grad(value, log_probs)

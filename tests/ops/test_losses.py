@@ -1,4 +1,4 @@
-"""Check losses against hand-worked numbers and gradients."""
+"""Losses against hand-computed numbers and gradients."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_on_policy_every_loss_has_the_gradient_of_reinforce(seed: int, loss: Pol
 
 
 @pytest.mark.parametrize("loss", [Clip(), GSPO(), CISPO()])
-def test_what_is_clipped_is_marked(loss: PolicyLoss) -> None:
+def test_clipped_tokens_are_marked(loss: PolicyLoss) -> None:
     old, mask = torch.zeros(1, 2), torch.ones(1, 2, dtype=torch.bool)
     assert bool(loss(old + 0.9, old, old + 1, mask).clipped.all())
     assert not bool(loss(old, old, old + 1, mask).clipped.any())
@@ -162,7 +162,7 @@ def test_what_is_clipped_is_marked(loss: PolicyLoss) -> None:
         (lambda: Clip(dual_clip=0.5), "policy_loss.dual_clip is 0.5"),
     ],
 )
-def test_bounds_that_are_none_are_refused(make: Callable[[], PolicyLoss], key: str) -> None:
+def test_invalid_bounds_are_refused(make: Callable[[], PolicyLoss], key: str) -> None:
     with pytest.raises(ValueError, match=key):
         make()
 
@@ -191,7 +191,7 @@ def test_diagnostics() -> None:
 
 
 @pytest.mark.parametrize("unit", [1e-8, 1.0, 1e6])
-def test_the_unit_of_reward_does_not_matter_to_what_a_critic_explains(unit: float) -> None:
+def test_explained_variance_is_scale_free(unit: float) -> None:
     returns, mask = unit * torch.tensor([1.0, 2.0, 3.0]), torch.ones(3, dtype=torch.bool)
     half = returns - 0.5 * (returns - returns.mean())
     assert float(explained_variance(half, returns, mask)) == pytest.approx(0.75)

@@ -1,4 +1,4 @@
-"""The most varied members: by hand, and against every subset."""
+"""The subset of maximal variance: by hand, and against every subset."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_examples(returns: list[float], count: int, members: list[int]) -> None:
     assert chosen(returns, count) == members
 
 
-def test_the_dead_are_never_chosen() -> None:
+def test_invalid_members_are_never_chosen() -> None:
     assert chosen([99.0, 0.0, 1.0, 2.0, math.nan], 2, dead=(0, 4)) == [1, 3]
     assert chosen([99.0, 0.0, 1.0], 2, dead=(0,)) == [1, 2]
     assert chosen([99.0, 0.0], 2, dead=(0, 1)) == []

@@ -1,4 +1,4 @@
-"""Compare the estimates with enumerated joint distributions and brute-force permutations."""
+"""The estimates against enumerated joint distributions and brute-force permutations."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def joint() -> Tensor:
     return enumerate_pairs(CHANNEL, PRIOR)[2]
 
 
-def test_draws_converge_to_the_closed_forms() -> None:
+def test_samples_converge_to_the_closed_forms() -> None:
     exact = estimate_information(*enumerate_pairs(CHANNEL, PRIOR)[:2], counts=joint())
     generator = torch.Generator().manual_seed(0)
     x = torch.multinomial(PRIOR, 20_000, replacement=True, generator=generator)
@@ -66,8 +66,8 @@ def test_draws_converge_to_the_closed_forms() -> None:
     assert drawn.z_score > 50
 
 
-def test_a_template_says_nothing() -> None:
-    """Whatever the prompt, the same varied recital: high entropy, no information."""
+def test_a_template_has_no_information() -> None:
+    """The same distribution for every prompt: high entropy, no information."""
     template = torch.tensor([0.25] * 4).expand(3, 4)
     found = estimate_information(*enumerate_pairs(template, PRIOR)[:2], counts=torch.ones(12))
     assert found.mutual_information == pytest.approx(0.0, abs=1e-7)
@@ -76,7 +76,7 @@ def test_a_template_says_nothing() -> None:
     assert found.z_score == 0.0
 
 
-def test_a_deterministic_grounded_policy_says_all() -> None:
+def test_a_deterministic_grounded_policy_has_maximal_information() -> None:
     channel = torch.eye(3, dtype=torch.float64)
     found = estimate_information(
         *enumerate_pairs(channel, PRIOR)[:2], counts=enumerate_pairs(channel, PRIOR)[2]
@@ -172,7 +172,7 @@ def test_information_is_bounded_and_ignores_how_likely_a_thought_is_anyway(score
 
 
 @given(matrices)
-def test_lost_rows_and_prompts_without_thoughts_take_no_part(scores: Tensor) -> None:
+def test_rows_without_counts_and_prompts_without_thoughts_are_ignored(scores: Tensor) -> None:
     lost = scores.clone()
     lost[6] = math.nan  # the only thought of prompt 3
     counts = torch.tensor([1, 1, 1, 1, 1, 1, 0])

@@ -1,4 +1,4 @@
-"""What a group is judged by: closed forms, units and the dead."""
+"""Scores of groups: closed forms, units and invalid members."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ rows = st.lists(st.lists(st.integers(-9, 9), min_size=4, max_size=4), min_size=2
 )
 
 
-def test_group_std_is_the_sample_deviation_of_the_survivors() -> None:
+def test_group_std_is_the_sample_deviation_of_valid_members() -> None:
     returns = torch.tensor([[1.0, 3.0, 99.0], [2.0, 2.0, 2.0], [5.0, 0.0, 0.0]])
     valid = torch.tensor([[True, True, False], [True] * 3, [True, False, False]])
     std = group_std(returns, returns.abs(), valid)
@@ -25,7 +25,7 @@ def test_group_std_is_the_sample_deviation_of_the_survivors() -> None:
     assert std[2].isnan()
 
 
-def test_group_mean_is_over_the_survivors() -> None:
+def test_group_mean_is_over_valid_members() -> None:
     values = torch.tensor([[1.0, 3.0, 99.0], [5.0, 0.0, 0.0], [1.0, 1.0, 1.0]])
     valid = torch.tensor([[True, True, False], [True, False, False], [False] * 3])
     mean = group_mean(values, valid)
@@ -33,7 +33,7 @@ def test_group_mean_is_over_the_survivors() -> None:
     assert mean[2].isnan()
 
 
-def test_nan_at_the_dead_does_not_matter() -> None:
+def test_nan_at_invalid_members_is_ignored() -> None:
     returns = torch.tensor([[1.0, 3.0, math.nan]])
     valid = torch.tensor([[True, True, False]])
     assert group_std(returns, returns, valid)[0] == pytest.approx(math.sqrt(2))
@@ -42,13 +42,13 @@ def test_nan_at_the_dead_does_not_matter() -> None:
 
 
 @given(rows, st.integers(-100, 100))
-def test_a_shift_of_all_returns_leaves_the_spread(returns: torch.Tensor, shift: int) -> None:
+def test_a_shift_of_all_returns_keeps_the_std(returns: torch.Tensor, shift: int) -> None:
     alive, shifted = torch.ones_like(returns, dtype=torch.bool), returns + shift
     std = group_std(shifted, shifted.abs(), alive)
     assert torch.allclose(group_std(returns, returns.abs(), alive), std)
 
 
-def test_signal_is_a_difference_beyond_a_millionth_of_what_was_summed() -> None:
+def test_signal_is_a_difference_above_a_millionth_of_the_summed_rewards() -> None:
     returns = torch.tensor([[0.0, 0.0], [1.0, 1.0 + 9e-7], [1.0, 1.0 + 2e-6], [0.0, 5.0]])
     returns, alive = returns.double(), torch.ones(4, 2, dtype=torch.bool)
     alive[3, 1] = False  # nobody to compare with
@@ -57,7 +57,7 @@ def test_signal_is_a_difference_beyond_a_millionth_of_what_was_summed() -> None:
     assert group_std(returns, returns, alive)[:3].tolist() == [0.0, 0.0, returns[2].std()]
 
 
-def test_what_rounding_leaves_is_no_signal() -> None:
+def test_rounding_is_no_signal() -> None:
     same = torch.tensor([[0.1 + 0.2, 0.3]], dtype=torch.float64)
     assert same[0, 0] != same[0, 1]
     alive = torch.ones(1, 2, dtype=torch.bool)
@@ -81,7 +81,7 @@ def test_the_unit_of_reward_does_not_matter(returns: torch.Tensor, exponent: int
 
 
 @given(rows)
-def test_the_company_of_other_groups_does_not_matter(returns: torch.Tensor) -> None:
+def test_other_groups_do_not_matter(returns: torch.Tensor) -> None:
     alive = torch.ones_like(returns, dtype=torch.bool)
     alone = [bool(has_signal(row[None], row[None].abs(), alive[:1])) for row in returns]
     assert has_signal(returns, returns.abs(), alive).tolist() == alone

@@ -1,4 +1,4 @@
-"""The filter's rules: worked examples, and what holds for any scores."""
+"""Filter rules: worked examples, and properties for any scores."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def places(mask: Tensor) -> list[int]:
     return torch.nonzero(mask)[:, 0].tolist()
 
 
-def test_ranking_leaves_out_what_has_no_score_and_breaks_ties_by_place() -> None:
+def test_ranking_skips_groups_without_a_score_and_breaks_ties_by_index() -> None:
     scores = t([1.0, NAN, 2.0, 1.0, 2.0])
     assert ranking(scores).tolist() == [2, 4, 0, 3]
     assert ranking(scores, "smallest").tolist() == [0, 3, 2, 4]
@@ -125,7 +125,7 @@ def test_soft_weights_are_in_proportion_with_mean_one_over_the_kept() -> None:
     assert soft_weights(t([1.0, 3.0, 0.0]), 2.0).tolist() == pytest.approx([0.2, 1.8, 0.0])
 
 
-def test_a_softmax_of_small_returns_is_no_no_op() -> None:
+def test_a_softmax_of_small_returns_drops_groups() -> None:
     """In the unit of rewards it keeps all of these; divided by the largest it does not."""
     small = t([0.0, 0.1, 0.05, 0.4, 0.43, 0.2, 0.0, 0.3])
     assert places(top_p_softmax(small, 0.9, 1 / 0.43)) == list(range(8))
@@ -160,6 +160,13 @@ def test_rounding_does_not_cost_a_group() -> None:
     assert int(percentile_band(torch.arange(1.0, 101.0), 0.0, 0.29).sum()) == 29
     # Six tenths of ten equal scores are six of them, whatever 0.1 + 0.1 + … comes to.
     assert int(top_p(torch.full((10,), 0.1, dtype=torch.float64), 0.6).sum()) == 6
+
+
+def test_no_more_than_rounding_gains_a_group() -> None:
+    """The slack of thresholds is far below the one up to which returns are equal."""
+    assert int(top_fraction(torch.arange(1.0, 11.0), 0.29999995).sum()) == 2
+    assert int(percentile_band(torch.arange(1.0, 11.0), 0.0, 0.29999995).sum()) == 2
+    assert int(top_p(torch.full((10,), 0.1, dtype=torch.float64), 0.6000003).sum()) == 7
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Sizes that come again are few, near what was asked for, and asked for where that pays."""
+"""Bucket sizes are few, close to the size that is padded, and used only where that pays."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ def test_a_size_is_rounded_up_by_an_eighth_at_most(size: int) -> None:
 
 
 @given(SIZES, SIZES)
-def test_more_is_never_rounded_to_less(one: int, other: int) -> None:
+def test_rounding_is_monotonic(one: int, other: int) -> None:
     low, high = sorted((one, other))
     assert round_up(low) <= round_up(high)
     assert round_down(low) <= round_down(high)
 
 
 @given(SIZES)
-def test_the_last_one_is_the_largest_that_is_not_above(size: int) -> None:
+def test_rounding_down_gives_the_largest_bucket_not_above(size: int) -> None:
     last = round_down(size)
     assert last <= size < round_up(last + 1)
     assert round_up(last) == last
 
 
-@pytest.mark.parametrize("to_the_octave", [4, 8])
-def test_there_are_so_many_to_the_octave(to_the_octave: int) -> None:
+@pytest.mark.parametrize("per_octave", [4, 8])
+def test_number_of_buckets_per_octave(per_octave: int) -> None:
     for octave in (32, 64, 1024):
-        sizes = {round_up(size, to_the_octave) for size in range(octave + 1, 2 * octave + 1)}
-        assert len(sizes) == to_the_octave
+        sizes = {round_up(size, per_octave) for size in range(octave + 1, 2 * octave + 1)}
+        assert len(sizes) == per_octave
         assert max(sizes) == 2 * octave
 
 
-def test_padding_is_for_code_that_is_written_for_a_shape() -> None:
+def test_sizes_are_padded_where_kernels_are_compiled_per_shape() -> None:
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     assert (bucket_size(100, cpu), bucket_size(100, gpu)) == (100, 100)
     with torch.autocast("cpu", torch.bfloat16):

@@ -1,4 +1,4 @@
-"""Enumerate a tiny decision process, whose policy gradient is then known exactly."""
+"""A tiny enumerable decision process with an exactly known policy gradient."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_a_device_is_waited_for_once_a_token(found: Found) -> None:
     }
     scoring = {where for where in sampling if ".cross_scoring." in where}
     assert scoring == {
-        "_to_copy in ragen_pl.rollout.engines.cross_scoring._score"
+        "_to_copy in ragen_pl.rollout.engines.cross_scoring._sequence_log_probs"
     }  # of what it found
     ((where, count),) = [(where, n) for where, n in sampling.items() if where not in scoring]
     assert where == "_to_copy in ragen_pl.rollout.engines.in_process.InProcessSampler._decode"

@@ -1,4 +1,4 @@
-"""The real path, with a real model: SmolLM2-135M-Instruct plays and learns Sokoban."""
+"""A whole run with a real model: SmolLM2-135M-Instruct plays and learns Sokoban."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def score(policy: Policy, groups: list[TrajectoryGroup]) -> tuple[Tensor, Tensor
     return batch.sampled_log_probs[batch.loss_mask], found[batch.loss_mask]
 
 
-def test_it_answers_a_question_in_its_own_template(language: LanguageModel) -> None:
+def test_it_responds_in_its_own_template(language: LanguageModel) -> None:
     chat = Chat(Prompts(), language.tokenizer, language.markers, 1)
     question = "What is the capital of France?"
     parts = language.markers.first("You are a helpful assistant.", question)

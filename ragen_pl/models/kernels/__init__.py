@@ -1,1 +1,1 @@
-"""Faster forms of a language model's parts; each equals the part it stands for."""
+"""Faster implementations of a language model's modules, each with the same result."""

@@ -1,7 +1,7 @@
-"""Register an attention that is fast on CPUs in bf16, and PyTorch's own without causal masks.
+"""Attention functions: one that is fast on CPUs in bf16, and PyTorch's own without causal masks.
 
 PyTorch's scaled-dot-product attention on CPU takes about three times as long in bf16 as the batched
-matrix products below (16 rows of 250 tokens, 6 heads of 32, gradients included). Trainer and
+matrix products here (16 rows of 250 tokens, 6 heads of 32, gradients included). Trainer and
 sampler use the same function.
 """
 
@@ -26,7 +26,7 @@ NAME = "grouped_matmul"
 SDPA = "causal_sdpa"
 
 _BLOCK = 64
-"""Queries of a causal product done at a time: what is ahead of a block is never computed."""
+"""Queries of a causal product computed at a time: keys after a block are never multiplied."""
 
 
 def grouped_matmul_attention(
@@ -40,20 +40,22 @@ def grouped_matmul_attention(
     is_causal: bool = False,
     **more: Any,
 ) -> tuple[Tensor, None]:
-    """Attend with one batched product per key-value head, its query heads side by side.
+    """Attend with one batched product per key-value head, its query heads concatenated.
 
     Args:
         query: (B, H, Q, D); ``key`` and ``value``: (B, K, S, D) with H a multiple of K.
         attention_mask: (B or 1, 1, Q, S): bool (true = visible) or additive.
-        is_causal: The caller's promise that Q is S and that the mask hides what is ahead, which
-            then is not computed: about half of the work. The mask may hide more.
-        more: ``softcap``, a bound that tanh keeps the scores under; the rest is not looked at.
+        scaling: Factor of the scores.
+        dropout: Must be 0.
+        is_causal: The caller's promise that Q is S and that the mask hides all later keys, whose
+            scores are then not computed: about half of the work. The mask may hide more.
+        more: ``softcap``, a bound on scores by tanh; the rest is ignored.
 
     Returns:
-        (B, Q, H, D), and no weights.
+        (B, Q, H, D), and None for the weights.
 
     Raises:
-        ValueError: without a mask (it never guesses causality), with dropout or attention sinks.
+        ValueError: without a mask (causality is never assumed), with dropout or attention sinks.
     """
     if attention_mask is None:
         raise ValueError(f"attention {NAME!r} needs an explicit 4-dimensional mask")
@@ -62,7 +64,7 @@ def grouped_matmul_attention(
     if more.get("s_aux") is not None:
         raise ValueError(f"attention {NAME!r} has no attention sinks; choose another model")
     softcap = more.get("softcap")
-    # A compiler would unroll each number of blocks.
+    # A compiler would unroll the loop for each number of blocks.
     if not is_causal or (torch.compiler.is_compiling() and compiles_as_whole(module)):
         return attend(query * scaling, key, value, attention_mask, softcap), None
     attended: Tensor = _attend_in_blocks(query, key, value, attention_mask, scaling, softcap)
@@ -78,22 +80,22 @@ def _attend_in_blocks(
     scaling: float,
     softcap: float | None,
 ) -> Tensor:
-    """Attend causally, without what is ahead.
+    """Attend causally, without computing scores of later keys.
 
-    Compiled layers call it as it is written: a compiler's one code for all lengths would compute
-    what is ahead, and on a CPU lose by that all it gains elsewhere.
+    Compiled layers call it eagerly: compiled code for all lengths would compute those scores, which
+    on a CPU costs as much as compilation gains elsewhere.
     """
-    assert query.shape[2] == key.shape[2], "a causal product is square"
+    assert query.shape[2] == key.shape[2], "causal attention needs as many queries as keys"
     query, blocks, length = query * scaling, [], query.shape[2]
     for start in range(0, length, _BLOCK):
         rows = slice(start, min(start + _BLOCK, length))
-        seen = slice(rows.stop)
+        visible = slice(rows.stop)
         blocks.append(
             attend(
                 query[:, :, rows],
-                key[:, :, seen],
-                value[:, :, seen],
-                mask[:, :, rows, seen],
+                key[:, :, visible],
+                value[:, :, visible],
+                mask[:, :, rows, visible],
                 softcap,
             )
         )
@@ -112,21 +114,21 @@ def attend(
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
-    # In place, which no gradient minds: neither a product nor a change of type looks back at it.
+    # In place is safe for gradients: neither the product nor the cast saves its output.
     weights = torch.softmax(scores.add_(additive(mask, scores.dtype)), dim=-1).to(value.dtype)
     mixed = torch.matmul(weights.view(batch, shared, -1, weights.shape[-1]), value)
     return mixed.view(batch, heads, length, width).transpose(1, 2).contiguous()
 
 
 def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return what is added to scores to hide what a mask hides.
+    """Return a mask as a bias to add to scores.
 
-    Adding costs a third of filling, for which every head would be copied, and no gradient passes
-    through it. What is hidden must be finite.
+    Adding costs a third of ``masked_fill``, which would copy every head, and has no gradient.
+    Hidden scores must be finite.
     """
     if mask.dtype != torch.bool:
         return mask
-    if mask.stride(0) == 0:  # the same for all rows
+    if mask.stride(0) == 0:  # expanded: the same for all rows
         mask = mask[:1]
     bias = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
     return bias.masked_fill_(~mask, torch.finfo(dtype).min)
@@ -141,24 +143,24 @@ def causal_sdpa_attention(
     is_causal: bool | None = None,
     **more: Any,
 ) -> tuple[Tensor, None]:
-    """Attend with PyTorch's function, as transformers calls it; but without the mask where the
-    caller promises that it hides what is ahead, and besides nothing that anyone looks at.
+    """Attend with PyTorch's function, as transformers calls it, but without a mask where the caller
+    promises that it is causal and hides nothing else from real tokens.
 
-    Kernels then leave out what is ahead, read heads of keys and values that queries share as they
-    are, where a copy for each query's head would be made, and on GPUs are those of flash attention,
-    which know no masks. Of the latter none takes float32: there the mask stays. So does one of
-    numbers, to which a layer has added what it learns.
+    Kernels then skip later keys, read shared key-value heads without a copy for each query head,
+    and on GPUs are those of flash attention, which take no mask. Flash attention has no float32
+    kernel: there the mask stays. So does a float mask, to which a layer may have added a learned
+    bias.
 
     Args and returns as in ``grouped_matmul_attention``, but for the promise.
 
     Raises:
-        ValueError: where scores are soft-capped.
+        ValueError: for soft-capped scores.
     """
     if more.get("softcap") is not None:
-        raise ValueError("attention 'sdpa' knows no softcap: choose grouped_matmul")
+        raise ValueError("attention 'sdpa' has no softcap: choose grouped_matmul")
     is_square = query.shape[2] == key.shape[2]
     is_plain = attention_mask is None or attention_mask.dtype == torch.bool
-    # Rotated queries and keys may be in float32 still, where autocast rounds all three.
+    # Rotated queries and keys may still be float32 where autocast casts all three.
     has_kernel = query.device.type == "cpu" or value.dtype != torch.float32
     if is_causal and is_square and is_plain and has_kernel:
         attention_mask = None
@@ -169,9 +171,9 @@ def causal_sdpa_attention(
 
 
 def choose_attention(config: PreTrainedConfig, attention: str) -> None:
-    """Set the attention function of a model that is to be made, by the name a run's config has.
+    """Set the attention function of a model to be built, by its name in a run's config.
 
-    PyTorch's is called through ``causal_sdpa_attention`` by models that look functions up.
+    ``sdpa`` is ``causal_sdpa_attention`` for models that look up their attention function.
     """
     kind = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     looks_up = getattr(kind, "_supports_attention_backend", False)
@@ -180,17 +182,17 @@ def choose_attention(config: PreTrainedConfig, attention: str) -> None:
 
 AttentionInterface.register(NAME, grouped_matmul_attention)
 AttentionInterface.register(SDPA, causal_sdpa_attention)
-AttentionMaskInterface.register(SDPA, sdpa_mask)  # where a model makes its own
+AttentionMaskInterface.register(SDPA, sdpa_mask)  # for masks that a model builds itself
 
 
-def adds_masks(model: PreTrainedModel) -> bool:
-    """Say whether every layer of a model would make a bool mask additive for itself, so that who
-    makes the mask had better do it once."""
+def uses_additive_mask(model: PreTrainedModel) -> bool:
+    """Return whether every layer of a model would convert a bool mask to an additive one, which is
+    then better done once by the caller."""
     return bool(model.config._attn_implementation == NAME)
 
 
 def causal_mask(attention_mask: Tensor) -> Tensor:
-    """Build the (B, 1, T, T) bool mask of right-padded rows from their (B, T) padding mask.
+    """Return the (B, 1, T, T) bool mask of right-padded rows, given their (B, T) padding mask.
 
     Padding comes last, so causality alone hides it from every real token.
     """

@@ -1,8 +1,8 @@
-"""Read tokens with a Llama's weights in fewer, larger operations than its modules take.
+"""The forward of Llama-like models in fewer, larger operations, for sampling without gradients.
 
-A step of decoding a small model is bound by what surrounds its products: modules that call modules,
-three maps where one would do, types changed and changed back. This computes the same numbers
-without that, for a sampler, which takes no gradient.
+A decode step of a small model is bound by the overhead around its products: nested module calls,
+three linear layers where one is enough, casts back and forth. This computes the same numbers
+without that.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from ragen_pl.models.kernels.last_layer import GatherLastLayer
 from ragen_pl.models.kernels.rms_norm import FusedRMSNorm, normalize
 
 _FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
-"""Whose layers are a norm, attention with rotated queries and keys, a norm, and a gated map."""
+"""Families whose layers are a norm, attention with rotary embeddings, a norm, and a gated MLP."""
 
 
 def supports_fused_decoding(model: PreTrainedModel) -> bool:
-    """Say whether a model is one that ``FusedDecoder`` computes: of a known family, whole, in
-    float32, each part what the family puts there, and nobody listening."""
+    """Return whether ``FusedDecoder`` computes a model: an unsharded, unmodified float32 model of a
+    supported family without forward hooks."""
     windows = set(getattr(model.config, "layer_types", None) or ()) - {"full_attention"}
     return (
         type(model).__name__ in [f"{family}ForCausalLM" for family in _FAMILIES]
         and model.config._attn_implementation == NAME
         and not windows
         and (model.config.model_type != "mistral" or model.config.sliding_window is None)
-        # A shard is a tensor of another kind.
+        # A sharded weight is a tensor subclass.
         and all(type(w.data) is Tensor and w.dtype == torch.float32 for w in model.parameters())
         and all(map(_is_plain, model.modules()))
         and not has_hooks(model)
@@ -40,7 +40,7 @@ def supports_fused_decoding(model: PreTrainedModel) -> bool:
 
 
 def has_hooks(model: nn.Module) -> bool:
-    """Say whether hooks run within a model's forward."""
+    """Return whether any module of a model has forward hooks."""
     return any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
 
 
@@ -48,12 +48,12 @@ def _is_plain(part: nn.Module) -> bool:
     known = (nn.Linear, nn.Embedding, nn.ModuleList, FusedRMSNorm)
     if type(part) in known or isinstance(part, GatherLastLayer):
         return True
-    kind = type(part)  # the stack, its layers, their activation; norms must have been quickened
+    kind = type(part)  # backbone, layers, activations; norms must be FusedRMSNorm
     return kind.__module__.startswith("transformers.") and not kind.__name__.endswith("Norm")
 
 
 class _Layer:
-    """Hold what a layer computes with."""
+    """The weights and modules of one layer, fused."""
 
     def __init__(self, layer: Any, dtype: torch.dtype) -> None:
         attention, mlp = layer.self_attn, layer.mlp
@@ -71,7 +71,7 @@ class _Layer:
         self.down = FusedLinear.of([mlp.down_proj], dtype)
 
     def mlp(self, x: Tensor) -> Tensor:
-        """Return the gated map of normalized rows (…, d)."""
+        """Return the gated MLP of normalized rows (…, d)."""
         if self.gate_up.prefers_columns(x) and self.down.prefers_columns(x):
             gate, up = self.gate_up.columns(as_columns(x)).chunk(2)
             return self.down.columns(self.activate(gate).mul_(up)).t().view(x.shape)
@@ -79,18 +79,19 @@ class _Layer:
         return self.down(self.activate(gate).mul_(up))
 
 
-class _Rotation:
-    """Hold the cosines and sines by which heads are rotated at each position, beside each other;
-    the sines' first half negated, since what they are multiplied with are the halves exchanged.
+class _RotaryTable:
+    """Cosines and sines of rotary embeddings at each position, concatenated; the first half of the
+    sines is negated, because they are multiplied with the exchanged halves of a head.
 
-    They are looked up; where angles depend on the longest position of a block they are made anew.
+    They are looked up in a table; where angles depend on the longest position of a block they are
+    computed for each block.
     """
 
     def __init__(self, rotary: Any, max_context: int, device: torch.device) -> None:
         self.rotary, self.device = rotary, device
         is_fixed = "dynamic" not in rotary.rope_type and rotary.rope_type != "longrope"
-        places = torch.arange(max_context, device=device)
-        self.table = self._at(places[None])[0] if is_fixed else None
+        positions = torch.arange(max_context, device=device)
+        self.table = self._at(positions[None])[0] if is_fixed else None
 
     def _at(self, positions: Tensor) -> Tensor:
         like = torch.zeros(0, dtype=torch.float32, device=self.device)
@@ -106,17 +107,17 @@ class _Rotation:
 
 
 class FusedDecoder:
-    """Compute next-token logits as a model would, rounding what it rounds.
+    """A model's next-token logits, with the model's own rounding.
 
     Args:
-        model: One that ``supports_fused_decoding``. Weights may be copied: when they change, make
-            another.
-        dtype: Of the products.
+        model: One that ``supports_fused_decoding``. Weights may be copied: after they change, build
+            another decoder.
+        dtype: Type of the products.
         max_context: Upper bound of a row's length.
     """
 
     def __init__(self, model: PreTrainedModel, dtype: torch.dtype, max_context: int) -> None:
-        assert supports_fused_decoding(model), f"not a model this computes: {type(model).__name__}"
+        assert supports_fused_decoding(model), f"an unsupported model: {type(model).__name__}"
         stack: Any = model.model
         self.dtype, self.device = dtype, model.device.type
         self.embedding: Tensor = stack.embed_tokens.weight
@@ -125,27 +126,27 @@ class FusedDecoder:
         self.heads = model.config.num_attention_heads
         self.rotated = self.heads + model.config.num_key_value_heads
         self.head_width: int = stack.layers[0].self_attn.head_dim
-        self.rotation = _Rotation(stack.rotary_emb, max_context, model.device)
+        self.rotation = _RotaryTable(stack.rotary_emb, max_context, model.device)
         self.layers = [_Layer(layer, dtype) for layer in stack.layers]
 
     @torch.no_grad()
     def __call__(self, ids: Tensor, positions: Tensor, mask: Tensor, cache: Cache) -> Tensor:
-        """Return (n, V) float32 logits of what follows a block of tokens.
+        """Return the (n, V) float32 logits after a block of tokens.
 
         Args:
             ids: (n, Q).
             positions: (n, Q).
-            mask: (n, 1, Q, S), added to scores.
-            cache: Takes the block's keys and values.
+            mask: (n, 1, Q, S), additive.
+            cache: Gets the block's keys and values.
         """
-        with torch.autocast(self.device, enabled=False):  # all is in its type already
+        with torch.autocast(self.device, enabled=False):  # tensors already have their types
             x = embedding(ids, self.embedding)
             rotation = self.rotation(positions)
-            for place, layer in enumerate(self.layers):
+            for index, layer in enumerate(self.layers):
                 states = self._normalized(x, layer.first_norm)
                 query, key, value = self._heads(layer, states, *rotation)
-                keys, values = cache.update(key, value, place)
-                if layer is self.layers[-1]:  # what follows is asked for, and nothing else of it
+                keys, values = cache.update(key, value, index)
+                if layer is self.layers[-1]:  # only the last token's logits are returned
                     x, query, mask = x[:, -1:], query[:, :, -1:], mask[:, :, -1:]
                 x.add_(layer.out(attend(query, keys, values, mask, None).flatten(2)))
                 x.add_(layer.mlp(self._normalized(x, layer.second_norm)))

@@ -1,5 +1,10 @@
-"""Multiply few rows with weights, as a step of decoding does: a product that takes as long as its
-weights take to come to the processor, if they come in the order they lie in.
+"""Linear layers of one input, fused for the few rows of a decode step.
+
+Such a product takes as long as reading its weights from memory, if they are read in the order they
+are stored in. Layout and blocks of the weights were kept in place of one plain concatenated product
+because they change the last bits of float32 results (small weights at 1 to 3 rows, large ones at 5
+to 12 and with a bias), and with them every sampled token; and because the products take 0.5 to 0.85
+of the time (``benchmarks/LOG.md``, entries 15 and 16; whole steps of decoding gain less).
 """
 
 from __future__ import annotations
@@ -11,25 +16,25 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 _SMALL = 1 << 18
-"""Weights, a mebibyte, that a core's cache keeps, and that are copied to stand side by side, or
-transposed. The products of larger maps gain nothing by that, and the copy would be a second
-model."""
-_FEW = range(5, 65)
-"""Rows whose product takes about as long as reading the weights, if these come from memory."""
+"""Number of weights, a mebibyte, that fit in a core's cache, and that are copied to be concatenated
+or transposed. The products of larger layers gain nothing by that, and the copy would be a second
+model in memory."""
+_FEW_ROWS = range(5, 65)
+"""Numbers of rows whose product takes about as long as reading the weights from memory."""
 _BLOCK = 64
-"""Rows of weights that are multiplied at a time."""
+"""Rows of the weights that are multiplied at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class FusedLinear:
-    """Hold linear maps of the same input, in the type they are computed in.
+    """Linear layers with the same input, in the type they are computed in.
 
-    They are one where their weights are copied anyway or are small. Small ones in float32 on a CPU
-    stand transposed: products of few rows then take six to eight tenths of the time.
+    Weights that are small, or copied anyway to be cast, are concatenated. Small ones in float32 on
+    a CPU are stored transposed: products of few rows then take 0.6 to 0.8 of the time.
 
     Args:
-        weights: Each (out, in), or all in one.
-        bias: Of all maps.
+        weights: One per layer, each (out, in), or all concatenated.
+        bias: Of all layers, concatenated.
         blocks: The same weights, each (blocks, rows of one, in), where products of few rows read
             them by blocks.
     """
@@ -39,53 +44,53 @@ class FusedLinear:
     blocks: tuple[Tensor, ...] | None
 
     @classmethod
-    def of(cls, parts: list[nn.Linear], dtype: torch.dtype) -> FusedLinear:
-        """Take the maps' weights over; they must all have a bias, or none."""
-        weights = tuple(part.weight.detach() for part in parts)
-        known = [part.bias.detach().to(dtype) for part in parts if part.bias is not None]
-        bias = torch.cat(known) if known else None
+    def of(cls, layers: list[nn.Linear], dtype: torch.dtype) -> FusedLinear:
+        """Fuse layers, all with a bias or all without one."""
+        weights = tuple(layer.weight.detach() for layer in layers)
+        biases = [layer.bias.detach().to(dtype) for layer in layers if layer.bias is not None]
+        bias = torch.cat(biases) if biases else None
         is_large = sum(weight.numel() for weight in weights) > _SMALL
         if is_large and weights[0].dtype == dtype:
             return cls(weights, bias, _in_blocks(weights))
-        together = torch.cat([weight.to(dtype) for weight in weights])
-        if not is_large and _is_float32_on_cpu(together):
-            together = together.t().contiguous().t()
-        return cls((together,), bias, None)
+        fused = torch.cat([weight.to(dtype) for weight in weights])
+        if not is_large and _is_float32_on_cpu(fused):
+            fused = fused.t().contiguous().t()
+        return cls((fused,), bias, None)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Map rows (…, in) to outcomes side by side, (…, out of all), which may not lie so."""
+        """Map rows (…, in) to (…, sum of out), which need not be contiguous."""
         if self.prefers_columns(x):
             return self.columns(as_columns(x)).t().view(*x.shape[:-1], -1)
         if len(self.weights) == 1:
             return linear(x, self.weights[0], self.bias)
-        outcome = torch.cat([linear(x, weight) for weight in self.weights], dim=-1)
-        return outcome if self.bias is None else outcome.add_(self.bias)
+        out = torch.cat([linear(x, weight) for weight in self.weights], dim=-1)
+        return out if self.bias is None else out.add_(self.bias)
 
     def prefers_columns(self, x: Tensor) -> bool:
-        """Say whether rows (…, in) had better be given as columns.
+        """Return whether rows (…, in) are better passed to ``columns``.
 
         A large product of a few rows in float32 on a CPU spends its time on copying the weights
-        into another order. A block of them at a time, with columns on its right, is read where it
-        lies: half to four fifths of the time.
+        into another order. A block of them at a time, multiplied with columns on its right, is read
+        in place: 0.5 to 0.8 of the time.
         """
-        return self.blocks is not None and x.numel() // x.shape[-1] in _FEW
+        return self.blocks is not None and x.numel() // x.shape[-1] in _FEW_ROWS
 
     def columns(self, x: Tensor) -> Tensor:
-        """Map columns (in, n) to outcomes below each other, (out of all, n)."""
-        assert self.blocks is not None, "ask whether columns are taken"
+        """Map columns (in, n) to (sum of out, n)."""
+        assert self.blocks is not None, "call prefers_columns first"
         (width, count), numbers = x.shape, [blocks.shape[0] for blocks in self.blocks]
-        outcome = x.new_empty(sum(numbers), _BLOCK, count)
-        parts = torch.split_with_sizes(outcome, numbers)
+        out = x.new_empty(sum(numbers), _BLOCK, count)
+        parts = torch.split_with_sizes(out, numbers)
         for blocks, part in zip(self.blocks, parts, strict=True):
             torch.bmm(blocks, x.expand(blocks.shape[0], width, count), out=part)
-        outcome = outcome.view(-1, count)
-        return outcome if self.bias is None else outcome.add_(self.bias[:, None])
+        out = out.view(-1, count)
+        return out if self.bias is None else out.add_(self.bias[:, None])
 
 
 def _in_blocks(weights: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-    """View weights (out, in) as blocks of rows, if reading them so is quicker."""
-    in_blocks = not any(weight.shape[0] % _BLOCK for weight in weights)
-    if not in_blocks or not _is_float32_on_cpu(weights[0]):
+    """View weights (out, in) as blocks of rows; None where that is not faster."""
+    is_divisible = not any(weight.shape[0] % _BLOCK for weight in weights)
+    if not is_divisible or not _is_float32_on_cpu(weights[0]):
         return None
     return tuple(weight.reshape(-1, _BLOCK, weight.shape[1]) for weight in weights)
 
@@ -95,5 +100,5 @@ def _is_float32_on_cpu(weight: Tensor) -> bool:
 
 
 def as_columns(x: Tensor) -> Tensor:
-    """Turn rows (…, d) into columns (d, n)."""
+    """Return rows (…, d) as contiguous columns (d, n)."""
     return x.reshape(-1, x.shape[-1]).t().contiguous()

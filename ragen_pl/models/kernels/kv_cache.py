@@ -1,4 +1,4 @@
-"""Keep keys and values of rows of unequal length in one buffer per layer."""
+"""A key-value cache for rows of unequal length, with one buffer per layer."""
 
 from __future__ import annotations
 
@@ -12,49 +12,49 @@ from transformers import Cache
 
 from ragen_pl.types import to_device
 
-_ALONG, _ACROSS = 2, 3
-"""Dimension of a buffer's slots: before a head's width, so that a token's numbers stand together,
-or behind it."""
+_SLOTS_FIRST, _SLOTS_LAST = 2, 3
+"""Dimension of a buffer's slots: before the head dimension, so that a token's numbers are
+contiguous, or after it (transposed)."""
 
 STRIDE = 32
-"""Slots by which what a mask covers grows, where no steps are recorded."""
+"""Slots by which the padded length grows, unless steps are captured."""
 
 
 def pad_left(rows: Sequence[Sequence[int]]) -> tuple[Tensor, np.ndarray]:
-    """Lay rows of tokens out as a block.
+    """Left-pad rows of token ids to a block.
 
     Returns:
-        Ids (rows, width of the longest, at least 1) and how many of each row are real, (rows,).
+        Ids (rows, width of the longest, at least 1) and the number of real tokens per row, (rows,).
     """
     counts = np.array([len(row) for row in rows])
     width = int(counts.max(initial=1))
     ids = np.zeros((len(rows), width), np.int64)  # filled faster than a tensor
-    for place, row in enumerate(rows):
-        ids[place, width - len(row) :] = row
+    for index, row in enumerate(rows):
+        ids[index, width - len(row) :] = row
     return torch.from_numpy(ids), counts
 
 
-def _reads_columns(states: Tensor) -> bool:
-    """Say whether a query's product with keys is faster where a head's numbers of one kind stand
-    together: on CPUs, in float32 alone, and for our own attention; PyTorch's falls back to slow
-    code."""
+def _prefers_transposed_keys(states: Tensor) -> bool:
+    """Return whether the product of queries and keys is faster with transposed keys: on CPUs, in
+    float32 alone, and for this package's attention; PyTorch's falls back to slow code."""
     return states.device.type == "cpu" and states.dtype == torch.float32
 
 
 class RaggedCache(Cache):
     """A transformers cache in which every row has its own length.
 
-    Token p of a row lies in slot p. Each forward writes one block: row r's new tokens, left-padded,
-    land behind its own last one; padding lands in a spare slot, the last, that no token looks at.
+    Token p of a row is in slot p. Each forward writes one block: row r's new tokens, left-padded,
+    are written after its own last one; padding is written to a spare slot, the last, which the mask
+    hides from every token.
 
     Args:
         rows: Number of rows.
         max_context: Upper bound of a row's length.
         device: Of keys, values, positions and masks. Lengths are counted in numpy, whose operations
-            on a few numbers cost a tenth of a tensor's, and nothing waits for the device to know a
-            shape.
-        adds: Whether masks are added to scores, and not bool.
-        stride: Slots by which what a mask covers grows.
+            on a few numbers cost a tenth of a tensor's, and no shape has to be read from the
+            device.
+        additive_mask: Whether masks are float, to be added to scores, rather than bool.
+        stride: Slots by which the padded length grows.
     """
 
     def __init__(
@@ -62,132 +62,131 @@ class RaggedCache(Cache):
         rows: int,
         max_context: int,
         device: torch.device | str = "cpu",
-        adds: bool = False,
+        additive_mask: bool = False,
         stride: int = STRIDE,
     ) -> None:
         super().__init__(layers=[])
         self.device = device
-        self.adds = adds
+        self.additive_mask = additive_mask
         self.stride = stride
-        self.window = slice(0, rows)
-        """The rows the next block is for; the others rest."""
+        self.active_rows = slice(0, rows)
+        """The rows of the next block; the others stay as they are."""
         self.lengths = np.zeros(rows, np.int64)
         self.max_context = max_context
+        self.transposed_keys = False
+        """Whether keys are kept as (rows, heads, head dimension, slots)."""
         self.keys: list[Tensor] = []
         self.values: list[Tensor] = []
-        self.across = _ALONG
-        """Dimension of the keys' slots; values have theirs along."""
         self.slots = self.rows = torch.zeros(0, 0, dtype=torch.long)
-        self.reach = 0
-        """Slots of every row, the spare one included: what a mask covers."""
+        """Where the block's tokens are written: slots (rows, width) and rows (rows, 1)."""
+        self.padded_length = 0
+        """Slots per row that the mask covers, including the spare one."""
 
     def open_block(self, width: int, counts: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Plan one block of ``width`` columns with ``counts`` real tokens per row, left-padded.
+        """Start one block of ``width`` columns with ``counts`` real tokens per row, left-padded.
 
         Returns:
-            Position ids (rows, width) and the mask (rows, 1, width, reach): each token sees itself
-            and what lies before it, padding something of its row, so that its softmax is over
-            something.
+            Position ids (rows, width) and the mask (rows, 1, width, padded_length): each token
+            attends to itself and to its row's earlier tokens; padding attends to some token of its
+            row, so that its softmax is defined.
         """
-        positions = self.place_block(width, counts)
-        return positions, self._mask(positions)[:, None]
-
-    def place_block(self, width: int, counts: np.ndarray) -> Tensor:
-        """Do what ``open_block`` does, for who has a mask of its own."""
-        lengths = self.lengths[self.window]
+        lengths = self.lengths[self.active_rows]
         needed = int((lengths + counts).max()) + 1
         assert needed <= self.max_context + 1, f"a row of {needed - 1} tokens in {self.max_context}"
-        if needed > self.reach:
+        if needed > self.padded_length:
             rounded = -(-needed // self.stride) * self.stride
-            self.reach = min(rounded, self.max_context + 1)
+            self.padded_length = min(rounded, self.max_context + 1)
         column = np.arange(width) - (width - counts)[:, None]
         places = np.maximum(lengths[:, None] + column, 0)
-        slots = np.where(column >= 0, places, self.reach - 1)
-        # What is small goes over once a block; the mask is made where it is used.
+        slots = np.where(column >= 0, places, self.padded_length - 1)
+        # Small tensors are copied to the device once a block; the mask is built there.
         self.slots = to_device(torch.from_numpy(slots), self.device)
-        rows = torch.arange(self.window.start, self.window.stop, device=self.device)
+        rows = torch.arange(self.active_rows.start, self.active_rows.stop, device=self.device)
         self.rows = rows[:, None]
-        return to_device(torch.from_numpy(places), self.device)
+        positions = to_device(torch.from_numpy(places), self.device)
+        return positions, self._mask(positions)[:, None]
 
     def _mask(self, last: Tensor) -> Tensor:
-        """Show (rows, width, reach) slots up to each column's last."""
-        if not self.adds:
-            return torch.arange(self.reach, device=self.device) <= last[..., None]
-        # Numbers pass through a processor faster than bools do.
-        slot = torch.arange(self.reach, dtype=torch.float32, device=self.device)
+        """Return the (rows, width, padded_length) mask that shows slots up to each last one."""
+        if not self.additive_mask:
+            return torch.arange(self.padded_length, device=self.device) <= last[..., None]
+        # Float operations are faster than bool ones.
+        slot = torch.arange(self.padded_length, dtype=torch.float32, device=self.device)
         ahead = (slot - last[..., None].float()).clamp_(0, 1)
         return ahead.mul_(torch.finfo(torch.float32).min)
 
     def close_block(self, counts: np.ndarray) -> None:
-        """Count the block's tokens as read."""
-        self.lengths[self.window] += counts
+        """Add the block's real tokens to the rows' lengths."""
+        self.lengths[self.active_rows] += counts
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
-        """Write the block's keys and values; return all that the mask may show.
+        """Write the block's keys and values; return everything that the mask covers.
 
-        Keys are kept in the values' type. Under autocast rotating leaves them in float32, and every
-        product would round them all again.
+        Keys are kept in the values' type. Under autocast rotary embeddings leave them in float32,
+        and every product would cast all of them again.
         """
         key_states = key_states.to(value_states.dtype)
         if layer_idx == len(self.keys):
             self.keys.append(key_states.new_zeros(0))
             self.values.append(key_states.new_zeros(0))
             if layer_idx == 0:
-                self.across = _ACROSS if self.adds and _reads_columns(key_states) else _ALONG
-        keys = self._write(self.keys, layer_idx, key_states, self.across)
-        values = self._write(self.values, layer_idx, value_states, _ALONG)
-        return keys.mT if self.across == _ACROSS else keys, values
+                self.transposed_keys = self.additive_mask and _prefers_transposed_keys(key_states)
+        key_dim = _SLOTS_LAST if self.transposed_keys else _SLOTS_FIRST
+        keys = self._write(self.keys, layer_idx, key_states, key_dim)
+        values = self._write(self.values, layer_idx, value_states, _SLOTS_FIRST)
+        return keys.mT if self.transposed_keys else keys, values
 
     def _write(self, buffers: list[Tensor], layer: int, states: Tensor, slot_dim: int) -> Tensor:
-        """Write the block's states into a layer's buffer, or into a longer one where ``reach`` asks
-        for it; return what the mask may show of it."""
+        """Write the block's states into a layer's buffer, which is replaced by a longer one where
+        ``padded_length`` exceeds it; return the part that the mask covers."""
         buffer = buffers[layer]
         held = buffer.shape[slot_dim] if buffer.numel() else 0
-        if held < self.reach:
+        if held < self.padded_length:
             _, heads, _, width = states.shape
-            slots = self._room(states)
-            shape = (slots, width) if slot_dim == _ALONG else (width, slots)
+            slots = self._capacity(states)
+            shape = (slots, width) if slot_dim == _SLOTS_FIRST else (width, slots)
             grown = states.new_empty(len(self.lengths), heads, *shape)
             if held:
                 grown.narrow(slot_dim, 0, held).copy_(buffer)
-            grown.narrow(slot_dim, held, slots - held).zero_()  # what is hidden must be finite
+            grown.narrow(slot_dim, held, slots - held).zero_()  # masked values must be finite
             buffers[layer] = buffer = grown
         buffer.movedim(slot_dim, 1)[self.rows, self.slots] = states.transpose(1, 2)
-        return buffer[self.window].narrow(slot_dim, 0, self.reach)
+        return buffer[self.active_rows].narrow(slot_dim, 0, self.padded_length)
 
-    def _room(self, states: Tensor) -> int:
-        """Return the slots of a new buffer.
+    def _capacity(self, states: Tensor) -> int:
+        """Return the number of slots of a new buffer.
 
-        A GPU's allocator finds no use for buffers that were outgrown: there they have their full
-        length. On a CPU they grow, by a quarter where a batched product reads a part of each row as
-        it lies; where it would copy that part first, which costs more than the product, they are
-        read whole.
+        A GPU's allocator cannot reuse the memory of outgrown buffers: there they have their full
+        length. On a CPU they grow, by a quarter with transposed keys, of which a batched product
+        reads a part of each row in place. With other keys the product would copy that part first,
+        which costs more than the product: their buffers have no spare slots.
         """
         if states.device.type != "cpu":
             return self.max_context + 1
-        room = self.reach * 5 // 4 if self.across == _ACROSS else self.reach
-        return min(room, self.max_context + 1)
+        capacity = self.padded_length * 5 // 4 if self.transposed_keys else self.padded_length
+        return min(capacity, self.max_context + 1)
 
     def reorder(self, index: np.ndarray) -> None:
-        """Keep the rows at ``index``, in that order, and put all of them into the window."""
+        """Keep the rows at ``index``, in that order, and make all of them active."""
         moved = np.flatnonzero(index != np.arange(len(index)))
         in_place = len(index) == len(self.lengths) and 2 * len(moved) < len(index)
         source = to_device(torch.from_numpy(index[moved] if in_place else index), self.device)
-        to = to_device(torch.from_numpy(moved), self.device)
+        target = to_device(torch.from_numpy(moved), self.device)
         for buffers in (self.keys, self.values):
             for layer, buffer in enumerate(buffers):
                 if in_place:
-                    buffer[to] = buffer[source]
+                    buffer[target] = buffer[source]
                 else:
                     buffers[layer] = buffer[source]
         self.lengths = self.lengths[index]
-        self.window = slice(0, len(index))
+        self.active_rows = slice(0, len(index))
 
-    def addresses(self) -> tuple[int, ...]:
-        """Say where the buffers lie, which growing and reordering change."""
+    def buffer_addresses(self) -> tuple[int, ...]:
+        """Return the buffers' memory addresses, which growing and reordering change."""
         return tuple(buffer.data_ptr() for buffer in (*self.keys, *self.values))
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Return the length of the longest row."""
         return int(self.lengths.max()) if len(self.lengths) else 0

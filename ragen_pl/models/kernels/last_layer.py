@@ -1,8 +1,8 @@
-"""Let a model's last layer go on with those tokens alone whose states are asked for.
+"""The last layer, computed after attention only at the scored positions.
 
-Attention is where tokens look at each other. What the last layer does behind it, the larger part of
-a layer, it does for each token by itself, and for prompts and observations nobody looks at the
-outcome: only what precedes a sampled token is scored.
+Attention mixes tokens. The rest of a layer, the larger part, is computed for each token by itself,
+and for prompts and observations its result is never used: only positions before sampled tokens are
+scored.
 """
 
 from __future__ import annotations
@@ -19,40 +19,40 @@ from ragen_pl.models.kernels.rms_norm import LLAMA_FAMILY
 
 
 class GatherLastLayer(nn.Module):
-    """Mix into a layer of Llama's kind: attention behind a norm, a map behind another."""
+    """A mixin for layers of Llama's kind: norm, attention, norm, MLP."""
 
     def forward(
         self,
         hidden_states: Tensor,
         attention_mask: Tensor | None = None,
         *,
-        asked: Tensor | None = None,
+        positions: Tensor | None = None,
         **more: Any,
     ) -> Tensor:
-        """Return states (n, d) of the asked places (n,) of all rows (B, T, d), laid end to end;
-        without any, those of all, (B, T, d), as the layer itself does."""
-        if asked is None:
+        """Return the states (n, d) at some positions (n,) of the flattened rows (B, T, d); without
+        positions, the states (B, T, d) of all, as the layer itself does."""
+        if positions is None:
             return cast(Tensor, super().forward(hidden_states, attention_mask, **more))
         parts: Any = self
         attended, _ = parts.self_attn(
             hidden_states=parts.input_layernorm(hidden_states),
             attention_mask=attention_mask,
-            asked=asked,  # unused, but compiled code is shared by those that call alike
+            positions=positions,  # unused; equal calls share compiled code
             **more,
         )
-        states = (hidden_states + attended).flatten(0, 1).index_select(0, asked)
+        states = (hidden_states + attended).flatten(0, 1).index_select(0, positions)
         return cast(Tensor, states + parts.mlp(parts.post_attention_layernorm(states)))
 
 
 @cache
-def _asked(kind: type[nn.Module]) -> type[nn.Module]:
-    # Under its own name, by which transformers and others find a model's layers.
+def _with_gather(kind: type[nn.Module]) -> type[nn.Module]:
+    # With the same name, by which transformers and others find a model's layers.
     return type(kind.__name__, (GatherLastLayer, kind), {})
 
 
 def enable_gather(model: PreTrainedModel) -> bool:
-    """Make the last layer of a model one that can be asked, in place, if it is of a known family;
-    return whether it is. Weights keep their names."""
+    """Let the last layer of a model of a known family take positions, in place; return whether it
+    does. Weights keep their names."""
     kinds = {f"{family}DecoderLayer" for family in LLAMA_FAMILY}
     layers = getattr(model.base_model, "layers", ())
     if not layers:
@@ -63,28 +63,30 @@ def enable_gather(model: PreTrainedModel) -> bool:
     kind = type(last)
     if kind.__name__ not in kinds or not kind.__module__.startswith("transformers."):
         return False
-    last.__class__ = _asked(kind)  # type: ignore[arg-type]  # a class is hashable
+    last.__class__ = _with_gather(kind)  # type: ignore[arg-type]  # a class is hashable
     return True
 
 
-def states_at(backbone: nn.Module, input_ids: Tensor, padding: Tensor, places: Tensor) -> Tensor:
-    """Read rows at once; return a backbone's last hidden states (n, d) at some places.
+def states_at(backbone: nn.Module, input_ids: Tensor, padding: Tensor, positions: Tensor) -> Tensor:
+    """Return a backbone's last hidden states (n, d) at some positions, in one forward.
 
     Args:
-        backbone: What is under a model's head.
+        backbone: A model without its head.
         input_ids: (B, T).
         padding: (B, T) bool, true on real tokens.
-        places: (n,), in the rows laid end to end.
+        positions: (n,), indices into the flattened rows.
     """
     inputs = {
         "input_ids": input_ids,
         "attention_mask": causal_mask(padding),
-        "position_ids": torch.arange(input_ids.shape[1], device=places.device).expand_as(input_ids),
+        "position_ids": torch.arange(input_ids.shape[1], device=positions.device).expand_as(
+            input_ids
+        ),
         "use_cache": False,
         "is_causal": True,
     }
     layers: Any = getattr(backbone, "layers", ())
     if layers and isinstance(layers[-1], GatherLastLayer):
-        return cast(Tensor, backbone(asked=places, **inputs).last_hidden_state)
-    whole: Tensor = backbone(**inputs).last_hidden_state
-    return whole.flatten(0, 1).index_select(0, places)
+        return cast(Tensor, backbone(positions=positions, **inputs).last_hidden_state)
+    states: Tensor = backbone(**inputs).last_hidden_state
+    return states.flatten(0, 1).index_select(0, positions)

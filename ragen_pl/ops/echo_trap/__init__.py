@@ -1,7 +1,8 @@
-"""The Echo Trap alarm as a pure function: indicators of a run, thresholds, green, amber or red."""
+"""The Echo Trap alarm as a pure function: a run's indicators and thresholds to green, amber or
+red."""
 
 from ragen_pl.ops.echo_trap.assess import Assessment, Level, assess
 from ragen_pl.ops.echo_trap.indicators import Indicators
-from ragen_pl.ops.echo_trap.thresholds import CollapseRules
+from ragen_pl.ops.echo_trap.thresholds import CollapseThresholds
 
-__all__ = ["Assessment", "CollapseRules", "Indicators", "Level", "assess"]
+__all__ = ["Assessment", "CollapseThresholds", "Indicators", "Level", "assess"]

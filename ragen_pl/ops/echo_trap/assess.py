@@ -1,12 +1,12 @@
-"""Tell collapse from convergence by the history of a few indicators (RAGEN's Echo Trap, §4).
+"""The Echo Trap alarm: collapse told from convergence by the history of a few indicators.
 
-Falling spread and entropy are no proof: both also fall when a policy becomes good and sure. What
-tells them apart is success. **Red** therefore always needs a *harm*: success well below its best,
-the return at the format penalty's floor, or no progress at all. **Amber** is also raised ahead of
-any harm, by *early signs*: the format slips, responses grow, entropy climbs out of its valley,
-gradients stay high, spread or entropy is lost without a gain. A healthy run shows one of them now
-and then, so several must last together. Before all symptoms comes a cause: updates that move the
-policy far. ``docs/echo_trap.md`` has the table of levels.
+Falling in-group std and entropy prove nothing (RAGEN §4): both also fall when a policy becomes good
+and certain. Success is what distinguishes the two. **Red** therefore always needs a *harm*: success
+well below its best, the return at the format penalty's floor, or no progress at all. **Amber** is
+also raised before any harm, by *early signs*: the valid-format rate falls, responses grow, entropy
+rises from its lowest value, gradients stay large, in-group std or entropy falls without a gain. A
+healthy run shows one of them now and then, so several must last together. The cause precedes all
+symptoms: updates of a large approximate KL. ``docs/echo_trap.md`` has the table of levels.
 """
 
 from __future__ import annotations
@@ -16,18 +16,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from ragen_pl.ops.echo_trap.indicators import FEWEST, Indicators, RunHistory
-from ragen_pl.ops.echo_trap.thresholds import CollapseRules
+from ragen_pl.ops.echo_trap import thresholds as limits
+from ragen_pl.ops.echo_trap.indicators import MIN_ITERATIONS, Indicators, RunHistory
+from ragen_pl.ops.echo_trap.thresholds import CollapseThresholds
 
-_MARGIN = 5.0
-"""Standard errors of the smoothed success by which it must have fallen. Its best is the luckiest
-of many looks, which alone explains up to about four."""
-_MATTERS = 0.05
-"""Nats of entropy; a smaller change is no matter, whatever the ratio."""
+_NOISE_MARGIN = 5.0
+"""Standard errors of the smoothed success by which it must have fallen. Its best is the luckiest of
+many measurements, which alone explains up to about four."""
+_MIN_ENTROPY_CHANGE = 0.05
+"""Nats; a smaller change of entropy is ignored, whatever the ratio."""
+_STUCK_MARGIN = 0.02
+"""Decrease of the penalty share below its baseline that counts as getting better."""
 
 
 class Level(IntEnum):
-    """Grade the alarm."""
+    """The levels of the alarm."""
 
     GREEN = 0
     AMBER = 1
@@ -36,218 +39,229 @@ class Level(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """Say how bad it is, why, and by which numbers."""
+    """A level of the alarm, with its reason and the numbers behind it."""
 
     level: Level
     reason: str
     """Names values and baselines; empty when green."""
     ratios: Mapping[str, float]
-    """Of smoothed indicators to their baseline or best, and the length of steps where it is known;
-    the former only once there is a baseline."""
+    """Smoothed indicators over their baseline or best, once there is a baseline, and the
+    approximate KL where it is known."""
     forewarns: bool = False
-    """Whether the length of its steps is all that speaks against the policy, which is sound yet."""
+    """Whether the only finding is a large approximate KL; the policy itself is still sound."""
 
 
 GREEN = Assessment(Level.GREEN, "", {})
 
 
 def assess(
-    history: Sequence[Indicators], baseline_iterations: int, rules: CollapseRules
+    history: Sequence[Indicators], baseline_iterations: int, thresholds: CollapseThresholds
 ) -> Assessment:
-    """Judge the last iteration of a history.
+    """Assess the last iteration of a history.
 
-    The first ``baseline_iterations`` say what is usual for this run; while they are not complete
-    the first half of what there is, and only what cannot be mistaken for a slow start is judged.
-    In the first five iterations that is the length of steps alone, which needs no past.
+    The first ``baseline_iterations`` define what is usual for this run. While they are incomplete,
+    the first half of the history does, and only findings that a slow start cannot cause count. In
+    the first five iterations that is the approximate KL alone, which needs no past.
     """
-    view = RunHistory(history, baseline_iterations, rules.smoothing)
-    if len(history) < FEWEST:
-        return _judge_steps(view, rules, view.steps())
-    quick = RunHistory(history, baseline_iterations, rules.early_smoothing)
-    signs = _signs(view, rules)
-    harms = [_at_floor(quick, rules), _success_lost(view, rules, bool(signs))]
+    run = RunHistory(history, baseline_iterations, limits.SMOOTHING)
+    if len(history) < MIN_ITERATIONS:
+        return _assess_kl(run, thresholds, run.kl_ratios())
+    recent = RunHistory(history, baseline_iterations, limits.EARLY_SMOOTHING)
+    signs = _signs(run)
+    harms = [_at_penalty_floor(recent), _success_lost(run, bool(signs))]
     if len(history) > baseline_iterations:
-        harms.append(_no_progress(view, rules))
-    level, harm = max(harms, key=lambda finding: finding[0])  # of equal ones the first
+        harms.append(_no_progress(run, thresholds))
+    level, harm = max(harms, key=lambda finding: finding[0])  # of equal levels the first
     if level is Level.GREEN:
-        return _foresee(view, history, baseline_iterations, rules)
+        return _before_harm(run, history, baseline_iterations, thresholds)
     reason = f"{harm} while {' and '.join(signs)}" if signs else harm
-    return Assessment(level, reason, view.ratios())
+    return Assessment(level, reason, run.ratios())
 
 
-def _signs(view: RunHistory, rules: CollapseRules) -> list[str]:
-    """List what is out of its usual range; alone none of it is an alarm."""
-    entropy = view.entropy
-    moved = abs(entropy.now - entropy.baseline) > _MATTERS
+def _signs(run: RunHistory) -> list[str]:
+    """List the indicators outside their usual range; none of them alone is an alarm."""
+    entropy, zero_std = run.entropy, run.zero_std_fraction
+    has_moved = abs(entropy.now - entropy.baseline) > _MIN_ENTROPY_CHANGE
+    is_usual = limits.LOW_ENTROPY_SIGN <= entropy.ratio <= limits.HIGH_ENTROPY_SIGN
     found = [
-        (view.spread.ratio < rules.spread_fell, _told_spread(view)),
+        (run.in_group_std.ratio < limits.STD_SIGN, _std_text(run)),
         (
-            view.zero.now > rules.zero_std_fraction,
-            f"{view.zero.now:.0%} of groups have no spread (baseline {view.zero.baseline:.0%})",
+            zero_std.now > limits.ZERO_STD_SIGN,
+            f"{zero_std.now:.0%} of groups have zero std (baseline {zero_std.baseline:.0%})",
         ),
-        (
-            moved and not rules.entropy_fell <= entropy.ratio <= rules.entropy_rose,
-            _told_entropy(view),
-        ),
-        (view.format.share_of_best < rules.format_broke, _told_format(view)),
-        (view.grad_ratio > rules.gradient_spiked, _told_gradient(view)),
+        (has_moved and not is_usual, _entropy_text(run)),
+        (run.valid_format.share_of_best < limits.FORMAT_SIGN, _format_text(run)),
+        (run.grad_norm_ratio > limits.GRAD_NORM_SIGN, _grad_norm_text(run)),
     ]
     return [text for is_found, text in found if is_found]
 
 
-def _told_spread(view: RunHistory) -> str:
-    return f"in-group std is {view.spread.now:.3g} (baseline {view.spread.baseline:.3g})"
+def _std_text(run: RunHistory) -> str:
+    return f"in-group std is {run.in_group_std.now:.3g} (baseline {run.in_group_std.baseline:.3g})"
 
 
-def _told_entropy(view: RunHistory) -> str:
-    return f"entropy is {view.entropy.now:.3g} (baseline {view.entropy.baseline:.3g})"
+def _entropy_text(run: RunHistory) -> str:
+    return f"entropy is {run.entropy.now:.3g} (baseline {run.entropy.baseline:.3g})"
 
 
-def _told_format(view: RunHistory) -> str:
-    return f"{view.format.now:.0%} of turns follow the format (best {view.format.best:.0%})"
+def _format_text(run: RunHistory) -> str:
+    return (
+        f"{run.valid_format.now:.0%} of turns follow the format (best {run.valid_format.best:.0%})"
+    )
 
 
-def _told_gradient(view: RunHistory) -> str:
-    if not view.log_grad.values:
+def _grad_norm_text(run: RunHistory) -> str:
+    if not run.log_grad_norm.values:
         return ""
-    now, usual = math.exp(view.log_grad.now), math.exp(view.log_grad.baseline)
+    now, usual = math.exp(run.log_grad_norm.now), math.exp(run.log_grad_norm.baseline)
     return f"the policy's gradient norm is {now:.3g} (baseline {usual:.3g})"
 
 
-# --- harms ------------------------------------------------------------------------------------
+# --- harms ----------------------------------------------------------------------------------------
 
 
-def _at_floor(view: RunHistory, rules: CollapseRules) -> tuple[Level, str]:
-    """Find returns pinned at the format penalty: nothing the agent says is understood.
+def _at_penalty_floor(run: RunHistory) -> tuple[Level, str]:
+    """Find returns at the format penalty's floor: no response is valid.
 
-    Nothing is as plain as this, so it is seen in the quicker averages. A run that began so is given
-    twice the baseline's time, and longer while it gets better.
+    No other harm is as clear, so the fast averages are used. A run that began like this gets twice
+    the baseline's time, and longer while it gets better.
     """
-    floor = view.floor
-    if floor.now <= rules.floor_share:
+    share = run.penalty_share
+    if share.now <= limits.PENALTY_SHARE_RED:
         return Level.GREEN, ""
     text = (
-        f"{floor.now:.0%} of trajectories hold no valid turn (baseline {floor.baseline:.0%}), "
-        f"which pins the return at {view.returns.now:.3g}"
+        f"{share.now:.0%} of trajectories hold no valid turn (baseline {share.baseline:.0%}), "
+        f"which pins the return at {run.mean_return.now:.3g}"
     )
-    had_time = view.length >= 2 * view.baseline_iterations
-    stuck = had_time and floor.now >= floor.baseline - 0.02
-    if floor.baseline < 0.5 or stuck:
+    had_time = run.num_iterations >= 2 * run.baseline_iterations
+    is_stuck = had_time and share.now >= share.baseline - _STUCK_MARGIN
+    if share.baseline < 0.5 or is_stuck:
         return Level.RED, text
-    return (Level.AMBER if view.length > view.baseline_iterations else Level.GREEN), text
+    return (Level.AMBER if run.num_iterations > run.baseline_iterations else Level.GREEN), text
 
 
-def _success_lost(view: RunHistory, rules: CollapseRules, has_signs: bool) -> tuple[Level, str]:
+def _success_lost(run: RunHistory, has_signs: bool) -> tuple[Level, str]:
     """Find success well below its best, by more than noise explains."""
-    success = view.success
-    if success.best - success.now <= _MARGIN * view.error:
+    success = run.success
+    if success.best - success.now <= _NOISE_MARGIN * run.success_error:
         return Level.GREEN, ""
     share = success.share_of_best
-    if share < rules.success_gone:
+    if share < limits.SUCCESS_RED:
         level = Level.RED
-    elif share < rules.success_collapsed:
+    elif share < limits.SUCCESS_RED_WITH_SIGN:
         level = Level.RED if has_signs else Level.AMBER
     else:
-        level = Level.AMBER if share < rules.success_fell and has_signs else Level.GREEN
+        level = Level.AMBER if share < limits.SUCCESS_AMBER and has_signs else Level.GREEN
     return level, f"success fell to {success.now:.2f} (best {success.best:.2f})"
 
 
-def _no_progress(view: RunHistory, rules: CollapseRules) -> tuple[Level, str]:
-    """Find variety lost without anything gained: the template that leads nowhere."""
-    success = view.success
-    if view.improved or success.now >= rules.solved:
+def _no_progress(run: RunHistory, thresholds: CollapseThresholds) -> tuple[Level, str]:
+    """Find in-group std and entropy lost without a gain: one template, whatever the state."""
+    success = run.success
+    if run.improved or success.now >= thresholds.solved_success:
         return Level.GREEN, ""
     text = f"success stays at {success.now:.2f} (baseline {success.baseline:.2f})"
-    if view.spread.ratio < rules.spread_dead:
+    if run.in_group_std.ratio < limits.STD_RED:
         return Level.RED, text
-    both = view.spread.ratio < rules.spread_fell and view.entropy.ratio < rules.entropy_fell
+    is_low = run.in_group_std.ratio < limits.STD_SIGN
+    both = is_low and run.entropy.ratio < limits.LOW_ENTROPY_SIGN
     return (Level.AMBER if both else Level.GREEN), text
 
 
-# --- early signs --------------------------------------------------------------------------------
+# --- before any harm ------------------------------------------------------------------------------
 
 
-def _foresee(
-    view: RunHistory, history: Sequence[Indicators], baseline_iterations: int, rules: CollapseRules
+def _before_harm(
+    run: RunHistory,
+    history: Sequence[Indicators],
+    baseline_iterations: int,
+    thresholds: CollapseThresholds,
 ) -> Assessment:
-    """Judge a policy that has come to no harm yet."""
-    early = _early(history, baseline_iterations, rules, view.step <= rules.step_is_short)
+    """Assess a run without any harm so far."""
+    kl_is_low = run.approx_kl <= limits.LOW_APPROX_KL
+    early = _early_reason(history, baseline_iterations, thresholds, kl_is_low)
     if early:
-        return Assessment(Level.AMBER, early, view.ratios())
-    return _judge_steps(view, rules, view.ratios())
+        return Assessment(Level.AMBER, early, run.ratios())
+    return _assess_kl(run, thresholds, run.ratios())
 
 
-def _judge_steps(view: RunHistory, rules: CollapseRules, ratios: Mapping[str, float]) -> Assessment:
-    """Forewarn of updates that move the policy far; green where they do not, or it is not known."""
-    if not view.step > rules.step_too_long:
+def _assess_kl(
+    run: RunHistory, thresholds: CollapseThresholds, ratios: Mapping[str, float]
+) -> Assessment:
+    """Warn of updates with a large approximate KL; green where it is small or unknown."""
+    if not run.approx_kl > thresholds.max_approx_kl:
         return Assessment(Level.GREEN, "", ratios)
     text = (
-        f"updates move the policy by {view.step:.2g} nats a token (much is "
-        f"{rules.step_too_long:g}): at such rates success wears off or collapses"
+        f"updates have an approximate KL of {run.approx_kl:.2g} nats a token (max_approx_kl is "
+        f"{thresholds.max_approx_kl:g}): at such rates success decays or collapses"
     )
     return Assessment(Level.AMBER, text, ratios, forewarns=True)
 
 
-def _early(
+def _early_reason(
     history: Sequence[Indicators],
     baseline_iterations: int,
-    rules: CollapseRules,
-    steps_are_short: bool,
+    thresholds: CollapseThresholds,
+    kl_is_low: bool,
 ) -> str:
-    """Word the early signs where there are enough of them; empty otherwise.
+    """Return the early signs as a reason if there are enough of them, else an empty string.
 
-    A policy that is known to take short steps recovers from a slip: there signs must last, and
-    success must slip with them.
+    A policy whose updates are known to have a low approximate KL recovers from a lower valid-format
+    rate: for it, signs must last, and success must be among them.
     """
     seen: list[dict[str, str]] = []
-    for length in range(len(history), len(history) - rules.early_patience, -1):
-        if length < FEWEST:
+    for length in range(len(history), len(history) - thresholds.early_patience, -1):
+        if length < MIN_ITERATIONS:
             break
-        view = RunHistory(history[:length], baseline_iterations, rules.early_smoothing)
-        seen.append(_early_signs(view, rules))
+        run = RunHistory(history[:length], baseline_iterations, limits.EARLY_SMOOTHING)
+        seen.append(_early_signs(run, thresholds))
     now = seen[0]
     lasting = {name for name in now if all(name in then for then in seen)}
-    lasted = len(seen) == rules.early_patience and len(lasting) >= rules.early_signs
-    if steps_are_short:
-        is_alarming = lasted and "success" in lasting
+    has_lasted = len(seen) == thresholds.early_patience and len(lasting) >= thresholds.early_signs
+    if kl_is_low:
+        is_alarming = has_lasted and "success" in lasting
     else:
-        is_alarming = lasted or len(now) >= rules.early_signs_at_once
+        is_alarming = has_lasted or len(now) > thresholds.early_signs
     if not is_alarming:
         return ""
     return f"early signs: {' and '.join(now.values())}"
 
 
-def _early_signs(view: RunHistory, rules: CollapseRules) -> dict[str, str]:
-    """Find what precedes the fall of success, by name.
+def _early_signs(run: RunHistory, thresholds: CollapseThresholds) -> dict[str, str]:
+    """Find what precedes a fall of success, by name.
 
-    Spread and entropy also fall as a policy becomes good: they count only where nothing is gained.
+    In-group std and entropy also fall as a policy becomes good: they count only without a gain.
     """
-    entropy, length = view.entropy, view.length_of_responses
-    explained = view.improved or view.success.now >= rules.solved
-    climb = entropy.now - entropy.lowest
+    entropy, length = run.entropy, run.response_length
+    is_explained = run.improved or run.success.now >= thresholds.solved_success
+    rise = entropy.now - entropy.lowest
     found = {
-        "format": (view.format.share_of_best < rules.format_slipped, _told_format(view)),
+        "format": (
+            run.valid_format.share_of_best < limits.FORMAT_EARLY_SIGN,
+            _format_text(run),
+        ),
         "length": (
-            length.ratio > rules.responses_grew,
+            length.ratio > limits.RESPONSE_LENGTH_EARLY_SIGN,
             f"responses have {length.now:.3g} tokens (baseline {length.baseline:.3g})",
         ),
-        "climb": (
-            climb > _MATTERS and entropy.now > rules.entropy_climbed * entropy.lowest,
+        "rise": (
+            rise > _MIN_ENTROPY_CHANGE
+            and entropy.now > limits.ENTROPY_RISE_EARLY_SIGN * entropy.lowest,
             f"entropy is {entropy.now:.3g} (it was {entropy.lowest:.3g})",
         ),
-        "gradient": (view.grad_ratio > rules.gradient_spiked, _told_gradient(view)),
-        "spread": (
-            not explained and view.spread.ratio < rules.spread_fell,
-            _told_spread(view),
+        "gradient": (run.grad_norm_ratio > limits.GRAD_NORM_SIGN, _grad_norm_text(run)),
+        "std": (
+            not is_explained and run.in_group_std.ratio < limits.STD_SIGN,
+            _std_text(run),
         ),
         "entropy": (
-            not explained and entropy.ratio < rules.entropy_fell,
-            _told_entropy(view),
+            not is_explained and entropy.ratio < limits.LOW_ENTROPY_SIGN,
+            _entropy_text(run),
         ),
         "success": (
-            view.success.share_of_best < rules.success_slipped
-            and view.success.best - view.success.now > _MARGIN * view.error,
-            f"success is {view.success.now:.2f} (best {view.success.best:.2f})",
+            run.success.share_of_best < limits.SUCCESS_EARLY_SIGN
+            and run.success.best - run.success.now > _NOISE_MARGIN * run.success_error,
+            f"success is {run.success.now:.2f} (best {run.success.best:.2f})",
         ),
     }
     return {name: text for name, (is_found, text) in found.items() if is_found}

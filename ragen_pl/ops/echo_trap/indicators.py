@@ -1,4 +1,4 @@
-"""Hold what is measured of each iteration against the run's own past."""
+"""Indicators of a run's health, smoothed and compared with the run's own past."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median
 
-FEWEST = 6
-"""Iterations before which nothing is held against the past: three are the least baseline."""
-_FEWEST_STEPS = 2
-"""Of which the length of steps is told: the first one, after the critic's head start, is longer."""
-_LEAST_NOISE = 0.02
-"""Of success per iteration, for policies so good or bad that it hardly varies."""
+MIN_ITERATIONS = 6
+"""Iterations from which on indicators are compared with the past: the shortest baseline has
+three."""
+_MIN_KL_VALUES = 2
+"""Values from which on the approximate KL is known: the first, after the critic's head start, is
+larger."""
+_MIN_SUCCESS_NOISE = 0.02
+"""Lower bound of the noise of success per iteration, for policies so good or so bad that it hardly
+varies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Indicators:
-    """Hold one iteration's measurements, over all ranks and unfiltered."""
+    """One iteration's measurements, over all ranks and unfiltered."""
 
     in_group_std: float
     """Mean over groups of the returns' standard deviation."""
@@ -33,50 +36,53 @@ class Indicators:
     success: float
     mean_return: float
     grad_norm: float | None = None
-    """Of the policy in the update before; None where there was none."""
+    """Gradient norm of the policy in the preceding update; None without one."""
     response_length: float | None = None
     """Mean tokens per response; None in histories from before it was measured."""
     approx_kl: float | None = None
-    """Nats per token between the policy that played and the one being updated, averaged over the
-    updates before; None where there were none, or one, which starts from what played."""
+    """Nats per token between the policy that sampled and the one being updated, averaged over the
+    preceding updates; None for no update, and for a single one, which starts at the policy that
+    sampled."""
 
 
 class Smoothed:
-    """Smooth one indicator and hold it against its past."""
+    """One indicator's moving average, its baseline and its extremes."""
 
     def __init__(self, values: Sequence[float], baseline_iterations: int, smoothing: float) -> None:
         self.values = list(values)
-        # While it is not complete: half of what there is, so that a fall does not set the standard.
+        # While the baseline is incomplete: the first half, so that a fall does not define it.
         first = self.values[: min(baseline_iterations, max(3, len(self.values) // 2))]
         self.baseline = fmean(first) if first else math.nan
         smoothed, total, weight = [], 0.0, 0.0
         for value in self.values:
-            # Dividing by the weights so far undoes the pull towards a start at zero.
+            # Dividing by the sum of weights removes the bias towards a start at zero.
             total, weight = smoothing * total + value, smoothing * weight + 1.0
             smoothed.append(total / weight)
         self.now = smoothed[-1] if smoothed else math.nan
         self.best = max(smoothed[1:], default=math.nan)
-        """Of the smoothed values; the first is a single look and may be luck."""
+        """Largest smoothed value but the first, which is a single measurement and may be luck."""
         self.lowest = min(smoothed[1:], default=math.nan)
 
     @property
     def ratio(self) -> float:
-        """Now against the baseline; 1 where there is no baseline to speak of."""
+        """The current value over the baseline; 1 for a baseline near zero."""
         return self.now / self.baseline if self.baseline > 1e-6 else 1.0
 
     @property
     def share_of_best(self) -> float:
+        """The current value over the best one; 1 for a best value near zero."""
         return self.now / self.best if self.best > 1e-6 else 1.0
 
     @property
     def noise(self) -> float:
-        """Estimate one look's standard error from neighbors: a trend or a jump hardly counts."""
-        steps = [abs(b - a) for a, b in pairwise(self.values)]
-        return 1.4826 / math.sqrt(2) * median(steps) if steps else 0.0
+        """The standard error of one measurement, estimated from differences between neighbors; a
+        trend or a jump has little effect."""
+        differences = [abs(b - a) for a, b in pairwise(self.values)]
+        return 1.4826 / math.sqrt(2) * median(differences) if differences else 0.0
 
 
 class RunHistory:
-    """Hold every indicator's series."""
+    """The smoothed series of every indicator of a run."""
 
     def __init__(
         self, history: Sequence[Indicators], baseline_iterations: int, smoothing: float
@@ -84,54 +90,59 @@ class RunHistory:
         def series(values: Iterable[float | None]) -> Smoothed:
             return Smoothed([v for v in values if v is not None], baseline_iterations, smoothing)
 
-        self.length, self.baseline_iterations = len(history), baseline_iterations
-        self.spread = series(i.in_group_std for i in history)
-        self.zero = series(i.zero_std_fraction for i in history)
+        self.num_iterations, self.baseline_iterations = len(history), baseline_iterations
+        self.in_group_std = series(i.in_group_std for i in history)
+        self.zero_std_fraction = series(i.zero_std_fraction for i in history)
         self.entropy = series(i.entropy for i in history)
-        self.format = series(i.valid_format for i in history)
-        self.floor = series(i.penalty_share for i in history)
-        self.length_of_responses = series(i.response_length for i in history)
+        self.valid_format = series(i.valid_format for i in history)
+        self.penalty_share = series(i.penalty_share for i in history)
+        self.response_length = series(i.response_length for i in history)
         self.success = series(i.success for i in history)
-        self.returns = series(i.mean_return for i in history)
-        # Logarithms, so that a single outlier does not drag the average along.
-        self.log_grad = series(math.log(i.grad_norm) for i in history if i.grad_norm)
-        self.log_step = series(math.log(i.approx_kl) for i in history if i.approx_kl)
-        self.look = max(_LEAST_NOISE, self.success.noise)
-        self.error = self.look * math.sqrt((1 - smoothing) / (1 + smoothing))
+        self.mean_return = series(i.mean_return for i in history)
+        # Logarithms, so that a single outlier does not dominate the average.
+        self.log_grad_norm = series(math.log(i.grad_norm) for i in history if i.grad_norm)
+        self.log_approx_kl = series(math.log(i.approx_kl) for i in history if i.approx_kl)
+        self.success_noise = max(_MIN_SUCCESS_NOISE, self.success.noise)
+        self.success_error = self.success_noise * math.sqrt((1 - smoothing) / (1 + smoothing))
         """Standard error of the smoothed success."""
 
     @property
-    def grad_ratio(self) -> float:
-        difference = self.log_grad.now - self.log_grad.baseline
+    def grad_norm_ratio(self) -> float:
+        """The policy's gradient norm over its baseline, geometric means; 1 where it is unknown."""
+        difference = self.log_grad_norm.now - self.log_grad_norm.baseline
         return 1.0 if math.isnan(difference) else math.exp(difference)
 
     @property
-    def step(self) -> float:
-        """How far updates move the policy, a geometric mean in nats per token; NaN where it is not
-        known."""
-        known = len(self.log_step.values) >= _FEWEST_STEPS
-        return math.exp(self.log_step.now) if known else math.nan
+    def approx_kl(self) -> float:
+        """The smoothed approximate KL of an iteration's updates, a geometric mean in nats per
+        token; NaN where it is unknown."""
+        is_known = len(self.log_approx_kl.values) >= _MIN_KL_VALUES
+        return math.exp(self.log_approx_kl.now) if is_known else math.nan
 
     @property
     def improved(self) -> bool:
-        """Whether success or return is above its baseline by more than chance explains."""
-        of_mean = math.hypot(self.error, self.look / math.sqrt(self.baseline_iterations))
+        """Whether success or return is above its baseline by more than noise."""
+        of_mean = math.hypot(
+            self.success_error, self.success_noise / math.sqrt(self.baseline_iterations)
+        )
         if self.success.now > self.success.baseline + 2 * of_mean:
             return True
-        gain = self.returns.now - self.returns.baseline
-        return gain > max(2 * self.returns.noise, 0.25 * self.spread.baseline)
+        gain = self.mean_return.now - self.mean_return.baseline
+        return gain > max(2 * self.mean_return.noise, 0.25 * self.in_group_std.baseline)
 
-    def steps(self) -> dict[str, float]:
-        return {} if math.isnan(self.step) else {"policy_step": self.step}
+    def kl_ratios(self) -> dict[str, float]:
+        """Return the approximate KL by name, where it is known."""
+        return {} if math.isnan(self.approx_kl) else {"approx_kl": self.approx_kl}
 
     def ratios(self) -> dict[str, float]:
-        return self.steps() | {
-            "in_group_std_ratio": self.spread.ratio,
+        """Return the numbers behind the alarm by name, as they are logged."""
+        return self.kl_ratios() | {
+            "in_group_std_ratio": self.in_group_std.ratio,
             "entropy_ratio": self.entropy.ratio,
-            "grad_norm_ratio": self.grad_ratio,
-            "response_length_ratio": self.length_of_responses.ratio,
-            "valid_format_ratio": self.format.share_of_best,
+            "grad_norm_ratio": self.grad_norm_ratio,
+            "response_length_ratio": self.response_length.ratio,
+            "valid_format_ratio": self.valid_format.share_of_best,
             "success_ratio": self.success.share_of_best,
-            "zero_std_fraction": self.zero.now,
-            "penalty_share": self.floor.now,
+            "zero_std_fraction": self.zero_std_fraction.now,
+            "penalty_share": self.penalty_share.now,
         }

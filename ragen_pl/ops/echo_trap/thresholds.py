@@ -1,84 +1,84 @@
-"""Set the thresholds of collapse and of what precedes it."""
+"""Thresholds of the Echo Trap alarm: four keys, and constants.
+
+Ratios compare a smoothed indicator with its baseline or with its best smoothed value. The constants
+were chosen on healthy and on collapsing runs (``docs/echo_trap.md``).
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
-_MULTIPLES = ("entropy_rose", "gradient_spiked", "entropy_climbed", "responses_grew")
-_NATS = ("step_too_long", "step_is_short")
-_COUNTS = ("early_signs", "early_patience", "early_signs_at_once")
+SMOOTHING = 0.8
+"""Weight of the past in the slow moving averages."""
+EARLY_SMOOTHING = 0.5
+"""Weight of the past in the fast moving averages, which early signs and the penalty share use."""
+
+SUCCESS_AMBER = 0.75
+"""Success below this share of its best, together with a sign, is amber."""
+SUCCESS_RED_WITH_SIGN = 0.5
+"""Success below this share of its best is red with a sign, amber without."""
+SUCCESS_RED = 0.25
+"""Success below this share of its best is red."""
+STD_RED = 0.1
+"""In-group std below this share of its baseline is red, unless success or return has risen or the
+task is solved."""
+PENALTY_SHARE_RED = 0.9
+"""A larger share of trajectories at the format penalty's floor is red, in the fast averages."""
+
+STD_SIGN = 0.5
+"""In-group std below this share of its baseline is a sign."""
+ZERO_STD_SIGN = 0.6
+"""A larger share of groups with zero std is a sign."""
+LOW_ENTROPY_SIGN = 0.5
+"""Entropy below this share of its baseline is a sign."""
+HIGH_ENTROPY_SIGN = 2.0
+"""Entropy above this multiple of its baseline is a sign."""
+FORMAT_SIGN = 0.8
+"""A valid-format rate below this share of its best is a sign."""
+GRAD_NORM_SIGN = 5.0
+"""A policy gradient norm above this multiple of its baseline is a sign, and an early sign."""
+
+FORMAT_EARLY_SIGN = 0.9
+"""A valid-format rate below this share of its best is an early sign."""
+RESPONSE_LENGTH_EARLY_SIGN = 1.2
+"""A response length above this multiple of its baseline is an early sign."""
+ENTROPY_RISE_EARLY_SIGN = 1.5
+"""Entropy above this multiple of its lowest value so far is an early sign."""
+SUCCESS_EARLY_SIGN = 0.8
+"""Success below this share of its best, by more than noise, is an early sign."""
+LOW_APPROX_KL = 0.015
+"""Approximate KL, in nats per token, up to which early signs must last and success must be one."""
 
 
 @dataclass(frozen=True)
-class CollapseRules:
-    """Set the thresholds; ratios compare a smoothed indicator with its baseline or its best.
+class CollapseThresholds:
+    """The thresholds a user may need to set.
 
     Args:
-        smoothing: Weight of the past in the moving averages.
-        success_fell: Success below this share of its best, together with a sign, is amber.
-        success_collapsed: Below this share it is red with a sign, amber without.
-        success_gone: Below this share it is red.
-        solved: Success from which on lost spread is convergence, even where nothing was gained.
-        spread_fell: In-group std below this share of its baseline is a sign.
-        spread_dead: Below this share, and success neither gained nor solved, is red.
-        zero_std_fraction: More groups than this without any spread are a sign.
-        entropy_fell: Entropy below this share of its baseline is a sign.
-        entropy_rose: Entropy above this multiple of its baseline is a sign.
-        format_broke: Valid-format rate below this share of its best is a sign.
-        gradient_spiked: Policy gradient norm above this multiple of its baseline is a sign.
-        floor_share: More trajectories than this at the penalty floor are red, in quicker averages.
-        early_smoothing: Weight of the past in the quicker averages.
-        early_signs: So many of them that last are amber; more than there are switch them off.
-        early_patience: Iterations in a row that count as lasting.
-        early_signs_at_once: So many of them are amber without having lasted.
-        format_slipped: Valid-format rate below this share of its best is an early sign.
-        responses_grew: Response length above this multiple of its baseline is an early sign.
-        entropy_climbed: Entropy above this multiple of its lowest so far is an early sign.
-        success_slipped: Success below this share of its best, by more than noise, is an early sign.
-        step_too_long: Approximate KL between the policy that played and the one being updated, in
-            nats per token, averaged over an iteration's updates, above which amber warns of what is
-            likely to follow; ``.inf`` switches that off.
-        step_is_short: Up to this KL early signs must last, and success must slip with them.
+        early_signs: Number of early signs that are amber when they last for ``early_patience``
+            iterations; one more is amber at once. 99 switches early signs off.
+        early_patience: Iterations in a row after which an early sign lasts.
+        solved_success: Success from which on a lower in-group std and entropy count as
+            convergence, even if neither success nor return has risen.
+        max_approx_kl: Approximate KL between the policy that sampled and the one being updated, in
+            nats per token, averaged over an iteration's updates; a larger one is amber, as a
+            warning. ``.inf`` switches the warning off.
     """
 
-    smoothing: float = 0.8
-    success_fell: float = 0.75
-    success_collapsed: float = 0.5
-    success_gone: float = 0.25
-    solved: float = 0.6
-    spread_fell: float = 0.5
-    spread_dead: float = 0.1
-    zero_std_fraction: float = 0.6
-    entropy_fell: float = 0.5
-    entropy_rose: float = 2.0
-    format_broke: float = 0.8
-    gradient_spiked: float = 5.0
-    floor_share: float = 0.9
-    early_smoothing: float = 0.5
     early_signs: int = 2
     early_patience: int = 2
-    early_signs_at_once: int = 3
-    format_slipped: float = 0.9
-    responses_grew: float = 1.2
-    entropy_climbed: float = 1.5
-    success_slipped: float = 0.8
-    step_too_long: float = 0.015
-    step_is_short: float = 0.015
+    solved_success: float = 0.6
+    max_approx_kl: float = 0.015
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value, where = getattr(self, field.name), f"rules.{field.name}"
-            if field.name in ("smoothing", "early_smoothing"):
-                if not 0.0 <= value < 1.0:
-                    raise ValueError(f"{where} is {value}; it must lie in [0, 1)")
-            elif field.name in _COUNTS:
-                if value < 1:
-                    raise ValueError(f"{where} is {value}; it must be at least 1")
-            elif field.name in _MULTIPLES:
-                if value <= 1.0:
-                    raise ValueError(f"{where} is {value}; a multiple must be above 1")
-            elif field.name in _NATS:
-                if value <= 0.0:
-                    raise ValueError(f"{where} is {value}; nats must be above 0")
-            elif not 0.0 <= value <= 1.0:
-                raise ValueError(f"{where} is {value}; a share must lie in [0, 1]")
+        for key in ("early_signs", "early_patience"):
+            if getattr(self, key) < 1:
+                raise ValueError(f"thresholds.{key} is {getattr(self, key)}; it must be at least 1")
+        if not 0.0 <= self.solved_success <= 1.0:
+            raise ValueError(
+                f"thresholds.solved_success is {self.solved_success}; it must lie in [0, 1]"
+            )
+        if self.max_approx_kl <= 0.0:
+            raise ValueError(
+                f"thresholds.max_approx_kl is {self.max_approx_kl}; it must be above 0"
+            )

@@ -1,4 +1,4 @@
-"""Choose what samples: this process's own decoder, or vLLM."""
+"""Engines that sample from the policy: in this process with the trainer's model, or with vLLM."""
 
 from ragen_pl.rollout.engines.base import Engine, Sampler
 from ragen_pl.rollout.engines.in_process import InProcess

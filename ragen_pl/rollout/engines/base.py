@@ -1,4 +1,4 @@
-"""Say what samples for a learner, and what chooses it."""
+"""Interfaces of samplers, and of the engines that build them."""
 
 from __future__ import annotations
 
@@ -11,27 +11,28 @@ from ragen_pl.models.base import LanguageModel
 from ragen_pl.types import Generate, Request
 
 Autocast = Callable[[], AbstractContextManager[object]]
-"""The context the trainer computes in."""
+"""Makes the autocast context of the trainer."""
 
 
 class Sampler(Generate, Protocol):
-    """Implement ``Generate`` with the policy's weights as they were at the last ``reset``."""
+    """A ``Generate`` with the policy's weights at the time of the last ``reset``."""
 
     def reset(self) -> None:
-        """Take over the weights, and forget what was computed with earlier ones; called before the
-        first request and after every change of the weights."""
+        """Take the current weights and drop everything computed with earlier ones.
+
+        Called before the first request and after every change of the weights.
+        """
 
     def release(self) -> None:
-        """Give back the memory of what was computed, which may be needed again; called when a
-        collection or an evaluation is over."""
+        """Free memory that can be computed again; called after a collection or an evaluation."""
 
 
 class Engine(ABC):
-    """Choose what samples; the keys are the constructor's."""
+    """A choice of sampler; its constructor's arguments are configuration keys."""
 
     @abstractmethod
     def check(self) -> None:
-        """Refuse what cannot be had here; called on every rank, before any model is built.
+        """Refuse an engine that cannot run here; called on every rank, before any model is built.
 
         Raises:
             ValueError: naming what is missing, and the remedy.
@@ -41,13 +42,13 @@ class Engine(ABC):
     def build(
         self, language: LanguageModel, seed: int, max_context: int, autocast: Autocast
     ) -> Sampler:
-        """Make the sampler.
+        """Build the sampler.
 
         Args:
-            language: Whose model it speaks for, whatever weights that has by then.
-            seed: The run's; what is drawn is a function of it and of the row's identity.
-            max_context: Tokens one row can hold.
-            autocast: The context to compute in, for who computes with the trainer's own model.
+            language: The policy, whose weights are taken at ``Sampler.reset``.
+            seed: The run's seed; samples are a function of it and of the row's identity.
+            max_context: Upper bound of a row's length in tokens.
+            autocast: The trainer's autocast, for engines that compute with the trainer's model.
         """
 
 

@@ -1,6 +1,6 @@
-"""Record a step of decoding once, and replay it: what starts its operations is then the GPU.
+"""CUDA graphs of decode steps: captured once, then replayed without Python.
 
-A step of a model of 24 layers is several hundred kernels of a few microseconds each, and to start
+A step of a model of 24 layers is several hundred kernels of a few microseconds each, and launching
 one from Python takes longer than that.
 """
 
@@ -15,69 +15,74 @@ from ragen_pl.models.kernels.kv_cache import RaggedCache
 from ragen_pl.rollout.engines.decode_step import DecodeStep
 
 CAPTURED_STRIDE = 256
-"""Slots by which masks grow where steps are recorded: each width is a recording of its own."""
+"""Slots by which the padded length grows when steps are captured: each length needs a graph."""
 
 Step = Callable[[], Tensor]
 Capture = Callable[[Step], Step]
-"""Run a step once, noting its operations and the places they read and write; return what runs
-the same operations on the same places, and returns the same tensor."""
+"""Runs a step once, recording its operations and the tensors they read and write; returns a
+function that runs the same operations on the same tensors, and returns the same tensor."""
 
 
 class GraphCapturer:
-    """Record CUDA graphs that share one pool of memory: only one of them runs at a time, and what
-    it leaves is copied before the next."""
+    """A ``Capture`` with CUDA graphs that share one memory pool: only one of them runs at a time,
+    and its result is copied before the next."""
 
     def __init__(self) -> None:
         self.pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, step: Step) -> Step:
-        """Record a step.
+        """Capture a step.
 
         Raises:
-            ValueError: when the step waits for the GPU, which a recording cannot.
+            ValueError: when the step synchronizes with the GPU, which a capture does not allow.
         """
         graph = torch.cuda.CUDAGraph()
         try:
-            # Other threads, which step environments, do not disturb it.
+            # Thread-local: other threads, which step environments, do not affect it.
             with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
-                outcome = step()
+                logits = step()
         except RuntimeError as error:
             raise ValueError(
-                "model.engine.cuda_graphs is true, but this model's step of decoding cannot be "
-                f"recorded ({str(error).splitlines()[0]}): set it to false"
+                "model.engine.cuda_graphs is true, but this model's decode step cannot be "
+                f"captured ({str(error).splitlines()[0]}): set it to false"
             ) from error
 
         def replay() -> Tensor:
             graph.replay()
-            return outcome
+            return logits
 
         return replay
 
 
 class GraphedDecodeStep:
-    """Implement ``DecodeStep`` by recording each kind of step of one token when it comes for the
-    second time, and replaying it from then on; wider blocks are read as they come.
+    """A ``DecodeStep`` that captures each kind of one-token step at its second occurrence and
+    replays it from then on; wider blocks run uncaptured.
 
-    Steps are of a kind that have as many rows, as wide a mask, and the same buffers. Weights that
-    autocast has cast live as long as its context: ``forget`` before it ends.
+    Steps of one kind have the same number of rows, the same padded length, and the same buffers.
+    Weights that autocast has cast live as long as its context: call ``forget`` before it ends.
     """
 
-    def __init__(self, reader: DecodeStep, record: Capture) -> None:
-        self.reader, self.record = reader, record
+    def __init__(self, decode_step: DecodeStep, capture: Capture) -> None:
+        self.decode_step, self.capture = decode_step, capture
         self.steps: dict[tuple[int, ...], _Captured | None] = {}
 
     def forget(self) -> None:
-        """Drop all recordings."""
+        """Drop all captured steps."""
         self.steps = {}
 
     def __call__(self, ids: Tensor, positions: Tensor, mask: Tensor, cache: RaggedCache) -> Tensor:
         if ids.shape[1] != 1:
-            return self.reader(ids, positions, mask, cache)
-        kind = (len(ids), cache.window.start, cache.reach, *cache.addresses())
+            return self.decode_step(ids, positions, mask, cache)
+        kind = (
+            len(ids),
+            cache.active_rows.start,
+            cache.padded_length,
+            *cache.buffer_addresses(),
+        )
         if kind not in self.steps:
             self.steps[kind] = None
-            # Whatever a library sets up when it is first called is set up by this.
-            return self.reader(ids, positions, mask, cache)
+            # Warm-up: libraries initialize themselves on the first call.
+            return self.decode_step(ids, positions, mask, cache)
         step = self.steps[kind]
         if step is None:
             step = self.steps[kind] = _Captured(self, ids, positions, mask, cache)
@@ -85,11 +90,11 @@ class GraphedDecodeStep:
 
 
 class _Captured:
-    """Hold a recorded step and the tensors that it reads, which must stay where they are."""
+    """A captured step and its input tensors, whose memory must stay the same."""
 
     def __init__(
         self,
-        by: GraphedDecodeStep,
+        owner: GraphedDecodeStep,
         ids: Tensor,
         positions: Tensor,
         mask: Tensor,
@@ -102,9 +107,9 @@ class _Captured:
             cache.slots.clone(),
         )
         self.rows = cache.rows
-        self.replay = by.record(lambda: by.reader(ids, positions, mask, cache))
+        self.replay = owner.capture(lambda: owner.decode_step(ids, positions, mask, cache))
 
     def __call__(self, *inputs: Tensor) -> Tensor:
-        for place, value in zip(self.inputs, inputs, strict=True):
-            place.copy_(value)
-        return self.replay().clone()  # the next replay writes over it
+        for buffer, value in zip(self.inputs, inputs, strict=True):
+            buffer.copy_(value)
+        return self.replay().clone()  # the next replay overwrites it

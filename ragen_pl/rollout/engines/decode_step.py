@@ -1,4 +1,4 @@
-"""Read tokens behind a cache: what comes out are the logits of what follows."""
+"""One forward of the sampler: a block of tokens after a cache to next-token logits."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 from transformers import Cache, PreTrainedModel
 
-from ragen_pl.models.kernels.attention import adds_masks
+from ragen_pl.models.kernels.attention import uses_additive_mask
 from ragen_pl.models.kernels.fused_decoder import FusedDecoder, supports_fused_decoding
 from ragen_pl.models.kernels.kv_cache import RaggedCache
 
 
 class DecodeStep(Protocol):
-    """Compute (n, V) float32 logits behind the last column of a block of tokens (n, Q), whose keys
-    and values go to the cache."""
+    """A function from a block of tokens (n, Q), whose keys and values it writes to the cache, to
+    the (n, V) float32 logits after the last column."""
 
     def __call__(
         self, ids: Tensor, positions: Tensor, mask: Tensor, cache: RaggedCache
@@ -23,7 +23,7 @@ class DecodeStep(Protocol):
 
 
 class ModelForward:
-    """Read with a model's own forward: any model, however its weights are wrapped or sharded."""
+    """The model's own forward: for any model, however its weights are wrapped or sharded."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
@@ -41,9 +41,15 @@ class ModelForward:
 
 
 def build_decode_step(model: PreTrainedModel, max_context: int) -> DecodeStep:
-    """Make the quickest reader there is for a model as it is now wrapped, with its weights as they
-    are now, in the type that autocast, where it is on, computes in; for rows of so many tokens at
-    most."""
+    """Return the fastest decode step for a model.
+
+    It holds for the model as it is wrapped now and for its present weights; it computes in
+    autocast's type where autocast is on.
+
+    Args:
+        model: The causal language model.
+        max_context: Upper bound of a row's length.
+    """
     if not supports_fused_decoding(model):
         return ModelForward(model)
     device = model.device.type
@@ -53,5 +59,5 @@ def build_decode_step(model: PreTrainedModel, max_context: int) -> DecodeStep:
 
 
 def open_cache(model: PreTrainedModel, rows: int, max_context: int, stride: int) -> RaggedCache:
-    """Make an empty cache whose masks are as the model's attention takes them."""
-    return RaggedCache(rows, max_context, model.device, adds_masks(model), stride)
+    """Return an empty cache with the kind of mask that the model's attention takes."""
+    return RaggedCache(rows, max_context, model.device, uses_additive_mask(model), stride)

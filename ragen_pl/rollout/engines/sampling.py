@@ -1,4 +1,4 @@
-"""Draw tokens from logits, with noise that belongs to a row and to nothing else."""
+"""Sampling of tokens from logits, with noise that depends on the row's identity alone."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from ragen_pl.types import Completion, Request, Sampling
 
 @dataclass(frozen=True, slots=True)
 class SampledTokens:
-    """Hold what one call draws, each (rows, most new tokens), and how far each row went, (rows,).
+    """The sampled tokens of one call, each (rows, max new tokens), and their number per row,
+    (rows,).
 
-    On the CPU and in numpy, whose operations on a handful of numbers cost a tenth of a tensor's.
+    On the CPU and in numpy, whose operations on a few numbers cost a tenth of a tensor's.
     """
 
     tokens: np.ndarray
@@ -25,14 +26,14 @@ class SampledTokens:
     counts: np.ndarray
 
     @classmethod
-    def nothing(cls, rows: int, most: int) -> SampledTokens:
-        shape = rows, most
+    def empty(cls, rows: int, max_new_tokens: int) -> SampledTokens:
+        """Return the start of a call, without any token."""
+        shape = rows, max_new_tokens
         log_probs, entropies = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
         return cls(np.zeros(shape, np.int64), log_probs, entropies, np.zeros(rows, np.int64))
 
     def add(self, rows: np.ndarray, step: int, found: np.ndarray) -> np.ndarray:
-        """Note what some rows drew at one step: (3, n) tokens, log-probs and entropies; return the
-        tokens as integers."""
+        """Add one step of some rows, (3, n) tokens, log-probs and entropies; return the tokens."""
         tokens: np.ndarray = found[0].astype(np.int64)
         self.tokens[rows, step] = tokens
         self.log_probs[rows, step] = found[1]
@@ -41,6 +42,7 @@ class SampledTokens:
         return tokens
 
     def completions(self, stop_id: int) -> list[Completion]:
+        """Return one completion per row."""
         return [
             Completion(
                 tuple(tokens[:count]),
@@ -59,7 +61,7 @@ class SampledTokens:
 
 
 def uniform_noise(seed: int, request: Request, sampling: Sampling) -> np.ndarray:
-    """Draw one uniform number per token of a turn, from the row's identity alone."""
+    """Return a uniform number per token of a turn, a function of seed and row identity."""
     bits = np.random.Philox(np.random.SeedSequence(noise_key(seed, request)))
     return np.random.Generator(bits).random(sampling.max_new_tokens, dtype=np.float32)
 

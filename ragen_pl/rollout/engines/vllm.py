@@ -1,6 +1,6 @@
-"""Sample with vLLM, in this process: it keeps weights of its own, which are handed over.
+"""Sampling with vLLM in this process, which has its own copy of the weights.
 
-Nothing here imports vLLM before a sampler is built.
+vLLM is not imported before a sampler is built.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from ragen_pl.types import Completion, Request, Sampling
 
 @dataclass(frozen=True)
 class VLLM(Engine):
-    """Sample with vLLM, where it is installed (0.32 was tried): faster decoding, for the memory of
-    a second copy of the weights. One process only.
+    """Sampling with vLLM, where it is installed (tried with 0.32): faster decoding, for the memory
+    of a second copy of the weights. One process only.
 
-    Adapters are merged into what is handed over. What it samples from is near the policy but not
-    the policy: ``train/log_prob_gap`` says how near, ``algorithm.sampler_ratio_cap`` corrects it.
+    Adapters are merged into that copy. vLLM's distribution differs slightly from the trainer's:
+    ``train/log_prob_gap`` measures the difference, ``algorithm.sampler_ratio_cap`` corrects it.
 
     Args:
-        dtype: Of its copy of the weights and of what it computes.
-        gpu_memory_utilization: Share of the GPU's memory that its weights and its cache may take;
-            the trainer needs the rest. On CPUs ``VLLM_CPU_KVCACHE_SPACE`` sizes the cache instead.
-        max_num_seqs: Rows decoded side by side; more wait.
-        enforce_eager: Whether to do without compilation and CUDA graphs: starts sooner, decodes
-            more slowly.
+        dtype: Type of its copy of the weights and of its computation.
+        gpu_memory_utilization: Share of the GPU's memory for its weights and its cache; the trainer
+            needs the rest. On CPUs ``VLLM_CPU_KVCACHE_SPACE`` sizes the cache instead.
+        max_num_seqs: Rows decoded at the same time; more wait.
+        enforce_eager: Whether to disable compilation and CUDA graphs: a faster start, slower
+            decoding.
     """
 
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
@@ -78,19 +78,19 @@ class VLLM(Engine):
     def build(
         self, language: LanguageModel, seed: int, max_context: int, autocast: Autocast
     ) -> VLLMSampler:
-        """Start vLLM with the policy's shape; its weights are noise until ``reset``."""
-        # Weights are handed over within this process; must be said before vllm is imported.
+        """Start vLLM with the policy's architecture; its weights are random until ``reset``."""
+        # Weights are copied within this process; must be set before vllm is imported.
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-        os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")  # else it draws over the display
+        os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")  # else it prints over the display
         import vllm
 
         with TemporaryDirectory() as folder, isolate_rng():  # vLLM seeds the whole process
-            write_shape(language, Path(folder))
+            write_config(language, Path(folder))
             llm = vllm.LLM(
                 model=folder,
                 load_format="dummy",
                 skip_tokenizer_init=True,
-                generation_config="vllm",  # the model's own could cut answers off
+                generation_config="vllm",  # the model's own could truncate responses
                 logprobs_mode="processed_logprobs",  # at the temperature of sampling
                 enable_prefix_caching=True,
                 max_model_len=max_context,
@@ -100,25 +100,26 @@ class VLLM(Engine):
                 max_num_seqs=self.max_num_seqs,
                 enforce_eager=self.enforce_eager,
             )
-        # With every handover it names the layers that have no weights; its start resets the level.
+        # It logs the layers without weights at every reload; set late, since its start resets
+        # levels.
         logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel("ERROR")
         dtype = getattr(torch, self.dtype)
         return VLLMSampler(llm, vllm.SamplingParams, language, seed=seed, dtype=dtype)
 
 
 class VLLMSampler:
-    """Implement ``Generate`` with a ``vllm.LLM``.
+    """A sampler with a ``vllm.LLM``.
 
-    Prefixes that an earlier turn, or another member of the group, has read are found in vLLM's
-    prefix cache. Each row draws with a generator of its own, seeded by its identity; the logits it
-    draws from are the same in any batch up to the rounding of vLLM's kernels.
+    Prefixes of an earlier turn, or of another member of the group, are found in vLLM's prefix
+    cache. Each row samples with its own generator, seeded by its identity; its logits are the same
+    in any batch up to the rounding of vLLM's kernels.
 
     Args:
         llm: A ``vllm.LLM``.
         sampling_params: The class ``vllm.SamplingParams``.
-        language: Whose weights are handed over.
+        language: The policy, whose weights are copied.
         seed: The run's seed.
-        dtype: Of vLLM's weights.
+        dtype: Type of vLLM's weights.
     """
 
     def __init__(
@@ -137,10 +138,10 @@ class VLLMSampler:
         self.dtype = dtype
 
     def reset(self) -> None:
-        """Hand the policy's weights over, adapters merged, and drop the cache of prefixes.
+        """Copy the policy's weights to vLLM, adapters merged, and drop the prefix cache.
 
         Raises:
-            RuntimeError: when vLLM keeps prefixes that older weights have read.
+            RuntimeError: when vLLM keeps its prefix cache, which older weights have computed.
         """
         merged = merged_weights(self.language.model)
         weights = ((name, weight.to(self.dtype)) for name, weight in merged)
@@ -152,10 +153,10 @@ class VLLMSampler:
             )
 
     def release(self) -> None:
-        """Keep everything: vLLM's cache is its own, of a size that was fixed at its start."""
+        """Do nothing: vLLM's cache has a size that is fixed at its start."""
 
     def __call__(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
-        """Return a completion per request, without entropies: vLLM says none."""
+        """Return a completion per request, without entropies, which vLLM does not report."""
         if not requests:
             return []
         outputs = self.llm.generate(
@@ -171,16 +172,16 @@ class VLLMSampler:
             max_tokens=sampling.max_new_tokens,
             seed=row_seed(self.seed, request),
             stop_token_ids=[self.language.markers.end],
-            ignore_eos=True,  # the dialogue's marker ends an answer, and nothing else does
-            logprobs=0,  # of the sampled token alone
+            ignore_eos=True,  # a response ends with the chat marker only
+            logprobs=0,  # of the sampled token only
             detokenize=False,
         )
 
-    def _completion(self, drawn: Any) -> Completion:
-        token_ids = tuple(drawn.token_ids)
+    def _completion(self, output: Any) -> Completion:
+        token_ids = tuple(output.token_ids)
         log_probs = tuple(
             float(by_token[token].logprob)
-            for token, by_token in zip(token_ids, drawn.logprobs, strict=True)
+            for token, by_token in zip(token_ids, output.logprobs, strict=True)
         )
         stopped = token_ids[-1] == self.language.markers.end
         return Completion(token_ids, log_probs, None, stopped=stopped)
@@ -192,8 +193,8 @@ def row_seed(seed: int, request: Request) -> int:
     return int(state[0]) >> 1
 
 
-def write_shape(language: LanguageModel, folder: Path) -> None:
-    """Write the model's configuration, and no weights, as ``transformers`` reads it."""
+def write_config(language: LanguageModel, folder: Path) -> None:
+    """Write the model's configuration, without weights, as ``transformers`` reads it."""
     config = copy.deepcopy(language.model.config)
-    config.architectures = [type(language.model).__name__]  # a model built here has not said yet
+    config.architectures = [type(language.model).__name__]  # unset in a model built here
     config.save_pretrained(folder)

@@ -1,4 +1,4 @@
-"""The registered attention against the textbook's."""
+"""The registered attention functions against the textbook definition."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ragen_pl.models.kernels.attention import (
     NAME,
     SDPA,
     additive,
-    adds_masks,
     causal_mask,
     causal_sdpa_attention,
     choose_attention,
     grouped_matmul_attention,
+    uses_additive_mask,
 )
 
 MODULE = nn.Identity()
@@ -42,13 +42,13 @@ def textbook(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
 
 
 GROUPS: Any = SimpleNamespace(num_key_value_groups=3, is_causal=True)
-"""What transformers asks a layer: how many query heads share a head of keys and values."""
+"""The attribute that transformers reads: query heads per key-value head."""
 
 
 @pytest.mark.parametrize("attention", [grouped_matmul_attention, causal_sdpa_attention])
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 150])
-def test_values_and_gradients_are_the_textbooks(
+def test_values_and_gradients_match_the_definition(
     length: int, is_causal: bool, attention: Callable[..., tuple[Tensor, None]]
 ) -> None:
     query, key, value = inputs(length)
@@ -72,18 +72,18 @@ def test_a_causal_mask_may_hide_more() -> None:
 
 
 @pytest.mark.parametrize("attention", [NAME, SDPA])
-def test_a_mask_is_made_once_where_layers_add_it(attention: str) -> None:
+def test_an_additive_mask_is_built_once(attention: str) -> None:
     language = EmbeddedModel(hidden_size=24, num_heads=3, num_key_value_heads=1).build(["a"], 0)
     language.model.set_attn_implementation(attention)
-    assert adds_masks(language.model) == (attention == NAME)
+    assert uses_additive_mask(language.model) == (attention == NAME)
     mask = causal_mask(torch.ones(2, 9, dtype=torch.bool))
-    ready = additive(mask, torch.float32) if adds_masks(language.model) else mask
+    ready = additive(mask, torch.float32) if uses_additive_mask(language.model) else mask
     ids = torch.arange(18).view(2, 9)
     one, other = (language.model(input_ids=ids, attention_mask=m).logits for m in (mask, ready))
     assert torch.equal(one, other)
 
 
-def test_an_additive_mask_is_a_bool_one() -> None:
+def test_an_additive_mask_equals_a_bool_one() -> None:
     query, key, value = inputs(9)
     mask = causal_mask(torch.ones(2, 9, dtype=torch.bool))
     added = torch.zeros(mask.shape, dtype=torch.float64).masked_fill(~mask, -1e30)
@@ -93,7 +93,7 @@ def test_an_additive_mask_is_a_bool_one() -> None:
 
 
 @pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 2e-6), (torch.bfloat16, 2e-2)])
-def test_low_precision_stays_near(dtype: torch.dtype, most: float) -> None:
+def test_low_precision_is_close(dtype: torch.dtype, most: float) -> None:
     query, key, value = inputs(150)
     mask = causal_mask(torch.ones(2, 150, dtype=torch.bool))
     exact = textbook(query, key, value, mask).detach()
@@ -105,7 +105,7 @@ def test_low_precision_stays_near(dtype: torch.dtype, most: float) -> None:
     assert float((actual.double() - exact).abs().max()) < most
 
 
-def test_it_guesses_nothing() -> None:
+def test_unsupported_arguments_are_refused() -> None:
     query, key, value = inputs(4)
     with pytest.raises(ValueError, match="explicit 4-dimensional mask"):
         grouped_matmul_attention(MODULE, query, key, value, None, SCALE)
@@ -114,12 +114,12 @@ def test_it_guesses_nothing() -> None:
         grouped_matmul_attention(MODULE, query, key, value, mask, SCALE, dropout=0.1)
 
 
-def test_a_causal_mask_is_left_out_and_heads_are_not_repeated() -> None:
+def test_a_causal_mask_is_dropped_and_heads_are_not_repeated() -> None:
     query, key, value = inputs(64)
     mask = causal_mask(torch.ones(2, 64, dtype=torch.bool))
 
     def kept(is_causal: bool) -> int:
-        """Count the numbers that are kept for the gradient."""
+        """Count the numbers that are saved for the backward pass."""
         seen: dict[int, int] = {}
 
         def note(x: Tensor) -> Tensor:
@@ -137,8 +137,8 @@ def test_a_causal_mask_is_left_out_and_heads_are_not_repeated() -> None:
     assert kept(False) >= 4 * query.numel()  # keys and values once for each query's head
 
 
-def test_a_mask_that_is_not_square_stays() -> None:
-    """Behind a cache there are more keys than queries, whoever promises what."""
+def test_a_mask_that_is_not_square_is_kept() -> None:
+    """With a cache there are more keys than queries, whatever ``is_causal`` is."""
     query, key, value = inputs(9)
     mask = causal_mask(torch.ones(2, 9, dtype=torch.bool))[:, :, -2:]
     expected = textbook(query[:, :, -2:], key, value, mask)
@@ -148,8 +148,8 @@ def test_a_mask_that_is_not_square_stays() -> None:
     torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
 
 
-def test_a_mask_to_which_a_layer_has_added_stays() -> None:
-    """As Doge's do, for which a promise would drop what the layer has learned."""
+def test_a_float_mask_is_kept() -> None:
+    """Doge's layers add a learned bias to it, which ``is_causal`` alone would drop."""
     query, key, value = inputs(9)
     mask = causal_mask(torch.ones(2, 9, dtype=torch.bool))
     hidden = torch.zeros(mask.shape, dtype=torch.float64).masked_fill(~mask, -1e30)
@@ -162,7 +162,7 @@ def test_a_mask_to_which_a_layer_has_added_stays() -> None:
     assert float((plain - biased).abs().max()) > 1e-3
 
 
-def test_models_that_look_no_function_up_keep_pytorchs_name() -> None:
+def test_models_without_attention_lookup_keep_pytorchs_name() -> None:
     for config, name in ((LlamaConfig(), SDPA), (FalconConfig(), "sdpa")):
         choose_attention(config, "sdpa")
         assert config._attn_implementation == name
@@ -170,7 +170,7 @@ def test_models_that_look_no_function_up_keep_pytorchs_name() -> None:
     assert config._attn_implementation == NAME
 
 
-def test_without_a_promise_the_model_goes_on_as_transformers_does() -> None:
+def test_without_is_causal_transformers_decides() -> None:
     query, key, value = inputs(9)
     mask = causal_mask(torch.ones(2, 9, dtype=torch.bool))
     for given in (None, mask):
@@ -178,7 +178,7 @@ def test_without_a_promise_the_model_goes_on_as_transformers_does() -> None:
         torch.testing.assert_close(actual, textbook(query, key, value, mask), rtol=0, atol=1e-12)
 
 
-def test_pytorchs_attention_refuses_what_it_does_not_know() -> None:
+def test_pytorchs_attention_refuses_softcap() -> None:
     query, key, value = inputs(4)
     mask = causal_mask(torch.ones(2, 4, dtype=torch.bool))
     with pytest.raises(ValueError, match="softcap"):

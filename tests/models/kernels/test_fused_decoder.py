@@ -1,4 +1,4 @@
-"""What reads quickly reads what the model would, and only where it may."""
+"""The fused decoder gives the model's logits, and is used only for supported models."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from ragen_pl.models.kernels import fused_linear as maps
+from ragen_pl.models.kernels import fused_linear
 from ragen_pl.models.kernels.attention import NAME
 from ragen_pl.models.kernels.fused_decoder import FusedDecoder, supports_fused_decoding
 from ragen_pl.models.kernels.kv_cache import RaggedCache, pad_left
@@ -31,7 +31,7 @@ TURNS: tuple[tuple[list[int], list[int]], ...] = (
     ([20], [21]),
     ([22], [23]),
 )
-"""What two rows read: prompts, single tokens, a row that rests, prompts again."""
+"""Blocks of two rows: prompts, single tokens, an inactive row, prompts again."""
 
 
 def make_model(family: str = "llama", **more: object) -> PreTrainedModel:
@@ -52,8 +52,8 @@ def casting(is_bf16: bool) -> AbstractContextManager[object]:
 
 @torch.no_grad()
 def read(reader: DecodeStep) -> list[Tensor]:
-    """Return the log-probs that follow each block, of the rows that had a part in it."""
-    cache, said = RaggedCache(2, 64, adds=True), []
+    """Return the log-probs after each block, of the rows with tokens in it."""
+    cache, said = RaggedCache(2, 64, additive_mask=True), []
     for rows in TURNS:
         ids, counts = pad_left(rows)
         positions, mask = cache.open_block(ids.shape[1], counts)
@@ -64,7 +64,7 @@ def read(reader: DecodeStep) -> list[Tensor]:
 
 @pytest.mark.parametrize("is_bf16", [False, True], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_it_says_what_the_model_says(family: str, is_bf16: bool) -> None:
+def test_logits_equal_the_models(family: str, is_bf16: bool) -> None:
     model = make_model(family)
     with casting(is_bf16):
         quick = build_decode_step(model, 64)
@@ -89,7 +89,7 @@ def test_it_says_what_the_model_says(family: str, is_bf16: bool) -> None:
     ],
     ids=lambda more: " ".join(map(str, more)),
 )
-def test_it_is_configured_as_the_model_is(more: dict[str, Any]) -> None:
+def test_the_models_configuration_is_used(more: dict[str, Any]) -> None:
     model = make_model(**more)
     quick = build_decode_step(model, 64)
     assert isinstance(quick, FusedDecoder)
@@ -97,10 +97,10 @@ def test_it_is_configured_as_the_model_is(more: dict[str, Any]) -> None:
         torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
 
 
-def test_large_maps_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_layers_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_model("qwen2")
     expected = read(build_decode_step(model, 64))
-    monkeypatch.setattr(maps, "_SMALL", 0)
+    monkeypatch.setattr(fused_linear, "_SMALL", 0)
     quick = build_decode_step(model, 64)
     assert isinstance(quick, FusedDecoder)
     own = {weight.data_ptr() for weight in model.parameters()}
@@ -112,12 +112,14 @@ def test_large_maps_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2"], ids=["without bias", "with bias"])
-def test_large_maps_are_read_by_blocks(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_layers_are_multiplied_by_blocks(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = make_model(family)
     expected = read(build_decode_step(model, 64))
-    monkeypatch.setattr(maps, "_SMALL", 0)
-    monkeypatch.setattr(maps, "_FEW", range(2, 100))
-    monkeypatch.setattr(maps, "_BLOCK", 8)
+    monkeypatch.setattr(fused_linear, "_SMALL", 0)
+    monkeypatch.setattr(fused_linear, "_FEW_ROWS", range(2, 100))
+    monkeypatch.setattr(fused_linear, "_BLOCK", 8)
     products: list[tuple[int, ...]] = []
     multiply = torch.bmm
 
@@ -181,7 +183,7 @@ REFUSED: dict[str, Callable[[], PreTrainedModel]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_other_models_read_for_themselves(case: str) -> None:
+def test_other_models_use_their_own_forward(case: str) -> None:
     model = REFUSED[case]()
     assert not supports_fused_decoding(model)
     assert isinstance(build_decode_step(model, 64), ModelForward)

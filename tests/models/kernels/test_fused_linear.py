@@ -1,4 +1,4 @@
-"""Maps side by side, of rows or of columns, are the linear maps they are made of."""
+"""Fused layers, of rows or of columns, give the results of the layers they are made of."""
 
 from __future__ import annotations
 
@@ -8,50 +8,52 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from ragen_pl.models.kernels import fused_linear as maps
+from ragen_pl.models.kernels import fused_linear
 from ragen_pl.models.kernels.fused_linear import FusedLinear, as_columns
 
 SIZES = st.lists(st.sampled_from([1, 3, 8, 16]), min_size=1, max_size=3)
 
 
-def make_parts(sizes: list[int], width: int, bias: bool) -> list[nn.Linear]:
+def make_layers(sizes: list[int], width: int, bias: bool) -> list[nn.Linear]:
     torch.manual_seed(0)
     return [nn.Linear(width, size, bias=bias) for size in sizes]
 
 
 @given(SIZES, st.integers(1, 9), st.integers(1, 12), st.booleans(), st.booleans())
 @torch.no_grad()
-def test_outcomes_stand_side_by_side(
+def test_outputs_are_concatenated(
     sizes: list[int], width: int, rows: int, bias: bool, is_large: bool
 ) -> None:
-    parts = make_parts(sizes, width, bias)
+    layers = make_layers(sizes, width, bias)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(maps, "_SMALL", 0 if is_large else 1 << 18)
-        patched.setattr(maps, "_BLOCK", 8)
-        held = FusedLinear.of(parts, torch.float32)
+        patched.setattr(fused_linear, "_SMALL", 0 if is_large else 1 << 18)
+        patched.setattr(fused_linear, "_BLOCK", 8)
+        held = FusedLinear.of(layers, torch.float32)
         x = torch.randn(rows, 1, width)
-        expected = torch.cat([part(x) for part in parts], dim=-1)
+        expected = torch.cat([layer(x) for layer in layers], dim=-1)
         torch.testing.assert_close(held(x), expected)
-        by_blocks = is_large and rows in maps._FEW and not any(size % 8 for size in sizes)
+        by_blocks = (
+            is_large and rows in fused_linear._FEW_ROWS and not any(size % 8 for size in sizes)
+        )
         assert held.prefers_columns(x) == by_blocks
         if by_blocks:
             torch.testing.assert_close(held.columns(as_columns(x)), expected[:, 0].t())
 
 
-def test_small_weights_in_float32_stand_transposed() -> None:
-    parts = make_parts([3, 5], 4, bias=False)
+def test_small_weights_in_float32_are_transposed() -> None:
+    layers = make_layers([3, 5], 4, bias=False)
     for dtype in (torch.float32, torch.bfloat16):
-        (weight,) = FusedLinear.of(parts, dtype).weights
+        (weight,) = FusedLinear.of(layers, dtype).weights
         assert weight.shape == (8, 4)
         assert weight.dtype == dtype
         assert weight.t().is_contiguous() == (dtype == torch.float32)
 
 
 def test_large_weights_are_copied_only_to_be_cast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maps, "_SMALL", 0)
-    parts = make_parts([64, 64], 4, bias=True)
-    own = {part.weight.data_ptr() for part in parts}
-    assert {weight.data_ptr() for weight in FusedLinear.of(parts, torch.float32).weights} == own
-    cast = FusedLinear.of(parts, torch.bfloat16)
+    monkeypatch.setattr(fused_linear, "_SMALL", 0)
+    layers = make_layers([64, 64], 4, bias=True)
+    own = {layer.weight.data_ptr() for layer in layers}
+    assert {weight.data_ptr() for weight in FusedLinear.of(layers, torch.float32).weights} == own
+    cast = FusedLinear.of(layers, torch.bfloat16)
     assert len(cast.weights) == 1
     assert not cast.prefers_columns(torch.zeros(8, 4, dtype=torch.bfloat16)), "float32 alone gains"

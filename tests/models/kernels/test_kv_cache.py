@@ -1,4 +1,4 @@
-"""Rows of unequal length in one buffer."""
+"""A cache of rows of unequal length in one buffer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ragen_pl.models.kernels.kv_cache import RaggedCache
 
 @pytest.fixture(autouse=True, params=[torch.float32, torch.float64], ids=str)
 def _layouts(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Keys of both layouts: across in float32, where masks are added, along in other types."""
+    """Keys of both layouts: transposed in float32 with additive masks, not in other types."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(request.param)
     yield
@@ -34,22 +34,22 @@ def write(cache: RaggedCache, width: int, counts: list[int], stamp: float) -> tu
     return shown, mask if mask.dtype == torch.bool else mask == 0
 
 
-def test_keys_stand_across_for_our_attention_alone() -> None:
-    is_across = torch.get_default_dtype() == torch.float32
-    for adds in (True, False):
-        cache = RaggedCache(2, 60, adds=adds)
+def test_keys_are_transposed_for_our_attention_alone() -> None:
+    is_transposed = torch.get_default_dtype() == torch.float32
+    for is_additive in (True, False):
+        cache = RaggedCache(2, 60, additive_mask=is_additive)
         shown, _ = write(cache, 3, [3, 1], 0.0)
-        assert (shown.stride(-2) == 1) == (adds and is_across)
-        assert (shown.stride(-1) == 1) != (adds and is_across)
+        assert (shown.stride(-2) == 1) == (is_additive and is_transposed)
+        assert (shown.stride(-1) == 1) != (is_additive and is_transposed)
 
 
 def visible(shown: Tensor, mask: Tensor, row: int) -> list[float]:
-    """Return what the last column of a row looks at."""
+    """Return the keys that the last column of a row attends to."""
     return shown[row, 0, mask[row, 0, -1], 0].tolist()
 
 
-def test_a_row_sees_its_own_tokens_in_order() -> None:
-    cache = RaggedCache(2, 200, adds=True)
+def test_a_row_attends_to_its_own_tokens_in_order() -> None:
+    cache = RaggedCache(2, 200, additive_mask=True)
     write(cache, 3, [3, 1], 0.0)
     shown, mask = write(cache, 2, [1, 2], 100.0)
     assert visible(shown, mask, 0) == [0, 1, 2, 103]
@@ -57,8 +57,8 @@ def test_a_row_sees_its_own_tokens_in_order() -> None:
     assert cache.lengths.tolist() == [4, 3]
 
 
-def test_a_column_sees_nothing_ahead_of_it_and_padding_something() -> None:
-    cache = RaggedCache(2, 200, adds=True)
+def test_a_column_attends_to_no_later_one_and_padding_to_something() -> None:
+    cache = RaggedCache(2, 200, additive_mask=True)
     _, mask = write(cache, 3, [3, 1], 0.0)
     assert mask.sum(-1)[0, 0].tolist() == [1, 2, 3]
     assert mask.sum(-1)[1, 0].tolist() == [1, 1, 1]
@@ -66,38 +66,41 @@ def test_a_column_sees_nothing_ahead_of_it_and_padding_something() -> None:
 
 
 def test_buffers_grow_and_keep_what_they_hold() -> None:
-    cache = RaggedCache(1, 121, adds=True)
+    cache = RaggedCache(1, 121, additive_mask=True)
     write(cache, 30, [30], 0.0)
     shown, mask = write(cache, 90, [90], 1000.0)
     assert visible(shown, mask, 0) == [*range(30), *range(1030, 1120)]
-    assert cache.reach == 122, "no more than a row can hold, and the spare slot"
+    assert cache.padded_length == 122, "no more than a row can hold, and the spare slot"
     assert cache.keys[0].numel() == cache.values[0].numel() == 2 * 122 * 4
 
 
 def test_buffers_that_are_read_in_parts_grow_by_more() -> None:
-    cache, is_across = RaggedCache(2, 1000, adds=True), torch.get_default_dtype() == torch.float32
+    cache, is_transposed = (
+        RaggedCache(2, 1000, additive_mask=True),
+        torch.get_default_dtype() == torch.float32,
+    )
     rooms = set()
     for token in range(500):
         shown, _ = write(cache, 1, [1, 1], token)
         rooms.add(cache.keys[0].numel())
         assert shown.isfinite().all(), "what is hidden is multiplied by zero"
-        if not is_across:
+        if not is_transposed:
             assert shown.is_contiguous(), "a batched product would copy anything else"
-    assert cache.reach == 512
-    assert len(rooms) == (8 if is_across else 16)
-    room = cache.keys[0].shape[cache.across]
+    assert cache.padded_length == 512
+    assert len(rooms) == (8 if is_transposed else 16)
+    room = cache.keys[0].shape[3 if cache.transposed_keys else 2]
     assert 512 <= room <= 640
-    assert (room > 512) == is_across
+    assert (room > 512) == is_transposed
 
 
-def test_resting_rows_are_not_touched() -> None:
-    cache = RaggedCache(3, 200, adds=True)
+def test_inactive_rows_are_not_changed() -> None:
+    cache = RaggedCache(3, 200, additive_mask=True)
     write(cache, 2, [2, 2, 2], 0.0)
-    cache.window = slice(1, 2)
+    cache.active_rows = slice(1, 2)
     shown, mask = write(cache, 40, [40], 500.0)
     assert shown.shape[0] == 1
     assert visible(shown, mask, 0) == [0, 1, *range(502, 542)]
-    cache.window = slice(0, 3)
+    cache.active_rows = slice(0, 3)
     shown, mask = write(cache, 1, [1, 1, 1], 900.0)
     assert visible(shown, mask, 0) == [0, 1, 902]
     assert visible(shown, mask, 2) == [0, 1, 902]
@@ -105,7 +108,7 @@ def test_resting_rows_are_not_touched() -> None:
 
 def test_rows_are_exchanged_gathered_and_shared() -> None:
     for index in ([2, 1, 0, 3], [3, 2, 1, 0], [1, 1, 0], [0, 0, 0, 1, 2, 3]):
-        cache = RaggedCache(4, 200, adds=True)
+        cache = RaggedCache(4, 200, additive_mask=True)
         write(cache, 4, [1, 2, 3, 4], 0.0)
         cache.keys[0] += torch.arange(4.0)[:, None, None, None] * 10
         cache.reorder(np.array(index))
@@ -119,15 +122,15 @@ BLOCKS = st.lists(st.lists(st.integers(0, 3), min_size=3, max_size=3), min_size=
 
 
 @given(BLOCKS)
-def test_every_token_sees_itself_and_what_lies_before_it(blocks: list[list[int]]) -> None:
-    told, added = RaggedCache(3, 60), RaggedCache(3, 60, adds=True)
+def test_every_token_attends_to_itself_and_earlier_ones(blocks: list[list[int]]) -> None:
+    plain, additive = RaggedCache(3, 60), RaggedCache(3, 60, additive_mask=True)
     for block in blocks:
         counts, width = np.array(block), max(1, *block)
-        for cache in (told, added):
+        for cache in (plain, additive):
             lengths = cache.lengths.copy()
             _, mask = cache.open_block(width, counts)
             shown = mask if mask.dtype == torch.bool else mask == 0
-            assert cache.adds == (mask.dtype == torch.float32)
+            assert cache.additive_mask == (mask.dtype == torch.float32)
             assert shown.any(-1).all(), "a softmax over nothing"
             for row, count in enumerate(block):
                 for place in range(count):
@@ -136,10 +139,10 @@ def test_every_token_sees_itself_and_what_lies_before_it(blocks: list[list[int]]
             cache.close_block(counts)
 
 
-def test_padding_of_the_spare_slot_is_not_seen_when_rows_grow_past_it() -> None:
-    cache = RaggedCache(2, 200, adds=True)
+def test_padding_in_the_spare_slot_stays_hidden_when_rows_grow_past_it() -> None:
+    cache = RaggedCache(2, 200, additive_mask=True)
     write(cache, 20, [20, 3], 0.0)
-    assert cache.reach == 32, "padding lies in slot 31"
+    assert cache.padded_length == 32, "padding lies in slot 31"
     for token in range(30):
         shown, mask = write(cache, 1, [1, 1], 100.0)
         for row, before in enumerate((20, 3)):
@@ -147,8 +150,8 @@ def test_padding_of_the_spare_slot_is_not_seen_when_rows_grow_past_it() -> None:
             assert visible(shown, mask, row) == seen
 
 
-def test_a_row_holds_no_more_than_it_was_made_for() -> None:
-    cache = RaggedCache(1, 5, adds=True)
+def test_a_row_beyond_max_context_is_refused() -> None:
+    cache = RaggedCache(1, 5, additive_mask=True)
     write(cache, 5, [5], 0.0)
     with pytest.raises(AssertionError, match="a row of 6 tokens in 5"):
         write(cache, 1, [1], 0.0)

@@ -1,4 +1,4 @@
-"""A last layer that goes on with asked tokens alone says and learns what it did."""
+"""A last layer computed at some positions has the states and gradients of the whole layer."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ragen_pl.models.lora import LoRA
 from tests.support.templates import SIZES
 
 FAMILIES = ["llama", "mistral", "qwen2", "qwen3", "smollm3"]
-PLACES = torch.tensor([3, 4, 9, 17, 18, 0])
-"""In two rows of ten, laid end to end."""
+POSITIONS = torch.tensor([3, 4, 9, 17, 18, 0])
+"""Indices into two flattened rows of ten."""
 
 
 def make_model(family: str) -> PreTrainedModel:
@@ -34,7 +34,7 @@ def make_model(family: str) -> PreTrainedModel:
 def ask(model: PreTrainedModel, is_bf16: bool = False) -> Tensor:
     ids = torch.arange(20).view(2, 10) % 63 + 1
     with torch.autocast("cpu", torch.bfloat16, enabled=is_bf16):
-        return states_at(model.base_model, ids, torch.ones_like(ids, dtype=torch.bool), PLACES)
+        return states_at(model.base_model, ids, torch.ones_like(ids, dtype=torch.bool), POSITIONS)
 
 
 def learned(model: PreTrainedModel, states: Tensor) -> dict[str, Tensor]:
@@ -42,49 +42,49 @@ def learned(model: PreTrainedModel, states: Tensor) -> dict[str, Tensor]:
     return {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
 
 
-def test_the_families_are_the_ones_whose_layers_are_put_together_so() -> None:
+def test_the_families_are_those_with_layers_like_llamas() -> None:
     assert {family.lower() for family in LLAMA_FAMILY} == set(FAMILIES)
 
 
 @pytest.mark.parametrize("is_bf16", [False, True], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_families_say_and_learn_what_they_did(family: str, is_bf16: bool) -> None:
+def test_states_and_gradients_are_those_of_the_whole_layer(family: str, is_bf16: bool) -> None:
     plain = make_model(family)
-    asked = copy.deepcopy(plain)
-    assert enable_gather(asked)
-    assert enable_gather(asked), "it is one already"
-    assert list(asked.state_dict()) == list(plain.state_dict())
-    expected, states = ask(plain, is_bf16), ask(asked, is_bf16)
+    gathered = copy.deepcopy(plain)
+    assert enable_gather(gathered)
+    assert enable_gather(gathered), "it is one already"
+    assert list(gathered.state_dict()) == list(plain.state_dict())
+    expected, states = ask(plain, is_bf16), ask(gathered, is_bf16)
     tolerance = 0.02 if is_bf16 else 1e-5
     torch.testing.assert_close(states, expected, atol=tolerance, rtol=tolerance)
-    gradients, others = learned(plain, expected), learned(asked, states)
+    gradients, others = learned(plain, expected), learned(gathered, states)
     assert others.keys() == gradients.keys()
     for name, gradient in gradients.items():
         distance = (others[name] - gradient).norm() / gradient.norm().clamp_min(1e-6)
         assert distance < (0.03 if is_bf16 else 1e-4), name
 
 
-def test_what_nobody_asks_for_is_not_computed() -> None:
+def test_other_positions_are_not_computed() -> None:
     model = make_model("llama")
     enable_gather(model)
     seen: list[int] = []
     for layer in model.base_model.layers:  # type: ignore[union-attr]
         layer.mlp.register_forward_hook(lambda _, __, out: seen.append(out.numel() // 32))  # type: ignore[union-attr]
     ask(model)
-    assert seen == [20, len(PLACES)]
+    assert seen == [20, len(POSITIONS)]
 
 
-def test_it_is_the_layer_it_was_where_nothing_is_asked() -> None:
+def test_without_positions_it_is_the_original_layer() -> None:
     plain = make_model("qwen3")
-    asked = copy.deepcopy(plain)
-    enable_gather(asked)
+    gathered = copy.deepcopy(plain)
+    enable_gather(gathered)
     ids = torch.arange(12).view(2, 6) + 1
     mask = causal_mask(torch.ones_like(ids))
-    said = (model(input_ids=ids, attention_mask=mask).logits for model in (plain, asked))
+    said = (model(input_ids=ids, attention_mask=mask).logits for model in (plain, gathered))
     torch.testing.assert_close(*said, atol=0, rtol=0)
 
 
-def test_it_is_computed_again_for_its_gradient_where_layers_are() -> None:
+def test_gradient_checkpointing_recomputes_it() -> None:
     plain = make_model("llama").train()
     again = copy.deepcopy(plain)
     enable_gather(again)
@@ -109,7 +109,7 @@ def test_adapters_and_copies_keep_it() -> None:
 
 
 @pytest.mark.parametrize("family", ["gemma2", "olmo2", "gpt2"])
-def test_other_families_are_asked_for_all(family: str) -> None:
+def test_other_families_compute_all_positions(family: str) -> None:
     config = CONFIG_MAPPING[family](**{**SIZES, "vocab_size": 64})
     model: PreTrainedModel = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     model.train(False)
@@ -119,7 +119,7 @@ def test_other_families_are_asked_for_all(family: str) -> None:
     ids = torch.arange(20).view(2, 10) + 1
     whole: nn.Module = model.base_model
     with torch.no_grad():
-        expected = whole(input_ids=ids).last_hidden_state.flatten(0, 1)[PLACES]
+        expected = whole(input_ids=ids).last_hidden_state.flatten(0, 1)[POSITIONS]
         model.set_attn_implementation(NAME)
-        states = states_at(whole, ids, torch.ones_like(ids, dtype=torch.bool), PLACES)
+        states = states_at(whole, ids, torch.ones_like(ids, dtype=torch.bool), POSITIONS)
     torch.testing.assert_close(states, expected)

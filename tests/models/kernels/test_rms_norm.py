@@ -1,4 +1,4 @@
-"""The norms that stand in for a model's own compute what those do, and learn what those learn."""
+"""Fused norms have the results and gradients of a model's own."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def rows(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 @pytest.mark.parametrize("shape", [(5,), (2, 7), (2, 3, 4), (0,)], ids=str)
-def test_it_is_the_models_own(shape: tuple[int, ...]) -> None:
+def test_it_equals_the_models_own(shape: tuple[int, ...]) -> None:
     theirs, ours = make_norms()
     x, other = rows(*shape), rows(*shape)
     torch.testing.assert_close(ours(x), theirs(other))
@@ -43,7 +43,7 @@ def test_it_is_the_models_own(shape: tuple[int, ...]) -> None:
         torch.testing.assert_close(ours(x), theirs(x))
 
 
-def test_its_gradient_is_that_of_its_values() -> None:
+def test_gradients_equal_finite_differences() -> None:
     x = rows(4, dtype=torch.float64).detach().requires_grad_()
     weight = torch.randn(WIDTH, dtype=torch.float64, requires_grad=True)
 
@@ -53,8 +53,8 @@ def test_its_gradient_is_that_of_its_values() -> None:
     assert torch.autograd.gradcheck(normalize, (x, weight))
 
 
-def test_autocast_does_not_reach_its_gradient() -> None:
-    """Lightning goes backward within the context that it goes forward in."""
+def test_gradients_are_not_autocast() -> None:
+    """Lightning runs the backward pass within the autocast context of the forward pass."""
     _, ours = make_norms()
     ours.feeds_linear = False
     x, other = rows(5), rows(5)
@@ -67,7 +67,7 @@ def test_autocast_does_not_reach_its_gradient() -> None:
     torch.testing.assert_close(x.grad, other.grad, rtol=0, atol=0)
 
 
-def test_a_frozen_weight_is_given_no_gradient() -> None:
+def test_a_frozen_weight_gets_no_gradient() -> None:
     theirs, ours = make_norms()
     ours.weight.requires_grad_(False)
     x, other = rows(5), rows(5)
@@ -85,8 +85,8 @@ def test_a_row_of_zeros_has_a_gradient() -> None:
     torch.testing.assert_close(x.grad, other.grad)
 
 
-def test_rounding_once_is_rounding_for_each() -> None:
-    """What linear maps under autocast make of it is what they make of the unrounded outcome."""
+def test_one_cast_equals_a_cast_per_layer() -> None:
+    """Linear layers under autocast give the same results for the cast and the uncast norm."""
     theirs, ours = make_norms()
     maps = [nn.Linear(WIDTH, WIDTH) for _ in range(3)]
     x = rows(6)
@@ -103,7 +103,7 @@ def test_rounding_once_is_rounding_for_each() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
-def test_other_types_are_left_as_they_were(dtype: torch.dtype) -> None:
+def test_other_types_use_the_original_operations(dtype: torch.dtype) -> None:
     theirs, ours = make_norms()
     theirs, ours = theirs.to(dtype), ours.to(dtype)
     x = rows(5, dtype=dtype)
@@ -133,7 +133,7 @@ def learn(model: PreTrainedModel, is_bf16: bool) -> tuple[Tensor, dict[str, Tens
 
 @pytest.mark.parametrize("is_bf16", [False, True], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3", "smollm3"])
-def test_families_say_and_learn_what_they_did(family: str, is_bf16: bool) -> None:
+def test_families_keep_outputs_and_gradients(family: str, is_bf16: bool) -> None:
     plain = make_model(family)
     quick = copy.deepcopy(plain)
     per_layer = 4 if family == "qwen3" else 2
@@ -150,8 +150,8 @@ def test_families_say_and_learn_what_they_did(family: str, is_bf16: bool) -> Non
 
 
 @pytest.mark.parametrize("family", ["gemma2", "olmo2", "gpt2"])
-def test_other_families_are_left_alone(family: str) -> None:
-    """Gemma's weights are added to one, and what stands before a residual is no map's input."""
+def test_other_families_are_not_changed(family: str) -> None:
+    """Gemma adds one to its weights, and a norm before a residual feeds no linear layer."""
     config = CONFIG_MAPPING[family](**SMALL)
     model: PreTrainedModel = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     assert use_fused_rms_norm(model) == 0

@@ -1,4 +1,4 @@
-"""Make up histories of indicators, and judge them as they grow."""
+"""Synthetic histories of indicators, and their assessment as they grow."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import random
 
 from ragen_pl.ops.echo_trap.assess import Assessment, Level, assess
 from ragen_pl.ops.echo_trap.indicators import Indicators
-from ragen_pl.ops.echo_trap.thresholds import CollapseRules
+from ragen_pl.ops.echo_trap.thresholds import CollapseThresholds
 
 BASELINE = 10
-RULES = CollapseRules()
+THRESHOLDS = CollapseThresholds()
 
 
 def look(rng: random.Random, **values: float) -> Indicators:
-    """Measure with the noise of a collection of some hundred trajectories."""
+    """Return indicators with the noise of a collection of some hundred trajectories."""
     usual = {
         "in_group_std": 2.0,
         "zero_std_fraction": 0.1,
@@ -40,10 +40,12 @@ def look(rng: random.Random, **values: float) -> Indicators:
     return Indicators(**drawn)
 
 
-def verdicts(run: list[Indicators], rules: CollapseRules = RULES) -> list[Assessment]:
-    return [assess(run[: t + 1], BASELINE, rules) for t in range(len(run))]
+def assessments(
+    run: list[Indicators], thresholds: CollapseThresholds = THRESHOLDS
+) -> list[Assessment]:
+    return [assess(run[: t + 1], BASELINE, thresholds) for t in range(len(run))]
 
 
 def first(run: list[Assessment], level: Level) -> int:
     """Return the first iteration at this level or a worse one; a large number without."""
-    return next((t for t, verdict in enumerate(run) if verdict.level >= level), 10**6)
+    return next((t for t, assessment in enumerate(run) if assessment.level >= level), 10**6)

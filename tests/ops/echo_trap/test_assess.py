@@ -1,4 +1,4 @@
-"""The collapse rules on made-up runs: healthy ones stay quiet, dying ones are caught."""
+"""The alarm on synthetic runs: none on healthy ones, red on collapsing ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from ragen_pl.ops.echo_trap.assess import Level, assess
 from ragen_pl.ops.echo_trap.indicators import Indicators
-from ragen_pl.ops.echo_trap.thresholds import CollapseRules
+from ragen_pl.ops.echo_trap.thresholds import CollapseThresholds
 
 BASELINE = 10
 PATIENCE = 5
@@ -27,7 +27,7 @@ def noisy(rng: random.Random, value: float, deviation: float) -> float:
 
 
 def sokoban(rng: random.Random, length: int = 150, noise: float = 0.04) -> list[Indicators]:
-    """Success .3 → .85, spread 3.8 → .2, entropy .39 → .03, gradients .7 → 5."""
+    """Success .3 → .85, std 3.8 → .2, entropy .39 → .03, gradients .7 → 5."""
     runs = []
     for t in range(length):
         success = noisy(rng, toward(0.3, 0.85, t, 15), noise)
@@ -48,12 +48,12 @@ def sokoban(rng: random.Random, length: int = 150, noise: float = 0.04) -> list[
 
 
 def coarse_sokoban(rng: random.Random) -> list[Indicators]:
-    """The same with eight rooms a collection, whose luck moves success by ten points."""
+    """The same with eight rooms a collection, by whose luck success varies by ten points."""
     return sokoban(rng, noise=0.1)
 
 
 def frozen_lake(rng: random.Random) -> list[Indicators]:
-    """Success .4 → .7; the spread is the ice's luck and stays."""
+    """Success .4 → .7; the std is due to slippery ice and stays."""
     runs = []
     for t in range(150):
         success = noisy(rng, toward(0.4, 0.7, t, 30), 0.05)
@@ -73,7 +73,7 @@ def frozen_lake(rng: random.Random) -> list[Indicators]:
 
 
 def bandit(rng: random.Random) -> list[Indicators]:
-    """Success .3 → .97 while half the format is mended; payoffs are very noisy."""
+    """Success .3 → .97 while half of the format is learned; payoffs are very noisy."""
     runs = []
     for t in range(100):
         success = noisy(rng, toward(0.3, 0.97, t, 12), 0.04)
@@ -93,7 +93,7 @@ def bandit(rng: random.Random) -> list[Indicators]:
 
 
 def steady_bandit(rng: random.Random) -> list[Indicators]:
-    """The good arm always pays the same: at the end no group has any spread."""
+    """The good arm always pays the same: at the end every group has zero std."""
     return [
         Indicators(
             in_group_std=max(0.0, rng.gauss(toward(0.4, 0.0, t, 8), 0.03)),
@@ -110,7 +110,7 @@ def steady_bandit(rng: random.Random) -> list[Indicators]:
 
 
 def warm_start_left_nothing_to_gain(rng: random.Random) -> list[Indicators]:
-    """A policy that was good from the start grows sure of itself."""
+    """A policy that was good from the start becomes certain."""
     return [
         Indicators(
             in_group_std=max(0.05, rng.gauss(toward(3.0, 0.2, t, 15), 0.2)),
@@ -175,7 +175,7 @@ def broken_format(rng: random.Random, onset: int) -> list[Indicators]:
 
 
 def one_template(rng: random.Random, onset: int) -> list[Indicators]:
-    """One answer whatever the state: valid, certain and useless."""
+    """One response whatever the state: valid, certain and useless."""
     runs = sokoban(rng, onset)
     for t in range(40):
         alive = 0.5 ** (t / 3)
@@ -195,8 +195,8 @@ def one_template(rng: random.Random, onset: int) -> list[Indicators]:
 
 
 def levels(run: list[Indicators]) -> Iterator[Level]:
-    rules = CollapseRules()
-    return (assess(run[: t + 1], BASELINE, rules).level for t in range(len(run)))
+    thresholds = CollapseThresholds()
+    return (assess(run[: t + 1], BASELINE, thresholds).level for t in range(len(run)))
 
 
 def stop_iteration(run: list[Indicators]) -> int | None:
@@ -250,37 +250,37 @@ def test_never_any_good_is_red_after_a_while() -> None:
 
 def test_a_template_that_leads_nowhere_is_amber() -> None:
     run = [flat()] * 15 + [flat(in_group_std=0.3, entropy=0.12)] * 20
-    verdict = assess(run, BASELINE, CollapseRules())
-    assert verdict.level is Level.AMBER
-    assert verdict.reason == (
+    assessment = assess(run, BASELINE, CollapseThresholds())
+    assert assessment.level is Level.AMBER
+    assert assessment.reason == (
         "success stays at 0.30 (baseline 0.30) while in-group std is 0.308 (baseline 1) and "
         "entropy is 0.124 (baseline 0.5)"
     )
 
 
-def test_no_spread_and_no_progress_is_red() -> None:
+def test_zero_std_and_no_progress_is_red() -> None:
     run = [flat()] * 15 + [flat(in_group_std=0.01, zero_std_fraction=1.0)] * 30
-    assert assess(run, BASELINE, CollapseRules()).level is Level.RED
+    assert assess(run, BASELINE, CollapseThresholds()).level is Level.RED
 
 
 def test_a_rising_return_is_progress() -> None:
     run = [flat(success=0.0)] * 15 + [flat(success=0.0, in_group_std=0.01, mean_return=4.0)] * 30
-    assert assess(run, BASELINE, CollapseRules()).level is Level.GREEN
+    assert assess(run, BASELINE, CollapseThresholds()).level is Level.GREEN
 
 
 def test_a_gradient_spike_alone_is_no_alarm_but_with_lost_success_it_is() -> None:
     calm = [flat(grad_norm=1.0)] * 15
     spiked = [flat(grad_norm=50.0)] * 10
-    assert assess(calm + spiked, BASELINE, CollapseRules()).level is Level.GREEN
+    assert assess(calm + spiked, BASELINE, CollapseThresholds()).level is Level.GREEN
     fallen = [flat(grad_norm=50.0, success=0.1)] * 15
-    verdict = assess(calm + fallen, BASELINE, CollapseRules())
-    assert verdict.level is Level.RED
-    assert "gradient norm" in verdict.reason
+    assessment = assess(calm + fallen, BASELINE, CollapseThresholds())
+    assert assessment.level is Level.RED
+    assert "gradient norm" in assessment.reason
 
 
 def test_ratios() -> None:
     run = [flat(grad_norm=2.0)] * 11
-    assert assess(run, BASELINE, CollapseRules()).ratios == pytest.approx(
+    assert assess(run, BASELINE, CollapseThresholds()).ratios == pytest.approx(
         {
             "in_group_std_ratio": 1.0,
             "entropy_ratio": 1.0,
@@ -292,4 +292,4 @@ def test_ratios() -> None:
             "penalty_share": 0.0,
         }
     )
-    assert assess(run[:5], BASELINE, CollapseRules()).ratios == {}
+    assert assess(run[:5], BASELINE, CollapseThresholds()).ratios == {}

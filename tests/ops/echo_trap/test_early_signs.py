@@ -10,8 +10,8 @@ import pytest
 
 from ragen_pl.ops.echo_trap.assess import Level, assess
 from ragen_pl.ops.echo_trap.indicators import Indicators
-from ragen_pl.ops.echo_trap.thresholds import CollapseRules
-from tests.ops.echo_trap.histories import BASELINE, RULES, first, look, verdicts
+from ragen_pl.ops.echo_trap.thresholds import CollapseThresholds
+from tests.ops.echo_trap.histories import BASELINE, THRESHOLDS, assessments, first, look
 
 SEEDS = range(12)
 Run = Callable[[random.Random], list[Indicators]]
@@ -23,7 +23,7 @@ def ramp(t: int, start: int, length: int) -> float:
 
 
 def slow_decline(rng: random.Random) -> list[Indicators]:
-    """A rate somewhat too high: the format frays and entropy climbs while success wears off."""
+    """A rate somewhat too high: the format rate falls and entropy rises while success decays."""
     runs = []
     for t in range(90):
         ill = ramp(t, 30, 40)
@@ -44,7 +44,7 @@ def slow_decline(rng: random.Random) -> list[Indicators]:
 
 
 def template(rng: random.Random) -> list[Indicators]:
-    """Valid, ever surer and blind to the state; nothing was ever gained before success goes."""
+    """Valid, increasingly certain and independent of the state; no gain before success falls."""
     return [
         look(
             rng,
@@ -59,7 +59,7 @@ def template(rng: random.Random) -> list[Indicators]:
 
 
 def abrupt(rng: random.Random, onset: int = 40) -> list[Indicators]:
-    """One update too many: within two iterations nothing it says is understood."""
+    """One update too large: within two iterations no response is valid."""
     runs = []
     for t in range(onset + 20):
         ill = ramp(t, onset, 2)
@@ -80,7 +80,7 @@ def abrupt(rng: random.Random, onset: int = 40) -> list[Indicators]:
 
 
 def noisy_start(rng: random.Random) -> list[Indicators]:
-    """Everything jumps about for ten iterations, then learning sets in."""
+    """Everything varies a lot for ten iterations, then learning sets in."""
     runs = []
     for t in range(100):
         wild = 1 - ramp(t, 0, 12)
@@ -98,7 +98,7 @@ def noisy_start(rng: random.Random) -> list[Indicators]:
 
 
 def longer_thoughts(rng: random.Random) -> list[Indicators]:
-    """Responses grow because thinking pays: one sign alone."""
+    """Responses grow because thinking pays: a single sign."""
     return [
         look(
             rng,
@@ -133,22 +133,22 @@ def fall(run: list[Indicators]) -> int:
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("run", [noisy_start, longer_thoughts, plateau], ids=lambda r: r.__name__)
 def test_healthy_runs_stay_green(run: Run, seed: int) -> None:
-    assert {v.reason for v in verdicts(run(random.Random(seed)))} == {""}
+    assert {v.reason for v in assessments(run(random.Random(seed)))} == {""}
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("run", [slow_decline, template], ids=lambda run: run.__name__)
 def test_amber_is_five_iterations_ahead_of_a_slow_fall(run: Run, seed: int) -> None:
     history = run(random.Random(seed))
-    judged = verdicts(history)
+    judged = assessments(history)
     assert first(judged, Level.AMBER) <= fall(history) - 5
     assert 10 < first(judged, Level.AMBER) < first(judged, Level.RED) <= fall(history) + 3
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_amber_sees_an_abrupt_fall_before_its_average_does(seed: int) -> None:
+def test_amber_precedes_the_average_in_an_abrupt_fall(seed: int) -> None:
     history = abrupt(random.Random(seed))
-    judged = verdicts(history)
+    judged = assessments(history)
     assert 40 < first(judged, Level.AMBER) <= 42
     assert first(judged, Level.AMBER) <= fall(history) - 2
     assert first(judged, Level.AMBER) < first(judged, Level.RED) <= fall(history) + 1
@@ -156,8 +156,8 @@ def test_amber_sees_an_abrupt_fall_before_its_average_does(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("onset", [5, 7, 9])
-def test_a_fall_within_the_baseline_is_seen_at_once(onset: int, seed: int) -> None:
-    judged = verdicts(abrupt(random.Random(seed), onset))
+def test_a_fall_within_the_baseline_is_found_immediately(onset: int, seed: int) -> None:
+    judged = assessments(abrupt(random.Random(seed), onset))
     assert onset < first(judged, Level.AMBER) <= onset + 3
     assert first(judged, Level.RED) <= onset + 6
 
@@ -170,9 +170,9 @@ def test_the_reason_names_every_sign() -> None:
     odd = Indicators(
         **calm, entropy=1.0, valid_format=0.6, success=0.5, grad_norm=900.0, response_length=20.0
     )
-    verdict = assess([usual] * 20 + [odd], BASELINE, RULES)
-    assert verdict.level is Level.AMBER
-    assert verdict.reason == (
+    assessment = assess([usual] * 20 + [odd], BASELINE, THRESHOLDS)
+    assert assessment.level is Level.AMBER
+    assert assessment.reason == (
         "early signs: 80% of turns follow the format (best 100%) and responses have 15 tokens "
         "(baseline 10) and entropy is 0.6 (it was 0.2) and the policy's gradient norm is 30 "
         "(baseline 1)"
@@ -184,10 +184,10 @@ def test_two_signs_must_last_and_three_need_not() -> None:
     usual = [look(rng) for _ in range(20)]
     two = look(rng, valid_format=0.6, response_length=30.0)
     three = look(rng, valid_format=0.6, response_length=30.0, entropy=3.0)
-    assert [v.level for v in verdicts([*usual, two, two])[20:]] == [Level.GREEN, Level.AMBER]
-    assert verdicts([*usual, three])[20].level is Level.AMBER
-    patient = CollapseRules(early_patience=3, early_signs_at_once=9)
-    levels = [v.level for v in verdicts([*usual, three, three, three], patient)[20:]]
+    assert [v.level for v in assessments([*usual, two, two])[20:]] == [Level.GREEN, Level.AMBER]
+    assert assessments([*usual, three])[20].level is Level.AMBER
+    patient = CollapseThresholds(early_signs=3, early_patience=3)
+    levels = [v.level for v in assessments([*usual, three, three, three], patient)[20:]]
     assert levels == [Level.GREEN, Level.GREEN, Level.AMBER]
 
 
@@ -195,34 +195,31 @@ def test_early_signs_can_be_switched_off() -> None:
     rng = random.Random(0)
     history = [look(rng) for _ in range(20)]
     history += [look(rng, valid_format=0.85, entropy=0.75, response_length=30.0)] * 10
-    off = CollapseRules(early_signs=99, early_signs_at_once=99)
-    assert first(verdicts(history), Level.AMBER) < 30
-    assert first(verdicts(history, off), Level.AMBER) > 30
+    off = CollapseThresholds(early_signs=99)
+    assert first(assessments(history), Level.AMBER) < 30
+    assert first(assessments(history, off), Level.AMBER) > 30
 
 
-def test_lost_variety_is_no_sign_once_success_has_risen() -> None:
+def test_lost_std_and_entropy_are_no_sign_once_success_has_risen() -> None:
     rng = random.Random(0)
     poor = {"entropy": 0.05, "in_group_std": 0.5}
     start = [look(rng, success=0.3, mean_return=2.0) for _ in range(15)]
     stuck = [look(rng, success=0.3, mean_return=2.0, **poor) for _ in range(15)]
     better = [look(rng, success=0.55, mean_return=5.0, **poor) for _ in range(15)]
-    assert first(verdicts(start + stuck), Level.AMBER) < 22
-    assert first(verdicts(start + better), Level.AMBER) > 30
+    assert first(assessments(start + stuck), Level.AMBER) < 22
+    assert first(assessments(start + better), Level.AMBER) > 30
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("smoothing", 1.0),
-        ("early_smoothing", -0.1),
-        ("entropy_rose", 0.5),
-        ("responses_grew", 1.0),
-        ("success_fell", 1.5),
         ("early_signs", 0),
-        ("step_too_long", 0.0),
-        ("step_is_short", -1.0),
+        ("early_patience", 0),
+        ("solved_success", 1.5),
+        ("solved_success", -0.1),
+        ("max_approx_kl", 0.0),
     ],
 )
-def test_bad_rules_are_refused(key: str, value: float) -> None:
-    with pytest.raises(ValueError, match=f"rules.{key} is {value}"):
-        CollapseRules(**cast(Any, {key: value}))
+def test_bad_thresholds_are_refused(key: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"thresholds.{key} is {value}"):
+        CollapseThresholds(**cast(Any, {key: value}))

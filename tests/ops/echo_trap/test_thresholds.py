@@ -1,7 +1,7 @@
-"""No threshold of the Echo Trap's rules is ignored: each one, moved, changes a judgement.
+"""No threshold of the Echo Trap alarm is ignored: each key and constant, changed, changes a level.
 
-The histories are healthy at first and then go from there to an ailment step by step, so that every
-indicator passes all its values. Only levels are compared: a reason may name a number for show.
+The histories are healthy at first and then move to an ailment step by step, so that every indicator
+passes all its values. Only levels are compared: a reason may merely name a number.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from ragen_pl.ops.echo_trap import thresholds as limits
 from ragen_pl.ops.echo_trap.assess import Level, assess
 from ragen_pl.ops.echo_trap.indicators import Indicators
-from ragen_pl.ops.echo_trap.thresholds import CollapseRules
+from ragen_pl.ops.echo_trap.thresholds import CollapseThresholds
 from tests.support.config_key_effects import KeyProof, Outcome, spelled
 
 BASELINE = 5
@@ -51,35 +52,36 @@ AILMENTS: dict[str, dict[str, float]] = {
     },
     "three signs": {"valid_format": 0.5, "response_length": 30.0, "entropy": 2.0},
 }
-OTHER = {
-    "smoothing": 0.5,
-    "success_fell": 0.95,
-    "success_collapsed": 0.7,
-    "success_gone": 0.45,
-    "solved": 0.4,
-    "spread_fell": 0.9,
-    "spread_dead": 0.4,
-    "zero_std_fraction": 0.1,
-    "entropy_fell": 0.9,
-    "entropy_rose": 5.0,
-    "format_broke": 0.5,
-    "gradient_spiked": 30.0,
-    "floor_share": 0.5,
-    "early_smoothing": 0.9,
+OTHER_KEYS = {
     "early_signs": 3,
     "early_patience": 9,
-    "early_signs_at_once": 2,
-    "format_slipped": 0.6,
-    "responses_grew": 2.5,
-    "entropy_climbed": 4.0,
-    "success_slipped": 0.5,
-    "step_too_long": 0.05,
-    "step_is_short": 0.002,
+    "solved_success": 0.4,
+    "max_approx_kl": 0.05,
+}
+OTHER_CONSTANTS = {
+    "SMOOTHING": 0.5,
+    "EARLY_SMOOTHING": 0.9,
+    "SUCCESS_AMBER": 0.95,
+    "SUCCESS_RED_WITH_SIGN": 0.7,
+    "SUCCESS_RED": 0.45,
+    "STD_RED": 0.4,
+    "PENALTY_SHARE_RED": 0.5,
+    "STD_SIGN": 0.9,
+    "ZERO_STD_SIGN": 0.1,
+    "LOW_ENTROPY_SIGN": 0.9,
+    "HIGH_ENTROPY_SIGN": 5.0,
+    "FORMAT_SIGN": 0.5,
+    "GRAD_NORM_SIGN": 30.0,
+    "FORMAT_EARLY_SIGN": 0.6,
+    "RESPONSE_LENGTH_EARLY_SIGN": 2.5,
+    "ENTROPY_RISE_EARLY_SIGN": 4.0,
+    "SUCCESS_EARLY_SIGN": 0.5,
+    "LOW_APPROX_KL": 0.002,
 }
 
 
 def course(ailment: dict[str, float], steps: int = 16) -> list[Indicators]:
-    """Be healthy for a while, then go to the ailment step by step and stay there."""
+    """Return a history that is healthy for a while, then moves to the ailment step by step."""
     history = [HEALTHY] * (BASELINE + 5)
     for step in range(1, steps + 5):
         ill = min(1.0, step / steps)
@@ -94,28 +96,41 @@ HISTORIES = {name: course(ailment) for name, ailment in AILMENTS.items()}
 
 
 def levels(arguments: dict[str, Any]) -> Outcome:
-    rules = CollapseRules(**arguments)
+    thresholds = CollapseThresholds(**arguments)
     return {
-        name: [assess(history[:n], BASELINE, rules).level for n in range(1, len(history) + 1)]
+        name: [assess(history[:n], BASELINE, thresholds).level for n in range(1, len(history) + 1)]
         for name, history in HISTORIES.items()
     }
 
 
 PROOF = KeyProof(
-    CollapseRules, levels, others={f"CollapseRules.{key}": (v,) for key, v in OTHER.items()}
+    CollapseThresholds,
+    levels,
+    others={f"CollapseThresholds.{key}": (value,) for key, value in OTHER_KEYS.items()},
 )
 
 
-def test_every_ailment_is_judged_and_no_health() -> None:
+def test_every_ailment_raises_an_alarm_and_health_none() -> None:
     for name, found in PROOF.before(0).items():
         assert not any(found[: BASELINE + 5]), name
         assert any(level > Level.GREEN for level in found), name
 
 
-def test_the_same_rules_twice_judge_the_same() -> None:
+def test_equal_thresholds_give_equal_levels() -> None:
     PROOF.check_reproducible()
 
 
 @pytest.mark.parametrize("path", PROOF.paths(), ids=spelled)
-def test_a_threshold_acts(path: tuple[str, ...]) -> None:
+def test_a_key_acts(path: tuple[str, ...]) -> None:
     PROOF.check(path)
+
+
+def test_every_constant_is_tested() -> None:
+    assert {name for name in vars(limits) if name.isupper()} == OTHER_CONSTANTS.keys()
+
+
+@pytest.mark.parametrize("name", OTHER_CONSTANTS)
+def test_a_constant_acts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = levels({})
+    monkeypatch.setattr(limits, name, OTHER_CONSTANTS[name])
+    assert levels({}) != before

@@ -1,4 +1,4 @@
-"""Ask a sampler, and read its answers again as the trainer does."""
+"""Requests to a sampler, and its completions scored as the trainer does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ragen_pl.types import Completion, EpisodeId, Request
 
 
 def requests(members: Sequence[int], turn: int = 0, iteration: int = 5) -> list[Request]:
-    """Ask for rows of unequal length."""
+    """Return requests of unequal length."""
     return [Request((3, *range(10, 12 + m)), EpisodeId(iteration, 0, m), turn) for m in members]
 
 
@@ -24,7 +24,7 @@ def largest_gap(
     answered: Sequence[Completion],
     temperature: float = 1.0,
 ) -> float:
-    """Return the largest distance of a token's log-prob from the trainer's."""
+    """Return the largest difference between a token's log-prob and the trainer's."""
     policy = Policy(language.model)
     gaps: list[list[float]] = []
     for request, completion in zip(asked, answered, strict=True):
@@ -38,7 +38,7 @@ def largest_gap(
 
 @contextmanager
 def flattened(language: LanguageModel) -> Iterator[None]:
-    """Make all tokens about equally likely, the end of an answer too."""
+    """Make all tokens about equally likely, the end of a response too."""
     embedding = language.model.get_input_embeddings().weight
     assert isinstance(embedding, torch.Tensor)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Speak vLLM's protocol, as far as our engine uses it, and check what it is told.
+"""A fake of vLLM's interface, as far as the engine uses it, which checks its arguments.
 
 Every row is read anew, one token at a time. The prefix cache remembers what follows a prefix until
 it is reset, whatever happens to the weights meanwhile, as vLLM's does.
@@ -20,7 +20,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """Take our engine's arguments; vLLM's other ones keep their defaults."""
+    """The sampling parameters that the engine sets."""
 
     temperature: float
     max_tokens: int
@@ -52,7 +52,7 @@ class RequestOutput:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Hold what a run is sized by."""
+    """The sizes of the engine."""
 
     seed: int
     dtype: str
@@ -62,11 +62,11 @@ class Sizes:
 
 
 class LLM:
-    """Be a ``vllm.LLM`` of a few thousand weights."""
+    """A ``vllm.LLM`` of a few thousand weights."""
 
     latest: LLM
     keeps_prefixes = False
-    """Whether it refuses to drop its cache, as vLLM does while it answers."""
+    """Whether it refuses to drop its cache, as vLLM does while it generates."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class LLM:
 
 
 def make_module() -> ModuleType:
-    """Make what ``import vllm`` may find."""
+    """Return a module for ``import vllm``."""
     module = ModuleType("vllm")
     module.__spec__ = importlib.machinery.ModuleSpec("vllm", None)
     module.__dict__.update(LLM=LLM, SamplingParams=SamplingParams)

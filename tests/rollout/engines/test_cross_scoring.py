@@ -1,6 +1,8 @@
-"""Every pairing's log-prob equals the trainer's, read alone."""
+"""Every pairing's log-prob equals the trainer's for that pairing alone."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import torch
@@ -36,42 +38,32 @@ def expected(language: LanguageModel) -> torch.Tensor:
     return table
 
 
-@pytest.mark.parametrize("budget", [1, 20, 4096])
-@pytest.mark.parametrize("block", [1, 5, 128])
+@pytest.mark.parametrize("budget", [1, 25, 40, 4096])
 def test_every_pairing_equals_the_trainers(
-    language: LanguageModel,
-    expected: torch.Tensor,
-    monkeypatch: pytest.MonkeyPatch,
-    budget: int,
-    block: int,
+    language: LanguageModel, expected: torch.Tensor, budget: int
 ) -> None:
-    monkeypatch.setattr(cross_scoring, "_PLACES", block)
     found = cross_score(
         language.model, PREFIXES, CONTINUATIONS, temperature=0.7, token_budget=budget
     )
     torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-5)
 
 
-def test_what_is_shared_is_read_once(
-    language: LanguageModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read = 0
-    original = cross_scoring._states
+def test_a_prefix_is_read_once(language: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = []
+    original = cross_scoring._forward
 
-    def count(model: object, cache: object, ids: torch.Tensor, *rest: object) -> torch.Tensor:
-        nonlocal read
-        read += ids.numel()
-        return original(model, cache, ids, *rest)  # type: ignore[arg-type]
+    def record(*arguments: Any) -> torch.Tensor:
+        states = original(*arguments)
+        blocks.append(tuple(states.shape[:2]))
+        return states
 
-    monkeypatch.setattr(cross_scoring, "_states", count)
-    cross_score(language.model, [PREFIXES[2]] * 3, CONTINUATIONS)
-    # Five tokens for all prefixes, one more of each, and six distinct beginnings of continuations
-    # behind each; every pairing for itself would be 3 · (4 · 7 + 11) tokens less what is last.
-    assert read == 5 + 3 * (1 + 6)
+    monkeypatch.setattr(cross_scoring, "_forward", record)
+    cross_score(language.model, [PREFIXES[2]] * 3, CONTINUATIONS, token_budget=2 * 12)
+    # The prefix but for its last token, and two batches of two continuations, sorted by length.
+    assert blocks == [(1, 6), (2, 2), (2, 5)] * 3
 
 
-def test_prefixes_that_share_all_but_their_last_tokens(language: LanguageModel) -> None:
-    """What is shared leaves every prefix a token of its own to read, also the shortest."""
+def test_prefixes_of_any_length_score_together_as_alone(language: LanguageModel) -> None:
     prefixes = [(3, 10), (3, 10, 11), (3, 10, 11, 12)]
     together = cross_score(language.model, prefixes, CONTINUATIONS)
     for column, prefix in enumerate(prefixes):
@@ -86,16 +78,16 @@ def test_ranks_share_the_prefixes(
     monkeypatch: pytest.MonkeyPatch,
     ranks: int,
 ) -> None:
-    """Each rank runs as many forwards and offers its columns; together they are the table."""
+    """Every rank runs as many forwards and has its columns; together they are the table."""
     offered: list[dict[int, torch.Tensor]] = []
     forwards: list[int] = []
-    original = cross_scoring._states
+    original = cross_scoring._forward
 
-    def count(*arguments: object) -> torch.Tensor:
+    def count(*arguments: Any) -> torch.Tensor:
         forwards[-1] += 1
-        return original(*arguments)  # type: ignore[arg-type]
+        return original(*arguments)
 
-    monkeypatch.setattr(cross_scoring, "_states", count)
+    monkeypatch.setattr(cross_scoring, "_forward", count)
     monkeypatch.setattr(cross_scoring, "world_size", lambda: ranks)
     for place in range(ranks):
         monkeypatch.setattr(cross_scoring, "rank", lambda place=place: place)

@@ -1,4 +1,4 @@
-"""GraphedDecodeStep steps say what steps as they come say, and read nothing that has moved."""
+"""Captured decode steps give the results of plain ones, and read no tensor that has moved."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from ragen_pl.models.base import LanguageModel
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.kernels.kv_cache import RaggedCache
 from ragen_pl.models.kernels.rms_norm import use_fused_rms_norm
-from ragen_pl.rollout.engines import InProcess
-from ragen_pl.rollout.engines import cuda_graphs as replay
+from ragen_pl.rollout.engines import InProcess, cuda_graphs
 from ragen_pl.rollout.engines.cuda_graphs import Capture, GraphedDecodeStep, Step
 from ragen_pl.rollout.engines.in_process import InProcessSampler
 from ragen_pl.types import Completion, EpisodeId, Request, Sampling
@@ -24,26 +23,26 @@ from ragen_pl.types import Completion, EpisodeId, Request, Sampling
 PIECES = [f"w{i}" for i in range(40)]
 
 
-@pytest.fixture(scope="module", params=["own", "quick"])
+@pytest.fixture(scope="module", params=["own", "fused"])
 def language(request: pytest.FixtureRequest) -> LanguageModel:
     small = EmbeddedModel(
         hidden_size=32, intermediate_size=64, num_heads=4, num_key_value_heads=2, init_std=0.3
     )
     language = small.build(PIECES, seed=3)
-    if request.param == "quick":
+    if request.param == "fused":
         use_fused_rms_norm(language.model)
     return language
 
 
 class Tracer:
-    """Record as a GPU does: operations and the tensors they were done on, whatever Python would do
-    another time."""
+    """A capture as a GPU does it: operations and the tensors they ran on, whatever Python would do
+    the next time."""
 
     def __init__(self) -> None:
-        self.recorded = self.replayed = 0
+        self.captured = self.replayed = 0
 
     def __call__(self, step: Step) -> Step:
-        self.recorded += 1
+        self.captured += 1
         operations = make_fx(step)()
 
         def run() -> Tensor:
@@ -55,16 +54,16 @@ class Tracer:
 
 
 def play(
-    language: LanguageModel, record: Capture | None, *, is_bf16: bool = False
+    language: LanguageModel, capture: Capture | None, *, is_bf16: bool = False
 ) -> list[list[Completion]]:
-    """Play turns of unequal prompts in which rows stop one after another."""
+    """Sample turns of prompts of unequal length in which rows stop one after another."""
     engine = InProcessSampler(
         language.model,
         stop_id=language.markers.end,
         seed=0,
         max_context=256,
         autocast=lambda: torch.autocast("cpu", torch.bfloat16, enabled=is_bf16),
-        record=record,
+        capture=capture,
     )
     prefixes = [[3, *range(10, 12 + m)] for m in range(6)]
     history: list[list[Completion]] = []
@@ -86,21 +85,21 @@ def assert_equal(
 
 
 @pytest.mark.parametrize("is_bf16", [False, True], ids=["fp32", "bf16"])
-def test_replayed_steps_say_what_steps_say(language: LanguageModel, is_bf16: bool) -> None:
+def test_replayed_steps_equal_plain_ones(language: LanguageModel, is_bf16: bool) -> None:
     tracer = Tracer()
     assert_equal(play(language, tracer, is_bf16=is_bf16), play(language, None, is_bf16=is_bf16))
-    assert tracer.replayed > 3 * tracer.recorded > 0
+    assert tracer.replayed > 3 * tracer.captured > 0
 
 
-def test_what_moves_is_recorded_anew() -> None:
+def test_moved_buffers_are_captured_again() -> None:
     cache, tracer = RaggedCache(2, 60), Tracer()
 
-    def reader(ids: Tensor, positions: Tensor, mask: Tensor, cache: RaggedCache) -> Tensor:
+    def decode_step(ids: Tensor, positions: Tensor, mask: Tensor, cache: RaggedCache) -> Tensor:
         states = (ids * 1.0)[:, None, :, None].expand(-1, 1, -1, 2)
         keys, _ = cache.update(states, states, 0)
         return (keys[:, 0, :, 0] * mask[:, 0, 0]).sum(1, keepdim=True)
 
-    replayed, ones = GraphedDecodeStep(reader, tracer), np.ones(2, np.int64)
+    replayed, ones = GraphedDecodeStep(decode_step, tracer), np.ones(2, np.int64)
 
     def step(*tokens: int) -> list[float]:
         positions, mask = cache.open_block(1, ones)
@@ -113,13 +112,13 @@ def test_what_moves_is_recorded_anew() -> None:
     assert step(100, 200) == [111, 222]
     cache.reorder(np.array([1, 0]))
     assert [step(1000, 2000), step(1, 1), step(2, 2)] == [[1222, 2111], [1223, 2112], [1225, 2114]]
-    before = tracer.recorded
+    before = tracer.captured
     replayed.forget()
     assert [step(0, 0), step(0, 0)] == [[1225, 2114]] * 2
-    assert tracer.recorded == before + 1
+    assert tracer.captured == before + 1
 
 
-def test_a_gpu_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     InProcess().check()
     with pytest.raises(ValueError, match="cuda_graphs is true, but there is no CUDA GPU"):
@@ -128,7 +127,7 @@ def test_a_gpu_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     InProcess(cuda_graphs=True).check()
 
 
-def test_the_key_records_on_the_gpu(
+def test_the_key_captures_on_the_gpu(
     language: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
@@ -136,11 +135,11 @@ def test_the_key_records_on_the_gpu(
     def build(engine: InProcess) -> InProcessSampler:
         return engine.build(language, 0, 64, lambda: torch.autocast("cpu", enabled=False))
 
-    assert build(InProcess(cuda_graphs=True)).record.__class__ is replay.GraphCapturer
-    assert build(InProcess()).record is None
+    assert build(InProcess(cuda_graphs=True)).capture.__class__ is cuda_graphs.GraphCapturer
+    assert build(InProcess()).capture is None
 
 
-def test_what_cannot_be_recorded_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_cannot_be_captured_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: None)
     monkeypatch.setattr(torch.cuda, "graph", lambda *_, **__: nullcontext())
@@ -149,18 +148,18 @@ def test_what_cannot_be_recorded_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
         raise RuntimeError("operation not permitted when stream is capturing\nand more")
 
     with pytest.raises(ValueError, match=r"cuda_graphs is true.*not permitted when stream is"):
-        replay.GraphCapturer()(waits)
+        cuda_graphs.GraphCapturer()(waits)
 
 
-def test_recordings_are_dropped_when_a_call_fails(language: LanguageModel) -> None:
-    engine = InProcessSampler(language.model, stop_id=-1, seed=0, max_context=256, record=Tracer())
+def test_captured_steps_are_dropped_when_a_call_fails(language: LanguageModel) -> None:
+    engine = InProcessSampler(language.model, stop_id=-1, seed=0, max_context=256, capture=Tracer())
     engine([Request((3, 10, 11), EpisodeId(0, 0, 0), 0)], Sampling(1.0, 5))
-    reader = engine.reader
-    assert isinstance(reader, GraphedDecodeStep)
-    reader.steps = {(1,): None}
+    decode_step = engine.decode_step
+    assert isinstance(decode_step, GraphedDecodeStep)
+    decode_step.steps = {(1,): None}
     with pytest.raises(IndexError):
         engine([Request((3, 1 << 30), EpisodeId(0, 0, 1), 0)], Sampling(1.0, 5))
-    assert not reader.steps
+    assert not decode_step.steps
 
 
 def test_hooks_are_not_left_out() -> None:

@@ -1,4 +1,4 @@
-"""Check the decoder: what it samples is what the trainer scores, whatever else is in the batch."""
+"""The in-process sampler: its log-probs are the trainer's, and independent of the batch."""
 
 from __future__ import annotations
 
@@ -17,25 +17,24 @@ from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.kernels.fused_decoder import FusedDecoder, supports_fused_decoding
 from ragen_pl.models.kernels.rms_norm import use_fused_rms_norm
 from ragen_pl.models.policy import Policy
-from ragen_pl.rollout.engines import in_process as cached
-from ragen_pl.rollout.engines.in_process import InProcessSampler, to_the_front
+from ragen_pl.rollout.engines import in_process
+from ragen_pl.rollout.engines.in_process import InProcessSampler, move_to_front
 from ragen_pl.rollout.engines.sampling import sample_tokens
 from ragen_pl.types import Completion, EpisodeId, Request, Sampling
 
 PIECES = [f"w{i}" for i in range(40)]
 
 
-@pytest.fixture(scope="module", params=["own", "quick"])
+@pytest.fixture(scope="module", params=["own", "fused"])
 def language(request: pytest.FixtureRequest) -> LanguageModel:
-    """Make a tiny model whose distribution is far from uniform, and that reads for itself or is
-    read quickly."""
+    """Build a tiny model whose distribution is far from uniform, with its own forward or fused."""
     small = EmbeddedModel(
         hidden_size=32, intermediate_size=64, num_heads=4, num_key_value_heads=2, init_std=0.3
     )
     language = small.build(PIECES, seed=3)
-    if request.param == "quick":
+    if request.param == "fused":
         use_fused_rms_norm(language.model)
-    assert supports_fused_decoding(language.model) == (request.param == "quick")
+    assert supports_fused_decoding(language.model) == (request.param == "fused")
     return language
 
 
@@ -48,7 +47,7 @@ def decoder(language: LanguageModel, seed: int = 0) -> InProcessSampler:
 def play(
     engine: InProcessSampler, members: Sequence[int], turns: int, *, fresh: bool = False
 ) -> list[tuple[list[int], list[Completion]]]:
-    """Play turns with prompts of unequal length; some rows drop out on the way."""
+    """Sample turns of prompts of unequal length; some rows end early."""
     prefixes = {m: [3, *range(10, 12 + m)] for m in members}
     history: dict[int, list[Completion]] = {m: [] for m in members}
     for turn in range(turns):
@@ -63,7 +62,7 @@ def play(
 
 
 class Casts(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Count how often matrices of these shapes are cast to bfloat16."""
+    """A counter of casts to bfloat16 of matrices with given shapes."""
 
     def __init__(self, shapes: set[torch.Size]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -78,7 +77,7 @@ class Casts(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-def test_each_weight_is_cast_once_a_call_where_the_trainer_casts_it_each_time() -> None:
+def test_each_weight_is_cast_once_a_call_without_the_trainers_cast_cache() -> None:
     """As Lightning's autocast does."""
     language = EmbeddedModel(hidden_size=32, intermediate_size=48, num_heads=4).build(PIECES, 3)
     engine = InProcessSampler(
@@ -96,26 +95,26 @@ def test_each_weight_is_cast_once_a_call_where_the_trainer_casts_it_each_time() 
     assert torch.is_autocast_cache_enabled() == before
 
 
-def test_copies_of_weights_are_kept_for_turns_and_made_anew_after_an_update() -> None:
+def test_copies_of_weights_are_kept_across_turns_and_renewed_after_an_update() -> None:
     language = EmbeddedModel(hidden_size=32, intermediate_size=48, num_heads=4).build(PIECES, 3)
     use_fused_rms_norm(language.model)
     engine = decoder(language)
     request = [Request((3, 10, 11), EpisodeId(0, 0, 0), 0)]
     engine(request, Sampling(1.0, 9))
-    made = engine.reader
+    made = engine.decode_step
     assert isinstance(made, FusedDecoder)
     engine([Request((3, 10, 11, 12), EpisodeId(0, 0, 0), 1)], Sampling(1.0, 9))
-    assert engine.reader is made
+    assert engine.decode_step is made
     with torch.no_grad():
         for weight in language.model.parameters():
             weight.add_(torch.randn_like(weight), alpha=0.1)
     engine.reset()
     assert engine(request, Sampling(1.0, 9)) == decoder(language)(request, Sampling(1.0, 9))
     engine.release()
-    assert engine.reader is None, "an update has no room for them"
+    assert engine.decode_step is None, "an update has no room for them"
 
 
-def test_cache_across_turns_equals_reading_everything_again(language: LanguageModel) -> None:
+def test_a_cache_across_turns_equals_full_prefills(language: LanguageModel) -> None:
     kept = play(decoder(language), range(7), 4)
     fresh = play(decoder(language), range(7), 4, fresh=True)
     for (ids, completions), (other_ids, other) in zip(kept, fresh, strict=True):
@@ -131,7 +130,7 @@ def test_result_does_not_depend_on_the_batch(language: LanguageModel) -> None:
         assert play(decoder(language), [member], 3)[0][0] == together[member][0]
 
 
-def test_another_seed_or_iteration_draws_differently(language: LanguageModel) -> None:
+def test_another_seed_or_iteration_samples_differently(language: LanguageModel) -> None:
     request = [Request((3, 10, 11), EpisodeId(1, 0, 0), 0)]
     later = [Request((3, 10, 11), EpisodeId(2, 0, 0), 0)]
     drawn = [
@@ -171,7 +170,7 @@ def test_work_grows_with_new_tokens_only(language: LanguageModel) -> None:
 
 
 def group(engine: InProcessSampler, members: Sequence[int], turns: int) -> list[list[Completion]]:
-    """Play members of one group, whose first prompt is the same."""
+    """Sample members of one group, which share their first prompt."""
     prefixes = {m: [3, *range(10, 40)] for m in members}
     history: dict[int, list[Completion]] = {m: [] for m in members}
     for turn in range(turns):
@@ -195,11 +194,11 @@ def test_a_groups_prompt_is_read_once_and_shared(language: LanguageModel) -> Non
             assert one.log_probs == pytest.approx(other.log_probs, abs=1e-5)
 
 
-def test_reading_in_parts_is_reading_at_once(
+def test_prefill_in_parts_equals_one_prefill(
     language: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = play(decoder(language), range(7), 3)
-    monkeypatch.setattr(cached, "PREFILL_TOKENS", 30)
+    monkeypatch.setattr(in_process, "PREFILL_TOKENS", 30)
     for (ids, completions), (other_ids, other) in zip(
         play(decoder(language), range(7), 3), whole, strict=True
     ):
@@ -212,10 +211,10 @@ def test_reading_in_parts_is_reading_at_once(
 def test_rows_that_pad_a_batch_change_nothing(
     language: LanguageModel, monkeypatch: pytest.MonkeyPatch, prefill: int
 ) -> None:
-    """Even where a whole part of what is read is made of them."""
+    """Even where one part of a prefill has no other rows."""
     whole = play(decoder(language), range(7), 3)
-    monkeypatch.setattr(cached, "padded", lambda size, _: size + 5)
-    monkeypatch.setattr(cached, "PREFILL_TOKENS", prefill)
+    monkeypatch.setattr(in_process, "bucket_size", lambda size, _: size + 5)
+    monkeypatch.setattr(in_process, "PREFILL_TOKENS", prefill)
     engine = decoder(language)
     for (ids, completions), (other_ids, other) in zip(
         play(engine, range(7), 3), whole, strict=True
@@ -228,19 +227,19 @@ def test_rows_that_pad_a_batch_change_nothing(
 
 
 @given(st.data())
-def test_few_are_exchanged_to_bring_the_chosen_to_the_front(data: st.DataObject) -> None:
+def test_moving_rows_to_the_front_exchanges_few(data: st.DataObject) -> None:
     total = data.draw(st.integers(1, 12))
     chosen = sorted(data.draw(st.sets(st.integers(0, total - 1), min_size=1)))
-    move = torch.from_numpy(to_the_front(np.array(chosen), total))
+    move = torch.from_numpy(move_to_front(np.array(chosen), total))
     assert sorted(move.tolist()) == list(range(total))
     assert sorted(move[: len(chosen)].tolist()) == chosen
     behind = sum(place >= len(chosen) for place in chosen)
     assert int((move != torch.arange(total)).sum()) == 2 * behind
 
 
-def test_a_prefix_that_is_known_whole_can_be_asked_again(language: LanguageModel) -> None:
-    """Two evaluations of one policy may begin with the same requests, and an answer may be its
-    first token alone."""
+def test_a_fully_cached_prefix_can_be_requested_again(language: LanguageModel) -> None:
+    """Two evaluations of one policy may start with the same requests, and a response may be a
+    single token."""
     engine = decoder(language)
     requests = [Request((3, 10, 11 + m), EpisodeId(5, 0, m), 0) for m in range(4)]
     first = engine(requests, Sampling(1.0, 1))
@@ -258,7 +257,7 @@ def test_greedy_takes_the_most_likely_token() -> None:
     assert log_probs.tolist() == pytest.approx(expected.tolist())
 
 
-def test_autocast_does_not_reach_what_is_told_of_a_draw() -> None:
+def test_log_probs_and_entropies_are_not_autocast() -> None:
     logits, noise = torch.randn(50, 300), torch.rand(50)
     plain = sample_tokens(logits, noise, 1.0)
     with torch.autocast("cpu", torch.bfloat16):
@@ -268,7 +267,7 @@ def test_autocast_does_not_reach_what_is_told_of_a_draw() -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
-def test_drawing_follows_the_distribution(temperature: float) -> None:
+def test_samples_follow_the_distribution(temperature: float) -> None:
     logits = torch.tensor([[0.0, 1.0, 2.0, -1.0]])
     noise = (torch.arange(4000) + 0.5) / 4000
     tokens, _, _ = sample_tokens(logits.expand(4000, 4), noise, temperature)

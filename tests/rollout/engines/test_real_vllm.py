@@ -1,4 +1,4 @@
-"""Ask vLLM itself: its log-probs are the trainer's, and weights arrive."""
+"""The real vLLM: its log-probs are the trainer's, and weight updates arrive."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_log_probs_are_the_trainers(
         assert [c.token_ids for c in answered] == [c.token_ids for c in ours]
 
 
-def test_answers_end_as_ours_do_and_do_not_depend_on_the_batch(
+def test_responses_end_as_in_process_and_do_not_depend_on_the_batch(
     adapted: LanguageModel, sampler: VLLMSampler
 ) -> None:
     with flattened(adapted):

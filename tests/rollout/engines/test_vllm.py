@@ -1,4 +1,4 @@
-"""Check the contract with vLLM, against a fake that speaks its protocol.
+"""The contract with vLLM, against a fake of its interface.
 
 ``test_real_vllm`` asks vLLM itself, where it is installed.
 """
@@ -65,7 +65,7 @@ def test_log_probs_are_those_at_the_temperature_of_sampling(
     assert {completion.entropies for completion in answered} == {None}
 
 
-def test_a_greedy_answer_is_the_likeliest_and_told_at_temperature_1(
+def test_a_greedy_response_is_the_likeliest_with_log_probs_at_temperature_1(
     language: LanguageModel,
 ) -> None:
     asked = requests(range(4))
@@ -75,7 +75,7 @@ def test_a_greedy_answer_is_the_likeliest_and_told_at_temperature_1(
     assert [c.token_ids for c in answered] == [c.token_ids for c in ours]
 
 
-def test_a_row_draws_by_its_identity_alone(language: LanguageModel) -> None:
+def test_a_row_samples_by_its_identity_alone(language: LanguageModel) -> None:
     engine, how = sampler(language), Sampling(1.0, 9)
     together = engine(requests(range(4)), how)
     alone = [engine(requests([m]), how)[0] for m in range(4)]
@@ -88,7 +88,7 @@ def test_a_row_draws_by_its_identity_alone(language: LanguageModel) -> None:
     assert len(drawn) == 6
 
 
-def test_the_dialogues_marker_ends_an_answer_and_nothing_else_does(
+def test_only_the_chat_marker_ends_a_response(
     language: LanguageModel,
 ) -> None:
     asked, how, end = requests(range(24)), Sampling(2.0, 60), language.markers.end
@@ -141,13 +141,13 @@ def test_a_cache_that_stays_is_an_error(
         engine.reset()
 
 
-def test_starting_it_leaves_the_runs_random_streams_alone(language: LanguageModel) -> None:
+def test_starting_it_does_not_change_the_runs_random_state(language: LanguageModel) -> None:
     before = torch.get_rng_state()
     sampler(language)
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_weights_are_handed_over_in_its_dtype(language: LanguageModel) -> None:
+def test_weights_are_copied_in_its_dtype(language: LanguageModel) -> None:
     engine = VLLM(dtype="bfloat16").build(language, 0, CONTEXT, nullcontext)
     engine.reset()  # the fake looks
     asked = requests(range(4))
@@ -155,7 +155,7 @@ def test_weights_are_handed_over_in_its_dtype(language: LanguageModel) -> None:
 
 
 def started(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return what vLLM is started with."""
+    """Return the arguments vLLM is started with."""
     VLLM(**arguments).build(MODEL.build(["w"], seed=0), 0, CONTEXT, nullcontext)
     return vars(LLM.latest.sizes)
 
@@ -194,7 +194,7 @@ def test_a_run_samples_with_it_and_follows_every_update(tmp_path: Path) -> None:
     assert "val/lamp/success" in metrics
 
 
-def test_without_vllm_the_run_is_refused_in_a_line(
+def test_without_vllm_the_run_is_refused_with_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
