@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.ceilings import copy_bandwidth, forward_operations, gemm_rate, layer_parameters
+from benchmarks.roofline import copy_bandwidth, forward_operations, gemm_rate, layer_parameters
 from benchmarks.workload import RandomModel, Workload, pieces
 from ragen_pl.algorithms.coefficients import Coefficients
 from ragen_pl.algorithms.config import Algorithm, Optimization

@@ -25,9 +25,9 @@ if __name__ == "__main__":  # started as a file, the packages beside it must be 
 
 import torch
 
-from benchmarks.ceilings import copy_bandwidth, gemm_rate, timed
 from benchmarks.iteration import PHASES, Bench, Iteration, limits, phase_tokens
 from benchmarks.memory import forget_peak, peak_mebibytes
+from benchmarks.roofline import copy_bandwidth, gemm_rate, timed
 from benchmarks.workload import MODELS, RandomModel, Workload, pieces
 from ragen_pl.models.trainable import TrainableModel
 from ragen_pl.ops.chunked_head import chunked_log_prob_and_entropy

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from benchmarks import throughput, versus
-from benchmarks.contenders import Setting, _as_trl, ours
+from benchmarks import throughput, vs_trl
 from benchmarks.iteration import PHASES, Bench, Iteration, limits, phase_tokens
+from benchmarks.samplers import Setting, _as_trl, ours
 from benchmarks.steps import Steps
 from benchmarks.workload import Clerk, RandomModel, ReadAgain, Workload, pieces
 from ragen_pl.rollout.engines.in_process import InProcessSampler
@@ -141,7 +141,7 @@ def test_phases_are_timed_counted_and_bounded() -> None:
 def test_tables_name_what_was_measured() -> None:
     rates = {"ours fp32": 6.0, "ours bf16": 9.0, "ours bf16 compiled": 10.0}
     rates |= {"trl fp32": 3.0, "trl bf16": 2.0, "trl bf16 compiled": 4.0}
-    ratios = versus.against_trl(rates)
+    ratios = vs_trl.against_trl(rates)
     assert ratios["ours / TRL, fp32"] == 2
     assert ratios["ours / TRL, bf16 compiled"] == 2.5
     assert ratios["ours / TRL, best against best"] == 2.5
@@ -152,7 +152,7 @@ def test_tables_name_what_was_measured() -> None:
         "peak_mebibytes": {"ours fp32": 100.0},
         "against_trl": ratios,
     }
-    shown = versus.table(results)
+    shown = vs_trl.table(results)
     assert "2.00" in shown
     assert "50 %" in shown
     by_value = {"turns": {"5": {"seconds": 1.0, "tokens_read": 1234.0}}}

@@ -1,6 +1,6 @@
 """Show what an iteration of a real run spends on arithmetic, and what on telling PyTorch to do it.
 
-``python benchmarks/dispatch.py OUT.json --config sokoban.yaml [overrides]``
+``python benchmarks/cpu_profile.py OUT.json --config sokoban.yaml [overrides]``
 
 Trains as ``run.py fit`` does with what follows OUT, profiles a few RL iterations (collection,
 annotation, update and what Lightning does between) with PyTorch's profiler, stops, prints a table
@@ -65,7 +65,7 @@ def divide(own_seconds: Mapping[str, float], wall: float) -> dict[str, float]:
     return seconds
 
 
-class DispatchProfiler(Callback):
+class CPUProfiler(Callback):
     """Profile a few RL iterations, and end the run.
 
     Args:
@@ -132,7 +132,8 @@ def main(given: list[str] | None = None) -> int:
     """Train, profile, print; return the run's exit status."""
     given = sys.argv[1:] if given is None else given
     if not given or given[0].startswith("-"):
-        print(f"usage: python benchmarks/dispatch.py OUT.json {' '.join(given) or '--config NAME'}")
+        rest = " ".join(given) or "--config NAME"
+        print(f"usage: python benchmarks/cpu_profile.py OUT.json {rest}")
         return 2
     out, arguments = Path(given[0]), given[1:]
     out.unlink(missing_ok=True)
@@ -140,7 +141,7 @@ def main(given: list[str] | None = None) -> int:
         status = cli.main(
             [
                 *("fit", "--run_dir", f"{folder}/run", *arguments),
-                *("--trainer.callbacks+", "benchmarks.dispatch.DispatchProfiler"),
+                *("--trainer.callbacks+", "benchmarks.cpu_profile.CPUProfiler"),
                 *("--trainer.callbacks.out", str(out)),
             ]
         )

@@ -1,6 +1,6 @@
 """Measure this library beside a plain loop over ``model.generate`` and beside TRL's GRPOTrainer.
 
-``python benchmarks/versus.py OUT.json [--model tiny] [--threads 1] [--skip trl]``
+``python benchmarks/vs_trl.py OUT.json [--model tiny] [--threads 1] [--skip trl]``
 
 Same weights' shape, environment, templates, groups, turns and tokens (``workload.py`` freezes
 them), in one process, taking turns in alternating order, warm-up left out, medians. Prints three
@@ -30,9 +30,9 @@ if __name__ == "__main__":  # started as a file, the packages beside it must be 
 
 import torch
 
-from benchmarks.ceilings import alternate, forward_operations, gemm_rate, middle
-from benchmarks.contenders import Setting, ours, trl
 from benchmarks.memory import peak_mebibytes
+from benchmarks.roofline import alternate, forward_operations, gemm_rate, middle
+from benchmarks.samplers import Setting, ours, trl
 from benchmarks.workload import MODELS, RandomModel, ReadAgain, Workload, pieces
 from ragen_pl.models.trainable import TrainableModel
 from ragen_pl.report.tables import align
