@@ -1,4 +1,4 @@
-"""The environment that the README writes keeps the contract, and its evaluation set says what it
+"""The environment of docs/extending.md keeps the contract, and its evaluation set says what it
 is."""
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import pytest
 
 from ragen_pl.training.datamodule import RolloutDataModule
 
-README = Path(__file__).resolve().parents[2] / "README.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "extending.md"
 
 
 def test_guess_number(capsys: pytest.CaptureFixture[str]) -> None:
-    found = re.search(r"```python\n(# my_envs\.py.*?)```", README.read_text("utf-8"), re.DOTALL)
+    found = re.search(r"```python\n(# my_envs\.py.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     assert found
     names: dict[str, Any] = {}
     exec(found[1], names)
