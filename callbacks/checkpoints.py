@@ -1,4 +1,4 @@
-"""Keep a run's checkpoints and exported policies in its folder."""
+"""Checkpoints and exported policies in the run folder."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from ragen_pl.training.run_folder import BEST, CHECKPOINTS, FACTS, LAST, POLICY,
 
 
 class Checkpoints(Checkpoint):
-    """Save ``last.ckpt`` and ``best.ckpt``, and both policies as Hugging Face folders.
+    """The files ``last.ckpt`` and ``best.ckpt``, and both policies as Hugging Face folders.
 
-    Saves at the end of iterations only, under a temporary name first: a run that is killed at any
-    moment leaves a whole checkpoint. The best policy is the one with the highest validated success
-    on the first evaluation set; ``trainer.check_val_every_n_epoch`` says how often that is
-    measured. Being the best of many on those very starts, it scores too well on them: what is
-    reported of a run is its last policy.
+    They are saved at the end of iterations only, under a temporary name first: a run that is killed
+    at any moment leaves a complete checkpoint. The best policy is the one with the highest
+    validated success on the first evaluation set, measured every
+    ``trainer.check_val_every_n_epoch`` iterations. As the best of many on these initial states, its
+    score on them is biased upwards: the results of a run are those of its last policy.
 
     Args:
-        every_n_iterations: Iterations between two saves; the last iteration is always saved, that
-            of a stop by a callback too.
+        every_n_iterations: Iterations between two saves. The last iteration is always saved, also
+            when a callback stops the run.
     """
 
     def __init__(self, every_n_iterations: int = 10) -> None:

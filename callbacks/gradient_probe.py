@@ -1,4 +1,4 @@
-"""Measure which terms of the loss pull on the policy, by how much there is to learn from."""
+"""Gradient norms of the loss's terms, by how much a group's returns vary."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Score = Callable[[TrainingBatch], dict[str, Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class ProbeView:
-    """Be the probe's whole view of the objective."""
+    """The objective as the probe sees it."""
 
     names: tuple[str, ...]
     batch: TrainingBatch
@@ -83,18 +83,18 @@ def policy_terms(module: StarPO, batch: TrainingBatch) -> ProbeView:
 
 
 class GradientProbe(RolloutCallback):
-    """Log the gradient norms of the loss's terms by the spread of a group's returns (RAGEN-2).
+    """Gradient norms of the loss's terms by the in-group standard deviation of returns (RAGEN-2).
 
     The groups of an iteration's first optimizer batch, unfiltered, are sorted into quantile buckets
-    of their in-group standard deviation. In each, the task term, the entropy bonus and the KL term
-    are differentiated by themselves, as they stand in the loss and per sampled token. Where the
-    task's pull is below the regularizers', the group teaches nothing but noise. No step is taken,
-    and neither gradients, weights nor random streams are touched. Needs memory for three gradients;
-    a forward and up to three backward passes over the batch, and the critic's forward.
+    of their in-group standard deviation. In each bucket, the task term, the entropy bonus and the
+    KL term are differentiated separately, with their coefficients and per sampled token. Where the
+    task's gradient is below the regularizers', the group contributes only noise. No step is taken,
+    and gradients, weights and random streams stay as they are. The cost is memory for three
+    gradients, one forward and up to three backward passes over the batch, and the critic's forward.
 
     Args:
         every_n_iterations: Probe at every n-th iteration.
-        num_buckets: Quantile buckets; bucket 1 has the least spread.
+        num_buckets: Number of quantile buckets; bucket 1 has the lowest standard deviation.
     """
 
     def __init__(self, every_n_iterations: int = 50, num_buckets: int = 6) -> None:

@@ -1,4 +1,4 @@
-"""End a run in order when it is told to stop."""
+"""An orderly end of a run on SIGINT and SIGTERM."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(SystemExit):
-    """End the process with the status a shell expects after a signal."""
+    """An exit with the status a shell expects after a signal."""
 
     def __init__(self, signum: int, status: int | None = None) -> None:
         super().__init__(128 + signum if status is None else status)
@@ -31,16 +31,16 @@ class Interrupted(SystemExit):
 
 
 class Interruption(RolloutCallback):
-    """Notice SIGINT and SIGTERM between turns and updates, and leave with 130 or 143.
+    """A handler of SIGINT and SIGTERM that exits between turns and updates, with 130 or 143.
 
-    Ranks leave together, at the next place that all of them reach equally often: before and after a
-    collection, before an evaluation of its own, and around an update. One that is signalled is
-    enough.
+    All ranks exit together, at the next place that each of them reaches equally often: before and
+    after a collection, before an explicit evaluation, and before and after an update. A signal to
+    one rank is enough.
 
-    Nothing is saved and no final policy is scored on the way out: what was collected since the last
-    checkpoint is dropped, and going on repeats it bit for bit. A run that a callback stops is
-    another matter: ``last.ckpt`` is then the policy that was scored. A second signal ends the
-    process at once.
+    Nothing is saved and no final policy is evaluated on exit: what was collected since the last
+    checkpoint is dropped, and a resumed run repeats it bit for bit. (A run that a callback stops is
+    different: its ``last.ckpt`` is the policy that was evaluated.) A second signal ends the process
+    immediately.
     """
 
     def __init__(self) -> None:

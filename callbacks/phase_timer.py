@@ -1,4 +1,4 @@
-"""Log how long the phases of an iteration take."""
+"""Seconds of the phases of an iteration."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ragen_pl.training.callback import RolloutCallback
 
 
 class PhaseTimer(RolloutCallback):
-    """Log the seconds of an iteration's phases, averaged over ranks.
+    """Seconds of an iteration's phases, averaged over ranks.
 
-    ``rollout`` is the collection, ``env`` its part outside the sampler (environments, prompts and
-    parsing), ``score_pass`` what comes between it and the first update (callbacks, packing, old
-    log-probs and values), ``update`` the optimizer steps.
+    ``time/rollout`` is the collection, ``time/env`` its part outside the sampler (environments,
+    prompts and parsing), ``time/score_pass`` everything between the collection and the first update
+    (callbacks, packing, old log-probs and values), ``time/update`` the optimizer steps.
     """
 
     def __init__(self) -> None:

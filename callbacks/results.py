@@ -1,4 +1,4 @@
-"""Keep ``results.json``: what the run did, and how good its policies are."""
+"""``results.json``: what the run did, and how good its policies are."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _PREFIXES = ("rollout/", "train/", "collapse/", "diagnostics/", "val/", "time/")
 
 
 class Results(RolloutCallback):
-    """Evaluate the run's policies on every evaluation set and keep ``results.json`` in the run
-    folder.
+    """Evaluations of a run's policies on every evaluation set, kept in ``results.json``.
 
-    Evaluates random moves, the environment's expert, the untrained, the warm-started and the final
-    policy, the latter two on the first evaluation set at every temperature; the others at the first
-    one only. Without a warm start the untrained policy takes the warm-started one's place. The file
-    is replaced atomically during the run and at its end, however it ends; a resumed run carries its
-    entries on. The final scores of a run that is made longer stand until its new end. Where a run
-    ends without any, the table shows its latest validation.
+    Evaluated are random moves, the environment's expert, and the untrained, the warm-started and
+    the final policy: the last two on the first evaluation set at every temperature, the others at
+    the first temperature only. Without a warm start the untrained policy takes the warm-started
+    one's place. The file is replaced atomically during the run and at its end, however it ends; a
+    resumed run keeps its entries. The final scores of a run that is extended stand until its new
+    end. Where a run ends without final scores, the table shows its latest validation.
 
     Args:
-        temperatures: Of the evaluations; the first is the headline (the paper's is 0.5), 0 greedy.
+        temperatures: Sampling temperatures of the evaluations, 0 for greedy; the first one is
+            reported first (the paper's is 0.5).
         write_every: Iterations between two writes of the file.
     """
 
@@ -344,7 +344,7 @@ def _columns(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
 
 @dataclass(slots=True)
 class Counters:
-    """Count over the whole run, resumptions included."""
+    """Counts over the whole run, across resumptions."""
 
     seconds: float = 0.0
     """Before this process took over."""

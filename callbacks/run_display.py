@@ -1,4 +1,4 @@
-"""Show a run's progress: a live bar on a terminal, a line now and then elsewhere."""
+"""Progress of a run: a live bar on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SURPRISE = 3.0
 
 @dataclass
 class Pace:
-    """Seconds of a repeated piece of work: the plain mean at first, then one that forgets."""
+    """Mean seconds of a repeated task: the plain mean at first, then an exponential one."""
 
     mean: float = 0.0
     count: int = 0
@@ -39,9 +39,7 @@ class Pace:
 
 
 class RunDisplay(ProgressBar, RolloutCallback):
-    """Say which iteration a run is in, what it is doing, how well it does and how long it takes.
-
-    Takes the place of Lightning's progress bar.
+    """Iteration, activity, success and time left of a run, in place of Lightning's progress bar.
 
     Args:
         line_every: Seconds between two lines where the output is no terminal.
