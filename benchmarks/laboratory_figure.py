@@ -1,4 +1,4 @@
-"""Draw a laboratory: what the policy does against iterations, and when the alarm went off."""
+"""The figure of a laboratory: metrics over iterations, with the alarms."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ ALGORITHMS = {"ppo": "PPO", "grpo": "GRPO"}
 
 
 def separating_rate(runs: Sequence[RunSummary]) -> float:
-    """Return the rate at which the shares of collapsed runs differ most between variants; of equal
-    ones the lowest."""
+    """Return the rate at which the shares of collapsed runs differ most between variants; the
+    lowest of equal ones."""
 
     def difference(rate: float) -> float:
         fell: dict[str, list[bool]] = {}
