@@ -31,7 +31,7 @@ if __name__ == "__main__":  # started as a file, the packages beside it must be 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.profiler import ProfilerActivity, profile
 
-from ragen_pl.cli import main as cli
+from ragen_pl.cli import entry_point
 from ragen_pl.report.tables import align
 
 PRODUCTS = re.compile("aten::(addmm|baddbmm|bmm|mm|_scaled_dot_product.*)")
@@ -138,7 +138,7 @@ def main(given: list[str] | None = None) -> int:
     out, arguments = Path(given[0]), given[1:]
     out.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        status = cli.main(
+        status = entry_point.main(
             [
                 *("fit", "--run_dir", f"{folder}/run", *arguments),
                 *("--trainer.callbacks+", "benchmarks.cpu_profile.CPUProfiler"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import cpu_profile
-from ragen_pl.cli import main as cli
+from ragen_pl.cli import entry_point
 from tests.support.tiny_run import write_config
 
 
@@ -38,8 +38,8 @@ def test_a_run_is_divided_and_ended(
     out = tmp_path / "profile.json"
     given = [str(out), "--config", "tiny.yaml", "--trainer.max_epochs", "20"]
     short = ["--trainer.callbacks.first", "2", "--trainer.callbacks.iterations", "1"]
-    run = cli.main
-    monkeypatch.setattr(cli, "main", lambda arguments: run([*arguments, *short]))
+    run = entry_point.main
+    monkeypatch.setattr(entry_point, "main", lambda arguments: run([*arguments, *short]))
     assert cpu_profile.main(given) == 0
     results = json.loads(out.read_text())
     assert sum(results["seconds"].values()) == pytest.approx(results["profiled_seconds"])
