@@ -1,4 +1,4 @@
-"""What an operation's time counts as, and a real run divided."""
+"""The classes of operations, and the profile of a real run."""
 
 from __future__ import annotations
 
@@ -48,6 +48,6 @@ def test_a_run_is_divided_and_ended(
     assert not (tmp_path / "runs").exists()
 
 
-def test_without_a_file_to_write_it_says_how(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_file_to_write_it_prints_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert cpu_profile.main(["--config", "tiny.yaml"]) == 2
     assert "usage" in capsys.readouterr().out

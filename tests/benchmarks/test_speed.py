@@ -1,4 +1,4 @@
-"""The speed benchmarks play what they say, and the engine reads every token once."""
+"""The speed benchmarks play the stated workload, and the engine reads every token once."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_engine_reads_linearly_more_with_turns_and_the_plain_loop_does_not()
     assert min(second_differences([tokens_read(n, engine=False) for n in turns])) > 0
 
 
-def test_every_trajectory_is_as_long_as_the_workload_says() -> None:
+def test_every_trajectory_has_the_length_of_the_workload() -> None:
     language = MODEL.build(pieces(), 0)
     groups = SMALL.play(language, ReadAgain(language.model), 0)
     assert len(groups) == 2
@@ -68,7 +68,7 @@ def test_the_engine_and_the_plain_loop_play_equally_long_dialogues() -> None:
                 assert sum(len(turn.prompt_ids) + 4 for turn in trajectory.turns) == SMALL.length
 
 
-def test_the_clerk_says_the_same_to_the_same_answers_and_comes_back() -> None:
+def test_the_workload_env_is_deterministic_and_restores_its_state() -> None:
     one, other = Clerk(), Clerk()
     assert one.reset(seed=4) == other.reset(seed=4)
     assert one.step("a")[0] != one.render_text() or one.answers == 1
