@@ -84,7 +84,7 @@ class Grid:
         with self.log(cell).open(encoding="utf-8") as log:
             return log.readline().rstrip("\n") == shlex.join(self.line(cell))
 
-    def run(self, cells: Sequence[Cell], say: Callable[[str], None] = print) -> list[Cell]:
+    def run(self, cells: Sequence[Cell], report: Callable[[str], None] = print) -> list[Cell]:
         """Run the cells that are not done yet, in order; return those that failed, in order.
 
         Raises:
@@ -94,8 +94,8 @@ class Grid:
             raise ValueError("two cells share a name, and so a run folder")
         waiting = [cell for cell in cells if not self.is_done(cell)]
         if len(waiting) < len(cells):
-            say(f"{len(cells) - len(waiting)} of {len(cells)} runs are done already")
-        progress = _Progress(len(waiting), self.jobs, say)
+            report(f"{len(cells) - len(waiting)} of {len(cells)} runs are done already")
+        progress = _Progress(len(waiting), self.jobs, report)
         running: dict[Cell, subprocess.Popen[bytes]] = {}
         failed: set[Cell] = set()
         try:
@@ -152,8 +152,8 @@ def exit_code(failed: Sequence[Cell]) -> int:
 class _Progress:
     """Progress after every cell: how many are done and how long the rest will take."""
 
-    def __init__(self, total: int, jobs: int, say: Callable[[str], None]) -> None:
-        self.total, self.jobs, self.say = total, jobs, say
+    def __init__(self, total: int, jobs: int, report: Callable[[str], None]) -> None:
+        self.total, self.jobs, self.report = total, jobs, report
         self._started: dict[Cell, float] = {}
         self._durations: list[float] = []
 
@@ -167,7 +167,8 @@ class _Progress:
         mean = sum(self._durations) / count
         minutes = mean * left / self.jobs / 60
         how = "done" if failure is None else f"FAILED: {failure}"
-        self.say(f"{count}/{self.total} {cell.name} {how}; {seconds:.0f} s, {minutes:.0f} min left")
+        rest = f"{seconds:.0f} s, {minutes:.0f} min left"
+        self.report(f"{count}/{self.total} {cell.name} {how}; {rest}")
 
 
 @contextmanager

@@ -82,7 +82,7 @@ def markdown(runs: Sequence[RunSummary], planned: int) -> str:
     shown: set[str] = set()
     for title, variants in COMPARISONS.items():
         chosen = [run for run in runs if run.variant in variants]
-        if {run.variant for run in chosen} - shown:  # else it would say nothing new
+        if {run.variant for run in chosen} - shown:  # else it would repeat the table above
             parts.append(f"## {title}\n\n{collapse_table(chosen)}\n\n{breaking_table(chosen)}")
             shown |= {run.variant for run in chosen}
     savings = savings_table(runs)

@@ -18,7 +18,7 @@ import yaml
 
 from ragen_pl.training.run_folder import CONFIG, RESULTS
 
-COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red")
+COLORS = ("tab:blue", "tab:orange", "tab:green", "tab:red")
 WINDOW = 10
 """Iterations averaged in a line."""
 
@@ -83,7 +83,7 @@ def main(out: str, runs: list[str]) -> None:
         results = json.loads((Path(folder) / RESULTS).read_text(encoding="utf-8"))
         titles[title(Path(folder), results)] = None
         fresh = label not in labels
-        color = labels.setdefault(label, COLOURS[len(labels) % len(COLOURS)])
+        color = labels.setdefault(label, COLORS[len(labels) % len(COLORS)])
         draw_run(axes, results, color, label if fresh else "_")
         warm = min(warm, results["warm_start_iterations"])
     if warm:

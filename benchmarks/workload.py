@@ -102,11 +102,11 @@ class Workload:
     def length(self) -> int:
         """Tokens of a trajectory, measured on one with a constant answer."""
         nothing = (0.0,) * self.response
-        said = Completion((100,) * self.response, nothing, nothing, stopped=False)
+        answer = Completion((100,) * self.response, nothing, nothing, stopped=False)
         language = RandomModel(8, 8, 1, 2, 1).build(pieces(), 0)
         alone = replace(self, num_groups=1, group_size=1)
         ((trajectory,),) = (
-            group.trajectories for group in alone.play(language, lambda *_: [said], 0)
+            group.trajectories for group in alone.play(language, lambda *_: [answer], 0)
         )
         return sum(len(turn.prompt_ids) + self.response for turn in trajectory.turns)
 

@@ -43,13 +43,13 @@ class Checkpoints(Checkpoint):
         self._validated = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Forget the score to beat where its policy is in the folder of another run."""
+        """Discard the best score where its policy is in the folder of another run."""
         best = Path(trainer.default_root_dir) / CHECKPOINTS / f"{BEST}.ckpt"
         if not trainer.strategy.broadcast(best.exists() or best.with_suffix(".old").exists()):
             self.best_score = None
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Note that there is a new score."""
+        """Record that there is a new score."""
         self._validated = True
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -68,7 +68,7 @@ class Checkpoints(Checkpoint):
             self._take_last_for_best(trainer)
 
     def _take_last_for_best(self, trainer: Trainer) -> None:
-        """Without any validation the last policy is the best that is known."""
+        """Copy the last policy as the best one, where there was no validation."""
         folder = Path(trainer.default_root_dir)
         if trainer.is_global_zero:
             last, best = (folder / CHECKPOINTS / f"{name}.ckpt" for name in (LAST, BEST))
@@ -102,22 +102,22 @@ class Checkpoints(Checkpoint):
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Add what the weights were made with."""
+        """Add the run's metadata."""
         if self.facts is not None:
             # The number of threads may have followed the machine since the run began.
             checkpoint[FACTS] = replace(self.facts, threads=torch.get_num_threads()).plain()
 
     def state_dict(self) -> dict[str, Any]:
-        """Save the score to beat."""
+        """Save the best score."""
         return {"best_score": self.best_score}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from the score to beat."""
+        """Restore the best score."""
         self.best_score = state_dict["best_score"]
 
 
 def _swap_in(draft: Path, path: Path) -> None:
-    """Put a finished draft in place; where a folder is one of the two, not in a single step."""
+    """Move a finished draft into place; not in a single step where either one is a folder."""
     if path.is_dir() or (draft.is_dir() and path.exists()):
         old = path.with_suffix(".old")
         _remove(old)

@@ -26,7 +26,7 @@ from ragen_pl.training.update import LossDenominators, PolicyObjective, compute_
 from ragen_pl.types import RolloutBatch, TrainingBatch
 
 Score = Callable[[TrainingBatch], dict[str, Tensor]]
-"""From a micro-batch to each term's share in the loss."""
+"""Function from a micro-batch to each term's part of the loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +35,19 @@ class ProbeView:
 
     names: tuple[str, ...]
     batch: TrainingBatch
-    """The trajectories to probe, dropped ones included."""
+    """The trajectories to probe, also those that the filter dropped."""
     among: Callable[[Tensor], Score]
     """From (B,) bool, the trajectories the loss is taken over, to their terms as they stand in it,
     coefficients included, at the collecting weights. Every rank must call it."""
 
 
 def policy_terms(module: StarPO, batch: TrainingBatch) -> ProbeView:
-    """Take the present objective apart: the only place here that knows
+    """Separate the terms of the module's objective; only this function uses
     ``ragen_pl.training.update``.
 
-    Advantages are estimated over all trajectories, as without a filter, whose effect is the
-    question; and the old log-probs are the present ones, since nothing was updated yet. A KL that
-    stands in the rewards is left out.
+    Advantages are estimated over all trajectories, as without a filter, since its effect is to be
+    measured. The old log-probs are the current ones, since nothing was updated yet. A KL penalty on
+    rewards is left out.
     """
     algorithm, coefficients = module.algorithm, module.coefficients
     reference = module.reference if algorithm.kl_in_loss else None
@@ -111,7 +111,7 @@ class GradientProbe(RolloutCallback):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Probe the first batch of an iteration that is due, before it is learned from."""
+        """Probe the first batch of an iteration that is due, before its update."""
         module = learner(pl_module)
         due = batch_idx == 0 and (module.iteration + 1) % self.every_n_iterations == 0
         if due and isinstance(batch, TrainingBatch):

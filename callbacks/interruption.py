@@ -49,32 +49,35 @@ class Interruption(RolloutCallback):
         self._before: dict[int, Any] = {}
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Take over the signals; the trainer calls this handler besides its own."""
+        """Install the handler; the trainer calls it besides its own."""
         for signum in _SIGNALS:
             self._before[signum] = signal.signal(signum, self._note)
 
     def _note(self, signum: int, frame: FrameType | None) -> None:
-        """Remember the signal: nothing else is safe wherever the program may be."""
+        """Record the signal; nothing else is safe in a signal handler."""
         if self.signum is not None:
             _kill(signum)
         self.signum = signum
         os.write(2, b"\nstopping; once more to end at once\n")
 
     def _listen_alone(self) -> None:
-        """Put the trainer's own handler aside, which ranks cannot afford: it waits for the others
-        in a broadcast in the midst of whatever they exchange, and signals them once more."""
+        """Disable the trainer's own handler where there are several ranks.
+
+        It waits for the other ranks in a broadcast in the middle of whatever they exchange, and
+        signals them again.
+        """
         if world_size() > 1 and self._before:
             for signum in _SIGNALS:
                 signal.signal(signum, self._note)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Give the signals back."""
+        """Restore the previous handlers."""
         self._give_back()
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Say how to go on."""
+        """Print how to resume."""
         self._give_back()
         if self.signum is None:
             return
@@ -96,7 +99,7 @@ class Interruption(RolloutCallback):
         self._before = {}
 
     def _check(self) -> None:
-        """Leave if any rank was told to; every rank must call it."""
+        """Exit if any rank was signalled; every rank must call it."""
         told = max(gather_objects(self.signum or 0))
         if told:  # else a signal may have come since: it is for the next place
             self.signum = told
@@ -108,7 +111,7 @@ class Interruption(RolloutCallback):
     def on_rollout_start(
         self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
     ) -> None:
-        """Leave before a collection."""
+        """Exit before a collection."""
         super().on_rollout_start(trainer, module, iteration, num_trajectories)
         self._listen_alone()
         self._check()
@@ -116,7 +119,8 @@ class Interruption(RolloutCallback):
     def on_rollout_progress(
         self, trainer: Trainer, module: LightningModule, finished: int, total: int
     ) -> None:
-        """Leave between turns, those of an evaluation too; of which ranks differ in number."""
+        """Exit between turns, also of evaluations; only in a single process, as ranks differ in
+        how many turns they play."""
         if world_size() == 1:
             self._check()
 
@@ -125,29 +129,29 @@ class Interruption(RolloutCallback):
     def on_collection_end(
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
     ) -> None:
-        """Leave after a collection."""
+        """Exit after a collection."""
         self._check()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Take the signals over from the trainer."""
+        """Disable the trainer's handler."""
         self._listen_alone()
 
     def on_evaluation_start(
         self, trainer: Trainer, module: LightningModule, description: str
     ) -> None:
-        """Leave before an evaluation, which may be all that a resumed run does."""
+        """Exit before an evaluation, which may be all that a resumed run does."""
         self._listen_alone()
         self._check()
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Leave before an update."""
+        """Exit before an update."""
         self._check()
         super().on_train_batch_start(trainer, pl_module, batch, batch_idx)
 
     def on_train_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
-        """Leave after an update."""
+        """Exit after an update."""
         self._check()
 
 

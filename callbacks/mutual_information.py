@@ -77,14 +77,14 @@ class MutualInformation(RolloutCallback):
         self._iteration = 0
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Say it when there is nothing to measure."""
+        """Announce where there is nothing to measure."""
         if stage == "fit" and not data_module(trainer).prompts.think:
             announce(trainer, "mutual information is not measured: the agent does not think")
 
     def on_rollout_start(
         self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
     ) -> None:
-        """Learn which iteration this is."""
+        """Record the iteration."""
         self._iteration = iteration
 
     def on_rollout_end(
@@ -191,7 +191,7 @@ def _thoughtful(groups: Sequence[TrajectoryGroup]) -> Thoughtful:
 
 
 def _fetch(groups: Sequence[TrajectoryGroup], keys: Sequence[Key]) -> list[Pairing]:
-    """Gather the chosen thoughts with all that precedes them from the ranks that hold them."""
+    """Gather the chosen thoughts and their prompts from the ranks that hold them."""
     members = {(t.group_id, t.member): t for t in trainable_trajectories(groups)}
     own = {key: _pairing(members[key[:2]], key[2]) for key in keys if key[:2] in members}
     everyone = {key: pairing for part in gather_objects(own) for key, pairing in part.items()}

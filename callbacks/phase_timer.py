@@ -38,14 +38,14 @@ class PhaseTimer(RolloutCallback):
     def on_rollout_progress(
         self, trainer: Trainer, module: LightningModule, finished: int, total: int
     ) -> None:
-        """Read the clock after every turn: the last one is where playing ended."""
+        """Read the clock after every turn; the last one ends the rollout."""
         self._played = time.monotonic()
         collect = self._played - self._began
         generate = learner(module).sampler.seconds - self._generated
         self._spent = {"time/rollout": collect, "time/env": collect - generate}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Forget a first rollout's: evaluations stood between it and the first update."""
+        """Discard the first rollout's times: evaluations came between it and the first update."""
         self._spent = {}
 
     def on_train_batch_start(

@@ -105,7 +105,7 @@ class Results(RolloutCallback):
         self._write(trainer)
 
     def _keep_earlier_end(self, trainer: Trainer) -> None:
-        """Take over the final scores of a run that is made longer: its checkpoint is older."""
+        """Keep the final scores of a run that is extended: its checkpoint is older."""
         content = read_results(_run_dir(trainer)) if self._resumed else None
         if content is None:
             return
@@ -119,17 +119,17 @@ class Results(RolloutCallback):
             self.scores = [entry for entry in self.scores if entry.policy != FINAL] + final
 
     def on_nothing_left(self, trainer: Trainer, module: LightningModule) -> None:
-        """Evaluate the final policy of a run that was interrupted while it did."""
+        """Evaluate the final policy of a run whose final evaluation was interrupted."""
         self._began = True
         self._keep_earlier_end(trainer)
         self._end(trainer, module)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Note that there are new scores."""
+        """Record that there are new scores."""
         self._validated = True
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Note the iteration's metrics; evaluate where the warm start ends."""
+        """Record the iteration's metrics; evaluate where the warm start ends."""
         super().on_train_epoch_end(trainer, pl_module)
         self._counters.iterations = trainer.current_epoch + 1
         self._note_metrics(trainer, getattr(pl_module, "phase", "rl"))
@@ -205,7 +205,7 @@ class Results(RolloutCallback):
         temperature: float | None,
         groups: list[TrajectoryGroup],
     ) -> list[PolicyResult]:
-        """Score what all ranks played; nothing where the environment failed throughout."""
+        """Score the trajectories of all ranks; None where the environment failed in all of them."""
         scored = score_of_all_ranks(trainer, f"{policy} on {eval_set}", groups)
         return [] if scored is None else [PolicyResult(policy, eval_set, temperature, scored)]
 
@@ -214,8 +214,10 @@ class Results(RolloutCallback):
             callback.on_evaluation_start(trainer, module, f"{policy} on {eval_set}")
 
     def _evaluate_final(self, trainer: Trainer, module: LightningModule) -> None:
-        """Evaluate the final policy, or copy where the weights are those scored before; all its
-        scores take the place of an earlier end's at once."""
+        """Evaluate the final policy, or copy scores where the same weights were evaluated before.
+
+        All its scores replace those of an earlier end at once.
+        """
         warm = data_module(trainer).warm_start.iterations
         same = [e for e in self.scores if e.policy == "warm-started"]
         if same and self._counters.iterations == warm:
@@ -237,7 +239,7 @@ class Results(RolloutCallback):
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Report what there is; nothing may be gathered here, as other ranks may be gone."""
+        """Report what is known; nothing may be gathered here, as other ranks may have exited."""
         if isinstance(exception, KeyboardInterrupt | SystemExit | SIGTERMException):
             self._close(trainer, "interrupted", str(exception) or type(exception).__name__)
         else:
@@ -264,7 +266,7 @@ class Results(RolloutCallback):
         )
 
     def _table(self) -> str:
-        """Write the scores; those of an earlier end say so."""
+        """Return the table of scores; those of an earlier end are marked."""
         now = self._counters.iterations
         scores = [
             replace(entry, policy=f"{FINAL}, iteration {entry.iterations}")
@@ -312,7 +314,7 @@ class Results(RolloutCallback):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Carry on where the checkpoint was written."""
+        """Continue from the checkpoint."""
         self._counters = Counters(**state_dict["counters"])
         self.scores = [PolicyResult.from_plain(entry) for entry in state_dict["scores"]]
         self._history = list(state_dict["history"])
@@ -327,7 +329,7 @@ def _run_dir(trainer: Trainer) -> Path:
 
 
 def _ending(trainer: Trainer, iterations: int) -> tuple[str, str]:
-    """Say how a run ended that was not interrupted."""
+    """Return how a run that was not interrupted ended."""
     for callback in rollout_callbacks(trainer):
         if callback.reason:
             return "stopped", callback.reason
@@ -347,7 +349,7 @@ class Counters:
     """Counts over the whole run, across resumptions."""
 
     seconds: float = 0.0
-    """Before this process took over."""
+    """Seconds of the run before this process resumed it."""
     iterations: int = 0
     trajectories: int = 0
     sampled_tokens: int = 0

@@ -130,12 +130,12 @@ class Rollback(RolloutCallback):
             )
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Check where nobody has before."""
+        """Check the configuration, where the command has not."""
         if stage == "fit":
             self.check(trainer)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Leave the filter as it was told to be."""
+        """Restore the filter's configured share."""
         chosen = _find(trainer, VarianceFilter)
         if chosen is not None and self.filter_factor < 1.0:
             chosen.tighten(1.0)
@@ -154,7 +154,7 @@ class Rollback(RolloutCallback):
     def on_rollout_end(
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
     ) -> None:
-        """Follow the detector's verdict on this collection: watch, or go back."""
+        """Act on the detector's verdict on this collection: take snapshots, or restore one."""
         if not self.times:
             return
         detector = _find(trainer, EchoTrapDetector)
@@ -189,7 +189,7 @@ class Rollback(RolloutCallback):
             self._keep(trainer, module, detector)
 
     def _policy_has_begun(self, module: LightningModule) -> bool:
-        """Whether this iteration updates the policy: until then only the critic gets better."""
+        """Whether this iteration updates the policy: before, only the critic learns."""
         starpo = learner(module)
         critic = starpo.algorithm.critic
         alone = critic.warmup_iterations if critic is not None else 0
@@ -237,11 +237,11 @@ class Rollback(RolloutCallback):
     # --- what is kept -------------------------------------------------------------------------
 
     def facts(self) -> Mapping[str, Any]:
-        """Name the rollbacks so far."""
+        """Return the rollbacks so far."""
         return {"rollbacks": self.events} if self.times else {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Save the snapshots and what was done."""
+        """Save the snapshots and the rollbacks so far."""
         # Not asdict, which would copy every tensor once more.
         names = _Healthy.__slots__
         kept = self._snapshots if self.times else []
@@ -249,7 +249,7 @@ class Rollback(RolloutCallback):
         return {"events": self.events, "snapshots": snapshots}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on with the same snapshots."""
+        """Restore the snapshots and the rollbacks so far."""
         self.events = list(state_dict["events"])
         self._snapshots = [_Healthy(**snapshot) for snapshot in state_dict["snapshots"]]
 

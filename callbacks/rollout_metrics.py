@@ -32,7 +32,7 @@ class RolloutMetrics(RolloutCallback):
     def on_rollout_start(
         self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
     ) -> None:
-        """Begin to count anew, also after an interrupted collection."""
+        """Reset the counts, also after an interrupted collection."""
         self._averages, self._collections, self._tokens = Averages(), 0, 0
 
     def on_collection_end(

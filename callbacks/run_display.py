@@ -31,7 +31,7 @@ class Pace:
     count: int = 0
 
     def add(self, seconds: float) -> None:
-        """Take in one more duration."""
+        """Add a duration."""
         if self.count:
             seconds = min(seconds, _SURPRISE * self.mean)
         self.count += 1
@@ -83,7 +83,7 @@ class RunDisplay(ProgressBar, RolloutCallback):
     # --- what is happening ------------------------------------------------------------------
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Learn how many iterations belong to the warm start."""
+        """Read how many iterations belong to the warm start."""
         super().setup(trainer, pl_module, stage)
         warm_start = getattr(getattr(trainer, "datamodule", None), "warm_start", None)
         self._warm_iterations = warm_start.iterations if warm_start is not None else 0
@@ -93,7 +93,7 @@ class RunDisplay(ProgressBar, RolloutCallback):
     def on_rollout_start(
         self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
     ) -> None:
-        """Show that a collection begins; only here is the place of a resumed run known in time."""
+        """Show that a collection begins; the place of a resumed run is first known here."""
         super().on_rollout_start(trainer, module, iteration, num_trajectories)
         self._done = iteration
         self._show(f"collecting 0/{num_trajectories} trajectories")
@@ -116,7 +116,7 @@ class RunDisplay(ProgressBar, RolloutCallback):
         self._show("updating")
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Take the place of a resumed run in its warm start."""
+        """Read the place of a resumed run in its warm start."""
         self._done = max(self._done, trainer.current_epoch)
 
     def on_train_batch_start(
@@ -164,7 +164,7 @@ class RunDisplay(ProgressBar, RolloutCallback):
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Leave the terminal in order."""
+        """Restore the terminal."""
         self._close()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -177,7 +177,7 @@ class RunDisplay(ProgressBar, RolloutCallback):
         self._activity = activity
         if not self._enabled or self.trainer.sanity_checking:
             return
-        total = max(0, self.trainer.max_epochs or 0)  # -1: nobody knows how many there will be
+        total = max(0, self.trainer.max_epochs or 0)  # -1 means without end
         text = " · ".join([activity, *(f"{k} {v}" for k, v in self._facts.items())])
         left = self.remaining(total)
         if left is not None and self._done < total:
@@ -221,6 +221,6 @@ class RunDisplay(ProgressBar, RolloutCallback):
 
 
 def _rounded(seconds: float) -> str:
-    """Write a prediction no finer than it is: to 10 s from a minute on, to minutes from ten."""
+    """Round a prediction to its precision: to 10 s from one minute on, to minutes from ten."""
     unit = 1 if seconds < 60 else 10 if seconds < 600 else 60
     return str(timedelta(seconds=unit * round(seconds / unit)))

@@ -102,7 +102,7 @@ class VarianceFilter(RolloutCallback):
         return tightened.fraction
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Check the size of groups where nobody has before."""
+        """Check the size of groups, where the command has not."""
         rollout = getattr(getattr(trainer, "datamodule", None), "rollout", None)
         if stage == "fit" and rollout is not None:
             self.check(rollout)
@@ -129,7 +129,7 @@ class VarianceFilter(RolloutCallback):
     def on_rollout_end(
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
     ) -> Selection:
-        """Weigh the groups; members without a fair ending, or not chosen, get 0."""
+        """Weigh the groups; members whose environment failed, or that are not selected, get 0."""
         table = GroupTable.gather(groups)
         weights = self.weigh(table)
         own = dict(zip(table.group_ids, weights.tolist(), strict=True))
