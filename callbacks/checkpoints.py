@@ -102,7 +102,7 @@ class Checkpoints(Checkpoint):
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Add the run's metadata."""
+        """Add what the weights were made with."""
         if self.facts is not None:
             # The number of threads may have followed the machine since the run began.
             checkpoint[FACTS] = replace(self.facts, threads=torch.get_num_threads()).plain()

@@ -205,7 +205,7 @@ class Results(RolloutCallback):
         temperature: float | None,
         groups: list[TrajectoryGroup],
     ) -> list[PolicyResult]:
-        """Score the trajectories of all ranks; None where the environment failed in all of them."""
+        """Score the trajectories of all ranks; no result where the environment failed in all."""
         scored = score_of_all_ranks(trainer, f"{policy} on {eval_set}", groups)
         return [] if scored is None else [PolicyResult(policy, eval_set, temperature, scored)]
 
