@@ -1,8 +1,8 @@
-"""Judge finished runs: did success collapse, when, and did the alarm come before it?
+"""Outcomes of finished runs: whether success collapsed, when, and whether an alarm came first.
 
 Pure functions of a run's series, one value per iteration of RL, counted from 0. *Collapse* is
 defined on the smoothed success of the unfiltered rollout: below half of its own peak so far for ten
-iterations in a row. The definition knows nothing of the detector, so that one can grade the other.
+iterations in a row. The definition is independent of the detector, so that one can grade the other.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ Outcome = Literal["collapsed", "worn", "healthy"]
 WINDOW = 5
 """Iterations in a moving average: those up to and including this one, so that it lags by two."""
 LEAST_LOOKS = 3
-"""Iterations before an average may count as a peak: one collection can be lucky."""
+"""Iterations before an average counts as a peak: a single collection can be lucky."""
 FALLEN = 0.5
-"""Of the peak: success below this share has fallen."""
+"""Share of the peak below which success has fallen."""
 DURATION = 10
-"""Iterations it must stay there."""
+"""Iterations that success must stay there."""
 HEALTHY = 0.8
-"""Of the peak so far: a run whose success never falls below this share is healthy. Between that and
-a collapse it is worn: nothing to be foreseen, nor a run in which an alarm would be false."""
+"""Share of the peak so far: a run whose success never falls below it is healthy. Between that and a
+collapse a run is worn: there is no collapse to predict, and an alarm in it is not false."""
 STARTS_FALLING = 0.9
-"""Of the peak: success was last above this share when it began to fall."""
+"""Share of the peak: the fall begins after success was last above it."""
 
 
 def smooth(values: Sequence[float], window: int = WINDOW) -> list[float]:
@@ -44,9 +44,9 @@ def peaks(smoothed: Sequence[float]) -> list[float]:
 
 
 def collapse_iteration(success: Sequence[float]) -> int | None:
-    """Return the first of the ``DURATION`` iterations that are a collapse; None without one.
+    """Return the first of the ``DURATION`` iterations of a collapse; None without one.
 
-    A fall that is cut off by the end of the run is none yet: the run is *worn*.
+    A fall that the end of the run cuts off does not count: the run is *worn*.
     """
     smoothed = smooth(success)
     low = [now < FALLEN * peak for now, peak in zip(smoothed, peaks(smoothed), strict=True)]
@@ -64,7 +64,7 @@ def fall_began(success: Sequence[float], collapsed_at: int) -> int:
 
 
 def outcome(success: Sequence[float]) -> Outcome:
-    """Name how a run went.
+    """Return the outcome of a run.
 
     Raises:
         ValueError: for a run without iterations.
@@ -86,19 +86,19 @@ def first_alarm(levels: Sequence[float | None], least: int) -> int | None:
 def lead_time(alarm: int | None, collapsed_at: int) -> float:
     """Return by how many iterations the alarm came first: negative when late, −∞ when it never did.
 
-    Any earlier alarm counts, so this stands beside the false alarms, never alone.
+    Any earlier alarm counts, so this is reported beside the false alarms, never alone.
     """
     return -math.inf if alarm is None else float(collapsed_at - alarm)
 
 
 def is_false_alarm(alarm: int | None, how: Outcome) -> bool:
-    """Whether a healthy run was called sick."""
+    """Whether the alarm came in a healthy run."""
     return alarm is not None and how == "healthy"
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """Hold what the tables say about one run."""
+    """The figures of one run in the tables."""
 
     variant: str
     rate: float
@@ -110,21 +110,21 @@ class RunSummary:
     """First iteration graded amber or red."""
     red: int | None
     peak: float
-    """Of the smoothed success of rollouts."""
+    """Highest smoothed success of rollouts."""
     final: float
     eval_set: float
     """Success of the final policy on the first evaluation set."""
     iterations: int
     updates: float
-    """Of the policy."""
+    """Updates of the policy."""
     update_tokens: float
     sampled_tokens: float
     seconds: float
-    """Wall time of the run without starting up; evaluations included."""
+    """Wall time of the run without start-up, evaluations included."""
 
 
 def summarize(results: Mapping[str, Any], variant: str, rate: float, seed: int) -> RunSummary:
-    """Judge a run by its ``results.json``, which holds iterations of RL only.
+    """Summarize a run from its ``results.json``, which holds iterations of RL only.
 
     Raises:
         ValueError: when it holds none.
@@ -172,7 +172,7 @@ def breaking_rate(runs: Iterable[RunSummary]) -> float | None:
 
 @dataclass(frozen=True)
 class AlarmGrade:
-    """Say how well an alarm foretold collapses."""
+    """How well an alarm predicted collapses."""
 
     collapses: int
     median_lead: float

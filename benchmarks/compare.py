@@ -1,10 +1,10 @@
-"""Compare the policies of two runs on the starts both were scored on.
+"""Comparison of two runs' policies on the initial states both were evaluated on.
 
 ``python benchmarks/compare.py RUN_DIR OTHER_RUN_DIR [--policy final]``
 
 Prints, per evaluation set and temperature, how much more often the second run's policy succeeds,
-with the 95 % interval of the difference paired start by start: one that excludes zero is a
-difference.
+with the 95 % interval of the difference, paired by initial state. An interval that excludes zero is
+a difference.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Run many cells, each the real command in a process of its own, and take up where it was left.
+"""A grid of runs, each the real command in a process of its own; resumable.
 
-A cell's run folder is ``<folder>/<name>``, what it printed ``<folder>/<name>.log``, whose first
-line is the command. A cell is done when its ``results.json`` says finished or stopped and that line
-is the command it would be run with now; a changed config *file* is not noticed: use a new folder.
+A cell's run folder is ``<folder>/<name>``, its output ``<folder>/<name>.log``, whose first line is
+the command. A cell is done when the status in its ``results.json`` is finished or stopped and that
+line is the command it would be run with now. A changed config *file* is not noticed: use a new
+folder.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _LARGE = ("checkpoints", "policy")
 
 @dataclass(frozen=True)
 class Cell:
-    """Name a run and say how it is configured: what follows ``fit`` on the command line."""
+    """A run: its name, and the arguments after ``fit`` on the command line."""
 
     name: str
     arguments: tuple[str, ...]
@@ -39,14 +40,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class Grid:
-    """Say where cells are run and how.
+    """Where cells are run and how.
 
     Args:
-        folder: Holds every cell's run folder and log.
+        folder: Folder of every cell's run folder and log.
         jobs: Processes at a time, of one thread each.
         keep_weights: Whether a finished cell's checkpoints and policies stay.
-        command: What a cell's arguments are appended to.
-        poll_seconds: Between two looks at the processes.
+        command: Command to which a cell's arguments are appended.
+        poll_seconds: Seconds between two checks of the processes.
     """
 
     folder: Path
@@ -68,7 +69,7 @@ class Grid:
         return self.folder / f"{cell.name}.log"
 
     def results(self, cell: Cell) -> dict[str, Any] | None:
-        """Read a cell's results; None where it has none that can be read."""
+        """Return a cell's results; None where there are none, or they are unreadable."""
         path = self.folder / cell.name / "results.json"
         try:
             return dict(json.loads(path.read_text(encoding="utf-8")))
@@ -76,15 +77,15 @@ class Grid:
             return None
 
     def is_done(self, cell: Cell) -> bool:
-        """Whether this very command has been run to its end."""
+        """Whether this exact command has been run to its end."""
         results = self.results(cell)
         if results is None or results.get("status") not in _DONE or not self.log(cell).is_file():
             return False
         with self.log(cell).open(encoding="utf-8") as log:
             return log.readline().rstrip("\n") == shlex.join(self.line(cell))
 
-    def run(self, cells: Sequence[Cell], say: Callable[[str], None] = print) -> list[Cell]:
-        """Run what is not done yet, in order; return the cells that failed, in that order too.
+    def run(self, cells: Sequence[Cell], report: Callable[[str], None] = print) -> list[Cell]:
+        """Run the cells that are not done yet, in order; return those that failed, in order.
 
         Raises:
             ValueError: when two cells share a name.
@@ -93,8 +94,8 @@ class Grid:
             raise ValueError("two cells share a name, and so a run folder")
         waiting = [cell for cell in cells if not self.is_done(cell)]
         if len(waiting) < len(cells):
-            say(f"{len(cells) - len(waiting)} of {len(cells)} runs are done already")
-        progress = _Progress(len(waiting), self.jobs, say)
+            report(f"{len(cells) - len(waiting)} of {len(cells)} runs are done already")
+        progress = _Progress(len(waiting), self.jobs, report)
         running: dict[Cell, subprocess.Popen[bytes]] = {}
         failed: set[Cell] = set()
         try:
@@ -130,7 +131,7 @@ class Grid:
             )
 
     def _finish(self, cell: Cell, progress: _Progress) -> bool:
-        """Report how a cell ended; return whether it has been run to its end."""
+        """Report how a cell ended; return whether it is done."""
         is_done = self.is_done(cell)
         lines = self.log(cell).read_text(encoding="utf-8", errors="replace").split("\n")
         last = next((line.strip() for line in reversed(lines[1:]) if line.strip()), "no output")
@@ -142,17 +143,17 @@ class Grid:
 
 
 def exit_code(failed: Sequence[Cell]) -> int:
-    """Name the failed cells once more, after the report, and return the process's exit status."""
+    """List the failed cells after the report and return the process's exit status."""
     for cell in failed:
         print(f"failed: {cell.name}")
     return int(bool(failed))
 
 
 class _Progress:
-    """Say after every cell how many are done and how long the rest will take."""
+    """Progress after every cell: how many are done and how long the rest will take."""
 
-    def __init__(self, total: int, jobs: int, say: Callable[[str], None]) -> None:
-        self.total, self.jobs, self.say = total, jobs, say
+    def __init__(self, total: int, jobs: int, report: Callable[[str], None]) -> None:
+        self.total, self.jobs, self.report = total, jobs, report
         self._started: dict[Cell, float] = {}
         self._durations: list[float] = []
 
@@ -166,12 +167,13 @@ class _Progress:
         mean = sum(self._durations) / count
         minutes = mean * left / self.jobs / 60
         how = "done" if failure is None else f"FAILED: {failure}"
-        self.say(f"{count}/{self.total} {cell.name} {how}; {seconds:.0f} s, {minutes:.0f} min left")
+        rest = f"{seconds:.0f} s, {minutes:.0f} min left"
+        self.report(f"{count}/{self.total} {cell.name} {how}; {rest}")
 
 
 @contextmanager
 def _ending_on_sigterm() -> Iterator[None]:
-    """Leave by an exception, so that the processes are ended too."""
+    """Turn SIGTERM into an exception, so that the processes are ended too."""
 
     def leave(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)

@@ -1,4 +1,4 @@
-"""Time the phases of one iteration: play, score, and the gradients of policy and critic."""
+"""Times of the phases of one iteration: rollout, score pass, gradients of policy and critic."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.ceilings import copy_bandwidth, forward_operations, gemm_rate, layer_parameters
+from benchmarks.roofline import copy_bandwidth, forward_operations, gemm_rate, layer_parameters
 from benchmarks.workload import RandomModel, Workload, pieces
 from ragen_pl.algorithms.coefficients import Coefficients
 from ragen_pl.algorithms.config import Algorithm, Optimization
@@ -26,11 +26,11 @@ from ragen_pl.training.scoring import LogProbPass
 from ragen_pl.training.update import Update, build_optimizer, compute_advantages
 from ragen_pl.types import RolloutBatch, TrainingBatch
 
-PHASES = ("prefill", "decode", "environment", "packing", "annotate", "policy", "critic")
+PHASES = ("prefill", "decode", "env", "packing", "score_pass", "policy", "critic")
 
 
 class TimedDecoder(InProcessSampler):
-    """Note the seconds of reading prompts and of drawing tokens apart."""
+    """A sampler that times the prefill of prompts and the decoding of tokens separately."""
 
     seconds: dict[str, float]
 
@@ -49,13 +49,13 @@ class TimedDecoder(InProcessSampler):
 
 @dataclass(frozen=True)
 class Bench:
-    """Say what is measured.
+    """The setting of a measurement.
 
     Args:
-        model: Its shape.
-        workload: What is played.
-        dtype: Of the products; weights are float32.
-        device: Where.
+        model: Shape of the model.
+        workload: The dialogue.
+        dtype: Data type of matrix products; weights are float32.
+        device: Device of model and tensors.
         token_budget: Padded tokens of one forward and backward pass.
         compile: Whether layers are compiled where they score and learn.
     """
@@ -74,7 +74,7 @@ class Bench:
 
 
 class Iteration:
-    """Hold the networks, and run iterations whose phases are timed."""
+    """The networks, and iterations whose phases are timed."""
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
@@ -100,25 +100,25 @@ class Iteration:
         self.iteration = 0
 
     def run(self) -> tuple[dict[str, float], RolloutBatch]:
-        """Return the seconds of every phase, and what was played."""
+        """Return the seconds of every phase, and the rollout."""
         seconds = self.decoder.seconds = dict.fromkeys(PHASES, 0.0)
         self.decoder.reset()
         began = _now()
         with evaluation_mode(self.policy):
             groups = self.bench.workload.play(self.language, self.decoder, self.iteration)
         whole = _now() - began
-        seconds["environment"] = whole - seconds["prefill"] - seconds["decode"]
+        seconds["env"] = whole - seconds["prefill"] - seconds["decode"]
         trajectories = [each for group in groups for each in group.trajectories]
         rollout = _clocked(
             seconds, "packing", lambda: pack(trajectories, weights=[1.0] * len(trajectories))
         )
-        batch = _clocked(seconds, "annotate", lambda: self._annotate(rollout))
+        batch = _clocked(seconds, "score_pass", lambda: self._score_pass(rollout))
         _clocked(seconds, "policy", lambda: self._update("policy", batch))
         _clocked(seconds, "critic", lambda: self._update("critic", batch))
         self.iteration += 1
         return seconds, rollout
 
-    def _annotate(self, rollout: RolloutBatch) -> TrainingBatch:
+    def _score_pass(self, rollout: RolloutBatch) -> TrainingBatch:
         every = torch.ones(len(rollout), dtype=torch.bool)
         with torch.no_grad(), self.bench.context():
             old = self.passes.log_probs(self.policy, rollout, every)
@@ -137,14 +137,14 @@ class Iteration:
         self.optimizers[name].zero_grad(set_to_none=True)
 
     def update(self, algorithm: Algorithm) -> Update:
-        """Return the gradients' owner."""
+        """Return the update."""
         coefficients = Coefficients(algorithm)
         return Update(
             self.policy, self.critic, None, self.passes, algorithm, coefficients, _backward
         )
 
     def medians(self, repetitions: int) -> tuple[dict[str, float], RolloutBatch]:
-        """Return each phase's median after one iteration that does not count."""
+        """Return each phase's median, after one iteration of warm-up."""
         self.run()
         runs = [self.run() for _ in range(repetitions)]
         seconds = {name: median(run[name] for run, _ in runs) for name in PHASES}
@@ -163,14 +163,14 @@ def _clocked(seconds: dict[str, float], name: str, action: Callable[[], Any]) ->
 
 
 def _now() -> float:
-    """Read the clock when all that was asked of a GPU is done."""
+    """Return the time after all pending work of a GPU."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return time.perf_counter()
 
 
 def phase_tokens(workload: Workload, rollout: RolloutBatch) -> dict[str, int]:
-    """Count the tokens each phase handles: drawn ones in decoding, all others in the prefill (a
+    """Count the tokens of each phase: sampled ones in decoding, all others in the prefill (a
     group's first prompt once), all of them where networks score and learn."""
     tokens = int(rollout.attention_mask.sum())
     first = int(rollout.loss_mask[0].to(torch.uint8).argmax())
@@ -181,14 +181,14 @@ def phase_tokens(workload: Workload, rollout: RolloutBatch) -> dict[str, int]:
 
 
 def limits(bench: Bench, rollout: RolloutBatch) -> dict[str, float]:
-    """Return the seconds each phase of arithmetic would take at the rates measured here and now.
+    """Return the seconds that each phase's arithmetic would take at the rates measured in this run.
 
-    Prefill, scores and gradients at the rate of a large product; decoding at that of a product of
-    as many rows as are decoded together, or, where that takes longer, reading all weights once a
-    step at the bandwidth of a copy.
+    Prefill, score pass and gradients at the rate of a large matrix product; decoding at that of a
+    product with as many rows as are decoded together, or, where that takes longer, reading all
+    weights once per step at the bandwidth of a copy.
     """
     model, workload, counts = bench.model, bench.workload, phase_tokens(bench.workload, rollout)
-    every, sampled = counts["annotate"], workload.sampled
+    every, sampled = counts["score_pass"], workload.sampled
     context = every / len(rollout) / 2
     large, narrow = (
         gemm_rate(model, rows, bench.dtype, bench.device) for rows in (2048, workload.trajectories)
@@ -204,7 +204,7 @@ def limits(bench: Bench, rollout: RolloutBatch) -> dict[str, float]:
     return {
         "prefill": prefill,
         "decode": max(decode, read),
-        "annotate": (policy + backbone) / large,
+        "score_pass": (policy + backbone) / large,
         "policy": 3 * policy / large,
         "critic": 3 * backbone / large,
     }

@@ -1,25 +1,28 @@
-"""Watch the Echo Trap, the alarm and the cure: one command.
+"""A study of the Echo Trap: which variants of StarPO collapse, and when the alarm comes.
 
 ``python benchmarks/laboratory.py OUT_DIR [--env sokoban] [--seeds 5] [--rates 1e-3 …] [--jobs 2]``
 
-From one warm start, by imitation only, the same for all, it trains vanilla StarPO and StarPO-S,
-each with PPO and with GRPO, over seeds and constant learning rates; the detector watches and does
-not stop. A seed decides the starts and every draw of RL, and is the same for all variants. Every
-run has equally many iterations, each a collection of 80 trajectories. Against vanilla StarPO,
-which makes 4 updates of 20 trajectories of it, stand
+From one warm start by imitation, the same for all, it trains vanilla StarPO and StarPO-S, each with
+PPO and with GRPO, over seeds and constant learning rates; the detector warns but does not stop a
+run. A seed decides the initial states and all sampling of RL, and is the same for all variants.
+Every run has equally many iterations, each a collection of 80 trajectories. Vanilla StarPO makes 4
+updates of 20 trajectories of each. It is compared with
 
-- StarPO-S at **equal updates** (``scale_updates: false``): also 4 updates, each of what the filter
-  left of 20. Steps, freshness of the data and rate are equal; a step rests on fewer trajectories.
-- StarPO-S at **equal iterations** (``scale_updates: true``): as the paper makes them, updates
-  of 20, so fewer of them. What it saves in seconds and tokens is part of the comparison, and so is
-  that it moves less.
+- StarPO-S at **equal updates** (``scale_updates: false``): also 4 updates, each of the trajectories
+  that the filter keeps of 20. Steps, freshness of the data and learning rate are equal; each step
+  uses fewer trajectories.
+- StarPO-S at **equal iterations** (``scale_updates: true``): fewer updates of 20 trajectories each,
+  as in the paper. The seconds and tokens it saves are part of the comparison, and so is that the
+  policy moves less.
 
-Both StarPO-S have clip-higher and no KL, as the paper's. In the critic's first iterations PPO makes
-no update of the policy, and GRPO does. Asked for by name, variants take StarPO-S apart: StarPO with
-PPO and one of its changes, the filter at equal updates, clip-higher, or no KL term.
+Both forms of StarPO-S have clip-higher and no KL term, as in the paper. In the critic's first
+iterations PPO does not update the policy, while GRPO does. Further variants, run only when they are
+named, take StarPO-S apart: StarPO with PPO and one of its changes, the filter at equal updates,
+clip-higher, or no KL term.
 
 Writes ``laboratory.json``, ``laboratory.md`` and, with the extra ``figures``, ``laboratory.png``.
-Interrupted, the same command goes on; ``--report`` only writes the tables of what is there.
+After an interruption the same command continues; ``--report`` only writes the tables of what is
+there.
 """
 
 from __future__ import annotations
@@ -47,20 +50,20 @@ WARM_START = "warm_start"
 _CLIP = "--model.algorithm.policy_loss.init_args"
 _GRPO = ("--model.algorithm.advantage", "GRPO")
 _KL = ("--model.algorithm.kl", "{coef: 0.001, estimator: k3, place: loss}")
-"""What was measured: the paper's is a penalty on rewards, as in ``starpo.yaml``."""
+"""The KL term of the measurements; the paper's is a penalty on rewards, as in ``starpo.yaml``."""
 _FIXED, _PROPORTIONAL = (("--data.rollout.scale_updates", kind) for kind in ("false", "true"))
 
 
 @dataclass(frozen=True)
 class Variant:
-    """Name an algorithm and say how it is laid over the experiment."""
+    """An algorithm, as a config and options over the experiment."""
 
     name: str
     algorithm: str
     options: tuple[str, ...] = ()
     filters: bool = False
     is_part: bool = False
-    """Whether it is one change of StarPO-S alone, which only a study that names it runs."""
+    """Whether it is a single change of StarPO-S, run only by studies that name it."""
 
 
 VARIANTS = (
@@ -79,16 +82,16 @@ WHOLE = tuple(variant.name for variant in VARIANTS if not variant.is_part)
 
 @dataclass(frozen=True)
 class Study:
-    """Size a laboratory.
+    """The size of a laboratory.
 
     Args:
-        env: Which experiment it is laid over.
+        env: Name of the experiment.
         rates: Learning rates of the policy.
-        seeds: How many, from ``first_seed`` on.
-        first_seed: The detector is graded on seeds that it was not tuned on.
-        variants: Which to run, by name.
-        iterations: Of RL; None takes the overlay's.
-        keep: Share of groups StarPO-S keeps; None takes its preset's.
+        seeds: Number of seeds, from ``first_seed`` on.
+        first_seed: First seed; the detector is graded on seeds that it was not tuned on.
+        variants: Names of the variants to run.
+        iterations: Iterations of RL; None takes the laboratory's config.
+        keep: Share of groups that StarPO-S keeps; None takes its config's.
     """
 
     env: str = "sokoban"
@@ -101,7 +104,7 @@ class Study:
 
 
 def base(env: str) -> tuple[str, ...]:
-    """Return the configs every run of a laboratory begins with."""
+    """Return the configs of every run of a laboratory."""
     overlays = [ROOT / "benchmarks" / "laboratory.yaml"]
     own = ROOT / "benchmarks" / f"laboratory_{env}.yaml"
     overlays += [own] if own.is_file() else []
@@ -109,7 +112,7 @@ def base(env: str) -> tuple[str, ...]:
 
 
 def warm_start(env: str, name: str = WARM_START, options: Sequence[str] = ()) -> Cell:
-    """Return the cell that imitates and exports its policy."""
+    """Return the cell that imitates the expert and exports its policy."""
     iterations = str(WARM_START_ITERATIONS[env])
     lengths = ("--data.warm_start.iterations", iterations, "--trainer.max_epochs", iterations)
     return Cell(name, (*base(env), *lengths, *options, "--seed_everything", "0"))
@@ -122,7 +125,8 @@ def from_warm_start(folder: Path, name: str = WARM_START) -> tuple[str, ...]:
 
 
 def runs(study: Study, folder: Path) -> Iterator[Run]:
-    """Iterate over the runs of a study, seeds outermost: a part of it is whole for some seeds."""
+    """Iterate over the runs of a study, seeds outermost: a partial study is complete for some
+    seeds."""
     for seed in range(study.first_seed, study.first_seed + study.seeds):
         for rate in study.rates:
             for variant in VARIANTS:

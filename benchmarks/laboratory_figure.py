@@ -1,4 +1,4 @@
-"""Draw a laboratory: what the policy does against iterations, and when the alarm went off."""
+"""The figure of a laboratory: metrics over iterations, with the alarms."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ METRICS = {
     "rollout/return": "mean return",
     "train/grad_norm_policy": "gradient norm",
 }
-COLOURS = {"": "tab:red", "-s-updates": "tab:blue", "-s-iterations": "tab:green"}
+COLORS = {"": "tab:red", "-s-updates": "tab:blue", "-s-iterations": "tab:green"}
 LABELS = {
     "": "StarPO",
     "-s-updates": "StarPO-S, equal updates",
@@ -34,8 +34,8 @@ ALGORITHMS = {"ppo": "PPO", "grpo": "GRPO"}
 
 
 def separating_rate(runs: Sequence[RunSummary]) -> float:
-    """Return the rate at which the shares of collapsed runs differ most between variants; of equal
-    ones the lowest."""
+    """Return the rate at which the shares of collapsed runs differ most between variants; the
+    lowest of equal ones."""
 
     def difference(rate: float) -> float:
         fell: dict[str, list[bool]] = {}
@@ -89,7 +89,7 @@ def draw(path: Path, found: Found) -> None:
 
 def draw_metric(axes: Any, chosen: Found, algorithm: str, metric: str) -> None:
     """Draw every seed's line and the median of each variant."""
-    for suffix, color in COLOURS.items():
+    for suffix, color in COLORS.items():
         lines = [
             places_and_values(history, metric)
             for summary, history in chosen
@@ -116,7 +116,7 @@ def draw_alarms(axes: Any, chosen: Found) -> None:
                     [at[alarm]],
                     "v",
                     color=face,
-                    markeredgecolor=COLOURS[suffix],
+                    markeredgecolor=COLORS[suffix],
                     markersize=6,
                 )
 

@@ -1,4 +1,4 @@
-"""Word and draw what a laboratory found."""
+"""Tables of a laboratory's outcomes, alarms and costs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ COMPARISONS = {
 
 @dataclass(frozen=True)
 class Run:
-    """Tie a cell of the grid to its place in the study."""
+    """A cell of the grid with its variant, rate and seed."""
 
     variant: str
     rate: float
@@ -43,7 +43,7 @@ class Run:
 
 
 def read(folder: Path, planned: Iterable[Run]) -> list[tuple[RunSummary, Mapping[str, Any]]]:
-    """Judge the runs that are done; return each with its metrics by iteration."""
+    """Return the finished runs, each with its summary and its metrics by iteration."""
     grid = Grid(folder)
     found = []
     for run in planned:
@@ -82,7 +82,7 @@ def markdown(runs: Sequence[RunSummary], planned: int) -> str:
     shown: set[str] = set()
     for title, variants in COMPARISONS.items():
         chosen = [run for run in runs if run.variant in variants]
-        if {run.variant for run in chosen} - shown:  # else it would say nothing new
+        if {run.variant for run in chosen} - shown:  # else it would repeat the table above
             parts.append(f"## {title}\n\n{collapse_table(chosen)}\n\n{breaking_table(chosen)}")
             shown |= {run.variant for run in chosen}
     savings = savings_table(runs)
@@ -130,7 +130,7 @@ def collapse_table(runs: Sequence[RunSummary]) -> str:
 
 
 def breaking_table(runs: Sequence[RunSummary]) -> str:
-    """Tabulate where each variant breaks."""
+    """Tabulate the rate at which each variant collapses."""
     rows = []
     for variant in dict.fromkeys(run.variant for run in runs):
         part = [run for run in runs if run.variant == variant]
@@ -194,14 +194,14 @@ def _graded(found: AlarmGrade) -> list[str]:
 
 
 def lead(value: float) -> str:
-    """Word a lead in iterations; −∞ is an alarm that never came."""
+    """Format a lead in iterations; −∞ is an alarm that never came."""
     if math.isnan(value):
         return "–"
     return "never" if math.isinf(value) else f"{value:g}"
 
 
 def groups(runs: Iterable[RunSummary]) -> dict[tuple[str, float], list[RunSummary]]:
-    """Gather seeds, in the order of the variants' names and of rates."""
+    """Group runs over seeds, in the order of the variants' names and of rates."""
     order = list(NAMES)
     found: dict[tuple[str, float], list[RunSummary]] = {}
     for run in sorted(runs, key=lambda run: (order.index(run.variant), run.rate, run.seed)):

@@ -1,4 +1,4 @@
-"""Draw learning curves from run folders.
+"""Learning curves drawn from run folders.
 
 ``python benchmarks/learning_curve.py OUT.png LABEL=RUN_DIR LABEL=RUN_DIR``
 
@@ -18,7 +18,7 @@ import yaml
 
 from ragen_pl.training.run_folder import CONFIG, RESULTS
 
-COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red")
+COLORS = ("tab:blue", "tab:orange", "tab:green", "tab:red")
 WINDOW = 10
 """Iterations averaged in a line."""
 
@@ -35,19 +35,19 @@ def smooth(values: list[float | None]) -> tuple[list[int], list[float]]:
     return places, means
 
 
-def panel_of(results: dict[str, Any]) -> str:
-    """Name the evaluation set whose scores are drawn: the first."""
+def eval_set_of(results: dict[str, Any]) -> str:
+    """Return the evaluation set whose scores are drawn: the first."""
     return str(results["evaluations"][0]["eval_set"])
 
 
 def title(run_dir: Path, results: dict[str, Any]) -> str:
-    """Say what a run was trained and evaluated on, by its own configuration."""
+    """Return the figure's title: the run's environment and evaluation, from its configuration."""
     data = yaml.safe_load((run_dir / CONFIG).read_text(encoding="utf-8"))["data"]
     env = data["env"]["class_path"].rpartition(".")[2]
     evaluation, trained = data["evaluation"], data["rollout"]["temperature"]
     return (
         f"{env} · lines: training starts, temperature {trained:g} · points: evaluation set "
-        f"{panel_of(results)}, {evaluation['size']} starts, temperature "
+        f"{eval_set_of(results)}, {evaluation['size']} starts, temperature "
         f"{evaluation['temperature']:g}"
     )
 
@@ -57,7 +57,7 @@ def draw_run(axes: Any, results: dict[str, Any], color: str, label: str) -> None
     history = results["history"]
     places, means = smooth(history.get("rollout/success", []))
     axes.plot(places, means, color=color, alpha=0.6, label=label)
-    default = panel_of(results)
+    default = eval_set_of(results)
     low, high, middle = (
         history.get(f"val/{default}/{name}", [])
         for name in ("success_low", "success_high", "success")
@@ -72,7 +72,7 @@ def draw_run(axes: Any, results: dict[str, Any], color: str, label: str) -> None
 
 def main(out: str, runs: list[str]) -> None:
     """Draw every run into one figure."""
-    import matplotlib.pyplot as plt  # what is drawn can be told without it
+    import matplotlib.pyplot as plt  # only drawing needs it
 
     figure, axes = plt.subplots(figsize=(8, 4.2))
     labels: dict[str, str] = {}
@@ -83,7 +83,7 @@ def main(out: str, runs: list[str]) -> None:
         results = json.loads((Path(folder) / RESULTS).read_text(encoding="utf-8"))
         titles[title(Path(folder), results)] = None
         fresh = label not in labels
-        color = labels.setdefault(label, COLOURS[len(labels) % len(COLOURS)])
+        color = labels.setdefault(label, COLORS[len(labels) % len(COLORS)])
         draw_run(axes, results, color, label if fresh else "_")
         warm = min(warm, results["warm_start_iterations"])
     if warm:

@@ -1,4 +1,4 @@
-"""Read how much memory this process has held at most."""
+"""Resident memory of this process, now and at its peak."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 def peak_mebibytes() -> float:
     """Return the largest resident size of this process so far, in MiB.
 
-    Not ``getrusage``: its figure starts from what the parent held before this program was started.
+    Not from ``getrusage``, whose figure includes the parent's memory before this program started.
 
     Raises:
         ValueError: where the system is not Linux.
@@ -35,5 +35,5 @@ def _mebibytes(field: str) -> float:
 
 
 def forget_peak() -> None:
-    """Start the peak anew from what is held now (Linux, see ``proc(5)``, ``clear_refs``)."""
+    """Reset the peak to the present size (Linux, see ``proc(5)``, ``clear_refs``)."""
     _CLEAR.write_text("5")

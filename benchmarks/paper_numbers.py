@@ -1,7 +1,7 @@
-"""Numbers of RAGEN (arXiv 2504.20073) and RAGEN-2 (2604.06268) to stand beside a sweep's.
+"""Figures of RAGEN (arXiv 2504.20073) and RAGEN-2 (2604.06268), reported beside a sweep's.
 
-Facts only. They are of models of 0.5 to 3 billion parameters on the papers' rooms: what can be
-compared is the order of the settings, not the level. *Figure* marks values read off a curve.
+They are of models of 0.5 to 3 billion parameters on the papers' rooms: the order of the settings is
+comparable, the level is not. *Figure* marks values read off a curve.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ if __name__ == "__main__":  # started as a file, the packages beside it must be 
 
 from lightning.pytorch import LightningModule, Trainer
 
-from benchmarks.contenders import FixedLength, bare_trainer
 from benchmarks.memory import forget_peak, peak_mebibytes, resident_mebibytes
+from benchmarks.samplers import FixedLength, bare_trainer
 from benchmarks.workload import PROMPTS, Clerk, RandomModel, Workload, pieces
 from ragen_pl.algorithms.config import Algorithm, Optimization
 from ragen_pl.algorithms.estimators import GAE, GRPO, CriticConfig

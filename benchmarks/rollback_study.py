@@ -1,10 +1,10 @@
-"""Lead a run out of the Echo Trap: the same seed with ``callbacks.Rollback`` and without it.
+"""A study of rollbacks: the same seed with ``callbacks.Rollback`` and without it.
 
 ``python benchmarks/rollback_study.py OUT_DIR [--variant grpo] [--rate 1.6e-3] [--jobs 2]``
 
-Both runs start from a laboratory's warm start (``OUT_DIR/warm_start``, made where it is missing) at
-a constant rate at which the variant collapses, and are one and the same until the first rollback.
-The detector does not stop either. Writes ``rollback.json`` and ``rollback.md``.
+Both runs start from a laboratory's warm start (``OUT_DIR/warm_start``, created if it is missing) at
+a constant learning rate at which the variant collapses, and are identical until the first rollback.
+The detector stops neither. Writes ``rollback.json`` and ``rollback.md``.
 """
 
 from __future__ import annotations
@@ -30,21 +30,20 @@ WITH, WITHOUT = "with", "without"
 
 @dataclass(frozen=True)
 class Recovery:
-    """Compare one seed's two runs; success is smoothed, of rollouts, but for the evaluation
-    set's."""
+    """One seed's two runs compared, by the smoothed success of rollouts and by evaluation."""
 
     seed: int
     rollbacks: int
     alarm: int | None
-    """Iteration from which on the detector was not green until the first rollback."""
+    """First iteration of the alarm that led to the first rollback."""
     before: float
-    """Success in the last iteration before that; without a rollback at the end."""
+    """Success in the last iteration before the alarm; without a rollback, at the end."""
     peak_before: float
     """Highest success until then."""
     end_with: float
     end_without: float
-    panel_with: float
-    panel_without: float
+    eval_set_with: float
+    eval_set_without: float
 
     @property
     def is_shown(self) -> bool:
@@ -84,12 +83,12 @@ def compare(recovered: Mapping[str, Any], fallen: Mapping[str, Any], seed: int) 
         peak_before=peaks(success)[last],
         end_with=success[-1],
         end_without=other[-1],
-        panel_with=_panel(recovered),
-        panel_without=_panel(fallen),
+        eval_set_with=_final_success(recovered),
+        eval_set_without=_final_success(fallen),
     )
 
 
-def _panel(results: Mapping[str, Any]) -> float:
+def _final_success(results: Mapping[str, Any]) -> float:
     return float(next(e["success"] for e in results["evaluations"] if e["policy"] == "final"))
 
 
@@ -102,7 +101,7 @@ def markdown(found: Sequence[Recovery]) -> str:
     rows = [
         [str(r.seed), str(r.rollbacks), "–" if r.alarm is None else str(r.alarm)]
         + [f"{100 * share:.0f} %" for share in (r.before, r.peak_before, r.end_with)]
-        + [f"{100 * share:.0f} %" for share in (r.end_without, r.panel_with, r.panel_without)]
+        + [f"{100 * share:.0f} %" for share in (r.end_without, r.eval_set_with, r.eval_set_without)]
         + ["yes" if r.is_shown else "no"]
         for r in found
     ]

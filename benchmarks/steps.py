@@ -1,4 +1,4 @@
-"""Run loops that belong to frameworks step by step, so that they can take turns in one process."""
+"""A framework's training loop, run step by step, so that two can alternate in one process."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 
 class Steps:
-    """Hold a training loop in a thread of its own, which runs only while a step is asked for.
+    """A training loop in a thread of its own that runs only during ``step``.
 
     The loop must call ``boundary`` at the end of every step.
 
     Args:
-        loop: Trains to its end.
+        loop: Function that trains to the end.
     """
 
     def __init__(self, loop: Callable[[], object]) -> None:
@@ -26,17 +26,17 @@ class Steps:
         self._go.acquire()
         try:
             self._loop()
-        except BaseException as error:  # whatever it is, the thread that waits must hear of it
+        except BaseException as error:  # any error is raised again in the waiting thread
             self._error = error
         self._ended.release()
 
     def boundary(self) -> None:
-        """End a step and wait for the next to be asked for."""
+        """End a step and wait for the next one."""
         self._ended.release()
         self._go.acquire()
 
     def step(self) -> None:
-        """Run one step, and raise what the loop raised in it."""
+        """Run one step; errors of the loop are raised here."""
         self._go.release()
         self._ended.acquire()
         if self._error is not None:

@@ -1,12 +1,12 @@
-"""Run the paper's ablations, several seeds each, and write the tables beside the paper's.
+"""The paper's ablations, several seeds each, with tables beside the paper's figures.
 
 ``python benchmarks/sweeps.py OUT_DIR [SWEEP …] [--seeds 3] [--jobs 2] [--quick]``
 
-Every run is StarPO-S on the laboratory's small Sokoban (``laboratory.yaml``) but for the setting
-that is swept, from one warm start; where a setting changes what is said (thoughts, actions in a
-turn) it has a warm start of its own. ``--quick`` makes every run a few iterations long: it shows
-that all is well, not which setting is. Interrupted, the same command goes on. Writes ``sweeps.md``
-and ``sweeps.json``.
+Every run is StarPO-S on the laboratory's small Sokoban (``laboratory.yaml``) except for the setting
+that is swept, from one warm start; a setting that changes the format of responses (thoughts,
+actions per turn) has a warm start of its own. ``--quick`` makes every run a few iterations long: it
+shows that everything runs, not which setting is better. After an interruption the same command
+continues. Writes ``sweeps.md`` and ``sweeps.json``.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from benchmarks.sweeps_report import Trial, write_report
 RATE = 1e-4
 ITERATIONS, QUICK_ITERATIONS = 80, 6
 GROUPS, MEMBERS, UPDATES = 16, 8, 4
-"""Of a collection, the paper's 128 trajectories: 16 groups of 8, for 4 updates of 32."""
+"""A collection of the paper's 128 trajectories: 16 groups of 8, for 4 updates of 32."""
 SLOW_ITERATIONS = 5
-"""Over which rates rise, and in which the critic learns alone, where a collection makes UPDATES."""
+"""Iterations of learning-rate warm-up and of critic-only updates, where a collection makes
+UPDATES."""
 _QUICK_WARM_START = (
     *("--data.warm_start.iterations", "2", "--data.warm_start.updates_per_iteration", "20"),
     *("--data.warm_start.demonstrations", "200", "--trainer.max_epochs", "2"),
@@ -45,30 +46,32 @@ _VANILLA = (
     *(_KL, "{coef: 0.001, estimator: k1, place: reward}"),
 )
 _PROPORTIONAL = ("--data.rollout.scale_updates", "true")
-"""As in the papers: the less a filter keeps, the fewer updates. Elsewhere their number is fixed."""
+"""As in the papers: the less a filter keeps, the fewer updates. Elsewhere the number is fixed."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Name one value of what is swept and say how it is configured."""
+    """One value of a sweep, and its options."""
 
     name: str
     options: tuple[str, ...] = ()
     speech: tuple[str, ...] = ()
-    """Options that change what is said, and so belong to the warm start too."""
+    """Options that change the format of responses, and so belong to the warm start too."""
     online_k: int = UPDATES
-    """Updates of a collection; fewer iterations make up for more of them."""
+    """Updates per collection; more of them mean fewer iterations."""
     has_critic: bool = True
-    """Whether the estimator has one: its keys would be an error where it has not."""
+    """Whether the estimator has a critic; without one its keys would be an error."""
 
 
 def online_k(k: int) -> Setting:
-    """Split a collection of k update batches; equally many trajectories and updates in all."""
+    """Split a collection into k optimizer batches, with the same total of trajectories and
+    updates."""
     return Setting(f"{k}", ("--data.rollout.online_k", str(k)), online_k=k)
 
 
 def groups(members: int) -> Setting:
-    """Play 128 trajectories as groups of so many; groups of one have no spread to filter by."""
+    """Divide 128 trajectories into groups of this size; groups of one have no spread to filter
+    by."""
     count = GROUPS * MEMBERS // members
     options = ["--data.rollout.group_size", str(members)]
     options += ["--data.rollout.num_groups", str(count // UPDATES)]
@@ -76,7 +79,7 @@ def groups(members: int) -> Setting:
 
 
 def actions(count: int) -> Setting:
-    """Allow so many actions in a turn, of ten in all."""
+    """Allow this many actions per turn, of ten in all."""
     tokens, context = str(12 + 4 * count), str(256 + 32 * count)
     speech = ["--data.rollout.max_actions_per_turn", str(count)]
     speech += ["--data.rollout.max_response_tokens", tokens, "--data.rollout.max_context", context]
@@ -124,13 +127,13 @@ SWEEPS: dict[str, tuple[Setting, ...]] = {
 
 @dataclass(frozen=True)
 class Plan:
-    """Size the sweeps.
+    """The size of the sweeps.
 
     Args:
-        names: Which sweeps.
-        seeds: How many for every setting.
+        names: Names of the sweeps.
+        seeds: Number of seeds per setting.
         rate: Learning rate of the policy.
-        quick: Whether runs are a few iterations long.
+        quick: Whether runs are only a few iterations long.
     """
 
     names: tuple[str, ...] = tuple(SWEEPS)
@@ -145,7 +148,7 @@ class Plan:
 
 
 def start_name(setting: Setting) -> str:
-    """Name a setting's warm start: settings that speak alike share one."""
+    """Name a setting's warm start: settings with the same format of responses share one."""
     values = "-".join(setting.speech[1::2])
     return f"{WARM_START}-{values}" if values else WARM_START
 

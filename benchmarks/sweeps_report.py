@@ -1,4 +1,4 @@
-"""Tabulate sweeps beside the papers' numbers."""
+"""Tables of sweeps beside the papers' figures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarks.paper_numbers import PAPER, SOURCES
 
 @dataclass(frozen=True)
 class Trial:
-    """Tie a cell to its place in a sweep."""
+    """A cell of the grid with its sweep, setting and seed."""
 
     sweep: str
     setting: str
@@ -27,7 +27,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Finding:
-    """Hold what the tables say about one run."""
+    """The figures of one run in the tables."""
 
     sweep: str
     setting: str
@@ -35,12 +35,12 @@ class Finding:
     eval_set: float
     """Success of the final policy on the first evaluation set."""
     low: float
-    """Of its 95 % interval."""
+    """Lower end of its 95 % interval."""
     high: float
     start: float
     """Success of the warm-started policy there."""
     peak: float
-    """Of the smoothed success of rollouts."""
+    """Highest smoothed success of rollouts."""
     outcome: Outcome
     seconds: float
 

@@ -1,11 +1,11 @@
-"""Time the phases of an iteration beside what the machine can do, and how their cost grows.
+"""Times of an iteration's phases beside the machine's limits, and how their cost grows.
 
 ``python benchmarks/throughput.py OUT.json [--models tiny 10m] [--dtype fp32] [--no-growth]``
 
 Prints, for each shape (random weights), seconds, tokens/s and the ratio to the limit measured in
-the same run (``iteration.limits``): 1.00 is as fast as a large matrix product, or for decoding as
-a copy of the weights, would allow. Then how cost grows with turns, members of a group, vocabulary
-and size of the model. Writes all of it as JSON. ``--device cuda`` takes the shapes 0.5b to 7b too.
+the same run (``iteration.limits``): at 1.00 a phase is as fast as a large matrix product, or for
+decoding a copy of the weights, allows. Then how cost grows with turns, group size, vocabulary and
+model size. Writes all of it as JSON. ``--device cuda`` takes the shapes 0.5b to 7b too.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if __name__ == "__main__":  # started as a file, the packages beside it must be 
 
 import torch
 
-from benchmarks.ceilings import copy_bandwidth, gemm_rate, timed
 from benchmarks.iteration import PHASES, Bench, Iteration, limits, phase_tokens
 from benchmarks.memory import forget_peak, peak_mebibytes
+from benchmarks.roofline import copy_bandwidth, gemm_rate, timed
 from benchmarks.workload import MODELS, RandomModel, Workload, pieces
 from ragen_pl.models.trainable import TrainableModel
 from ragen_pl.ops.chunked_head import chunked_log_prob_and_entropy
@@ -38,7 +38,7 @@ from ragen_pl.runtime.allocator import retain_freed_memory
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 WORKLOADS = {"tiny": Workload(), "10m": Workload(4, 4)}
 LARGE = Workload(num_groups=2, group_size=2, turns=2)
-"""Of every shape that has no workload of its own."""
+"""The workload of every shape without one of its own."""
 TURNS, MEMBERS = (5, 10, 20, 50), (1, 4, 16)
 VOCABULARIES = (500, 5_000, 50_000, 150_000)
 
@@ -66,13 +66,13 @@ def phases(name: str, bench: Bench, repetitions: int) -> dict[str, Any]:
 
 
 def bench_of(name: str, args: argparse.Namespace) -> Bench:
-    """Say what is measured of a model."""
+    """Return the setting of a model's measurement."""
     workload = WORKLOADS.get(name, LARGE)
     return Bench(MODELS[name], workload, DTYPES[args.dtype], args.device, compile=args.compile)
 
 
 def forget_peak_memory(device: str) -> None:
-    """Start the peak anew from what is held now."""
+    """Reset the peak to the present size."""
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     else:

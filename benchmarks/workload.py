@@ -1,7 +1,7 @@
-"""Freeze what is played in the speed benchmarks: a dialogue whose lengths are known beforehand.
+"""The fixed workload of the speed benchmarks: a dialogue whose lengths are known in advance.
 
 Observations hold a fixed number of words, responses a fixed number of tokens (nothing ends one
-early), so that whoever plays it reads and writes exactly as many tokens.
+early), so that every implementation reads and writes the same number of tokens.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ PROMPTS = Prompts(think=False, turn="{observation}")
 
 
 class Clerk(TextEnv):
-    """Show words, take any text, and never end: every written answer earns one.
+    """An environment that shows words, accepts any text and never ends; every answer earns 1.
 
     Args:
-        words: That an observation holds, one token each.
+        words: Words per observation, one token each.
     """
 
     name, actions, max_actions = "clerk", None, 1 << 30
@@ -73,14 +73,14 @@ class Clerk(TextEnv):
 
 @dataclass(frozen=True)
 class Workload:
-    """Size a dialogue.
+    """The size of a dialogue.
 
     Args:
-        num_groups: Different starts.
-        group_size: Trajectories of each.
-        turns: Of every trajectory.
-        words: Of an observation.
-        response: Tokens of a response.
+        num_groups: Number of initial states.
+        group_size: Trajectories per initial state.
+        turns: Turns per trajectory.
+        words: Words per observation.
+        response: Tokens per response.
     """
 
     num_groups: int = 4
@@ -95,24 +95,24 @@ class Workload:
 
     @property
     def sampled(self) -> int:
-        """Tokens drawn in a rollout."""
+        """Tokens sampled in a rollout."""
         return self.trajectories * self.turns * self.response
 
     @property
     def length(self) -> int:
-        """Tokens of every trajectory: they are played once, with the same word for an answer."""
+        """Tokens of a trajectory, measured on one with a constant answer."""
         nothing = (0.0,) * self.response
-        said = Completion((100,) * self.response, nothing, nothing, stopped=False)
+        answer = Completion((100,) * self.response, nothing, nothing, stopped=False)
         language = RandomModel(8, 8, 1, 2, 1).build(pieces(), 0)
         alone = replace(self, num_groups=1, group_size=1)
         ((trajectory,),) = (
-            group.trajectories for group in alone.play(language, lambda *_: [said], 0)
+            group.trajectories for group in alone.play(language, lambda *_: [answer], 0)
         )
         return sum(len(turn.prompt_ids) + self.response for turn in trajectory.turns)
 
     @property
     def config(self) -> RolloutConfig:
-        """The rollout's, with room for the longest trajectory and its templates."""
+        """The rollout's configuration, with room for a whole trajectory and its templates."""
         room = 256 + self.turns * (self.words + self.response + 16)
         return RolloutConfig(
             num_groups=self.num_groups,
@@ -126,7 +126,7 @@ class Workload:
     def play(
         self, language: LanguageModel, generate: Generate, iteration: int
     ) -> list[TrajectoryGroup]:
-        """Collect once."""
+        """Collect one rollout."""
         chat = Chat(PROMPTS, language.tokenizer, language.markers, 1)
         starts = [GroupSeed(place, place) for place in range(self.num_groups)]
         return collect(
@@ -142,12 +142,12 @@ class Workload:
 
 @dataclass(frozen=True)
 class RandomModel(EmbeddedModel):
-    """Size a Llama of random weights.
+    """A Llama with random weights.
 
     Args:
-        vocabulary: Tokens; the dialogue's own and made-up ones.
+        vocabulary: Size of the vocabulary: the dialogue's tokens, filled up with made-up ones.
         attention: The attention function.
-        dtype: Of the weights.
+        dtype: Data type of the weights.
     """
 
     vocabulary: int = 512
@@ -155,7 +155,7 @@ class RandomModel(EmbeddedModel):
     dtype: str = "float32"
 
     def build(self, pieces: Iterable[str], seed: int) -> LanguageModel:
-        """Make tokenizer and model; the made-up words are appended to the pieces."""
+        """Build tokenizer and model; made-up words are appended to the pieces."""
         tokenizer = self._tokenizer(pieces)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -195,7 +195,7 @@ class RandomModel(EmbeddedModel):
 
 
 def pieces() -> list[str]:
-    """List the text of the dialogue that is worth one token each."""
+    """List the pieces of text in the dialogue that are one token each."""
     env = Clerk()
     system = system_text(PROMPTS, env, 1).splitlines(keepends=True)
     return [*system, "<answer>", "</answer>", *env.vocabulary()]
@@ -214,11 +214,11 @@ MODELS = {
 
 
 class ReadAgain:
-    """Implement ``Generate`` as one would without an engine: ``model.generate`` on whole prefixes,
-    every turn; what TRL's own loop over tool calls does, too.
+    """A ``Generate`` without an engine: ``model.generate`` on whole prefixes in every turn, as
+    TRL's own loop over tool calls does.
 
-    It records no log-probs, which costs it nothing, where the engine computes them. The model's
-    attention becomes PyTorch's, as that of a model one loads.
+    It records no log-probs, which saves time that the engine spends. The model's attention becomes
+    PyTorch's, the default of a loaded model.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:

@@ -1,4 +1,4 @@
-"""Lightning callbacks to choose in YAML, one per file: ``class_path: callbacks.VarianceFilter``."""
+"""Lightning callbacks, one per file, selected in YAML: ``class_path: callbacks.VarianceFilter``."""
 
 from callbacks.checkpoints import Checkpoints
 from callbacks.echo_trap_detector import EchoTrapDetector

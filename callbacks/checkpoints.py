@@ -1,4 +1,4 @@
-"""Keep a run's checkpoints and exported policies in its folder."""
+"""Checkpoints and exported policies in the run folder."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from ragen_pl.training.run_folder import BEST, CHECKPOINTS, LAST, METADATA, POLI
 
 
 class Checkpoints(Checkpoint):
-    """Save ``last.ckpt`` and ``best.ckpt``, and both policies as Hugging Face folders.
+    """The files ``last.ckpt`` and ``best.ckpt``, and both policies as Hugging Face folders.
 
-    Saves at the end of iterations only, under a temporary name first: a run that is killed at any
-    moment leaves a whole checkpoint. The best policy is the one with the highest validated success
-    on the first evaluation set; ``trainer.check_val_every_n_epoch`` says how often that is
-    measured. Being the best of many on those very starts, it scores too well on them: what is
-    reported of a run is its last policy.
+    They are saved at the end of iterations only, under a temporary name first: a run that is killed
+    at any moment leaves a complete checkpoint. The best policy is the one with the highest
+    validated success on the first evaluation set, measured every
+    ``trainer.check_val_every_n_epoch`` iterations. As the best of many on these initial states, its
+    score on them is biased upwards: the results of a run are those of its last policy.
 
     Args:
-        every_n_iterations: Iterations between two saves; the last iteration is always saved, that
-            of a stop by a callback too.
+        every_n_iterations: Iterations between two saves. The last iteration is always saved, also
+            when a callback stops the run.
     """
 
     def __init__(self, every_n_iterations: int = 10) -> None:
@@ -43,13 +43,13 @@ class Checkpoints(Checkpoint):
         self._validated = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Forget the score to beat where its policy is in the folder of another run."""
+        """Discard the best score where its policy is in the folder of another run."""
         best = Path(trainer.default_root_dir) / CHECKPOINTS / f"{BEST}.ckpt"
         if not trainer.strategy.broadcast(best.exists() or best.with_suffix(".old").exists()):
             self.best_success = None
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Note that there is a new score."""
+        """Record that there is a new score."""
         self._validated = True
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -67,7 +67,7 @@ class Checkpoints(Checkpoint):
             self._copy_last_to_best(trainer)
 
     def _copy_last_to_best(self, trainer: Trainer) -> None:
-        """Without any validation the last policy is the best that is known."""
+        """Copy the last policy as the best one, where there was no validation."""
         folder = Path(trainer.default_root_dir)
         if trainer.is_global_zero:
             last, best = (folder / CHECKPOINTS / f"{name}.ckpt" for name in (LAST, BEST))
@@ -107,16 +107,16 @@ class Checkpoints(Checkpoint):
             checkpoint[METADATA] = replace(self.metadata, threads=torch.get_num_threads()).plain()
 
     def state_dict(self) -> dict[str, Any]:
-        """Save the score to beat."""
+        """Save the best score."""
         return {"best_success": self.best_success}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from the score to beat."""
+        """Restore the best score."""
         self.best_success = state_dict["best_success"]
 
 
 def _replace(draft: Path, path: Path) -> None:
-    """Put a finished draft in place; where a folder is one of the two, not in a single step."""
+    """Move a finished draft into place; not in a single step where either one is a folder."""
     if path.is_dir() or (draft.is_dir() and path.exists()):
         old = path.with_suffix(".old")
         _remove(old)

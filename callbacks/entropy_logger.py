@@ -1,4 +1,4 @@
-"""Log how varied the agent's responses are."""
+"""Metrics of how varied the agent's responses are."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ragen_pl.types import TrajectoryGroup, Turn
 
 
 class EntropyLogger(RolloutCallback):
-    """Log the entropy and the lengths of responses: the Echo Trap's early signs (RAGEN §4).
+    """Metrics of entropy and response length: the Echo Trap's early signs (RAGEN §4).
 
-    Entropy is that of the distribution each token was drawn from, in nats, averaged over sampled
+    ``entropy`` is of the distribution each token was sampled from, in nats, averaged over sampled
     tokens: overall, over the first and the second half of a response (thoughts come first, answers
     last), and per turn. ``distinct_responses`` and ``distinct_thoughts`` are the shares of
     different texts among all; ``distinct_responses_in_group`` is that share among the first

@@ -1,4 +1,4 @@
-"""Print and log the scores of ``validate``, ``test`` and ``predict``."""
+"""The table of scores that ``validate``, ``test`` and ``predict`` print."""
 
 from __future__ import annotations
 

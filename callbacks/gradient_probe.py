@@ -1,4 +1,4 @@
-"""Measure which terms of the loss pull on the policy, by how much there is to learn from."""
+"""Gradient norms of the loss's terms, by how much a group's returns vary."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ from ragen_pl.training.update import LossDenominators, PolicyObjective, compute_
 from ragen_pl.types import RolloutBatch, TrainingBatch
 
 TermLosses = Callable[[TrainingBatch], dict[str, Tensor]]
-"""From a micro-batch to each term's share in the loss."""
+"""Function from a micro-batch to each term's part of the loss."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeView:
-    """Be the probe's whole view of the objective."""
+    """The objective as the probe sees it."""
 
     names: tuple[str, ...]
     batch: TrainingBatch
-    """The trajectories to probe, dropped ones included."""
+    """The trajectories to probe, also those that the filter dropped."""
     among: Callable[[Tensor], TermLosses]
     """From (B,) bool, the trajectories the loss is taken over, to their terms as they stand in it,
     coefficients included, at the collecting weights. Every rank must call it."""
 
 
 def policy_terms(module: StarPO, batch: TrainingBatch) -> ProbeView:
-    """Take the present objective apart: the only place here that knows
+    """Separate the terms of the module's objective; only this function uses
     ``ragen_pl.training.update``.
 
-    Advantages are estimated over all trajectories, as without a filter, whose effect is the
-    question; and the old log-probs are the present ones, since nothing was updated yet. A KL that
-    stands in the rewards is left out.
+    Advantages are estimated over all trajectories, as without a filter, since its effect is to be
+    measured. The old log-probs are the current ones, since nothing was updated yet. A KL penalty on
+    rewards is left out.
     """
     algorithm, coefficients = module.algorithm, module.coefficients
     reference = module.reference if algorithm.kl_in_loss else None
@@ -86,18 +86,18 @@ def policy_terms(module: StarPO, batch: TrainingBatch) -> ProbeView:
 
 
 class GradientProbe(RolloutCallback):
-    """Log the gradient norms of the loss's terms by the spread of a group's returns (RAGEN-2).
+    """Gradient norms of the loss's terms by the in-group standard deviation of returns (RAGEN-2).
 
     The groups of an iteration's first optimizer batch, unfiltered, are sorted into quantile buckets
-    of their in-group standard deviation. In each, the task term, the entropy bonus and the KL term
-    are differentiated by themselves, as they stand in the loss and per sampled token. Where the
-    task's pull is below the regularizers', the group teaches nothing but noise. No step is taken,
-    and neither gradients, weights nor random streams are touched. Needs memory for three gradients;
-    a forward and up to three backward passes over the batch, and the critic's forward.
+    of their in-group standard deviation. In each bucket, the task term, the entropy bonus and the
+    KL term are differentiated separately, with their coefficients and per sampled token. Where the
+    task's gradient is below the regularizers', the group contributes only noise. No step is taken,
+    and gradients, weights and random streams stay as they are. The cost is memory for three
+    gradients, one forward and up to three backward passes over the batch, and the critic's forward.
 
     Args:
         every_n_iterations: Probe at every n-th iteration.
-        num_buckets: Quantile buckets; bucket 1 has the least spread.
+        num_buckets: Number of quantile buckets; bucket 1 has the lowest standard deviation.
     """
 
     def __init__(self, every_n_iterations: int = 50, num_buckets: int = 6) -> None:
@@ -114,7 +114,7 @@ class GradientProbe(RolloutCallback):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Probe the first batch of an iteration that is due, before it is learned from."""
+        """Probe the first batch of an iteration that is due, before its update."""
         module = learner(pl_module)
         due = batch_idx == 0 and (module.iteration + 1) % self.every_n_iterations == 0
         if due and isinstance(batch, TrainingBatch):

@@ -1,4 +1,4 @@
-"""End a run in order when it is told to stop."""
+"""An orderly end of a run on SIGINT and SIGTERM."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(SystemExit):
-    """End the process with the status a shell expects after a signal."""
+    """An exit with the status a shell expects after a signal."""
 
     def __init__(self, signum: int, status: int | None = None) -> None:
         super().__init__(128 + signum if status is None else status)
@@ -31,16 +31,16 @@ class Interrupted(SystemExit):
 
 
 class Interruption(RolloutCallback):
-    """Notice SIGINT and SIGTERM between turns and updates, and leave with 130 or 143.
+    """A handler of SIGINT and SIGTERM that exits between turns and updates, with 130 or 143.
 
-    Ranks leave together, at the next place that all of them reach equally often: before and after a
-    collection, before an evaluation of its own, and around an update. One that is signalled is
-    enough.
+    All ranks exit together, at the next place that each of them reaches equally often: before and
+    after a collection, before an explicit evaluation, and before and after an update. A signal to
+    one rank is enough.
 
-    Nothing is saved and no final policy is scored on the way out: what was collected since the last
-    checkpoint is dropped, and going on repeats it bit for bit. A run that a callback stops is
-    another matter: ``last.ckpt`` is then the policy that was scored. A second signal ends the
-    process at once.
+    Nothing is saved and no final policy is evaluated on exit: what was collected since the last
+    checkpoint is dropped, and a resumed run repeats it bit for bit. (A run that a callback stops is
+    different: its ``last.ckpt`` is the policy that was evaluated.) A second signal ends the process
+    immediately.
     """
 
     def __init__(self) -> None:
@@ -49,32 +49,35 @@ class Interruption(RolloutCallback):
         self._previous: dict[int, Any] = {}
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Take over the signals; the trainer calls this handler besides its own."""
+        """Install the handler; the trainer calls it besides its own."""
         for signum in _SIGNALS:
             self._previous[signum] = signal.signal(signum, self._handle)
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
-        """Remember the signal: nothing else is safe wherever the program may be."""
+        """Record the signal; nothing else is safe in a signal handler."""
         if self.signum is not None:
             _kill(signum)
         self.signum = signum
         os.write(2, b"\nstopping; a second signal ends the process immediately\n")
 
     def _replace_trainer_handlers(self) -> None:
-        """Put the trainer's own handler aside, which ranks cannot afford: it waits for the others
-        in a broadcast in the midst of whatever they exchange, and signals them once more."""
+        """Disable the trainer's own handler where there are several ranks.
+
+        It waits for the other ranks in a broadcast in the middle of whatever they exchange, and
+        signals them again.
+        """
         if world_size() > 1 and self._previous:
             for signum in _SIGNALS:
                 signal.signal(signum, self._handle)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Give the signals back."""
+        """Restore the previous handlers."""
         self._restore_handlers()
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Say how to go on."""
+        """Print how to resume."""
         self._restore_handlers()
         if self.signum is None:
             return
@@ -96,7 +99,7 @@ class Interruption(RolloutCallback):
         self._previous = {}
 
     def _check(self) -> None:
-        """Leave if any rank was told to; every rank must call it."""
+        """Exit if any rank was signalled; every rank must call it."""
         signum = max(gather_objects(self.signum or 0))
         if signum:  # else a signal that came since is handled by the next check
             self.signum = signum
@@ -108,7 +111,7 @@ class Interruption(RolloutCallback):
     def on_rollout_start(
         self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
     ) -> None:
-        """Leave before a collection."""
+        """Exit before a collection."""
         super().on_rollout_start(trainer, module, iteration, num_trajectories)
         self._replace_trainer_handlers()
         self._check()
@@ -116,7 +119,8 @@ class Interruption(RolloutCallback):
     def on_rollout_progress(
         self, trainer: Trainer, module: LightningModule, finished: int, total: int
     ) -> None:
-        """Leave between turns, those of an evaluation too; of which ranks differ in number."""
+        """Exit between turns, also of evaluations; only in a single process, as ranks differ in
+        how many turns they play."""
         if world_size() == 1:
             self._check()
 
@@ -125,29 +129,29 @@ class Interruption(RolloutCallback):
     def on_collection_end(
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
     ) -> None:
-        """Leave after a collection."""
+        """Exit after a collection."""
         self._check()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Take the signals over from the trainer."""
+        """Disable the trainer's handler."""
         self._replace_trainer_handlers()
 
     def on_evaluation_start(
         self, trainer: Trainer, module: LightningModule, description: str
     ) -> None:
-        """Leave before an evaluation, which may be all that a resumed run does."""
+        """Exit before an evaluation, which may be all that a resumed run does."""
         self._replace_trainer_handlers()
         self._check()
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Leave before an update."""
+        """Exit before an update."""
         self._check()
         super().on_train_batch_start(trainer, pl_module, batch, batch_idx)
 
     def on_train_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
-        """Leave after an update."""
+        """Exit after an update."""
         self._check()
 
 

@@ -1,4 +1,4 @@
-"""Watch whether thoughts still depend on what the agent sees."""
+"""Mutual information of thoughts and prompts: whether thoughts still depend on the state."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ Pairing = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 class MutualInformation(RolloutCallback):
-    """Log RAGEN-2's signs of template collapse: thoughts that no longer depend on the prompt.
+    """RAGEN-2's signs of template collapse: thoughts that no longer depend on the prompt.
 
-    Every few iterations a few thoughts are scored under each other's prompts by the policy that
-    thought them, unfiltered: all that precedes a thought, forced opening tag included, is its
-    prompt. ``first_turn`` compares the first thoughts of different groups; ``trajectory_uniform``
-    one thought each, at a random turn, of trajectories drawn from all. Logged are the mutual
-    information, its z-score, the conditional entropy and the retrieval accuracy above chance
-    (``ragen_pl.ops.mutual_information``). The choice has a random stream of its own, and the
-    weights are left alone: a run is the same with and without. Switched off, with a line that says
-    so, where the agent does not think.
+    Every few iterations some thoughts are scored under each other's prompts, unfiltered, by the
+    policy that sampled them. The prompt of a thought is everything before it, a forced opening tag
+    included. ``first_turn`` compares the first thoughts of different groups;
+    ``trajectory_uniform`` compares one thought each, at a random turn, of trajectories drawn from
+    all. The metrics are the mutual information, its z-score, the conditional entropy and the
+    retrieval accuracy above chance (``ragen_pl.ops.mutual_information``). Thoughts are chosen with
+    a random stream of their own and the weights stay as they are, so this callback does not change
+    a run. Where the agent does not think, it is disabled, with a printed line.
 
     Args:
         every_n_iterations: Measure at every n-th iteration.
         num_prompts: Groups whose first thoughts are compared, and trajectories in the other
             comparison; fewer where there are fewer.
-        num_responses: First thoughts of each group.
+        num_responses: First thoughts per group.
         normalization: ``sequence`` gives nats per thought, at most log P for P prompts; ``token``
             divides by each thought's length, as RAGEN-2 reports.
     """
@@ -77,14 +77,14 @@ class MutualInformation(RolloutCallback):
         self._iteration = 0
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Say it when there is nothing to measure."""
+        """Announce where there is nothing to measure."""
         if stage == "fit" and not data_module(trainer).prompts.think:
             announce(trainer, "mutual information is not measured: data.prompts.think is false")
 
     def on_rollout_start(
         self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
     ) -> None:
-        """Learn which iteration this is."""
+        """Record the iteration."""
         self._iteration = iteration
 
     def on_rollout_end(
@@ -193,7 +193,7 @@ def _thought_turns(groups: Sequence[TrajectoryGroup]) -> ThoughtTurns:
 
 
 def _fetch(groups: Sequence[TrajectoryGroup], keys: Sequence[Key]) -> list[Pairing]:
-    """Gather the chosen thoughts with all that precedes them from the ranks that hold them."""
+    """Gather the chosen thoughts and their prompts from the ranks that hold them."""
     members = {(t.group_id, t.member): t for t in trainable_trajectories(groups)}
     own = {key: _pairing(members[key[:2]], key[2]) for key in keys if key[:2] in members}
     gathered = {key: pairing for part in gather_objects(own) for key, pairing in part.items()}

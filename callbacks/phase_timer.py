@@ -1,4 +1,4 @@
-"""Log how long the phases of an iteration take."""
+"""Seconds of the phases of an iteration."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ragen_pl.training.callback import RolloutCallback
 
 
 class PhaseTimer(RolloutCallback):
-    """Log the seconds of an iteration's phases, averaged over ranks.
+    """Seconds of an iteration's phases, averaged over ranks.
 
-    ``rollout`` is the collection, ``env`` its part outside the sampler (environments, prompts and
-    parsing), ``score_pass`` what comes between it and the first update (callbacks, packing, old
-    log-probs and values), ``update`` the optimizer steps.
+    ``time/rollout`` is the collection, ``time/env`` its part outside the sampler (environments,
+    prompts and parsing), ``time/score_pass`` everything between the collection and the first update
+    (callbacks, packing, old log-probs and values), ``time/update`` the optimizer steps.
     """
 
     def __init__(self) -> None:
@@ -38,14 +38,14 @@ class PhaseTimer(RolloutCallback):
     def on_rollout_progress(
         self, trainer: Trainer, module: LightningModule, finished: int, total: int
     ) -> None:
-        """Read the clock after every turn: the last one is where playing ended."""
+        """Read the clock after every turn; the last one ends the rollout."""
         self._rollout_end = time.monotonic()
         rollout = self._rollout_end - self._start
         generation = learner(module).sampler.seconds - self._generated
         self._seconds = {"time/rollout": rollout, "time/env": rollout - generation}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Forget a first rollout's: evaluations stood between it and the first update."""
+        """Discard the first rollout's times: evaluations came between it and the first update."""
         self._seconds = {}
 
     def on_train_batch_start(

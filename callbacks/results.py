@@ -1,4 +1,4 @@
-"""Keep ``results.json``: what the run did, and how good its policies are."""
+"""``results.json``: what the run did, and how good its policies are."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _PREFIXES = ("rollout/", "train/", "collapse/", "diagnostics/", "val/", "time/")
 
 
 class Results(RolloutCallback):
-    """Evaluate the run's policies on every evaluation set and keep ``results.json`` in the run
-    folder.
+    """Evaluations of a run's policies on every evaluation set, kept in ``results.json``.
 
-    Evaluates random moves, the environment's expert, the untrained, the warm-started and the final
-    policy, the latter two on the first evaluation set at every temperature; the others at the first
-    one only. Without a warm start the untrained policy takes the warm-started one's place. The file
-    is replaced atomically during the run and at its end, however it ends; a resumed run carries its
-    entries on. The final scores of a run that is made longer stand until its new end. Where a run
-    ends without any, the table shows its latest validation.
+    Evaluated are random moves, the environment's expert, and the untrained, the warm-started and
+    the final policy: the last two on the first evaluation set at every temperature, the others at
+    the first temperature only. Without a warm start the untrained policy takes the warm-started
+    one's place. The file is replaced atomically during the run and at its end, however it ends; a
+    resumed run keeps its entries. The final scores of a run that is extended stand until its new
+    end. Where a run ends without final scores, the table shows its latest validation.
 
     Args:
-        temperatures: Of the evaluations; the first is the headline (the paper's is 0.5), 0 greedy.
+        temperatures: Sampling temperatures of the evaluations, 0 for greedy; the first one is
+            reported first (the paper's is 0.5).
         write_every: Iterations between two writes of the file.
     """
 
@@ -106,7 +106,7 @@ class Results(RolloutCallback):
         self._write(trainer)
 
     def _keep_earlier_final(self, trainer: Trainer) -> None:
-        """Take over the final scores of a run that is made longer: its checkpoint is older."""
+        """Keep the final scores of a run that is extended: its checkpoint is older."""
         content = read_results(_run_dir(trainer)) if self._resumed else None
         if content is None:
             return
@@ -116,17 +116,17 @@ class Results(RolloutCallback):
             self._replace_final(final)
 
     def on_already_finished(self, trainer: Trainer, module: LightningModule) -> None:
-        """Evaluate the final policy of a run that was interrupted while it did."""
+        """Evaluate the final policy of a run whose final evaluation was interrupted."""
         self._has_started = True
         self._keep_earlier_final(trainer)
         self._finish(trainer, module)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Note that there are new scores."""
+        """Record that there are new scores."""
         self._validated = True
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Note the iteration's metrics; evaluate where the warm start ends."""
+        """Record the iteration's metrics; evaluate where the warm start ends."""
         super().on_train_epoch_end(trainer, pl_module)
         self._counters.iterations = trainer.current_epoch + 1
         self._record_metrics(trainer, learner(pl_module).phase)
@@ -202,7 +202,7 @@ class Results(RolloutCallback):
         temperature: float | None,
         groups: list[TrajectoryGroup],
     ) -> list[PolicyResult]:
-        """Score what all ranks played; nothing where the environment failed throughout."""
+        """Score the trajectories of all ranks; no result where the environment failed in all."""
         result = summarize_all_ranks(trainer, f"{policy} on {eval_set}", groups)
         return [] if result is None else [PolicyResult(policy, eval_set, temperature, result)]
 
@@ -213,8 +213,10 @@ class Results(RolloutCallback):
             callback.on_evaluation_start(trainer, module, f"{policy} on {eval_set}")
 
     def _evaluate_final(self, trainer: Trainer, module: LightningModule) -> None:
-        """Evaluate the final policy, or copy where the weights are those scored before; all its
-        scores take the place of an earlier end's at once."""
+        """Evaluate the final policy, or copy scores where the same weights were evaluated before.
+
+        All its scores replace those of an earlier end at once.
+        """
         warm_iterations = data_module(trainer).warm_start.iterations
         warm_started = [entry for entry in self.evaluations if entry.policy == "warm-started"]
         if warm_started and self._counters.iterations == warm_iterations:
@@ -239,7 +241,7 @@ class Results(RolloutCallback):
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Report what there is; nothing may be gathered here, as other ranks may be gone."""
+        """Report what is known; nothing may be gathered here, as other ranks may have exited."""
         if isinstance(exception, KeyboardInterrupt | SystemExit | SIGTERMException):
             self._report(trainer, "interrupted", str(exception) or type(exception).__name__)
         else:
@@ -266,7 +268,7 @@ class Results(RolloutCallback):
         )
 
     def _table(self) -> str:
-        """Write the scores; those of an earlier end say so."""
+        """Return the table of scores; those of an earlier end are marked."""
         now = self._counters.iterations
         results = [
             replace(entry, policy=f"{FINAL}, iteration {entry.iterations}")
@@ -314,7 +316,7 @@ class Results(RolloutCallback):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Carry on where the checkpoint was written."""
+        """Continue from the checkpoint."""
         self._counters = Counters(**state_dict["counters"])
         self.evaluations = [PolicyResult.from_dict(entry) for entry in state_dict["evaluations"]]
         self._history = list(state_dict["history"])
@@ -329,7 +331,7 @@ def _run_dir(trainer: Trainer) -> Path:
 
 
 def _end_status(trainer: Trainer, iterations: int) -> tuple[str, str]:
-    """Say how a run ended that was not interrupted."""
+    """Return how a run that was not interrupted ended."""
     for callback in rollout_callbacks(trainer):
         if callback.reason:
             return "stopped", callback.reason
@@ -346,10 +348,10 @@ def _columns(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
 
 @dataclass(slots=True)
 class Counters:
-    """Count over the whole run, resumptions included."""
+    """Counts over the whole run, across resumptions."""
 
     seconds: float = 0.0
-    """Before this process took over."""
+    """Seconds of the run before this process resumed it."""
     iterations: int = 0
     trajectories: int = 0
     sampled_tokens: int = 0

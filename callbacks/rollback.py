@@ -1,4 +1,4 @@
-"""Lead a run that has fallen into the Echo Trap back to where it was healthy."""
+"""Rollback of a collapsed run to its last healthy state."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ragen_pl.types import TrajectoryGroup
 
 @dataclass(slots=True)
 class _Snapshot:
-    """Keep the state that played one sound collection."""
+    """The state that played one sound collection."""
 
     iteration: int
     position: int
@@ -35,37 +35,38 @@ class _Snapshot:
 
 
 class Rollback(RolloutCallback):
-    """Undo a collapse: at red, go back to the last healthy state and go on more carefully.
+    """A rollback at red: to the last healthy state, with lower learning rates from there on.
 
     | when | what happens |
     |---|---|
-    | first RL collection before which the policy was updated in no way | snapshot, trusted |
+    | first RL collection, before any update of the policy | snapshot, trusted |
     | every ``every_n_iterations`` while ``EchoTrapDetector`` finds it sound | snapshot, on trial |
-    | ``min_age`` sound collections have followed it | it is trusted, older ones are dropped |
-    | it is not sound | snapshots on trial are dropped: they led there |
+    | ``min_age`` sound collections after a snapshot | it is trusted, older ones are dropped |
+    | a collection that is not sound | snapshots on trial are dropped: they led to it |
     | red ``patience`` times in a row | the trusted snapshot is restored, at most ``times`` times |
 
-    Sound is green, and amber for nothing but long steps. Restored are, bit for bit, the weights of
-    policy and critic, the optimizer's moments and the module's other state; the detector's history
-    is cut back to that point. The rates of policy and critic are multiplied by ``lr_factor`` and
-    ``filter.keep_fraction`` by ``filter_factor``, for good. The collapsed collection is thrown
-    away: its iteration ends without an update. Iterations go on counting, so that starts and draws
-    are fresh ones and the same fall is not played again; the learning-rate schedule keeps its place
-    too. When ``times`` is used up the detector stops the run as it does without this callback.
+    Sound means green, or amber for a large approximate KL alone. Restored bit for bit are the
+    weights of policy and critic, the optimizer's moments and the module's other state; the
+    detector's history is cut back to that point. The learning rates of policy and critic are
+    multiplied by ``lr_factor`` and ``filter.keep_fraction`` by ``filter_factor``, permanently. The
+    collapsed collection is discarded: its iteration ends without an update. The iteration count
+    continues, so that initial states and sampling noise are new and the collapse is not repeated;
+    the learning-rate schedule keeps its place too. After ``times`` rollbacks the detector stops the
+    run as it does without this callback.
 
-    Each rollback is announced in a line and noted under ``rollbacks`` in ``results.json``.
-    Snapshots are in CPU memory and in every checkpoint, so that a resumed run goes back to the very
+    Each rollback is announced in a line and listed under ``rollbacks`` in ``results.json``.
+    Snapshots are kept in CPU memory and in every checkpoint, so that a resumed run returns to the
     same state: 1 + min_age / every_n_iterations of them, each as large as the trainable weights of
     policy and critic with two moments (12 bytes a weight in float32).
 
     Args:
-        times: How often a run may be led back; 0 switches this off, and nothing is kept.
-        patience: Red iterations in a row that lead back; must be below echo_trap.patience.
-        lr_factor: Multiplies the learning rates of RL each time; 1 leaves them.
-        filter_factor: Multiplies filter.keep_fraction each time; 1 leaves it.
+        times: How many rollbacks a run may make; 0 disables them, and no snapshot is kept.
+        patience: Red iterations in a row before a rollback; must be below echo_trap.patience.
+        lr_factor: Factor of the RL learning rates at each rollback; 1 leaves them.
+        filter_factor: Factor of filter.keep_fraction at each rollback; 1 leaves it.
         every_n_iterations: Iterations between two snapshots.
         min_age: Sound iterations that must follow a snapshot before it is trusted: the state just
-            before an alarm is often sick already.
+            before an alarm is often damaged already.
     """
 
     def __init__(
@@ -132,12 +133,12 @@ class Rollback(RolloutCallback):
             )
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Check where nobody has before."""
+        """Check the configuration, where the command has not."""
         if stage == "fit":
             self.check(trainer)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Leave the filter as it was told to be."""
+        """Restore the filter's configured share."""
         chosen = find_callback(trainer, VarianceFilter)
         if chosen is not None and self.filter_factor < 1.0:
             chosen.tighten(1.0)
@@ -156,7 +157,7 @@ class Rollback(RolloutCallback):
     def on_rollout_end(
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
     ) -> None:
-        """Follow the detector's verdict on this collection: watch, or go back."""
+        """Act on the detector's verdict on this collection: take snapshots, or restore one."""
         if not self.times:
             return
         detector = find_callback(trainer, EchoTrapDetector)
@@ -193,7 +194,7 @@ class Rollback(RolloutCallback):
             self._take(trainer, module, detector)
 
     def _policy_is_trained(self, module: LightningModule) -> bool:
-        """Whether this iteration updates the policy: until then only the critic gets better."""
+        """Whether this iteration updates the policy: before, only the critic learns."""
         starpo = learner(module)
         critic = starpo.algorithm.critic
         critic_only = critic.warmup_iterations if critic is not None else 0
@@ -241,11 +242,11 @@ class Rollback(RolloutCallback):
     # --- what is kept -------------------------------------------------------------------------
 
     def results(self) -> Mapping[str, Any]:
-        """Name the rollbacks so far."""
+        """Return the rollbacks so far."""
         return {"rollbacks": self.events} if self.times else {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Save the snapshots and what was done."""
+        """Save the snapshots and the rollbacks so far."""
         # Not asdict, which would copy every tensor once more.
         names = _Snapshot.__slots__
         kept = self._snapshots if self.times else []
@@ -253,6 +254,6 @@ class Rollback(RolloutCallback):
         return {"events": self.events, "snapshots": snapshots}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on with the same snapshots."""
+        """Restore the snapshots and the rollbacks so far."""
         self.events = list(state_dict["events"])
         self._snapshots = [_Snapshot(**snapshot) for snapshot in state_dict["snapshots"]]

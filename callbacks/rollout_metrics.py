@@ -1,4 +1,4 @@
-"""Log how the trajectories of a collection went."""
+"""Metrics of a collection's trajectories."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from ragen_pl.types import StopReason, Trajectory, TrajectoryGroup
 
 
 class RolloutMetrics(RolloutCallback):
-    """Log success, return and its terms, turns, actions and why trajectories ended (RAGEN §5).
+    """Success, return and its terms, turns, actions and stop reasons of trajectories (RAGEN §5).
 
-    ``pass_at_{k}`` is the chance that k tries at a start hold a success, for k = 2, 4, 8 … up to
-    the group's size. All are averages over everything that all ranks played in an iteration, before
-    any filter and before dynamic sampling throws groups away. Trajectories whose environment failed
-    count only in the shares of stop reasons; those whose first prompt had no room failed.
+    ``pass_at_{k}`` is the probability that k tries at an initial state contain a success, for
+    k = 2, 4, 8 … up to the group's size. All metrics are averages over everything that all ranks
+    played in an iteration, before any filter and before dynamic sampling discards groups.
+    Trajectories whose environment failed count only in the shares of stop reasons; those whose
+    first prompt did not fit count as failures.
     """
 
     def __init__(self) -> None:
@@ -31,7 +32,7 @@ class RolloutMetrics(RolloutCallback):
     def on_rollout_start(
         self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
     ) -> None:
-        """Begin to count anew, also after an interrupted collection."""
+        """Reset the counts, also after an interrupted collection."""
         self._averages, self._collections, self._tokens = RankMeans(), 0, 0
 
     def on_collection_end(

@@ -1,4 +1,4 @@
-"""Show a run's progress: a live bar on a terminal, a line now and then elsewhere."""
+"""Progress of a run: a live bar on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _MAX_OUTLIER = 3.0
 
 @dataclass
 class Pace:
-    """Seconds of a repeated piece of work: the plain mean at first, then one that forgets."""
+    """Mean seconds of a repeated task: the plain mean at first, then an exponential one."""
 
     mean: float = 0.0
     count: int = 0
 
     def add(self, seconds: float) -> None:
-        """Take in one more duration."""
+        """Add a duration."""
         if self.count:
             seconds = min(seconds, _MAX_OUTLIER * self.mean)
         self.count += 1
@@ -40,9 +40,7 @@ class Pace:
 
 
 class RunDisplay(ProgressBar, RolloutCallback):
-    """Say which iteration a run is in, what it is doing, how well it does and how long it takes.
-
-    Takes the place of Lightning's progress bar.
+    """Iteration, activity, success and time left of a run, in place of Lightning's progress bar.
 
     Args:
         line_every: Seconds between two lines where the output is no terminal.
@@ -86,7 +84,7 @@ class RunDisplay(ProgressBar, RolloutCallback):
     # --- what is happening ------------------------------------------------------------------
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Learn how many iterations belong to the warm start."""
+        """Read how many iterations belong to the warm start."""
         super().setup(trainer, pl_module, stage)
         data = find_data_module(trainer)
         self._warm_iterations = 0 if data is None else data.warm_start.iterations
@@ -96,7 +94,7 @@ class RunDisplay(ProgressBar, RolloutCallback):
     def on_rollout_start(
         self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
     ) -> None:
-        """Show that a collection begins; only here is the place of a resumed run known in time."""
+        """Show that a collection begins; the place of a resumed run is first known here."""
         super().on_rollout_start(trainer, module, iteration, num_trajectories)
         self._done = iteration
         self._show(f"rollout 0/{num_trajectories} trajectories")
@@ -119,7 +117,7 @@ class RunDisplay(ProgressBar, RolloutCallback):
         self._show("updating")
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Take the place of a resumed run in its warm start."""
+        """Read the place of a resumed run in its warm start."""
         self._done = max(self._done, trainer.current_epoch)
 
     def on_train_batch_start(
@@ -168,7 +166,7 @@ class RunDisplay(ProgressBar, RolloutCallback):
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Leave the terminal in order."""
+        """Restore the terminal."""
         self._close_bar()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -225,6 +223,6 @@ class RunDisplay(ProgressBar, RolloutCallback):
 
 
 def _rounded(seconds: float) -> str:
-    """Write a prediction no finer than it is: to 10 s from a minute on, to minutes from ten."""
+    """Round a prediction to its precision: to 10 s from one minute on, to minutes from ten."""
     unit = 1 if seconds < 60 else 10 if seconds < 600 else 60
     return str(timedelta(seconds=unit * round(seconds / unit)))

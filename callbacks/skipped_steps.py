@@ -1,4 +1,4 @@
-"""Keep what an update could not be computed from."""
+"""The batch of a skipped optimizer step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FOLDER = "skipped"
 
 
 class SkippedSteps(Callback):
-    """Save the batch of an optimizer step that was skipped, for a gradient that was not finite.
+    """The batch of an optimizer step that was skipped for a non-finite gradient, as a file.
 
     Each rank writes its share of the latest one to ``skipped/rank{n}.pt`` in the run folder: nested
     dictionaries of tensors, which ``torch.load`` reads without unpickling anything else.

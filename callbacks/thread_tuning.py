@@ -1,4 +1,4 @@
-"""Follow a machine that becomes busy or quiet with the number of threads."""
+"""The number of threads, adapted to the load of the machine during a run."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _MAX_ANNOUNCED = 5
 
 
 class ThreadTuning(RolloutCallback):
-    """Try the number of threads again while the run goes on, between turns and optimizer steps.
+    """Repeated trials of the number of threads, between turns and optimizer steps.
 
-    Several threads wait for one another after every operation; as soon as another program takes a
-    core, one thread can be faster than all. Does nothing where the user fixed the number, on
-    accelerators, and for one core.
+    Threads wait for one another after every operation; as soon as another program takes a core, one
+    thread can be faster than several. Nothing is tried where the user fixed the number, on
+    accelerators, and on a single core.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Write trajectories as JSON lines."""
+"""Trajectories as JSON lines."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ from ragen_pl.types import Evaluation, TrajectoryGroup
 
 
 class TrajectoryWriter(RolloutCallback):
-    """Write trajectories to ``trajectories/`` in the run folder, one JSON object a line.
+    """Trajectories in ``trajectories/`` in the run folder, one JSON object per line.
 
-    ``predict`` writes every evaluation set; in training the collections of chosen iterations are
-    written. Each line holds messages, token ids, loss mask, log-probs, per-turn rewards and
-    metrics.
+    ``predict`` writes every evaluation set, training the collections of every n-th iteration. Each
+    line holds messages, token ids, loss mask, log-probs, per-turn rewards and metrics.
 
     Args:
-        every_n_iterations: Write the whole collection of every n-th iteration; 0 writes none.
+        every_n_iterations: Iterations between two collections that are written; 0 writes none.
     """
 
     def __init__(self, every_n_iterations: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""Drop the groups whose members all fared alike."""
+"""The choice of groups that the policy learns from, by the spread of their returns."""
 
 from __future__ import annotations
 
@@ -33,26 +33,25 @@ _SCALING_EXPONENTS: dict[Scaling, float] = {"none": 0.0, "linear": 1.0, "sqrt": 
 
 
 class VarianceFilter(RolloutCallback):
-    """Train the policy on the most uncertain groups only: StarPO-S's trajectory filter (RAGEN §4).
+    """StarPO-S's trajectory filter: the policy learns from the most uncertain groups (RAGEN §4).
 
-    A group's score is the standard deviation of its members' returns; the best share is chosen over
-    the groups of all ranks. Whether the critic learns from the others too is its own key,
-    ``critic.train_on``. ``rule`` and ``score`` choose otherwise (RAGEN-2, arXiv 2604.06268, has
-    top-p over variances).
+    A group's score is the standard deviation of its members' returns; the groups with the highest
+    scores are kept, chosen over all ranks. Whether the critic learns from the others too is its own
+    key, ``critic.train_on``. ``rule`` and ``score`` select other filters (RAGEN-2, arXiv
+    2604.06268: top-p over variances).
 
     Args:
-        keep_fraction: Share of groups to keep; 1 switches the choice of groups off. Must be null
-            beside ``rule``, whose place it takes.
-        include_zero: Whether groups whose members all got the same return, but for rounding, may be
+        keep_fraction: Share of groups to keep; 1 keeps every group. Must be null beside ``rule``,
+            which replaces it.
+        include_zero: Whether groups whose members all got the same return, up to rounding, may be
             kept.
-        rule: How to choose or weigh groups by their scores: a class of
+        rule: The rule that selects or weighs groups by their scores: a class of
             ``ragen_pl.algorithms.filters`` (TopFraction, TopK, TopP, SoftmaxTopP, MinP,
             PercentileBand, SoftWeights).
-        score: What a group is judged by: the spread of its members' returns (std or variance),
-            their mean return, mean sampled tokens, or mean entropy per token.
-        keep_per_group: Members that a kept group keeps, those whose returns vary most; null for
-            all. Their advantages are still taken against the whole group's mean, the better
-            baseline.
+        score: The score of a group: the spread of its members' returns (std or variance), their
+            mean return, mean sampled tokens, or mean entropy per token.
+        keep_per_group: Members kept of a kept group, those whose returns vary most; null for all.
+            Their advantages are still relative to the whole group's mean, the better baseline.
         loss_scaling: How the policy loss shrinks with the share of groups kept: linear is RAGEN-2's
             factor, sqrt its root.
     """
@@ -104,7 +103,7 @@ class VarianceFilter(RolloutCallback):
         return tightened.fraction
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Check the size of groups where nobody has before."""
+        """Check the size of groups, where the command has not."""
         data = find_data_module(trainer)
         if stage == "fit" and data is not None:
             self.check(data.rollout)
@@ -131,7 +130,7 @@ class VarianceFilter(RolloutCallback):
     def on_rollout_end(
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
     ) -> Selection:
-        """Weigh the groups; members without a fair ending, or not chosen, get 0."""
+        """Weigh the groups; members whose environment failed, or that are not selected, get 0."""
         table = GroupTable.gather(groups)
         weights = self.weigh(table)
         own = dict(zip(table.group_ids, weights.tolist(), strict=True))

@@ -60,7 +60,7 @@ class Shaping:
         """
         terms = {"env": env, "format": 0.0 if is_valid else self.format_penalty}
         if self.thought_penalty and thought_correct is not None:
-            terms["truth"] = 0.0 if thought_correct else self.thought_penalty
+            terms["thought"] = 0.0 if thought_correct else self.thought_penalty
         if self.overlong is not None:
             terms["overlong"] = self.overlong.term(length, self.max_response_tokens)
         return terms

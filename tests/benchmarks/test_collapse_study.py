@@ -1,4 +1,4 @@
-"""Judging runs by series made by hand."""
+"""Outcomes of runs, on hand-made series."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_worn_lies_between() -> None:
     assert outcome([0.8] * 20 + [0.5] * 20) == "worn"
 
 
-def test_a_run_that_was_sick_and_recovered_was_not_healthy() -> None:
+def test_a_run_that_fell_and_recovered_was_not_healthy() -> None:
     assert outcome([0.8] * 20 + [0.5] * 8 + [0.9] * 20) == "worn"
 
 

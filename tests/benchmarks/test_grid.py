@@ -57,7 +57,7 @@ def test_what_is_done_is_not_run_again(grid: Grid) -> None:
     assert "threads 1 1" in grid.log(cell("b")).read_text()
 
 
-def test_a_failure_stops_nobody_and_is_run_again(grid: Grid) -> None:
+def test_a_failure_stops_no_other_run_and_is_run_again(grid: Grid) -> None:
     said: list[str] = []
     cells = [cell("bad", "crash"), cell("half", "interrupted"), cell("good")]
     assert grid.run(cells, said.append) == cells[:2], "in the order given, though bad ends last"
@@ -77,7 +77,7 @@ def test_another_command_is_another_run(grid: Grid) -> None:
     assert grid.is_done(cell("a", "stopped"))
 
 
-def test_weights_are_kept_where_asked_for(grid: Grid) -> None:
+def test_weights_are_kept_where_configured(grid: Grid) -> None:
     said: list[str] = []
     grid.run([cell("a")], said.append)
     assert not (grid.folder / "a" / "policy").exists()

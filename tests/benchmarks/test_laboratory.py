@@ -1,4 +1,4 @@
-"""The laboratory's runs are what they are called, and could start."""
+"""The laboratory's runs have the configuration of their names, and can start."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def assembled(tmp_path: Path, **study: Any) -> Assembled:
 
 
 @pytest.mark.parametrize("variant", NAMES_OF_VARIANTS)
-def test_a_variant_is_what_it_is_called(tmp_path: Path, variant: str) -> None:
+def test_a_variant_has_the_configuration_of_its_name(tmp_path: Path, variant: str) -> None:
     app = assembled(tmp_path, variants=(variant,), keep=0.25)
     algorithm, rollout = app.model.algorithm, app.datamodule.rollout
     is_safe = "-s-" in variant

@@ -1,4 +1,4 @@
-"""The figure of learning curves says what was measured."""
+"""The title of the learning curve names what was measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The speed benchmarks play what they say, and the engine reads every token once."""
+"""The speed benchmarks play the stated workload, and the engine reads every token once."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from benchmarks import throughput, versus
-from benchmarks.contenders import Setting, _as_trl, ours
+from benchmarks import throughput, vs_trl
 from benchmarks.iteration import PHASES, Bench, Iteration, limits, phase_tokens
+from benchmarks.samplers import Setting, _as_trl, ours
 from benchmarks.steps import Steps
 from benchmarks.workload import Clerk, RandomModel, ReadAgain, Workload, pieces
 from ragen_pl.rollout.engines.in_process import InProcessSampler
@@ -42,7 +42,7 @@ def test_the_engine_reads_linearly_more_with_turns_and_the_plain_loop_does_not()
     assert min(second_differences([tokens_read(n, engine=False) for n in turns])) > 0
 
 
-def test_every_trajectory_is_as_long_as_the_workload_says() -> None:
+def test_every_trajectory_has_the_length_of_the_workload() -> None:
     language = MODEL.build(pieces(), 0)
     groups = SMALL.play(language, ReadAgain(language.model), 0)
     assert len(groups) == 2
@@ -68,7 +68,7 @@ def test_the_engine_and_the_plain_loop_play_equally_long_dialogues() -> None:
                 assert sum(len(turn.prompt_ids) + 4 for turn in trajectory.turns) == SMALL.length
 
 
-def test_the_clerk_says_the_same_to_the_same_answers_and_comes_back() -> None:
+def test_the_workload_env_is_deterministic_and_restores_its_state() -> None:
     one, other = Clerk(), Clerk()
     assert one.reset(seed=4) == other.reset(seed=4)
     assert one.step("a")[0] != one.render_text() or one.answers == 1
@@ -141,7 +141,7 @@ def test_phases_are_timed_counted_and_bounded() -> None:
 def test_tables_name_what_was_measured() -> None:
     rates = {"ours fp32": 6.0, "ours bf16": 9.0, "ours bf16 compiled": 10.0}
     rates |= {"trl fp32": 3.0, "trl bf16": 2.0, "trl bf16 compiled": 4.0}
-    ratios = versus.against_trl(rates)
+    ratios = vs_trl.against_trl(rates)
     assert ratios["ours / TRL, fp32"] == 2
     assert ratios["ours / TRL, bf16 compiled"] == 2.5
     assert ratios["ours / TRL, best against best"] == 2.5
@@ -152,7 +152,7 @@ def test_tables_name_what_was_measured() -> None:
         "peak_mebibytes": {"ours fp32": 100.0},
         "against_trl": ratios,
     }
-    shown = versus.table(results)
+    shown = vs_trl.table(results)
     assert "2.00" in shown
     assert "50 %" in shown
     by_value = {"turns": {"5": {"seconds": 1.0, "tokens_read": 1234.0}}}

@@ -1,4 +1,4 @@
-"""The sweeps' runs differ in what is swept, and could start."""
+"""The sweeps' runs differ in the swept setting, and can start."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_setting_makes_a_run_of_equal_length(
 
 
 @pytest.mark.parametrize("name", SPOKEN)
-def test_a_setting_and_its_warm_start_speak_alike(tmp_path: Path, name: str) -> None:
+def test_a_setting_and_its_warm_start_share_a_response_format(tmp_path: Path, name: str) -> None:
     plan = Plan(quick=True)
     (cell,) = [cell for cell in warm_starts(plan) if cell.name == name]
     before = assemble(*cell.arguments)

@@ -41,10 +41,10 @@ def test_terms_appear_only_where_they_are_asked_for() -> None:
     assert shaping.terms(0.0, is_valid=True, thought_correct=False, length=32) == {
         "env": 0.0,
         "format": 0.0,
-        "truth": -0.5,
+        "thought": -0.5,
         "overlong": -1.0,
     }
-    assert "truth" not in shaping.terms(0.0, is_valid=True, thought_correct=None, length=1)
+    assert "thought" not in shaping.terms(0.0, is_valid=True, thought_correct=None, length=1)
 
 
 def test_a_collection_hands_its_keys_on() -> None:

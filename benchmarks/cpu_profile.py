@@ -1,13 +1,13 @@
-"""Show what an iteration of a real run spends on arithmetic, and what on telling PyTorch to do it.
+"""Profile of a real iteration on a CPU: matrix products, other kernels, dispatch, Python.
 
-``python benchmarks/dispatch.py OUT.json --config sokoban.yaml [overrides]``
+``python benchmarks/cpu_profile.py OUT.json --config sokoban.yaml [overrides]``
 
-Trains as ``run.py fit`` does with what follows OUT, profiles a few RL iterations (collection,
-annotation, update and what Lightning does between) with PyTorch's profiler, stops, prints a table
-and writes it. *Dispatch* is what operations cost that compute nothing, and autograd's bookkeeping;
-what starting a kernel costs is in the kernel's own time. Profiling makes each operation a
-microsecond or two dearer; seconds without it are given beside. It counts a CPU's time: on a GPU
-that is launches.
+Trains as ``run.py fit`` does with the arguments after OUT, profiles a few RL iterations (rollout,
+score pass, update and Lightning's own work) with PyTorch's profiler, stops, prints a table and
+writes it. *Dispatch* is the time of operations that compute nothing, and of autograd's bookkeeping;
+the cost of launching a kernel is in the kernel's own time. The profiler adds a microsecond or two
+to each operation; the seconds of an iteration without it are reported too. Only CPU time is
+counted: on a GPU that is the time of launches.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if __name__ == "__main__":  # started as a file, the packages beside it must be 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.profiler import ProfilerActivity, profile
 
-from ragen_pl.cli import entry_point as cli
+from ragen_pl.cli import entry_point
 from ragen_pl.report.tables import format_table
 
 PRODUCTS = re.compile("aten::(addmm|baddbmm|bmm|mm|_scaled_dot_product.*)")
@@ -42,12 +42,12 @@ MOVES_NOTHING = re.compile(
     "split_with_sizes|squeeze|stack|t|_to_copy|to|transpose|type_as|unbind|unflatten|_unsafe_view|"
     "unsqueeze|view|view_as|zeros|zeros_like)"
 )
-"""Operations that only describe memory, ask for it, or call others."""
+"""Operations that only describe memory, allocate it, or call others."""
 PARTS = ("products", "other kernels", "dispatch", "Python")
 
 
 def part_of(operation: str) -> str:
-    """Name the part of the table that an operation's own time belongs to."""
+    """Return the part of the table that an operation's own time belongs to."""
     if "#" in operation:  # a stretch of Python that PyTorch names, such as an optimizer's step
         return "Python"
     if PRODUCTS.fullmatch(operation):
@@ -57,7 +57,7 @@ def part_of(operation: str) -> str:
 
 
 def divide(own_seconds: Mapping[str, float], wall: float) -> dict[str, float]:
-    """Divide the seconds of a stretch among the parts; what is in no operation is Python's."""
+    """Divide the seconds of an interval among the parts; time in no operation is Python's."""
     seconds = dict.fromkeys(PARTS, 0.0)
     for operation, own in own_seconds.items():
         seconds[part_of(operation)] += own
@@ -65,13 +65,13 @@ def divide(own_seconds: Mapping[str, float], wall: float) -> dict[str, float]:
     return seconds
 
 
-class DispatchProfiler(Callback):
-    """Profile a few RL iterations, and end the run.
+class CPUProfiler(Callback):
+    """A profiler of a few RL iterations that ends the run afterwards.
 
     Args:
         out: JSON file to write.
-        first: RL iterations before; the first of them is left out.
-        iterations: That are profiled; evaluations among them are counted in.
+        first: RL iterations before the profiled ones; the first of them is not timed.
+        iterations: Profiled iterations; evaluations among them are included.
     """
 
     def __init__(self, out: str, first: int = 6, iterations: int = 4) -> None:
@@ -86,7 +86,7 @@ class DispatchProfiler(Callback):
         self._profile: profile | None = None
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Mark the end of an iteration; begin, or come to the end."""
+        """Record the end of an iteration; start or stop the profiler."""
         if getattr(pl_module, "phase", "rl") != "rl":
             return
         self._ends.append(time.perf_counter())
@@ -116,7 +116,7 @@ class DispatchProfiler(Callback):
 
 
 def table(results: Mapping[str, Any]) -> str:
-    """Lay the parts out for reading."""
+    """Return the parts as a table."""
     whole = results["profiled_seconds"]
     rows = [["part of an iteration", "seconds", "share"]]
     for name, value in results["seconds"].items():
@@ -132,15 +132,16 @@ def main(given: list[str] | None = None) -> int:
     """Train, profile, print; return the run's exit status."""
     given = sys.argv[1:] if given is None else given
     if not given or given[0].startswith("-"):
-        print(f"usage: python benchmarks/dispatch.py OUT.json {' '.join(given) or '--config NAME'}")
+        rest = " ".join(given) or "--config NAME"
+        print(f"usage: python benchmarks/cpu_profile.py OUT.json {rest}")
         return 2
     out, arguments = Path(given[0]), given[1:]
     out.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        status = cli.main(
+        status = entry_point.main(
             [
                 *("fit", "--run_dir", f"{folder}/run", *arguments),
-                *("--trainer.callbacks+", "benchmarks.dispatch.DispatchProfiler"),
+                *("--trainer.callbacks+", "benchmarks.cpu_profile.CPUProfiler"),
                 *("--trainer.callbacks.out", str(out)),
             ]
         )

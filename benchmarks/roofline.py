@@ -1,4 +1,4 @@
-"""Measure what the machine can do at most, and count the arithmetic that a phase needs at least."""
+"""The machine's limits (matrix products, bandwidth), and the arithmetic that a phase needs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.workload import RandomModel
 
 
 def timed(action: Callable[[], object]) -> float:
-    """Return the seconds of one run, the device's queue emptied before and after."""
+    """Return the seconds of one run, with the device synchronized before and after."""
     _wait()
     began = time.perf_counter()
     action()
@@ -29,7 +29,7 @@ def _wait() -> None:
 
 def gemm_rate(model: RandomModel, rows: int, dtype: torch.dtype, device: str) -> float:
     """Return floating-point operations per second of this model's largest layer on ``rows``
-    tokens; the best of several, since a limit is asked for."""
+    tokens: the best of several runs, as a limit."""
     states = torch.randn(rows, model.hidden_size, device=device, dtype=dtype)
     weight = torch.randn(model.intermediate_size, model.hidden_size, device=device, dtype=dtype)
     work = 2 * rows * model.hidden_size * model.intermediate_size
@@ -37,7 +37,7 @@ def gemm_rate(model: RandomModel, rows: int, dtype: torch.dtype, device: str) ->
 
 
 def copy_bandwidth(device: str, mebibytes: int = 64) -> float:
-    """Return bytes per second read and written by a copy that no cache holds."""
+    """Return bytes per second read and written by a copy that is larger than the caches."""
     source = torch.ones(mebibytes << 18, device=device)
     target = torch.empty_like(source)
     return 2 * source.nbytes / _best(lambda: target.copy_(source))
@@ -53,7 +53,7 @@ def _best(action: Callable[[], Tensor], seconds: float = 0.3) -> float:
 
 
 def layer_parameters(model: RandomModel) -> int:
-    """Count the weights that every token is multiplied with, the head left out."""
+    """Count the weights that every token is multiplied with, without the head."""
     width = model.hidden_size // model.num_heads
     heads = 2 * model.num_heads + 2 * model.num_key_value_heads
     return model.num_layers * model.hidden_size * (heads * width + 3 * model.intermediate_size)
@@ -65,9 +65,9 @@ def forward_operations(
     """Count the multiplications and additions of a forward pass.
 
     Args:
-        tokens: That are read, padding not counted.
-        head_tokens: That are projected onto the vocabulary.
-        mean_context: Tokens that a token attends to.
+        tokens: Tokens read, without padding.
+        head_tokens: Tokens projected onto the vocabulary.
+        mean_context: Mean number of tokens that a token attends to.
     """
     attention = 4 * model.num_layers * model.hidden_size * mean_context * tokens
     head = 2 * model.hidden_size * model.vocabulary * head_tokens
@@ -75,9 +75,9 @@ def forward_operations(
 
 
 def alternate(actions: dict[str, Callable[[], object]], repetitions: int) -> dict[str, list[float]]:
-    """Time actions in turn, in one order and then in the other, after one run that does not count.
+    """Time actions alternately, in one order and then in the other, after one run of warm-up.
 
-    What disturbs the machine for a while so disturbs all of them.
+    A temporary disturbance of the machine then affects all of them.
     """
     for action in actions.values():
         action()

@@ -1,8 +1,8 @@
-"""Train on the frozen workload: this library under Lightning, and TRL's ``GRPOTrainer``.
+"""Training on the frozen workload: with this library, and with TRL's ``GRPOTrainer``.
 
-Both: GRPO, one optimizer step per collection, token mean, bounds 0.2 and 0.28, no KL term, AdamW
-at the same rate, gradients clipped to 1. A step is everything between two ends of a framework's
-own step: collection, log-probs, gradient, optimizer, its bookkeeping.
+Both use GRPO, one optimizer step per collection, token mean, clipping at 0.2 and 0.28, no KL term,
+AdamW at the same learning rate, gradients clipped to 1. A step is a whole step of the framework:
+collection, log-probs, gradient, optimizer, bookkeeping.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ ROWS = 16
 
 @dataclass(frozen=True)
 class Setting:
-    """Say what is trained and how.
+    """What is trained and how.
 
     Args:
         workload: The dialogue.
-        model: Its shape.
-        bf16: Whether products are taken in bfloat16, over float32 weights.
-        compiled: Whether the contender's own option to compile the model is on.
-        steps: That will be asked for.
-        threads: Of PyTorch.
+        model: Shape of the model.
+        bf16: Whether matrix products are in bfloat16, with float32 weights.
+        compiled: Whether the framework's own option to compile the model is on.
+        steps: Number of steps.
+        threads: Number of PyTorch's threads.
     """
 
     workload: Workload
@@ -53,7 +53,7 @@ class Setting:
 
 
 class FixedLength(InProcess):
-    """Sample responses that nothing ends early."""
+    """An engine whose responses never end early."""
 
     def build(
         self, language: LanguageModel, seed: int, max_context: int, autocast: Autocast
@@ -64,7 +64,7 @@ class FixedLength(InProcess):
 
 
 class _Boundary(Callback):
-    """End a step where an iteration ends."""
+    """A callback that ends a step at the end of an iteration."""
 
     def __init__(self) -> None:
         self.steps: Steps | None = None
@@ -75,7 +75,7 @@ class _Boundary(Callback):
 
 
 def bare_trainer(epochs: int, bf16: bool, accelerator: str, callback: Callback) -> Trainer:
-    """Make a trainer that does nothing but train, on one device."""
+    """Return a trainer on one device, without logging, checkpoints or validation."""
     return Trainer(
         max_epochs=epochs,
         accelerator=accelerator,
@@ -120,8 +120,9 @@ def ours(setting: Setting) -> Steps:
 
 
 def trl(setting: Setting) -> Steps:
-    """Train with TRL, through its ``rollout_func``: a model of random weights writes no tool calls
-    for ``environment_factory`` to parse. The function does what TRL's loop over tool calls does.
+    """Train with TRL, through its ``rollout_func``: a model with random weights writes no tool
+    calls that ``environment_factory`` could parse. The function does the same as TRL's loop over
+    tool calls.
     """
     from datasets import Dataset
     from transformers import TrainerCallback
@@ -190,8 +191,8 @@ def trl(setting: Setting) -> Steps:
 
 
 def _as_trl(played: Sequence[Trajectory]) -> dict[str, Any]:
-    """Lay trajectories out as a ``rollout_func`` must: what follows the first prompt is the
-    completion, and the mask marks what was sampled."""
+    """Return trajectories in the format of a ``rollout_func``: everything after the first prompt is
+    the completion, and the mask marks the sampled tokens."""
     columns: dict[str, Any] = {
         name: [] for name in ("prompt_ids", "completion_ids", "env_mask", "earned")
     }

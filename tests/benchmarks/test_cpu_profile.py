@@ -1,4 +1,4 @@
-"""What an operation's time counts as, and a real run divided."""
+"""The classes of operations, and the profile of a real run."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import dispatch
-from ragen_pl.cli import entry_point as cli
+from benchmarks import cpu_profile
+from ragen_pl.cli import entry_point
 from tests.support.tiny_run import write_config
 
 
@@ -22,7 +22,7 @@ def test_every_second_has_one_place() -> None:
         "autograd::engine::evaluate_function: MmBackward0": 0.25,
         "MmBackward0": 0.5,
     }
-    assert dispatch.divide(own, 10.0) == {
+    assert cpu_profile.divide(own, 10.0) == {
         "products": 5.0,
         "other kernels": 2.5,
         "dispatch": 1.0,
@@ -35,12 +35,12 @@ def test_a_run_is_divided_and_ended(
 ) -> None:
     write_config(tmp_path)
     monkeypatch.chdir(tmp_path)
-    out = tmp_path / "dispatch.json"
+    out = tmp_path / "profile.json"
     given = [str(out), "--config", "tiny.yaml", "--trainer.max_epochs", "20"]
     short = ["--trainer.callbacks.first", "2", "--trainer.callbacks.iterations", "1"]
-    run = cli.main
-    monkeypatch.setattr(cli, "main", lambda arguments: run([*arguments, *short]))
-    assert dispatch.main(given) == 0
+    run = entry_point.main
+    monkeypatch.setattr(entry_point, "main", lambda arguments: run([*arguments, *short]))
+    assert cpu_profile.main(given) == 0
     results = json.loads(out.read_text())
     assert sum(results["seconds"].values()) == pytest.approx(results["profiled_seconds"])
     assert min(results["seconds"].values()) > 0.0
@@ -48,6 +48,6 @@ def test_a_run_is_divided_and_ended(
     assert not (tmp_path / "runs").exists()
 
 
-def test_without_a_file_to_write_it_says_how(capsys: pytest.CaptureFixture[str]) -> None:
-    assert dispatch.main(["--config", "tiny.yaml"]) == 2
+def test_without_a_file_to_write_it_prints_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cpu_profile.main(["--config", "tiny.yaml"]) == 2
     assert "usage" in capsys.readouterr().out

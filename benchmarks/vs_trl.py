@@ -1,12 +1,12 @@
-"""Measure this library beside a plain loop over ``model.generate`` and beside TRL's GRPOTrainer.
+"""Speed beside a plain loop over ``model.generate`` and beside TRL's ``GRPOTrainer``.
 
-``python benchmarks/versus.py OUT.json [--model tiny] [--threads 1] [--skip trl]``
+``python benchmarks/vs_trl.py OUT.json [--model tiny] [--threads 1] [--skip trl]``
 
-Same weights' shape, environment, templates, groups, turns and tokens (``workload.py`` freezes
-them), in one process, taking turns in alternating order, warm-up left out, medians. Prints three
-tables and writes JSON: rollouts alone at 5 and at 30 turns; rollout and update, against the
-arithmetic limit of this very run; peak memory, each contender in a process of its own. TRL comes
-with the extra ``bench``. Numbers hold for a machine that does nothing else.
+Model shape, environment, templates, groups, turns and tokens are the same (fixed by
+``workload.py``). The sides alternate in one process; times are medians after a warm-up. Prints
+three tables and writes JSON: rollouts alone at 5 and at 30 turns; rollout and update, relative to
+the arithmetic limit measured in the same run; peak memory, each side in a process of its own. TRL
+comes with the extra ``bench``. The figures need a machine that does nothing else.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if __name__ == "__main__":  # started as a file, the packages beside it must be 
 
 import torch
 
-from benchmarks.ceilings import alternate, forward_operations, gemm_rate, middle
-from benchmarks.contenders import Setting, ours, trl
 from benchmarks.memory import peak_mebibytes
+from benchmarks.roofline import alternate, forward_operations, gemm_rate, middle
+from benchmarks.samplers import Setting, ours, trl
 from benchmarks.workload import MODELS, RandomModel, ReadAgain, Workload, pieces
 from ragen_pl.models.trainable import TrainableModel
 from ragen_pl.report.tables import format_table
@@ -46,18 +46,18 @@ WORKLOADS = {
         Workload(num_groups=1, group_size=4, turns=6),
     ),
 }
-"""Of a model: the one trained on, and a longer one that is only played."""
+"""By model: the workload that is trained on, and a longer one that is only played."""
 TRAINERS: dict[str, Callable[[Setting], Any]] = {"ours": ours, "trl": trl}
 DTYPES = {"fp32": False, "bf16": True}
 WAYS = {"fp32": (False, False), "bf16": (True, False), "bf16 compiled": (True, True)}
-"""Of training: whether products are in bfloat16, and whether the model is compiled."""
+"""Ways of training: whether matrix products are in bfloat16, and whether the model is compiled."""
 
 
 def rollouts(
     workload: Workload, model: RandomModel, dtype: str, repetitions: int
 ) -> dict[str, float]:
     """Return trajectories per second of the engine and of the plain loop."""
-    language = TrainableModel(model, None, False, 0).build(pieces())  # as one trains it
+    language = TrainableModel(model, None, False, 0).build(pieces())  # as in training
     plain = model.build(pieces(), 0)
     engine = InProcessSampler(
         language.model, stop_id=-1, seed=0, max_context=workload.config.max_context
@@ -84,7 +84,7 @@ def rollouts(
 def training(
     workload: Workload, model: RandomModel, names: list[str], repetitions: int, threads: int
 ) -> dict[str, float]:
-    """Return trajectories per second of rollout and update, by contender and way."""
+    """Return trajectories per second of rollout and update, by side and way of training."""
     steps = {
         f"{name} {way}": TRAINERS[name](
             Setting(workload, model, bf16, compiled, repetitions + 2, threads)
@@ -93,7 +93,7 @@ def training(
         for way, (bf16, compiled) in WAYS.items()
     }
     for step in steps.values():
-        step()  # the first sets the framework up; ``alternate`` leaves out another
+        step()  # sets the framework up; ``alternate`` adds a warm-up of its own
     seconds = middle(alternate(steps, repetitions))
     return {name: workload.trajectories / value for name, value in seconds.items()}
 
@@ -109,7 +109,7 @@ def limit(workload: Workload, model: RandomModel, dtype: str) -> float:
 
 
 def measure_memory(which: str, model: str, threads: int) -> float:
-    """Return by how many MiB two iterations raise a fresh process's peak, set-up left out."""
+    """Return by how many MiB two iterations raise a fresh process's peak, without set-up."""
     command = [sys.executable, __file__, "-", "--model", model, "--threads", str(threads)]
     done = subprocess.run(
         [*command, "--alone", which],
@@ -122,7 +122,7 @@ def measure_memory(which: str, model: str, threads: int) -> float:
 
 
 def _alone(which: str, workload: Workload, model: RandomModel, threads: int) -> None:
-    """Print the peak that one contender adds to its imports and weights."""
+    """Print the peak that one side adds to its imports and weights."""
     name, dtype = which.split()
     steps = TRAINERS[name](Setting(workload, model, DTYPES[dtype], False, 2, threads))
     before = peak_mebibytes()
@@ -132,7 +132,7 @@ def _alone(which: str, workload: Workload, model: RandomModel, threads: int) -> 
 
 
 def table(results: dict[str, Any]) -> str:
-    """Lay the results out for reading."""
+    """Return the results as tables."""
     rows = [["rollout alone", "type", "ours /s", "generate /s", "ratio"]]
     for row in results["rollout"]:
         rates = (row["ours"], row["generate"])
