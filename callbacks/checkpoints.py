@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import Checkpoint
 
 from ragen_pl.models.export import export_policy
 from ragen_pl.training.access import data_module
-from ragen_pl.training.run_folder import BEST, CHECKPOINTS, FACTS, LAST, POLICY, RunMetadata
+from ragen_pl.training.run_folder import BEST, CHECKPOINTS, LAST, METADATA, POLICY, RunMetadata
 
 
 class Checkpoints(Checkpoint):
@@ -37,7 +37,7 @@ class Checkpoints(Checkpoint):
                 f"every_n_iterations is {every_n_iterations}; it must be at least 1 (10 is usual)"
             )
         self.every_n_iterations = every_n_iterations
-        self.facts: RunMetadata | None = None
+        self.metadata: RunMetadata | None = None
         """Set by the command line; saved with the weights."""
         self.best_score: float | None = None
         self._validated = False
@@ -103,9 +103,9 @@ class Checkpoints(Checkpoint):
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Add what the weights were made with."""
-        if self.facts is not None:
+        if self.metadata is not None:
             # The number of threads may have followed the machine since the run began.
-            checkpoint[FACTS] = replace(self.facts, threads=torch.get_num_threads()).plain()
+            checkpoint[METADATA] = replace(self.metadata, threads=torch.get_num_threads()).plain()
 
     def state_dict(self) -> dict[str, Any]:
         """Save the score to beat."""

@@ -32,6 +32,7 @@ from ragen_pl.cli.key_check import (
 )
 from ragen_pl.cli.messages import qualify, shorten
 from ragen_pl.cli.parser import Parser, place_loggers
+from ragen_pl.cli.resume import EarlierRun, check_continuation, checkpoint_path, leaves
 from ragen_pl.distributed.checkpoint_io import AnyCheckpointIO
 from ragen_pl.distributed.fsdp import FSDP2, FSDP_NAME, check_strategy
 from ragen_pl.errors import ConfigError
@@ -44,13 +45,9 @@ from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.run_folder import (
     CONFIG,
     RESULTS,
-    EarlierRun,
     RunMetadata,
-    check_continuation,
-    checkpoint_path,
     finished_iterations,
     is_of,
-    leaves,
 )
 from ragen_pl.training.starpo import StarPO
 
@@ -252,13 +249,13 @@ class Application(LightningCLI):
         with self._qualified(ValueError):
             self._check_parts(config.trainer.precision)
         loaded = self._find_checkpoint(config)
-        facts = self._facts(loaded)
+        metadata = self._metadata(loaded)
         if loaded is not None:
-            self._compare(loaded, facts)
+            self._compare(loaded, metadata)
         if self.subcommand == "fit":
             self._make_way(Path(config.run_dir), None if loaded is None else loaded[0])
-        self.model.vocabulary = facts.vocabulary
-        self.config_init[self.subcommand].checkpoints.facts = facts
+        self.model.vocabulary = metadata.vocabulary
+        self.config_init[self.subcommand].checkpoints.metadata = metadata
 
     def _make_way(self, run_dir: Path, loaded: Path | None) -> None:
         """Leave the run in the folder as it is: where it goes on but has ended, or aside."""
@@ -299,7 +296,7 @@ class Application(LightningCLI):
         self.config_init[self.subcommand]["ckpt_path"] = str(path)
         return path, RunMetadata.read(path)
 
-    def _facts(self, loaded: tuple[Path, RunMetadata] | None) -> RunMetadata:
+    def _metadata(self, loaded: tuple[Path, RunMetadata] | None) -> RunMetadata:
         """Describe this run; a loaded checkpoint decides on the threads and the vocabulary."""
         plain = self._plain
         retain_freed_memory()
@@ -324,9 +321,9 @@ class Application(LightningCLI):
                 if isinstance(callback, cb.ThreadTuning):
                     callback.tuner = ThreadTuner(cores)
 
-    def _compare(self, loaded: tuple[Path, RunMetadata], facts: RunMetadata) -> None:
+    def _compare(self, loaded: tuple[Path, RunMetadata], metadata: RunMetadata) -> None:
         path, old = loaded
-        changed = check_continuation(old, facts, path, goes_on=self.subcommand == "fit")
+        changed = check_continuation(old, metadata, path, resumes_training=self.subcommand == "fit")
         if changed and self.trainer.is_global_zero:
             print(f"changed since {path}: {'; '.join(changed)}")
 
@@ -403,6 +400,6 @@ def run(argv: Sequence[str], kind: type[Application] = Application) -> Applicati
     try:
         return kind(argv, earlier)
     except (MisconfigurationException, ConfigError) as error:
-        earlier.load_full_state()  # it may not have been known before the run began
+        earlier.restore()  # the error may have come after it was moved
         short = shorten(str(error)) if isinstance(error, MisconfigurationException) else str(error)
         raise ConfigError(short) from error

@@ -15,9 +15,10 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from ragen_pl.cli.entry_point import main
+from ragen_pl.cli.resume import checkpoint_path
 from ragen_pl.distributed.checkpoint_io import AnyCheckpointIO
 from ragen_pl.models.policy import Policy
-from ragen_pl.training.run_folder import CHECKPOINTS, checkpoint_path
+from ragen_pl.training.run_folder import CHECKPOINTS
 from tests.support.tiny_run import ROOT, write_config
 from tests.support.watchdog import run_together
 

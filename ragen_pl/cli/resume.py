@@ -1,0 +1,151 @@
+"""What a command continues from: its checkpoint, the earlier run in its folder, allowed changes."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ragen_pl.errors import ConfigError
+from ragen_pl.training.run_folder import BEST, CHECKPOINTS, CONFIG, LAST, RESULTS, RunMetadata
+
+_WEIGHTS = (
+    "model.policy",
+    "model.lora",
+    "model.algorithm.advantage.class_path",
+    "model.algorithm.advantage.init_args.critic.backbone",
+)
+"""Keys that decide which weights exist: those of the policy and of a critic."""
+_NULLABLE = ("model.algorithm.kl", "model.lora")
+"""Keys that do so by being null or not: the weights of a reference, and adapters."""
+_FIXED = (*_WEIGHTS, "seed", "data.env", "data.prompts", "data.warm_start")
+"""Keys that a resumed training must share with the run before; all others may change."""
+
+
+def checkpoint_path(run_dir: Path, wanted: str) -> Path:
+    """Resolve ``last``, ``best`` or a path.
+
+    Raises:
+        ConfigError: when there is no such checkpoint.
+    """
+    if wanted in (LAST, BEST):
+        path = run_dir / CHECKPOINTS / f"{wanted}.ckpt"
+        # Folders are replaced in two steps: a run that was killed in between left the old one.
+        for candidate in (path, path.with_suffix(".old")):
+            if candidate.exists():
+                return candidate
+        found = sorted(str(p) for p in run_dir.glob(f"{CHECKPOINTS}/*.ckpt"))
+        hint = f"there is {', '.join(found)}" if found else "check --run_dir, or start without it"
+        raise ConfigError(f"--ckpt_path {wanted}: there is no {path}\n  {hint}")
+    if not Path(wanted).exists():
+        raise ConfigError(
+            f"--ckpt_path {wanted}: there is no such file; give last, best or the path of a .ckpt"
+        )
+    return Path(wanted)
+
+
+# --- the earlier run ------------------------------------------------------------------------------
+
+
+def move_aside(run_dir: Path) -> Path | None:
+    """Rename an earlier run to the first free ``<run_dir>.1``, ``.2``, …; None without one."""
+    if not any((run_dir / name).exists() for name in (CONFIG, RESULTS, CHECKPOINTS)):
+        return None
+    number = 1
+    while (aside := run_dir.with_name(f"{run_dir.name}.{number}")).exists():
+        number += 1
+    run_dir.rename(aside)
+    return aside
+
+
+class EarlierRun:
+    """The earlier run of a folder, moved aside for a new one and restored when that is refused."""
+
+    def __init__(self) -> None:
+        self._moved: tuple[Path, Path] | None = None
+
+    def move_aside(self, run_dir: Path) -> None:
+        """Make room for a new run and print where the earlier one is."""
+        aside = move_aside(run_dir)
+        if aside is not None:
+            self._moved = run_dir, aside
+            print(f"{run_dir} held an earlier run: it is now {aside}")
+
+    def restore(self) -> None:
+        """Move it back, unless the new run has saved checkpoints or results."""
+        if self._moved is None:
+            return
+        run_dir, aside = self._moved
+        if any((run_dir / name).exists() for name in (CHECKPOINTS, RESULTS)):
+            return
+        shutil.rmtree(run_dir, ignore_errors=True)
+        aside.rename(run_dir)
+        print(f"the earlier run is {run_dir} again")
+
+
+# --- what may change ------------------------------------------------------------------------------
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return dotted key → (old, new) for every leaf that differs."""
+    before, after = dict(leaves(old)), dict(leaves(new))
+    return {
+        key: (before.get(key), after.get(key))
+        for key in {**before, **after}
+        if before.get(key) != after.get(key)
+    }
+
+
+def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Iterate over (dotted key, value) of nested mappings."""
+    if isinstance(tree, Mapping) and tree:
+        for key, value in tree.items():
+            yield from leaves(value, f"{path}.{key}" if path else str(key))
+    else:
+        # YAML gives lists back where constructors hold tuples.
+        yield path, list(tree) if isinstance(tree, tuple) else tree
+
+
+def check_continuation(
+    old: RunMetadata, new: RunMetadata, path: Path, *, resumes_training: bool
+) -> list[str]:
+    """Compare a checkpoint with the run that loads it.
+
+    Args:
+        resumes_training: Whether training continues; an evaluation only needs the same weights.
+
+    Returns:
+        One line per difference that is allowed.
+
+    Raises:
+        ConfigError: when the run would no longer be the same experiment.
+    """
+    before_all, after_all = {"seed": old.seed, **old.config}, {"seed": new.seed, **new.config}
+    changed = differences(before_all, after_all)
+    for key in _NULLABLE:
+        before, after = (_is_set(config, key) for config in (before_all, after_all))
+        if before != after:
+            words = {True: "set", False: "null"}
+            raise ConfigError(
+                f"{key} is {words[after]}, but {path} was made with it {words[before]}\n"
+                f"  keep {key} {words[before]}, or start anew without --ckpt_path"
+            )
+    for key, (before, after) in changed.items():
+        fixed_keys = _FIXED if resumes_training else _WEIGHTS
+        is_fixed = any(key == fixed or key.startswith(f"{fixed}.") for fixed in fixed_keys)
+        # A key that only one of them has was added or removed by a version of this program.
+        if is_fixed and None not in (before, after):
+            name = "seed_everything" if key == "seed" else key
+            raise ConfigError(
+                f"{name} is {after!r}, but {path} was made with {before!r}\n"
+                f"  set {name} to {before!r}, or start anew without --ckpt_path"
+            )
+    return [f"{key}: {before!r} → {after!r}" for key, (before, after) in sorted(changed.items())]
+
+
+def _is_set(config: Mapping[str, Any], key: str) -> bool:
+    node: Any = config
+    for part in key.split("."):
+        node = node.get(part) if isinstance(node, Mapping) else None
+    return node is not None

@@ -1,0 +1,74 @@
+"""What may change between a checkpoint and the run that continues from it; the run in the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ragen_pl.cli.resume import EarlierRun, check_continuation
+from ragen_pl.errors import ConfigError
+from ragen_pl.training.run_folder import CHECKPOINTS, RESULTS, RunMetadata
+
+
+def metadata(
+    advantage: str = "GAE",
+    gamma: float = 1.0,
+    kl: dict[str, Any] | None = None,
+    backbone: str = "separate",
+) -> RunMetadata:
+    arguments = {"gamma": gamma, "critic": {"backbone": backbone}}
+    algorithm = {"advantage": {"class_path": advantage, "init_args": arguments}, "kl": kl}
+    config = {"model": {"policy": {"hidden_size": 8}, "algorithm": algorithm}, "data": {}}
+    return RunMetadata(config=config, seed=0, threads=1, vocabulary=[])
+
+
+@pytest.mark.parametrize("resumes_training", [True, False])
+@pytest.mark.parametrize(
+    ("new", "told"),
+    [
+        (metadata("GRPO"), "model.algorithm.advantage.class_path is 'GRPO'"),
+        (metadata(kl={"coef": 0.1}), "model.algorithm.kl is set"),
+        (metadata(backbone="shared"), "critic.backbone is 'shared'"),
+    ],
+)
+def test_what_decides_which_weights_there_are_is_fixed(
+    new: RunMetadata, told: str, resumes_training: bool
+) -> None:
+    with pytest.raises(ConfigError, match=told):
+        check_continuation(metadata(), new, Path("last.ckpt"), resumes_training=resumes_training)
+
+
+def test_a_reference_cannot_be_left_behind() -> None:
+    with pytest.raises(ConfigError, match=r"model\.algorithm\.kl is null"):
+        check_continuation(
+            metadata(kl={"coef": 0.1}), metadata(), Path("last.ckpt"), resumes_training=True
+        )
+
+
+def test_keys_of_the_same_classes_may_change() -> None:
+    changed = check_continuation(
+        metadata(kl={"coef": 0.1}),
+        metadata(gamma=0.9, kl={"coef": 0.2}),
+        Path("x"),
+        resumes_training=True,
+    )
+    assert changed == [
+        "model.algorithm.advantage.init_args.gamma: 1.0 → 0.9",
+        "model.algorithm.kl.coef: 0.1 → 0.2",
+    ]
+
+
+@pytest.mark.parametrize("shown", [None, CHECKPOINTS, RESULTS])
+def test_an_earlier_run_comes_back_unless_the_new_one_has_something_to_show(
+    tmp_path: Path, shown: str | None
+) -> None:
+    run_dir, earlier = tmp_path / "run", EarlierRun()
+    (run_dir / CHECKPOINTS / "last.ckpt").mkdir(parents=True)
+    earlier.move_aside(run_dir)
+    (run_dir / (shown or "tensorboard")).mkdir(parents=True)
+    earlier.restore()
+    assert (run_dir / CHECKPOINTS / "last.ckpt").exists() == (shown is None)
+    assert (tmp_path / "run.1").exists() == (shown is not None)
+    assert shown is None or (run_dir / shown).exists()
