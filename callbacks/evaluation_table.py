@@ -22,8 +22,7 @@ _CHOSEN = (
 
 
 class EvaluationTable(Callback):
-    """Print success per evaluation set with its 95 % interval when an evaluation has ended; what is
-    logged of it is of the checkpoint's step.
+    """Print success per evaluation set with its 95 % interval when an evaluation has ended.
 
     Silent in ``fit``, whose own table has more in it.
     """
@@ -31,21 +30,6 @@ class EvaluationTable(Callback):
     def __init__(self) -> None:
         super().__init__()
         self._scores: list[PolicyResult] = []
-        self._step = 0
-
-    def on_load_checkpoint(
-        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
-        """Learn how far the policy was trained, which an evaluation does not."""
-        self._step = checkpoint["global_step"]
-
-    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Give the loggers the step."""
-        self._log_step(trainer, pl_module)
-
-    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Give the loggers the step."""
-        self._log_step(trainer, pl_module)
 
     def on_validation_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
         """Take an evaluation set in."""
@@ -78,11 +62,6 @@ class EvaluationTable(Callback):
         scored = score_of_all_ranks(trainer, f"{path} on {batch.eval_set}", batch.groups)
         if scored is not None:
             self._scores.append(PolicyResult(path, batch.eval_set, batch.temperature, scored))
-
-    def _log_step(self, trainer: Trainer, module: LightningModule) -> None:
-        if trainer.state.fn != TrainerFn.FITTING:
-            # Lightning takes this name for the step; every rank has the same.
-            module.log("step", float(self._step), sync_dist=True)
 
     def _print(self, trainer: Trainer) -> None:
         if self._scores:

@@ -68,6 +68,8 @@ _ALWAYS = (
     cb.ThreadTuning,
     cb.SkippedSteps,
     cb.EvaluationTable,
+    cb.SampleDialogues,
+    cb.IterationAxis,
     cb.Interruption,
 )
 """Those without keys, after all others: how to go on is the last word."""
@@ -97,8 +99,28 @@ class _RunConfig(SaveConfigCallback):
             path = Path(trainer.default_root_dir) / CONFIG
             path.parent.mkdir(parents=True, exist_ok=True)
             self.parser.save(self.config, path, skip_unset=False, overwrite=True, multifile=False)
+            config = yaml.safe_load(path.read_text(encoding="utf-8"))
             for logger in trainer.loggers:
-                logger.log_hyperparams(yaml.safe_load(path.read_text(encoding="utf-8")))
+                logger.log_hyperparams(config)
+                if isinstance(logger, TensorBoardLogger):
+                    _fill_hparams_tab(logger, config)
+
+
+def _fill_hparams_tab(logger: TensorBoardLogger, config: dict[str, Any]) -> None:
+    """List a run in TensorBoard's HPARAMS tab beside its success on the first evaluation set.
+
+    Lightning lists a run only together with a first value of that metric, which would be invented.
+    """
+    from torch.utils.tensorboard.summary import hparams  # slow to load, and not always used
+
+    values = {
+        key: value if isinstance(value, bool | int | float | str) else str(value)
+        for key, value in leaves(config)
+    }
+    metric = f"val/{next(iter(config['data']['eval_sets']))}/success"
+    writer = logger.experiment._get_file_writer()
+    for summary in hparams(values, {metric: 0.0}):  # the metric's name alone is used
+        writer.add_summary(summary)
 
 
 class Application(LightningCLI):
