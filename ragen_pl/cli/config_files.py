@@ -13,9 +13,9 @@ import yaml
 
 from ragen_pl.errors import ConfigError
 
-PLAN = "plan"
-"""The command that runs nothing."""
-COMMANDS = ("fit", "validate", "test", "predict", PLAN)
+PLAN, NEW = "plan", "new"
+"""The commands that run nothing."""
+COMMANDS = ("fit", "validate", "test", "predict", PLAN, NEW)
 CONFIGS = "configs"
 FOLDER = Path(__file__).resolve().parents[2] / CONFIGS
 """Where the shipped configs are, whatever the working directory."""
@@ -175,7 +175,7 @@ def prepare(argv: Sequence[str]) -> list[str]:
     """Put the command first, then the paths of its configs in the order in which they apply, then
     its options."""
     rest = list(argv)
-    command = next((arg for arg in rest if arg in COMMANDS), None)
+    command = next((arg for arg in rest if arg in COMMANDS and arg != NEW), None)
     if command is not None:
         rest.remove(command)
     names: list[str] = []

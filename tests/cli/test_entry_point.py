@@ -186,9 +186,9 @@ def fails(capsys: pytest.CaptureFixture[str], *args: str) -> str:
         (["--threads=0"], ["threads is 0", "auto or a number above 0"]),
         (["--seed_everything=-1"], ["seed_everything is -1", "0 or more"]),
         (["--model.seed=4"], ["model.seed is '4'", "seed_everything"]),
-        (["--data.env=tests.cli.test_main.Piped"], ["data.env", "'Left||Right'", "rename"]),
+        (["--data.env=tests.cli.test_entry_point.Piped"], ["data.env", "'Left||Right'", "rename"]),
         (
-            ["--data.env=tests.cli.test_main.Sized"],
+            ["--data.env=tests.cli.test_entry_point.Sized"],
             ["data.env.init_args.rooms must be set", "Sized"],
         ),
         (["--model.lr=1"], ["unknown key model.lr", "model.optimization.lr"]),
