@@ -62,7 +62,7 @@ GROUPS: dict[str, type[Callback]] = {
     "display": cb.RunDisplay,
 }
 """Callbacks that every run has, by the name of their keys."""
-_ALWAYS = (
+ALWAYS = (
     cb.RolloutMetrics,
     cb.PhaseTimer,
     cb.ThreadTuning,
@@ -136,7 +136,7 @@ class Application(LightningCLI):
             save_config_kwargs={"save_to_log_dir": False},
             trainer_defaults={
                 **_TRAINER_DEFAULTS,
-                "callbacks": [always() for always in _ALWAYS],
+                "callbacks": [always() for always in ALWAYS],
             },
             seed_everything_default=0,
             parser_class=Parser,
@@ -153,25 +153,7 @@ class Application(LightningCLI):
     # --- keys -------------------------------------------------------------------------------
 
     def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        parser.add_argument(
-            "--seed_everything",
-            type=NonNegativeInt,
-            default=0,
-            help="The run's only seed: of weights, starts, sampling and slips.",
-        )
-        parser.add_argument(
-            "--run_dir",
-            type=str,
-            default=str(Path("runs") / self._name),
-            help="Folder of the run. An earlier run there that is not gone on with is moved aside.",
-        )
-        parser.add_argument(
-            "--threads",
-            type=Literal["auto"] | PositiveInt,
-            default="auto",
-            help="Threads PyTorch computes with; auto tries, takes the fastest number, and tries "
-            "again when the machine becomes busy or quiet.",
-        )
+        add_run_keys(parser, str(Path("runs") / self._name))
 
     @property
     def _name(self) -> str:
@@ -348,6 +330,33 @@ class Application(LightningCLI):
         changed = check_continuation(old, metadata, path, resumes_training=self.subcommand == "fit")
         if changed and self.trainer.is_global_zero:
             print(f"changed since {path}: {'; '.join(changed)}")
+
+
+def add_run_keys(parser: LightningArgumentParser, run_dir: str) -> None:
+    """Add the keys that are of the run itself.
+
+    Args:
+        run_dir: The default of the key of this name.
+    """
+    parser.add_argument(
+        "--seed_everything",
+        type=NonNegativeInt,
+        default=0,
+        help="The run's only seed: of weights, starts, sampling and slips.",
+    )
+    parser.add_argument(
+        "--run_dir",
+        type=str,
+        default=run_dir,
+        help="Folder of the run. An earlier run there that is not resumed is moved aside.",
+    )
+    parser.add_argument(
+        "--threads",
+        type=Literal["auto"] | PositiveInt,
+        default="auto",
+        help="Threads PyTorch computes with; auto tries, takes the fastest number, and tries "
+        "again when the machine becomes busy or quiet.",
+    )
 
 
 def _words(data: RolloutDataModule) -> list[str]:

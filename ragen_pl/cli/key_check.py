@@ -103,7 +103,7 @@ def _check_value(value: Any, annotation: Any, path: str, default: type | None = 
     Args:
         default: The class that takes the keys where no ``class_path`` names one.
     """
-    for kind in _alternatives(annotation):
+    for kind in alternatives(annotation):
         origin, args = typing.get_origin(kind), typing.get_args(kind)
         if isinstance(value, list) and origin in (list, tuple, Sequence) and args:
             for index, entry in enumerate(value):
@@ -144,7 +144,7 @@ def _check_owner(value: Mapping[str, Any], chosen: type, base: type, path: str) 
     """Refuse a key of another class than the one that stands there without being named."""
     own = constructor_keys(chosen) or ()
     for key in (key for key in value if key not in own):
-        others = [cls for cls in _subclasses(base) if key in (constructor_keys(cls) or ())]
+        others = [cls for cls in subclasses(base) if key in (constructor_keys(cls) or ())]
         if others:
             name = others[0].__name__
             raise ConfigError(
@@ -168,11 +168,11 @@ def find_class(name: str, base: type, path: str) -> type:
     module_name, _, class_name = name.rpartition(".")
     known: list[str]
     if not module_name:
-        concrete = [cls for cls in _subclasses(base) if not inspect.isabstract(cls)]
-        subclasses = {cls.__name__: cls for cls in concrete}
-        if name in subclasses:
-            return subclasses[name]
-        known = list(subclasses)
+        concrete = [cls for cls in subclasses(base) if not inspect.isabstract(cls)]
+        by_name = {cls.__name__: cls for cls in concrete}
+        if name in by_name:
+            return by_name[name]
+        known = list(by_name)
     else:
         try:
             module = importlib.import_module(module_name)
@@ -226,25 +226,26 @@ def _required(class_path: str) -> list[str]:
         for parameter in parameters
         if parameter.default is parameter.empty
         and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-        and type(None) not in _alternatives(hints.get(parameter.name))
+        and type(None) not in alternatives(hints.get(parameter.name))
     ]
 
 
-def _subclasses(base: type) -> list[type]:
+def subclasses(base: type) -> list[type]:
+    """List the classes that derive from one, those of its subclasses too."""
     found: list[type[Any]] = []
     cls: type[Any]
     for cls in base.__subclasses__():
-        found += [cls, *_subclasses(cls)]
+        found += [cls, *subclasses(cls)]
     return found
 
 
-def _alternatives(annotation: Any) -> list[Any]:
+def alternatives(annotation: Any) -> list[Any]:
     """Take unions, ``Annotated`` and the like apart."""
     origin = typing.get_origin(annotation)
     if origin in (typing.Union, types.UnionType):
-        return [kind for arg in typing.get_args(annotation) for kind in _alternatives(arg)]
+        return [kind for arg in typing.get_args(annotation) for kind in alternatives(arg)]
     if origin is typing.Annotated:
-        return _alternatives(typing.get_args(annotation)[0])
+        return alternatives(typing.get_args(annotation)[0])
     return [annotation]
 
 
@@ -288,9 +289,9 @@ def _all_keys(schema: Schema, path: str) -> Iterator[str]:
     """Iterate over the keys of a group, then over those within: some are looked for too high up."""
     yield from (f"{path}{key}" for key in schema)
     for key, annotation in schema.items():
-        for kind in _alternatives(annotation):
+        for kind in alternatives(annotation):
             if inspect.isclass(kind) and _is_ours(kind):
-                for variant in _subclasses(kind) if inspect.isabstract(kind) else [kind]:
+                for variant in subclasses(kind) if inspect.isabstract(kind) else [kind]:
                     yield from _all_keys(constructor_keys(variant) or {}, f"{path}{key}.")
 
 

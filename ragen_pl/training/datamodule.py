@@ -83,7 +83,7 @@ class RolloutDataModule(pl.LightningDataModule):
 
     Args:
         env: The environment to train in.
-        panels: Environments to evaluate in, by name; the first is the default evaluation set.
+        eval_sets: Environments to evaluate in, by name; the first is the default evaluation set.
         prompts: How the dialogue is worded.
         rollout: How much is collected.
         warm_start: Imitation before RL.
