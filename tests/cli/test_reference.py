@@ -64,7 +64,7 @@ def test_a_range_is_what_the_constructor_takes(name: str, bounds: str) -> None:
 
 
 def test_a_description_is_cut_after_its_first_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reference, "_OURS", ("tests",))
+    monkeypatch.setattr(reference, "_OURS", (__name__.partition(".")[0],))
     assert reference._first_sentence(reference._keys(Bounded)[0].description) == (
         "E.g. a half, cf. eq. 3 of it"
     )
