@@ -40,16 +40,16 @@ def _log_dialogues(trainer: Trainer, module: LightningModule, batch: Any) -> Non
     if not isinstance(batch, Evaluation) or not trainer.is_global_zero:
         return
     experiments = [getattr(logger, "experiment", None) for logger in trainer.loggers]
-    writers = [each for each in experiments if callable(getattr(each, "add_text", None))]
-    if not writers:
+    writers = [getattr(each, "add_text", None) for each in experiments]
+    if not any(map(callable, writers)):
         return
     data = data_module(trainer)
     env, step = data.eval_sets[batch.eval_set], completed_iterations(trainer, module)
     for number, group in enumerate(batch.groups[:COUNT], start=1):
         system = system_message(copy.deepcopy(env), group.seed, data.chat)
         text = render_dialogue(group.trajectories[0], data.chat, system)
-        for writer in writers:
-            writer.add_text(f"dialogues/{batch.eval_set}/{number}", text, step)
+        for add_text in filter(callable, writers):
+            add_text(f"dialogues/{batch.eval_set}/{number}", text, step)
 
 
 def render_dialogue(trajectory: Trajectory, chat: Chat, system: str) -> str:
