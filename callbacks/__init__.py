@@ -6,12 +6,14 @@ from callbacks.entropy_logger import EntropyLogger
 from callbacks.evaluation_table import EvaluationTable
 from callbacks.gradient_probe import GradientProbe
 from callbacks.interruption import Interruption
+from callbacks.iteration_axis import IterationAxis
 from callbacks.mutual_information import MutualInformation
 from callbacks.phase_timer import PhaseTimer
 from callbacks.results import Results
 from callbacks.rollback import Rollback
 from callbacks.rollout_metrics import RolloutMetrics
 from callbacks.run_display import RunDisplay
+from callbacks.sample_dialogues import SampleDialogues
 from callbacks.skipped_steps import SkippedSteps
 from callbacks.thread_tuning import ThreadTuning
 from callbacks.trajectory_writer import TrajectoryWriter
@@ -24,12 +26,14 @@ __all__ = [
     "EvaluationTable",
     "GradientProbe",
     "Interruption",
+    "IterationAxis",
     "MutualInformation",
     "PhaseTimer",
     "Results",
     "Rollback",
     "RolloutMetrics",
     "RunDisplay",
+    "SampleDialogues",
     "SkippedSteps",
     "ThreadTuning",
     "TrajectoryWriter",

@@ -21,8 +21,7 @@ _SELECTION_BIAS = (
 
 
 class EvaluationTable(Callback):
-    """Print success per evaluation set with its 95 % interval when an evaluation has ended; what is
-    logged of it is of the checkpoint's step.
+    """Print success per evaluation set with its 95 % interval when an evaluation has ended.
 
     Silent in ``fit``, whose own table has more in it.
     """
@@ -30,21 +29,6 @@ class EvaluationTable(Callback):
     def __init__(self) -> None:
         super().__init__()
         self._results: list[PolicyResult] = []
-        self._step = 0
-
-    def on_load_checkpoint(
-        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
-        """Learn how far the policy was trained, which an evaluation does not."""
-        self._step = checkpoint["global_step"]
-
-    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Give the loggers the step."""
-        self._log_step(trainer, pl_module)
-
-    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Give the loggers the step."""
-        self._log_step(trainer, pl_module)
 
     def on_validation_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
         """Take an evaluation set in."""
@@ -77,11 +61,6 @@ class EvaluationTable(Callback):
         result = summarize_all_ranks(trainer, f"{path} on {batch.eval_set}", batch.groups)
         if result is not None:
             self._results.append(PolicyResult(path, batch.eval_set, batch.temperature, result))
-
-    def _log_step(self, trainer: Trainer, module: LightningModule) -> None:
-        if trainer.state.fn != TrainerFn.FITTING:
-            # Lightning uses the value under this name as the step; every rank has the same.
-            module.log("step", float(self._step), sync_dist=True)
 
     def _print(self, trainer: Trainer) -> None:
         if self._results:

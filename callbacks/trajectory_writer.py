@@ -70,14 +70,14 @@ def _write(trainer: Trainer, name: str, groups: Iterable[TrajectoryGroup], env: 
     with path.open("w", encoding="utf-8") as file:
         for group in sorted(everyone, key=lambda group: group.group_id):
             if group.seed not in texts:
-                texts[group.seed] = _system_text(env, group.seed, chat)
+                texts[group.seed] = system_message(env, group.seed, chat)
             for trajectory in group.trajectories:
                 record = trajectory_record(trajectory, chat, texts[group.seed])
                 file.write(json.dumps(record, ensure_ascii=False) + "\n")
     return path
 
 
-def _system_text(env: TextEnv, seed: int, chat: Chat) -> str:
+def system_message(env: TextEnv, seed: int, chat: Chat) -> str:
     """Return the system message at a start; empty where the environment cannot give it (again)."""
     try:
         CheckedEnv(env).reset(seed, noise_seed=0)

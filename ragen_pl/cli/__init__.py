@@ -1,7 +1,7 @@
 """The command: config files by kind, parsing, errors, resuming, plans.
 
 May not be imported by any other room. This file and ``config_files`` load nothing heavy, so that a
-wrong command is answered at once.
+wrong command fails at once.
 """
 
 from ragen_pl.cli.config_files import find_config

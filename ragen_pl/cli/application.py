@@ -1,4 +1,4 @@
-"""Assemble a command from its configuration: LightningCLI with named groups and short errors."""
+"""The application: Lightning's CLI with named groups of callbacks, checks and short errors."""
 
 from __future__ import annotations
 
@@ -25,10 +25,12 @@ import callbacks as cb
 from ragen_pl.cli.config_files import COMMANDS, config_paths
 from ragen_pl.cli.key_check import (
     Schema,
-    check_arguments,
     check_required,
     constructor_keys,
+    explain,
     parameter_keys,
+    refuse_broken_modules,
+    refuse_linked,
 )
 from ragen_pl.cli.messages import qualify, shorten
 from ragen_pl.cli.parser import Parser, place_loggers
@@ -61,24 +63,26 @@ GROUPS: dict[str, type[Callback]] = {
     "trajectories": cb.TrajectoryWriter,
     "display": cb.RunDisplay,
 }
-"""Callbacks that every run has, by the name of their keys."""
-_ALWAYS = (
+"""The callbacks with keys that every run has, by the names of their groups."""
+ALWAYS = (
     cb.RolloutMetrics,
     cb.PhaseTimer,
     cb.ThreadTuning,
     cb.SkippedSteps,
     cb.EvaluationTable,
+    cb.SampleDialogues,
+    cb.IterationAxis,
     cb.Interruption,
 )
-"""Those without keys, after all others: how to go on is the last word."""
+"""The callbacks without keys, after all others: how to resume is printed last."""
 LINKED = {
     "data.run_seed": "seed_everything",
     "model.seed": "seed_everything",
     "trainer.default_root_dir": "run_dir",
 }
-"""Keys that follow another one."""
+"""Keys that take the value of another one."""
 VOCABULARY = "model.vocabulary"
-"""The embedded tokenizer's words: what the data module speaks, or a checkpoint's."""
+"""The words of the embedded tokenizer: the data module's, or those of a checkpoint."""
 _TRAINER_DEFAULTS = {
     "max_epochs": 100,
     "check_val_every_n_epoch": 25,
@@ -89,20 +93,41 @@ _TRAINER_DEFAULTS = {
 
 
 class _RunConfig(SaveConfigCallback):
-    """Save the resolved configuration in the run folder, where it can be given as ``--config``, and
-    with every logger."""
+    """The resolved configuration, saved in the run folder, where ``--config`` takes it, and with
+    every logger."""
 
     def save_config(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         if stage == "fit":
             path = Path(trainer.default_root_dir) / CONFIG
             path.parent.mkdir(parents=True, exist_ok=True)
             self.parser.save(self.config, path, skip_unset=False, overwrite=True, multifile=False)
+            config = yaml.safe_load(path.read_text(encoding="utf-8"))
             for logger in trainer.loggers:
-                logger.log_hyperparams(yaml.safe_load(path.read_text(encoding="utf-8")))
+                logger.log_hyperparams(config)
+                if isinstance(logger, TensorBoardLogger):
+                    _fill_hparams_tab(logger, config)
+
+
+def _fill_hparams_tab(logger: TensorBoardLogger, config: dict[str, Any]) -> None:
+    """List a run in TensorBoard's HPARAMS tab beside its success on the first evaluation set.
+
+    Lightning lists a run only together with a first value of that metric, which would be invented.
+    """
+    from torch.utils.tensorboard.summary import hparams  # slow to load, and not always used
+
+    values = {
+        key: value if isinstance(value, bool | int | float | str) else str(value)
+        for key, value in leaves(config)
+    }
+    metric = f"val/{next(iter(config['data']['eval_sets']))}/success"
+    writer = logger.experiment._get_file_writer()
+    summaries = hparams(values, {metric: 0.0})  # type: ignore[no-untyped-call]  # uses the name alone
+    for summary in summaries:
+        writer.add_summary(summary)
 
 
 class Application(LightningCLI):
-    """Parse, check, build and run one command; constructing it does all of that."""
+    """One command, which its constructor parses, checks, builds and runs."""
 
     def __init__(self, argv: Sequence[str], earlier: EarlierRun | None = None) -> None:
         self._argv, self._earlier = list(argv), earlier or EarlierRun()
@@ -114,7 +139,7 @@ class Application(LightningCLI):
             save_config_kwargs={"save_to_log_dir": False},
             trainer_defaults={
                 **_TRAINER_DEFAULTS,
-                "callbacks": [always() for always in _ALWAYS],
+                "callbacks": [always() for always in ALWAYS],
             },
             seed_everything_default=0,
             parser_class=Parser,
@@ -124,32 +149,14 @@ class Application(LightningCLI):
         )
 
     def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]
-        """Name the commands; only the one that was asked for, as each costs time to set up."""
+        """Name the commands; only the given one, as each costs time to set up."""
         every = LightningCLI.subcommands()
         return {name: every[name] for name in self._argv[:1] if name in every} or every
 
     # --- keys -------------------------------------------------------------------------------
 
     def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        parser.add_argument(
-            "--seed_everything",
-            type=NonNegativeInt,
-            default=0,
-            help="The run's only seed: of weights, starts, sampling and slips.",
-        )
-        parser.add_argument(
-            "--run_dir",
-            type=str,
-            default=str(Path("runs") / self._name),
-            help="Folder of the run. An earlier run there that is not gone on with is moved aside.",
-        )
-        parser.add_argument(
-            "--threads",
-            type=Literal["auto"] | PositiveInt,
-            default="auto",
-            help="Threads PyTorch computes with; auto tries, takes the fastest number, and tries "
-            "again when the machine becomes busy or quiet.",
-        )
+        add_run_keys(parser, str(Path("runs") / self._name))
 
     @property
     def _name(self) -> str:
@@ -160,7 +167,7 @@ class Application(LightningCLI):
         for name, kind in GROUPS.items():
             parser.add_lightning_class_args(kind, name)
         for target, source in LINKED.items():
-            # A plain int, where the parser's own kind of number could not be written back.
+            # A plain int: the parser's own kind of number cannot be written back.
             parser.link_arguments(source, target, compute_fn=int if "seed" in source else None)
         parser.link_arguments("data", VOCABULARY, compute_fn=_words, apply_on="instantiate")
 
@@ -178,11 +185,17 @@ class Application(LightningCLI):
         return parser
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        """Check the keys first: the parser's own report of a wrong one can be a page long."""
-        if self._argv and self._argv[0] in COMMANDS:
-            linked = {**LINKED, VOCABULARY: "data.env"}
-            check_arguments(self._argv[1:], _schema(self._argv[0]), linked)
-        self.config = parser.parse_args(args)
+        """Parse, and word what is wrong with a key by the names that exist."""
+        refuse_linked(self._argv, {**LINKED, VOCABULARY: "data.env"})
+        try:
+            self.config = parser.parse_args(args)
+        except ConfigError as error:
+            if self._argv[:1] and self._argv[0] in COMMANDS:
+                raise explain(error, self._argv[1:], _schema(self._argv[0])) from error
+            raise
+        except Exception:  # the boundary to user code: an import may raise anything
+            refuse_broken_modules(self._argv)
+            raise
         if self._argv[:1] and self._argv[0] in self.config:
             config = self.config[self._argv[0]]
             place_loggers(config.trainer.logger, config.run_dir)
@@ -193,13 +206,13 @@ class Application(LightningCLI):
     # --- checks and set-up, before any model is built -------------------------------------------
 
     def instantiate_classes(self) -> None:
-        """Let the constructors judge their values."""
+        """Build the parts; their constructors check their values."""
         check_required(self._plain)
         with self._qualified(ValueError, MisconfigurationException):
             super().instantiate_classes()
 
     def _run_subcommand(self, subcommand: str) -> None:
-        """Run it; what a model or data turn out to be may contradict the configuration only now."""
+        """Run it; what a model or data turn out to be may contradict the configuration."""
         if self._has_ended:
             return
         with self._qualified(ConfigError), explain_out_of_memory():
@@ -207,7 +220,7 @@ class Application(LightningCLI):
 
     @contextmanager
     def _qualified(self, *kinds: type[Exception]) -> Iterator[None]:
-        """Word errors as those of the configuration, with the keys that a user sets."""
+        """Turn errors into those of the configuration, with the keys that a user sets."""
         try:
             yield
         except kinds as error:
@@ -222,7 +235,7 @@ class Application(LightningCLI):
         return dict(yaml.safe_load(text))
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Log where ``_loggers`` says; ``fsdp`` is FSDP2, where Lightning would take FSDP1."""
+        """Add loggers and checkpoint format; ``fsdp`` is FSDP2, where Lightning means FSDP1."""
         config = self.config_init[self.subcommand]
         if config.trainer.strategy == FSDP_NAME:
             kwargs["strategy"] = FSDP2()
@@ -235,7 +248,7 @@ class Application(LightningCLI):
         return super().instantiate_trainer(**kwargs)
 
     def after_instantiate_classes(self) -> None:
-        """Check what several parts decide together, find the checkpoint, set the threads."""
+        """Check what concerns several parts, find the checkpoint, set the threads."""
         config = self.config[self.subcommand]
         if config.trainer.max_steps != -1:  # Lightning miscounts epochs when such a run is resumed
             raise ConfigError(
@@ -258,7 +271,7 @@ class Application(LightningCLI):
         self.config_init[self.subcommand].checkpoints.metadata = metadata
 
     def _make_way(self, run_dir: Path, loaded: Path | None) -> None:
-        """Leave the run in the folder as it is: where it goes on but has ended, or aside."""
+        """Move an earlier run aside; a finished one that is resumed stays as it is."""
         if loaded is None or not is_of(run_dir, loaded):
             if self.trainer.is_global_zero:
                 self._earlier.move_aside(run_dir)
@@ -273,9 +286,9 @@ class Application(LightningCLI):
             )
 
     def _check_parts(self, precision: Any) -> None:
-        # On a CPU Lightning takes bfloat16 where half precision is asked for.
-        asked = str(precision)
-        self.model.optimization.check(asked if asked.startswith("16") else self.trainer.precision)
+        # On a CPU Lightning replaces half precision by bfloat16.
+        given = str(precision)
+        self.model.optimization.check(given if given.startswith("16") else self.trainer.precision)
         adapters, one = (
             self.model.trainable.lora is not None,
             self.model.algorithm.is_single_network,
@@ -297,26 +310,26 @@ class Application(LightningCLI):
         return path, RunMetadata.read(path)
 
     def _metadata(self, loaded: tuple[Path, RunMetadata] | None) -> RunMetadata:
-        """Describe this run; a loaded checkpoint decides on the threads and the vocabulary."""
+        """Return this run's metadata; a loaded checkpoint sets the threads and the vocabulary."""
         plain = self._plain
         retain_freed_memory()
-        asked, processes = self.config[self.subcommand].threads, self.trainer.num_devices
-        self._tune_threads(asked, max(1, usable_cores() // processes))
-        if asked == "auto" and loaded is not None:
-            asked = loaded[1].threads  # where the run begins again; it goes on choosing from there
+        threads, processes = self.config[self.subcommand].threads, self.trainer.num_devices
+        self._tune_threads(threads, max(1, usable_cores() // processes))
+        if threads == "auto" and loaded is not None:
+            threads = loaded[1].threads  # to begin with; they are tuned from there
         words = self.model.vocabulary if loaded is None else loaded[1].vocabulary
         config: dict[str, Any] = {"model": plain["model"], "data": plain["data"]}
         del config["model"]["seed"], config["data"]["run_seed"]
         return RunMetadata(
             config=config,
             seed=plain["seed_everything"],
-            threads=configure_threads(asked, processes),
+            threads=configure_threads(threads, processes),
             vocabulary=list(words),
         )
 
-    def _tune_threads(self, asked: int | str, cores: int) -> None:
-        """Let the number of threads follow the machine, where the user has not fixed it."""
-        if fixed_threads(asked) is None and self.trainer.strategy.root_device.type == "cpu":
+    def _tune_threads(self, threads: int | str, cores: int) -> None:
+        """Tune the number of threads during the run, where the user has not fixed it."""
+        if fixed_threads(threads) is None and self.trainer.strategy.root_device.type == "cpu":
             for callback in rollout_callbacks(self.trainer):
                 if isinstance(callback, cb.ThreadTuning):
                     callback.tuner = ThreadTuner(cores)
@@ -328,6 +341,33 @@ class Application(LightningCLI):
             print(f"changed since {path}: {'; '.join(changed)}")
 
 
+def add_run_keys(parser: LightningArgumentParser, run_dir: str) -> None:
+    """Add the keys that are of the run itself.
+
+    Args:
+        run_dir: The default of the key of this name.
+    """
+    parser.add_argument(
+        "--seed_everything",
+        type=NonNegativeInt,
+        default=0,
+        help="The run's only seed: of weights, starts, sampling and the environment's noise.",
+    )
+    parser.add_argument(
+        "--run_dir",
+        type=str,
+        default=run_dir,
+        help="Folder of the run. An earlier run there that is not resumed is moved aside.",
+    )
+    parser.add_argument(
+        "--threads",
+        type=Literal["auto"] | PositiveInt,
+        default="auto",
+        help="Threads PyTorch computes with; auto tries, takes the fastest number, and tries "
+        "again when the machine becomes busy or quiet.",
+    )
+
+
 def _words(data: RolloutDataModule) -> list[str]:
     return list(dict.fromkeys(data.vocabulary()))
 
@@ -335,8 +375,8 @@ def _words(data: RolloutDataModule) -> list[str]:
 def _loggers(given: Any, run_dir: str, command: str) -> list[Logger]:
     """Return the loggers of a command.
 
-    A training's are TensorBoard, unless one that is given is that, and those that are given; an
-    evaluation's only those that are asked for, ``true`` meaning TensorBoard in a folder of its own.
+    Training logs to TensorBoard and to the given loggers. An evaluation logs to the given ones
+    only; ``true`` means TensorBoard in a folder of its own.
     """
     if given is False or (given is None and command != "fit"):
         return []
@@ -368,7 +408,7 @@ def _check_validation(every: int | None) -> None:
 
 
 def _check_folder(run_dir: Path) -> None:
-    """Refuse a folder that is none, or where none can be made."""
+    """Refuse a path that is no folder, or where none can be made."""
     existing = next(path for path in (run_dir, *run_dir.absolute().parents) if path.exists())
     if not existing.is_dir():
         raise ConfigError(f"run_dir is {run_dir}, but {existing} is a file: give another folder")
@@ -389,7 +429,7 @@ def _schema(command: str) -> Schema:
 
 
 def run(argv: Sequence[str], kind: type[Application] = Application) -> Application:
-    """Run one prepared command line, and return what ran it.
+    """Run one prepared command line and return the application that ran it.
 
     Raises:
         ConfigError: when the configuration is wrong.

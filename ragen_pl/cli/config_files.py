@@ -1,4 +1,4 @@
-"""Find, order, read and merge config files and prepare the command line; imports nothing heavy."""
+"""Config files and the command line, before anything heavy is imported."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import yaml
 
 from ragen_pl.errors import ConfigError
 
-PLAN = "plan"
-"""The command that runs nothing."""
-COMMANDS = ("fit", "validate", "test", "predict", PLAN)
+PLAN, NEW = "plan", "new"
+"""The commands that run nothing."""
+COMMANDS = ("fit", "validate", "test", "predict", PLAN, NEW)
 CONFIGS = "configs"
 FOLDER = Path(__file__).resolve().parents[2] / CONFIGS
-"""Where the shipped configs are, whatever the working directory."""
+"""The folder of the shipped configs."""
 KINDS = ("experiment", "model", "algorithm", "variant", "hardware")
-"""Folders of configs by what they say, in the order in which they apply: what is played, who plays,
-how it learns, what one changes about that, and what it runs on."""
+"""Folders of configs by kind, in the order in which they apply: the environment and its rollouts,
+the model, the algorithm, a change to these, the hardware."""
 _SUFFIXES = (".yaml", ".yml")
 
 
@@ -136,10 +136,10 @@ def _differing(one: Any, other: Any, path: str = "") -> list[str]:
 
 
 def merge(old: Any, new: Any) -> Any:
-    """Merge like the parser: mappings by key, unless another class takes the place.
+    """Merge as the parser does: mappings by key, unless another class replaces the one before.
 
-    Mappings whose keys are the user's own (``data.eval_sets``) the parser replaces whole; without
-    the constructors they cannot be told apart, and are merged here.
+    The parser replaces mappings whose keys are the user's own (``data.eval_sets``) as a whole;
+    without the constructors they cannot be told apart and are merged here.
     """
     if not (isinstance(old, dict) and isinstance(new, dict)):
         return new
@@ -153,7 +153,7 @@ def merge(old: Any, new: Any) -> Any:
 
 
 def same_class(one: object, other: object) -> bool:
-    """Whether two names are of one class; a bare name is short for any path that ends in it."""
+    """Whether two names are of one class; a bare name stands for any path that ends in it."""
     if one == other or not (isinstance(one, str) and isinstance(other, str)):
         return one == other
     paths = [name.rpartition(".") for name in (one, other)]
@@ -175,7 +175,7 @@ def prepare(argv: Sequence[str]) -> list[str]:
     """Put the command first, then the paths of its configs in the order in which they apply, then
     its options."""
     rest = list(argv)
-    command = next((arg for arg in rest if arg in COMMANDS), None)
+    command = next((arg for arg in rest if arg in COMMANDS and arg != NEW), None)
     if command is not None:
         rest.remove(command)
     names: list[str] = []

@@ -1,32 +1,39 @@
-"""Be the entry point: prepare the command line, run the application, word the errors."""
+"""The entry point of ``ragen-pl``, ``python -m ragen_pl`` and ``run.py``."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
-from ragen_pl.cli.config_files import PLAN, prepare
+from ragen_pl.cli.config_files import NEW, PLAN, prepare
+from ragen_pl.cli.new_project import new_project
 from ragen_pl.errors import ConfigError
 from ragen_pl.runtime.wait_policy import limit_spinning
 
 INTERRUPTED = 130
 BAD_CONFIG = 2
+_ROOT = Path(__file__).resolve().parents[2]
+"""The folder that holds ``ragen_pl`` and ``callbacks``."""
 
 
-def main(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return the exit status: 0, 2 for a bad configuration, 130 and 143 after
-    SIGINT and SIGTERM."""
+    SIGINT and SIGTERM.
+
+    Args:
+        argv: The command and its options; None takes those of the process.
+    """
+    argv = sys.argv[1:] if argv is None else argv
     try:
+        if argv and argv[0] == NEW:
+            new_project(argv[1:])
+            return 0
         prepared = prepare(argv)
         limit_spinning()  # before PyTorch is loaded
-        # Imported here, so that a wrong file name is an error at once.
-        if prepared[:1] == [PLAN]:
-            from ragen_pl.cli.plan.command import plan
-
-            plan(prepared[1:])
-        else:
-            from ragen_pl.cli.application import run
-
+        run = _load(prepared)
+        with _own_modules_first():
             run(prepared)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -36,5 +43,52 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
+def _load(argv: Sequence[str]) -> Callable[[Sequence[str]], object]:
+    """Import what runs a command; late, so that a wrong file name is an error at once.
+
+    The working directory is left out meanwhile: a ``callbacks`` or ``datasets`` of the user's must
+    not take the place of what is imported here.
+    """
+    here = Path.cwd()
+    with _search_path(p for p in sys.path if here == _ROOT or Path(p).resolve() != here):
+        if argv[:1] == [PLAN]:
+            from ragen_pl.cli.plan.command import plan
+
+            return lambda argv: plan(argv[1:])
+        from ragen_pl.cli.application import run
+
+        return run
+
+
+@contextmanager
+def _own_modules_first() -> Iterator[None]:
+    """Find what a configuration names in the working directory before anywhere else.
+
+    A folder ``callbacks`` there adds its modules to the shipped ones, and comes before them.
+    """
+    import callbacks
+
+    here = Path.cwd()
+    shipped, own = list(callbacks.__path__), here / callbacks.__name__
+    if own.is_dir() and str(own) not in shipped:
+        callbacks.__path__[:0] = [str(own)]
+    try:
+        with _search_path([str(here), *sys.path]):
+            yield
+    finally:
+        callbacks.__path__[:] = shipped
+
+
+@contextmanager
+def _search_path(folders: Iterable[str]) -> Iterator[None]:
+    """Search these folders for modules."""
+    before = list(sys.path)
+    sys.path[:] = folders
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

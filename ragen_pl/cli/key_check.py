@@ -1,7 +1,8 @@
-"""Check the keys of a configuration against the constructors that will receive them.
+"""Errors of the parser about keys and classes, worded with the nearest names that exist.
 
-The parser alone reports a misspelled key inside a list or a nested group as a failed union of
-types; here the key is named, with the nearest ones that exist.
+The parser decides what a configuration may hold. Its report of a misspelled key inside a list or a
+nested group is a failed union of types, a page long; the exceptions it was caused by hold the path
+of parsers that it went through, and the constructors behind them the names that exist.
 """
 
 from __future__ import annotations
@@ -9,154 +10,188 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
+import re
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
-from ragen_pl.cli.config_files import merge, options, read_config, same_class
+from ragen_pl.cli.config_files import options, read_config
 from ragen_pl.errors import ConfigError
 
 Schema = Mapping[str, Any]
 """Key → annotation, or None for a value that the parser alone judges."""
 
-_SUBCLASS_KEYS = ("class_path", "init_args", "dict_kwargs")
+_KEY = re.compile(r"Parser key \"([^\"]+)\"")
+_CLASS = re.compile(
+    r"(?:Problem with given class_path '|Expected a dot import path string: )([^'\s]+)"
+)
+_OPTION = re.compile(
+    r"(?:Subcommand '\w+' does not accept option|Option) '([^']+)'"
+    r"|Group '([^']+)' does not accept option '([^']+)'"
+    r"|unrecognized arguments: --([^\s=]+)"
+)
 
 
-def check_arguments(argv: Sequence[str], schema: Schema, linked: Mapping[str, str]) -> None:
-    """Check every key of a prepared command line and of its config files, left to right.
+def explain(error: ConfigError, argv: Sequence[str], schema: Schema) -> ConfigError:
+    """Return the parser's error in words of its cause, where that is a name that does not exist.
 
     Args:
+        argv: The prepared command line that was parsed.
         schema: The top-level keys.
-        linked: Keys that follow another one and cannot be given.
-
-    Raises:
-        ConfigError: for the first key that does not exist.
     """
-    tree: dict[str, Any] = {}
-    for key, value in options(argv):
-        if key == "config":
-            tree = merge(tree, read_config(Path(str(value))))
-        elif not key.split(".")[-1].startswith(("help", "print_")):
-            _insert(tree, key.removesuffix("+"), value)
-        _check_keys(tree, schema, "")
-        _refuse_linked(tree, linked)
+    path, keys, text = "", schema, ""
+    kind = base = None
+    cause: BaseException | None = error
+    while cause is not None:
+        is_news, text = str(cause) != text, str(cause)  # else the same report, raised again
+        if is_news and (match := _KEY.match(text)):
+            path, base = f"{path}{match[1]}", _annotation(keys, match[1])
+        elif match := _CLASS.match(text):
+            try:
+                kind = _chosen_class(match[1], _first_class(base), path, argv)
+            except ConfigError as unknown:
+                return unknown
+            keys = constructor_keys(kind) or {}
+            path += "." if kind.__bases__ == (object,) else ".init_args."
+        elif match := _OPTION.match(text):
+            key = ".".join(part for part in match.groups() if part)
+            return _foreign_key(key, path, kind, base, argv) or _unknown_key(key, path, keys, argv)
+        cause = cause.__cause__ or cause.__context__
+    return error
 
 
-def _insert(tree: dict[str, Any], key: str, value: Any) -> None:
-    """Put one option of the command line in its place; ``env.size`` means its ``init_args``."""
-    *parents, last = key.split(".")
-    node: Any = tree
-    for part in parents:
-        node = _enter(node, part)
-        if not isinstance(node, dict):
-            return
-    if _is_subclass(node) and last not in _SUBCLASS_KEYS:
-        node = node.setdefault("init_args", {})
-    if isinstance(value, str):
-        value = yaml.safe_load(value) if value[:1] in "{[" or value == "null" else value
-    old = node.get(last)
-    if last == "class_path" and not same_class(old, value):
-        node.clear()
-    named = old.get("class_path") if isinstance(old, dict) else None
-    if named is None or not same_class(named, value):  # named again, a class keeps its arguments
-        node[last] = merge(old, value)
+def _chosen_class(name: str, base: type, path: str, argv: Sequence[str]) -> type:
+    return find_class(name, base, _given(argv, path, lambda _, value: bool(value == name))[0])
 
 
-def _enter(node: dict[str, Any], part: str) -> Any:
-    if _is_subclass(node) and part not in _SUBCLASS_KEYS:
-        node = node.setdefault("init_args", {})
-    child = node.get(part)
-    if isinstance(child, list):  # an option speaks of the entry that was added last
-        child = child[-1] if child else None
-    if isinstance(child, str):
-        child = node[part] = {"class_path": child}
-    if child is None:
-        child = node[part] = {}
-    return child
+def _unknown_key(key: str, path: str, keys: Schema, argv: Sequence[str]) -> ConfigError:
+    """Name a key that does not exist, with the nearest within the innermost group that does."""
+    head, _, rest = key.partition(".")
+    inner = constructor_keys(_first_class(keys.get(head))) if rest else None
+    if inner:
+        return _unknown_key(rest, f"{path}{head}.", inner, argv)
+    whole, last = f"{path}{key}", key.rpartition(".")[2]
+    typed = whole.replace(".init_args", "")
+    place, value = _given(argv, path, lambda at, _: at.rpartition(".")[2] == last)
+    known = list(_all_keys(keys, path))
+    return ConfigError(_unknown(whole if place == typed else place, value, known))
 
 
-def _is_subclass(node: Mapping[str, Any]) -> bool:
-    return any(key in node for key in _SUBCLASS_KEYS)
-
-
-# --- walking ------------------------------------------------------------------------------------
-
-
-def _check_keys(
-    tree: Mapping[str, Any], schema: Schema, path: str, defaults: Mapping[str, type] | None = None
-) -> None:
-    for key, value in tree.items():
-        if key not in schema:
-            raise ConfigError(_unknown(f"{path}{key}", value, list(_all_keys(schema, path))))
-        if schema[key] is not None:
-            _check_value(value, schema[key], f"{path}{key}", (defaults or {}).get(key))
-
-
-def _check_value(value: Any, annotation: Any, path: str, default: type | None = None) -> None:
-    """Descend into groups, lists, mappings and ``class_path`` entries.
-
-    Args:
-        default: The class that takes the keys where no ``class_path`` names one.
-    """
-    for kind in _alternatives(annotation):
-        origin, args = typing.get_origin(kind), typing.get_args(kind)
-        if isinstance(value, list) and origin in (list, tuple, Sequence) and args:
-            for index, entry in enumerate(value):
-                _check_value(entry, args[0], f"{path}[{index}]")
-            return
-        if isinstance(value, dict) and origin in (dict, Mapping) and len(args) == 2:
-            for key, entry in value.items():
-                _check_value(entry, args[1], f"{path}.{key}")
-            return
-        if isinstance(value, str) and inspect.isclass(kind) and _is_family(kind):
-            find_class(value, kind, path)
-            return
-        if isinstance(value, dict) and inspect.isclass(kind) and _has_keys(kind):
-            if "class_path" in value:
-                _check_subclass(value, kind, path)
-            elif default is not None and issubclass(default, kind):
-                given = value.get("init_args", value)
-                _check_owner(given, default, kind, path)
-                _check_group(given, default, path)
-            else:
-                _check_group(value, kind, path)
-            return
-
-
-def _check_subclass(value: Mapping[str, Any], kind: type, path: str) -> None:
-    extra = [key for key in value if key not in _SUBCLASS_KEYS]
-    if extra:
-        known = [f"{path}.{key}" for key in _SUBCLASS_KEYS]
-        raise ConfigError(_unknown(f"{path}.{extra[0]}", value[extra[0]], known))
-    _check_group(
-        value.get("init_args") or {},
-        find_class(str(value["class_path"]), kind, f"{path}.class_path"),
-        f"{path}.init_args",
+def _foreign_key(
+    key: str, path: str, kind: type | None, base: Any, argv: Sequence[str]
+) -> ConfigError | None:
+    """Name the class that has a key, where another one stands there without being named."""
+    place = path.removesuffix(".init_args.")
+    named = any(
+        at.removesuffix(".class_path") == place and isinstance(value, str)
+        for at, value in _all(argv)
+    )
+    if kind is None or named:
+        return None
+    others = [c for c in subclasses(_first_class(base)) if key in (constructor_keys(c) or ())]
+    if not others:
+        return None
+    name = others[0].__name__
+    return ConfigError(
+        f"{place}.{key} is a key of {name}, but {place} is {kind.__name__}\n"
+        f"  choose it first: --{place} {name}"
     )
 
 
-def _check_owner(value: Mapping[str, Any], chosen: type, base: type, path: str) -> None:
-    """Refuse a key of another class than the one that stands there without being named."""
-    own = constructor_keys(chosen) or ()
-    for key in (key for key in value if key not in own):
-        others = [cls for cls in _subclasses(base) if key in (constructor_keys(cls) or ())]
-        if others:
-            name = others[0].__name__
-            raise ConfigError(
-                f"{path}.{key} is a key of {name}, but {path} is {chosen.__name__}\n"
-                f"  choose it first: --{path} {name}"
-            )
+# --- what was given -------------------------------------------------------------------------------
 
 
-def _check_group(value: Mapping[str, Any], kind: type, path: str) -> None:
-    keys = constructor_keys(kind)
-    if keys is not None:
-        _check_keys(value, keys, f"{path}.", _default_classes(kind))
+def refuse_linked(argv: Sequence[str], linked: Mapping[str, str]) -> None:
+    """Refuse keys that follow another one: the parser drops those of a config file.
+
+    Raises:
+        ConfigError: for the first of them.
+    """
+    for key, value in _all(argv):
+        if key in linked and value is not None:
+            source = linked[key]
+            raise ConfigError(f"{key} is {value!r}, but it follows {source}: set {source} instead")
+
+
+def refuse_broken_modules(argv: Sequence[str]) -> None:
+    """Refuse a class whose module raises when it is imported.
+
+    Raises:
+        ConfigError: with what it raised.
+    """
+    for place, value in _all(argv):
+        if isinstance(value, str) and re.fullmatch(r"[^\W\d]\w*(\.\w+)+", value):
+            try:
+                importlib.import_module(value.rpartition(".")[0])
+            except ImportError:
+                continue  # the parser reports that, or it is no class
+            except Exception as error:  # the boundary to user code: a slip in the file, any error
+                raise ConfigError(
+                    f"{place}: {value} cannot be imported: {type(error).__name__}: {error}"
+                ) from error
+
+
+def _all(argv: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """Iterate over the keys of a prepared command line and of its config files, with values."""
+    for key, value in options(argv):
+        if key == "config":
+            yield from _nodes(read_config(Path(str(value))), "")
+        else:
+            yield from _nodes(_parsed(value), key.removesuffix("+"))
+
+
+def _parsed(value: str | None) -> Any:
+    """Read an option's mapping or list; a text may begin like one."""
+    try:
+        return yaml.safe_load(value) if value and value[0] in "{[" else value
+    except yaml.YAMLError:
+        return value
+
+
+def _nodes(tree: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Iterate over all that mappings and lists hold."""
+    if path:
+        yield path, tree
+    if isinstance(tree, Mapping):
+        for key, value in tree.items():
+            yield from _nodes(value, f"{path}.{key}" if path else str(key))
+    elif isinstance(tree, list):
+        for index, value in enumerate(tree):
+            yield from _nodes(value, f"{path}[{index}]")
+
+
+def _given(argv: Sequence[str], path: str, matches: Callable[[str, Any], bool]) -> tuple[str, Any]:
+    """Find what was given last below a key: where and with which value. The entries of lists and
+    mappings have places that the parser does not report."""
+    top = path.partition(".init_args")[0].removesuffix(".")
+    found = [(at, value) for at, value in _all(argv) if at.startswith(top) and matches(at, value)]
+    return found[-1] if found else (path, None)
+
+
+# --- constructors ---------------------------------------------------------------------------------
+
+
+def _annotation(keys: Schema, path: str) -> Any:
+    """Return the annotation of a dotted key."""
+    head, _, rest = path.partition(".")
+    inner = keys.get(head)
+    return _annotation(constructor_keys(_first_class(inner)) or {}, rest) if rest else inner
+
+
+def _first_class(annotation: Any) -> type:
+    """Return the class that an annotation names, that of the entries of a list or mapping too."""
+    for kind in alternatives(annotation):
+        args = typing.get_args(kind) if typing.get_origin(kind) is not Literal else ()
+        if inspect.isclass(kind) and not args and kind.__module__ != "builtins":
+            return kind
+        if args:
+            return _first_class(args[-1])
+    return object
 
 
 def find_class(name: str, base: type, path: str) -> type:
@@ -168,20 +203,16 @@ def find_class(name: str, base: type, path: str) -> type:
     module_name, _, class_name = name.rpartition(".")
     known: list[str]
     if not module_name:
-        concrete = [cls for cls in _subclasses(base) if not inspect.isabstract(cls)]
-        subclasses = {cls.__name__: cls for cls in concrete}
-        if name in subclasses:
-            return subclasses[name]
-        known = list(subclasses)
+        concrete = [cls for cls in subclasses(base) if not inspect.isabstract(cls)]
+        by_name = {cls.__name__: cls for cls in concrete}
+        if name in by_name:
+            return by_name[name]
+        known = list(by_name)
     else:
         try:
             module = importlib.import_module(module_name)
         except ImportError as error:
             raise ConfigError(f"{path}: {name} cannot be imported: {error}") from error
-        except Exception as error:  # the boundary to user code: a slip in the file, any error
-            raise ConfigError(
-                f"{path}: {name} cannot be imported: {type(error).__name__}: {error}"
-            ) from error
         found = getattr(module, class_name, None)
         if inspect.isclass(found):
             return found
@@ -226,35 +257,27 @@ def _required(class_path: str) -> list[str]:
         for parameter in parameters
         if parameter.default is parameter.empty
         and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-        and type(None) not in _alternatives(hints.get(parameter.name))
+        and type(None) not in alternatives(hints.get(parameter.name))
     ]
 
 
-def _subclasses(base: type) -> list[type]:
+def subclasses(base: type) -> list[type]:
+    """List the classes that derive from one, those of its subclasses too."""
     found: list[type[Any]] = []
     cls: type[Any]
     for cls in base.__subclasses__():
-        found += [cls, *_subclasses(cls)]
+        found += [cls, *subclasses(cls)]
     return found
 
 
-def _alternatives(annotation: Any) -> list[Any]:
+def alternatives(annotation: Any) -> list[Any]:
     """Take unions, ``Annotated`` and the like apart."""
     origin = typing.get_origin(annotation)
     if origin in (typing.Union, types.UnionType):
-        return [kind for arg in typing.get_args(annotation) for kind in _alternatives(arg)]
+        return [kind for arg in typing.get_args(annotation) for kind in alternatives(arg)]
     if origin is typing.Annotated:
-        return _alternatives(typing.get_args(annotation)[0])
+        return alternatives(typing.get_args(annotation)[0])
     return [annotation]
-
-
-def _is_family(kind: type) -> bool:
-    """Whether a name chooses one of several classes of this application."""
-    return _is_ours(kind) and (inspect.isabstract(kind) or bool(kind.__subclasses__()))
-
-
-def _has_keys(kind: type) -> bool:
-    return kind.__module__ != "builtins"
 
 
 def constructor_keys(kind: type) -> dict[str, Any] | None:
@@ -263,13 +286,6 @@ def constructor_keys(kind: type) -> dict[str, Any] | None:
         hints = typing.get_type_hints(kind)
         return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.init}
     return parameter_keys(kind.__init__)  # type: ignore[misc]  # this very class's own
-
-
-def _default_classes(kind: type) -> dict[str, type]:
-    """Return a constructor's parameters with the classes of their defaults."""
-    parameters = inspect.signature(kind).parameters.values()
-    given = [p for p in parameters if p.default is not p.empty and p.default is not None]
-    return {parameter.name: type(parameter.default) for parameter in given}
 
 
 def parameter_keys(function: Any) -> dict[str, Any] | None:
@@ -288,9 +304,9 @@ def _all_keys(schema: Schema, path: str) -> Iterator[str]:
     """Iterate over the keys of a group, then over those within: some are looked for too high up."""
     yield from (f"{path}{key}" for key in schema)
     for key, annotation in schema.items():
-        for kind in _alternatives(annotation):
+        for kind in alternatives(annotation):
             if inspect.isclass(kind) and _is_ours(kind):
-                for variant in _subclasses(kind) if inspect.isabstract(kind) else [kind]:
+                for variant in subclasses(kind) if inspect.isabstract(kind) else [kind]:
                     yield from _all_keys(constructor_keys(variant) or {}, f"{path}{key}.")
 
 
@@ -298,22 +314,13 @@ def _is_ours(kind: type) -> bool:
     return kind.__module__.partition(".")[0] in ("ragen_pl", "callbacks")
 
 
-# --- words --------------------------------------------------------------------------------------
-
-
-def _refuse_linked(tree: Mapping[str, Any], linked: Mapping[str, str]) -> None:
-    for key, source in linked.items():
-        node: Any = tree
-        for part in key.split("."):
-            node = node.get(part) if isinstance(node, dict) else None
-        if node is not None:
-            raise ConfigError(f"{key} is {node!r}, but it follows {source}: set {source} instead")
+# --- words ----------------------------------------------------------------------------------------
 
 
 def _unknown(path: str, value: Any, known: Sequence[str], what: str = "key") -> str:
     # The last parts are compared: names in one place share what precedes them.
     by_last: dict[str, list[str]] = {}
-    for name in sorted(known, key=lambda name: name.count(".")):
+    for name in sorted(dict.fromkeys(known), key=lambda name: name.count(".")):
         by_last.setdefault(name.rpartition(".")[2], []).append(name)
     wanted = (str(value) if what == "class" else path).rpartition(".")[2]
     # Those of the very name, of which there may be several; else the one nearest to the top.

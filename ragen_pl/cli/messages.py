@@ -1,4 +1,4 @@
-"""Word configuration errors in one to three lines: key, value, remedy."""
+"""Configuration errors in one to three lines: key, value, remedy."""
 
 from __future__ import annotations
 
@@ -82,13 +82,13 @@ def _expectations(message: str) -> list[str]:
 def qualify(message: str, leaves: Mapping[str, Any]) -> str:
     """Complete the keys in a constructor's error to those a user sets.
 
-    A constructor knows its own argument (``keep_fraction is 3``) but not under which name the
-    configuration holds it (``filter.keep_fraction``).
+    A constructor knows its own argument (``keep_fraction is 3``) but not its key in the
+    configuration (``filter.keep_fraction``).
 
     Args:
         leaves: Every dotted key of the configuration with its value.
     """
-    # For a group that may be null, the parser lists it among what else the value is not.
+    # For a group that may be null, the parser lists it among the types that do not fit.
     listed = re.search(r"^\s*- ([\w.]+ is .+; .+)$", message, re.MULTILINE)
     message = listed[1] if listed else message
     match = re.match(r"([\w.]+)(?: is |: )'?([^\s;,']+)", message)
@@ -102,13 +102,13 @@ def qualify(message: str, leaves: Mapping[str, Any]) -> str:
 
 
 def _ending_in(key: str, leaves: Iterable[str]) -> list[str]:
-    # A constructor does not know either that it was chosen by a class_path.
+    # Nor does a constructor know that a class_path chose it.
     plain = {whole: f".{whole}".replace(".init_args.", ".") for whole in leaves}
     return [whole for whole, short in plain.items() if short.endswith(f".{key}")]
 
 
 def _complete_dotted(text: str, leaves: Iterable[str]) -> str:
-    """Complete what has a dot and can be one key alone, such as ``rollout.max_context``."""
+    """Complete names with a dot that end one key only, such as ``rollout.max_context``."""
 
     def complete(match: re.Match[str]) -> str:
         whole = _ending_in(match[0], leaves)
@@ -118,7 +118,7 @@ def _complete_dotted(text: str, leaves: Iterable[str]) -> str:
 
 
 def look_up(option: str, name: str, known: Mapping[str, T]) -> T:
-    """Return what is known by a name that was given to an option.
+    """Return the entry that an option names.
 
     Raises:
         ConfigError: with the nearest names.
@@ -130,6 +130,6 @@ def look_up(option: str, name: str, known: Mapping[str, T]) -> T:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Offer the names closest to a word as a clause; empty when none is close."""
+    """Return the names closest to a word as a question; empty when none is close."""
     found = get_close_matches(word, list(known), n=3, cutoff=0.6)
     return f"did you mean {' or '.join(found)}?" if found else ""

@@ -1,4 +1,4 @@
-"""Parse a command with short errors, a class's own arguments, and loggers in the run folder."""
+"""The command's parser: short errors, defaults of the chosen class, loggers in the run folder."""
 
 from __future__ import annotations
 
@@ -16,23 +16,27 @@ from ragen_pl.cli.messages import shorten
 from ragen_pl.errors import ConfigError
 
 RUN_DIR = "<run_dir>"
-"""Stands for the run's folder where a logger is told of none; known once all is parsed."""
+"""Placeholder for the run's folder, the default of loggers; known once all is parsed."""
 _FOLDER_KEYS = ("save_dir", "dir")
-"""What loggers call the folder they write to; the first that a class has."""
+"""Names of a logger's folder; the first that a class has counts."""
 _ON_CLASS_CHANGE = "discard_init_args_on_class_path_change"
-"""The parser's function that decides what outlives a change of class."""
+"""The parser's function that decides which arguments a change of class keeps."""
 
 
 class Parser(LightningArgumentParser):
-    """Raise short errors in the place of a page of usage."""
+    """A parser with short errors in the place of a page of usage, and without abbreviated keys."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.allow_abbrev = False  # or a key that lacks a letter would be taken for the whole one
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        if not self.exit_on_error:  # a parser within another: the outer one reports
+        if not self.exit_on_error:  # a parser within another, which reports
             super().error(message, ex)
         raise ConfigError(shorten(message)) from ex
 
     def add_class_arguments(self, theclass: type, *args: Any, **kwargs: Any) -> list[str]:
-        """Add a constructor's arguments; a logger's folder is by default the run's."""
+        """Add a constructor's arguments; a logger's default folder is the run's."""
         added: list[str] = super().add_class_arguments(theclass, *args, **kwargs)
         if inspect.isclass(theclass) and issubclass(theclass, Logger):
             own = [key for key in _FOLDER_KEYS if key in added][:1]
@@ -40,17 +44,17 @@ class Parser(LightningArgumentParser):
         return added
 
     def parse_args(self, *args: Any, **kwargs: Any) -> Namespace:  # type: ignore[override]
-        """Parse a command line; where a class changes, its arguments start at their defaults."""
+        """Parse a command line; a class that replaces another starts from its own defaults."""
         with _arguments_of_their_class():
             return super().parse_args(*args, **kwargs)
 
 
 @contextmanager
 def _arguments_of_their_class() -> Iterator[None]:
-    """Let a newly chosen class start with its own defaults.
+    """Let a newly chosen class start from its own defaults.
 
-    jsonargparse hands it every argument of the class before that it has, too, defaults included,
-    and has no setting to say otherwise: the function that chooses them is replaced meanwhile.
+    jsonargparse passes on every argument of the class before that the new one has too, defaults
+    included, and has no setting against that: the function that chooses them is replaced here.
     """
     kept = getattr(_typehints, _ON_CLASS_CHANGE)
     setattr(_typehints, _ON_CLASS_CHANGE, _start_afresh)
@@ -61,7 +65,7 @@ def _arguments_of_their_class() -> Iterator[None]:
 
 
 def _start_afresh(_: object, old: Any, new: Any) -> None:
-    """Drop from a ``class_path`` entry, in place, what another class does not take over."""
+    """Drop from a ``class_path`` entry, in place, the arguments of another class."""
     named = old.get("class_path") if old else None  # none for a dataclass, which has no others
     if named is not None and not same_class(named, new["class_path"]):
         for key in ("init_args", "dict_kwargs"):
@@ -69,7 +73,7 @@ def _start_afresh(_: object, old: Any, new: Any) -> None:
 
 
 def place_loggers(loggers: Any, run_dir: str) -> None:
-    """Write the run's folder, in place, into loggers' configurations where it stands for itself."""
+    """Replace the placeholder in loggers' configurations, in place, by the run's folder."""
     for entry in loggers if isinstance(loggers, list) else [loggers]:
         arguments = entry.get("init_args") if isinstance(entry, Namespace) else None
         for key in _FOLDER_KEYS:

@@ -115,7 +115,7 @@ class RolloutCallback(Callback):
         if not self._recorded:
             return
         for logger in trainer.loggers:
-            logger.log_metrics(self._recorded, step=trainer.global_step)
+            logger.log_metrics(self._recorded, step=trainer.current_epoch + 1)
         trainer.callback_metrics.update({k: torch.tensor(v) for k, v in self._recorded.items()})
         self._recorded = {}
 

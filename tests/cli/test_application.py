@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 import yaml
 from lightning.pytorch.loggers import Logger
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from ragen_pl.cli.entry_point import main
 from tests.support.tiny_run import write_config
@@ -71,3 +73,33 @@ def test_given_loggers_are_added_and_know_the_folder_and_the_config(
     assert elsewhere.save_dir == str(run)
     assert elsewhere.config == saved
     assert any(name.startswith("train/") for name in elsewhere.logged)
+
+
+def test_iterations_are_the_x_axis_and_the_run_is_described(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_config(tmp_path)
+    line = ["--trainer.max_epochs=4", "--trainer.check_val_every_n_epoch=2"]
+    assert main(["fit", "--config", "tiny", "--trainer.logger", "CSVLogger", *line]) == 0
+    run = Path("runs/tiny")
+    logged = EventAccumulator(str(run / "tensorboard")).Reload()
+
+    def steps(name: str) -> list[int]:
+        return [event.step for event in logged.Scalars(name)]
+
+    assert steps("train/imitation_loss") == [1, 2]  # of three updates each
+    assert steps("train/lr") == steps("rollout/success") == [3, 4]
+    assert steps("val/default/success") == [2, 4]
+    assert "step" not in logged.Tags()["scalars"]
+    with (run / "lightning_logs/version_0/metrics.csv").open() as file:
+        assert {row["step"] for row in csv.DictReader(file)} == {"1", "2", "3", "4"}
+
+    assert logged.SummaryMetadata("_hparams_/session_start_info")
+    texts = [tag for tag in logged.Tags()["tensors"] if tag.startswith("dialogues/")]
+    assert texts == [f"dialogues/default/{number}/text_summary" for number in (1, 2, 3)]
+    events = logged.Tensors(texts[0])
+    assert [event.step for event in events] == [2, 4]
+    text = events[0].tensor_proto.string_val[0].decode()
+    for words in ("**system**", "Sokoban", "**user**", "    ###", "**assistant**", "reward env "):
+        assert words in text

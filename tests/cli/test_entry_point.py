@@ -11,12 +11,10 @@ import pytest
 
 from ragen_pl.cli.config_files import find_config, prepare
 from ragen_pl.cli.entry_point import main
-from ragen_pl.cli.key_check import check_arguments
 from ragen_pl.envs import Sokoban
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.rollout.chat import Prompts
-from ragen_pl.training.datamodule import RolloutDataModule
 from tests.support.tiny_run import ROOT, run, run_process, write_config
 
 
@@ -186,9 +184,9 @@ def fails(capsys: pytest.CaptureFixture[str], *args: str) -> str:
         (["--threads=0"], ["threads is 0", "auto or a number above 0"]),
         (["--seed_everything=-1"], ["seed_everything is -1", "0 or more"]),
         (["--model.seed=4"], ["model.seed is '4'", "seed_everything"]),
-        (["--data.env=tests.cli.test_main.Piped"], ["data.env", "'Left||Right'", "rename"]),
+        (["--data.env=tests.cli.test_entry_point.Piped"], ["data.env", "'Left||Right'", "rename"]),
         (
-            ["--data.env=tests.cli.test_main.Sized"],
+            ["--data.env=tests.cli.test_entry_point.Sized"],
             ["data.env.init_args.rooms must be set", "Sized"],
         ),
         (["--model.lr=1"], ["unknown key model.lr", "model.optimization.lr"]),
@@ -282,15 +280,49 @@ def test_configs_are_found_by_name_from_anywhere(
         find_config("frozenlake.yaml")
 
 
-def test_a_subclass_elsewhere_takes_no_key_from_its_base() -> None:
+@pytest.mark.usefixtures("config")
+def test_a_subclass_elsewhere_takes_no_key_from_its_base(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     class Other(Prompts):
         pass
 
-    schema = {"data": RolloutDataModule}
     assert Other in Prompts.__subclasses__()
-    check_arguments(["--data.prompts.think", "true"], schema, {})
-    with pytest.raises(ConfigError, match=r"data\.prompts\.thin"):
-        check_arguments(["--data.prompts.thin", "true"], schema, {})
+    error = fails(capsys, "--data.prompts.think=true", "--data.prompts.thin=true")
+    assert "unknown key data.prompts.thin (value true)" in error
+    assert "did you mean data.prompts.think?" in error
+
+
+@pytest.mark.usefixtures("config")
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("model: {seed: 4}", ["model.seed is 4", "set seed_everything"]),
+        (
+            "data: {rollout: {group_siz: 4}}",
+            ["data.rollout.group_siz (value 4)", "data.rollout.group_size"],
+        ),
+        (
+            "data: {eval_sets: {more: {class_path: Sokoban, init_args: {sise: 3}}}}",
+            ["data.eval_sets.more.init_args.sise (value 3)", "size?"],
+        ),
+        (
+            "model: {algorithm: {kl: {control: {target: 1, horizn: 3}}}}",
+            ["model.algorithm.kl.control.horizn (value 3)", "horizon?"],
+        ),
+        (
+            "model: {algorithm: {advantage: {class_path: GAE, init_args: {critic: {l: 3}}}}}",
+            ["model.algorithm.advantage.init_args.critic.l (value 3)", "critic.lr?"],
+        ),
+    ],
+)
+def test_a_key_of_a_file_is_named_as_it_stands_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, told: list[str]
+) -> None:
+    (tmp_path / "over.yaml").write_text(text)
+    error = fails(capsys, "--config", "over.yaml")
+    for words in told:
+        assert words in error
 
 
 def test_the_command_may_come_after_its_options() -> None:

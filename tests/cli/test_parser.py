@@ -162,8 +162,8 @@ def test_other_things_than_algorithms_change_their_class_too(
     rule = ["--filter.rule.order=smallest", "--filter.rule", "MinP"]
     chosen = resolve(parser, tmp_path, *configs("top_p"), *rule).filter.rule
     assert chosen.init_args.as_dict() == {"p": 0.2, "order": "largest"}
-    engine = resolve(parser, tmp_path, *configs("vllm"), "--model.engine", "Cached").model.engine
-    assert engine.class_path == "ragen_pl.rollout.engines.InProcess"
+    engine = resolve(parser, tmp_path, *configs("vllm"), "--model.engine", "InProcess").model.engine
+    assert engine.class_path == "ragen_pl.rollout.InProcess"
     assert engine.init_args.as_dict() == {"cuda_graphs": False}
     profiler = ["--trainer.profiler", "SimpleProfiler", "--trainer.profiler.filename=old"]
     profiler += ["--trainer.profiler", "AdvancedProfiler"]

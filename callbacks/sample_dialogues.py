@@ -1,0 +1,70 @@
+"""Dialogues of the evaluations, as text in the loggers."""
+
+from __future__ import annotations
+
+import copy
+import textwrap
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from callbacks.iteration_axis import completed_iterations
+from callbacks.trajectory_writer import system_message
+from ragen_pl.report.trajectory_record import trajectory_record
+from ragen_pl.rollout.chat import Chat
+from ragen_pl.training.access import data_module
+from ragen_pl.types import Evaluation, Trajectory
+
+COUNT = 3
+"""Dialogues per evaluation set: its first starts, the same in every evaluation."""
+
+
+class SampleDialogues(Callback):
+    """A few dialogues of every evaluation, logged as text where a logger takes text.
+
+    Each shows the system message, the observations, the responses and the rewards of one
+    trajectory, under ``dialogues/<evaluation set>/<number>``. TensorBoard, with its slider over
+    iterations, shows how the answers at one start change.
+    """
+
+    def on_validation_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
+        """Log dialogues of an evaluation set."""
+        _log_dialogues(trainer, args[0], args[2])
+
+    def on_test_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
+        """Log dialogues of an evaluation set."""
+        _log_dialogues(trainer, args[0], args[2])
+
+
+def _log_dialogues(trainer: Trainer, module: LightningModule, batch: Any) -> None:
+    if not isinstance(batch, Evaluation) or not trainer.is_global_zero:
+        return
+    experiments = [getattr(logger, "experiment", None) for logger in trainer.loggers]
+    writers = [getattr(each, "add_text", None) for each in experiments]
+    if not any(map(callable, writers)):
+        return
+    data = data_module(trainer)
+    env, step = data.eval_sets[batch.eval_set], completed_iterations(trainer, module)
+    for number, group in enumerate(batch.groups[:COUNT], start=1):
+        system = system_message(copy.deepcopy(env), group.seed, data.chat)
+        text = render_dialogue(group.trajectories[0], data.chat, system)
+        for add_text in filter(callable, writers):
+            add_text(f"dialogues/{batch.eval_set}/{number}", text, step)
+
+
+def render_dialogue(trajectory: Trajectory, chat: Chat, system: str) -> str:
+    """Render a trajectory as Markdown: messages as indented blocks, each response with its
+    rewards."""
+    record = trajectory_record(trajectory, chat, system)
+    outcome = "success" if trajectory.success else "no success"
+    parts = [
+        f"start {trajectory.seed}: {outcome}, return {trajectory.total_reward:g}, "
+        f"{trajectory.stop_reason}"
+    ]
+    turns = iter(record["turns"])
+    for message in record["messages"]:
+        parts += [f"**{message['role']}**", textwrap.indent(message["content"], "    ")]
+        if message["role"] == "assistant":
+            rewards = next(turns)["rewards"].items()
+            parts.append("reward " + ", ".join(f"{name} {value:g}" for name, value in rewards))
+    return "\n\n".join(parts)
