@@ -30,6 +30,7 @@ def test_every_second_has_one_place() -> None:
     }
 
 
+@pytest.mark.run
 def test_a_run_is_divided_and_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

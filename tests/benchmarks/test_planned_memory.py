@@ -11,6 +11,7 @@ from benchmarks import memory
 from benchmarks.planned_memory import PHASES, compare
 
 
+@pytest.mark.run
 @pytest.mark.skipif(
     sys.platform != "linux",
     reason="a process's peak can be read, and begun anew, in Linux's /proc alone; elsewhere the "

@@ -40,6 +40,7 @@ def test_every_second_of_an_iteration_is_in_its_phase(monkeypatch: pytest.Monkey
     }
 
 
+@pytest.mark.run
 def test_a_first_rollout_is_not_charged_with_the_evaluations_behind_it(tmp_path: Path) -> None:
     folder = write_config(tmp_path).parent
     warm = ("--data.warm_start.iterations", 0, "--trainer.max_epochs", 2)

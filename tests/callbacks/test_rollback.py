@@ -226,6 +226,7 @@ def play_half(rank: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.run
 def test_two_ranks_go_back_together(tmp_path: Path) -> None:
     mp.spawn(play_half, args=(str(tmp_path),), nprocs=2)  # type: ignore[attr-defined, no-untyped-call]
     one, other = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))

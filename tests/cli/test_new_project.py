@@ -74,7 +74,7 @@ def test_new_takes_one_folder_that_is_empty_or_not_there(
     assert [str(path) for path in Path().rglob("*")] == ["full", "full/file"]
 
 
-@pytest.mark.slow
+@pytest.mark.run
 def test_a_new_project_passes_its_test_and_trains_with_its_own_modules(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

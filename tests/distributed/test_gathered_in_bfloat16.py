@@ -164,6 +164,7 @@ def test_unsharded_weights_are_those_of_the_trainer(plain: Policy, mesh: DeviceM
         assert torch.equal(value, plain.state_dict()[name])
 
 
+@pytest.mark.run
 def test_compiled_layers_are_gathered_too(
     plain: Policy, mesh: DeviceMesh, graphs: list[Any]
 ) -> None:

@@ -14,7 +14,7 @@ from callbacks import echo_trap_detector
 from ragen_pl.cli.entry_point import main
 from ragen_pl.distributed.snapshot import restore_snapshot, take_snapshot
 from ragen_pl.ops.echo_trap.assess import Assessment, Level
-from tests.runs.test_resume import checkpoint, flat
+from tests.runs.test_resumed_runs import checkpoint, flat
 from tests.support.doubles import Diary
 from tests.support.tiny_run import write_config
 
@@ -50,6 +50,7 @@ def equal(one: Any, other: Any) -> bool:
     return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
 
 
+@pytest.mark.run
 def test_a_run_is_rolled_back_bit_for_bit_and_can_be_resumed(folder: Path) -> None:
     fit("whole", "--trainer.max_epochs", 11)
     results = json.loads((folder / "whole/results.json").read_text())

@@ -70,6 +70,7 @@ def test_adapters_of_one_network_are_planned_both_ways(capsys: pytest.CaptureFix
     assert "otherwise (replicated)" in text
 
 
+@pytest.mark.run
 def test_1_5b_with_adapters_fits_24_gb(capsys: pytest.CaptureFixture[str]) -> None:
     overlays = (*PAPER, "--config", "lora", "--config", "24gb", "--shape", "qwen2.5-1.5b")
     assert main(["plan", "--config", "sokoban", *overlays, "--device", "24gb"]) == 0
@@ -127,6 +128,7 @@ def test_the_embedded_models_architecture_is_what_it_builds(
     assert planned == built.config.to_dict() | {"architectures": planned["architectures"]}
 
 
+@pytest.mark.run
 def test_the_document_is_what_the_command_writes() -> None:
     lines = DOCUMENT.read_text(encoding="utf-8").splitlines()
     rows = [line.split(" | ")[:2] for line in lines if re.match(r"\| (qwen|llama)", line)]

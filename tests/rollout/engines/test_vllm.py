@@ -175,6 +175,7 @@ def test_a_key_of_the_engine_acts(path: Key) -> None:
     PROOF.check(path)
 
 
+@pytest.mark.run
 def test_a_run_samples_with_it_and_follows_every_update(tmp_path: Path) -> None:
     module = make_learner()
     module.engine = VLLM(dtype="float32")

@@ -95,7 +95,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(
         with pytest.raises(SystemExit, match="9"):
             fit(
                 *("--run_dir", "parts", "--checkpoints.every_n_iterations", every),
-                *("--trainer.callbacks+=tests.runs.test_resume.StopAt",),
+                *("--trainer.callbacks+=tests.runs.test_resumed_runs.StopAt",),
                 *("--trainer.callbacks.iteration", stop),
                 *("--trainer.callbacks.updating", str(updating).lower(), *resume),
             )
@@ -112,7 +112,7 @@ def test_a_run_that_collects_again_resumes_bit_for_bit(folder: Path, updating: b
         fit(
             *("--run_dir", "parts", *again),
             *(
-                "--trainer.callbacks+=tests.runs.test_resume.StopAt",
+                "--trainer.callbacks+=tests.runs.test_resumed_runs.StopAt",
                 "--trainer.callbacks.iteration",
                 3,
             ),
@@ -260,7 +260,7 @@ def test_a_finished_run_stays_as_it_is_until_it_is_made_longer(
         fit(
             *("--trainer.max_epochs", 4, "--ckpt_path", "last"),
             *(
-                "--trainer.callbacks+=tests.runs.test_resume.Leave",
+                "--trainer.callbacks+=tests.runs.test_resumed_runs.Leave",
                 "--trainer.callbacks.policy=final",
             ),
         )
@@ -271,7 +271,7 @@ def test_a_finished_run_stays_as_it_is_until_it_is_made_longer(
         fit(
             *("--trainer.max_epochs", 4, "--ckpt_path", "last"),
             *(
-                "--trainer.callbacks+=tests.runs.test_resume.Leave",
+                "--trainer.callbacks+=tests.runs.test_resumed_runs.Leave",
                 "--trainer.callbacks.policy=final",
             ),
         )
@@ -287,7 +287,7 @@ def test_what_interrupts_the_final_evaluation_leaves_it_to_be_done(
 ) -> None:
     fit("--run_dir", "whole", "--trainer.max_epochs", 3)
     leave = (
-        "--trainer.callbacks+=tests.runs.test_resume.Leave",
+        "--trainer.callbacks+=tests.runs.test_resumed_runs.Leave",
         "--trainer.callbacks.policy=final",
     )
     for resume in ((), ("--ckpt_path", "last")):  # twice
