@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import string
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from gymnasium import spaces
 
-if TYPE_CHECKING:
-    from ragen_pl.envs.base import TextEnv
+
+class HasActions(Protocol):
+    """An environment with named actions, or with any text as one (None)."""
+
+    @property
+    def actions(self) -> tuple[str, ...] | None: ...
 
 
 class AnyText(spaces.Text):
@@ -34,7 +38,7 @@ class ActionNames(spaces.Space[str]):
         env: The environment; its ``actions`` are read at every call.
     """
 
-    def __init__(self, env: TextEnv) -> None:
+    def __init__(self, env: HasActions) -> None:
         super().__init__(dtype=str)
         self._env = env
 
