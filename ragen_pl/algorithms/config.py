@@ -85,7 +85,7 @@ class Algorithm:
         aggregation: How the policy's terms of the loss are averaged over tokens and trajectories.
         kl: A penalty on the KL from the policy that RL started from; null builds no reference.
         entropy: The entropy bonus.
-        sampler_ratio_cap: Truncated importance sampling: each token's policy loss is multiplied by
+        tis_cap: Truncated importance sampling: each token's policy loss is multiplied by
             the ratio of its probability under the trainer's model to that under the engine, up to
             this cap (2 is usual). null applies no correction, which is right for the engine
             ``InProcess``.
@@ -96,12 +96,12 @@ class Algorithm:
     aggregation: Aggregation = "token_mean"
     kl: KLPenalty | None = None
     entropy: EntropyBonus = EntropyBonus()
-    sampler_ratio_cap: float | None = None
+    tis_cap: float | None = None
 
     def __post_init__(self) -> None:
-        if self.sampler_ratio_cap is not None and self.sampler_ratio_cap < 1:
+        if self.tis_cap is not None and self.tis_cap < 1:
             raise ValueError(
-                f"algorithm.sampler_ratio_cap is {self.sampler_ratio_cap}; it must be at least 1 "
+                f"algorithm.tis_cap is {self.tis_cap}; it must be at least 1 "
                 "(2 is usual), or null for no correction"
             )
         if isinstance(self.advantage, Success) and self.kl_in_reward:
@@ -129,9 +129,9 @@ class Algorithm:
         Raises:
             ValueError: with sampled old log-probs, for which every ratio is 1.
         """
-        if self.sampler_ratio_cap is not None and optimization.old_log_probs == "sampled":
+        if self.tis_cap is not None and optimization.old_log_probs == "sampled":
             raise ValueError(
-                f"algorithm.sampler_ratio_cap is {self.sampler_ratio_cap}, but "
+                f"algorithm.tis_cap is {self.tis_cap}, but "
                 "optimization.old_log_probs is sampled, so that every ratio is 1: set it to "
                 "recomputed, or the cap to null"
             )

@@ -19,7 +19,7 @@ CONFIG, RESULTS = "config.yaml", "results.json"
 LAST, BEST = "last", "best"
 FINAL = "final"
 """In ``RESULTS``, the policy that a run ended with."""
-METADATA = "run"
+METADATA = "metadata"
 """Key of the metadata in a checkpoint."""
 
 

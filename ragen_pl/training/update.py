@@ -116,7 +116,7 @@ class PolicyObjective:
         algorithm, rollout, old = self.algorithm, micro_batch.rollout, micro_batch.old_log_probs
         mask, log_probs = kept_tokens(rollout), output.log_probs
         token_loss = algorithm.policy_loss(log_probs, old, micro_batch.advantages, mask)
-        surrogate, cap = token_loss.loss, algorithm.sampler_ratio_cap
+        surrogate, cap = token_loss.loss, algorithm.tis_cap
         if cap is not None:
             surrogate = surrogate * truncated_importance_weights(
                 old, rollout.sampled_log_probs, cap
@@ -266,7 +266,7 @@ class Update:
         if is_update:
             means = zip(POLICY_METRICS, all_reduce_sum(sums), strict=True)
             metrics |= {f"train/{name}": value for name, value in means}
-            metrics |= sampler_metrics(rollout, old, denominators, algorithm.sampler_ratio_cap)
+            metrics |= sampler_metrics(rollout, old, denominators, algorithm.tis_cap)
         return metrics
 
     def _ref_log_probs(self, micro_batch: RolloutBatch) -> Tensor | None:
@@ -292,7 +292,7 @@ def sampler_metrics(
     metrics = {"train/sampler_ratio_max": torch.tensor(ratio_max)}
     if cap is not None:
         num_capped = all_reduce_sum((ratio > cap).sum())
-        metrics["train/sampler_ratio_capped"] = num_capped / denominators.for_metrics
+        metrics["train/tis_clip_fraction"] = num_capped / denominators.for_metrics
     return metrics
 
 

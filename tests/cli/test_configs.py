@@ -90,9 +90,9 @@ def test_overlays_are_small_diffs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     chosen = filter_of(top_p)
     assert (chosen.rule, chosen.score, chosen.loss_scaling) == (TopP(0.9), "variance", "linear")
     plain = assemble("--config", "sokoban").model
-    assert (plain.engine, plain.algorithm.sampler_ratio_cap) == (InProcess(), None)
+    assert (plain.engine, plain.algorithm.tis_cap) == (InProcess(), None)
     vllm = assemble("--config", "sokoban", "--config", "vllm").model
-    assert (vllm.engine, vllm.algorithm.sampler_ratio_cap) == (VLLM(), 2.0)
+    assert (vllm.engine, vllm.algorithm.tis_cap) == (VLLM(), 2.0)
     sft = assemble("--config", "sokoban", "--config", "sft")
     assert sft.datamodule.warm_start.iterations >= (sft.trainer.max_epochs or 0)
 

@@ -111,7 +111,7 @@ def test_an_algorithm_is_its_own_beside_a_model_and_on_any_hardware(
         if other in MODELS and alone.advantage == SOKOBAN:  # a model tunes its own critic
             expected = replace(expected, advantage=PAPER)
         if other == "vllm":
-            expected = replace(expected, sampler_ratio_cap=2.0)
+            expected = replace(expected, tis_cap=2.0)
         config = resolve(parser, tmp_path, *configs(name, other, "sokoban"))
         assert algorithm(parser, config) == expected, name
 

@@ -159,7 +159,7 @@ def test_one_pass_takes_both_losses_where_the_backbone_is_shared(train_on: str) 
 @pytest.mark.parametrize("train_on", ["all", "kept"])
 def test_metrics_cover_only_trajectories_in_the_loss(backbone: str, train_on: str) -> None:
     config = CriticConfig(train_on=train_on, backbone=backbone)  # type: ignore[arg-type]
-    algorithm = Algorithm(GAE(critic=config), sampler_ratio_cap=2.0)
+    algorithm = Algorithm(GAE(critic=config), tis_cap=2.0)
     rollout, policy = worlds.collection(2), make_policy(0, with_values=backbone == "shared")
     rollout = replace(rollout, policy_weights=torch.zeros(len(rollout)))
     zeros = torch.zeros_like(rollout.rewards)

@@ -159,7 +159,7 @@ SPEED_ONLY = (
 ``tests/models/test_trainable_keys_act.py`` and ``tests/models/test_compile.py`` check that."""
 
 
-ELSEWHERE = ("sampler_ratio_cap",)
+ELSEWHERE = ("tis_cap",)
 """Acts where the sampler is not the policy: ``tests/training/test_sampler_correction.py``."""
 
 

@@ -81,7 +81,7 @@ ALGORITHMS = {
     **{kind: Algorithm(aggregation=kind) for kind in KINDS},
     "gspo": Algorithm(policy_loss=GSPO(clip_low=0.5, clip_high=0.5), aggregation=KINDS[1]),
     "cispo": Algorithm(policy_loss=CISPO()),
-    "corrected": Algorithm(sampler_ratio_cap=2.0),
+    "corrected": Algorithm(tis_cap=2.0),
     "star": Algorithm(advantage=Success(), policy_loss=LogLikelihood()),
     **{name: Algorithm(kl=KLPenalty(coef=0.5, estimator=name)) for name in get_args(KLEstimator)},
 }

@@ -46,7 +46,7 @@ class Biased(InProcess):
 
 def trained(cap: float | None, engine: InProcess) -> dict[str, Any]:
     """Train for two iterations; return the weights and the last metrics."""
-    return outcome(but(advantage=GRPO(), sampler_ratio_cap=cap), OPTIMIZATION, engine)
+    return outcome(but(advantage=GRPO(), tis_cap=cap), OPTIMIZATION, engine)
 
 
 def weights(run: dict[str, Any]) -> dict[str, Any]:
@@ -57,8 +57,8 @@ def test_the_cap_acts_where_the_sampler_differs_from_the_policy() -> None:
     free, loose, tight = (trained(cap, Biased()) for cap in (None, 1.5, 1.0))
     assert float(free["train/sampler_ratio_max"]) > 1.5
     assert float(free["train/log_prob_gap"]) > 1e-2
-    assert "train/sampler_ratio_capped" not in free
-    assert 0 < float(tight["train/sampler_ratio_capped"]) < 1
+    assert "train/tis_clip_fraction" not in free
+    assert 0 < float(tight["train/tis_clip_fraction"]) < 1
     assert differ(weights(free), weights(loose))
     assert differ(weights(loose), weights(tight))
 
@@ -66,7 +66,7 @@ def test_the_cap_acts_where_the_sampler_differs_from_the_policy() -> None:
 def test_it_changes_nothing_where_the_sampler_is_the_policy() -> None:
     free, capped = trained(None, InProcess()), trained(2.0, InProcess())
     assert float(free["train/sampler_ratio_max"]) == pytest.approx(1, abs=1e-3)
-    assert float(capped["train/sampler_ratio_capped"]) == 0
+    assert float(capped["train/tis_clip_fraction"]) == 0
     for name, value in weights(free).items():
         torch.testing.assert_close(capped[name], value, atol=1e-3, rtol=1e-3)
 
@@ -96,7 +96,7 @@ def losses(
         sampled_log_probs=sampled * mask,
         policy_weights=torch.ones(1),
     )
-    algorithm = Algorithm(policy_loss=loss, sampler_ratio_cap=cap)
+    algorithm = Algorithm(policy_loss=loss, tis_cap=cap)
     old = old * mask
     scores = PolicyOutput(old - 0.1 * mask, torch.zeros_like(old), None)
     zeros = torch.zeros_like(old)
@@ -107,12 +107,12 @@ def losses(
 
 
 def test_a_cap_below_1_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"sampler_ratio_cap is 0.5; it must be at least 1"):
-        Algorithm(sampler_ratio_cap=0.5)
+    with pytest.raises(ValueError, match=r"tis_cap is 0.5; it must be at least 1"):
+        Algorithm(tis_cap=0.5)
 
 
 def test_ratios_to_the_samplers_own_log_probs_are_refused() -> None:
-    algorithm = Algorithm(policy_loss=LogLikelihood(), sampler_ratio_cap=2.0)
+    algorithm = Algorithm(policy_loss=LogLikelihood(), tis_cap=2.0)
     algorithm.check(Optimization())
     with pytest.raises(ValueError, match="set it to recomputed, or the cap to null"):
         algorithm.check(Optimization(old_log_probs="sampled"))

@@ -32,7 +32,7 @@ class VLLM(Engine):
     of a second copy of the weights. One process only.
 
     Adapters are merged into that copy. vLLM's distribution differs slightly from the trainer's:
-    ``train/log_prob_gap`` measures the difference, ``algorithm.sampler_ratio_cap`` corrects it.
+    ``train/log_prob_gap`` measures the difference, ``algorithm.tis_cap`` corrects it.
 
     Args:
         dtype: Type of its copy of the weights and of its computation.
