@@ -190,6 +190,7 @@ class Application(LightningCLI):
         try:
             self.config = parser.parse_args(args)
         except ConfigError as error:
+            refuse_broken_modules(self._argv)  # what it raised may look like a wrong value
             if self._argv[:1] and self._argv[0] in COMMANDS:
                 raise explain(error, self._argv[1:], _schema(self._argv[0])) from error
             raise

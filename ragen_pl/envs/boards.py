@@ -18,6 +18,9 @@ from operator import itemgetter
 from typing import Literal
 
 BoardSplit = Literal["train", "tuning", "eval"]
+RANDOM_NAMES: dict[BoardSplit, str] = {"train": "train", "tuning": "tuning", "eval": "panel"}
+"""Part of the text that seeds a split's boards. That of the evaluation boards is their former name:
+another one would give other boards, and scores would no longer compare with earlier ones."""
 """To train on, to tune settings on, to report on."""
 _NUM_BUCKETS = 8
 _HELD_OUT: dict[int, BoardSplit] = {0: "tuning", 1: "eval"}

@@ -48,6 +48,10 @@ def check_contract(env: TextEnv, key: str) -> None:
         _TrialEpisode(env, name, seed).run(deadline)
 
 
+_FORMER_NAMES = {"is_true": "thought_correct"}
+"""Methods that nothing would call any more, without a word."""
+
+
 def check_declared(env: TextEnv, key: str) -> None:
     """Check the attributes that an environment declares, before any method is called.
 
@@ -69,6 +73,9 @@ def check_declared(env: TextEnv, key: str) -> None:
         if not holds:
             raise ValueError(f"{name}, whose {attribute} is {_short(given)}; it must be {wanted}")
 
+    for old, new in _FORMER_NAMES.items():
+        if hasattr(type(env), old):
+            raise ValueError(f"{name}, which defines {old}: it is called {new} now")
     wanted = "a short text"
     given = declared("name", wanted)
     check(isinstance(given, str) and bool(given), "name", given, wanted)

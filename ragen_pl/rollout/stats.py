@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,9 +43,9 @@ class RankMeans:
 
 def _mean(items: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """Return the mean of (value, weight) pairs and their total weight."""
-    # NaN has nothing to say about a mean; "disable" would drop the weights (torchmetrics 1.9).
-    # Each rank by itself: ``means`` gathers once for all names, of which ranks may have others.
-    metric = MeanMetric(nan_strategy="ignore", sync_on_compute=False).set_dtype(torch.float64)
+    # Not synchronized by itself: ranks may have other names, and ``means`` gathers once for all.
+    # NaN must stay NaN, but "disable" would drop the weights (torchmetrics 1.9).
+    metric = MeanMetric(nan_strategy=math.nan, sync_on_compute=False).set_dtype(torch.float64)
     values, weights = torch.tensor(items, dtype=torch.float64).unbind(1)
     metric.update(values, weights)
     return float(metric.compute()), float(weights.sum())

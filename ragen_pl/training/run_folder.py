@@ -20,6 +20,8 @@ LAST, BEST = "last", "best"
 FINAL = "final"
 """In ``RESULTS``, the policy that a run ended with."""
 METADATA = "metadata"
+_FORMER_METADATA = "run"
+"""Key of the metadata in checkpoints that cannot be resumed any more."""
 """Key of the metadata in a checkpoint."""
 
 
@@ -50,6 +52,13 @@ class RunMetadata:
             content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
             if not isinstance(content, dict):  # a tensor alone, for instance
                 raise TypeError(type(content).__name__)
+            if _FORMER_METADATA in content and METADATA not in content:
+                raise ConfigError(
+                    f"--ckpt_path {path} was written by an earlier version of ragen-pl, whose "
+                    "keys had other names (CHANGELOG.md lists them)\n"
+                    "  resume it with that version, or start again without --ckpt_path; its "
+                    "exported policy (policy/) can be trained on with PretrainedModel"
+                )
             return cls(**content[METADATA])
         except (
             *(OSError, EOFError, RuntimeError, KeyError, TypeError),

@@ -107,6 +107,11 @@ class StarPO(pl.LightningModule):
         """Build policy, critic and reference once."""
         if hasattr(self, "policy"):
             return
+        if isinstance(self.trainable.policy, EmbeddedModel) and not self.vocabulary:
+            raise ConfigError(
+                "StarPO has no vocabulary, so the embedded model would spell every word out: give "
+                "it vocabulary=list(data.vocabulary()) of the data module, as the command does"
+            )
         try:
             self.language, networks = all_or_none(self._build_networks)
         except ValueError as error:  # depends on this machine or on the model's files

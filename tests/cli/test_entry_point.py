@@ -222,7 +222,13 @@ def test_a_misspelled_key_in_a_list_of_callbacks_is_named(
 @pytest.mark.usefixtures("config")
 @pytest.mark.parametrize(
     ("text", "told"),
-    [("class Slip(:", "SyntaxError"), ("1 / 0", "ZeroDivisionError: division by zero")],
+    [
+        ("class Slip(:", "SyntaxError"),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("raise ValueError('boom')", "ValueError: boom"),
+        ("raise TypeError('boom')", "TypeError: boom"),
+        ("raise AttributeError('boom')", "AttributeError: boom"),
+    ],
 )
 def test_a_slip_in_the_file_of_an_environment_is_told(
     text: str,

@@ -77,10 +77,16 @@ def test_values_other_than_tensors_execute_nothing(folder: Path, tmp_path: Path)
 
 def test_a_foreign_pickle_is_a_short_error(tmp_path: Path) -> None:
     mark, foreign = tmp_path / "mark", tmp_path / "foreign.ckpt"
-    torch.save({"run": Command(mark)}, foreign)
+    torch.save({"metadata": Command(mark)}, foreign)
     (tmp_path / "old.ckpt").write_bytes(pickle.dumps(Command(mark)))
     torch.save(torch.ones(3), tmp_path / "tensor.ckpt")
     for path in (foreign, tmp_path / "old.ckpt", tmp_path / "tensor.ckpt"):
         with pytest.raises(ConfigError, match="no readable checkpoint of ragen-pl"):
             RunMetadata.read(path)
     assert not mark.exists()
+
+
+def test_a_checkpoint_of_before_the_renaming_says_so(tmp_path: Path) -> None:
+    torch.save({"run": {"seed": 0}, "state_dict": {}}, tmp_path / "old.ckpt")
+    with pytest.raises(ConfigError, match=r"old\.ckpt was written by an earlier version"):
+        RunMetadata.read(tmp_path / "old.ckpt")

@@ -55,7 +55,7 @@ def test_results_are_complete(folder: Path) -> None:
     results = json.loads((folder / "runs/tiny/results.json").read_text())
     assert results["status"] == "finished"
     assert results["iterations"] == 5
-    assert {entry["eval"] for entry in results["evaluations"]} == {"default"}
+    assert {entry["eval_set"] for entry in results["evaluations"]} == {"default"}
     assert results["trajectories"] == 3 * 2 * 4
 
 

@@ -32,7 +32,7 @@ def found(folder: Path) -> Found:
     line = [sys.executable, "-m", "tests.support.fake_device_job", str(folder)]
     done = run_process(line, ROOT, timeout=400)
     assert done.returncode == 0, done.stderr[-3000:]
-    results: Found = torch.load(folder / "elsewhere.pt")
+    results: Found = torch.load(folder / "fake_device.pt")
     results["history"] = json.loads((folder / "run" / "results.json").read_text())["history"]
     return results
 

@@ -39,6 +39,7 @@ def learn_bandit(advantage: AdvantageEstimator, iterations: int = 34) -> float:
         policy=EmbeddedModel(hidden_size=64, intermediate_size=128, num_heads=4),
         algorithm=Algorithm(advantage=advantage),
         optimization=Optimization(lr=5e-4, imitation_lr=3e-3, final_lr_fraction=1.0),
+        vocabulary=list(dict.fromkeys(data.vocabulary())),
     )
     trainer = make_trainer(
         Path(), iterations, [VarianceFilter(keep_fraction=1.0)], limit_val_batches=0
@@ -61,5 +62,5 @@ def test_a_flipped_advantage_unlearns_it(monkeypatch: pytest.MonkeyPatch) -> Non
         advantage, returns = compute_advantages(rollout, values, algorithm, penalty)
         return -advantage, returns
 
-    monkeypatch.setattr(starpo, "estimate", flipped)
+    monkeypatch.setattr(starpo, "compute_advantages", flipped)
     assert learn_bandit(GRPO()) <= 0.3

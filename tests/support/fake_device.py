@@ -181,7 +181,8 @@ def _caller() -> str:
     while frame.f_back is not None:
         frame = frame.f_back
         module = frame.f_globals.get("__name__", "")
-        if module.split(".")[0] != "torch" and module not in (__name__, "ragen_pl.transfer"):
+        is_copy = frame.f_code.co_name == "to_device"
+        if module.split(".")[0] != "torch" and module != __name__ and not is_copy:
             return f"{module}.{frame.f_code.co_qualname}"
     return "nobody"
 

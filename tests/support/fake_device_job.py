@@ -63,7 +63,7 @@ def run_commands(folder: Path, *options: str) -> None:
 
 
 def main(folder: Path) -> None:
-    """Do all of it fake_device."""
+    """Do all of it on the stand-in device."""
     from tests.support import fake_device  # no earlier: the comparing test imports this file, too
 
     torch.set_num_threads(1)

@@ -12,6 +12,7 @@ from lightning.pytorch.callbacks import Callback
 
 from callbacks import EntropyLogger
 from ragen_pl.algorithms.config import Optimization
+from ragen_pl.errors import ConfigError
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.training.callback import RolloutCallback
@@ -128,3 +129,9 @@ def test_the_schedule_ends_where_it_says(final: float) -> None:
     assert rates[10] == optimization.rl_factor(15, 11) == pytest.approx(final)
     assert Optimization(warmup_iterations=0).rl_factor(0, 1) == 1.0
     assert [optimization.rl_factor(i, None) for i in (0, 2, 900)] == pytest.approx([1 / 3, 1, 1])
+
+
+def test_an_embedded_model_without_words_is_refused() -> None:
+    """Once the data module's words were fetched behind its back; now they are given."""
+    with pytest.raises(ConfigError, match=r"no vocabulary.*vocabulary=list\(data.vocabulary\(\)\)"):
+        StarPO().configure_model()

@@ -22,6 +22,7 @@ from ragen_pl.envs.base import (
     resolve_seed,
 )
 from ragen_pl.envs.boards import (
+    RANDOM_NAMES,
     BoardSplit,
     canonical_digest,
     cells_of,
@@ -73,7 +74,7 @@ def _sample_start(
     Raises:
         ValueError: where no such map is found.
     """
-    rng = random.Random(f"frozen_lake {split} {size} {frozen_probability} {seed}")
+    rng = random.Random(f"frozen_lake {RANDOM_NAMES[split]} {size} {frozen_probability} {seed}")
     for _ in range(_MAX_TRIES):
         cells = range(size * size)
         player, goal = rng.sample(cells, 2)

@@ -6,7 +6,13 @@ import random
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from ragen_pl.envs.boards import BoardSplit, canonical_digest, cells_of, split_of_digest
+from ragen_pl.envs.boards import (
+    RANDOM_NAMES,
+    BoardSplit,
+    canonical_digest,
+    cells_of,
+    split_of_digest,
+)
 from ragen_pl.envs.sokoban.search import Board, Position, fewest_pushes, starts_by_length
 
 Split = Literal["train", "tuning", "eval", "reference"]
@@ -103,7 +109,7 @@ def sample_room(seed: int, size: int, num_boxes: int, split: BoardSplit) -> Room
     Raises:
         ValueError: where no such room is found.
     """
-    rng = random.Random(f"sokoban {split} {size} {num_boxes} {seed}")
+    rng = random.Random(f"sokoban {RANDOM_NAMES[split]} {size} {num_boxes} {seed}")
     difficulty = difficulty_of_seed(seed)
     shortest, longest = DIFFICULTIES[difficulty]
     for _ in range(_MAX_BOARDS):
