@@ -33,9 +33,9 @@ class Interrupted(SystemExit):
 class Interruption(RolloutCallback):
     """A handler of SIGINT and SIGTERM that exits between turns and updates, with 130 or 143.
 
-    All ranks exit together, at the next point that each of them reaches equally often: before and
-    after a collection, before an explicit evaluation, and before and after an update. A signal to
-    one rank is enough.
+    All ranks exit together, at the next point that each of them reaches equally often: before a
+    rollout, after each of its collections, before an explicit evaluation, and before and after an
+    update. A signal to one rank is enough.
 
     Nothing is saved and no final policy is evaluated on exit: what was collected since the last
     checkpoint is dropped, and a resumed run repeats it bit for bit. (A run that a callback stops is
@@ -111,7 +111,7 @@ class Interruption(RolloutCallback):
     def on_rollout_start(
         self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
     ) -> None:
-        """Exit before a collection."""
+        """Exit before a rollout."""
         super().on_rollout_start(trainer, module, iteration, num_trajectories)
         self._replace_trainer_handlers()
         self._check()
@@ -129,7 +129,7 @@ class Interruption(RolloutCallback):
     def on_collection_end(
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
     ) -> None:
-        """Exit after a collection."""
+        """Exit after each collection."""
         self._check()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

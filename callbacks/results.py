@@ -247,7 +247,7 @@ class Results(RolloutCallback):
             self._report(trainer, "failed", f"{type(exception).__name__}: {exception}")
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Report a run that was stopped in its first collection: it has no ``on_train_end``."""
+        """Report a run that was stopped in its first rollout: it has no ``on_train_end``."""
         if stage == "fit":
             self._report(trainer, *_end_status(trainer, self._counters.iterations))
 

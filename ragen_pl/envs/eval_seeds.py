@@ -85,11 +85,12 @@ def _no_start(env: TextEnv, failed: Sequence[tuple[int, Exception]]) -> ValueErr
 
 
 class Overlap(NamedTuple):
-    """Number of an evaluation set's initial states that training seeds give, too."""
+    """Overlap of an evaluation set's initial states with those of training seeds."""
 
     shared: int
+    """Number of the set's distinct initial states that training seeds give, too."""
     starts: int
-    """Distinct initial states of the evaluation set."""
+    """Number of the set's distinct initial states."""
 
 
 def overlap(
