@@ -43,7 +43,7 @@ class Checkpoints(Checkpoint):
         self._validated = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Discard the best score where its policy is in the folder of another run."""
+        """Discard the best score if its policy is not in the folder of this run."""
         best = Path(trainer.default_root_dir) / CHECKPOINTS / f"{BEST}.ckpt"
         if not trainer.strategy.broadcast(best.exists() or best.with_suffix(".old").exists()):
             self.best_success = None
@@ -53,7 +53,7 @@ class Checkpoints(Checkpoint):
         self._validated = True
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save what is due at this boundary."""
+        """Save the checkpoints that are due after this iteration."""
         success = self._new_success(trainer)
         self._validated = False
         if success is not None and (self.best_success is None or success > self.best_success):
@@ -67,7 +67,7 @@ class Checkpoints(Checkpoint):
             self._copy_last_to_best(trainer)
 
     def _copy_last_to_best(self, trainer: Trainer) -> None:
-        """Copy the last policy as the best one, where there was no validation."""
+        """Copy the last policy as the best one if there was no validation."""
         folder = Path(trainer.default_root_dir)
         if trainer.is_global_zero:
             last, best = (folder / CHECKPOINTS / f"{name}.ckpt" for name in (LAST, BEST))
@@ -87,7 +87,7 @@ class Checkpoints(Checkpoint):
         path = folder / CHECKPOINTS / f"{name}.ckpt"
         draft = path.with_suffix(".tmp")
         if trainer.is_global_zero:
-            _remove(draft)  # a kill can leave one of the other kind
+            _remove(draft)  # a killed run can leave a folder in place of a file, or the reverse
         trainer.save_checkpoint(draft)
         draft_policy = folder / POLICY / f"{name}.tmp"
         export_policy(learner(module).language, draft_policy)
@@ -101,9 +101,9 @@ class Checkpoints(Checkpoint):
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Add what the weights were made with."""
+        """Add the metadata of the run."""
         if self.metadata is not None:
-            # The number of threads may have followed the machine since the run began.
+            # The number of threads may have changed since the run began.
             checkpoint[METADATA] = replace(self.metadata, threads=torch.get_num_threads()).plain()
 
     def state_dict(self) -> dict[str, Any]:
@@ -116,7 +116,7 @@ class Checkpoints(Checkpoint):
 
 
 def _replace(draft: Path, path: Path) -> None:
-    """Move a finished draft into place; not in a single step where either one is a folder."""
+    """Move a finished draft into place, atomically unless either path is a folder."""
     if path.is_dir() or (draft.is_dir() and path.exists()):
         old = path.with_suffix(".old")
         _remove(old)
@@ -128,7 +128,7 @@ def _replace(draft: Path, path: Path) -> None:
 
 
 def _copy(path: Path) -> Path:
-    """Copy a checkpoint or a policy, to be swapped in elsewhere."""
+    """Copy a checkpoint or a policy's folder, and return the path of the copy."""
     copy = path.with_suffix(".tmp")
     _remove(copy)
     if path.is_dir():

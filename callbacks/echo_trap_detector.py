@@ -20,7 +20,7 @@ from ragen_pl.types import Phase, TrajectoryGroup
 GRAD_NORM, APPROX_KL = "train/grad_norm_policy", "train/approx_kl"
 UPDATES = "train/updates"
 _ROUNDING = 1e-5
-"""Nats of approximate KL that rounding alone explains, where the trainer recomputes log-probs."""
+"""Approximate KL, in nats, that rounding alone can cause when the trainer recomputes log-probs."""
 _NO_VALID_TURN = (
     "no turn of the first RL collection follows the response format, so rewards do not depend on "
     "the policy's actions: start with imitation (data.warm_start.iterations), or allow longer "
@@ -29,14 +29,14 @@ _NO_VALID_TURN = (
 
 
 class EchoTrapDetector(RolloutCallback):
-    """An alarm that grades every collection green, amber or red by RAGEN's signs of collapse (§4).
+    """An alarm that grades every rollout green, amber or red by RAGEN's signs of collapse (§4).
 
-    Watches the in-group std of returns, the share of groups with zero std, token entropy, valid
+    It watches the in-group std of returns, the share of groups with zero std, token entropy, valid
     format, response length, the policy's gradient norm, success, and returns at the format
     penalty's floor, all unfiltered, smoothed and relative to the beginning of the run, and the
     approximate KL of updates. A policy that becomes certain because it has become good raises no
-    alarm. Warm-start iterations do not count. A first collection without one valid turn is reported
-    immediately, although nothing has fallen yet.
+    alarm. Warm-start iterations do not count. A first rollout without a single valid turn is
+    reported immediately, although nothing has fallen yet.
 
     | level | meaning | what happens |
     |---|---|---|
@@ -48,8 +48,8 @@ class EchoTrapDetector(RolloutCallback):
     and ``Rollback`` restores an earlier policy after red.
 
     Args:
-        baseline_iterations: First RL iterations, which define what is usual. Until they are
-            complete the first half of the history does, and a slow start is no alarm.
+        baseline_iterations: Number of first RL iterations that define the usual values. Until they
+            are complete, the first half of the history does, and a slow start raises no alarm.
         patience: Red iterations in a row after which the run stops, once ``trainer.min_epochs`` is
             reached.
         stop: Whether to stop at all; false only warns.
@@ -75,7 +75,7 @@ class EchoTrapDetector(RolloutCallback):
         self.stop = stop
         self.thresholds = thresholds
         self.assessment = GREEN
-        """Of the latest collection."""
+        """The assessment of the latest rollout."""
         self.red_in_a_row = 0
         self._collected: list[TrajectoryGroup] = []
         self._history: list[Indicators] = []
@@ -84,12 +84,12 @@ class EchoTrapDetector(RolloutCallback):
 
     @property
     def level(self) -> Level:
-        """The level of the latest collection."""
+        """The level of the latest rollout."""
         return self.assessment.level
 
     @property
     def position(self) -> int:
-        """The number of collections in the history."""
+        """The number of rollouts in the history."""
         return len(self._history)
 
     @property
@@ -103,7 +103,7 @@ class EchoTrapDetector(RolloutCallback):
         return self.level is Level.GREEN or self.assessment.forewarns
 
     def rewind(self, position: int) -> None:
-        """Drop all collections after the first ``position``, where the policy was restored from."""
+        """Keep only the first ``position`` rollouts, those up to the state that was restored."""
         del self._history[position:]
         self.red_in_a_row, self._grad_norm, self._approx_kl = 0, None, None
         self.assessment = GREEN
@@ -145,7 +145,7 @@ class EchoTrapDetector(RolloutCallback):
         metrics = trainer.callback_metrics if is_rl else {}
         norm, kl = (metrics.get(name) for name in (GRAD_NORM, APPROX_KL))
         self._grad_norm = None if norm is None else float(norm)
-        # A single update starts at the policy that sampled: its KL is measured before its step.
+        # The KL of a single update says nothing: it is measured before the only step.
         is_known = metrics.get(UPDATES, 0) > 1 and kl is not None and kl > _ROUNDING
         self._approx_kl = float(kl) if is_known and kl is not None else None
 
@@ -169,7 +169,7 @@ class EchoTrapDetector(RolloutCallback):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Save the history as plain numbers; after a stop the patience starts again."""
+        """Save the history as plain numbers; after a stop, red iterations count from 0 again."""
         return {
             "history": [list(astuple(indicators)) for indicators in self._history],
             "red_in_a_row": 0 if self.reason else self.red_in_a_row,
@@ -180,7 +180,7 @@ class EchoTrapDetector(RolloutCallback):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the history; in a run resumed after a stop the patience starts again."""
+        """Restore the history; in a run resumed after a stop, red iterations count from 0."""
         self._history = [Indicators(*values) for values in state_dict["history"]]
         self.red_in_a_row = int(state_dict["red_in_a_row"])
         self._grad_norm = state_dict["grad_norm"]
@@ -192,7 +192,7 @@ class EchoTrapDetector(RolloutCallback):
 def measure(
     groups: Sequence[TrajectoryGroup], grad_norm: float | None, approx_kl: float | None
 ) -> Indicators | None:
-    """Measure a collection over all ranks; None without a valid trajectory.
+    """Measure a rollout over all ranks; None without a trainable trajectory.
 
     Args:
         groups: This rank's groups.

@@ -16,9 +16,9 @@ from ragen_pl.types import TrajectoryGroup, Turn
 class EntropyLogger(RolloutCallback):
     """Metrics of entropy and response length: the Echo Trap's early signs (RAGEN §4).
 
-    ``entropy`` is of the distribution each token was sampled from, in nats, averaged over sampled
-    tokens: overall, over the first and the second half of a response (thoughts come first, answers
-    last), and per turn. ``distinct_responses`` and ``distinct_thoughts`` are the shares of
+    ``entropy`` is that of the distribution from which each token was sampled, in nats, averaged
+    over tokens: overall, over the first and the second half of a response (thoughts come first,
+    answers last), and per turn. ``distinct_responses`` and ``distinct_thoughts`` are the shares of
     different texts among all; ``distinct_responses_in_group`` is that share among the first
     responses of a group, which all answer the same prompt, averaged over groups.
     """
@@ -26,7 +26,7 @@ class EntropyLogger(RolloutCallback):
     def on_rollout_end(
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
     ) -> None:
-        """Average over all ranks and record."""
+        """Record the averages over all ranks."""
         averages = RankMeans()
         trajectories = trainable_trajectories(groups)
         for trajectory in trajectories:
@@ -63,7 +63,7 @@ def _add_turn(averages: RankMeans, index: int, turn: Turn) -> None:
 
 
 def _distinct_fraction(texts: Iterable[str]) -> float:
-    """Count different texts over all ranks; digests keep what is sent small."""
+    """Return the share of distinct texts over all ranks, which exchange short digests only."""
     digests = [hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts]
     gathered = [digest for part in gather_objects(digests) for digest in part]
     return len(set(gathered)) / len(gathered) if gathered else float("nan")

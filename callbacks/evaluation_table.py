@@ -21,9 +21,9 @@ _SELECTION_BIAS = (
 
 
 class EvaluationTable(Callback):
-    """Print success per evaluation set with its 95 % interval when an evaluation has ended.
+    """A table of success per evaluation set, with its 95 % interval, printed after an evaluation.
 
-    Silent in ``fit``, whose own table has more in it.
+    It is not printed in ``fit``, which has a more detailed table of its own (``Results``).
     """
 
     def __init__(self) -> None:
@@ -31,27 +31,27 @@ class EvaluationTable(Callback):
         self._results: list[PolicyResult] = []
 
     def on_validation_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
-        """Take an evaluation set in."""
+        """Add the result of an evaluation set."""
         self._add_result(trainer, args[2])
 
     def on_test_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
-        """Take an evaluation set in."""
+        """Add the result of an evaluation set."""
         self._add_result(trainer, args[2])
 
     def on_predict_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
-        """Take an evaluation set in."""
+        """Add the result of an evaluation set."""
         self._add_result(trainer, args[2])
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Print."""
+        """Print the table."""
         self._print(trainer)
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Print."""
+        """Print the table."""
         self._print(trainer)
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Print."""
+        """Print the table."""
         self._print(trainer)
 
     def _add_result(self, trainer: Trainer, batch: Any) -> None:

@@ -31,14 +31,14 @@ TermLosses = Callable[[TrainingBatch], dict[str, Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class ProbeView:
-    """The objective as the probe sees it."""
+    """The terms of the objective and the trajectories to probe."""
 
     names: tuple[str, ...]
     batch: TrainingBatch
-    """The trajectories to probe, also those that the filter dropped."""
+    """The trajectories to probe, including those that the filter dropped."""
     among: Callable[[Tensor], TermLosses]
-    """From (B,) bool, the trajectories the loss is taken over, to their terms as they stand in it,
-    coefficients included, at the collecting weights. Every rank must call it."""
+    """Function from (B,) bool, the trajectories over which the loss is taken, to the loss's terms,
+    with their coefficients, at the weights that collected the batch. Every rank must call it."""
 
 
 def policy_terms(module: StarPO, batch: TrainingBatch) -> ProbeView:
@@ -90,13 +90,13 @@ class GradientProbe(RolloutCallback):
 
     The groups of an iteration's first optimizer batch, unfiltered, are sorted into quantile buckets
     of their in-group standard deviation. In each bucket, the task term, the entropy bonus and the
-    KL term are differentiated separately, with their coefficients and per sampled token. Where the
+    KL term are differentiated separately, with their coefficients and per sampled token. If the
     task's gradient is below the regularizers', the group contributes only noise. No step is taken,
     and gradients, weights and random streams stay as they are. The cost is memory for three
     gradients, one forward and up to three backward passes over the batch, and the critic's forward.
 
     Args:
-        every_n_iterations: Probe at every n-th iteration.
+        every_n_iterations: Iterations between two probes.
         num_buckets: Number of quantile buckets; bucket 1 has the lowest standard deviation.
     """
 
@@ -114,7 +114,7 @@ class GradientProbe(RolloutCallback):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Probe the first batch of an iteration that is due, before its update."""
+        """If the iteration is due, probe its first batch before the update."""
         module = learner(pl_module)
         due = batch_idx == 0 and (module.iteration + 1) % self.every_n_iterations == 0
         if due and isinstance(batch, TrainingBatch):
@@ -122,7 +122,7 @@ class GradientProbe(RolloutCallback):
         super().on_train_batch_start(trainer, pl_module, batch, batch_idx)
 
     def _probe(self, trainer: Trainer, module: StarPO, batch: TrainingBatch) -> dict[str, float]:
-        """Measure every bucket that has a group; the same on every rank."""
+        """Measure every bucket that has a group; every rank gets the same metrics."""
         # Unsharded, since ranks may take different numbers of passes per bucket, and the gradients
         # are taken with respect to full weights.
         with summon_full_params(module.policy), summon_full_params(module.reference):

@@ -33,9 +33,9 @@ class Interrupted(SystemExit):
 class Interruption(RolloutCallback):
     """A handler of SIGINT and SIGTERM that exits between turns and updates, with 130 or 143.
 
-    All ranks exit together, at the next place that each of them reaches equally often: before and
-    after a collection, before an explicit evaluation, and before and after an update. A signal to
-    one rank is enough.
+    All ranks exit together, at the next point that each of them reaches equally often: before a
+    rollout, after each of its collections, before an explicit evaluation, and before and after an
+    update. A signal to one rank is enough.
 
     Nothing is saved and no final policy is evaluated on exit: what was collected since the last
     checkpoint is dropped, and a resumed run repeats it bit for bit. (A run that a callback stops is
@@ -49,7 +49,7 @@ class Interruption(RolloutCallback):
         self._previous: dict[int, Any] = {}
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Install the handler; the trainer calls it besides its own."""
+        """Install the handler, which the trainer calls in addition to its own."""
         for signum in _SIGNALS:
             self._previous[signum] = signal.signal(signum, self._handle)
 
@@ -61,10 +61,10 @@ class Interruption(RolloutCallback):
         os.write(2, b"\nstopping; a second signal ends the process immediately\n")
 
     def _replace_trainer_handlers(self) -> None:
-        """Disable the trainer's own handler where there are several ranks.
+        """Disable the trainer's own handler if there are several ranks.
 
-        It waits for the other ranks in a broadcast in the middle of whatever they exchange, and
-        signals them again.
+        That handler starts a broadcast to the other ranks, even in the middle of another exchange,
+        waits for them in it, and signals them again.
         """
         if world_size() > 1 and self._previous:
             for signum in _SIGNALS:
@@ -106,12 +106,12 @@ class Interruption(RolloutCallback):
             # The launcher kills the first rank when it sees that another one failed.
             raise Interrupted(signum, status=None if rank() == 0 else 0)
 
-    # --- the places where a run may be left ---------------------------------------------------
+    # --- the points at which a run may exit ---------------------------------------------------
 
     def on_rollout_start(
         self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
     ) -> None:
-        """Exit before a collection."""
+        """Exit before a rollout."""
         super().on_rollout_start(trainer, module, iteration, num_trajectories)
         self._replace_trainer_handlers()
         self._check()
@@ -119,8 +119,8 @@ class Interruption(RolloutCallback):
     def on_rollout_progress(
         self, trainer: Trainer, module: LightningModule, finished: int, total: int
     ) -> None:
-        """Exit between turns, also of evaluations; only in a single process, as ranks differ in
-        how many turns they play."""
+        """Exit between turns, also of evaluations. Only a single process does so, since ranks
+        differ in how many turns they play."""
         if world_size() == 1:
             self._check()
 
@@ -129,7 +129,7 @@ class Interruption(RolloutCallback):
     def on_collection_end(
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
     ) -> None:
-        """Exit after a collection."""
+        """Exit after each collection."""
         self._check()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

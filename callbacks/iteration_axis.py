@@ -11,21 +11,21 @@ from ragen_pl.training.access import learner
 class IterationAxis(Callback):
     """The number of iterations as the x-axis of every logger, in training and in evaluation.
 
-    Lightning's own x-axis counts optimizer steps, of which an iteration takes a number that depends
-    on the configuration, and an iteration without an update none. A metric with the name ``step``
-    takes its place. An evaluation by itself is logged at the iteration of its checkpoint.
+    Lightning's own x-axis counts optimizer steps, whose number per iteration depends on the
+    configuration and is 0 without an update. A metric with the name ``step`` takes its place. A
+    separate evaluation is logged at the iteration of its checkpoint.
     """
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Set the x of the training metrics."""
+        """Log the x-value of the training metrics."""
         _log_step(trainer, pl_module)
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Set the x of the validation metrics."""
+        """Log the x-value of the validation metrics."""
         _log_step(trainer, pl_module)
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Set the x of the test metrics."""
+        """Log the x-value of the test metrics."""
         _log_step(trainer, pl_module)
 
 
@@ -36,7 +36,7 @@ def _log_step(trainer: Trainer, module: LightningModule) -> None:
 
 
 def completed_iterations(trainer: Trainer, module: LightningModule) -> int:
-    """Return how many iterations trained the current weights, the one that ends included."""
+    """Return how many iterations trained the current weights, including the one that is ending."""
     if trainer.state.fn == TrainerFn.FITTING:
         return trainer.current_epoch + 1
     return learner(module).iteration

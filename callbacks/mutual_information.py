@@ -31,7 +31,7 @@ Key = tuple[int, int, int]
 ThoughtTurns = Mapping[tuple[int, int], Sequence[int]]
 """The turns with a readable thought, by group and member."""
 Pairing = tuple[tuple[int, ...], tuple[int, ...]]
-"""All tokens before a thought, and the thought's."""
+"""All tokens before a thought, and the tokens of the thought."""
 
 
 class MutualInformation(RolloutCallback):
@@ -44,12 +44,12 @@ class MutualInformation(RolloutCallback):
     all. The metrics are the mutual information, its z-score, the conditional entropy and the
     retrieval accuracy above chance (``ragen_pl.ops.mutual_information``). Thoughts are chosen with
     a random stream of their own and the weights stay as they are, so this callback does not change
-    a run. Where the agent does not think, it is disabled, with a printed line.
+    a run. If the agent does not think, nothing is measured, and a printed line says so.
 
     Args:
-        every_n_iterations: Measure at every n-th iteration.
-        num_prompts: Groups whose first thoughts are compared, and trajectories in the other
-            comparison; fewer where there are fewer.
+        every_n_iterations: Iterations between two measurements.
+        num_prompts: Number of groups whose first thoughts are compared, and of trajectories in the
+            other comparison; fewer if the rollout has fewer.
         num_responses: First thoughts per group.
         normalization: ``sequence`` gives nats per thought, at most log P for P prompts; ``token``
             divides by each thought's length, as RAGEN-2 reports.
@@ -77,7 +77,7 @@ class MutualInformation(RolloutCallback):
         self._iteration = 0
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Announce where there is nothing to measure."""
+        """Announce that nothing is measured if the agent does not think."""
         if stage == "fit" and not data_module(trainer).prompts.think:
             announce(trainer, "mutual information is not measured: data.prompts.think is false")
 
@@ -90,7 +90,7 @@ class MutualInformation(RolloutCallback):
     def on_rollout_end(
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
     ) -> None:
-        """Measure when it is due; every rank takes part and gets the same numbers."""
+        """Measure if the iteration is due; every rank takes part and gets the same numbers."""
         due = (self._iteration + 1) % self.every_n_iterations == 0
         if not due or not data_module(trainer).prompts.think:
             return
@@ -121,7 +121,7 @@ class MutualInformation(RolloutCallback):
     def _measure(
         self, trainer: Trainer, module: StarPO, pairings: Sequence[Pairing]
     ) -> Information | None:
-        """Score every distinct thought under every distinct prompt; None without two prompts."""
+        """Score every distinct thought under every distinct prompt; None with fewer than two."""
         prompts, prompt_of = merge_duplicates([prompt for prompt, _ in pairings])
         thoughts, thought_of = merge_duplicates([thought for _, thought in pairings])
         if len(prompts) < 2:
@@ -150,7 +150,7 @@ class MutualInformation(RolloutCallback):
 def first_turns(
     thought_turns: ThoughtTurns, num_prompts: int, num_responses: int, rng: np.random.Generator
 ) -> list[Key]:
-    """Draw groups, and of each some members' first thoughts, all without replacement."""
+    """Draw groups and, from each, the first thoughts of some members, all without replacement."""
     members: defaultdict[int, list[int]] = defaultdict(list)
     for group_id, member in sorted(thought_turns):
         if 0 in thought_turns[group_id, member]:
@@ -165,7 +165,7 @@ def first_turns(
 def uniform_turns(
     thought_turns: ThoughtTurns, num_prompts: int, rng: np.random.Generator
 ) -> list[Key]:
-    """Draw trajectories without replacement, and of each one thought at a uniform turn."""
+    """Draw trajectories without replacement and, from each, one thought at a uniform turn."""
     places = sorted(place for place, turns in thought_turns.items() if turns)
     return [
         (group_id, member, int(rng.choice(thought_turns[group_id, member])))
@@ -184,7 +184,7 @@ def _generator(seed: int, callback: MutualInformation, variant: int) -> np.rando
 
 
 def _thought_turns(groups: Sequence[TrajectoryGroup]) -> ThoughtTurns:
-    """List where the thoughts of all ranks are."""
+    """Gather the turns that have a thought from all ranks."""
     own = {
         (t.group_id, t.member): [k for k, turn in enumerate(t.turns) if turn.thought_tokens]
         for t in trainable_trajectories(groups)

@@ -15,8 +15,8 @@ from ragen_pl.training.callback import RolloutCallback
 class PhaseTimer(RolloutCallback):
     """Seconds of an iteration's phases, averaged over ranks.
 
-    ``time/rollout`` is the collection, ``time/env`` its part outside the sampler (environments,
-    prompts and parsing), ``time/score_pass`` everything between the collection and the first update
+    ``time/rollout`` is the whole rollout, ``time/env`` its part outside the sampler (environments,
+    prompts and parsing), ``time/score_pass`` everything between the rollout and the first update
     (callbacks, packing, old log-probs and values), ``time/update`` the optimizer steps.
     """
 

@@ -28,12 +28,12 @@ _PREFIXES = ("rollout/", "train/", "collapse/", "diagnostics/", "val/", "time/")
 class Results(RolloutCallback):
     """Evaluations of a run's policies on every evaluation set, kept in ``results.json``.
 
-    Evaluated are random moves, the environment's expert, and the untrained, the warm-started and
-    the final policy: the last two on the first evaluation set at every temperature, the others at
-    the first temperature only. Without a warm start the untrained policy takes the warm-started
-    one's place. The file is replaced atomically during the run and at its end, however it ends; a
-    resumed run keeps its entries. The final scores of a run that is extended stand until its new
-    end. Where a run ends without final scores, the table shows its latest validation.
+    It evaluates random moves, the environment's expert, and the untrained, the warm-started and the
+    final policy: the last two on the first evaluation set at every temperature, the others at the
+    first temperature only. Without a warm start, the untrained policy takes the warm-started one's
+    place. The file is replaced atomically during the run and at its end, however it ends; a resumed
+    run keeps its entries. A run that is extended keeps its final scores until its new end. If a run
+    ends without final scores, the table shows its latest validation.
 
     Args:
         temperatures: Sampling temperatures of the evaluations, 0 for greedy; the first one is
@@ -73,7 +73,7 @@ class Results(RolloutCallback):
     def on_rollout_start(
         self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
     ) -> None:
-        """Time the collection."""
+        """Start to time the rollout."""
         super().on_rollout_start(trainer, module, iteration, num_trajectories)
         self._has_started = True
         self._rollout_start = time.monotonic()
@@ -81,7 +81,7 @@ class Results(RolloutCallback):
     def on_collection_end(
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
     ) -> None:
-        """Count what was collected, over all ranks; dynamic sampling may not keep all of it."""
+        """Count what all ranks collected, including what dynamic sampling discards."""
         trajectories = [t for group in groups for t in group.trajectories]
         tokens = sum(len(turn.completion.token_ids) for t in trajectories for turn in t.turns)
         for count, sampled in gather_objects((len(trajectories), tokens)):
@@ -89,7 +89,7 @@ class Results(RolloutCallback):
             self._counters.sampled_tokens += sampled
         now = time.monotonic()
         self._counters.rollout_seconds += now - self._rollout_start
-        self._rollout_start = now  # of a further collection, with dynamic sampling
+        self._rollout_start = now  # for a further collection, with dynamic sampling
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Evaluate the baselines and the untrained policy, once, before the first update."""
@@ -106,7 +106,7 @@ class Results(RolloutCallback):
         self._write(trainer)
 
     def _keep_earlier_final(self, trainer: Trainer) -> None:
-        """Keep the final scores of a run that is extended: its checkpoint is older."""
+        """Keep the final scores of a run that is extended, which are newer than its checkpoint."""
         content = read_results(_run_dir(trainer)) if self._resumed else None
         if content is None:
             return
@@ -126,7 +126,7 @@ class Results(RolloutCallback):
         self._validated = True
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Record the iteration's metrics; evaluate where the warm start ends."""
+        """Record the iteration's metrics; evaluate when the warm start ends."""
         super().on_train_epoch_end(trainer, pl_module)
         self._counters.iterations = trainer.current_epoch + 1
         self._record_metrics(trainer, learner(pl_module).phase)
@@ -168,8 +168,7 @@ class Results(RolloutCallback):
     def _evaluate_baseline(
         self, trainer: Trainer, module: LightningModule, baseline: Actor
     ) -> None:
-        """Evaluate what needs no model on every evaluation set whose environment can be played
-        so."""
+        """Evaluate an actor that needs no model on every evaluation set that it can play."""
         data = data_module(trainer)
         for eval_set, env in data.eval_sets.items():
             if baseline.can_play(env):
@@ -180,8 +179,8 @@ class Results(RolloutCallback):
     def _evaluate(
         self, trainer: Trainer, module: LightningModule, policy: str, *, in_full: bool
     ) -> list[PolicyResult]:
-        """Evaluate the current weights on every evaluation set at the first temperature;
-        ``in_full`` on the first evaluation set at all of them.
+        """Evaluate the current weights on every evaluation set at the first temperature, and if
+        ``in_full``, on the first evaluation set at all temperatures.
         """
         data, results = data_module(trainer), list[PolicyResult]()
         for index, eval_set in enumerate(data.eval_sets):
@@ -202,7 +201,7 @@ class Results(RolloutCallback):
         temperature: float | None,
         groups: list[TrajectoryGroup],
     ) -> list[PolicyResult]:
-        """Score the trajectories of all ranks; no result where the environment failed in all."""
+        """Score the trajectories of all ranks; no result if the environment failed in all."""
         result = summarize_all_ranks(trainer, f"{policy} on {eval_set}", groups)
         return [] if result is None else [PolicyResult(policy, eval_set, temperature, result)]
 
@@ -213,7 +212,7 @@ class Results(RolloutCallback):
             callback.on_evaluation_start(trainer, module, f"{policy} on {eval_set}")
 
     def _evaluate_final(self, trainer: Trainer, module: LightningModule) -> None:
-        """Evaluate the final policy, or copy scores where the same weights were evaluated before.
+        """Evaluate the final policy, or copy the scores if the same weights were evaluated before.
 
         All its scores replace those of an earlier end at once.
         """
@@ -248,7 +247,7 @@ class Results(RolloutCallback):
             self._report(trainer, "failed", f"{type(exception).__name__}: {exception}")
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Report a run that was stopped in its first collection: it has no ``on_train_end``."""
+        """Report a run that was stopped in its first rollout: it has no ``on_train_end``."""
         if stage == "fit":
             self._report(trainer, *_end_status(trainer, self._counters.iterations))
 
@@ -268,7 +267,7 @@ class Results(RolloutCallback):
         )
 
     def _table(self) -> str:
-        """Return the table of scores; those of an earlier end are marked."""
+        """Return the table of scores, in which final scores of an earlier end are marked."""
         now = self._counters.iterations
         results = [
             replace(entry, policy=f"{FINAL}, iteration {entry.iterations}")
@@ -331,7 +330,7 @@ def _run_dir(trainer: Trainer) -> Path:
 
 
 def _end_status(trainer: Trainer, iterations: int) -> tuple[str, str]:
-    """Return how a run that was not interrupted ended."""
+    """Return the status and the reason with which an uninterrupted run ended."""
     for callback in rollout_callbacks(trainer):
         if callback.reason:
             return "stopped", callback.reason
@@ -341,7 +340,7 @@ def _end_status(trainer: Trainer, iterations: int) -> tuple[str, str]:
 
 
 def _columns(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
-    """Turn rows into columns, None where a row has no value."""
+    """Turn rows into columns, None if a row has no value."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: [row.get(name) for row in rows] for name in names}
 
@@ -358,7 +357,7 @@ class Counters:
     rollout_seconds: float = 0.0
 
     def results(self, seconds: float) -> dict[str, Any]:
-        """Return plain data with the rates of collecting.
+        """Return the counts and the rates of rollouts as plain data.
 
         Args:
             seconds: The run's length so far.

@@ -24,35 +24,35 @@ from ragen_pl.types import TrajectoryGroup
 
 @dataclass(slots=True)
 class _Snapshot:
-    """The state that played one sound collection."""
+    """The state that played one sound rollout."""
 
     iteration: int
     position: int
-    """The detector's, that collection included."""
+    """The detector's position after that rollout."""
     followed: int
-    """Sound collections in a row that came after it."""
+    """Number of sound rollouts in a row after it."""
     state: Plain
 
 
 class Rollback(RolloutCallback):
-    """A rollback at red: to the last healthy state, with lower learning rates from there on.
+    """A rollback to the last healthy state at red, with lower learning rates from there on.
 
     | when | what happens |
     |---|---|
-    | first RL collection, before any update of the policy | snapshot, trusted |
+    | first RL rollout, before any update of the policy | snapshot, trusted |
     | every ``every_n_iterations`` while ``EchoTrapDetector`` finds it sound | snapshot, on trial |
-    | ``min_age`` sound collections after a snapshot | it is trusted, older ones are dropped |
-    | a collection that is not sound | snapshots on trial are dropped: they led to it |
+    | ``min_age`` sound rollouts after a snapshot | it is trusted, older ones are dropped |
+    | a rollout that is not sound | snapshots on trial are dropped: they led to it |
     | red ``patience`` times in a row | the trusted snapshot is restored, at most ``times`` times |
 
-    Sound means green, or amber for a large approximate KL alone. Restored bit for bit are the
-    weights of policy and critic, the optimizer's moments and the module's other state; the
-    detector's history is cut back to that point. The learning rates of policy and critic are
-    multiplied by ``lr_factor`` and ``filter.keep_fraction`` by ``filter_factor``, permanently. The
-    collapsed collection is discarded: its iteration ends without an update. The iteration count
-    continues, so that initial states and sampling noise are new and the collapse is not repeated;
-    the learning-rate schedule keeps its place too. After ``times`` rollbacks the detector stops the
-    run as it does without this callback.
+    Sound means green, or amber for a large approximate KL alone. The weights of policy and critic,
+    the optimizer's moments and the module's other state are restored bit for bit; the detector's
+    history is cut back to that point. The learning rates of policy and critic are multiplied by
+    ``lr_factor`` and ``filter.keep_fraction`` by ``filter_factor``, permanently. The collapsed
+    rollout is discarded: its iteration ends without an update. The iteration count continues, so
+    that initial states and sampling noise are new and the collapse is not repeated; the
+    learning-rate schedule also continues. After ``times`` rollbacks, the detector stops the run as
+    it does without this callback.
 
     Each rollback is announced in a line and listed under ``rollbacks`` in ``results.json``.
     Snapshots are kept in CPU memory and in every checkpoint, so that a resumed run returns to the
@@ -60,7 +60,7 @@ class Rollback(RolloutCallback):
     policy and critic with two moments (12 bytes a weight in float32).
 
     Args:
-        times: How many rollbacks a run may make; 0 disables them, and no snapshot is kept.
+        times: Maximum number of rollbacks; 0 disables them, and no snapshot is kept.
         patience: Red iterations in a row before a rollback; must be below echo_trap.patience.
         lr_factor: Factor of the RL learning rates at each rollback; 1 leaves them.
         filter_factor: Factor of filter.keep_fraction at each rollback; 1 leaves it.
@@ -98,16 +98,16 @@ class Rollback(RolloutCallback):
         self.events: list[dict[str, Any]] = []
         """One entry per rollback, as in ``results.json``."""
         self._snapshots: list[_Snapshot] = []
-        """From old to new; the first is trusted."""
+        """Snapshots from old to new; the first is trusted."""
 
     # --- the callbacks it works with ----------------------------------------------------------
 
     def check(self, trainer: Trainer) -> None:
-        """Refuse a run in which this could never act.
+        """Refuse a run in which a rollback could never happen.
 
         Raises:
-            ValueError: without a detector before it, with one that stops first, or with nothing to
-                tighten.
+            ValueError: if no detector precedes this callback, if the detector would stop the run
+                first, or if there is no ``keep_fraction`` to tighten.
         """
         if not self.times:
             return
@@ -133,7 +133,7 @@ class Rollback(RolloutCallback):
             )
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Check the configuration, where the command has not."""
+        """Check the configuration, for runs that are not started by the command line."""
         if stage == "fit":
             self.check(trainer)
 
@@ -148,7 +148,7 @@ class Rollback(RolloutCallback):
     def on_rollout_start(
         self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
     ) -> None:
-        """Tighten the filter as far as it has come; a resumed run starts from its configuration."""
+        """Tighten the filter by all rollbacks so far, even if the run was resumed since then."""
         super().on_rollout_start(trainer, module, iteration, num_trajectories)
         chosen = find_callback(trainer, VarianceFilter)
         if self.times and chosen is not None and self.filter_factor < 1.0:
@@ -157,7 +157,7 @@ class Rollback(RolloutCallback):
     def on_rollout_end(
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
     ) -> None:
-        """Act on the detector's verdict on this collection: take snapshots, or restore one."""
+        """Act on the detector's verdict on this rollout: take snapshots, or restore one."""
         if not self.times:
             return
         detector = find_callback(trainer, EchoTrapDetector)
@@ -176,7 +176,7 @@ class Rollback(RolloutCallback):
     def _update_snapshots(
         self, trainer: Trainer, module: LightningModule, detector: EchoTrapDetector
     ) -> None:
-        """Keep and drop snapshots; the weights are those that played this collection."""
+        """Take and drop snapshots; the current weights are those that played this rollout."""
         if not detector.is_sound:
             self._snapshots = self._snapshots[:1]
             return
@@ -194,7 +194,7 @@ class Rollback(RolloutCallback):
             self._take(trainer, module, detector)
 
     def _policy_is_trained(self, module: LightningModule) -> bool:
-        """Whether this iteration updates the policy: before, only the critic learns."""
+        """Return whether this iteration updates the policy, and not only the critic."""
         starpo = learner(module)
         critic = starpo.algorithm.critic
         critic_only = critic.warmup_iterations if critic is not None else 0

@@ -1,4 +1,4 @@
-"""Metrics of a collection's trajectories."""
+"""Metrics of a rollout's trajectories."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class RolloutMetrics(RolloutCallback):
     def on_rollout_start(
         self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
     ) -> None:
-        """Reset the counts, also after an interrupted collection."""
+        """Reset the counts, which an interrupted rollout may have left behind."""
         self._averages, self._collections, self._tokens = RankMeans(), 0, 0
 
     def on_collection_end(
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
     ) -> None:
-        """Count everything that was played."""
+        """Count all trajectories of a collection."""
         self._collections += 1
         for group in groups:
             _add_pass_at_k(self._averages, group)
@@ -51,7 +51,7 @@ class RolloutMetrics(RolloutCallback):
     def on_rollout_end(
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
     ) -> None:
-        """Average over all ranks and record."""
+        """Record the averages over all ranks."""
         means = self._averages.means()
         self.record({f"rollout/{name}": value for name, value in means.items()})
         self.record(

@@ -1,4 +1,4 @@
-"""Progress of a run: a live bar on a terminal, a line now and then elsewhere."""
+"""Progress of a run: a live bar on a terminal, a line every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ _BAR = "{n_fmt}/{total_fmt} |{bar:20}| {desc}"
 _AVERAGED_ITERATIONS = 20
 """Iterations over which durations are averaged, recent ones with more weight."""
 _MAX_OUTLIER = 3.0
-"""A duration counts as at most so many times the average: one slow iteration is no trend."""
+"""Limit of a duration as a multiple of the average, so that one slow iteration changes the average
+little."""
 
 
 @dataclass
 class Pace:
-    """Mean seconds of a repeated task: the plain mean at first, then an exponential one."""
+    """Mean seconds of a repeated task: the plain mean at first, then an exponential moving one."""
 
     mean: float = 0.0
     count: int = 0
@@ -40,10 +41,10 @@ class Pace:
 
 
 class RunDisplay(ProgressBar, RolloutCallback):
-    """Iteration, activity, success and time left of a run, in place of Lightning's progress bar.
+    """A display of iteration, activity, success and time left, in place of Lightning's bar.
 
     Args:
-        line_every: Seconds between two lines where the output is no terminal.
+        line_every: Seconds between two lines if the output is not a terminal.
     """
 
     def __init__(self, line_every: float = 10.0) -> None:
@@ -94,7 +95,7 @@ class RunDisplay(ProgressBar, RolloutCallback):
     def on_rollout_start(
         self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
     ) -> None:
-        """Show that a collection begins; the place of a resumed run is first known here."""
+        """Show that a rollout begins, and read the iteration at which a resumed run goes on."""
         super().on_rollout_start(trainer, module, iteration, num_trajectories)
         self._done = iteration
         self._show(f"rollout 0/{num_trajectories} trajectories")
@@ -117,7 +118,7 @@ class RunDisplay(ProgressBar, RolloutCallback):
         self._show("updating")
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Read the place of a resumed run in its warm start."""
+        """Read the iteration at which a run is resumed in its warm start."""
         self._done = max(self._done, trainer.current_epoch)
 
     def on_train_batch_start(
@@ -131,12 +132,12 @@ class RunDisplay(ProgressBar, RolloutCallback):
             self._show("updating")
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Show that evaluation sets are played."""
+        """Show that evaluation sets are being played."""
         self._validation_start = time.monotonic()
         self._show("evaluating")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Keep the seconds of an evaluation apart from its iteration's."""
+        """Count the seconds of an evaluation apart from those of its iteration."""
         seconds = time.monotonic() - self._validation_start
         self._validations.add(seconds)
         self._evaluation_seconds += seconds
@@ -144,7 +145,10 @@ class RunDisplay(ProgressBar, RolloutCallback):
     def on_evaluation_start(
         self, trainer: Trainer, module: LightningModule, description: str
     ) -> None:
-        """Show which policy is evaluated where; it may be all that a resumed run does."""
+        """Show which policy is evaluated on which evaluation set.
+
+        The iteration is read here, too: a resumed run may do nothing but evaluate.
+        """
         self._done = max(self._done, learner(module).iteration)
         self._show(f"evaluating {description}")
 
@@ -204,8 +208,8 @@ class RunDisplay(ProgressBar, RolloutCallback):
         self._bar.set_description_str(text)
 
     def remaining(self, total: int) -> float | None:
-        """Predict the seconds left: iterations of each phase and validations at their own pace;
-        None while a phase's is unknown."""
+        """Predict the seconds left from the pace of each phase's iterations and of validations;
+        None while a phase's pace is unknown."""
         warm = max(0, self._warm_iterations - self._done)
         counts = {Phase.WARM_START: warm, Phase.RL: max(0, total - self._done - warm)}
         if any(count and not self._paces[phase].count for phase, count in counts.items()):

@@ -16,15 +16,15 @@ from ragen_pl.training.access import data_module
 from ragen_pl.types import Evaluation, Trajectory
 
 COUNT = 3
-"""Dialogues per evaluation set: its first starts, the same in every evaluation."""
+"""Dialogues per evaluation set, from its first initial states, the same in every evaluation."""
 
 
 class SampleDialogues(Callback):
-    """A few dialogues of every evaluation, logged as text where a logger takes text.
+    """A few dialogues of every evaluation, as text in every logger that accepts text.
 
     Each shows the system message, the observations, the responses and the rewards of one
     trajectory, under ``dialogues/<evaluation set>/<number>``. TensorBoard, with its slider over
-    iterations, shows how the answers at one start change.
+    iterations, shows how the answers to one initial state change.
     """
 
     def on_validation_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:

@@ -19,8 +19,8 @@ FOLDER = "skipped"
 class SkippedSteps(Callback):
     """The batch of an optimizer step that was skipped for a non-finite gradient, as a file.
 
-    Each rank writes its share of the latest one to ``skipped/rank{n}.pt`` in the run folder: nested
-    dictionaries of tensors, which ``torch.load`` reads without unpickling anything else.
+    Each rank writes its share of the latest such batch to ``skipped/rank{n}.pt`` in the run folder:
+    nested dictionaries of tensors, which ``torch.load`` reads without unpickling anything else.
     """
 
     def __init__(self) -> None:
@@ -29,13 +29,13 @@ class SkippedSteps(Callback):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Remember how many were skipped before."""
+        """Record the number of steps skipped so far."""
         self._skipped_before = learner(pl_module).skipped_steps
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Save the batch when there is one more now; all ranks skip together."""
+        """Save the batch if its step was skipped; all ranks skip the same steps."""
         module = learner(pl_module)
         if module.skipped_steps == self._skipped_before:
             return

@@ -11,15 +11,15 @@ from ragen_pl.runtime.threads import ThreadTuner
 from ragen_pl.training.callback import RolloutCallback, announce
 
 _MAX_ANNOUNCED = 5
-"""Changes that are announced: on a machine whose load comes and goes there can be many."""
+"""Maximum number of announced changes, since there can be many if the machine's load varies."""
 
 
 class ThreadTuning(RolloutCallback):
     """Repeated trials of the number of threads, between turns and optimizer steps.
 
     Threads wait for one another after every operation; as soon as another program takes a core, one
-    thread can be faster than several. Nothing is tried where the user fixed the number, on
-    accelerators, and on a single core.
+    thread can be faster than several. Nothing is tried if the user fixed the number, on
+    accelerators, or on a single core.
     """
 
     def __init__(self) -> None:
@@ -31,19 +31,19 @@ class ThreadTuning(RolloutCallback):
     def on_rollout_progress(
         self, trainer: Trainer, module: LightningModule, finished: int, total: int
     ) -> None:
-        """Look between two turns of a rollout."""
+        """Tune between two turns of a rollout."""
         self._tune(trainer)
 
     def on_evaluation_progress(
         self, trainer: Trainer, module: LightningModule, finished: int, total: int
     ) -> None:
-        """Look between two turns of an evaluation."""
+        """Tune between two turns of an evaluation."""
         self._tune(trainer)
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Look before an optimizer step; log the number once an iteration."""
+        """Tune before an optimizer step; log the number of threads once per iteration."""
         if batch_idx == 0:
             self.record({"time/threads": float(torch.get_num_threads())})
         super().on_train_batch_start(trainer, pl_module, batch, batch_idx)

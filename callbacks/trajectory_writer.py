@@ -23,11 +23,11 @@ from ragen_pl.types import Evaluation, TrajectoryGroup
 class TrajectoryWriter(RolloutCallback):
     """Trajectories in ``trajectories/`` in the run folder, one JSON object per line.
 
-    ``predict`` writes every evaluation set, training the collections of every n-th iteration. Each
-    line holds messages, token ids, loss mask, log-probs, per-turn rewards and metrics.
+    ``predict`` writes every evaluation set; training writes the rollout of every n-th iteration.
+    Each line holds messages, token ids, loss mask, log-probs, per-turn rewards and metrics.
 
     Args:
-        every_n_iterations: Iterations between two collections that are written; 0 writes none.
+        every_n_iterations: Iterations between two rollouts that are written; 0 writes none.
     """
 
     def __init__(self, every_n_iterations: int = 0) -> None:
@@ -41,7 +41,7 @@ class TrajectoryWriter(RolloutCallback):
     def on_rollout_end(
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
     ) -> None:
-        """Write a collection that is due."""
+        """Write the rollout of an iteration that is due."""
         every = self.every_n_iterations
         if every and (self.iteration + 1) % every == 0:
             name = f"iteration-{self.iteration + 1:05d}.jsonl"
@@ -64,7 +64,7 @@ def _write(trainer: Trainer, name: str, groups: Iterable[TrajectoryGroup], env: 
     if not trainer.is_global_zero:
         return path
     chat = data_module(trainer).chat
-    # An environment may name its task only once it has started, as a bandit does.
+    # The message may depend on the initial state: a bandit's names the arms.
     texts: dict[int, str] = {}
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8") as file:
@@ -78,10 +78,10 @@ def _write(trainer: Trainer, name: str, groups: Iterable[TrajectoryGroup], env: 
 
 
 def system_message(env: TextEnv, seed: int, chat: Chat) -> str:
-    """Return the system message at a start; empty where the environment cannot give it (again)."""
+    """Return the system message at an initial state; empty if the environment fails to give it."""
     try:
         CheckedEnv(env).reset(seed, noise_seed=0)
         with calling("instruction"):
             return system_text(chat.prompts, env, chat.max_actions_per_turn)
-    except EnvError:  # its trajectories say so
+    except EnvError:  # recorded in its trajectories
         return ""

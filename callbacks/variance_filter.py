@@ -29,7 +29,7 @@ _SCORES: dict[Score, Callable[[GroupTable], Tensor]] = {
     "entropy": lambda table: group_mean(table.entropies, table.valid),
 }
 _SCALING_EXPONENTS: dict[Scaling, float] = {"none": 0.0, "linear": 1.0, "sqrt": 0.5}
-"""Exponent of the kept share."""
+"""Exponent of the share of groups kept, in the factor of the policy loss."""
 
 
 class VarianceFilter(RolloutCallback):
@@ -41,8 +41,8 @@ class VarianceFilter(RolloutCallback):
     2604.06268: top-p over variances).
 
     Args:
-        keep_fraction: Share of groups to keep; 1 keeps every group. Must be null beside ``rule``,
-            which replaces it.
+        keep_fraction: Share of groups to keep; 1 keeps every group. Must be null if ``rule`` is
+            given, which replaces it.
         include_zero: Whether groups whose members all got the same return, up to rounding, may be
             kept.
         rule: The rule that selects or weighs groups by their scores: a class of
@@ -89,7 +89,7 @@ class VarianceFilter(RolloutCallback):
         return self._configured is None or isinstance(self._configured, TopFraction)
 
     def tighten(self, factor: float) -> float:
-        """Keep ``factor`` of the share of groups that was configured; 1 takes that back.
+        """Keep only ``factor`` times the configured share of groups; 1 restores that share.
 
         Returns:
             The share kept from now on.
@@ -103,7 +103,7 @@ class VarianceFilter(RolloutCallback):
         return tightened.fraction
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Check the size of groups, where the command has not."""
+        """Check the group size, for runs that are not started by the command line."""
         data = find_data_module(trainer)
         if stage == "fit" and data is not None:
             self.check(data.rollout)
@@ -112,8 +112,8 @@ class VarianceFilter(RolloutCallback):
         """Refuse groups of one: they have no spread, so nothing would ever be kept.
 
         Raises:
-            ValueError: unless the filter is off or needs no spread; also where ``keep_per_group``
-                would change nothing.
+            ValueError: if groups have one member and the filter needs their spread, or if
+                ``keep_per_group`` would change nothing.
         """
         needs_spread = self.score in ("std", "variance") or not self.include_zero
         if rollout.group_size == 1 and self.rule is not None and needs_spread:
@@ -130,7 +130,7 @@ class VarianceFilter(RolloutCallback):
     def on_rollout_end(
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
     ) -> Selection:
-        """Weigh the groups; members whose environment failed, or that are not selected, get 0."""
+        """Return each member's weight, 0 if it is not selected or its environment failed."""
         table = GroupTable.gather(groups)
         weights = self.weigh(table)
         own = dict(zip(table.group_ids, weights.tolist(), strict=True))

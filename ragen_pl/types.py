@@ -24,8 +24,8 @@ class StopReason(StrEnum):
     MAX_TURNS = "max_turns"
     MAX_ACTIONS = "max_actions"
     CONTEXT_FULL = "context_full"
-    """The context had no room for another prompt and response; without turns, not even for the
-    first."""
+    """The context had no room for another prompt and response; if the trajectory has no turns, not
+    even for the first."""
     ENV_ERROR = "env_error"
     """The environment raised or returned invalid values; the trajectory is excluded."""
 
@@ -49,24 +49,25 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeId:
-    """The identity of one episode: the same wherever, and beside whatever else, it is played.
+    """The identity of one episode, independent of the rank and the batch in which it is played.
 
-    It seeds the sampling noise and, together with the seed of the start, the environment's noise.
+    It seeds the sampling noise and, with the seed of the initial state, the environment's noise.
     """
 
     iteration: int
-    """The iteration that collects it; -1 for episodes of no collection, such as demonstrations."""
+    """The iteration that collects the episode; -1 for episodes outside rollouts, such as
+    demonstrations."""
     group_id: int
     """Unique within the iteration, over all ranks."""
     member: int
-    """Place within the group, from 0."""
+    """Index within the group, from 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """A request for one completion.
 
-    The episode and the turn seed the sampling noise, never the row's place in a batch.
+    The sampling noise is seeded by the episode and the turn, not by the row's index in a batch.
     """
 
     prefix_ids: tuple[int, ...]
@@ -78,7 +79,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """Exactly what was sampled; the stop token is included where it was sampled.
+    """The sampled tokens of one response, including the stop token if it was sampled.
 
     The tuples have equal lengths.
     """
@@ -86,14 +87,14 @@ class Completion:
     token_ids: tuple[int, ...]
     log_probs: tuple[float, ...]
     entropies: tuple[float, ...] | None
-    """Of the full distribution each token was sampled from, in nats; None where the engine does not
-    report them."""
+    """Entropy, in nats, of the full distribution from which each token was sampled; None if the
+    engine does not report it."""
     stopped: bool
     """Whether the stop token was sampled before the length limit."""
 
     @property
     def entropy_estimates(self) -> tuple[float, ...]:
-        """The entropies; where they are unknown, −log p of each token.
+        """The entropies or, if they are unknown, −log p of each token.
 
         An entropy is the expectation of −log p, so the estimate is unbiased but noisier; in a
         greedy completion it is too low.
@@ -103,29 +104,29 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One turn; the turns' ``token_ids`` concatenate to the trajectory's."""
+    """One turn; the concatenated ``token_ids`` of all turns are those of the trajectory."""
 
     prompt_ids: tuple[int, ...]
-    """The new context only, without what an earlier turn already holds."""
+    """The context that this turn adds before its completion, without that of earlier turns."""
     completion: Completion
     observation: str
-    """What the agent saw before it answered."""
+    """The observation that the agent saw before it answered."""
     anchor_key: str
-    """Identifies the state before the turn, without its counters; GiGPO compares turns with equal
-    keys."""
+    """Key of the state before the turn, without the state's counters; GiGPO compares turns with
+    equal keys."""
     response: str
     """The sampled text, decoded."""
     thought: str
     thought_tokens: int
-    """How many of the completion's first tokens are the thought; 0 where none could be parsed."""
+    """Number of the completion's first tokens that are the thought; 0 if none could be parsed."""
     actions: tuple[str, ...]
-    """Those that were executed."""
+    """The executed actions."""
     rewards: Mapping[str, float]
-    """Named terms: ``env``, ``format``, …"""
+    """Reward terms by name: ``env``, ``format``, …"""
     is_valid: bool
     """Whether the whole response followed the format with known actions only."""
     thought_correct: bool | None
-    """Whether the thought was true of the state; None where the environment cannot judge it."""
+    """Whether the thought was true of the state; None if the environment cannot judge it."""
 
     @property
     def token_ids(self) -> tuple[int, ...]:
@@ -145,7 +146,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """One episode; never changed after ``collect``.
+    """One episode, which is never changed after ``collect``.
 
     Example: two turns whose prompts hold 9 and 4 tokens and whose completions hold 3 and 2 make
     18 tokens, of which the loss mask marks 9-11 and 16-17, and the turn ends are 11 and 17.
@@ -156,16 +157,16 @@ class Trajectory:
     seed: int
     env_name: str
     difficulty: str
-    """The environment's name for this start's difficulty; empty where it has none."""
+    """The environment's name for the difficulty of the initial state; empty if it has none."""
     turns: tuple[Turn, ...]
     initial_state: Mapping[str, Any]
-    """Empty where the environment failed before it was known."""
+    """Initial state of the environment; empty if the environment failed before it was known."""
     final_state: Mapping[str, Any]
-    """Empty where the environment failed."""
+    """Final state of the environment; empty if the environment failed."""
     stop_reason: StopReason
     success: bool
     error: str = ""
-    """What the environment did wrong, or why not even the first prompt fits; else empty."""
+    """The environment's error, or the reason why not even the first prompt fits; else empty."""
 
     def __post_init__(self) -> None:
         has_failed = self.stop_reason is StopReason.ENV_ERROR
@@ -228,8 +229,9 @@ class Selection:
 
 
 _BLOCKING_DEVICES = ("cpu", "mps")
-"""Devices to which copies must block: the CPU reads the values immediately, and Apple's GPU may
-read the source later. CUDA has staged pageable memory when the call returns."""
+"""Devices to which copies must block: the CPU may read the values before they have arrived, and
+Apple's GPU may read the source after it has changed. On CUDA, pageable memory has been staged when
+the call returns."""
 
 
 def to_device(values: Tensor, device: torch.device | str) -> Tensor:
@@ -266,8 +268,8 @@ class RolloutBatch(TensorBatch):
     """Trajectories as tensors, with recorded data only; the learner's estimates are in
     ``TrainingBatch``.
 
-    ``turn_ends ⊆ loss_mask ⊆ attention_mask``; rewards are zero off turn ends. Index t refers to
-    token t in every tensor.
+    ``turn_ends ⊆ loss_mask ⊆ attention_mask``; rewards are zero except at turn ends. Index t refers
+    to token t in every tensor.
     """
 
     input_ids: Tensor
@@ -279,14 +281,14 @@ class RolloutBatch(TensorBatch):
     turn_index: Tensor
     """(B, T) int: the turn of each token."""
     state_ids: Tensor
-    """(B, T) int: the state in which the token's turn was taken, without its counters; equal states
-    have equal ids."""
+    """(B, T) int: id of the state before the token's turn, without the state's counters; equal
+    states have equal ids."""
     turn_ends: Tensor
     """(B, T) bool: the last sampled token of each turn."""
     rewards: Tensor
     """(B, T) float: the turn's reward, at its turn end."""
     sampled_log_probs: Tensor
-    """(B, T) float."""
+    """(B, T) float: log-prob of each token when it was sampled."""
     group_ids: Tensor
     """(B,) int."""
     trajectory_ids: Tensor
@@ -296,7 +298,7 @@ class RolloutBatch(TensorBatch):
     policy_weights: Tensor
     """(B,) float ≥ 0."""
     temperature: float = 1.0
-    """Sampling temperature of the tokens; 1 for the expert's."""
+    """Sampling temperature of the tokens; 1 for the expert's tokens."""
 
     def __post_init__(self) -> None:
         shape = self.input_ids.shape
@@ -328,7 +330,7 @@ class TrainingBatch(TensorBatch):
     advantages: Tensor
     """(B, T)."""
     returns: Tensor
-    """(B, T): the critic's target."""
+    """(B, T): the targets of the critic."""
     on_policy: bool = False
     """Whether the batch gets a single update, at the weights that sampled it: the update's own
     log-probs are then the old ones."""
@@ -357,7 +359,7 @@ class Demonstration(TensorBatch):
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Episodes of one evaluation set, one trajectory per start."""
+    """Episodes of one evaluation set, one trajectory per initial state."""
 
     eval_set: str
     temperature: float

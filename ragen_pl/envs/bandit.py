@@ -25,7 +25,7 @@ HIGH_REWARD = 1.0
 HIGH_PROBABILITY = 0.25
 
 Arms = tuple[str, str]
-"""(low, high) as the names suggest."""
+"""Names of two arms: the one that sounds safe, then the one that sounds risky."""
 PairSet = Literal["phoenix_dragon", "teacher_engineer", "named"]
 
 PAIRS: dict[str, dict[str, tuple[Arms, ...]]] = {
@@ -64,11 +64,11 @@ PAIRS: dict[str, dict[str, tuple[Arms, ...]]] = {
         ),
     },
 }
-"""The paper's and its released code's names, by set and split."""
+"""Names of the arms in the paper and in its released code, by set and split."""
 
 
 class Bandit(TextEnv):
-    """A bandit of two arms, of which one is chosen once.
+    """A two-armed bandit that is played once.
 
     The seed decides the pair and which arm is named first; ``noise_seed`` decides what an arm pays,
     so the members of a group share the prompt but not the payoffs. Success is the choice of the
@@ -80,7 +80,7 @@ class Bandit(TextEnv):
             evaluation set has Librarian and Trader), or ``named`` (12 pairs, and 8 others on the
             evaluation set).
         reversed_risk: Whether the arm that sounds safe is the high one (the paper's BanditRev).
-        split: ``train`` for the names of training, ``eval`` for those of an evaluation set.
+        split: ``train`` for the training names, ``eval`` for the names of an evaluation set.
     """
 
     name = "bandit"
@@ -115,7 +115,7 @@ class Bandit(TextEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Offer the two arms of the seed."""
+        """Offer the two arms that the seed decides."""
         seed = resolve_seed(self, seed)
         rng = random.Random(f"bandit {seed}")
         arms = rng.choice(self._pairs)
@@ -145,7 +145,7 @@ class Bandit(TextEnv):
         return f"{self._choice} paid {self._reward:g}"
 
     def get_state(self) -> dict[str, Any]:
-        """Return the arms and the outcome; a payoff still to come is no part of it."""
+        """Return the arms and the outcome so far, without the noise that decides a later payoff."""
         return {
             "arms": list(self.actions[:2]),
             "low": self._low,
@@ -154,7 +154,7 @@ class Bandit(TextEnv):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what ``get_state`` returned; the current noise generator decides the payoff."""
+        """Restore what ``get_state`` returned, except the noise generator, which stays as it is."""
         left, right = state["arms"]
         self.actions = (left, right)
         self._low, self._choice = state["low"], state["choice"]

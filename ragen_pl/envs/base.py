@@ -1,4 +1,4 @@
-"""``TextEnv``, the interface of a text environment: gymnasium's, its states and actions texts."""
+"""``TextEnv``, the interface of an environment: gymnasium's, with text observations and actions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ragen_pl.envs.spaces import ActionNames, AnyText
 Picture = npt.NDArray[np.uint8]
 """(height, width, 3) RGB."""
 MAX_TEXT_LENGTH = 100_000
-"""Characters of an observation or a free-text action; no model's context holds more."""
+"""Maximum characters of an observation or a free-text action; more would fit no model's context."""
 
 
 class TextEnv(gymnasium.Env[str, str]):
@@ -31,15 +31,16 @@ class TextEnv(gymnasium.Env[str, str]):
     ``reset``, ``step``, ``get_state``, ``set_state`` and ``render_text``; the rest has defaults.
 
     ``reset(seed=s, options={"noise_seed": n})``: ``s`` alone decides the initial state, so that the
-    members of a group share it; ``n`` seeds everything random after the start.
-    ``step`` returns gymnasium's five values; ``info["success"]`` is a bool, true only where the
-    step terminates. After the end, terminated or truncated, ``step`` raises, or changes and earns
-    nothing, until the next ``reset``, or ``set_state`` to a state that is no end.
+    members of a group share it; ``n`` seeds everything random after the reset.
+    ``step`` returns gymnasium's five values; ``info["success"]`` is a bool, which may be true only
+    if the step terminates. Once an episode has terminated or been truncated, ``step`` must raise,
+    or change nothing and earn nothing, until the next ``reset`` or a ``set_state`` to a state in
+    which the episode goes on.
     No global random state is read or written.
 
-    Evaluation sets are played from seeds that no training start has; whether these give other
-    starts is up to the environment. The shipped ones have a ``split`` that restricts the starts to
-    those for training or to those of an evaluation set.
+    Evaluation sets use seeds that training never uses; whether these give other initial states is
+    up to the environment. The shipped environments have an argument ``split``, which restricts the
+    initial states to those for training or to those of an evaluation set.
 
     gymnasium's ``check_env`` and wrappers take such an environment as it is, provided ``reset``
     passes its seed through ``resolve_seed`` (or ``super().reset``).
@@ -47,10 +48,10 @@ class TextEnv(gymnasium.Env[str, str]):
 
     name: ClassVar[str]
     actions: tuple[str, ...] | None
-    """Names of all actions, or None for free text. Where the names depend on the start (a bandit's
-    arms) an instance sets them in ``reset`` and ``set_state``."""
+    """Names of all actions, or None for free text. If the names depend on the initial state (as a
+    bandit's arms do), an instance sets them in ``reset`` and ``set_state``."""
     max_actions: int
-    """Actions that one trajectory may execute."""
+    """Maximum number of actions in one trajectory."""
 
     # Cached properties, so that a subclass or an instance can assign a space of its own.
     @cached_property
@@ -60,7 +61,7 @@ class TextEnv(gymnasium.Env[str, str]):
 
     @cached_property
     def action_space(self) -> spaces.Space[str]:  # type: ignore[override]
-        """The names of the current actions; any text where actions are free text."""
+        """The names of the current actions, or any text if actions are free text."""
         return AnyText(MAX_TEXT_LENGTH) if self.actions is None else ActionNames(self)
 
     @property
@@ -81,11 +82,11 @@ class TextEnv(gymnasium.Env[str, str]):
         """Return the observation of the current state."""
 
     def draw(self, state: Mapping[str, Any]) -> Picture | None:
-        """Draw a state as RGB; None where there is no picture."""
+        """Draw a state as an RGB array; return None if the environment has no pictures."""
         return None
 
     def render(self) -> Any:
-        """Render the current state: a picture, or the text where there is none."""
+        """Render the current state as a picture, or as text if the environment has no pictures."""
         picture = self.draw(self.get_state())
         return self.render_text() if picture is None else picture
 
@@ -94,16 +95,17 @@ class TextEnv(gymnasium.Env[str, str]):
         return hash_without(self.get_state())
 
     def anchor_key(self) -> str:
-        """Return a key of the current state without its counters, such as the actions so far.
+        """Return a key of the current state without counters, such as the number of actions so far.
 
         Turns taken at equal keys are compared with each other (GiGPO's anchor states).
         """
         return self.state_hash()
 
     def start_key(self) -> str:
-        """Return a key of the current state as a start; equal keys make the same task.
+        """Return a key of the current state as an initial state; equal keys mean the same task.
 
-        Environments with symmetric starts return the same key for all of them.
+        An environment should return the same key for initial states that are symmetric to each
+        other.
         """
         return self.state_hash()
 
@@ -111,7 +113,7 @@ class TextEnv(gymnasium.Env[str, str]):
         """Return an expert's thought and its next actions, at most ``max_actions``.
 
         Raises:
-            ValueError: where the environment has no expert (a warm start needs one).
+            ValueError: if the environment has no expert (a warm start needs one).
         """
         raise ValueError(
             f"{type(self).__name__} has no expert_turn to imitate: write one, or set "
@@ -119,13 +121,14 @@ class TextEnv(gymnasium.Env[str, str]):
         )
 
     def thought_correct(self, thought: str) -> bool | None:
-        """Return whether a thought is true of the current state; None where it cannot be judged."""
+        """Return whether a thought is true of the current state; None if it cannot be judged."""
         return None
 
     def vocabulary(self) -> Iterable[str]:
         """List pieces of text that deserve one token each in the embedded model's tokenizer.
 
-        Whole lines of an observation, words of a thought; anything else is spelled out.
+        Typical pieces are whole lines of an observation and words of a thought. Any other text is
+        encoded as characters and bytes.
         """
         return ()
 
@@ -134,10 +137,10 @@ Name = TypeVar("Name", bound=str)
 
 
 def one_of(key: str, value: Name, literal: Any) -> Name:
-    """Return a value that is one of a ``Literal``'s names.
+    """Return a value after checking that it is one of a ``Literal``'s names.
 
     Raises:
-        ValueError: naming the key, the value, the nearest name and all of them.
+        ValueError: if it is not; the message has the key, the value, the nearest name and all.
     """
     names = get_args(literal)
     if value in names:
@@ -157,14 +160,14 @@ def refuse_after_end(env: TextEnv, has_ended: bool) -> None:
     """Refuse another step of an episode that has ended.
 
     Raises:
-        RuntimeError: naming what to do.
+        RuntimeError: if it has ended; the message says what to do.
     """
     if has_ended:
         raise RuntimeError(f"{type(env).__name__}.step: the episode has ended; call reset first")
 
 
 def resolve_seed(env: gymnasium.Env[Any, Any], seed: int | None) -> int:
-    """Return the seed of a reset; where it is None, one sampled from the environment's generator.
+    """Return the seed of a reset or, if it is None, one sampled from the environment's generator.
 
     A given seed also seeds that generator, as ``gymnasium.Env.reset`` does.
     """
@@ -175,9 +178,10 @@ def resolve_seed(env: gymnasium.Env[Any, Any], seed: int | None) -> int:
 
 
 def noise_generator(name: str, seed: int, options: Mapping[str, Any] | None) -> random.Random:
-    """Return the generator of everything random after the start.
+    """Return the generator of everything random after the reset.
 
-    ``options["noise_seed"]`` makes the members of a group differ; without it the seed decides.
+    ``options["noise_seed"]`` makes the members of a group differ; without it, ``seed`` alone
+    decides.
     """
     noise_seed = (options or {}).get("noise_seed", 0)
     return random.Random(f"{name} noise {seed} {noise_seed}")

@@ -4,9 +4,9 @@ A cell is a number, counted row by row; a set of cells is a bit mask.
 
 The split of a board depends on its layout alone, that is, on what never moves: walls and targets,
 holes and goal. It is computed from a hash of the layout's canonical form (the least of its eight
-rotations and reflections). Moves change no layout, so no state that is ever visited from a training
-start, rotated or mirrored, is a state of an evaluation set, whatever the seeds; and no board on
-which settings were tuned is in an evaluation set on which they are reported.
+rotations and reflections). Moves never change the layout, so whatever the seeds, no state visited
+in training, even rotated or mirrored, is a state of an evaluation set; and no board on which
+settings were tuned is in an evaluation set on which they are reported.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from operator import itemgetter
 from typing import Literal
 
 BoardSplit = Literal["train", "tuning", "eval"]
+"""Boards to train on, to tune settings on, and to report on."""
 RANDOM_NAMES: dict[BoardSplit, str] = {"train": "train", "tuning": "tuning", "eval": "panel"}
-"""Part of the text that seeds a split's boards. That of the evaluation boards is their former name:
-another one would give other boards, and scores would no longer compare with earlier ones."""
-"""To train on, to tune settings on, to report on."""
+"""Part of the text that seeds a split's boards. The evaluation boards keep their former name,
+"panel": another text would give other boards, and scores would not compare with earlier ones."""
 _NUM_BUCKETS = 8
 _HELD_OUT: dict[int, BoardSplit] = {0: "tuning", 1: "eval"}
-"""One layout in eight each; the others are for training."""
+"""Hash buckets of the held-out splits, one layout in eight each; all other layouts are for
+training."""
 
 
 @lru_cache(maxsize=16)
@@ -45,7 +46,8 @@ def canonical_digest(marks: Iterable[int], size: int) -> str:
     """Return a hash that is equal for all symmetries of a board.
 
     Args:
-        marks: One number below 256 per cell: its content, or its part of the layout.
+        marks: One number below 256 per cell, which encodes the cell's content or only its part of
+            the layout.
         size: Cells along one side.
     """
     flat = tuple(marks)

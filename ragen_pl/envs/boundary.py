@@ -1,6 +1,6 @@
 """The boundary to environments, which are user code.
 
-Whatever they raise, or return against ``TextEnv``'s contract, becomes an ``EnvError``.
+Any exception they raise, and any value that breaks ``TextEnv``'s contract, becomes an ``EnvError``.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from ragen_pl.envs.check import is_plain
 
 _LOG = logging.getLogger(__name__)
 _LONGEST = 300
-"""Characters of an environment's error message that are shown."""
+"""Maximum characters shown of an environment's error message."""
 _LARGEST = 1e18
-"""Size of a reward: sums of its squares must be finite in single precision."""
+"""Largest absolute reward, so that sums of squared rewards are finite in single precision."""
 
 
 class EnvError(Exception):
     """An environment's breach of its contract.
 
     Args:
-        text: The message; it begins with the method.
-        kind: Equal for errors of the same cause.
+        text: The message, which begins with the method's name.
+        kind: A key that is equal for errors of the same cause.
     """
 
     def __init__(self, text: str, kind: Hashable) -> None:
@@ -63,7 +63,7 @@ class CheckedEnv:
 
     @property
     def actions(self) -> tuple[str, ...] | None:
-        """Names of all actions in the current state, None for free text."""
+        """Names of all actions in the current state, or None for free text."""
         with calling("actions"):
             given = self.env.actions
         if given is not None and not given:
@@ -72,7 +72,7 @@ class CheckedEnv:
 
     @property
     def max_actions(self) -> int:
-        """Actions that one trajectory may execute."""
+        """Maximum number of actions in one trajectory."""
         with calling("max_actions"):
             return self.env.max_actions
 
@@ -129,7 +129,7 @@ class CheckedEnv:
         return given
 
     def thought_correct(self, thought: str) -> bool | None:
-        """Return whether a thought is true of the state; None where it cannot be judged."""
+        """Return whether a thought is true of the state; None if it cannot be judged."""
         with calling("thought_correct"):
             given: Any = self.env.thought_correct(thought)
         if given is not None and not isinstance(given, bool | np.bool_):
@@ -157,7 +157,7 @@ class CheckedEnv:
 
 @contextmanager
 def calling(method: str) -> Iterator[None]:
-    """Turn whatever the environment raises within into an ``EnvError`` of that method."""
+    """Turn any exception that the environment raises within into an ``EnvError`` of the method."""
     try:
         yield
     except Exception as error:  # the boundary to user code: any error is theirs
@@ -182,7 +182,7 @@ def _origin(traceback: TracebackType | None) -> tuple[str, int]:
 
 
 _COUNTS: Counter[Hashable] = Counter()
-"""Warnings of each kind in this process, as in the registry of ``warnings``."""
+"""Number of warnings of each kind in this process, as in the registry of Python's ``warnings``."""
 _LOCK = threading.Lock()
 
 
@@ -196,6 +196,6 @@ def warn(kind: Hashable, text: str) -> None:
 
 
 def warn_of_env_error(env: CheckedEnv, seed: int, error: EnvError) -> None:
-    """Log a warning of an error that ends a trajectory."""
+    """Log a warning about an environment's error that ended a trajectory."""
     text = f"environment {env.name} (seed {seed}): {error}; its trajectory is left out"
     warn((type(env.env), error.kind), text)

@@ -18,12 +18,12 @@ from ragen_pl.envs.base import MAX_TEXT_LENGTH, TextEnv
 
 _SEEDS = (0, 1, 2)
 _STEPS = 12
-"""Of an episode; the shipped environments end within them."""
+"""Maximum steps per trial episode; episodes of the shipped environments are not longer."""
 _SECONDS = 5.0
-"""After which a slow environment is checked no further."""
+"""Time limit, after which the check of a slow environment ends."""
 _PARTS = "text, reward, terminated, truncated, info"
 _ADVERSARIAL = ("", "no sense", "{}<b>\x00\n", "√ß漢字🧊\u202e", "9" * 5000, "-1", "word " * 4000)
-"""Free-text actions of an untrained agent, which may be anything."""
+"""Free-text actions such as an untrained agent may produce."""
 
 T = TypeVar("T")
 
@@ -31,15 +31,17 @@ T = TypeVar("T")
 def check_contract(env: TextEnv, key: str) -> None:
     """Play a few short episodes on copies and check what the methods return.
 
-    Two copies with different pasts take the same steps, and must return the same. States are
-    restored on a third. Actions are random; where they are free text, adversarial texts.
+    Two copies with different histories take the same steps and must return the same values; a third
+    copy shows whether states can be restored. Actions are random, or adversarial texts if actions
+    are free text.
 
     Args:
-        env: The environment; it is left as it was.
+        env: The environment, which is not changed.
         key: The configuration's key of this environment, for messages.
 
     Raises:
-        ValueError: naming the environment, its method, what it did and what it must do.
+        ValueError: if a method breaks the contract; the message names the environment, the method,
+            what it did and what it must do.
     """
     check_declared(env, key)
     name = f"{key} is {type(env).__name__}"
@@ -49,14 +51,14 @@ def check_contract(env: TextEnv, key: str) -> None:
 
 
 _FORMER_NAMES = {"is_true": "thought_correct"}
-"""Methods that nothing would call any more, without a word."""
+"""Former names of methods, which would be silently ignored."""
 
 
 def check_declared(env: TextEnv, key: str) -> None:
     """Check the attributes that an environment declares, before any method is called.
 
     Raises:
-        ValueError: naming the attribute, its value and what it must be.
+        ValueError: if one is wrong; the message has the attribute, its value and what it must be.
     """
     name = f"{key} is {type(env).__name__}"
 
@@ -91,7 +93,7 @@ def check_declared(env: TextEnv, key: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """The state of a copy, and its text."""
+    """The state of a copy and its observation."""
 
     state: dict[str, Any]
     text: str
@@ -109,8 +111,8 @@ class _TrialEpisode:
         self.rng = random.Random(seed)
 
     def run(self, deadline: float) -> None:
-        """Play until the episode, the steps or the time end."""
-        self._reset(self.other, self.seed + 1)  # a past of its own
+        """Play until the episode ends or a limit of steps or time is reached."""
+        self._reset(self.other, self.seed + 1)  # a history of its own
         self._reset(self.restored, self.seed + 2)
         first = self._start(self.one, 0), self._start(self.other, 0)
         self._same(*first, f"reset(seed={self.seed})", "twice", "let the seed decide the start")
@@ -135,7 +137,7 @@ class _TrialEpisode:
             if steps[0][2] or steps[0][3]:
                 self._stays_ended(action, after)
                 break
-        # With the noise of another member: neither it nor the steps so far may change the start.
+        # Another noise seed: neither it nor the steps so far may change the initial state.
         again = self._start(self.one, 1)
         if again != first[0]:
             _fail(
@@ -147,7 +149,7 @@ class _TrialEpisode:
         self._restores(start)
 
     def _start(self, env: TextEnv, noise: int) -> tuple[str, str]:
-        """Reset; return the observation, and the state as text."""
+        """Reset a copy and return the observation and the state as text."""
         text = self._reset(env, self.seed, noise)
         return text, json.dumps(self._place(env).state, sort_keys=True)
 
@@ -158,11 +160,11 @@ class _TrialEpisode:
         return str(given[0])
 
     def _step(self, env: TextEnv, action: str) -> tuple[Any, ...]:
-        """Take a step; return its five values, with ``success`` in place of the info."""
+        """Take a step and return its five values, with ``success`` in place of ``info``."""
         return self._parts(self._call(env.step, action))
 
     def _parts(self, given: Any) -> tuple[Any, ...]:
-        """Check what a step returned; return it with ``success`` in place of the info."""
+        """Check what a step returned and return it with ``success`` in place of ``info``."""
         self._check(isinstance(given, tuple) and len(given) == 5, "step", given, _PARTS)
         text, reward, terminated, truncated, info = given
         self._check(_are(given, str, Any, Any, Any, dict), "step", given, "a text … and a dict")
@@ -188,7 +190,7 @@ class _TrialEpisode:
         return _Place(json.loads(json.dumps(state)), text)
 
     def _restores(self, place: _Place) -> None:
-        """Check that ``set_state`` brings the third copy, in another state, to a place."""
+        """Check that ``set_state`` brings the third copy from another state to a given one."""
         self._call(self.restored.set_state, copy.deepcopy(place.state))
         found = self._place(self.restored)
         wanted = f"what set_state was given, {_short(place.state)}"

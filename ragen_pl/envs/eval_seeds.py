@@ -1,4 +1,4 @@
-"""The seeds of evaluation sets, and the overlap of their starts with those of training."""
+"""The seeds of evaluation sets, and the overlap of their initial states with those of training."""
 
 from __future__ import annotations
 
@@ -12,25 +12,27 @@ from ragen_pl.envs.base import TextEnv
 _LOG = logging.getLogger(__name__)
 
 FIRST_EVAL_SEED = (1 << 32) - (1 << 24)
-"""Evaluation sets have the seeds from here to 2^32, which no run uses for training
-(``ragen_pl.training.collection``). Packages that are seeded through numpy accept no larger ones. A
+"""First seed of evaluation sets. They use the seeds from here to 2^32, which no run uses for
+training (``ragen_pl.training.collection``); packages that seed numpy accept no larger ones. It is a
 multiple of 20, for environments whose difficulty follows from ``seed % 20``."""
 _NUM_SEEDS = 1 << 24
 _STRIDE = 1000
-"""A multiple of 20, so that a replacement has the difficulty of the seed that it replaces."""
+"""Distance from a seed to its replacement: a multiple of 20, so that both have the same
+difficulty."""
 _MAX_TRIES = 64
 _MAX_SIZE = _NUM_SEEDS - _MAX_TRIES * _STRIDE
 
 
 def eval_seeds(env: TextEnv, size: int) -> list[int]:
-    """Return ``size`` seeds whose starts differ as far as the environment has that many.
+    """Return ``size`` seeds with distinct initial states, as far as the environment has that many.
 
-    The ``i``-th is ``FIRST_EVAL_SEED + i``, or the first after it in steps of 1000 whose start is
-    new, by ``start_key``. After 64 tries the first repeat is taken: a bandit has few starts. Seeds
+    The ``i``-th is ``FIRST_EVAL_SEED + i`` or, if its initial state (by ``start_key``) is a repeat,
+    the first seed after it, in steps of 1000, whose initial state is new. If 64 tries give no new
+    one, the first repeat is taken, for example in a bandit, which has few initial states. Seeds
     whose reset raises are skipped, with one warning in the log.
 
     Raises:
-        ValueError: for an impossible size, and where all 64 tries raised.
+        ValueError: if the size is impossible, or if all 64 tries raised.
     """
     if not 0 < size <= _MAX_SIZE:
         raise ValueError(
@@ -83,19 +85,20 @@ def _no_start(env: TextEnv, failed: Sequence[tuple[int, Exception]]) -> ValueErr
 
 
 class Overlap(NamedTuple):
-    """How many starts of an evaluation set are training starts as well."""
+    """Overlap of an evaluation set's initial states with those of training seeds."""
 
     shared: int
+    """Number of the set's distinct initial states that training seeds give, too."""
     starts: int
-    """Different starts of the evaluation set."""
+    """Number of the set's distinct initial states."""
 
 
 def overlap(
     eval_set: TextEnv, seeds: Iterable[int], env: TextEnv, training_seeds: Iterable[int]
 ) -> Overlap:
-    """Count the starts of an evaluation set that some training seeds give as well.
+    """Count the initial states of an evaluation set that the training seeds give, too.
 
-    A seed whose reset raises gives none.
+    Seeds whose reset raises are left out.
     """
     wanted = set(_keys(eval_set, seeds))
     missing = set(wanted)

@@ -26,7 +26,7 @@ class CellDrawing:
         self._draw = ImageDraw.Draw(self._image)
 
     def box(self, center: Point, half: float, color: Color, rounding: float = 0.0) -> None:
-        """Fill a square of twice ``half`` along one side, its corners rounded."""
+        """Fill a square with sides of 2 * ``half`` and rounded corners."""
         self._draw.rounded_rectangle(_bounds(center, half), rounding * _UNIT, fill=color)
 
     def disc(self, center: Point, radius: float, color: Color) -> None:
@@ -34,7 +34,7 @@ class CellDrawing:
         self._draw.ellipse(_bounds(center, radius), fill=color)
 
     def ring(self, center: Point, radius: float, width: float, color: Color) -> None:
-        """Draw a circle of a width; ``radius`` is its outer edge."""
+        """Draw a circle with a line of ``width``; ``radius`` is that of its outer edge."""
         self._draw.ellipse(_bounds(center, radius), outline=color, width=round(width * _UNIT))
 
     def line(self, start: Point, end: Point, width: float, color: Color) -> None:
@@ -50,7 +50,7 @@ class CellDrawing:
 
 
 def _bounds(center: Point, half: float) -> tuple[float, float, float, float]:
-    """Return left, top, right and bottom in drawn pixels; Pillow fills the last ones, too."""
+    """Return left, top, right and bottom in drawn pixels, the last two inclusive as in Pillow."""
     row, column = center[0] * _UNIT, center[1] * _UNIT
     reach = half * _UNIT
     return column - reach, row - reach, column + reach - 1, row + reach - 1

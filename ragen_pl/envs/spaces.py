@@ -9,7 +9,7 @@ from gymnasium import spaces
 
 
 class HasActions(Protocol):
-    """An environment with named actions, or with any text as one (None)."""
+    """An environment with named actions, or with free-text actions (None)."""
 
     @property
     def actions(self) -> tuple[str, ...] | None: ...
@@ -18,7 +18,7 @@ class HasActions(Protocol):
 class AnyText(spaces.Text):
     """All texts up to a length, whatever their characters; samples are printable ASCII.
 
-    ``spaces.Text`` alone would need every character listed that an environment may ever show.
+    ``spaces.Text`` alone would need a list of all characters that an environment may ever show.
     """
 
     def __init__(self, max_length: int) -> None:
@@ -31,8 +31,8 @@ class AnyText(spaces.Text):
 class ActionNames(spaces.Space[str]):
     """The names of an environment's actions in its current state, such as a bandit's arms.
 
-    ``spaces.Discrete`` with names in place of numbers. It has no fixed size, so that it cannot be
-    flattened.
+    It is like ``spaces.Discrete``, with names in place of numbers. Its size is not fixed, so it
+    cannot be flattened.
 
     Args:
         env: The environment; its ``actions`` are read at every call.
@@ -44,7 +44,7 @@ class ActionNames(spaces.Space[str]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The actions; empty where any text is one."""
+        """The names of the actions; empty if actions are free text."""
         return tuple(self._env.actions or ())
 
     @property
@@ -62,7 +62,7 @@ class ActionNames(spaces.Space[str]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ActionNames) and self.names == other.names
 
-    __hash__ = None  # type: ignore[assignment]  # as of gymnasium's spaces: the names change
+    __hash__ = None  # type: ignore[assignment]  # as in gymnasium's spaces: the names change
 
     def __repr__(self) -> str:
         return f"ActionNames{self.names}"

@@ -60,7 +60,7 @@ class Validation:
     iterations: int
     temperature: float
     success: Mapping[str, tuple[float, float, float]]
-    """By evaluation set, with the ends of its 95 % interval."""
+    """(success, lower end, upper end of its 95 % interval) by evaluation set."""
 
     def __str__(self) -> str:
         eval_sets = [
@@ -100,8 +100,8 @@ def _block(opening: str, entries: Sequence[str], closing: str) -> str:
 def format_results(results: Sequence[PolicyResult], temperature: float) -> str:
     """Return the tables of a run's results as text.
 
-    The first has success by policy and evaluation set at the given temperature; the others have
-    temperatures, difficulties and thought accuracy on the first evaluation set.
+    The first shows success by policy and evaluation set at the given temperature; the others show
+    success by temperature and by difficulty, and thought accuracy, on the first evaluation set.
     """
     if not results:
         return "no policy was evaluated"
@@ -119,7 +119,7 @@ def format_results(results: Sequence[PolicyResult], temperature: float) -> str:
 
 
 def format_table(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows as aligned text columns; the first column left, the others right."""
+    """Format rows as text columns, the first aligned left and the others aligned right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return "\n".join(
         "  ".join(
@@ -206,7 +206,7 @@ def _thought_accuracy_line(results: Sequence[PolicyResult]) -> str:
 
 
 def _env_errors_line(results: Sequence[PolicyResult]) -> str:
-    """Name the results that miss trajectories because the environment failed in them."""
+    """List the results that exclude trajectories in which the environment failed."""
     excluded = [
         f"{r.policy} on {r.eval_set}: {r.result.env_errors} of "
         f"{r.result.count + r.result.env_errors}"

@@ -16,7 +16,7 @@ from ragen_pl.envs.boundary import CheckedEnv
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """The choice of an actor for one turn."""
+    """An actor's choice for one turn."""
 
     actions: tuple[str, ...]
     """At least one."""
@@ -26,7 +26,7 @@ class Move:
 
 
 class Actor(ABC):
-    """A way to play without a model."""
+    """A player that needs no model: random moves or the environment's expert."""
 
     name: ClassVar[str]
 
@@ -39,12 +39,12 @@ class Actor(ABC):
         """Choose the actions of one turn, from 1 to ``max_actions``.
 
         Raises:
-            EnvError: where the environment breaks its contract.
+            EnvError: if the environment breaks its contract.
         """
 
 
 class RandomActor(Actor):
-    """Uniformly random actions, as many as a turn allows; the actions must have names."""
+    """A player of uniformly random actions, as many as a turn allows; actions must have names."""
 
     name = "random"
 
@@ -71,7 +71,7 @@ class ExpertActor(Actor):
 
 
 class NoisyExpertActor(ExpertActor):
-    """The expert with random actions, as many as its own, at a share of the turns.
+    """The expert, whose actions are replaced by equally many random ones in a share of the turns.
 
     The thought stays the expert's. Free-text actions are never random.
 

@@ -17,10 +17,10 @@ BASELINES: tuple[Actor, ...] = (RandomActor(), ExpertActor())
 def play_baseline(
     env: TextEnv, seed: int, group_id: int, config: RolloutConfig, actor: Actor
 ) -> TrajectoryGroup:
-    """Play one episode without text, as far as turns and budgets allow.
+    """Play one episode with an actor, without prompts and responses, within the agent's budgets.
 
-    An environment that fails ends it as ``ENV_ERROR``. The seed of the start also seeds the
-    environment's noise and the actor.
+    If the environment fails, the episode ends as ``ENV_ERROR``. The seed of the initial state also
+    seeds the environment's noise and the actor.
     """
     episode = Episode(
         copy.deepcopy(env),

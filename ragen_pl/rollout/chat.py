@@ -29,10 +29,12 @@ class Prompts:
 
     Args:
         think: Whether the agent thinks before it answers; false requests the answer alone.
-        system: May use {instruction}, {actions}, {separator}, {max_actions_per_turn}, {format}.
-        turn: May use {turn}, {reward}, {actions_left}, {observation}.
-        response_format_think: The text of {format} where the agent thinks.
-        response_format_answer: The text of {format} where it does not.
+        system: Template of the system message; may use {instruction}, {actions}, {separator},
+            {max_actions_per_turn}, {format}.
+        turn: Template of each turn's message; may use {turn}, {reward}, {actions_left},
+            {observation}.
+        response_format_think: Text of {format} if ``think`` is true.
+        response_format_answer: Text of {format} if ``think`` is false.
     """
 
     think: bool = True
@@ -79,20 +81,20 @@ def parse_response(
 
     The first think block directly followed by an answer block counts (without thinking, the first
     answer block), and its answer is split at ``||``. Parts that name a known action, in any case,
-    are executed in order, at most ``max_actions``; the others are left out. Where actions are free
+    are executed in order, at most ``max_actions``; the others are left out. If actions are free
     text, the whole answer is one action. The turn is valid if there is nothing but white space
     before and after the blocks, every part names an action, and there are at most ``max_actions``.
 
     As in the paper's code, known actions are executed beside unknown ones, and an unknown one makes
-    the turn invalid. There are four differences. There, empty parts are dropped without a penalty;
-    surplus parts are cut off without a penalty and before names are looked up, so that an unknown
-    one among the first counts towards the limit; text around the blocks costs nothing; and the
-    training text is rebuilt from the parsed response, whereas here it is the sampled tokens.
+    the turn invalid. The paper's code differs in four ways: it drops empty parts without a penalty;
+    it cuts off surplus parts without a penalty and before names are looked up, so that an unknown
+    one among the first counts toward the limit; it does not penalize text around the blocks; and it
+    rebuilds the training text from the parsed response, whereas here it is the sampled tokens.
 
     Args:
         text: The response.
         think: Whether a think block is required.
-        known: The environment's action names, or None where an action is free text.
+        known: The environment's action names, or None if actions are free text.
         max_actions: Actions allowed in one turn.
     """
     match = (_THINK if think else _ANSWER).search(text)
@@ -114,10 +116,10 @@ class Chat:
     """The chat protocol of one run: renders prompts to token ids and parses responses.
 
     Args:
-        prompts: The wording.
-        tokenizer: The policy's.
+        prompts: The wording of the prompts.
+        tokenizer: The policy's tokenizer.
         markers: The special tokens around messages.
-        max_actions_per_turn: Actions that one response may hold.
+        max_actions_per_turn: Maximum actions in one response.
     """
 
     def __init__(
@@ -143,11 +145,11 @@ class Chat:
         self._pieces: dict[int, str] = {}
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Encode plain texts; a marker written out in a text stays text."""
+        """Encode plain texts; special tokens written out in a text are encoded as ordinary text."""
         return encode_texts(self.tokenizer, texts)
 
     def encode_parts(self, contexts: Sequence[Segments]) -> list[tuple[int, ...]]:
-        """Encode contexts, all at once."""
+        """Encode several contexts in one call."""
         return encode_segments(self.tokenizer, contexts)
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -161,7 +163,7 @@ class Chat:
         return (*self.markers.first(system, text), *self._forced)
 
     def later_context(self, text: str, *, stopped: bool) -> Segments:
-        """Return a later turn's text with its markers; an answer that did not stop is closed."""
+        """Return a later turn's text with its markers, which first end a response that did not."""
         closing = () if stopped else (self.markers.end,)
         return (*closing, *self.markers.later(text), *self._forced)
 
@@ -184,11 +186,11 @@ class Chat:
         )
 
     def count_thought_tokens(self, token_ids: Sequence[int]) -> int:
-        """Return how many of a response's first tokens hold nothing but its thought.
+        """Return the number of a response's first tokens that hold nothing but its thought.
 
         The tags are searched in the concatenated texts of the tokens, so that nothing is encoded
-        again; a token with the end of the thought and a part of the closing tag counts as tag. 0
-        where the agent does not think or its thought cannot be parsed.
+        again; a token with the end of the thought and a part of the closing tag counts as tag. The
+        number is 0 if the agent does not think or its thought cannot be parsed.
         """
         if not self.prompts.think:
             return 0
@@ -219,7 +221,7 @@ def check_actions(envs: dict[str, TextEnv]) -> None:
         envs: Environments by their keys below ``data``.
 
     Raises:
-        ValueError: naming the key and the action.
+        ValueError: if there is one; the message names the key and the action.
     """
     for key, env in envs.items():
         for action in env.actions or ():
@@ -246,7 +248,8 @@ def system_text(prompts: Prompts, env: TextEnv, max_actions_per_turn: int) -> st
 def common_vocabulary(prompts: Prompts, env: TextEnv, max_actions_per_turn: int) -> Iterable[str]:
     """List the pieces of text around an environment's observations.
 
-    Lines of the system message, the turn template's constant parts, numbers, tags, actions.
+    They are lines of the system message, the turn template's constant parts, numbers, tags and
+    actions.
     """
     yield from system_text(prompts, env, max_actions_per_turn).splitlines(keepends=True)
     yield from (literal for literal, *_ in string.Formatter().parse(prompts.turn) if literal)
@@ -260,7 +263,7 @@ def common_vocabulary(prompts: Prompts, env: TextEnv, max_actions_per_turn: int)
 def vocabulary(prompts: Prompts, env: TextEnv, max_actions_per_turn: int) -> Iterable[str]:
     """List all pieces of text that get one token each in the embedded model's tokenizer.
 
-    Those of ``common_vocabulary`` and the environment's own, such as whole rows of a map.
+    They are those of ``common_vocabulary`` and the environment's own, such as whole rows of a map.
     """
     yield from common_vocabulary(prompts, env, max_actions_per_turn)
     yield from env.vocabulary()

@@ -1,4 +1,4 @@
-"""The collection of trajectories under the policy, all live ones in one batch per turn."""
+"""The collection of trajectories with the policy, all unfinished ones in one batch per turn."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ragen_pl.types import EpisodeId, Generate, Sampling, TrajectoryGroup
 
 @dataclass(frozen=True, slots=True)
 class GroupSeed:
-    """One group to collect: its identity and the seed of its start."""
+    """One group to collect: its identity and the seed of its initial state."""
 
     group_id: int
     seed: int
@@ -36,16 +36,17 @@ def collect(
     sampling: Sampling,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[TrajectoryGroup]:
-    """Play ``group_size`` trajectories from every start, all live ones in one batch per turn.
+    """Play ``group_size`` trajectories from each group's initial state.
 
-    An environment that fails ends its own trajectory as ``ENV_ERROR``; the others go on.
+    The responses of all unfinished trajectories are sampled in one batch per turn. An environment
+    that fails ends only its own trajectory, as ``ENV_ERROR``.
 
     Args:
-        env: A template; every trajectory plays on a copy.
+        env: The environment, of which every trajectory has a copy.
         progress: Called with (finished, total) after every turn; it may raise to interrupt.
 
     Raises:
-        ConfigError: when members of a group start differently.
+        ConfigError: if members of a group have different initial states.
     """
     members = [(group, member) for group in group_seeds for member in range(config.group_size)]
     copies = [copy.deepcopy(env) for _ in members]
@@ -79,7 +80,7 @@ def collect(
 
 @contextmanager
 def _parallel_map(threads: int) -> Iterator[Callable[..., Iterable[Any]]]:
-    """Yield a ``map`` on so many threads; leaving cancels the calls that have not begun."""
+    """Yield a ``map`` on this many threads; on exit, calls that have not begun are canceled."""
     if threads == 1:
         yield map
         return
@@ -91,7 +92,7 @@ def _parallel_map(threads: int) -> Iterator[Callable[..., Iterable[Any]]]:
 
 
 def _check_starts(episodes: Sequence[ChatEpisode], group_size: int) -> None:
-    """Refuse an environment whose group members start differently; failed starts are ignored."""
+    """Refuse different initial states within a group; failed resets are ignored."""
     for first in range(0, len(episodes), group_size):
         members = episodes[first : first + group_size]
         hashes = {member.initial_hash for member in members if member.initial_hash is not None}

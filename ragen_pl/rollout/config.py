@@ -1,4 +1,4 @@
-"""The configuration of a collection."""
+"""The configuration of a rollout."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from ragen_pl.rollout.rewards import Overlong, Shaping
 
 @dataclass(frozen=True)
 class RolloutConfig:
-    """The size of a collection, the budgets of its trajectories and their reward terms.
+    """The size of a rollout, the budgets of its trajectories and their reward terms.
 
     Args:
         num_groups: Initial states per optimizer batch (the paper's P).
         group_size: Trajectories per initial state (N).
-        online_k: Optimizer batches per collection; 1 keeps every update on-policy.
-        scale_updates: Whether a filtered collection makes fewer optimizer batches than online_k, in
+        online_k: Optimizer batches per rollout; 1 keeps every update on-policy.
+        scale_updates: Whether a filtered rollout makes fewer optimizer batches than online_k, in
             proportion to the share of trajectories kept, and at least one. false keeps online_k
             batches of fewer trajectories, so that filtered and unfiltered runs take equally many
             steps.
-        ppo_epochs: Passes over each collection (PPO epochs).
-        max_turns: Turns per trajectory (K).
-        max_actions_per_turn: Actions that one response may hold.
-        max_response_tokens: Tokens that one response may hold.
-        max_context: Tokens that a whole trajectory may hold.
+        ppo_epochs: Passes over each rollout (PPO epochs).
+        max_turns: Maximum turns per trajectory (K).
+        max_actions_per_turn: Maximum actions in one response.
+        max_response_tokens: Maximum tokens of one response.
+        max_context: Maximum tokens of a whole trajectory.
         temperature: Sampling temperature. There is no top-p or top-k: they would bias the
             importance ratio.
         format_penalty: Reward term of an invalid turn, at most 0.
@@ -32,8 +32,8 @@ class RolloutConfig:
             is a penalty because a bonus per turn would reward longer episodes. 0 leaves it out.
         overlong: A penalty on responses near ``max_response_tokens``; null for none.
         env_threads: Threads that step environments in parallel, one copy for each trajectory. 1
-            suits environments that compute in Python; more, those that wait for a browser, a
-            sandbox or a server.
+            suits environments that compute in Python; more threads suit environments that wait for
+            a browser, a sandbox or a server.
     """
 
     num_groups: int = 8
@@ -89,12 +89,12 @@ class RolloutConfig:
 
     @property
     def is_on_policy(self) -> bool:
-        """Whether each collection makes a single update, of the weights that collected it."""
+        """Whether each rollout makes a single update, of the weights that collected it."""
         return self.online_k * self.ppo_epochs == 1
 
     @property
     def shaping(self) -> Shaping:
-        """The reward terms of a turn beside the environment's."""
+        """The reward terms of a turn besides the environment's."""
         return Shaping(
             self.format_penalty, self.thought_penalty, self.overlong, self.max_response_tokens
         )

@@ -24,22 +24,24 @@ from ragen_pl.types import Demonstration, EpisodeId, RolloutBatch, Trajectory
 _MOST_FAILURES = 20
 """Demonstrations that may fail in a row before the run stops."""
 MAX_DEMONSTRATIONS = 20_000_000
-"""Even where a hundred starts are skipped for each, none has the seed of an evaluation set."""
+"""Limit that keeps demonstrations off the seeds of evaluation sets, even if a hundred seeds are
+skipped for each."""
 
 
 @dataclass(frozen=True)
 class WarmStart:
-    """The size of the imitation that precedes RL; ``iterations`` 0 leaves it out.
+    """The imitation of the expert that precedes RL; ``iterations`` 0 leaves it out.
 
     Args:
         iterations: Iterations of imitation, each ``updates_per_iteration`` optimizer steps.
         updates_per_iteration: Optimizer steps in one iteration.
         batch_size: Demonstrations per optimizer step.
-        demonstrations: Size of the fixed set, one demonstration per start (the paper had 1,000).
-        random_turns: Share of the turns with random actions, whatever the thought: they visit
-            states off the expert's path.
-        imitate_random: Whether those turns carry loss, too. The policy then imitates a noisy expert
-            and is left below what it could do, which RL can recover.
+        demonstrations: Size of the fixed set, one demonstration per initial state (the paper had
+            1,000).
+        random_turns: Share of the turns whose actions are random, while the thought stays the
+            expert's, so that states off the expert's path are visited.
+        imitate_random: Whether the random turns carry loss, too. The policy then imitates a noisy
+            expert and ends the warm start weaker than it could be, which RL can recover.
         difficulties: Difficulties to demonstrate, by the environment's names; empty means all.
     """
 
@@ -73,12 +75,12 @@ def demonstrate(
 ) -> RolloutBatch:
     """Play the fixed set of demonstrations and pack it.
 
-    Starts are taken from ``first_seed`` on, without those of other difficulties; a start at which
-    the environment or its expert fails is replaced by the next.
+    Seeds are taken from ``first_seed`` on; those of other difficulties, and those at which the
+    environment or its expert fails, are replaced by the next.
 
     Raises:
-        ConfigError: when too many fail in a row, as without an expert; when none of the wanted
-            difficulties turns up; when a response is too long.
+        ConfigError: if too many fail in a row, as without an expert; if none of the wanted
+            difficulties turns up; or if a response is too long.
     """
     expert = NoisyExpertActor(config.random_turns)
     trajectories: list[Trajectory] = []
@@ -114,8 +116,8 @@ def demonstrate(
 
 
 def _take_first_rank(own: RolloutBatch, seeds: tuple[int, ...]) -> RolloutBatch:
-    """Return the first rank's demonstrations where the ranks' differ: an environment that fails now
-    and then, such as one behind a server, may have failed at other seeds there."""
+    """Return the first rank's demonstrations if those of the ranks differ. An environment that
+    fails now and then, such as one behind a server, may fail at other seeds on each rank."""
     if len(set(gather_objects(seeds))) == 1:
         return own
     return next(
@@ -151,8 +153,8 @@ def _too_many_failures(last: Trajectory) -> ConfigError:
 def demonstration_batches(
     demonstrations: RolloutBatch, config: WarmStart, *, iteration: int, seed: int
 ) -> Iterator[Demonstration]:
-    """Yield this rank's share of one iteration's batches; each pass over the fixed set has an order
-    of its own."""
+    """Yield this rank's share of one iteration's batches; each pass over the fixed set is shuffled
+    anew."""
     size = len(demonstrations)
     first = iteration * config.updates_per_iteration * config.batch_size
     total = config.iterations * config.updates_per_iteration

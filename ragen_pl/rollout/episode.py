@@ -31,7 +31,7 @@ _NO_TOKENS = Completion((), (), (), stopped=True)
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What an actor contributes to a turn; by default it is without text and tokens."""
+    """An actor's contribution to a turn, by default without text and tokens."""
 
     actions: tuple[str, ...]
     """Wanted actions; those beyond the budget or the end of the episode are not executed."""
@@ -50,10 +50,10 @@ class Episode:
     or breaks its contract ends the episode as ``ENV_ERROR``.
 
     Args:
-        env: The environment; it belongs to this episode alone.
+        env: The environment, which no other episode may use.
         config: The budgets of a trajectory.
-        seed: Decides the start.
-        noise_seed: Seeds everything random after the start.
+        seed: Seed of the initial state.
+        noise_seed: Seed of everything random after the reset.
         episode_id: The identity of the trajectory.
     """
 
@@ -81,7 +81,7 @@ class Episode:
 
     @contextmanager
     def env_errors(self) -> Iterator[None]:
-        """End the episode, with a warning, where the environment fails within."""
+        """End the episode with a warning if the environment fails within the block."""
         try:
             yield
         except EnvError as error:
@@ -96,11 +96,11 @@ class Episode:
 
     @property
     def max_actions(self) -> int:
-        """Actions that the next turn may execute."""
+        """Maximum number of actions in the next turn."""
         return min(self.config.max_actions_per_turn, self.actions_left)
 
     def begin_turn(self) -> bool:
-        """Prepare the next turn; return False where the episode has ended."""
+        """Prepare the next turn; return False if the episode has ended."""
         return self.stop_reason is None
 
     def take(self, move: Move) -> None:
@@ -177,8 +177,8 @@ class Episode:
 class ChatEpisode(Episode):
     """An episode in the agent's chat protocol: prompts out, completions in.
 
-    Each turn takes ``request`` and then ``receive``. The environment's noise is seeded by the
-    start's seed and the episode's identity.
+    Each turn calls ``request`` and then ``receive``. The environment's noise is seeded by the seed
+    of the initial state and the episode's identity.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class ChatEpisode(Episode):
     ) -> None:
         self.chat = chat
         self.initial_hash: str | None = None
-        """None where the environment did not start."""
+        """Hash of the initial state; None if the environment failed before it."""
         self.context: Segments = ()
         """The next turn's prompt, not yet encoded."""
         self.prefix: list[int] = []
@@ -208,7 +208,7 @@ class ChatEpisode(Episode):
         return min(self.chat.max_actions_per_turn, self.actions_left)
 
     def request(self, prompt: tuple[int, ...]) -> Request | None:
-        """Append the encoded context and return the request; None where it does not fit."""
+        """Append the encoded context and return the request; None if it does not fit."""
         self.prompt = prompt
         room = self.config.max_context - len(self.prefix) - len(self.prompt)
         if room < self.config.max_response_tokens:
@@ -280,9 +280,9 @@ class ChatEpisode(Episode):
         """Write an actor's move as the response that the policy would have to sample.
 
         Raises:
-            ConfigError: where a response may not hold so many tokens.
-            EnvError: where the protocol would not parse it as it is meant, such as a thought with
-                tags.
+            ConfigError: if the response is longer than ``max_response_tokens``.
+            EnvError: if the parsed response differs from the move, for example because the thought
+                contains tags.
         """
         text = self.chat.response_text(move.thought, move.actions)
         parsed = self.chat.parse(text, self.env.actions)
@@ -303,9 +303,9 @@ class ChatEpisode(Episode):
 
 
 def play_episode(episode: Episode, actor: Actor, rng: random.Random) -> list[Move]:
-    """Play an episode to its end with one actor; return its moves.
+    """Play an episode to its end with one actor and return the actor's moves.
 
-    There is one for each turn, unless the environment failed.
+    There is one move per turn, unless the environment failed.
     """
     moves: list[Move] = []
     while episode.begin_turn():

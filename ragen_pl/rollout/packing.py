@@ -28,9 +28,9 @@ def pack(
     """Write each trajectory's turns into one row, with its masks and turn ends.
 
     Args:
-        trajectories: One row each; a rank may have none.
+        trajectories: The trajectories, one per row; a rank may have none.
         weights: Policy weight of each trajectory.
-        imitated: For demonstrations, which turns carry loss; every turn does by default.
+        imitated: Whether each turn of each demonstration carries loss; by default, every turn does.
         temperature: The temperature at which the tokens were sampled.
 
     Returns:
@@ -63,7 +63,7 @@ def pack(
 
 
 def _tensor(numbers: Sequence[float]) -> Tensor:
-    """Return the list as a tensor, as ``torch.tensor`` does but in a sixth of its time."""
+    """Return the list as a tensor, in a sixth of the time that ``torch.tensor`` takes."""
     tensor = torch.from_numpy(np.array(numbers))
     return tensor.to(torch.get_default_dtype()) if tensor.is_floating_point() else tensor
 
@@ -102,7 +102,7 @@ def _row(trajectory: Trajectory, imitated: Sequence[bool]) -> _Row:
 
 
 def _state_id(anchor_key: str) -> int:
-    """Return an integer for a state's key, any text, that is the same on every rank."""
+    """Hash a state's key, which may be any text, to an integer that is the same on every rank."""
     digest = hashlib.blake2b(anchor_key.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1  # within a signed 64-bit integer
 
@@ -112,7 +112,8 @@ def length_buckets(lengths: Tensor, token_budget: int) -> Iterator[Tensor]:
 
     Args:
         lengths: (B,) tokens per row.
-        token_budget: Upper bound of rows times longest row; a longer row goes alone.
+        token_budget: Upper bound of the number of rows times the longest row; a row that is longer
+            is a micro-batch of its own.
 
     Yields:
         Row indices, every row exactly once.
@@ -127,18 +128,19 @@ def length_buckets(lengths: Tensor, token_budget: int) -> Iterator[Tensor]:
 
 
 def rows_within(token_budget: int, longest: int) -> int:
-    """Return the rows of a micro-batch with this longest row, rounded down to a shape bucket."""
+    """Return the number of rows of a micro-batch whose longest row is given, rounded down to a
+    shape bucket."""
     return round_down(max(1, token_budget // longest))
 
 
 def micro_batches(
     batch: Batch, chosen: Tensor, token_budget: int
 ) -> Iterator[tuple[Tensor, Batch]]:
-    """Yield (row indices, those rows cut to their longest) of the chosen rows, within the budget.
+    """Yield the chosen rows as micro-batches: (row indices, these rows cut to the longest).
 
     Args:
-        batch: B rows.
-        chosen: (B,) bool.
+        batch: Batch of B rows.
+        chosen: (B,) bool: the rows to yield.
         token_budget: As in ``length_buckets``.
     """
     index = torch.nonzero(chosen)[:, 0]
@@ -149,13 +151,13 @@ def micro_batches(
 
 
 def num_updates(kept: int, collected: int, most: int) -> int:
-    """Return the number of optimizer batches of a filtered collection, at least one.
+    """Return the number of optimizer batches of a filtered rollout, at least one.
 
-    None of them holds more kept trajectories than one of an unfiltered collection.
+    Each holds at most as many kept trajectories as a batch of an unfiltered rollout.
 
     Args:
         kept: Trajectories that the policy learns from, on all ranks.
         collected: All trajectories, on all ranks.
-        most: Optimizer batches of an unfiltered collection.
+        most: Optimizer batches of an unfiltered rollout.
     """
     return max(1, -(-kept * most // collected))

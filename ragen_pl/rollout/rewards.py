@@ -16,7 +16,7 @@ class Overlong:
     ``penalty`` at the limit, so that truncation is not punished abruptly.
 
     Args:
-        buffer: Tokens below ``max_response_tokens`` over which the penalty rises.
+        buffer: Number of tokens below ``max_response_tokens`` over which the penalty rises.
         penalty: Reward term of a response as long as the limit, at most 0.
     """
 
@@ -32,14 +32,14 @@ class Overlong:
             )
 
     def term(self, length: int, limit: int) -> float:
-        """Return the reward term of a response of ``length`` tokens, of at most ``limit``."""
+        """Return the reward term of a response with ``length`` of at most ``limit`` tokens."""
         excess = length - (limit - self.buffer)
         return self.penalty * min(1.0, max(0.0, excess / self.buffer))
 
 
 @dataclass(frozen=True, slots=True)
 class Shaping:
-    """The reward terms of a turn beside the environment's."""
+    """The reward terms of a turn besides the environment's."""
 
     format_penalty: float
     thought_penalty: float
@@ -54,7 +54,7 @@ class Shaping:
         Args:
             env: The environment's reward.
             is_valid: Whether the response followed the format.
-            thought_correct: Whether the thought was true of the state; None where it cannot be
+            thought_correct: Whether the thought was true of the state; None if it cannot be
                 judged.
             length: Sampled tokens of the response.
         """
@@ -67,10 +67,10 @@ class Shaping:
 
 
 def check_thought_penalty(penalty: float, env: TextEnv, *, think: bool) -> None:
-    """Refuse a penalty on untrue thoughts where thoughts are never judged.
+    """Refuse a penalty on untrue thoughts if thoughts are never judged.
 
     Raises:
-        ValueError: where the agent does not think, or the environment cannot judge thoughts.
+        ValueError: if the agent does not think, or the environment cannot judge thoughts.
     """
     if not penalty:
         return

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from ragen_pl.rollout.collect import GroupSeed
 
 SEEDS_PER_RUN = 1 << 32
-"""Seeds between those of two run seeds."""
+"""Number of seeds that each run seed has to itself."""
 FIRST_DEMONSTRATION = 1 << 31
-"""Offset of the demonstrations' seeds within a run, beyond what RL can reach. Behind them, in the
+"""Offset of the demonstrations' seeds within a run, beyond what RL can reach. After them, in the
 range of run seed 0, are the seeds of evaluation sets, from ``FIRST_EVAL_SEED`` on, which no run
 trains on."""
 _SEEDS_PER_COLLECTION = 1 << 26
@@ -32,10 +32,10 @@ class SeedStream:
 
     def __init__(self) -> None:
         self._iteration = self._position = 0
-        """Where the current number of groups came into effect."""
+        """Iteration and position at which the current number of groups came into effect."""
 
     def position(self, iteration: int, num_groups: int) -> int:
-        """Return the first position of an iteration, counted from the first RL iteration."""
+        """Return the first position of ``iteration``, which counts from the first RL iteration."""
         return self._position + (iteration - self._iteration) * num_groups
 
     def state_dict(self, iteration: int, num_groups: int) -> dict[str, int]:
@@ -54,7 +54,7 @@ def group_seeds(run_seed: int, position: int, num_groups: int, collection: int) 
         run_seed: Seed of the run.
         position: First position of the iteration in the seed stream.
         num_groups: Groups of one collection.
-        collection: Number of the collection within the iteration, from 0.
+        collection: Index of the collection within the iteration, from 0.
 
     Returns:
         Group ids are unique within the iteration, which makes the sampling noise differ between

@@ -20,7 +20,8 @@ from ragen_pl.types import Trajectory, TrajectoryGroup
 class RankMeans:
     """Means by name over all ranks, in which every item weighs the same (``MeanMetric``).
 
-    Items are kept as numbers until the mean is taken: a metric's update costs as much as a turn.
+    Items are kept as plain numbers until the means are taken, because one update of a
+    ``MeanMetric`` costs as much as a turn.
     """
 
     def __init__(self) -> None:
@@ -35,7 +36,7 @@ class RankMeans:
         """Return the means over all ranks; every rank must call it, and gets the same ones."""
         own = {name: _mean(items) for name, items in self._items.items()}
         of_ranks: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
-        for part in gather_objects(own):  # once for all names, of which ranks may have others
+        for part in gather_objects(own):  # once for all names, since ranks may have different ones
             for name, item in part.items():
                 of_ranks[name].append(item)
         return {name: _mean(items)[0] for name, items in of_ranks.items()}
@@ -43,7 +44,7 @@ class RankMeans:
 
 def _mean(items: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """Return the mean of (value, weight) pairs and their total weight."""
-    # Not synchronized by itself: ranks may have other names, and ``means`` gathers once for all.
+    # Not synchronized by itself: ranks may have different names, so ``means`` gathers them at once.
     # NaN must stay NaN, but "disable" would drop the weights (torchmetrics 1.9).
     metric = MeanMetric(nan_strategy=math.nan, sync_on_compute=False).set_dtype(torch.float64)
     values, weights = torch.tensor(items, dtype=torch.float64).unbind(1)
@@ -64,7 +65,7 @@ def check_played(groups: Sequence[TrajectoryGroup], env_name: str) -> None:
         env_name: The environment's name.
 
     Raises:
-        ConfigError: on all ranks, where no trajectory has a turn on any.
+        ConfigError: on all ranks, if no trajectory on any rank has a turn.
     """
     lost = _all_lost(groups)
     if lost is None:
@@ -80,13 +81,13 @@ def check_played(groups: Sequence[TrajectoryGroup], env_name: str) -> None:
 
 
 def check_room(groups: Sequence[TrajectoryGroup]) -> None:
-    """Refuse an evaluation in which no start has room for a first answer; every rank must call it.
+    """Refuse an evaluation in which no first prompt leaves room for an answer.
 
-    An evaluation in which the environment failed throughout is left without a result, and the run
-    continues.
+    Every rank must call it. An evaluation in which the environment failed throughout is left
+    without a result, and the run continues.
 
     Raises:
-        ConfigError: on all ranks, naming the key.
+        ConfigError: on all ranks, if none does; the message names the key.
     """
     lost = _all_lost(groups)
     if lost is not None and lost.no_room:
@@ -104,7 +105,7 @@ class _Lost:
 
 
 def _all_lost(groups: Sequence[TrajectoryGroup]) -> _Lost | None:
-    """Return why no trajectory on any rank has a turn; None where one has, or none was wanted."""
+    """Return why no trajectory on any rank has a turn; None if one has or none was wanted."""
     own = [trajectory for group in groups for trajectory in group.trajectories]
     faults = [(t.counts, t.error) for t in own if not t.is_trainable]
     # An environment's error explains more than a first prompt that does not fit.
@@ -159,8 +160,8 @@ class GroupTable:
 
     @property
     def std(self) -> Tensor:
-        """(G,) float64: standard deviation of the returns, 0 without signal; NaN below two valid
-        members."""
+        """(G,) float64: standard deviation of the returns, 0 without signal; NaN with fewer than
+        two valid members."""
         return group_std(self.returns, self.sizes, self.valid)
 
 

@@ -57,7 +57,7 @@ _LONGEST_ROW = 4
 
 
 class _Start(NamedTuple):
-    """One start: the map, the player's cell and its distance from the goal."""
+    """An initial state: the map, the player's cell and its distance from the goal."""
 
     holes: int
     goal: int
@@ -69,10 +69,10 @@ class _Start(NamedTuple):
 def _sample_start(
     seed: int, size: int, frozen_probability: float, split: BoardSplit, longest: int
 ) -> _Start:
-    """Sample map, goal and start until there is a path and the map belongs to the split.
+    """Sample maps until one belongs to the split and has a path of at most ``longest`` moves.
 
     Raises:
-        ValueError: where no such map is found.
+        ValueError: if no such map is found.
     """
     rng = random.Random(f"frozen_lake {RANDOM_NAMES[split]} {size} {frozen_probability} {seed}")
     for _ in range(_MAX_TRIES):
@@ -118,11 +118,12 @@ class FrozenLake(TextEnv):
 
     Args:
         size: Cells along one side.
-        frozen_probability: Of each cell; the others are holes.
+        frozen_probability: Probability that a cell is frozen; the others are holes.
         intended: Probability that a step goes in its direction.
         split: ``train`` for maps to learn from, ``tuning`` to choose settings by, ``eval`` for an
             evaluation set; no two of them share a layout (holes and goal), and thus no state.
-        max_actions: Actions per trajectory; no start is farther from its goal.
+        max_actions: Maximum actions per trajectory; also the maximum distance between an initial
+            state and its goal.
     """
 
     name = "frozen_lake"
@@ -172,7 +173,7 @@ class FrozenLake(TextEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Enter the map of the seed."""
+        """Enter the map that the seed decides."""
         seed = resolve_seed(self, seed)
         start = _sample_start(
             seed, self.size, self.frozen_probability, self.split, self.max_actions
@@ -222,7 +223,7 @@ class FrozenLake(TextEnv):
         return "\n".join("".join(marks[row * size : (row + 1) * size]) for row in range(size))
 
     def get_state(self) -> dict[str, Any]:
-        """Return the map, cells numbered row by row; later slips are no part of it."""
+        """Return the map, with cells numbered row by row, without the noise of later slips."""
         return {
             "size": self.size,
             "holes": list(cells_of(self._lake.holes)),
@@ -232,7 +233,7 @@ class FrozenLake(TextEnv):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what ``get_state`` returned; the current noise generator decides the slips."""
+        """Restore what ``get_state`` returned, except the noise generator, which stays as it is."""
         self._lake = self._lake_of(state)
         self._player, self._num_actions = state["player"], state["num_actions"]
 
@@ -246,7 +247,10 @@ class FrozenLake(TextEnv):
         return hash_without(self.get_state(), "num_actions")
 
     def start_key(self) -> str:
-        """Return a key of the board, equal for its rotations and reflections, as slips are."""
+        """Return a key of the board that is equal for its rotations and reflections.
+
+        Slips are symmetric, so these are the same task.
+        """
         marks = _marks(self.size, self._lake.holes, self._lake.goal, self._player)
         return canonical_digest(marks, self.size)[:16]
 
@@ -259,7 +263,7 @@ class FrozenLake(TextEnv):
     ) -> float:
         """Return the highest success probability from a state under the turn protocol.
 
-        ``max_actions`` counts from this state; by default those it has left.
+        ``max_actions`` counts from this state; by default, it is the number of actions left there.
         """
         left = self.max_actions - state["num_actions"] if max_actions is None else max_actions
         return optimum(
@@ -282,9 +286,9 @@ class FrozenLake(TextEnv):
         return intended_plan(self._lake, self._player, self.max_actions - self._num_actions)
 
     def expert_turn(self, rng: random.Random, max_actions: int) -> tuple[str, tuple[str, ...]]:
-        """Return the next actions of the best policy for the actions left, as if nothing slipped.
+        """Return the next actions that the best policy for the actions left takes if nothing slips.
 
-        Where the goal is out of reach the thought is ``stuck``, and the action is random.
+        If the goal is out of reach, the thought is ``stuck`` and the action is random.
         """
         plan = self._plan()
         if plan is None:
@@ -295,7 +299,7 @@ class FrozenLake(TextEnv):
         """Return whether a thought, in the expert's format, is true of the current state.
 
         Its positions must be the current ones and its path, if nothing slips, must end on the
-        goal; ``stuck`` is true where the goal is too far for the actions left.
+        goal; ``stuck`` is true if the goal is too far for the actions left.
         """
         facts = self._facts()
         rest = thought[len(facts) :]

@@ -27,7 +27,7 @@ class Lake(NamedTuple):
 
 
 def neighbor(size: int, cell: int, action: int) -> int:
-    """Return the cell an action leads to without slipping; the edge stops it."""
+    """Return the cell to which an action leads without slipping; at the edge, the player stays."""
     down, right = _OFFSETS[action]
     row = min(max(cell // size + down, 0), size - 1)
     column = min(max(cell % size + right, 0), size - 1)
@@ -35,7 +35,7 @@ def neighbor(size: int, cell: int, action: int) -> int:
 
 
 def slip(action: int, chance: float, intended: float) -> int:
-    """Return the direction taken, given a uniform number in [0, 1)."""
+    """Return the direction taken, given ``chance``, a uniform random number in [0, 1)."""
     if chance < intended:
         return action
     return (action + (1 if chance < (1.0 + intended) / 2 else -1)) % 4
@@ -43,7 +43,7 @@ def slip(action: int, chance: float, intended: float) -> int:
 
 @lru_cache(maxsize=1024)
 def distances(lake: Lake) -> tuple[int | None, ...]:
-    """Return for every cell the fewest moves to the goal without slipping; None without a path."""
+    """Return the fewest moves from every cell to the goal without slipping; None without a path."""
     found: dict[int, int] = {lake.goal: 0}
     layer = [lake.goal]
     while layer:
@@ -60,8 +60,8 @@ def distances(lake: Lake) -> tuple[int | None, ...]:
 
 @lru_cache(maxsize=256)
 def _transitions(lake: Lake) -> tuple[Floats, Floats]:
-    """Return (action, cell, next cell) over cells where play goes on, and (action, cell) the
-    probability of stepping onto the goal.
+    """Return two arrays of probabilities: (action, cell, next cell) of moves after which play goes
+    on, and (action, cell) of stepping onto the goal.
     """
     count = lake.size**2
     onward, win = np.zeros((4, count, count)), np.zeros((4, count))
@@ -81,9 +81,9 @@ def _transitions(lake: Lake) -> tuple[Floats, Floats]:
 
 @lru_cache(maxsize=256)
 def action_values(lake: Lake, horizon: int) -> tuple[Floats, ...]:
-    """Return by number of actions left, 1 to ``horizon`` (index 0 is empty), the probability of
-    reaching the goal as (action, cell), when every later action sees the state (finite-horizon
-    value iteration).
+    """Return the probability of reaching the goal as (action, cell), for every number of actions
+    left up to ``horizon`` (index 0 holds zeros), if every later action is chosen with the state
+    known (finite-horizon value iteration).
     """
     onward, win = _transitions(lake)
     values = np.zeros(lake.size**2)
@@ -96,10 +96,10 @@ def action_values(lake: Lake, horizon: int) -> tuple[Floats, ...]:
 
 @lru_cache(maxsize=1 << 14)
 def intended_plan(lake: Lake, cell: int, actions_left: int) -> tuple[str, ...] | None:
-    """Return the actions of the best policy if nothing slips; None where the goal is out of reach.
+    """Return the actions of the best policy if nothing slips; None if the goal is out of reach.
 
     Each action has the highest value among those after which the goal can still be reached in
-    time without slipping, so the plan always ends there. Equal values: the shorter way.
+    time without slipping, so the plan always ends there. Among equal values, the shorter path wins.
     """
     away = distances(lake)
     plan: list[str] = []

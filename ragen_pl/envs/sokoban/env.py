@@ -34,23 +34,22 @@ Thought = Literal["plan", "facts_and_plan"]
 class Sokoban(TextEnv):
     """Sokoban: push every box onto a target.
 
-    Each action costs 0.1, also a blocked one; a box pushed onto a target earns 1 and one pushed off
-    costs 1; the push that puts the last box on a target earns 10 more (the paper's rewards).
+    Each action costs 0.1, even if it is blocked; a box pushed onto a target earns 1 and one pushed
+    off costs 1; the push that puts the last box on a target earns 10 more (the paper's rewards).
 
     Args:
         size: Cells along one side, the frame included.
-        num_boxes: Boxes, and as many targets.
-        symbols: ``paper``'s ``# _ O √ X P S`` or the ``letters`` ``W . G C B A @``.
+        num_boxes: Number of boxes, and of targets.
+        symbols: ``paper`` for ``# _ O √ X P S``, ``letters`` for ``W . G C B A @``.
         observation: How a state is written in the prompt.
         split: ``train`` for rooms to learn from, ``tuning`` to choose settings by, ``eval`` for an
             evaluation set, ``reference`` for an evaluation set of the paper's own distribution of
-            rooms (``ragen_pl.envs.sokoban.paper_rooms``). No layout (walls and targets) of a
-            training or tuning room is in another split, so neither is any state that its moves
-            lead to.
+            rooms (``ragen_pl.envs.sokoban.paper_rooms``). No other split has a layout (walls and
+            targets) of a training or tuning room, or a state that can be reached from one.
         max_actions: Actions per trajectory.
-        thought: What the expert thinks: the remaining moves (``plan``), or before them where
-            player, boxes and targets are. Each word adds noise to the credit of an outcome
-            reward, so that the shorter one is the default.
+        thought: Content of the expert's thought: the remaining moves (``plan``), or the positions
+            of player, boxes and targets and then the moves (``facts_and_plan``). Each word adds
+            noise to the credit assignment of an outcome reward, so the shorter one is the default.
     """
 
     name = "sokoban"
@@ -101,7 +100,7 @@ class Sokoban(TextEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Enter the room of the seed; the noise seed has no effect, for nothing is random later."""
+        """Enter the room that the seed decides; the noise seed has no effect on Sokoban."""
         room = self._sample_room(resolve_seed(self, seed))
         self._board, self._player, self._boxes = room.board, room.player, room.boxes
         self._num_actions = 0
@@ -207,7 +206,7 @@ class Sokoban(TextEnv):
         """Return whether a thought, in the expert's format, is true of the current state.
 
         Its coordinates, if it has any, must be the current ones and its plan must solve the room
-        with its last move; ``stuck`` is true where no plan exists.
+        with its last move; ``stuck`` is true if no plan exists.
         """
         plan = words.read_plan(thought, self._facts())
         if plan is None:

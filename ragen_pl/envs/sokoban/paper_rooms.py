@@ -1,15 +1,15 @@
 """Sokoban rooms of RAGEN's own distribution, so that results compare with the paper's.
 
 A random walk digs the floor, then the game is played backwards from the solved room, by pulling,
-and the position that is farthest from solved is the start. The scheme is gym-sokoban's (Schrader,
+and the position farthest from solved is the initial state. The scheme is gym-sokoban's (Schrader,
 2018; after Racanière et al., arXiv 1707.06203, appendix) with RAGEN's numbers (arXiv 2504.20073,
 released environment). Rooms with few pushes are frequent, and a few need more than ten moves.
 
-Training rooms have none of these layouts: two in three have more walls than any training room, and
-of the others only those of the ``eval`` split are kept. A few layouts are so frequent that the kept
-rooms alone would be much too easy. Therefore the scheme's first room only decides the kind (whether
-it is open, and its difficulty), and rooms are sampled until one of this kind may be kept: the mix
-of kinds is then the scheme's own.
+No training room has one of these layouts: two thirds of the rooms have more walls than any training
+room, and of the others only those in the ``eval`` split are kept. A few layouts are so frequent
+that the kept rooms alone would be much too easy. Therefore the scheme's first room only decides the
+kind (whether it is open, and its difficulty), and rooms are sampled until one of this kind may be
+kept: the mix of kinds is then the scheme's own.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ def _pull(board: Board, node: _Node, offset: int) -> _Node | None:
 
 
 def _score(board: Board, node: _Node, homes: tuple[int, ...]) -> int:
-    """Return changes of the pulled box times distance from home; 0 where a target is covered."""
+    """Return the score of a position: changes of the pulled box times the boxes' distance from
+    their targets; 0 if the player or a box covers a target."""
     if any(board.targets >> cell & 1 for cell in (node.player, *node.boxes)):
         return 0
     size = board.size
@@ -130,12 +131,12 @@ class _Kind(NamedTuple):
     """The kind of a room; the mix of kinds is the scheme's."""
 
     is_open: bool
-    """Whether it has as few walls as training rooms."""
+    """Whether it has at most as many walls as a training room may have."""
     difficulty: str
 
 
 def _lay_out(rng: random.Random, size: int, num_boxes: int) -> tuple[Board, _Node] | None:
-    """Return a solved room; None where the walk left no space."""
+    """Return a solved room; None if the walk dug too few cells."""
     everything = (1 << size * size) - 1
     floor = _dig(rng, size)
     if floor.bit_count() <= num_boxes:
@@ -146,7 +147,7 @@ def _lay_out(rng: random.Random, size: int, num_boxes: int) -> tuple[Board, _Nod
 
 
 def _place(rng: random.Random, board: Board, solved: _Node) -> Room | None:
-    """Return the start that is farthest from a solved room; None where there is none."""
+    """Return the room whose initial state is farthest from solved; None if there is none."""
     max_depth = 300 if len(solved.boxes) == 1 else 10
     best, score = _play_backwards(board, solved, max_depth)
     if score == 0:
@@ -165,7 +166,8 @@ def _is_open(board: Board) -> bool:
 
 
 def _try_room(rng: random.Random, size: int, num_boxes: int, kind: _Kind | None) -> Room | None:
-    """Sample once; None unless a room comes out and, where ``kind`` is given, is of it and kept."""
+    """Sample one room; return None if that fails or if, given a ``kind``, the room is of another
+    kind or must not be kept."""
     laid_out = _lay_out(rng, size, num_boxes)
     if laid_out is None:
         return None
@@ -180,10 +182,10 @@ def _try_room(rng: random.Random, size: int, num_boxes: int, kind: _Kind | None)
 
 @lru_cache(maxsize=4096)
 def sample_reference_room(seed: int, size: int, num_boxes: int) -> Room:
-    """Return the room of a seed, of those kept for evaluation sets.
+    """Return the room that a seed decides, among those kept for evaluation sets.
 
     Raises:
-        ValueError: where none is found.
+        ValueError: if none is found.
     """
     rng = random.Random(f"sokoban reference {size} {num_boxes} {seed}")
     for _ in range(_MAX_KINDS):

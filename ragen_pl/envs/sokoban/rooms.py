@@ -20,13 +20,13 @@ Split = Literal["train", "tuning", "eval", "reference"]
 DIFFICULTIES = {"2-3": (2, 3), "4-5": (4, 5), "6-8": (6, 8), "9-10": (9, 10)}
 """Names and bounds of the difficulties by optimal length; no room needs more than ten moves."""
 _DIFFICULTY_OF_SEED = ("2-3",) * 4 + ("4-5",) * 7 + ("6-8",) * 7 + ("9-10",) * 2
-"""By ``seed % 20``: 20, 35, 35 and 10 %, exact over any 20 consecutive seeds."""
+"""Difficulty by ``seed % 20``: exactly 20, 35, 35 and 10 % of any 20 consecutive seeds."""
 _MAX_BOARDS = 20_000
 _STARTS_PER_BOARD = 8
 
 
 class Room(NamedTuple):
-    """One start, with its difficulty."""
+    """An initial state, with its difficulty."""
 
     board: Board
     player: int
@@ -41,7 +41,7 @@ def difficulty_of_seed(seed: int) -> str:
 
 
 def difficulty_of_length(length: int) -> str:
-    """Return the difficulty of an optimal length; outside the mix, ``0-1`` or ``11+``."""
+    """Return the difficulty of an optimal length; ``0-1`` or ``11+`` if it is outside the mix."""
     for name, (shortest, longest) in DIFFICULTIES.items():
         if shortest <= length <= longest:
             return name
@@ -78,7 +78,7 @@ def split_of_board(board: Board) -> BoardSplit:
 
 
 def outer_walls(size: int) -> int:
-    """Return the mask of the frame."""
+    """Return the mask of the outermost cells, the frame."""
     edge = (0, size - 1)
     cells = range(size * size)
     return sum(1 << cell for cell in cells if cell // size in edge or cell % size in edge)
@@ -91,7 +91,7 @@ def most_walls(size: int) -> int:
 
 def _random_board(rng: random.Random, size: int, num_boxes: int) -> Board:
     inside = list(cells_of(~outer_walls(size) & ((1 << size * size) - 1)))
-    # The larger of two samples: there are few boards with few walls, which would repeat.
+    # The larger of two samples, since boards with few walls are few and would repeat.
     num_walls = max(rng.randint(0, most_walls(size)), rng.randint(0, most_walls(size)))
     cells = rng.sample(inside, num_walls + num_boxes)
     walls = sum(1 << cell for cell in cells[num_boxes:])
@@ -102,12 +102,13 @@ def _random_board(rng: random.Random, size: int, num_boxes: int) -> Board:
 # Cached, since the members of a group reset to the same room one after another.
 @lru_cache(maxsize=4096)
 def sample_room(seed: int, size: int, num_boxes: int, split: BoardSplit) -> Room:
-    """Return the room of a seed: of the seed's difficulty and the split, every box off target.
+    """Return the room that a seed decides: of its difficulty, in the split, every box off target.
 
-    From four moves up every shortest plan has at least two pushes: walking alone is no puzzle.
+    In rooms that need four moves or more, every shortest plan has at least two pushes, since
+    walking alone is no puzzle.
 
     Raises:
-        ValueError: where no such room is found.
+        ValueError: if no such room is found.
     """
     rng = random.Random(f"sokoban {RANDOM_NAMES[split]} {size} {num_boxes} {seed}")
     difficulty = difficulty_of_seed(seed)

@@ -1,4 +1,4 @@
-"""Search in Sokoban: single moves, shortest plans, and all starts at a given distance.
+"""Search in Sokoban: single moves, shortest plans, and all positions at a given distance.
 
 Sets of cells are bit masks (cell = row * size + column), and a position is (player, boxes). The
 outermost cells are walls, so no move leaves the board.
@@ -18,7 +18,7 @@ Position = tuple[int, int]
 
 
 class Board(NamedTuple):
-    """The layout: what never moves."""
+    """The layout of a room: what never moves."""
 
     size: int
     walls: int
@@ -67,7 +67,7 @@ def live_cells(board: Board) -> int:
 
 @lru_cache(maxsize=1 << 16)
 def shortest_plan(board: Board, player: int, boxes: int) -> tuple[str, ...] | None:
-    """Return a shortest plan that puts every box on a target; None where there is none.
+    """Return a shortest plan that puts every box on a target; None if there is none.
 
     Breadth first; among equally short plans the order of ``ACTIONS`` decides.
     """
@@ -133,7 +133,7 @@ def starts_by_length(board: Board, longest: int) -> list[list[Position]]:
 
 
 def fewest_pushes(board: Board, start: Position, length: int) -> int | None:
-    """Return the fewest pushes in any plan of ``length`` moves that solves; None without one."""
+    """Return the fewest pushes of any plan that solves in ``length`` moves; None without one."""
     layer = {start: 0}
     for _ in range(length):
         following: dict[Position, int] = {}

@@ -29,7 +29,8 @@ SYMBOLS: dict[str, Symbols] = {
     "paper": Symbols("#", "_", "O", "√", "X", "P", "S"),
     "letters": Symbols("W", ".", "G", "C", "B", "A", "@"),
 }
-"""RAGEN's grid and its second vocabulary (arXiv 2504.20073, appendix on environments)."""
+"""Symbols of RAGEN's grid and of its second vocabulary (arXiv 2504.20073, appendix on
+environments)."""
 
 
 def legend(symbols: Symbols) -> str:
@@ -56,7 +57,7 @@ def grid_rows(board: Board, player: int, boxes: int, symbols: Symbols) -> list[s
 def coordinate_rows(board: Board, player: int, boxes: int, inner_walls: int) -> list[str]:
     """Return the state as lists of coordinates.
 
-    RAGEN's coordinate format leaves out the walls, so that its text does not determine the state.
+    Walls are listed, too. RAGEN's format leaves them out, so its text does not determine the state.
     """
 
     def listing(mask: int) -> str:
@@ -73,7 +74,7 @@ def coordinate_rows(board: Board, player: int, boxes: int, inner_walls: int) -> 
 
 
 def facts(board: Board, player: int, boxes: int, symbols: Symbols) -> tuple[str, ...]:
-    """Return where player, boxes and targets are: the first words of a true thought."""
+    """Return the positions of player, boxes and targets, the first words of a true thought."""
     words = [symbols.player + coordinate(player, board.size)]
     words += [symbols.box + coordinate(cell, board.size) for cell in cells_of(boxes)]
     words += [symbols.target + coordinate(cell, board.size) for cell in cells_of(board.targets)]
