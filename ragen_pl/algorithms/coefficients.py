@@ -63,7 +63,7 @@ class Coefficients:
             self.kl = _controlled(self.kl, float(kl), penalty.control, raises=False)
 
     def metrics(self) -> dict[str, Tensor]:
-        """Return the current coefficients, and the KL of the rollout where rewards include it.
+        """Return the current coefficients, and the KL of the rollout if rewards include it.
 
         Call it before ``observe``, which sets the coefficients of the next update.
         """

@@ -16,7 +16,7 @@ Reduce = Callable[[Tensor], Tensor]
 """The sum of a tensor over all ranks."""
 
 _RETURN_ROUNDING = 1e-12
-"""Share of the returns' mean square up to which their variance is float32 rounding."""
+"""Share of the returns' mean square up to which their variance counts as float32 rounding."""
 
 
 def local(tensor: Tensor) -> Tensor:
