@@ -21,7 +21,7 @@ class LanguageModel:
     tokenizer: PreTrainedTokenizerFast
     markers: ChatMarkers
     context_limit: int | None = None
-    """Largest number of tokens of a context the model was trained for; None for no limit."""
+    """Largest context, in tokens, that the model was trained for; None for no limit."""
     adapted: PeftModel | None = None
     """The same model as peft's object, if it has adapters."""
 

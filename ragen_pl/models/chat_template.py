@@ -217,7 +217,7 @@ def folded(messages: Messages) -> Messages:
 
 
 def _between(text: str | None, marks: Sequence[str]) -> list[str] | None:
-    """Split a text at marks; None unless each occurs once, in this order."""
+    """Split a text at marks; None if a mark is missing, repeated or out of order."""
     if text is None:
         return None
     pieces = []

@@ -76,7 +76,7 @@ class LoRA:
 
 
 def copy_sharing_frozen(module: M) -> M:
-    """Copy a module; frozen weights are shared with the copy."""
+    """Copy a module, except for frozen weights, which the copy shares."""
     frozen = {id(weight): weight for weight in module.parameters() if not weight.requires_grad}
     return copy.deepcopy(module, frozen)
 
@@ -113,7 +113,7 @@ def merged_weights(
 
 
 def _with_weights(layer: M, weights: Mapping[str, Tensor], prefix: str) -> M:
-    """Copy a layer with other weights, which are shared with the copy."""
+    """Return a copy of a layer that uses the tensors in ``weights``, without copying them."""
     given = {
         id(own): nn.Parameter(weights[prefix + name], requires_grad=False)
         for name, own in layer.named_parameters()

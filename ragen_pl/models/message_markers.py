@@ -54,7 +54,7 @@ def encode_texts(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> li
 def encode_segments(
     tokenizer: PreTrainedTokenizerFast, contexts: Sequence[Segments]
 ) -> list[tuple[int, ...]]:
-    """Encode contexts; equal texts are encoded once."""
+    """Encode contexts to token ids; a text that occurs several times is encoded once."""
     joined = [tuple(_join_texts(context)) for context in contexts]
     texts = list(dict.fromkeys(p for segments in joined for p in segments if isinstance(p, str)))
     known = dict(zip(texts, encode_texts(tokenizer, texts), strict=True))

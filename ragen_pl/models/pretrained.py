@@ -47,7 +47,7 @@ class PretrainedModel(PolicyModel):
     template_options: Mapping[str, Any] = field(default_factory=dict)
 
     def build(self, pieces: Iterable[str], seed: int) -> LanguageModel:
-        """Load tokenizer and model; check that training and sampling give its own log-probs.
+        """Load tokenizer and model; check that training and sampling use the model's own log-probs.
 
         Args:
             pieces: Unused: the tokenizer is the model's own.

@@ -55,7 +55,7 @@ class TrainableModel:
         return replace(language, adapted=self.prepare(language.model))
 
     def prepare(self, model: PreTrainedModel) -> PeftModel | None:
-        """Use fused kernels; add gradient checkpointing and adapters as configured; in place."""
+        """Add fused kernels, and gradient checkpointing and adapters if configured, in place."""
         use_fused_rms_norm(model)
         enable_gather(model)
         if self.gradient_checkpointing:

@@ -36,8 +36,8 @@ def gradient_norms(
 
     Args:
         names: Names of the loss terms.
-        parts: One mapping of name to scalar loss per micro-batch; consumed one by one, so that only
-            one graph is alive at a time.
+        parts: Mappings of name to scalar loss, one per micro-batch; they are consumed one by one,
+            so that only one graph is alive at a time.
         parameters: The parameters to differentiate with respect to.
         reduce: Function that sums a tensor over all ranks.
     """

@@ -31,7 +31,7 @@ class GroupStatistics:
     count: Tensor
     mean: Tensor
     std: Tensor
-    """Bessel-corrected; exactly 0 if the group's values are equal, or there is only one."""
+    """Bessel-corrected; exactly 0 if the group's values are equal, or there is only one value."""
 
 
 def group_statistics(values: Tensor, magnitudes: Tensor, ids: Tensor) -> GroupStatistics:

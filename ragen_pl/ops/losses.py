@@ -225,7 +225,7 @@ def truncated_importance_weights(
     Args:
         log_probs: (B, T), the trainer's log-probs of the sampled tokens at the time of the rollout.
         sampled_log_probs: (B, T), the sampler's.
-        cap: At least 1, so that tokens on which the two agree weigh 1.
+        cap: Largest weight, at least 1, so that tokens on which the two agree weigh 1.
     """
     assert cap >= 1.0
     return importance_ratio(log_probs, sampled_log_probs).clamp(max=cap)

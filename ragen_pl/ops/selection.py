@@ -58,7 +58,7 @@ def top_fraction(scores: Tensor, fraction: float, order: Order = "largest") -> T
 
     Args:
         scores: (G,).
-        fraction: In (0, 1].
+        fraction: Fraction of groups to keep, in (0, 1].
         order: Which scores are best.
     """
     _check_share("fraction", fraction)
@@ -87,7 +87,7 @@ def top_p(scores: Tensor, p: float, order: Order = "largest") -> Tensor:
 
     Args:
         scores: (G,), none negative.
-        p: In (0, 1].
+        p: Share of the total score, in (0, 1].
         order: Which scores are best.
     """
     _check_share("p", p)
@@ -105,7 +105,7 @@ def top_p_softmax(scores: Tensor, p: float, temperature: float, order: Order = "
 
     Args:
         scores: (G,).
-        p: In (0, 1].
+        p: Share of the softmax, in (0, 1].
         temperature: Temperature in units of the largest absolute score, above 0.
         order: Which scores are best.
     """

@@ -46,7 +46,7 @@ def grouped_matmul_attention(
         query: (B, H, Q, D); ``key`` and ``value``: (B, K, S, D) with H a multiple of K.
         attention_mask: (B or 1, 1, Q, S): bool (true = visible) or additive.
         scaling: Factor of the scores.
-        dropout: Must be 0.
+        dropout: Dropout probability, which must be 0.
         is_causal: Whether Q equals S and the mask hides all later keys, as the caller promises: the
             scores of those, about half of the work, are then not computed. The mask may hide more.
         more: Further arguments of the layer. ``softcap`` bounds scores by tanh, attention sinks
@@ -161,7 +161,7 @@ def causal_sdpa_attention(
         raise ValueError("attention 'sdpa' has no softcap: choose grouped_matmul")
     is_square = query.shape[2] == key.shape[2]
     is_plain = attention_mask is None or attention_mask.dtype == torch.bool
-    # Rotated queries and keys may still be float32 where autocast casts all three.
+    # Queries and keys may still be float32 after rotation, if autocast then casts all three.
     has_kernel = query.device.type == "cpu" or value.dtype != torch.float32
     if is_causal and is_square and is_plain and has_kernel:
         attention_mask = None

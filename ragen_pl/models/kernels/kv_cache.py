@@ -72,7 +72,7 @@ class RaggedCache(Cache):
         self.additive_mask = additive_mask
         self.stride = stride
         self.active_rows = slice(0, rows)
-        """The rows of the next block; the others stay as they are."""
+        """The cache rows that the next block extends; the others do not change."""
         self.lengths = np.zeros(rows, np.int64)
         self.max_context = max_context
         self.transposed_keys = False
@@ -80,7 +80,7 @@ class RaggedCache(Cache):
         self.keys: list[Tensor] = []
         self.values: list[Tensor] = []
         self.slots = self.rows = torch.zeros(0, 0, dtype=torch.long)
-        """Where the block's tokens are written: slots (rows, width) and rows (rows, 1)."""
+        """Indices at which the block's tokens are written: slots (rows, width), rows (rows, 1)."""
         self.padded_length = 0
         """Slots per row that the mask covers, including the spare one."""
 

@@ -28,7 +28,7 @@ class Indicators:
     zero_std_fraction: float
     """Share of groups whose members all got the same return."""
     entropy: float
-    """Mean per sampled token, in nats."""
+    """Mean entropy per sampled token, in nats."""
     valid_format: float
     """Share of turns whose response has the valid format."""
     penalty_share: float
@@ -36,9 +36,9 @@ class Indicators:
     success: float
     mean_return: float
     grad_norm: float | None = None
-    """Gradient norm of the policy in the preceding update; None without one."""
+    """Gradient norm of the policy in the preceding update; None if there was no update."""
     response_length: float | None = None
-    """Mean tokens per response; None in histories from before it was measured."""
+    """Mean number of tokens per response; None in histories of runs that did not measure it."""
     approx_kl: float | None = None
     """Nats per token between the policy that sampled and the one being updated, averaged over the
     preceding updates; None if there was none, or a single one, which starts at the policy that

@@ -111,7 +111,7 @@ class InProcessSampler:
         self.rows: dict[EpisodeId, tuple[int, tuple[int, ...]]] = {}
 
     def reset(self) -> None:
-        """Drop every cached row; required after each change of the weights."""
+        """Drop every cached row; call this after each change of the weights."""
         self.release()
 
     def release(self) -> None:
