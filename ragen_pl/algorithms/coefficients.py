@@ -63,7 +63,7 @@ class Coefficients:
             self.kl = _controlled(self.kl, float(kl), penalty.control, raises=False)
 
     def metrics(self) -> dict[str, Tensor]:
-        """Return the current coefficients, and the KL of the rollout where rewards include it.
+        """Return the current coefficients, and the KL of the rollout if rewards include it.
 
         Call it before ``observe``, which sets the coefficients of the next update.
         """
@@ -101,9 +101,9 @@ def steer(coef: float, measured: float, target: float, horizon: float, *, raises
     instead of one per number of episodes.
 
     Args:
-        coef: Above 0: a coefficient of 0 would never change.
+        coef: Current coefficient, above 0, because a coefficient of 0 would never change.
         measured: The measured quantity, such as the mean KL.
-        target: Its target, above 0.
+        target: Target of the measured quantity, above 0.
         horizon: Number of updates after which the coefficient has changed by 20 % at the largest
             error.
         raises: Whether a larger coefficient raises the measured quantity (an entropy bonus) or

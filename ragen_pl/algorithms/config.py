@@ -19,7 +19,7 @@ class Control:
 
     Args:
         target: Target in nats per token.
-        horizon: Updates in which the coefficient changes by 20 % at the largest error.
+        horizon: Number of updates in which the coefficient changes by 20 % at the largest error.
     """
 
     target: float
@@ -127,7 +127,7 @@ class Algorithm:
         """Check that the importance sampling correction has an effect.
 
         Raises:
-            ValueError: with sampled old log-probs, for which every ratio is 1.
+            ValueError: for a cap with sampled old log-probs, for which every ratio is 1.
         """
         if self.tis_cap is not None and optimization.old_log_probs == "sampled":
             raise ValueError(
@@ -168,8 +168,8 @@ class Optimization:
     Args:
         lr: Policy learning rate in RL.
         imitation_lr: Policy learning rate in the warm start.
-        warmup_iterations: RL iterations of linear learning rate warmup; that of the warm start
-            takes its first tenth.
+        warmup_iterations: Number of RL iterations of linear learning rate warmup; the warmup of the
+            warm start is its first tenth.
         final_lr_fraction: Fraction of the learning rate at the last iteration (linear decay); 1
             keeps it constant, as does a run without a known last iteration (``trainer.max_epochs``
             -1).
@@ -186,7 +186,7 @@ class Optimization:
             On a CPU this needs a C++ compiler and half a minute, and saves an eighth of these
             passes in bf16, less in float32; on a GPU it is unmeasured.
         old_log_probs: The denominator of the importance ratio. recomputed: the trainer's log-probs
-            of the sampled tokens, from a separate pass where a rollout has more than one update;
+            of the sampled tokens, from a separate pass if a rollout has more than one update;
             sampled: the sampler's log-probs, which saves a pass over the rollout and is refused
             unless the two agree within 1e-4 when RL begins; in bf16 they rarely do.
     """
@@ -223,7 +223,7 @@ class Optimization:
         """Check ``trainer.precision``.
 
         Raises:
-            ValueError: where weights would be trained in 16 bits or gradients would be scaled, and
+            ValueError: when weights would be trained in 16 bits or gradients would be scaled, and
                 for sampled old log-probs in less than float32.
         """
         if precision not in (*_EXACT, "bf16-mixed"):
@@ -239,8 +239,11 @@ class Optimization:
             )
 
     def reuses_own_log_probs(self, algorithm: Algorithm, is_on_policy: bool) -> bool:
-        """Return whether an update uses its own log-probs as the old ones: with the weights of the
-        rollout they are equal, and only a KL penalty in the rewards needs them earlier."""
+        """Return whether an update uses its own log-probs as the old ones.
+
+        On-policy the two are equal, because the weights are those of the rollout. Only a KL penalty
+        in the rewards needs the old ones before the update.
+        """
         recomputed = self.old_log_probs == "recomputed"
         return recomputed and is_on_policy and not algorithm.kl_in_reward
 
@@ -248,7 +251,7 @@ class Optimization:
         """Return the factor of the learning rates at an RL iteration.
 
         Args:
-            iteration: Counted from the start of RL.
+            iteration: The RL iteration, counted from 0.
             total: Number of RL iterations; None if unknown.
         """
         warmup = min(1.0, (iteration + 1) / (self.warmup_iterations + 1))

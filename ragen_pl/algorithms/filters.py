@@ -35,7 +35,7 @@ class FilterRule(ABC):
         """
 
     def __post_init__(self) -> None:
-        """Check the arguments before a run, by a call of the function, which checks them."""
+        """Check the arguments before a run, by a call of the rule, which refuses wrong ones."""
         self(torch.ones(1, dtype=torch.float64))
 
 

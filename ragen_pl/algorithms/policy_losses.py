@@ -23,7 +23,7 @@ class TokenLoss:
 
     loss: Tensor
     clipped: Tensor
-    """(B, T) bool: where the ratio is outside the clipping bounds."""
+    """(B, T) bool: whether the ratio is outside the clipping bounds."""
 
 
 class PolicyLoss(ABC):
@@ -129,7 +129,7 @@ class CISPO(PolicyLoss):
 class LogLikelihood(PolicyLoss):
     """REINFORCE: -A log π per token, without an importance ratio.
 
-    It is right for the first update of a rollout only: later ones (``online_k`` or ``ppo_epochs``
+    It is correct for the first update of a rollout only: later ones (``online_k`` or ``ppo_epochs``
     above 1) are not corrected for being off-policy. With ``estimators.Success`` it imitates the
     successful trajectories (STaR).
     """

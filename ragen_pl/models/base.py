@@ -21,7 +21,7 @@ class LanguageModel:
     tokenizer: PreTrainedTokenizerFast
     markers: ChatMarkers
     context_limit: int | None = None
-    """Largest number of tokens of a context the model was trained for; None for no limit."""
+    """Largest context, in tokens, that the model was trained for; None for no limit."""
     adapted: PeftModel | None = None
     """The same model as peft's object, if it has adapters."""
 
@@ -29,7 +29,7 @@ class LanguageModel:
         """Refuse contexts that are too long for the model.
 
         Raises:
-            ValueError: naming both lengths.
+            ValueError: when ``max_context`` exceeds ``context_limit``.
         """
         if self.context_limit is not None and max_context > self.context_limit:
             raise ValueError(
@@ -40,7 +40,7 @@ class LanguageModel:
 
 
 class PolicyModel(ABC):
-    """The choice of the policy's language model; its constructor's arguments are keys."""
+    """An interface to build the policy's model; constructor arguments are configuration keys."""
 
     dtype = "float32"
     """Type of the weights."""
@@ -54,12 +54,14 @@ class PolicyModel(ABC):
             seed: Seed of random weights.
 
         Raises:
-            ValueError: when that is impossible as configured.
+            ValueError: when the configured model cannot be built or loaded.
         """
 
     def build_without_weights(self, pieces: Iterable[str]) -> LanguageModel:
-        """Build without weights, for a model whose weights are loaded later; it may be on the meta
-        device. Defaults to ``build``, for models that need their weights.
+        """Build model and tokenizer without weights, which the caller loads later.
+
+        The model may be on the meta device. The default is ``build`` with seed 0, for models that
+        cannot be built without weights.
 
         Args:
             pieces: As in ``build``.
@@ -73,7 +75,7 @@ class PolicyModel(ABC):
             pieces: As in ``build``.
 
         Raises:
-            ValueError: when it is unknown without building the model.
+            ValueError: when the configuration is unknown before the model is built.
         """
         raise ValueError(
             f"policy is {type(self).__name__}, which does not define its architecture: name one of "
@@ -82,7 +84,7 @@ class PolicyModel(ABC):
 
 
 def drop_dropout(model: PreTrainedModel) -> None:
-    """Disable dropout permanently: the importance ratio compares a function with itself.
+    """Disable dropout permanently: its random masks would change the importance ratio.
 
     The model is in training mode afterwards, which gradient checkpointing requires.
     """

@@ -21,7 +21,7 @@ from ragen_pl.models.message_markers import ChatMarkers, Segments, encode_segmen
 Messages = list[dict[str, str]]
 
 _CALENDAR = "{%- macro strftime_now(format) -%}26 Jul 2024{%- endmacro -%}"
-"""The date for templates that include it, fixed: a resumed run must have the same prompts."""
+"""Current date in templates that include it; fixed, so that a resumed run has the same prompts."""
 
 _THOUGHTFUL = "<think>I go up.</think><answer>Up</answer>"
 _PLAIN = "Move to the box, then push."
@@ -34,11 +34,11 @@ class _Frame:
     system: str
     first_user: str
     answered: str
-    """Between a user message and its response in an earlier turn."""
+    """Text between a user message and its response in an earlier turn."""
     user: str
-    """Between a response and the next user message; it begins with the token that ends it."""
+    """Text between a response and the next user message, from the end-of-response token on."""
     assistant: str
-    """Between the last user message and the response to be sampled."""
+    """Text between the last user message and the response to be sampled."""
     has_system_role: bool
 
     def text(self, system: str, turns: Sequence[tuple[str, str]], last: str) -> str:
@@ -59,7 +59,7 @@ class ChatTemplate:
         options: Variables of the template besides the messages.
 
     Raises:
-        ValueError: without a template, or for an option it does not use.
+        ValueError: when the tokenizer has no template, or the template does not use an option.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, options: Mapping[str, Any]) -> None:
@@ -79,7 +79,7 @@ class ChatTemplate:
                 )
 
     def render(self, messages: Messages) -> str | None:
-        """Return the text up to where the response begins; None where the template raises."""
+        """Return the text up to the beginning of the response; None if the template fails."""
         try:
             return str(
                 self.tokenizer.apply_chat_template(
@@ -96,13 +96,14 @@ class ChatTemplate:
     def markers(self) -> tuple[ChatMarkers, bool]:
         """Return the markers, and whether the template would rewrite earlier responses.
 
-        For a template without a system role, or with one that moves with the last message, the
-        system message becomes the beginning of the first user message. Where a template rewrites
-        earlier responses (for example drops their thoughts), they stay as they were sampled.
+        If the template has no system role, or puts the system message with the last user message,
+        the system message becomes the beginning of the first user message. If the template
+        rewrites earlier responses (for example drops their thoughts), contexts here keep them as
+        they were sampled.
 
         Raises:
-            ValueError: when appended contexts cannot match the template's text and the tokenizer's
-                tokens exactly.
+            ValueError: when contexts built by appending would differ from the template's text or
+                the tokenizer's tokens.
         """
         frame = self._frame(has_system_role=True) or self._frame(has_system_role=False)
         if frame is None:
@@ -131,7 +132,8 @@ class ChatTemplate:
         return markers, not keeps
 
     def _frame(self, *, has_system_role: bool) -> _Frame | None:
-        """Extract the frame from conversations of one to three turns; None unless they append."""
+        """Extract the frame from conversations of one to three turns; None if a new turn changes
+        the text before it."""
         pieces = []
         for turns in (1, 2, 3):
             marks = ["system0mark"]
@@ -161,7 +163,12 @@ class ChatTemplate:
         return tuple(known.get(piece, piece) for piece in pieces if piece)
 
     def _check(self, frame: _Frame, markers: ChatMarkers) -> None:
-        """Compare with the template's text and the tokenizer's tokens of a whole conversation."""
+        """Check that appending gives the template's text and the tokenizer's tokens for a whole
+        conversation.
+
+        Raises:
+            ValueError: when it does not.
+        """
         tokens = self.tokenizer(
             frame.text("Rules.\n1. Push.", [("#_P\n#X_", _PLAIN)], "State:\n__#"),
             add_special_tokens=False,
@@ -210,7 +217,7 @@ def folded(messages: Messages) -> Messages:
 
 
 def _between(text: str | None, marks: Sequence[str]) -> list[str] | None:
-    """Split a text at marks; None unless each occurs once, in this order."""
+    """Split a text at marks; None if a mark is missing, repeated or out of order."""
     if text is None:
         return None
     pieces = []

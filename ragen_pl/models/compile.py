@@ -18,7 +18,7 @@ def mark_compiles_as_whole(layer: nn.Module) -> None:
 
 
 def compiles_as_whole(module: nn.Module) -> bool:
-    """Return whether a module, such as an attention, belongs to a layer compiled as one graph."""
+    """Return whether a module, such as attention, is part of a layer compiled as one graph."""
     return getattr(module, "compiles_as_whole", False)
 
 
@@ -26,8 +26,8 @@ def compile_layers(network: nn.Module) -> None:
     """Let torch.compile fuse the operations between each layer's matrix products, in place.
 
     Compiled code is shared by all lengths and by all layers but the last, which may be computed at
-    some positions only. The body of ``forward`` is compiled: hooks, such as those that gather a
-    layer's shards, stay around it. A layer with gradient checkpointing is compiled with its
+    some positions only. Only the body of ``forward`` is compiled; hooks, such as those that gather
+    a layer's shards, run outside it. A layer with gradient checkpointing is compiled with its
     recomputation, which is possible only as one graph.
     """
     for layer in transformer_blocks(network):
@@ -38,7 +38,7 @@ def compile_layers(network: nn.Module) -> None:
 
 @contextmanager
 def eager_layers(network: nn.Module) -> Iterator[None]:
-    """Run compiled layers eagerly, as sampling needs: it uses a cache, a token at a time."""
+    """Run compiled layers eagerly, for sampling, which reads one token at a time with a cache."""
     is_compiled = any("forward" in vars(part) for part in network.modules())
     # Setting a stance loads the compiler.
     with torch.compiler.set_stance("force_eager") if is_compiled else nullcontext():

@@ -42,14 +42,15 @@ class EmbeddedModel(PolicyModel):
     """The embedded model's sizes: a Llama of about a million parameters by default.
 
     Args:
-        hidden_size: Width.
+        hidden_size: Width of the hidden states.
         intermediate_size: Width of the feed-forward layers.
-        num_layers: Depth.
-        num_heads: Query heads; must divide ``hidden_size``.
-        num_key_value_heads: Shared key-value heads; must divide ``num_heads``.
+        num_layers: Number of layers.
+        num_heads: Number of query heads; twice this number must divide ``hidden_size``.
+        num_key_value_heads: Number of key-value heads, which the query heads share; must divide
+            ``num_heads``.
         init_std: Standard deviation of the initial weights.
-        weights: A policy folder of an earlier run (such as ``runs/sokoban/policy/last``) to start
-            from instead of random weights; its sizes and its vocabulary must be this model's.
+        weights: Policy folder of an earlier run (such as ``runs/sokoban/policy/last``) whose
+            weights replace the random ones; its sizes and vocabulary must equal this model's.
     """
 
     hidden_size: int = 192
@@ -78,7 +79,7 @@ class EmbeddedModel(PolicyModel):
         """Build tokenizer and model; equal arguments give equal weights.
 
         Args:
-            pieces: Texts of one token each; all others are encoded as characters and bytes.
+            pieces: Texts that become one token each; other text is encoded as characters and bytes.
             seed: Seed of the initial weights.
 
         Raises:
@@ -128,7 +129,7 @@ def load_weights(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, fo
     """Load the weights of an exported policy with the same vocabulary.
 
     Raises:
-        ValueError: when there is none, or its vocabulary or sizes differ.
+        ValueError: when the folder holds no policy, or its vocabulary or sizes differ.
     """
     vocabulary, file = folder / "tokenizer.json", folder / "model.safetensors"
     if not (vocabulary.is_file() and file.is_file()):

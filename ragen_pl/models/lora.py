@@ -25,12 +25,12 @@ M = TypeVar("M", bound=nn.Module)
 class LoRA:
     """The size of the adapters.
 
-    There is no dropout: the importance ratio compares a function with itself.
+    There is no dropout: its random masks would change the importance ratio.
 
     Args:
         rank: Rank of each adapter's two matrices.
         alpha: Scale of an adapter's output, which is multiplied by alpha / rank.
-        target_modules: Names of the linear layers that get one; null means all but the vocabulary
+        target_modules: Names of the linear layers with adapters; null means all but the vocabulary
             projection.
     """
 
@@ -76,7 +76,7 @@ class LoRA:
 
 
 def copy_sharing_frozen(module: M) -> M:
-    """Copy a module; frozen weights are shared with the copy."""
+    """Copy a module, except for frozen weights, which the copy shares."""
     frozen = {id(weight): weight for weight in module.parameters() if not weight.requires_grad}
     return copy.deepcopy(module, frozen)
 
@@ -84,14 +84,14 @@ def copy_sharing_frozen(module: M) -> M:
 def merged_weights(
     model: nn.Module, weights: Mapping[str, Tensor] | None = None
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield name and weight of the plain model with adapters merged, one by one: all merged weights
-    at once would be a second model in memory.
+    """Yield name and weight of the plain model with adapters merged, one by one, because all merged
+    weights at once would be a second model in memory.
 
-    The model is not changed: merging in place and back would round its weights.
+    The model is not changed, because merging in place and back would round its weights.
 
     Args:
         model: The model, with or without adapters.
-        weights: Its full state, if the model holds a shard of it.
+        weights: Full state of the model, if the model itself holds only a shard.
     """
     weights = model.state_dict() if weights is None else weights
     adapted: dict[str, Any] = {
@@ -113,7 +113,7 @@ def merged_weights(
 
 
 def _with_weights(layer: M, weights: Mapping[str, Tensor], prefix: str) -> M:
-    """Copy a layer with other weights, which are shared with the copy."""
+    """Return a copy of a layer that uses the tensors in ``weights``, without copying them."""
     given = {
         id(own): nn.Parameter(weights[prefix + name], requires_grad=False)
         for name, own in layer.named_parameters()

@@ -1,4 +1,4 @@
-"""Chat markers: the tokens around messages; and the encoding of contexts."""
+"""Chat markers, which are the tokens around messages, and the encoding of contexts."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ class ChatMarkers:
     """The token ids and texts around the messages of a conversation."""
 
     system: Segments
-    """Before the system message."""
+    """Tokens and text before the system message."""
     first_user: Segments
-    """Between the system message and the first user message."""
+    """Tokens and text between the system message and the first user message."""
     user: Segments
-    """Between the end of a response and the next user message."""
+    """Tokens and text between the end of a response and the next user message."""
     assistant: Segments
-    """Between a user message and the response to it."""
+    """Tokens and text between a user message and the response to it."""
     end: int
-    """Ends a response; the agent samples it to end its turn."""
+    """The token that ends a response; the agent samples it to end its turn."""
     strips: bool = False
     """Whether leading and trailing white space of messages is removed."""
 
     def first(self, system: str, user: str) -> Segments:
-        """Return the first context, up to where the response begins."""
+        """Return the first context, up to the beginning of the response."""
         messages = self._message(system), self._message(user)
         return (*self.system, messages[0], *self.first_user, messages[1], *self.assistant)
 
     def later(self, user: str) -> Segments:
-        """Return a later context, from the end of a response to where the next one begins."""
+        """Return a later context, from the end of a response to the beginning of the next."""
         return (*self.user, self._message(user), *self.assistant)
 
     def _message(self, text: str) -> str:
@@ -54,7 +54,7 @@ def encode_texts(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> li
 def encode_segments(
     tokenizer: PreTrainedTokenizerFast, contexts: Sequence[Segments]
 ) -> list[tuple[int, ...]]:
-    """Encode contexts; equal texts are encoded once."""
+    """Encode contexts to token ids; a text that occurs several times is encoded once."""
     joined = [tuple(_join_texts(context)) for context in contexts]
     texts = list(dict.fromkeys(p for segments in joined for p in segments if isinstance(p, str)))
     known = dict(zip(texts, encode_texts(tokenizer, texts), strict=True))

@@ -22,8 +22,8 @@ def build_on_meta(config: PreTrainedConfig, dtype: str) -> PreTrainedModel:
 
 
 def with_depth(config: PreTrainedConfig, layers: int | None) -> PreTrainedConfig:
-    """Return a copy of a configuration with another number of layers, whose types repeat; None
-    keeps the number."""
+    """Return a copy of a configuration with another number of layers, whose types repeat in the
+    original order; None keeps the number."""
     changed = copy.deepcopy(config)
     if layers is not None:
         text = changed.get_text_config()

@@ -12,9 +12,9 @@ from ragen_pl.models.kernels.last_layer import states_at
 from ragen_pl.models.meta_device import with_depth
 
 _TOLERANCE = 1e-3
-"""Difference of float32 log-probs that rounding explains."""
+"""Largest difference of float32 log-probs that rounding explains."""
 _LAYERS = 6
-"""Layers that are checked of a 16-bit model; some models alternate between types of attention."""
+"""Number of layers checked in a 16-bit model; some models alternate between types of attention."""
 
 
 @torch.no_grad()
@@ -60,7 +60,7 @@ def _shallow(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def _trainer_log_probs(model: PreTrainedModel, ids: Tensor) -> Tensor:
-    """Compute in one forward, as ``models.policy`` does, but at all positions."""
+    """Compute log-probs in one forward, as ``models.policy`` does, but at all positions."""
     padding = torch.ones_like(ids, dtype=torch.bool)
     positions = torch.arange(ids.numel(), device=ids.device)
     states = states_at(model.base_model, ids, padding, positions).view(*ids.shape, -1)
@@ -68,7 +68,7 @@ def _trainer_log_probs(model: PreTrainedModel, ids: Tensor) -> Tensor:
 
 
 def _sampler_log_probs(model: PreTrainedModel, ids: Tensor) -> Tensor:
-    """Compute in two blocks with a cache, as ``rollout.engines.in_process`` does."""
+    """Compute log-probs in two blocks with a cache, as ``rollout.engines.in_process`` does."""
     cache, found = RaggedCache(1, ids.shape[1], ids.device), []
     for block in (ids[:, :7], ids[:, 7:]):
         counts = np.array([block.shape[1]])

@@ -37,7 +37,7 @@ class _ScoredPositions(NamedTuple):
     @classmethod
     def of(cls, input_ids: Tensor, mask: Tensor, padding: Tensor) -> _ScoredPositions:
         """Pad to bucket sizes, and to at least one row, token and position: a rank without rows
-        takes part in a pass, and models do not accept empty tensors."""
+        takes part in every pass too, and models do not accept empty tensors."""
         assert not bool(mask[:, :1].any()), "the first token of a row is never sampled"
         device = input_ids.device
         rows, length = (bucket_size(max(1, size), device) for size in input_ids.shape)
@@ -70,7 +70,7 @@ def _log_probs_and_entropies(
 
 
 def _scatter(values: Tensor, mask: Tensor) -> Tensor:
-    """Write the first n values to the n marked places of a (B, T) tensor of zeros."""
+    """Write the first n values to the n marked positions of a (B, T) tensor of zeros."""
     out = torch.zeros(mask.shape, dtype=values.dtype, device=values.device)
     return out.masked_scatter(mask, values)
 
@@ -98,7 +98,7 @@ class ValueHead(nn.Linear):
 
 
 class Policy(nn.Module):
-    """The log-probs of sampled tokens under a causal language model.
+    """A causal language model that returns the log-probs of sampled tokens.
 
     Args:
         model: The language model.
@@ -157,7 +157,7 @@ class Critic(nn.Module):
         return cls(copy_sharing_frozen(model.base_model), model.config.hidden_size)
 
     def start_from(self, model: PreTrainedModel) -> None:
-        """Copy the policy's backbone weights: a warm-started backbone already represents the
+        """Copy the policy's backbone weights, which after a warm start already represent the
         state."""
         self.backbone.load_state_dict(model.base_model.state_dict())
 
@@ -169,8 +169,11 @@ class Critic(nn.Module):
 
 @contextmanager
 def evaluation_mode(module: nn.Module) -> Iterator[None]:
-    """Switch to evaluation mode and back, module by module, and run compiled layers eagerly:
-    evaluating the policy must not use the training's random stream."""
+    """Put a module in evaluation mode, with its compiled layers run eagerly, and restore the mode
+    of each part afterwards.
+
+    Evaluating the policy must not consume random numbers of the training.
+    """
     training = [part for part in module.modules() if part.training]
     module.eval()
     try:

@@ -31,9 +31,10 @@ class PretrainedModel(PolicyModel):
     """A pretrained causal language model that has a chat template.
 
     Args:
-        path: Its name on the Hugging Face Hub, or a folder such as ``runs/sokoban/policy/best``.
-        dtype: Type of the weights. Without ``model.lora`` they are trained in float32
-            (``trainer.precision`` is the type of computation); bfloat16 is for a frozen base.
+        path: Name on the Hugging Face Hub, or a folder such as ``runs/sokoban/policy/best``.
+        dtype: Type of the weights: float32 without ``model.lora``, because all weights are then
+            trained; bfloat16 is for a frozen base. ``trainer.precision`` is the type of
+            computation.
         attention: The attention function of trainer and sampler: PyTorch's (sdpa), or batched
             matrix products (grouped_matmul), which are faster in bf16 on CPUs and have the
             soft-capping that some models need.
@@ -46,7 +47,7 @@ class PretrainedModel(PolicyModel):
     template_options: Mapping[str, Any] = field(default_factory=dict)
 
     def build(self, pieces: Iterable[str], seed: int) -> LanguageModel:
-        """Load tokenizer and model and check that they can be trained as they were pretrained.
+        """Load tokenizer and model; check that training and sampling use the model's own log-probs.
 
         Args:
             pieces: Unused: the tokenizer is the model's own.
@@ -64,7 +65,7 @@ class PretrainedModel(PolicyModel):
         return LanguageModel(model, tokenizer, markers, context_limit(model.config, self.path))
 
     def build_without_weights(self, pieces: Iterable[str]) -> LanguageModel:
-        """Load the tokenizer, and only the model's configuration."""
+        """Load the tokenizer and the configuration; build the model on the meta device."""
         tokenizer, markers = self._load_tokenizer()
         config = self._config()
         limit = context_limit(config, self.path)
@@ -90,7 +91,7 @@ class PretrainedModel(PolicyModel):
         """Read the model's configuration from its folder, or from the local cache of the Hub.
 
         Raises:
-            ValueError: when it is not on this machine.
+            ValueError: when the configuration is not on this machine.
         """
         try:
             config: PreTrainedConfig = AutoConfig.from_pretrained(self.path, local_files_only=True)
@@ -125,7 +126,8 @@ class PretrainedModel(PolicyModel):
 def context_limit(config: PreTrainedConfig, path: str) -> int | None:
     """Return the largest context that a model was trained for, in tokens.
 
-    Masks are causal here; a sliding window is the same up to its width.
+    Every layer gets a causal mask here, which equals that of a sliding window for contexts up to
+    the window's width.
 
     Raises:
         ValueError: when a layer is neither full nor sliding attention.

@@ -17,7 +17,7 @@ from ragen_pl.models.lora import LoRA
 
 @dataclass(frozen=True)
 class TrainableModel:
-    """The choice of model and of its trained weights.
+    """A builder of the model that a run trains, with or without adapters.
 
     Raises:
         ValueError: when all weights would be trained in a 16-bit type.
@@ -41,11 +41,11 @@ class TrainableModel:
 
         Args:
             pieces: The run's texts, for models that build a tokenizer.
-            with_weights: Whether its weights are needed; without them it may be on the meta device,
-                and its adapters are.
+            with_weights: Whether weights are needed. Without them the adapters are on the meta
+                device, and the model may be.
 
         Raises:
-            ValueError: when that is impossible as configured.
+            ValueError: when the configured model cannot be built or loaded.
         """
         if not with_weights:
             language = self.policy.build_without_weights(pieces)
@@ -55,7 +55,7 @@ class TrainableModel:
         return replace(language, adapted=self.prepare(language.model))
 
     def prepare(self, model: PreTrainedModel) -> PeftModel | None:
-        """Use fused kernels; add gradient checkpointing and adapters as configured; in place."""
+        """Add fused kernels, and gradient checkpointing and adapters if configured, in place."""
         use_fused_rms_norm(model)
         enable_gather(model)
         if self.gradient_checkpointing:

@@ -1,7 +1,7 @@
 """Advantages along a trajectory: GAE over tokens and over turns, and rewards to go.
 
-Pure functions that take and return (B, T) tensors in which index t is about token t, and are zero
-off the mask.
+Pure functions that take and return (B, T) tensors in which index t is about token t, with zeros off
+the mask.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ def gae(
     Schulman et al. 2016 (1506.02438), eq. 16; token-level over the trajectory as in RAGEN §3.2.
 
     Args:
-        rewards: (B, T) at turn ends.
-        values: (B, T) of the state before token t.
+        rewards: (B, T) rewards, at turn ends.
+        values: (B, T) values of the state before token t.
         mask: (B, T) bool, sampled tokens.
         gamma: γ, the discount per sampled token.
-        gae_lambda: λ.
+        gae_lambda: λ, the decay of the advantage trace per sampled token.
         stops: (B, T) bool: V₊ = A₊ = 0 after these tokens too; no credit flows back across them.
 
     Returns:
@@ -55,7 +55,7 @@ def gae(
 
 
 def _next_marked(values: Tensor, marked: Tensor) -> Tensor:
-    """Return, for each index of (B, T), the value at the next later index that is marked; 0 where
+    """Return, for each index of (B, T), the value at the next later index that is marked; 0 if
     there is none."""
     length = values.shape[1]
     indices = torch.arange(length, device=values.device).expand_as(marked)
@@ -113,8 +113,8 @@ def bi_level_gae(
     subtracted from what the turn's end receives, so that it is counted once.
 
     Args:
-        rewards: (B, T); any may be zero.
-        values: (B, T) of the state before token t.
+        rewards: (B, T) rewards; any may be zero.
+        values: (B, T) values of the state before token t.
         turns: The turn boundaries.
         gamma: γ, the discount per token within a turn.
         gae_lambda: λ, of both levels.
@@ -163,8 +163,8 @@ def success_weights(mask: Tensor, successes: Tensor, tokens: Tensor, imitated: T
     Args:
         mask: (B, T) bool, sampled tokens.
         successes: (B,) bool.
-        tokens: Sampled tokens of the kept trajectories, over all ranks.
-        imitated: Those of successful trajectories among them, over all ranks.
+        tokens: Number of sampled tokens of the kept trajectories, over all ranks.
+        imitated: Number of sampled tokens of the successful ones among them, over all ranks.
 
     Returns:
         (B, T) of the type of ``tokens``.

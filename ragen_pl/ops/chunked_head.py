@@ -15,9 +15,9 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
 _CHUNK_ELEMENTS = 1 << 25
-"""Logits of one chunk, 128 MiB in float32: 223 tokens for a vocabulary of 150,000, enough for a
-matrix product at full speed. With a small vocabulary the batch is one chunk, which is kept, not
-recomputed."""
+"""Number of logits of one chunk, 128 MiB in float32: 223 tokens for a vocabulary of 150,000, enough
+for a matrix product at full speed. With a small vocabulary the batch is one chunk, which is kept,
+not recomputed."""
 
 
 def chunked_log_prob_and_entropy(
@@ -31,7 +31,7 @@ def chunked_log_prob_and_entropy(
 ) -> tuple[Tensor, Tensor]:
     """Return log p(target) and the entropy of p, in nats, for p = softmax(head(states) / T).
 
-    The products are computed in autocast's type where it is on, everything else at least in
+    The products are computed in autocast's type if it is enabled, everything else at least in
     float32. Gradients are computed only for tensors that require them; a frozen head costs none.
 
     Args:

@@ -16,7 +16,7 @@ def quantile_buckets(scores: Tensor, num_buckets: int) -> Tensor:
 
     Args:
         scores: (G,), all finite.
-        num_buckets: At least 1.
+        num_buckets: Number of buckets, at least 1.
     """
     ordered = scores.sort().values
     smaller = torch.searchsorted(ordered, scores.contiguous(), right=False)
@@ -29,17 +29,17 @@ def gradient_norms(
     parameters: Sequence[Tensor],
     reduce: Callable[[Tensor], Tensor],
 ) -> dict[str, float]:
-    """Return the norm of each term's gradient, summed over the micro-batches.
+    """Sum each loss term's gradient over micro-batches and ranks; return the norm of each sum.
 
     The parameters' own ``grad`` is neither read nor written. Every rank must call it with the same
     names, including a rank without micro-batches.
 
     Args:
-        names: The loss terms.
-        parts: One mapping of name to scalar loss per micro-batch; consumed one by one, so that only
-            one graph is alive at a time.
+        names: Names of the loss terms.
+        parts: Mappings of name to scalar loss, one per micro-batch; they are consumed one by one,
+            so that only one graph is alive at a time.
         parameters: The parameters to differentiate with respect to.
-        reduce: Sums a tensor over all ranks.
+        reduce: Function that sums a tensor over all ranks.
     """
     # Gathered weights may be 16-bit; sums over many micro-batches must not be.
     wide = [torch.promote_types(p.dtype, torch.float32) for p in parameters]

@@ -1,12 +1,13 @@
 """Group-relative advantages: trajectories compared with others from the same initial state.
 
-A group is the trajectories with one id; a group lies whole on one rank, and members without a valid
-trajectory are absent. For every estimator here, a member that is alone, and members that all earned
-the same, get exactly 0.
+A group consists of the trajectories with one id, all on one rank; members without a valid
+trajectory are absent. Every estimator here gives exactly 0 to a member that is alone in its group,
+and to all members of a group with equal returns.
 
 Equal returns that are sums of unequal rewards differ by float32 rounding, which a division by the
-standard deviation would blow up: statistics are computed in float64, and a difference that rounding
-explains is a standard deviation of 0 (``ops.selection.has_nonzero_std``).
+standard deviation would blow up. Statistics are therefore computed in float64, and the standard
+deviation is 0 if the returns differ by no more than rounding explains
+(``ops.selection.has_nonzero_std``).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ragen_pl.ops.advantages import reward_to_go
 from ragen_pl.ops.selection import has_nonzero_std
 
 _EPS = 1e-6
-"""Keeps the division by the standard deviation finite (as in GRPO's reference implementations)."""
+"""ε, which keeps the division by the standard deviation finite (as in GRPO's reference code)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class GroupStatistics:
     count: Tensor
     mean: Tensor
     std: Tensor
-    """Bessel-corrected; exactly 0 where the values are equal, or the entry is alone."""
+    """Bessel-corrected; exactly 0 if the group's values are equal, or there is only one value."""
 
 
 def group_statistics(values: Tensor, magnitudes: Tensor, ids: Tensor) -> GroupStatistics:
@@ -100,8 +101,9 @@ def grpo(rewards: Tensor, mask: Tensor, group_ids: Tensor, *, divide_by_std: boo
 def rloo(rewards: Tensor, mask: Tensor, group_ids: Tensor) -> Tensor:
     """Compare each trajectory's return with the mean of the *other* members' (2402.14740, eq. 8).
 
-    Â = R − mean of the others = n / (n − 1) · (R − mean): an unbiased baseline, as no member is in
-    its own. Groups may have different sizes; a member that is alone has no baseline and gets 0.
+    Â = R − mean of the others = n / (n − 1) · (R − mean). The baseline is unbiased, because it does
+    not include the member itself. Groups may have different sizes; a member that is alone has no
+    baseline and gets 0.
 
     Returns:
         (B, T), the same for all sampled tokens of a trajectory.
@@ -134,11 +136,12 @@ def step_advantages(
     turn_gamma: float,
     divide_by_std: bool,
 ) -> Tensor:
-    """Compare turns that were taken in one state, within one group (GiGPO, 2505.10978, §4.2).
+    """Compare the turns of a group that were taken in the same state (GiGPO, 2505.10978, §4.2).
 
-    A turn's step return is R_k = Σ_{j ≥ k} γ_turn^{j − k} r_j (eq. 6 there); turns of the group's
-    trajectories in equal states are its peers (the anchor states), and Â^S = (R − mean) / (std + ε)
-    among them (eq. 7). A state that no other turn of the group was taken in gives 0.
+    A turn's step return is R_k = Σ_{j ≥ k} γ_turn^{j − k} r_j (eq. 6 there). The turns of the
+    group's trajectories in equal states (anchor states) form a step-level group, and
+    Â^S = (R − mean) / (std + ε) within it (eq. 7). A turn that is alone in its step-level group
+    gets 0.
 
     Returns:
         (B, T), the same for all sampled tokens of a turn.

@@ -4,9 +4,9 @@ All are pure functions of (B, T) tensors, in four parts: policy and value losses
 estimates of KL(policy ‖ reference) from sampled tokens; importance weights for a sampler whose
 distribution differs slightly from the policy's; and the aggregation of a loss per token to a
 scalar. Aggregation divides a sum over the micro-batch by a count over the *whole* optimizer batch,
-on all ranks and in all its micro-batches, so that neither changes the update. A mean per
-micro-batch, averaged afterwards, would make a token's weight depend on the micro-batch it happened
-to be in.
+on all ranks and in all its micro-batches, so that the division into ranks and micro-batches does
+not change the update. A mean per micro-batch, averaged afterwards, would make a token's weight
+depend on the micro-batch it happened to be in.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def clipped_weight_loss(
 def clipped_value_loss(
     values: Tensor, old_values: Tensor, returns: Tensor, clip: float | None
 ) -> Tensor:
-    """Return ½ max((V − R)², (V_clipped − R)²) per token, V_clipped within ``clip`` of the old."""
+    """Return ½ max((V − R)², (V_clipped − R)²) per token; V_clipped is within ``clip`` of V_old."""
     loss = (values - returns).square()
     if clip is not None:
         clipped = old_values + (values - old_values).clamp(-clip, clip)
@@ -144,8 +144,9 @@ KLEstimator = Literal["k1", "k2", "k3"]
 """The estimators of Schulman's note on approximating KL divergence."""
 
 _MAX_K3 = 10.0
-"""Bound of k3 per token. Like the bound of ±20 on its log-ratio it is verl's (``kl_penalty`` in
-``verl/trainer/ppo/core_algos.py``), for k3 as a loss and as a penalty on rewards."""
+"""Bound of k3 per token. It and the bound of ±20 on the log-ratio are those of verl
+(``kl_penalty`` in ``verl/trainer/ppo/core_algos.py``), for k3 as a loss and as a penalty on
+rewards."""
 
 
 def kl_estimate(log_probs: Tensor, ref_log_probs: Tensor, estimator: KLEstimator) -> Tensor:
@@ -154,15 +155,15 @@ def kl_estimate(log_probs: Tensor, ref_log_probs: Tensor, estimator: KLEstimator
     With d = log policy − log reference:
 
     - k1 = d is unbiased, of high variance and either sign. As a loss its gradient is ∇log policy,
-      which is 0 in expectation: it adds noise and no pull. It belongs in the reward.
+      which is 0 in expectation: it adds only noise. It belongs in the reward.
     - k2 = d²/2 is biased and never negative. As a loss its gradient is d ∇log policy, in
       expectation exactly the gradient of KL(policy ‖ reference).
     - k3 = exp(−d) + d − 1 is unbiased and never negative. As a loss its gradient is
       (1 − exp(−d)) ∇log policy, in expectation the gradient of the *other* divergence,
       KL(reference ‖ policy); the two agree to first order near the reference. It grows
       exponentially for a token to which the policy gives almost no probability any more, so d is
-      clamped to ±20 and k3 to 10, which it reaches at d = −2.6 and d = 11: beyond, such a token
-      counts 10 and has no gradient.
+      clamped to ±20 and k3 to 10, which it reaches at d = −2.6 and d = 11: outside this range a
+      token counts 10 and has no gradient.
 
     Args:
         log_probs: (B, T).
@@ -188,7 +189,7 @@ def check_estimator(name: str) -> None:
     """Refuse an unknown KL estimator.
 
     Raises:
-        ValueError: naming the known ones.
+        ValueError: for an unknown name; the message lists the known ones.
     """
     known = get_args(KLEstimator)
     if name not in known:
@@ -224,7 +225,7 @@ def truncated_importance_weights(
     Args:
         log_probs: (B, T), the trainer's log-probs of the sampled tokens at the time of the rollout.
         sampled_log_probs: (B, T), the sampler's.
-        cap: At least 1, so that tokens on which the two agree weigh 1.
+        cap: Largest weight, at least 1, so that tokens on which the two agree weigh 1.
     """
     assert cap >= 1.0
     return importance_ratio(log_probs, sampled_log_probs).clamp(max=cap)
@@ -234,13 +235,14 @@ def truncated_importance_weights(
 
 Aggregation = Literal["token_mean", "sequence_mean_token_mean", "sequence_mean_token_sum"]
 """``token_mean``: every token weighs the same (DAPO, 2503.14476 §3.3).
-``sequence_mean_token_mean``: every trajectory does, whatever its length (GRPO, 2402.03300 eq. 3).
-``sequence_mean_token_sum``: tokens weigh the same, but trajectories are counted (Dr. GRPO,
-2503.20783)."""
+``sequence_mean_token_mean``: every trajectory weighs the same, whatever its length (GRPO,
+2402.03300 eq. 3).
+``sequence_mean_token_sum``: every token weighs the same, but the sum is divided by the number of
+trajectories (Dr. GRPO, 2503.20783)."""
 
 
 def loss_denominator(mask: Tensor, aggregation: Aggregation) -> Tensor:
-    """Count what divides the sum: tokens, or trajectories with at least one token.
+    """Count the tokens, or the trajectories with at least one token, to divide the sum by.
 
     Args:
         mask: (B, T) bool: this rank's sampled tokens of the optimizer batch.

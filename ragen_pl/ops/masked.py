@@ -16,7 +16,7 @@ Reduce = Callable[[Tensor], Tensor]
 """The sum of a tensor over all ranks."""
 
 _RETURN_ROUNDING = 1e-12
-"""Share of the returns' mean square up to which their variance is float32 rounding."""
+"""Share of the returns' mean square up to which their variance counts as float32 rounding."""
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -25,18 +25,18 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def masked_sum(values: Tensor, mask: Tensor) -> Tensor:
-    """Sum ``values`` where ``mask``; entries off the mask are ignored, NaN included."""
+    """Sum the marked entries of ``values``; entries off the mask are ignored, even NaN."""
     return torch.where(mask, values, torch.zeros_like(values)).sum()
 
 
 def masked_mean(values: Tensor, mask: Tensor, reduce: Reduce = local) -> Tensor:
-    """Average ``values`` where ``mask``; 0 when nothing is marked."""
+    """Average the marked entries of ``values``; 0 when nothing is marked."""
     count = reduce(mask.sum().to(values.dtype))
     return reduce(masked_sum(values, mask)) / count.clamp(min=1)
 
 
 def masked_variance(values: Tensor, mask: Tensor, reduce: Reduce = local) -> Tensor:
-    """Return the Bessel-corrected variance where ``mask``; 0 when fewer than two are marked."""
+    """Return the Bessel-corrected variance of the marked entries; 0 for fewer than two."""
     count = reduce(mask.sum().to(values.dtype))
     centered = values - masked_mean(values, mask, reduce)
     return reduce(masked_sum(centered.square(), mask)) / (count - 1).clamp(min=1)

@@ -19,19 +19,19 @@ from torch import Tensor
 H = TypeVar("H", bound=Hashable)
 
 _FLOOR = -1e4
-"""Lower bound of log-probs in the z-score: an impossible pairing has no finite moments."""
+"""Lower bound of log-probs in the z-score, so that an impossible pairing leaves moments finite."""
 _TIE = 1e-6
-"""Difference up to which log-probs are tied in retrieval."""
+"""Largest difference of log-probs that counts as a tie in retrieval."""
 
 
 @dataclass(frozen=True, slots=True)
 class Information:
-    """The estimates, in nats; NaN without any thought."""
+    """The estimates, in nats; all are NaN if there are no thoughts."""
 
     mutual_information: float
     """I(X; Z): 0 for a template, at most H(X), which is log P for equally frequent prompts."""
     z_score: float
-    """``permutation_z_score`` of the own pairings."""
+    """``permutation_z_score`` of the thoughts with their own prompts."""
     conditional_entropy: float
     """H(Z | X)."""
     marginal_entropy: float
@@ -52,14 +52,14 @@ def estimate_information(
     """Estimate I(X; Z) and its companions from thoughts scored under every prompt (RAGEN-2).
 
     A thought's matched log-prob is log p(z | x_own), its marginal one log Σ_j q_j p(z | x_j), where
-    q_j is the share of thoughts that belong to prompt j; RAGEN-2's 1/P is the case of equally many
-    for each. A prompt without thoughts is left out.
+    q_j is the share of thoughts that belong to prompt j (1/P in RAGEN-2, which has equally many for
+    each). A prompt without thoughts is left out.
 
     Args:
         log_probs: (R, P) log p(thought | prompt), summed over the thought's tokens.
         own: (R,) int: the prompt each thought is a response to.
-        counts: (R,) occurrences of each pair of thought and own prompt; a row with 0 is ignored. 1
-            each by default.
+        counts: (R,) occurrences of each pair of thought and own prompt, by default 1; rows with 0
+            are ignored.
         lengths: (R,) tokens of each thought. When given, all but retrieval is per token: each
             thought's terms are divided by its length after the sum over prompts (the paper's
             MI-Est; without lengths, its MI-Seq-Est).
@@ -89,7 +89,7 @@ def estimate_information(
 
 
 def _retrieved(scores: Tensor, own: Tensor) -> Tensor:
-    """Return (R,) 1 where the own prompt is the likeliest, 1/k where k prompts tie, else 0."""
+    """Return (R,): 1/k if the own prompt is one of the k likeliest, which tie; else 0."""
     best = scores >= scores.max(dim=1, keepdim=True).values - _TIE
     return best.gather(1, own[:, None])[:, 0].double() / best.sum(1)
 
@@ -99,17 +99,17 @@ def permutation_z_score(scores: Tensor, own: Tensor, counts: Tensor) -> float:
 
     The null hypothesis assigns the own prompts to the thoughts at random, each as often as it
     occurs. Mean and variance of Σ_i a_{i, π(i)} over all permutations π have closed forms
-    (Hoeffding 1951): n·ā and Σ d²/(n − 1) with the doubly centered d. So nothing is sampled, and a
-    prompt that makes every thought likelier has no effect. RAGEN-2's own score divides by the
-    standard deviation of the marginal log-probs instead and explodes where that vanishes.
+    (Hoeffding 1951): n·ā and Σ d²/(n − 1) with the doubly centered d, so no permutation is sampled.
+    A prompt that makes every thought likelier has no effect. RAGEN-2's own score divides by the
+    standard deviation of the marginal log-probs instead, and explodes when that is near 0.
 
     Args:
-        scores: (R, P).
-        own: (R,) int.
+        scores: (R, P) log p(thought | prompt).
+        own: (R,) int: the prompt each thought is a response to.
         counts: (R,) float: copies of each row.
 
     Returns:
-        0 where all pairings are equally likely, or with a single row.
+        The score; 0 if all pairings are equally likely, or there is a single row.
     """
     scores = scores.clamp(min=_FLOOR)
     total = counts.sum()

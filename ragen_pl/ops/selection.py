@@ -20,16 +20,16 @@ _THRESHOLD_SLACK = 1e-9
 """Relative slack at thresholds: 0.29 · 100 is 28.999…, and cumulative shares miss 1 by a little."""
 
 _RETURN_ROUNDING = 1e-6
-"""Returns of a group within this share of the rewards they were summed from are equal. Updates hold
-rewards in float32, whose rounding is 6e-8 of each reward, so smaller differences do not exist
-there. Relative to the group's own magnitudes: neither the unit of reward nor other groups
+"""Share of the sum of absolute rewards up to which differences of returns count as rounding.
+Updates hold rewards in float32, whose rounding is 6e-8 of each reward, so smaller differences do
+not exist there. The sum is the group's own largest one: neither the unit of reward nor other groups
 matter."""
 
 # --- filter rules ---------------------------------------------------------------------------------
 
 
 def ranking(scores: Tensor, order: Order = "largest") -> Tensor:
-    """Rank the groups that have a score, best first; of equal ones the earlier first.
+    """Rank the groups that have a score, best first; groups with equal scores keep their order.
 
     Args:
         scores: (G,).
@@ -58,7 +58,7 @@ def top_fraction(scores: Tensor, fraction: float, order: Order = "largest") -> T
 
     Args:
         scores: (G,).
-        fraction: In (0, 1].
+        fraction: Fraction of groups to keep, in (0, 1].
         order: Which scores are best.
     """
     _check_share("fraction", fraction)
@@ -71,7 +71,7 @@ def top_k(scores: Tensor, k: int, order: Order = "largest") -> Tensor:
 
     Args:
         scores: (G,).
-        k: At least 1.
+        k: Number of groups, at least 1.
         order: Which scores are best.
     """
     if k < 1:
@@ -82,12 +82,12 @@ def top_k(scores: Tensor, k: int, order: Order = "largest") -> Tensor:
 def top_p(scores: Tensor, p: float, order: Order = "largest") -> Tensor:
     """Keep the shortest prefix of the ranking that holds the share ``p`` of the total score.
 
-    RAGEN-2's filter (2604.06268), where the score is the variance. Scale-free. Where every score
-    is zero, each group holds the same share.
+    RAGEN-2's filter (2604.06268), whose score is the variance. Scale-free. If every score is zero,
+    each group holds the same share.
 
     Args:
         scores: (G,), none negative.
-        p: In (0, 1].
+        p: Share of the total score, in (0, 1].
         order: Which scores are best.
     """
     _check_share("p", p)
@@ -101,12 +101,12 @@ def top_p_softmax(scores: Tensor, p: float, temperature: float, order: Order = "
     """Keep the shortest prefix of the ranking that holds ``p`` of the softmax of the scores.
 
     Scores are divided by the largest absolute one first, which makes the rule scale-free; plain
-    softmax keeps everything where returns are small.
+    softmax keeps everything if returns are small.
 
     Args:
         scores: (G,).
-        p: In (0, 1].
-        temperature: In units of the largest absolute score, above 0.
+        p: Share of the softmax, in (0, 1].
+        temperature: Temperature in units of the largest absolute score, above 0.
         order: Which scores are best.
     """
     _check_share("p", p)
@@ -134,7 +134,7 @@ def min_p(scores: Tensor, p: float, order: Order = "largest") -> Tensor:
 
     Args:
         scores: (G,), none negative.
-        p: In (0, 1]; 1 keeps those that tie with the best.
+        p: Factor in (0, 1]; 1 keeps those that tie with the best.
         order: Which scores are best.
     """
     _check_share("p", p)
@@ -150,8 +150,8 @@ def min_p(scores: Tensor, p: float, order: Order = "largest") -> Tensor:
 def percentile_band(scores: Tensor, low: float, high: float) -> Tensor:
     """Keep the groups whose rank, from the lowest score up, lies in [low, high).
 
-    Bands that share a border share no group, and together keep all. A band narrower than one group
-    may keep none.
+    Adjacent bands have no group in common, and bands that cover [0, 1] keep all. A band narrower
+    than one group may keep none.
 
     Args:
         scores: (G,).
@@ -168,15 +168,15 @@ def percentile_band(scores: Tensor, low: float, high: float) -> Tensor:
 def soft_weights(scores: Tensor, power: float = 1.0) -> Tensor:
     """Weight groups by their score instead of dropping any: w ∝ score^power.
 
-    The mean is one over the groups that keep a weight above 0, so the step does not shrink.
-    Scale-free. Where every score is zero, each group has weight one.
+    The weights above 0 have mean one, so that the update does not become smaller. Scale-free. If
+    every score is zero, each group has weight one.
 
     Args:
         scores: (G,), none negative.
-        power: Above 0; the higher, the closer to a hard selection.
+        power: Exponent, above 0; the higher, the closer to a hard selection.
 
     Returns:
-        (G,) float64, 0 where a group has no score.
+        (G,) float64, 0 for groups without a score.
     """
     if power <= 0:
         raise ValueError(f"power is {power}; it must be above 0")
@@ -192,11 +192,11 @@ def soft_weights(scores: Tensor, power: float = 1.0) -> Tensor:
 def fill_with_signal(signal: Tensor, wanted: int) -> Tensor:
     """Choose ``wanted`` groups: the first ones with signal, then the first of the others.
 
-    Dynamic sampling's choice among its collections (DAPO, 2503.14476, section 3.2).
+    Dynamic sampling's choice among the groups it has collected (DAPO, 2503.14476, section 3.2).
 
     Args:
         signal: (G,) bool.
-        wanted: How many to choose; all where there are fewer.
+        wanted: Number of groups to choose; all are chosen if there are fewer.
     """
     order = torch.argsort(signal.logical_not().to(torch.uint8), stable=True)
     return _mask(signal, order[:wanted])
@@ -227,7 +227,7 @@ def has_nonzero_std(returns: Tensor, magnitudes: Tensor, groups: Tensor, num_gro
         returns: (n,).
         magnitudes: (n,): the sum of absolute rewards behind each return, which bounds its rounding.
         groups: (n,) int, the group of each return.
-        num_groups: How many groups there are.
+        num_groups: Number of groups.
     """
     returns, magnitudes = returns.double(), magnitudes.double()
     lowest = returns.new_full((num_groups,), torch.inf).scatter_reduce(0, groups, returns, "amin")
@@ -245,7 +245,7 @@ def has_signal(returns: Tensor, magnitudes: Tensor, valid: Tensor) -> Tensor:
         valid: (G, N) bool.
 
     Returns:
-        (G,) bool; false where fewer than two members are valid.
+        (G,) bool; false for groups with fewer than two valid members.
     """
     rows = torch.nonzero(valid)[:, 0]
     return has_nonzero_std(returns[valid], magnitudes[valid], rows, len(returns))
@@ -254,8 +254,8 @@ def has_signal(returns: Tensor, magnitudes: Tensor, valid: Tensor) -> Tensor:
 def group_std(returns: Tensor, magnitudes: Tensor, valid: Tensor) -> Tensor:
     """Return each group's standard deviation of returns (ddof 1) over its valid members.
 
-    StarPO-S's uncertainty U (RAGEN, section on trajectory filtering). Exactly 0 for a group without
-    signal: rounding must not rank groups.
+    StarPO-S's uncertainty U (RAGEN, section on trajectory filtering). It is exactly 0 for a group
+    without signal, so that rounding does not rank groups.
 
     Args:
         returns: (G, N) raw returns; entries of members that are not valid are ignored.
@@ -263,7 +263,7 @@ def group_std(returns: Tensor, magnitudes: Tensor, valid: Tensor) -> Tensor:
         valid: (G, N) bool.
 
     Returns:
-        (G,) float64; NaN where fewer than two members are valid.
+        (G,) float64; NaN for groups with fewer than two valid members.
     """
     values = torch.where(valid, returns.double(), 0.0)
     count = valid.sum(dim=1).double()
@@ -275,7 +275,7 @@ def group_std(returns: Tensor, magnitudes: Tensor, valid: Tensor) -> Tensor:
 
 
 def group_mean(values: Tensor, valid: Tensor) -> Tensor:
-    """Return each group's mean over its valid members, (G,); NaN where none is valid.
+    """Return each group's mean over its valid members, (G,); NaN if it has none.
 
     Args:
         values: (G, N); entries of members that are not valid are ignored.
@@ -293,14 +293,14 @@ def max_variance_subset(returns: Tensor, valid: Tensor, count: int) -> Tensor:
     """Keep the ``count`` valid members of each group whose returns vary most.
 
     Variance is convex in every member's return, so a best subset takes the j lowest and the
-    count - j highest of the sorted returns for some j; every j is tried. Of equally varied subsets
-    the one with more high returns wins, of equal returns the earlier member among the low ones and
-    the later among the high ones.
+    count - j highest of the sorted returns for some j; every j is tried. Among subsets of equal
+    variance the one with more high returns is kept; among members with equal returns the earlier
+    ones count as lower.
 
     Args:
         returns: (G, N); entries of members that are not valid are ignored.
         valid: (G, N) bool.
-        count: At least 2.
+        count: Number of members to keep, at least 2.
 
     Returns:
         (G, N) bool; a group with at most ``count`` valid members keeps them all.

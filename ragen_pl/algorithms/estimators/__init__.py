@@ -1,7 +1,7 @@
 """Advantage estimators: one class each, whose constructor's arguments are its config keys.
 
-An estimator has only the keys that it uses: a discount where it discounts, a critic's settings
-where it has a critic, a scale of rewards where its result depends on the scale.
+An estimator has only the keys that it uses: a discount if it discounts, a critic's settings if it
+has a critic, a scale of rewards if its result depends on the scale.
 """
 
 from ragen_pl.algorithms.estimators.base import AdvantageEstimator, CriticConfig

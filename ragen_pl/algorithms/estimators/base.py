@@ -22,9 +22,10 @@ class CriticConfig:
         value_coef: Weight of the value loss.
         value_clip: Largest change of a value from the old one before its loss is clipped; null for
             no clipping.
-        warmup_iterations: First RL iterations, in which only the critic is trained.
-        train_on: all: on every trajectory; kept: on those the policy is trained on, as in RAGEN,
-            which discards the others before the update. The stricter the filter, the cheaper.
+        warmup_iterations: Number of first RL iterations in which only the critic is trained.
+        train_on: Trajectories the critic is trained on. all: every one; kept: those the policy is
+            trained on, as in RAGEN, which discards the others before the update; this saves the
+            more time, the stricter the filter.
         backbone: separate: the critic is a network of its own, as in the paper; shared: a value
             head on the policy's hidden states, at almost no cost. ``lr`` is then that of the head
             only, and ``value_coef`` is the weight of the value loss in the policy's backbone.

@@ -43,8 +43,8 @@ class _ScaledGroupRelative(_GroupRelative):
     """An estimator whose advantages are proportional to the rewards.
 
     Args:
-        reward_scale: Factor of the rewards, which should bring advantages near 1; it weighs them
-            against entropy and KL.
+        reward_scale: Factor of the rewards, which should bring advantages near 1; it sets their
+            weight relative to entropy and KL.
     """
 
     reward_scale: float = 0.1

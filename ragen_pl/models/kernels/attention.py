@@ -26,7 +26,7 @@ NAME = "grouped_matmul"
 SDPA = "causal_sdpa"
 
 _BLOCK = 64
-"""Queries of a causal product computed at a time: keys after a block are never multiplied."""
+"""Number of queries computed at a time in causal attention; keys after them are not multiplied."""
 
 
 def grouped_matmul_attention(
@@ -46,13 +46,14 @@ def grouped_matmul_attention(
         query: (B, H, Q, D); ``key`` and ``value``: (B, K, S, D) with H a multiple of K.
         attention_mask: (B or 1, 1, Q, S): bool (true = visible) or additive.
         scaling: Factor of the scores.
-        dropout: Must be 0.
-        is_causal: The caller's promise that Q is S and that the mask hides all later keys, whose
-            scores are then not computed: about half of the work. The mask may hide more.
-        more: ``softcap``, a bound on scores by tanh; the rest is ignored.
+        dropout: Dropout probability, which must be 0.
+        is_causal: Whether Q equals S and the mask hides all later keys, as the caller promises: the
+            scores of those, about half of the work, are then not computed. The mask may hide more.
+        more: Further arguments of the layer. ``softcap`` bounds scores by tanh, attention sinks
+            (``s_aux``) are refused, the rest is ignored.
 
     Returns:
-        (B, Q, H, D), and None for the weights.
+        Attended values (B, Q, H, D), and None in place of attention weights.
 
     Raises:
         ValueError: without a mask (causality is never assumed), with dropout or attention sinks.
@@ -105,7 +106,7 @@ def _attend_in_blocks(
 def attend(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor, softcap: float | None
 ) -> Tensor:
-    """Return (B, Q, H, D) for scaled queries (B, H, Q, D)."""
+    """Return the attended values (B, Q, H, D) of scaled queries (B, H, Q, D)."""
     batch, heads, length, width = query.shape
     shared = key.shape[1]
     stacked = query.reshape(batch, shared, heads // shared * length, width)
@@ -123,8 +124,8 @@ def attend(
 def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """Return a mask as a bias to add to scores.
 
-    Adding costs a third of ``masked_fill``, which would copy every head, and has no gradient.
-    Hidden scores must be finite.
+    Adding it costs a third of ``masked_fill``, which would copy every head, and needs no operation
+    in the backward pass. Scores at hidden positions must be finite.
     """
     if mask.dtype != torch.bool:
         return mask
@@ -143,15 +144,15 @@ def causal_sdpa_attention(
     is_causal: bool | None = None,
     **more: Any,
 ) -> tuple[Tensor, None]:
-    """Attend with PyTorch's function, as transformers calls it, but without a mask where the caller
-    promises that it is causal and hides nothing else from real tokens.
+    """Attend with PyTorch's function, as transformers calls it, but drop a causal mask.
 
-    Kernels then skip later keys, read shared key-value heads without a copy for each query head,
-    and on GPUs are those of flash attention, which take no mask. Flash attention has no float32
-    kernel: there the mask stays. So does a float mask, to which a layer may have added a learned
-    bias.
+    The caller promises with ``is_causal`` that the mask hides only later keys from real tokens.
+    Without a mask, kernels skip later keys and read shared key-value heads without a copy for each
+    query head; on GPUs they are those of flash attention, which accepts no mask. The mask stays in
+    float32 on GPUs, for which flash attention has no kernel, and if it is a float mask, to which a
+    layer may have added a learned bias.
 
-    Args and returns as in ``grouped_matmul_attention``, but for the promise.
+    Args and returns as in ``grouped_matmul_attention``, except for ``is_causal``.
 
     Raises:
         ValueError: for soft-capped scores.
@@ -160,7 +161,7 @@ def causal_sdpa_attention(
         raise ValueError("attention 'sdpa' has no softcap: choose grouped_matmul")
     is_square = query.shape[2] == key.shape[2]
     is_plain = attention_mask is None or attention_mask.dtype == torch.bool
-    # Rotated queries and keys may still be float32 where autocast casts all three.
+    # Queries and keys may still be float32 after rotation, if autocast then casts all three.
     has_kernel = query.device.type == "cpu" or value.dtype != torch.float32
     if is_causal and is_square and is_plain and has_kernel:
         attention_mask = None
@@ -173,7 +174,8 @@ def causal_sdpa_attention(
 def choose_attention(config: PreTrainedConfig, attention: str) -> None:
     """Set the attention function of a model to be built, by its name in a run's config.
 
-    ``sdpa`` is ``causal_sdpa_attention`` for models that look up their attention function.
+    ``sdpa`` is ``causal_sdpa_attention`` for models that look up their attention function in
+    transformers' registry, and transformers' own ``sdpa`` for others.
     """
     kind = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     looks_up = getattr(kind, "_supports_attention_backend", False)

@@ -1,8 +1,8 @@
 """The forward of Llama-like models in fewer, larger operations, for sampling without gradients.
 
-A decode step of a small model is bound by the overhead around its products: nested module calls,
-three linear layers where one is enough, casts back and forth. This computes the same numbers
-without that.
+A decode step of a small model is bound by the overhead around its matrix products: nested module
+calls, three linear layers where one is enough, casts back and forth. The decoder here computes the
+same numbers without that overhead.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
 
 
 def supports_fused_decoding(model: PreTrainedModel) -> bool:
-    """Return whether ``FusedDecoder`` computes a model: an unsharded, unmodified float32 model of a
-    supported family without forward hooks."""
+    """Return whether ``FusedDecoder`` supports a model: it must be an unsharded, unmodified float32
+    model of a supported family without forward hooks."""
     windows = set(getattr(model.config, "layer_types", None) or ()) - {"full_attention"}
     return (
         type(model).__name__ in [f"{family}ForCausalLM" for family in _FAMILIES]
@@ -71,7 +71,7 @@ class _Layer:
         self.down = FusedLinear.of([mlp.down_proj], dtype)
 
     def mlp(self, x: Tensor) -> Tensor:
-        """Return the gated MLP of normalized rows (…, d)."""
+        """Apply the gated MLP to normalized rows (…, d)."""
         if self.gate_up.prefers_columns(x) and self.down.prefers_columns(x):
             gate, up = self.gate_up.columns(as_columns(x)).chunk(2)
             return self.down.columns(self.activate(gate).mul_(up)).t().view(x.shape)
@@ -83,8 +83,8 @@ class _RotaryTable:
     """Cosines and sines of rotary embeddings at each position, concatenated; the first half of the
     sines is negated, because they are multiplied with the exchanged halves of a head.
 
-    They are looked up in a table; where angles depend on the longest position of a block they are
-    computed for each block.
+    They are looked up in a table, or computed for each block if angles depend on its longest
+    position.
     """
 
     def __init__(self, rotary: Any, max_context: int, device: torch.device) -> None:
@@ -107,11 +107,11 @@ class _RotaryTable:
 
 
 class FusedDecoder:
-    """A model's next-token logits, with the model's own rounding.
+    """A function from a block of tokens to next-token logits, with the model's own rounding.
 
     Args:
-        model: One that ``supports_fused_decoding``. Weights may be copied: after they change, build
-            another decoder.
+        model: A model that ``supports_fused_decoding`` accepts. Weights may be copied: build
+            another decoder after they change.
         dtype: Type of the products.
         max_context: Upper bound of a row's length.
     """
@@ -134,10 +134,10 @@ class FusedDecoder:
         """Return the (n, V) float32 logits after a block of tokens.
 
         Args:
-            ids: (n, Q).
-            positions: (n, Q).
-            mask: (n, 1, Q, S), additive.
-            cache: Gets the block's keys and values.
+            ids: (n, Q) token ids.
+            positions: (n, Q) position ids.
+            mask: (n, 1, Q, S) additive mask.
+            cache: Cache to which the block's keys and values are written.
         """
         with torch.autocast(self.device, enabled=False):  # tensors already have their types
             x = embedding(ids, self.embedding)

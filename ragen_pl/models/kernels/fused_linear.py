@@ -1,10 +1,10 @@
-"""Linear layers of one input, fused for the few rows of a decode step.
+"""Linear layers with the same input, fused for the few rows of a decode step.
 
-Such a product takes as long as reading its weights from memory, if they are read in the order they
-are stored in. Layout and blocks of the weights were kept in place of one plain concatenated product
-because they change the last bits of float32 results (small weights at 1 to 3 rows, large ones at 5
-to 12 and with a bias), and with them every sampled token; and because the products take 0.5 to 0.85
-of the time (``benchmarks/LOG.md``, entries 15 and 16; whole steps of decoding gain less).
+A product of few rows takes as long as reading its weights from memory, if they are read in the
+order in which they are stored. One plain concatenated product would be simpler, but it would change
+the last bits of float32 results (of small weights at 1 to 3 rows, of large ones at 5 to 12 and with
+a bias), and with them every sampled token; and the layout and blocks here take 0.5 to 0.85 of its
+time (``benchmarks/LOG.md``, entries 15 and 16; whole steps of decoding gain less).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 _SMALL = 1 << 18
-"""Number of weights, a mebibyte, that fit in a core's cache, and that are copied to be concatenated
-or transposed. The products of larger layers gain nothing by that, and the copy would be a second
-model in memory."""
+"""Largest number of weights (a mebibyte in float32, which fits in a core's cache) that are copied
+to be concatenated or transposed. The products of larger layers gain nothing by that, and the copy
+would be a second model in memory."""
 _FEW_ROWS = range(5, 65)
 """Numbers of rows whose product takes about as long as reading the weights from memory."""
 _BLOCK = 64
@@ -27,16 +27,16 @@ _BLOCK = 64
 
 @dataclass(frozen=True, slots=True)
 class FusedLinear:
-    """Linear layers with the same input, in the type they are computed in.
+    """Linear layers with the same input, fused, with weights in the type of computation.
 
     Weights that are small, or copied anyway to be cast, are concatenated. Small ones in float32 on
     a CPU are stored transposed: products of few rows then take 0.6 to 0.8 of the time.
 
     Args:
-        weights: One per layer, each (out, in), or all concatenated.
-        bias: Of all layers, concatenated.
-        blocks: The same weights, each (blocks, rows of one, in), where products of few rows read
-            them by blocks.
+        weights: Weight matrices (out, in), one per layer, or a single concatenated one.
+        bias: Biases of all layers, concatenated; None for layers without one.
+        blocks: The same weights as (blocks, rows of a block, in), for products of few rows; None if
+            blocks would not be faster.
     """
 
     weights: tuple[Tensor, ...]
@@ -70,8 +70,8 @@ class FusedLinear:
         """Return whether rows (…, in) are better passed to ``columns``.
 
         A large product of a few rows in float32 on a CPU spends its time on copying the weights
-        into another order. A block of them at a time, multiplied with columns on its right, is read
-        in place: 0.5 to 0.8 of the time.
+        into another order. Weights multiplied one block at a time, with columns on the right, are
+        read in place, which takes 0.5 to 0.8 of the time.
         """
         return self.blocks is not None and x.numel() // x.shape[-1] in _FEW_ROWS
 
@@ -88,7 +88,7 @@ class FusedLinear:
 
 
 def _in_blocks(weights: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-    """View weights (out, in) as blocks of rows; None where that is not faster."""
+    """View weights (out, in) as blocks of rows; None if that is not faster."""
     is_divisible = not any(weight.shape[0] % _BLOCK for weight in weights)
     if not is_divisible or not _is_float32_on_cpu(weights[0]):
         return None

@@ -17,7 +17,7 @@ _SLOTS_FIRST, _SLOTS_LAST = 2, 3
 contiguous, or after it (transposed)."""
 
 STRIDE = 32
-"""Slots by which the padded length grows, unless steps are captured."""
+"""Slots by which the padded length grows, unless decode steps are captured as CUDA graphs."""
 
 
 def pad_left(rows: Sequence[Sequence[int]]) -> tuple[Tensor, np.ndarray]:
@@ -35,8 +35,10 @@ def pad_left(rows: Sequence[Sequence[int]]) -> tuple[Tensor, np.ndarray]:
 
 
 def _prefers_transposed_keys(states: Tensor) -> bool:
-    """Return whether the product of queries and keys is faster with transposed keys: on CPUs, in
-    float32 alone, and for this package's attention; PyTorch's falls back to slow code."""
+    """Return whether this package's attention is faster with transposed keys: on CPUs, in float32.
+
+    PyTorch's own attention would fall back to slow code for them.
+    """
     return states.device.type == "cpu" and states.dtype == torch.float32
 
 
@@ -50,9 +52,9 @@ class RaggedCache(Cache):
     Args:
         rows: Number of rows.
         max_context: Upper bound of a row's length.
-        device: Of keys, values, positions and masks. Lengths are counted in numpy, whose operations
-            on a few numbers cost a tenth of a tensor's, and no shape has to be read from the
-            device.
+        device: Device of keys, values, positions and masks. Lengths are counted on the CPU in
+            numpy, whose operations on a few numbers cost a tenth of a tensor's; no shape has to be
+            read from the device.
         additive_mask: Whether masks are float, to be added to scores, rather than bool.
         stride: Slots by which the padded length grows.
     """
@@ -70,7 +72,7 @@ class RaggedCache(Cache):
         self.additive_mask = additive_mask
         self.stride = stride
         self.active_rows = slice(0, rows)
-        """The rows of the next block; the others stay as they are."""
+        """The cache rows that the next block extends; the others do not change."""
         self.lengths = np.zeros(rows, np.int64)
         self.max_context = max_context
         self.transposed_keys = False
@@ -78,7 +80,7 @@ class RaggedCache(Cache):
         self.keys: list[Tensor] = []
         self.values: list[Tensor] = []
         self.slots = self.rows = torch.zeros(0, 0, dtype=torch.long)
-        """Where the block's tokens are written: slots (rows, width) and rows (rows, 1)."""
+        """Indices at which the block's tokens are written: slots (rows, width), rows (rows, 1)."""
         self.padded_length = 0
         """Slots per row that the mask covers, including the spare one."""
 
@@ -107,7 +109,8 @@ class RaggedCache(Cache):
         return positions, self._mask(positions)[:, None]
 
     def _mask(self, last: Tensor) -> Tensor:
-        """Return the (rows, width, padded_length) mask that shows slots up to each last one."""
+        """Return the (rows, width, padded_length) mask that shows each token the slots up to its
+        entry of ``last``."""
         if not self.additive_mask:
             return torch.arange(self.padded_length, device=self.device) <= last[..., None]
         # Float operations are faster than bool ones.
@@ -122,7 +125,7 @@ class RaggedCache(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
-        """Write the block's keys and values; return everything that the mask covers.
+        """Write the block's keys and values; return all keys and values that the mask covers.
 
         Keys are kept in the values' type. Under autocast rotary embeddings leave them in float32,
         and every product would cast all of them again.
@@ -139,7 +142,7 @@ class RaggedCache(Cache):
         return keys.mT if self.transposed_keys else keys, values
 
     def _write(self, buffers: list[Tensor], layer: int, states: Tensor, slot_dim: int) -> Tensor:
-        """Write the block's states into a layer's buffer, which is replaced by a longer one where
+        """Write the block's states into a layer's buffer, which is replaced by a longer one if
         ``padded_length`` exceeds it; return the part that the mask covers."""
         buffer = buffers[layer]
         held = buffer.shape[slot_dim] if buffer.numel() else 0
@@ -158,10 +161,11 @@ class RaggedCache(Cache):
     def _capacity(self, states: Tensor) -> int:
         """Return the number of slots of a new buffer.
 
-        A GPU's allocator cannot reuse the memory of outgrown buffers: there they have their full
-        length. On a CPU they grow, by a quarter with transposed keys, of which a batched product
-        reads a part of each row in place. With other keys the product would copy that part first,
-        which costs more than the product: their buffers have no spare slots.
+        On a GPU buffers have their full length from the beginning, because the allocator cannot
+        reuse the memory of outgrown ones. On a CPU they grow. With transposed keys they get a
+        quarter more slots than needed, because a batched product reads a part of each row in place.
+        With other keys the product would copy that part first, which costs more than the product,
+        so their buffers have no spare slots.
         """
         if states.device.type != "cpu":
             return self.max_context + 1

@@ -29,8 +29,8 @@ class GatherLastLayer(nn.Module):
         positions: Tensor | None = None,
         **more: Any,
     ) -> Tensor:
-        """Return the states (n, d) at some positions (n,) of the flattened rows (B, T, d); without
-        positions, the states (B, T, d) of all, as the layer itself does."""
+        """Return the states (n, d) at some positions (n,) of the flattened rows (B, T, d), or, if
+        ``positions`` is None, all states (B, T, d), as the layer itself does."""
         if positions is None:
             return cast(Tensor, super().forward(hidden_states, attention_mask, **more))
         parts: Any = self
@@ -51,8 +51,10 @@ def _with_gather(kind: type[nn.Module]) -> type[nn.Module]:
 
 
 def enable_gather(model: PreTrainedModel) -> bool:
-    """Let the last layer of a model of a known family take positions, in place; return whether it
-    does. Weights keep their names."""
+    """Let a model's last layer compute only given positions, in place; return whether it can.
+
+    It can in models of a known family. Weights keep their names.
+    """
     kinds = {f"{family}DecoderLayer" for family in LLAMA_FAMILY}
     layers = getattr(model.base_model, "layers", ())
     if not layers:
@@ -72,7 +74,7 @@ def states_at(backbone: nn.Module, input_ids: Tensor, padding: Tensor, positions
 
     Args:
         backbone: A model without its head.
-        input_ids: (B, T).
+        input_ids: (B, T) token ids.
         padding: (B, T) bool, true on real tokens.
         positions: (n,), indices into the flattened rows.
     """

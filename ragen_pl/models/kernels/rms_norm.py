@@ -21,7 +21,7 @@ _BEFORE_LINEAR = ("input_layernorm", "post_attention_layernorm")
 
 
 class _Normalize(torch.autograd.Function):
-    """Rows scaled to a mean square of one, then by a weight; saves the rows and their scales."""
+    """Scaling of rows to a mean square of one, then by a weight; autograd keeps rows and scales."""
 
     @staticmethod
     def forward(
@@ -35,7 +35,11 @@ class _Normalize(torch.autograd.Function):
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
-        """With s a row's scale, y the row and g its gradient by weight: s g - s³ (g · y) y / d."""
+        """Return the gradients with respect to rows and weight.
+
+        With y a row, s its scale and g the output's gradient times the weight, the row's gradient
+        is s g - s³ (g · y) y / d.
+        """
         x, weight, scale = ctx.saved_tensors  # type: ignore[attr-defined]
         width = x.shape[-1]
         rows, scale = x.reshape(-1, width), scale.reshape(-1, 1)
@@ -69,10 +73,10 @@ class FusedRMSNorm(nn.Module):
     """A replacement of a model's own norm, with its weight.
 
     Args:
-        weight: (d,).
-        eps: Added to the mean square.
+        weight: (d,), the norm's weight.
+        eps: Constant added to the mean square.
         feeds_linear: Whether only linear layers use the result. Under autocast these cast it to the
-            type they compute in, so it is returned in that type: the same numbers, cast once.
+            type they compute in, so it is returned in that type: the same numbers, cast only once.
     """
 
     def __init__(self, weight: nn.Parameter, eps: float, feeds_linear: bool) -> None:

@@ -1,4 +1,4 @@
-"""The Echo Trap alarm as a pure function: a run's indicators and thresholds to green, amber or
+"""The Echo Trap alarm as a pure function, from a run's indicators and thresholds to green, amber or
 red."""
 
 from ragen_pl.ops.echo_trap.assess import Assessment, Level, assess

@@ -1,4 +1,4 @@
-"""The Echo Trap alarm: collapse told from convergence by the history of a few indicators.
+"""The Echo Trap alarm, which distinguishes collapse from convergence by a run's indicators.
 
 Falling in-group std and entropy prove nothing (RAGEN §4): both also fall when a policy becomes good
 and certain. Success is what distinguishes the two. **Red** therefore always needs a *harm*: success
@@ -21,12 +21,12 @@ from ragen_pl.ops.echo_trap.indicators import MIN_ITERATIONS, Indicators, RunHis
 from ragen_pl.ops.echo_trap.thresholds import CollapseThresholds
 
 _NOISE_MARGIN = 5.0
-"""Standard errors of the smoothed success by which it must have fallen. Its best is the luckiest of
-many measurements, which alone explains up to about four."""
+"""Number of standard errors by which the smoothed success must have fallen below its best. The best
+is the luckiest of many measurements, which alone explains up to about four."""
 _MIN_ENTROPY_CHANGE = 0.05
-"""Nats; a smaller change of entropy is ignored, whatever the ratio."""
+"""Smallest change of entropy, in nats, that counts; smaller ones are ignored at any ratio."""
 _STUCK_MARGIN = 0.02
-"""Decrease of the penalty share below its baseline that counts as getting better."""
+"""Decrease of the penalty share below its baseline that counts as an improvement."""
 
 
 class Level(IntEnum):
@@ -43,10 +43,10 @@ class Assessment:
 
     level: Level
     reason: str
-    """Names values and baselines; empty when green."""
+    """A text that names values and baselines; empty when green."""
     ratios: Mapping[str, float]
-    """Smoothed indicators over their baseline or best, once there is a baseline, and the
-    approximate KL where it is known."""
+    """Smoothed indicators divided by their baseline or best, once there is a baseline; and the
+    approximate KL, if it is known."""
     forewarns: bool = False
     """Whether the only finding is a large approximate KL; the policy itself is still sound."""
 
@@ -59,9 +59,9 @@ def assess(
 ) -> Assessment:
     """Assess the last iteration of a history.
 
-    The first ``baseline_iterations`` define what is usual for this run. While they are incomplete,
-    the first half of the history does, and only findings that a slow start cannot cause count. In
-    the first five iterations that is the approximate KL alone, which needs no past.
+    The first ``baseline_iterations`` are the baseline of this run. Until they are complete, the
+    first half of the history is the baseline, and only findings that a slow start cannot cause
+    count. In the first five iterations that is the approximate KL alone, which needs no baseline.
     """
     run = RunHistory(history, baseline_iterations, limits.SMOOTHING)
     if len(history) < MIN_ITERATIONS:
@@ -121,10 +121,10 @@ def _grad_norm_text(run: RunHistory) -> str:
 
 
 def _at_penalty_floor(run: RunHistory) -> tuple[Level, str]:
-    """Find returns at the format penalty's floor: no response is valid.
+    """Detect returns at the format penalty's floor: no response is valid.
 
-    No other harm is as clear, so the fast averages are used. A run that began like this gets twice
-    the baseline's time, and longer while it gets better.
+    The caller passes the fast averages, because no other harm is as clear. A run that began at the
+    floor becomes red only after twice the baseline's iterations, and only if it does not improve.
     """
     share = run.penalty_share
     if share.now <= limits.PENALTY_SHARE_RED:
@@ -141,7 +141,7 @@ def _at_penalty_floor(run: RunHistory) -> tuple[Level, str]:
 
 
 def _success_lost(run: RunHistory, has_signs: bool) -> tuple[Level, str]:
-    """Find success well below its best, by more than noise explains."""
+    """Detect success that is well below its best, by more than noise explains."""
     success = run.success
     if success.best - success.now <= _NOISE_MARGIN * run.success_error:
         return Level.GREEN, ""
@@ -156,7 +156,7 @@ def _success_lost(run: RunHistory, has_signs: bool) -> tuple[Level, str]:
 
 
 def _no_progress(run: RunHistory, thresholds: CollapseThresholds) -> tuple[Level, str]:
-    """Find in-group std and entropy lost without a gain: one template, whatever the state."""
+    """Detect a loss of in-group std and entropy without a gain: one template in every state."""
     success = run.success
     if run.improved or success.now >= thresholds.solved_success:
         return Level.GREEN, ""
@@ -188,7 +188,7 @@ def _before_harm(
 def _assess_kl(
     run: RunHistory, thresholds: CollapseThresholds, ratios: Mapping[str, float]
 ) -> Assessment:
-    """Warn of updates with a large approximate KL; green where it is small or unknown."""
+    """Warn of updates with a large approximate KL; green if it is small or unknown."""
     if not run.approx_kl > thresholds.max_approx_kl:
         return Assessment(Level.GREEN, "", ratios)
     text = (
@@ -206,8 +206,8 @@ def _early_reason(
 ) -> str:
     """Return the early signs as a reason if there are enough of them, else an empty string.
 
-    A policy whose updates are known to have a low approximate KL recovers from a lower valid-format
-    rate: for it, signs must last, and success must be among them.
+    A policy whose updates have a low approximate KL recovers from a lower valid-format rate. If the
+    KL is known to be low, signs must therefore last, and one of them must be success.
     """
     seen: list[dict[str, str]] = []
     for length in range(len(history), len(history) - thresholds.early_patience, -1):
@@ -228,9 +228,10 @@ def _early_reason(
 
 
 def _early_signs(run: RunHistory, thresholds: CollapseThresholds) -> dict[str, str]:
-    """Find what precedes a fall of success, by name.
+    """Return the early signs of a fall of success, a text for each by its name.
 
-    In-group std and entropy also fall as a policy becomes good: they count only without a gain.
+    In-group std and entropy count only without a gain, because they also fall as a policy becomes
+    good.
     """
     entropy, length = run.entropy, run.response_length
     is_explained = run.improved or run.success.now >= thresholds.solved_success

@@ -9,11 +9,11 @@ from itertools import pairwise
 from statistics import fmean, median
 
 MIN_ITERATIONS = 6
-"""Iterations from which on indicators are compared with the past: the shortest baseline has
-three."""
+"""Number of iterations from which on indicators are compared with a baseline: the shortest
+baseline, half of a history, has three."""
 _MIN_KL_VALUES = 2
-"""Values from which on the approximate KL is known: the first, after the critic's head start, is
-larger."""
+"""Number of values from which on the approximate KL counts as known: the first value is larger,
+because the critic was trained alone before it."""
 _MIN_SUCCESS_NOISE = 0.02
 """Lower bound of the noise of success per iteration, for policies so good or so bad that it hardly
 varies."""
@@ -28,20 +28,20 @@ class Indicators:
     zero_std_fraction: float
     """Share of groups whose members all got the same return."""
     entropy: float
-    """Mean per sampled token, in nats."""
+    """Mean entropy per sampled token, in nats."""
     valid_format: float
-    """Share of turns."""
+    """Share of turns whose response has the valid format."""
     penalty_share: float
     """Share of trajectories that failed without one valid turn: their return is at the floor."""
     success: float
     mean_return: float
     grad_norm: float | None = None
-    """Gradient norm of the policy in the preceding update; None without one."""
+    """Gradient norm of the policy in the preceding update; None if there was no update."""
     response_length: float | None = None
-    """Mean tokens per response; None in histories from before it was measured."""
+    """Mean number of tokens per response; None in histories of runs that did not measure it."""
     approx_kl: float | None = None
     """Nats per token between the policy that sampled and the one being updated, averaged over the
-    preceding updates; None for no update, and for a single one, which starts at the policy that
+    preceding updates; None if there was none, or a single one, which starts at the policy that
     sampled."""
 
 
@@ -60,7 +60,7 @@ class Smoothed:
             smoothed.append(total / weight)
         self.now = smoothed[-1] if smoothed else math.nan
         self.best = max(smoothed[1:], default=math.nan)
-        """Largest smoothed value but the first, which is a single measurement and may be luck."""
+        """Largest smoothed value except the first, a single measurement that may be luck."""
         self.lowest = min(smoothed[1:], default=math.nan)
 
     @property
@@ -108,14 +108,14 @@ class RunHistory:
 
     @property
     def grad_norm_ratio(self) -> float:
-        """The policy's gradient norm over its baseline, geometric means; 1 where it is unknown."""
+        """The policy's gradient norm over its baseline, geometric means; 1 if it is unknown."""
         difference = self.log_grad_norm.now - self.log_grad_norm.baseline
         return 1.0 if math.isnan(difference) else math.exp(difference)
 
     @property
     def approx_kl(self) -> float:
         """The smoothed approximate KL of an iteration's updates, a geometric mean in nats per
-        token; NaN where it is unknown."""
+        token; NaN if it is unknown."""
         is_known = len(self.log_approx_kl.values) >= _MIN_KL_VALUES
         return math.exp(self.log_approx_kl.now) if is_known else math.nan
 
@@ -131,7 +131,7 @@ class RunHistory:
         return gain > max(2 * self.mean_return.noise, 0.25 * self.in_group_std.baseline)
 
     def kl_ratios(self) -> dict[str, float]:
-        """Return the approximate KL by name, where it is known."""
+        """Return the approximate KL by name, or nothing if it is unknown."""
         return {} if math.isnan(self.approx_kl) else {"approx_kl": self.approx_kl}
 
     def ratios(self) -> dict[str, float]:

@@ -47,7 +47,8 @@ ENTROPY_RISE_EARLY_SIGN = 1.5
 SUCCESS_EARLY_SIGN = 0.8
 """Success below this share of its best, by more than noise, is an early sign."""
 LOW_APPROX_KL = 0.015
-"""Approximate KL, in nats per token, up to which early signs must last and success must be one."""
+"""Approximate KL, in nats per token, up to which early signs are amber only if they last and
+success is among them."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class CollapseThresholds:
         early_signs: Number of early signs that are amber when they last for ``early_patience``
             iterations; one more is amber at once. 99 switches early signs off.
         early_patience: Iterations in a row after which an early sign lasts.
-        solved_success: Success from which on a lower in-group std and entropy count as
+        solved_success: Success rate from which on a lower in-group std and entropy count as
             convergence, even if neither success nor return has risen.
         max_approx_kl: Approximate KL between the policy that sampled and the one being updated, in
             nats per token, averaged over an iteration's updates; a larger one is amber, as a

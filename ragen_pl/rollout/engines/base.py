@@ -11,7 +11,7 @@ from ragen_pl.models.base import LanguageModel
 from ragen_pl.types import Generate, Request
 
 Autocast = Callable[[], AbstractContextManager[object]]
-"""Makes the autocast context of the trainer."""
+"""A function that returns the trainer's autocast context."""
 
 
 class Sampler(Generate, Protocol):
@@ -24,15 +24,15 @@ class Sampler(Generate, Protocol):
         """
 
     def release(self) -> None:
-        """Free memory that can be computed again; called after a collection or an evaluation."""
+        """Free memory that can be computed again; called after a rollout or an evaluation."""
 
 
 class Engine(ABC):
-    """A choice of sampler; its constructor's arguments are configuration keys."""
+    """An interface to build a sampler; its constructor's arguments are configuration keys."""
 
     @abstractmethod
     def check(self) -> None:
-        """Refuse an engine that cannot run here; called on every rank, before any model is built.
+        """Check that the engine can run here; called on every rank, before any model is built.
 
         Raises:
             ValueError: naming what is missing, and the remedy.
@@ -53,6 +53,7 @@ class Engine(ABC):
 
 
 def noise_key(seed: int, request: Request) -> tuple[int, int, int, int, int]:
-    """Return what decides a row's noise in one turn: its identity, never its place in a batch."""
+    """Return the seed of a row's noise in one turn, a function of the row's identity and of the
+    run's seed, but not of the row's index in a batch."""
     episode = request.episode
     return seed, episode.iteration, episode.group_id, episode.member, request.turn

@@ -30,8 +30,8 @@ def cross_score(
     """Return (R, P) log p(continuation i | prefix j), summed over the continuation's tokens.
 
     A prefix is read once into a key-value cache, and its row is copied for a batch of continuations
-    of similar length at a time. The ranks share the prefixes; every rank must call it with equal
-    arguments, runs the same number of forwards and gets the whole table.
+    of similar length at a time. The prefixes are divided among the ranks. Every rank must call it
+    with equal arguments; all run the same number of forwards and return the whole table.
 
     Args:
         model: The causal language model; it must take an explicit 4-dimensional mask.
@@ -51,7 +51,7 @@ def cross_score(
     batches = [by_length[first : first + size] for first in range(0, len(by_length), size)]
     columns: dict[int, Tensor] = {}
     for first in range(0, len(prefixes), world_size()):
-        # Every rank scores as many; beyond the last prefix, the last one again.
+        # Ranks score equally many prefixes: one that is past the end scores the last again.
         j = min(first + rank(), len(prefixes) - 1)
         *read, last = prefixes[j]
         cache = RaggedCache(1, longest, model.device, uses_additive_mask(model))

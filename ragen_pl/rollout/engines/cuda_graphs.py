@@ -15,12 +15,12 @@ from ragen_pl.models.kernels.kv_cache import RaggedCache
 from ragen_pl.rollout.engines.decode_step import DecodeStep
 
 CAPTURED_STRIDE = 256
-"""Slots by which the padded length grows when steps are captured: each length needs a graph."""
+"""Slots by which the padded length grows when steps are captured, as each length needs a graph."""
 
 Step = Callable[[], Tensor]
 Capture = Callable[[Step], Step]
-"""Runs a step once, recording its operations and the tensors they read and write; returns a
-function that runs the same operations on the same tensors, and returns the same tensor."""
+"""A function that runs a step once, recording its operations and the tensors they read and write.
+It returns a function that repeats these operations on these tensors and returns the same tensor."""
 
 
 class GraphCapturer:

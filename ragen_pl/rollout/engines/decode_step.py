@@ -1,4 +1,4 @@
-"""One forward of the sampler: a block of tokens after a cache to next-token logits."""
+"""Decode steps of the sampler: one forward from a block of tokens and a cache to logits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class DecodeStep(Protocol):
 
 
 class ModelForward:
-    """The model's own forward: for any model, however its weights are wrapped or sharded."""
+    """A decode step by the model's own forward, for any model, wrapped or sharded."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
@@ -43,8 +43,8 @@ class ModelForward:
 def build_decode_step(model: PreTrainedModel, max_context: int) -> DecodeStep:
     """Return the fastest decode step for a model.
 
-    It holds for the model as it is wrapped now and for its present weights; it computes in
-    autocast's type where autocast is on.
+    Build another one after the model's weights or wrappers change. It computes in autocast's type
+    if autocast is enabled.
 
     Args:
         model: The causal language model.

@@ -29,7 +29,7 @@ from ragen_pl.types import Completion, EpisodeId, Request, Sampling, to_device
 Ids = tuple[int, ...]
 
 _COMPACT_BELOW = 0.75
-"""Share of computed rows that are still sampling below which finished rows are moved out."""
+"""Finished rows are moved out when less than this share of the computed rows still samples."""
 
 
 PREFILL_TOKENS = 4096
@@ -38,12 +38,12 @@ PREFILL_TOKENS = 4096
 
 @dataclass(frozen=True)
 class InProcess(Engine):
-    """Sampling with the trainer's own model: any model, no copy of large weights but autocast's,
-    and log-probs equal to the trainer's up to rounding.
+    """Sampling with the trainer's own model: it supports any model, copies no large weights except
+    autocast's casts, and its log-probs equal the trainer's up to rounding.
 
     Args:
-        cuda_graphs: Capture decode steps as CUDA graphs and replay them; for a model that is
-            unsharded on each GPU.
+        cuda_graphs: Whether to capture decode steps as CUDA graphs and replay them; the model must
+            be unsharded on each GPU.
     """
 
     cuda_graphs: bool = False
@@ -86,7 +86,7 @@ class InProcessSampler:
         seed: The run's seed.
         max_context: Upper bound of a row's length in tokens.
         autocast: The trainer's autocast.
-        capture: Captures decode steps for replay; None runs each of them.
+        capture: Function that captures decode steps for replay; None runs each step uncaptured.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class InProcessSampler:
         self.rows: dict[EpisodeId, tuple[int, tuple[int, ...]]] = {}
 
     def reset(self) -> None:
-        """Drop every cached row; required after each change of the weights."""
+        """Drop every cached row; call this after each change of the weights."""
         self.release()
 
     def release(self) -> None:
@@ -145,7 +145,7 @@ class InProcessSampler:
         """Return the decode step, captured if configured.
 
         Raises:
-            ValueError: when steps should be captured that run hooks.
+            ValueError: when steps should be captured, but the model runs hooks.
         """
         decode_step = build_decode_step(self.model, self.max_context)
         if self.capture is None:
@@ -168,7 +168,7 @@ class InProcessSampler:
             slot, seen = self.rows.get(request.episode, (0, ()))
             if request.prefix_ids[: len(seen)] != seen:
                 slot, seen = 0, ()
-            # A prefix that is cached in full: its last token is read again for its logits.
+            # The last token of a fully cached prefix is read again, for its logits.
             seen = seen[: len(request.prefix_ids) - 1]
             source.append(slot)
             lengths.append(len(seen))
@@ -217,11 +217,11 @@ class InProcessSampler:
     def _decode(
         self, cache: RaggedCache, logits: Tensor, noise: np.ndarray, sampling: Sampling
     ) -> tuple[SampledTokens, np.ndarray]:
-        """Sample tokens until every row has stopped; return them, and the row of each cache row.
+        """Sample until every row has stopped; return the tokens, and each cache row's row in them.
 
         Args:
-            cache: Of as many rows.
-            logits: (rows, V) of the first token.
+            cache: Cache with as many rows as ``logits``.
+            logits: (rows, V) logits of the first token.
             noise: (n, max new tokens); rows after the n-th sample nothing.
             sampling: Temperature and limits.
         """
@@ -233,8 +233,8 @@ class InProcessSampler:
             if len(active) < len(logits):
                 logits = logits[to_device(torch.from_numpy(active), device)]
             own = to_device(torch.from_numpy(noise[rows, step]), device)
-            # On the device, over the vocabulary; three numbers a row are copied to the CPU in one
-            # tensor: one synchronization per token. A float32 represents every id below 2²⁴.
+            # Sampling runs on the device. Three numbers per row are copied to the CPU in one
+            # tensor, for one synchronization per token. A float32 represents every id below 2²⁴.
             found = torch.stack(
                 [x.float() for x in sample_tokens(logits, own, sampling.temperature)]
             )
@@ -246,7 +246,7 @@ class InProcessSampler:
                 index = move_to_front(active, len(order))
                 cache.reorder(index)
                 order, active = order[index], np.arange(len(active))
-                # Finished rows fill it up to a bucket size.
+                # Finished rows pad the block to a bucket size.
                 cache.active_rows = slice(0, min(round_up(len(active), 4), len(order)))
             width = cache.active_rows.stop
             counts = np.zeros(width, np.int64)
@@ -261,8 +261,8 @@ class InProcessSampler:
 def _cached_casts() -> Iterator[None]:
     """Enable autocast's cache of cast weights.
 
-    Lightning disables it, so that every weight would be cast again for every token: more bytes than
-    a token's products read.
+    Lightning disables it. Every weight would then be cast again for every token, which moves more
+    bytes than a token's products read.
     """
     before = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(True)

@@ -14,10 +14,10 @@ from ragen_pl.types import Completion, Request, Sampling
 
 @dataclass(frozen=True, slots=True)
 class SampledTokens:
-    """The sampled tokens of one call, each (rows, max new tokens), and their number per row,
-    (rows,).
+    """The sampled tokens of one call, with log-probs and entropies, each (rows, max new tokens),
+    and the number of tokens per row, (rows,).
 
-    On the CPU and in numpy, whose operations on a few numbers cost a tenth of a tensor's.
+    The arrays are numpy's, whose operations on a few numbers cost a tenth of a tensor's.
     """
 
     tokens: np.ndarray
@@ -27,7 +27,7 @@ class SampledTokens:
 
     @classmethod
     def empty(cls, rows: int, max_new_tokens: int) -> SampledTokens:
-        """Return the start of a call, without any token."""
+        """Return arrays that hold no sampled token yet."""
         shape = rows, max_new_tokens
         log_probs, entropies = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
         return cls(np.zeros(shape, np.int64), log_probs, entropies, np.zeros(rows, np.int64))
@@ -74,7 +74,7 @@ def sample_tokens(
     Args:
         logits: (n, V).
         noise: (n,) uniform in [0, 1).
-        temperature: 0 takes the most likely token.
+        temperature: Temperature; 0 takes the most likely token.
 
     Returns:
         Tokens, their log-probs and the entropies of the distributions, each (n,); at temperature

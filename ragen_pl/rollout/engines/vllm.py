@@ -28,17 +28,17 @@ from ragen_pl.types import Completion, Request, Sampling
 
 @dataclass(frozen=True)
 class VLLM(Engine):
-    """Sampling with vLLM, where it is installed (tried with 0.32): faster decoding, for the memory
-    of a second copy of the weights. One process only.
+    """Sampling with vLLM, if it is installed (tried with 0.32): decoding is faster, but a second
+    copy of the weights takes memory. One process only.
 
     Adapters are merged into that copy. vLLM's distribution differs slightly from the trainer's:
     ``train/log_prob_gap`` measures the difference, ``algorithm.tis_cap`` corrects it.
 
     Args:
-        dtype: Type of its copy of the weights and of its computation.
-        gpu_memory_utilization: Share of the GPU's memory for its weights and its cache; the trainer
+        dtype: Type of vLLM's copy of the weights and of its computation.
+        gpu_memory_utilization: Share of the GPU's memory for vLLM's weights and cache; the trainer
             needs the rest. On CPUs ``VLLM_CPU_KVCACHE_SPACE`` sizes the cache instead.
-        max_num_seqs: Rows decoded at the same time; more wait.
+        max_num_seqs: Largest number of rows decoded at the same time; the others wait.
         enforce_eager: Whether to disable compilation and CUDA graphs: a faster start, slower
             decoding.
     """
@@ -58,10 +58,10 @@ class VLLM(Engine):
             raise ValueError(f"engine.max_num_seqs is {self.max_num_seqs}; it must be at least 1")
 
     def check(self) -> None:
-        """Refuse machines without vLLM, and several processes.
+        """Check that vLLM is installed and that the run has one process.
 
         Raises:
-            ValueError: naming the remedy.
+            ValueError: when either is not so, naming the remedy.
         """
         if importlib.util.find_spec("vllm") is None:
             raise ValueError(
@@ -100,8 +100,8 @@ class VLLM(Engine):
                 max_num_seqs=self.max_num_seqs,
                 enforce_eager=self.enforce_eager,
             )
-        # It logs the layers without weights at every reload; set late, since its start resets
-        # levels.
+        # At every reload vLLM logs the layers without weights. The level is set only now, because
+        # vLLM resets levels when it starts.
         logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel("ERROR")
         dtype = getattr(torch, self.dtype)
         return VLLMSampler(llm, vllm.SamplingParams, language, seed=seed, dtype=dtype)
@@ -141,7 +141,7 @@ class VLLMSampler:
         """Copy the policy's weights to vLLM, adapters merged, and drop the prefix cache.
 
         Raises:
-            RuntimeError: when vLLM keeps its prefix cache, which older weights have computed.
+            RuntimeError: when vLLM keeps its prefix cache, which holds results of older weights.
         """
         merged = merged_weights(self.language.model)
         weights = ((name, weight.to(self.dtype)) for name, weight in merged)
