@@ -63,7 +63,7 @@ GROUPS: dict[str, type[Callback]] = {
     "trajectories": cb.TrajectoryWriter,
     "display": cb.RunDisplay,
 }
-"""The callbacks with keys that every run has, by the names of their groups."""
+"""Callbacks with keys that every run has, by the name of their group of keys."""
 ALWAYS = (
     cb.RolloutMetrics,
     cb.PhaseTimer,
@@ -74,7 +74,8 @@ ALWAYS = (
     cb.IterationAxis,
     cb.Interruption,
 )
-"""The callbacks without keys, after all others: how to resume is printed last."""
+"""Callbacks without keys that every run has. They come after all others, so that the hint on how
+to resume is printed last."""
 LINKED = {
     "data.run_seed": "seed_everything",
     "model.seed": "seed_everything",
@@ -82,7 +83,7 @@ LINKED = {
 }
 """Keys that take the value of another one."""
 VOCABULARY = "model.vocabulary"
-"""The words of the embedded tokenizer: the data module's, or those of a checkpoint."""
+"""Key of the embedded tokenizer's words, which come from the data module or a checkpoint."""
 _TRAINER_DEFAULTS = {
     "max_epochs": 100,
     "check_val_every_n_epoch": 25,
@@ -93,8 +94,8 @@ _TRAINER_DEFAULTS = {
 
 
 class _RunConfig(SaveConfigCallback):
-    """The resolved configuration, saved in the run folder, where ``--config`` takes it, and with
-    every logger."""
+    """Callback that saves the resolved configuration with every logger and in the run folder, as a
+    file that ``--config`` accepts."""
 
     def save_config(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         if stage == "fit":
@@ -111,7 +112,7 @@ class _RunConfig(SaveConfigCallback):
 def _fill_hparams_tab(logger: TensorBoardLogger, config: dict[str, Any]) -> None:
     """List a run in TensorBoard's HPARAMS tab beside its success on the first evaluation set.
 
-    Lightning lists a run only together with a first value of that metric, which would be invented.
+    Lightning itself would need a first value of that metric, which would have to be made up.
     """
     from torch.utils.tensorboard.summary import hparams  # slow to load, and not always used
 
@@ -149,7 +150,7 @@ class Application(LightningCLI):
         )
 
     def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]
-        """Name the commands; only the given one, as each costs time to set up."""
+        """Return the commands to set up: the given one only, since each takes time."""
         every = LightningCLI.subcommands()
         return {name: every[name] for name in self._argv[:1] if name in every} or every
 
@@ -185,12 +186,12 @@ class Application(LightningCLI):
         return parser
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        """Parse, and word what is wrong with a key by the names that exist."""
+        """Parse the arguments, and explain a wrong key by the names that exist."""
         refuse_linked(self._argv, {**LINKED, VOCABULARY: "data.env"})
         try:
             self.config = parser.parse_args(args)
         except ConfigError as error:
-            refuse_broken_modules(self._argv)  # what it raised may look like a wrong value
+            refuse_broken_modules(self._argv)  # a module's own error may look like a wrong value
             if self._argv[:1] and self._argv[0] in COMMANDS:
                 raise explain(error, self._argv[1:], _schema(self._argv[0])) from error
             raise
@@ -213,7 +214,7 @@ class Application(LightningCLI):
             super().instantiate_classes()
 
     def _run_subcommand(self, subcommand: str) -> None:
-        """Run it; what a model or data turn out to be may contradict the configuration."""
+        """Run the command; report settings that the loaded model or data contradict."""
         if self._has_ended:
             return
         with self._qualified(ConfigError), explain_out_of_memory():
@@ -221,7 +222,7 @@ class Application(LightningCLI):
 
     @contextmanager
     def _qualified(self, *kinds: type[Exception]) -> Iterator[None]:
-        """Turn errors into those of the configuration, with the keys that a user sets."""
+        """Turn errors into a ConfigError that names keys in full, as a user sets them."""
         try:
             yield
         except kinds as error:
@@ -236,7 +237,10 @@ class Application(LightningCLI):
         return dict(yaml.safe_load(text))
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Add loggers and checkpoint format; ``fsdp`` is FSDP2, where Lightning means FSDP1."""
+        """Build the trainer with the loggers, the checkpoint format and FSDP2 of this package.
+
+        Lightning itself takes the strategy ``fsdp`` to mean FSDP1.
+        """
         config = self.config_init[self.subcommand]
         if config.trainer.strategy == FSDP_NAME:
             kwargs["strategy"] = FSDP2()
@@ -249,7 +253,7 @@ class Application(LightningCLI):
         return super().instantiate_trainer(**kwargs)
 
     def after_instantiate_classes(self) -> None:
-        """Check what concerns several parts, find the checkpoint, set the threads."""
+        """Check settings that concern several parts, find the checkpoint, set the threads."""
         config = self.config[self.subcommand]
         if config.trainer.max_steps != -1:  # Lightning miscounts epochs when such a run is resumed
             raise ConfigError(
@@ -272,7 +276,7 @@ class Application(LightningCLI):
         self.config_init[self.subcommand].checkpoints.metadata = metadata
 
     def _make_way(self, run_dir: Path, loaded: Path | None) -> None:
-        """Move an earlier run aside; a finished one that is resumed stays as it is."""
+        """Move an earlier run aside, unless it is resumed; leave a finished run as it is."""
         if loaded is None or not is_of(run_dir, loaded):
             if self.trainer.is_global_zero:
                 self._earlier.move_aside(run_dir)
@@ -329,7 +333,7 @@ class Application(LightningCLI):
         )
 
     def _tune_threads(self, threads: int | str, cores: int) -> None:
-        """Tune the number of threads during the run, where the user has not fixed it."""
+        """Tune the number of threads during a run on a CPU, unless the user has fixed it."""
         if fixed_threads(threads) is None and self.trainer.strategy.root_device.type == "cpu":
             for callback in rollout_callbacks(self.trainer):
                 if isinstance(callback, cb.ThreadTuning):
@@ -343,10 +347,10 @@ class Application(LightningCLI):
 
 
 def add_run_keys(parser: LightningArgumentParser, run_dir: str) -> None:
-    """Add the keys that are of the run itself.
+    """Add the keys of the run itself.
 
     Args:
-        run_dir: The default of the key of this name.
+        run_dir: Default value of the key ``run_dir``.
     """
     parser.add_argument(
         "--seed_everything",
@@ -409,7 +413,7 @@ def _check_validation(every: int | None) -> None:
 
 
 def _check_folder(run_dir: Path) -> None:
-    """Refuse a path that is no folder, or where none can be made."""
+    """Raise an error if the path is a file, or a folder cannot be created there."""
     existing = next(path for path in (run_dir, *run_dir.absolute().parents) if path.exists())
     if not existing.is_dir():
         raise ConfigError(f"run_dir is {run_dir}, but {existing} is a file: give another folder")

@@ -14,7 +14,7 @@ import yaml
 from ragen_pl.errors import ConfigError
 
 PLAN, NEW = "plan", "new"
-"""The commands that run nothing."""
+"""The commands that start no run."""
 COMMANDS = ("fit", "validate", "test", "predict", PLAN, NEW)
 CONFIGS = "configs"
 FOLDER = Path(__file__).resolve().parents[2] / CONFIGS
@@ -28,11 +28,11 @@ _SUFFIXES = (".yaml", ".yml")
 def find_config(name: str) -> Path:
     """Find a config file by path or name, with or without its suffix.
 
-    Looks in the working directory, then in its ``configs/``, then in the shipped ``configs/``; in
-    both of those also in the folders of ``KINDS``.
+    Looks in the working directory, then in its ``configs/``, then in the shipped ``configs/``. The
+    search of a ``configs/`` includes its folders of ``KINDS``.
 
     Raises:
-        ConfigError: with the nearest names.
+        ConfigError: when there is no such file; the message suggests the nearest names.
     """
     folders = [Path()]
     for configs in (Path(CONFIGS), FOLDER):
@@ -56,7 +56,7 @@ def read_config(path: Path) -> dict[str, Any]:
     """Read a config file.
 
     Raises:
-        ConfigError: where it does not hold keys and values.
+        ConfigError: when the file does not hold keys and values.
     """
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -82,11 +82,11 @@ def read_config(path: Path) -> dict[str, Any]:
 def in_order(paths: Sequence[Path]) -> list[Path]:
     """Sort configs by kind, whatever order they were given in.
 
-    A file outside the folders of ``KINDS`` counts as an experiment if it names ``data.env``, and
-    applies after all kinds if it does not; among such files the order given stays.
+    A file outside the folders of ``KINDS`` counts as an experiment if it names ``data.env``;
+    otherwise it applies after all kinds. Files of the same rank keep the order given.
 
     Raises:
-        ConfigError: for two files of one kind that disagree, where the order would decide.
+        ConfigError: when two files of one kind disagree, so that their order would decide.
     """
     kinds = [_kind(path) for path in paths]
     for (one, kind), (other, its) in combinations(zip(paths, kinds, strict=True), 2):
@@ -136,10 +136,11 @@ def _differing(one: Any, other: Any, path: str = "") -> list[str]:
 
 
 def merge(old: Any, new: Any) -> Any:
-    """Merge as the parser does: mappings by key, unless another class replaces the one before.
+    """Merge configurations as the parser does: by key, unless ``new`` names another class.
 
-    The parser replaces mappings whose keys are the user's own (``data.eval_sets``) as a whole;
-    without the constructors they cannot be told apart and are merged here.
+    In one case the parser differs: it replaces mappings whose keys users choose
+    (``data.eval_sets``) as a whole. These cannot be told apart without the constructors, so they
+    are merged here.
     """
     if not (isinstance(old, dict) and isinstance(new, dict)):
         return new
@@ -153,7 +154,7 @@ def merge(old: Any, new: Any) -> Any:
 
 
 def same_class(one: object, other: object) -> bool:
-    """Whether two names are of one class; a bare name stands for any path that ends in it."""
+    """Return whether two names mean one class; a bare name matches any path that ends in it."""
     if one == other or not (isinstance(one, str) and isinstance(other, str)):
         return one == other
     paths = [name.rpartition(".") for name in (one, other)]
@@ -203,7 +204,7 @@ def config_paths(argv: Sequence[str]) -> list[Path]:
 
 
 def options(argv: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    """Iterate over (key, value) of a prepared command line; None where no value follows.
+    """Iterate over (key, value) of a prepared command line; None if no value follows.
 
     Config files appear as ``config``.
     """

@@ -44,10 +44,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _load(argv: Sequence[str]) -> Callable[[Sequence[str]], object]:
-    """Import what runs a command; late, so that a wrong file name is an error at once.
+    """Import the function that runs a command.
 
-    The working directory is left out meanwhile: a ``callbacks`` or ``datasets`` of the user's must
-    not take the place of what is imported here.
+    The import is slow, so file names are checked before it. Meanwhile the working directory is not
+    searched for modules: a user's ``callbacks`` or ``datasets`` there must not be imported instead
+    of the installed one.
     """
     here = Path.cwd()
     with _search_path(p for p in sys.path if here == _ROOT or Path(p).resolve() != here):
@@ -62,7 +63,7 @@ def _load(argv: Sequence[str]) -> Callable[[Sequence[str]], object]:
 
 @contextmanager
 def _own_modules_first() -> Iterator[None]:
-    """Find what a configuration names in the working directory before anywhere else.
+    """Search the working directory first for the modules that a configuration names.
 
     A folder ``callbacks`` there adds its modules to the shipped ones, and comes before them.
     """
@@ -81,7 +82,7 @@ def _own_modules_first() -> Iterator[None]:
 
 @contextmanager
 def _search_path(folders: Iterable[str]) -> Iterator[None]:
-    """Search these folders for modules."""
+    """Search only these folders for modules, within the context."""
     before = list(sys.path)
     sys.path[:] = folders
     try:

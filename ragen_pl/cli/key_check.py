@@ -1,8 +1,8 @@
 """Errors of the parser about keys and classes, worded with the nearest names that exist.
 
-The parser decides what a configuration may hold. Its report of a misspelled key inside a list or a
-nested group is a failed union of types, a page long; the exceptions it was caused by hold the path
-of parsers that it went through, and the constructors behind them the names that exist.
+The parser decides what a configuration may hold, but it reports a misspelled key inside a list or a
+nested group as a failed union of types, a page long. The exceptions that caused the report hold the
+path of the key, and the constructors on that path give the names that exist.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ragen_pl.cli.config_files import options, read_config
 from ragen_pl.errors import ConfigError
 
 Schema = Mapping[str, Any]
-"""Key → annotation, or None for a value that the parser alone judges."""
+"""Mapping from key to annotation; None for a value that only the parser checks."""
 
 _KEY = re.compile(r"Parser key \"([^\"]+)\"")
 _CLASS = re.compile(
@@ -38,11 +38,13 @@ _OPTION = re.compile(
 
 
 def explain(error: ConfigError, argv: Sequence[str], schema: Schema) -> ConfigError:
-    """Return the parser's error in words of its cause, where that is a name that does not exist.
+    """Return an error that names the unknown key or class behind the parser's error.
+
+    If no unknown name is the cause, the parser's error is returned.
 
     Args:
         argv: The prepared command line that was parsed.
-        schema: The top-level keys.
+        schema: Top-level keys of the configuration.
     """
     path, keys, text = "", schema, ""
     kind = base = None
@@ -70,7 +72,7 @@ def _chosen_class(name: str, base: type, path: str, argv: Sequence[str]) -> type
 
 
 def _unknown_key(key: str, path: str, keys: Schema, argv: Sequence[str]) -> ConfigError:
-    """Name a key that does not exist, with the nearest within the innermost group that does."""
+    """Return an error for an unknown key, with the nearest names of the innermost known group."""
     head, _, rest = key.partition(".")
     inner = constructor_keys(_first_class(keys.get(head))) if rest else None
     if inner:
@@ -85,7 +87,8 @@ def _unknown_key(key: str, path: str, keys: Schema, argv: Sequence[str]) -> Conf
 def _foreign_key(
     key: str, path: str, kind: type | None, base: Any, argv: Sequence[str]
 ) -> ConfigError | None:
-    """Name the class that has a key, where another one stands there without being named."""
+    """Return an error that names the class to choose, if a key belongs to another class than the
+    default one; None if it does not."""
     place = path.removesuffix(".init_args.")
     named = any(
         at.removesuffix(".class_path") == place and isinstance(value, str)
@@ -107,7 +110,7 @@ def _foreign_key(
 
 
 def refuse_linked(argv: Sequence[str], linked: Mapping[str, str]) -> None:
-    """Refuse keys that follow another one: the parser drops those of a config file.
+    """Raise an error for keys that follow another one; in a config file the parser ignores them.
 
     Raises:
         ConfigError: for the first of them.
@@ -119,10 +122,10 @@ def refuse_linked(argv: Sequence[str], linked: Mapping[str, str]) -> None:
 
 
 def refuse_broken_modules(argv: Sequence[str]) -> None:
-    """Refuse a class whose module raises when it is imported.
+    """Raise an error for a class whose module cannot be imported because of an error in it.
 
     Raises:
-        ConfigError: with what it raised.
+        ConfigError: with the error that the module raised.
     """
     for place, value in _all(argv):
         if isinstance(value, str) and re.fullmatch(r"[^\W\d]\w*(\.\w+)+", value):
@@ -146,7 +149,7 @@ def _all(argv: Sequence[str]) -> Iterator[tuple[str, Any]]:
 
 
 def _parsed(value: str | None) -> Any:
-    """Read an option's mapping or list; a text may begin like one."""
+    """Parse an option's value if it is a YAML mapping or list; return any other text unchanged."""
     try:
         return yaml.safe_load(value) if value and value[0] in "{[" else value
     except yaml.YAMLError:
@@ -154,7 +157,7 @@ def _parsed(value: str | None) -> Any:
 
 
 def _nodes(tree: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Iterate over all that mappings and lists hold."""
+    """Iterate over (path, value) of all nodes of nested mappings and lists."""
     if path:
         yield path, tree
     if isinstance(tree, Mapping):
@@ -166,8 +169,11 @@ def _nodes(tree: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _given(argv: Sequence[str], path: str, matches: Callable[[str, Any], bool]) -> tuple[str, Any]:
-    """Find what was given last below a key: where and with which value. The entries of lists and
-    mappings have places that the parser does not report."""
+    """Return the path and the value of the last matching setting at or below a key.
+
+    The search is needed because the parser does not report the paths of entries in lists and
+    mappings.
+    """
     top = path.partition(".init_args")[0].removesuffix(".")
     found = [(at, value) for at, value in _all(argv) if at.startswith(top) and matches(at, value)]
     return found[-1] if found else (path, None)
@@ -184,7 +190,8 @@ def _annotation(keys: Schema, path: str) -> Any:
 
 
 def _first_class(annotation: Any) -> type:
-    """Return the class that an annotation names, that of the entries of a list or mapping too."""
+    """Return the first class in an annotation, also as the type of the entries of a list or
+    mapping; ``object`` if there is none."""
     for kind in alternatives(annotation):
         args = typing.get_args(kind) if typing.get_origin(kind) is not Literal else ()
         if inspect.isclass(kind) and not args and kind.__module__ != "builtins":
@@ -198,7 +205,7 @@ def find_class(name: str, base: type, path: str) -> type:
     """Import a class by its path, or find a subclass of ``base`` by its bare name.
 
     Raises:
-        ConfigError: with the nearest names.
+        ConfigError: when there is no such class; the message suggests the nearest names.
     """
     module_name, _, class_name = name.rpartition(".")
     known: list[str]
@@ -227,8 +234,9 @@ def find_class(name: str, base: type, path: str) -> type:
 
 
 def check_required(tree: Any, path: str = "") -> None:
-    """Refuse a resolved configuration that leaves an argument without default unset: the parser
-    hands the class of a ``class_path`` None for it.
+    """Raise an error if a resolved configuration leaves an argument without default unset.
+
+    The parser itself would pass None for it to the class of a ``class_path``.
 
     Raises:
         ConfigError: naming the first such key.
@@ -266,7 +274,7 @@ def _required(class_path: str) -> list[str]:
 
 
 def subclasses(base: type) -> list[type]:
-    """List the classes that derive from one, those of its subclasses too."""
+    """List all direct and indirect subclasses of a class."""
     found: list[type[Any]] = []
     cls: type[Any]
     for cls in base.__subclasses__():
@@ -275,7 +283,7 @@ def subclasses(base: type) -> list[type]:
 
 
 def alternatives(annotation: Any) -> list[Any]:
-    """Take unions, ``Annotated`` and the like apart."""
+    """List the types that an annotation allows, from within unions and ``Annotated``."""
     origin = typing.get_origin(annotation)
     if origin in (typing.Union, types.UnionType):
         return [kind for arg in typing.get_args(annotation) for kind in alternatives(arg)]
@@ -285,7 +293,7 @@ def alternatives(annotation: Any) -> list[Any]:
 
 
 def constructor_keys(kind: type) -> dict[str, Any] | None:
-    """Return a constructor's parameters with their annotations; None when it takes any."""
+    """Return a constructor's parameters with their annotations; None if it accepts any name."""
     if dataclasses.is_dataclass(kind):
         hints = typing.get_type_hints(kind)
         return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.init}
@@ -293,7 +301,7 @@ def constructor_keys(kind: type) -> dict[str, Any] | None:
 
 
 def parameter_keys(function: Any) -> dict[str, Any] | None:
-    """Return a function's parameters with their annotations; None when it takes any."""
+    """Return a method's parameters with their annotations; None if it accepts any name."""
     parameters = list(inspect.signature(function).parameters.values())[1:]
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return None
@@ -305,7 +313,8 @@ def parameter_keys(function: Any) -> dict[str, Any] | None:
 
 
 def _all_keys(schema: Schema, path: str) -> Iterator[str]:
-    """Iterate over the keys of a group, then over those within: some are looked for too high up."""
+    """Iterate over the keys of a group, then over those of nested groups: users may leave out the
+    nested group of a key."""
     yield from (f"{path}{key}" for key in schema)
     for key, annotation in schema.items():
         for kind in alternatives(annotation):
@@ -322,12 +331,12 @@ def _is_ours(kind: type) -> bool:
 
 
 def _unknown(path: str, value: Any, known: Sequence[str], what: str = "key") -> str:
-    # The last parts are compared: names in one place share what precedes them.
+    # Only the last parts are compared: names within a group share what precedes them.
     by_last: dict[str, list[str]] = {}
     for name in sorted(dict.fromkeys(known), key=lambda name: name.count(".")):
         by_last.setdefault(name.rpartition(".")[2], []).append(name)
     wanted = (str(value) if what == "class" else path).rpartition(".")[2]
-    # Those of the very name, of which there may be several; else the one nearest to the top.
+    # All keys of exactly this name; else, for each similar name, the key nearest to the top.
     matches = get_close_matches(wanted, by_last, n=3, cutoff=0.6)
     nearest = by_last.get(wanted, [])[:3] or [by_last[last][0] for last in matches]
     text = f"{path}: there is no class {value}" if what == "class" else f"unknown key {path}"

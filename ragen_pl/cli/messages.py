@@ -57,7 +57,7 @@ def _cut(text: str) -> str:
 
 
 def _key(message: str) -> str:
-    """Join the keys of nested parsers: each reports its own part."""
+    """Return the whole key, joined from the parts that nested parsers report."""
     keys = re.findall(r"Parser key \"([^\"]+)\"", message)
     if not keys:
         return ""
@@ -88,7 +88,7 @@ def qualify(message: str, leaves: Mapping[str, Any]) -> str:
     Args:
         leaves: Every dotted key of the configuration with its value.
     """
-    # For a group that may be null, the parser lists it among the types that do not fit.
+    # If a group may be null, the parser lists the error among the types that do not fit.
     listed = re.search(r"^\s*- ([\w.]+ is .+; .+)$", message, re.MULTILINE)
     message = listed[1] if listed else message
     match = re.match(r"([\w.]+)(?: is |: )'?([^\s;,']+)", message)
@@ -102,13 +102,13 @@ def qualify(message: str, leaves: Mapping[str, Any]) -> str:
 
 
 def _ending_in(key: str, leaves: Iterable[str]) -> list[str]:
-    # Nor does a constructor know that a class_path chose it.
+    # A constructor does not know either that a class_path chose it.
     plain = {whole: f".{whole}".replace(".init_args.", ".") for whole in leaves}
     return [whole for whole, short in plain.items() if short.endswith(f".{key}")]
 
 
 def _complete_dotted(text: str, leaves: Iterable[str]) -> str:
-    """Complete names with a dot that end one key only, such as ``rollout.max_context``."""
+    """Complete dotted names that end exactly one key, such as ``rollout.max_context``."""
 
     def complete(match: re.Match[str]) -> str:
         whole = _ending_in(match[0], leaves)
@@ -121,7 +121,7 @@ def look_up(option: str, name: str, known: Mapping[str, T]) -> T:
     """Return the entry that an option names.
 
     Raises:
-        ConfigError: with the nearest names.
+        ConfigError: when there is no such entry; the message suggests the nearest names.
     """
     if name not in known:
         hint = did_you_mean(name.lower(), known) or f"known: {', '.join(known)}"

@@ -17,10 +17,10 @@ def new_project(argv: Sequence[str]) -> None:
     """Write a project folder with an environment, its config and its test; print what to do next.
 
     Args:
-        argv: What follows ``new``: the folder.
+        argv: Arguments after ``new``: the folder.
 
     Raises:
-        ConfigError: when it is no single folder, or holds something already.
+        ConfigError: when it is not exactly one folder, or the folder is not empty.
     """
     if len(argv) != 1 or argv[0].startswith("-"):
         given = f"new is given {' '.join(argv)}" if argv else "new is given no folder"
@@ -40,7 +40,7 @@ def new_project(argv: Sequence[str]) -> None:
 
 
 def _sources() -> list[Path]:
-    """List the template's files; Python may have compiled some beside them."""
+    """List the template's files, without ``__pycache__`` folders that Python may have added."""
     files = sorted(path for path in TEMPLATE.rglob("*") if path.is_file())
     return [path for path in files if path.parent.name != "__pycache__"]
 

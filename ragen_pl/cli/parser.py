@@ -16,22 +16,23 @@ from ragen_pl.cli.messages import shorten
 from ragen_pl.errors import ConfigError
 
 RUN_DIR = "<run_dir>"
-"""Placeholder for the run's folder, the default of loggers; known once all is parsed."""
+"""Default folder of loggers: a placeholder for the run's folder, which is known only after
+parsing."""
 _FOLDER_KEYS = ("save_dir", "dir")
-"""Names of a logger's folder; the first that a class has counts."""
+"""Argument names for a logger's folder; the first one that a class has is used."""
 _ON_CLASS_CHANGE = "discard_init_args_on_class_path_change"
 """The parser's function that decides which arguments a change of class keeps."""
 
 
 class Parser(LightningArgumentParser):
-    """A parser with short errors in the place of a page of usage, and without abbreviated keys."""
+    """A parser with short errors instead of a page of usage, and without abbreviated keys."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.allow_abbrev = False  # or a key that lacks a letter would be taken for the whole one
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        if not self.exit_on_error:  # a parser within another, which reports
+        if not self.exit_on_error:  # a nested parser: the outer one reports
             super().error(message, ex)
         raise ConfigError(shorten(message)) from ex
 
@@ -53,8 +54,9 @@ class Parser(LightningArgumentParser):
 def _arguments_of_their_class() -> Iterator[None]:
     """Let a newly chosen class start from its own defaults.
 
-    jsonargparse passes on every argument of the class before that the new one has too, defaults
-    included, and has no setting against that: the function that chooses them is replaced here.
+    jsonargparse would keep every argument of the previous class that the new one has too, defaults
+    included, and has no setting against that. The function that selects the arguments to keep is
+    therefore replaced within the context.
     """
     kept = getattr(_typehints, _ON_CLASS_CHANGE)
     setattr(_typehints, _ON_CLASS_CHANGE, _start_afresh)
@@ -65,7 +67,7 @@ def _arguments_of_their_class() -> Iterator[None]:
 
 
 def _start_afresh(_: object, old: Any, new: Any) -> None:
-    """Drop from a ``class_path`` entry, in place, the arguments of another class."""
+    """Remove the previous class's arguments from a ``class_path`` entry, in place."""
     named = old.get("class_path") if old else None  # none for a dataclass, which has no others
     if named is not None and not same_class(named, new["class_path"]):
         for key in ("init_args", "dict_kwargs"):
@@ -73,7 +75,7 @@ def _start_afresh(_: object, old: Any, new: Any) -> None:
 
 
 def place_loggers(loggers: Any, run_dir: str) -> None:
-    """Replace the placeholder in loggers' configurations, in place, by the run's folder."""
+    """Replace the placeholder in loggers' configurations by the run's folder, in place."""
     for entry in loggers if isinstance(loggers, list) else [loggers]:
         arguments = entry.get("init_args") if isinstance(entry, Namespace) else None
         for key in _FOLDER_KEYS:

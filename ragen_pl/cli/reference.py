@@ -50,13 +50,13 @@ _REQUIRED = inspect.Parameter.empty
 _EPSILON = 1e-9
 _HUGE = 1e6
 _POINTS = (-1.0, 0.0, 0.5, 1.0, 2.0)
-"""Where a range of numbers may end."""
+"""Candidate bounds of a range of numbers."""
 _COUNTS = range(-2, 65)
-"""The same of integers."""
+"""Integers that are tried to find a range of integers."""
 _OURS = ("ragen_pl", "callbacks")
 _ABBREVIATIONS = ("e.g", "i.e", "eq", "cf")
 _EXAMPLES: dict[Any, Any] = {int: 1, float: 1.0, str: "x"}
-"""Values for arguments without a default, while the range of another one is found."""
+"""Values given to required arguments while the range of another argument is determined."""
 _TYPES = {
     int: "integer",
     float: "number",
@@ -105,7 +105,7 @@ def _field_default(field: dataclasses.Field[Any]) -> Any:
 
 
 def _groups(annotation: Any) -> Iterator[type]:
-    """Iterate over our classes that an annotation names, those within containers too."""
+    """Iterate over this package's classes in an annotation, also within containers."""
     for kind in alternatives(annotation):
         for inner in typing.get_args(kind) if typing.get_origin(kind) is not Literal else ():
             yield from _groups(inner)
@@ -118,13 +118,13 @@ def _is_ours(kind: type) -> bool:
 
 
 def _choices(kind: type) -> list[type]:
-    """List the shipped classes that may stand for a class, by name; itself where it is the one."""
+    """List the shipped classes that may be given for a class, itself included, sorted by name."""
     found = {cls for cls in (kind, *subclasses(kind)) if _is_ours(cls) and not _is_abstract(cls)}
     return sorted(found, key=lambda cls: cls.__name__)
 
 
 def _is_abstract(kind: type) -> bool:
-    """Whether methods are left to subclasses; an environment's metaclass does not forbid that."""
+    """Return whether a class leaves methods to subclasses, whatever its metaclass."""
     members = (inspect.getattr_static(kind, name) for name in dir(kind))
     return any(getattr(member, "__isabstractmethod__", False) for member in members)
 
@@ -133,7 +133,7 @@ def _is_abstract(kind: type) -> bool:
 
 
 def _range(kind: type, key: _Key, keys: Sequence[_Key]) -> str:
-    """Find which numbers a constructor takes, by trying; empty where it takes all or none."""
+    """Find by trial which numbers a constructor accepts; empty if it accepts all or none."""
     kinds = [each for each in alternatives(key.annotation) if each in (int, float)]
     given = {
         other.name: _EXAMPLES.get(other.annotation)
@@ -266,10 +266,10 @@ def _table(path: str, kind: type) -> Iterator[str]:
 
 
 def _section(path: str, kind: type, done: dict[type, str]) -> Iterator[str]:
-    """Write a group of keys: its table, or that of each class to choose, then the groups within.
+    """Write a group of keys: its table, or one table per class to choose, then nested groups.
 
     Args:
-        done: The classes that were written before, with their paths.
+        done: Classes that have been written already, with their paths.
     """
     choices, level = _choices(kind), min(2 + path.replace(".init_args", "").count("."), 4)
     yield f"\n{'#' * level} `{path}`\n"
@@ -298,7 +298,7 @@ def _section(path: str, kind: type, done: dict[type, str]) -> Iterator[str]:
 
 
 def _about(kind: type) -> str:
-    """Write the first sentence about a class, and where it is."""
+    """Write the first sentence of a class's docstring, and its import path."""
     return f"{_first_sentence(inspect.getdoc(kind) or '')} (`{_name(kind)}`)."
 
 
@@ -321,7 +321,7 @@ def _run_keys() -> Iterator[str]:
 
 
 def _restriction(annotation: Any) -> str:
-    """Return the bounds of a restricted number of jsonargparse's."""
+    """Return the bounds of one of jsonargparse's restricted number types."""
     found = (getattr(kind, "_expression", "") for kind in alternatives(annotation))
     return ", ".join(text.replace("v>=", "≥ ").replace("v>", "> ") for text in found if text)
 
@@ -341,7 +341,7 @@ def render() -> str:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Write the page, to another path where one is given."""
+    """Write the page, to the path given in ``argv`` if there is one."""
     path = Path(argv[0]) if argv else PAGE
     path.write_text(render(), encoding="utf-8")
 

@@ -18,7 +18,7 @@ _WEIGHTS = (
 )
 """Keys that decide which weights exist: those of the policy and of a critic."""
 _NULLABLE = ("model.algorithm.kl", "model.lora")
-"""Keys that do so by being null or not: the weights of a reference, and adapters."""
+"""Keys that decide, by being null or not, whether weights of a reference and adapters exist."""
 _FIXED = (*_WEIGHTS, "seed", "data.env", "data.prompts", "data.warm_start")
 """Keys that a resumed training must share with the run before; all others may change."""
 
@@ -49,7 +49,7 @@ def checkpoint_path(run_dir: Path, wanted: str) -> Path:
 
 
 def move_aside(run_dir: Path) -> Path | None:
-    """Rename an earlier run to the first free ``<run_dir>.1``, ``.2``, …; None without one."""
+    """Rename an earlier run to the first free ``<run_dir>.1``, ``.2``, …; None if there is none."""
     if not any((run_dir / name).exists() for name in (CONFIG, RESULTS, CHECKPOINTS)):
         return None
     number = 1
@@ -60,7 +60,7 @@ def move_aside(run_dir: Path) -> Path | None:
 
 
 class EarlierRun:
-    """The earlier run of a folder, moved aside for a new one and restored when that is refused."""
+    """The earlier run of a folder, moved aside for a new one and restored if that is refused."""
 
     def __init__(self) -> None:
         self._moved: tuple[Path, Path] | None = None
@@ -73,7 +73,7 @@ class EarlierRun:
             print(f"{run_dir} held an earlier run: it is now {aside}")
 
     def restore(self) -> None:
-        """Move it back, unless the new run has saved checkpoints or results."""
+        """Move the earlier run back, unless the new run has saved checkpoints or results."""
         if self._moved is None:
             return
         run_dir, aside = self._moved
@@ -88,7 +88,7 @@ class EarlierRun:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return dotted key → (old, new) for every leaf that differs."""
+    """Return (old, new) by dotted key for every leaf that differs."""
     before, after = dict(leaves(old)), dict(leaves(new))
     return {
         key: (before.get(key), after.get(key))

@@ -31,14 +31,14 @@ def assign_batches(
 ) -> Assignment:
     """Assign whole groups to optimizer batches, and the trajectories of each batch to ranks.
 
-    Kept groups are spread evenly over the batches, then dropped ones. Within a batch kept and
-    dropped trajectories are each balanced by tokens over the ranks: only a critic is trained on
-    dropped ones.
+    Kept groups are spread evenly over the batches first, then dropped ones. Within a batch, kept
+    and dropped trajectories are balanced by tokens over the ranks separately, because only a critic
+    is trained on dropped ones.
 
     Args:
-        groups: (B,) int, of all ranks.
-        kept: (B,) bool, whether the policy is trained on a trajectory.
-        tokens: (B,) int, length of each trajectory.
+        groups: Group of each trajectory of all ranks, (B,) int.
+        kept: Whether the policy is trained on each trajectory, (B,) bool.
+        tokens: Length of each trajectory, (B,) int.
         batches: Number of optimizer batches.
         ranks: Number of ranks.
     """
@@ -56,7 +56,11 @@ def assign_batches(
 
 
 def balance_by_tokens(tokens: Tensor, ranks: int) -> Tensor:
-    """Assign each trajectory, the longest first, to the rank with the fewest tokens, (n,)."""
+    """Assign trajectories, the longest first, each to the rank with the fewest tokens so far.
+
+    Returns:
+        The rank of each trajectory, (n,).
+    """
     load, rank_of = [0] * ranks, torch.zeros_like(tokens)
     for row in torch.argsort(tokens, descending=True, stable=True).tolist():
         least = min(range(ranks), key=load.__getitem__)
@@ -109,7 +113,7 @@ def regroup(own: TrainingBatch) -> TrainingBatch:
 
 
 def _exchange(own: TrainingBatch, destination: Tensor) -> TrainingBatch:
-    """Send every row to its rank, and return the rows of this rank."""
+    """Send every row to its destination rank, and return the rows of this rank."""
     me = rank()
     outgoing = {other: own.rows(destination == other) for other in set(destination.tolist()) - {me}}
     incoming = [sent[me] for sent in gather_objects(outgoing) if me in sent]

@@ -30,6 +30,6 @@ class AnyCheckpointIO(TorchCheckpointIO):
             folder / META, map_location="cpu", weights_only=safe
         )
         checkpoint["state_dict"] = tensors.pop("state_dict")
-        # Keys are the weights' names, where a file has numbers: loading goes by their order.
+        # Keyed by the weights' names; a single file has numbers, but loading goes by order.
         checkpoint["optimizer_states"] = [tensors[name] for name in sorted(tensors)]
         return checkpoint

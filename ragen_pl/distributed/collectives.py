@@ -51,7 +51,7 @@ def all_reduce_sum(tensor: Tensor) -> Tensor:
 
 
 def broadcast_from_rank0(tensor: Tensor) -> Tensor:
-    """Return the first rank's values; every rank must call it with equal shapes."""
+    """Return the first rank's tensor; every rank must call it with a tensor of that shape."""
     if not _active():
         return tensor
     values = _communicable_copy(tensor)
@@ -69,7 +69,7 @@ def all_or_none(make: Callable[[], T]) -> T:
     """Return the result of ``make`` on this rank; every rank must call it.
 
     Raises:
-        ValueError: on all ranks, if ``make`` raises it on any: a rank that went on alone would wait
+        ValueError: on all ranks, if ``make`` raises it on any. A rank that went on alone would wait
             for the others forever.
     """
     result, error = None, None
@@ -86,9 +86,9 @@ def all_or_none(make: Callable[[], T]) -> T:
 def keep_gradients_local(model: nn.Module | None) -> bool:
     """Disable DDP's averaging of gradients; return whether the model is wrapped in DDP.
 
-    DDP averages during one backward pass that reaches every parameter. An update here has one pass
-    per micro-batch and network, and ranks may differ in their number: gradients stay local and are
-    summed once, before the optimizer step.
+    DDP averages during one backward pass, which must reach every parameter. An update here has one
+    pass per micro-batch and network, and ranks may differ in the number of passes. Gradients
+    therefore stay local and are summed once, before the optimizer step.
     """
     if not isinstance(model, DistributedDataParallel):
         return False

@@ -29,7 +29,7 @@ ONE_NETWORK = (
     "--config grpo.yaml, and model.algorithm.kl: null), or set trainer.strategy to ddp, under "
     "which every device has the base once, or model.lora to null"
 )
-"""Why adapters are refused, and the alternatives."""
+"""End of the message that refuses adapters: the reason and the alternatives."""
 
 
 class FSDP2(ModelParallelStrategy):
@@ -69,7 +69,7 @@ class FSDP2(ModelParallelStrategy):
     ) -> dict[str, Any]:
         """Load weights and moments in place, and return everything else in the checkpoint.
 
-        A frozen base is not in the checkpoint: the model was built with it.
+        A frozen base is not in the checkpoint, because the model was already built with it.
         """
         module: Any = self.lightning_module
         path = Path(self.broadcast(checkpoint_path))

@@ -44,16 +44,16 @@ _ALLOWED: dict[tuple[str, str], Any] = {
     **{(kind.__module__, kind.__name__): kind for kind in _METADATA},
     ("torch", "Size"): torch.Size,
     ("torch.serialization", "_get_layout"): _get_layout,
-    # The path that the folder was written to: of any system, and never opened.
+    # The path that the folder was written to, on any system; it is never opened.
     **{(module, "PosixPath"): PurePosixPath for module in ("pathlib", "pathlib._local")},
     **{(module, "WindowsPath"): PureWindowsPath for module in ("pathlib", "pathlib._local")},
     **{("torch", name): kind for name, kind in vars(torch).items() if type(kind) is torch.dtype},
 }
-"""Classes and functions in the metadata of a folder, beside numbers, text and containers."""
+"""Classes and functions that a folder's metadata may hold, besides numbers, text and containers."""
 
 
 class _MetadataUnpickler(pickle.Unpickler):
-    """An unpickler of metadata of tensors and nothing else."""
+    """An unpickler that accepts the metadata of tensors and refuses everything else."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ALLOWED:
@@ -62,7 +62,7 @@ class _MetadataUnpickler(pickle.Unpickler):
 
 
 class ShardReader(filesystem.FileSystemReader):
-    """A reader of folders of shards that refuses metadata with anything but tensors.
+    """A reader of folders of shards that refuses metadata of anything but tensors.
 
     Raises:
         ConfigError: when reading metadata that is missing, damaged or refused.
@@ -128,7 +128,7 @@ def load_whole(folder: Path) -> dict[str, Any]:
 
 @contextmanager
 def _short_errors(folder: Path) -> Iterator[None]:
-    """Turn PyTorch's CheckpointException, which is no ``Exception``, into a ConfigError."""
+    """Turn PyTorch's CheckpointException, which is not an ``Exception``, into a ConfigError."""
     try:
         yield
     except CheckpointException as errors:

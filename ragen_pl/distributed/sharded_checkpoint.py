@@ -1,8 +1,8 @@
 """Checkpoints loaded into sharded networks.
 
-Lightning's own loading requires every weight to be in the checkpoint (2.6.6), where a frozen base
-is left out, and it numbers the optimizer's weights among all of the module's, where a single
-process numbers the trained ones.
+Lightning's own loading (2.6.6) cannot be used, for two reasons. It requires every weight to be in
+the checkpoint, but a frozen base is left out. And it numbers the optimizer's weights among all
+weights of the module, but a single process numbers the trained ones only.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def load_sharded(
     Args:
         path: Path of the checkpoint.
         module: The networks.
-        optimizers: The optimizers of their weights; none loads weights only.
+        optimizers: The optimizers of their weights; if empty, only weights are loaded.
         left_out: Names of weights that checkpoints do not hold, such as those of a frozen base.
         weights_only: As in ``torch.load``; None means true.
 
@@ -66,8 +66,10 @@ def load_sharded(
 def _load_moments(
     path: Path, module: nn.Module, optimizer: Optimizer, name: str, saved: Collection[str]
 ) -> None:
-    """Load the moments that a folder holds, and delete all others: the policy has none while only
-    the critic is trained."""
+    """Load the moments that a folder holds, and delete all others.
+
+    Not every weight has saved moments: the policy has none while only the critic is trained.
+    """
     state: dict[str, Any] = get_optimizer_state_dict(module, optimizer)
     moments = state["state"]
     missing = {weight for weight in moments if f"{name}.state.{weight}.step" not in saved}

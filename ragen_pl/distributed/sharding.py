@@ -29,12 +29,12 @@ from ragen_pl.distributed.collectives import broadcast_from_rank0, gather_object
 _GIB = 1 << 30
 
 _gather_dtypes: WeakKeyDictionary[nn.Module, torch.dtype] = WeakKeyDictionary()
-"""The dtype in which the weights of a network are gathered, where it is not their own."""
+"""Dtype in which a network's weights are gathered, if it differs from their own."""
 
 
 def transformer_blocks(network: nn.Module) -> list[nn.Module]:
-    """Return the blocks of the network's largest ``ModuleList``, which are alike; none without
-    one."""
+    """Return the blocks, all alike, of the network's largest ``ModuleList``; an empty list if there
+    is none."""
     stacks = [part for part in network.modules() if isinstance(part, nn.ModuleList)]
     sizes = [sum(weight.numel() for weight in stack.parameters()) for stack in stacks]
     return list(stacks[sizes.index(max(sizes))]) if stacks else []
@@ -49,10 +49,11 @@ def shard(network: nn.Module, mesh: DeviceMesh, gather_dtype: torch.dtype | None
     and copies from one network to another rely.
 
     Args:
-        network: Called as ``network(input_ids, mask, padding)``, or by a method named in its
-            ``other_forwards``; never through one of its parts, since that call unshards the parts.
-        mesh: One-dimensional.
-        gather_dtype: The dtype of unsharded weights; None for that of the shards. Call the network
+        network: Policy or critic. It may be called as ``network(input_ids, mask, padding)``, or by
+            a method named in its ``other_forwards``, but not through one of its parts: only a call
+            of the network unshards the parts.
+        mesh: One-dimensional device mesh.
+        gather_dtype: Dtype of unsharded weights; None for that of the shards. Call the network
             under autocast to this dtype. With float32 weights autocast would instead keep a copy
             of every whole weight for the backward pass. Shards keep their dtype, and gradients are
             summed in float32.
@@ -71,7 +72,7 @@ def shard(network: nn.Module, mesh: DeviceMesh, gather_dtype: torch.dtype | None
         register_fsdp_forward_method(network, name)
     load_full_state(network, weights)
     with torch.no_grad():
-        for buffer in network.buffers():  # those that no checkpoint holds, too
+        for buffer in network.buffers():  # including those that no checkpoint holds
             buffer.copy_(broadcast_from_rank0(buffer))
 
 
@@ -150,12 +151,12 @@ def full_state_dict(module: nn.Module, *, trainable_only: bool = False) -> dict[
     """Return a module's state as one process would hold it; every rank must call it.
 
     Args:
-        module: Sharded or not.
+        module: Module, sharded or not.
         trainable_only: Whether to leave frozen weights out; they are then not gathered either.
 
     Returns:
-        Tensors by name, tied weights as one tensor. Of a sharded module the first rank gets them in
-        CPU memory and the others get nothing; of another every rank gets its own tensors.
+        Tensors by name, tied weights as one tensor. If the module is sharded, the first rank gets
+        them in CPU memory and the others get none; otherwise every rank gets its own tensors.
     """
     is_sharded = any(isinstance(weight, DTensor) for weight in module.parameters())
     options = StateDictOptions(
@@ -190,8 +191,8 @@ def load_full_optimizer_state(state: dict[str, Any], optimizer: torch.optim.Opti
     Every rank must call it. Weights are matched by position, as in ``Optimizer.load_state_dict``.
     The first rank's tensors are loaded; the other ranks' need shapes only.
     """
-    # Not set_optimizer_state_dict(full_state_dict=True): it matches weights by name, where a file
-    # has numbers, and fills an empty state by taking a step, after which weights without saved
+    # Not set_optimizer_state_dict(full_state_dict=True): it matches weights by name, but a file has
+    # numbers. It also fills an empty state by taking a step, after which weights without saved
     # moments count a step that they have not taken.
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     keys = [key for group in state["param_groups"] for key in group["params"]]
@@ -204,7 +205,7 @@ def load_full_optimizer_state(state: dict[str, Any], optimizer: torch.optim.Opti
 
 
 def _distribute_like(value: Any, weight: Tensor) -> Any:
-    """Shard the first rank's full tensor like a weight of its shape; return all else as it is."""
+    """Shard the first rank's full tensor like a weight of its shape; return others unchanged."""
     if not isinstance(weight, DTensor) or getattr(value, "shape", None) != weight.shape:
         return value
     value = torch.empty_like(value, device=weight.device) if value.is_meta else value
@@ -212,8 +213,11 @@ def _distribute_like(value: Any, weight: Tensor) -> Any:
 
 
 def materialize(networks: Iterable[nn.Module]) -> None:
-    """Move tensors from the meta device to the CPU, in place and uninitialized: memory that is
-    never written to is never allocated. Weights that several modules share stay shared."""
+    """Move tensors from the meta device to the CPU, in place and uninitialized.
+
+    The system allocates no memory for them until it is written to. Weights that several modules
+    share stay shared.
+    """
     empty: dict[Tensor, nn.Parameter] = {}
     for part in nn.ModuleList(networks).modules():
         for name, weight in part._parameters.items():

@@ -32,8 +32,8 @@ def take_snapshot(module: LightningModule, optimizer: torch.optim.Optimizer) -> 
     what the module itself saves in a checkpoint. Frozen weights, such as those of a reference
     policy or of the base under adapters, are left out: they do not change.
 
-    Every rank must call it, and restore the snapshot together with the others: the first rank alone
-    has the tensors of what is sharded.
+    Every rank must call it, and restore the snapshot together with the others, because only the
+    first rank has the tensors of sharded weights and moments.
     """
     weights = full_state_dict(module, trainable_only=True)
     # Not get_optimizer_state_dict: it fills an empty state by taking a step.
@@ -52,7 +52,7 @@ def restore_snapshot(
     A snapshot can be restored any number of times. Every rank must call it.
     """
     load_full_state(module, snapshot["weights"])
-    # The optimizer would keep the snapshot's own tensors, and update them.
+    # Copied, since the optimizer would otherwise keep and update the snapshot's own tensors.
     load_full_optimizer_state(tree_map_only(Tensor, _to_cpu, snapshot["optimizer"]), optimizer)
     current = _module_state(module)
     merged = {
@@ -71,7 +71,8 @@ def _module_state(module: LightningModule) -> Plain:
 
 
 def _to_cpu(tensor: Tensor) -> Tensor:
-    """Copy a tensor to CPU memory; a sharded one on the first rank only, else its shape."""
+    """Copy a tensor to CPU memory; of a sharded one, all ranks but the first get a meta tensor of
+    its shape."""
     if isinstance(tensor, DTensor):
         full = full_tensor(tensor.detach())
         return full.to("cpu", copy=True) if rank() == 0 else full.to("meta")

@@ -14,15 +14,16 @@ from torch import nn
 from ragen_pl.runtime.wait_policy import describe_waiting
 
 _GAIN = 0.9
-"""More threads must take less than this fraction of the time of fewer: they take cores from other
-programs."""
+"""A step with more threads must take less than this fraction of the time with fewer, because more
+threads take cores from other programs."""
 _SECONDS = 0.1
-"""Spent on each candidate in a round."""
+"""Seconds spent on each candidate in a round."""
 _ROUNDS = 5
-"""Odd. The median over rounds ignores a short disturbance, which must not slow a run of hours."""
+"""Rounds of a trial, an odd number. The median over rounds ignores a short disturbance, which must
+not slow a run of hours."""
 _TRIALS = 3
-"""Where fewer threads than cores win, the trial is repeated after a pause: leftovers of an
-installation can keep a core busy for seconds."""
+"""Maximum number of trials. If fewer threads than cores win, the trial is repeated after a pause,
+because leftovers of an installation can keep a core busy for seconds."""
 _PAUSE = 2.0
 """Seconds between trials."""
 _LOOK_EVERY = 2.0
@@ -31,8 +32,9 @@ _CONTENDED = 0.1
 """The machine counts as contended when threads wait for a core for more than this many seconds per
 second."""
 _CHANGE_GAIN = 0.8
-"""During a run, another number must take less than this fraction of the current number's time:
-under a changing load, trials of the same number differ by more than those of different numbers."""
+"""During a run, a step with another number of threads must take less than this fraction of the time
+with the current number, because under a changing load two trials of the same number differ by more
+than trials of different numbers."""
 _FIRST_GAP, _LONGEST_GAP = 10.0, 160.0
 """Seconds between two trials of a run: at first, and at most. A trial that changes nothing doubles
 the gap, one that changes the number halves it. A trial takes about half a second."""
@@ -46,11 +48,11 @@ def usable_cores() -> int:
 
 
 def configure_threads(setting: int | str, processes: int = 1) -> int:
-    """Set the number of threads and return it; print it where it was chosen by timing.
+    """Set the number of threads and return it; print it if it was chosen by timing.
 
     Args:
-        setting: A number, or ``auto``: ``OMP_NUM_THREADS``, or the fastest number where that is
-            not set.
+        setting: Number of threads, or ``auto``, which means ``OMP_NUM_THREADS`` if that is set and
+            the fastest number if not.
         processes: Processes of this run on this machine, which share its cores.
     """
     fixed = fixed_threads(setting)
@@ -76,8 +78,8 @@ def fixed_threads(setting: int | str) -> int | None:
 def choose_threads(cores: int | None = None) -> tuple[int, dict[int, float]]:
     """Time a small training step with 1, 2, 4, … threads and set the fastest number.
 
-    Threads wait for one another after every operation; on a machine with busy cores several are
-    many times slower than a single one.
+    Threads wait for one another after every operation. On a machine with busy cores, several
+    threads are therefore many times slower than a single one.
 
     Returns:
         The number that was set, and the seconds of a step by number of threads.
@@ -109,10 +111,11 @@ class ThreadTuner:
 
     Args:
         cores: Largest number of threads.
-        clock: Returns seconds.
-        waited: Returns the seconds that all threads of the process have waited for a core so far;
-            None where the system does not report it, and trials are then made by time only.
-        trial: Returns the seconds of a step by number of threads.
+        clock: Function that returns the time in seconds.
+        waited: Function that returns the seconds that all threads of the process have waited for a
+            core so far; None if the system does not report it, in which case trials are made by
+            time only.
+        trial: Function that returns the seconds of a step by number of threads.
     """
 
     def __init__(
@@ -132,7 +135,7 @@ class ThreadTuner:
         self._next_trial = clock() + self._gap
 
     def look(self) -> dict[int, float] | None:
-        """Change the number of threads where another is faster; frequent calls cost nothing.
+        """Change the number of threads if another is faster; frequent calls cost nothing.
 
         Returns:
             The seconds of a step by number of threads if the number was changed, else None.
@@ -167,8 +170,10 @@ class ThreadTuner:
 
 
 def seconds_waited() -> float | None:
-    """Return how long this process's threads have been ready to run without a core, summed over the
-    live threads; None where the system does not report it (Linux does)."""
+    """Return how long this process's threads have been ready to run without a core.
+
+    The time is summed over the live threads; None if the system does not report it (Linux does).
+    """
     total = 0
     try:
         for task in Path("/proc/self/task").iterdir():
@@ -179,7 +184,7 @@ def seconds_waited() -> float | None:
 
 
 def _brief_trial(candidates: Sequence[int]) -> dict[int, float]:
-    """Run a short trial during a run, which may have disabled gradients or enabled autocast."""
+    """Run a short trial during a run, even if that has disabled gradients or enabled autocast."""
     with torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False):
         return _trial(_training_step(), list(candidates), rounds=3, seconds=_SECONDS / 2)
 

@@ -6,7 +6,8 @@ import os
 from collections.abc import MutableMapping
 
 SPIN_COUNT = 5000
-"""About a quarter of a millisecond, which covers the gaps between most operations.
+"""Spins of a waiting thread: about a quarter of a millisecond, which covers the gaps between most
+operations.
 
 On an idle machine this is as fast as any longer spin. Without spinning
 (``OMP_WAIT_POLICY=PASSIVE``) threads sleep and are woken between two small operations, and a run

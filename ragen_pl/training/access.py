@@ -22,5 +22,5 @@ def data_module(trainer: Trainer) -> RolloutDataModule:
 
 
 def find_data_module(trainer: Trainer) -> RolloutDataModule | None:
-    """Return the trainer's data module, or None where it runs on plain data loaders."""
+    """Return the trainer's data module; None if the trainer was given plain data loaders."""
     return getattr(trainer, "datamodule", None)

@@ -15,23 +15,23 @@ from ragen_pl.types import Selection, TrajectoryGroup
 T = TypeVar("T", bound=Callback)
 
 ITERATION_PREFIXES = ("rollout/", "train/", "collapse/")
-"""Prefixes of metrics that belong to one iteration: measured anew, or absent."""
+"""Prefixes of the metrics of a single iteration, which are not carried over to the next one."""
 
 
 class RolloutCallback(Callback):
     """Base class for callbacks with hooks around each RL rollout.
 
-    The hooks run inside the training data loader, where ``self.log`` does not work, and the first
-    ones before ``on_train_start``: set up in ``setup``, and pass metrics to ``record``. They do not
-    run in warm-start iterations. Every rank calls them; a hook that communicates must do so on
-    every rank.
+    The hooks run inside the training data loader, where ``self.log`` does not work: pass metrics to
+    ``record`` instead. The first hooks run before ``on_train_start``, so do any set-up in
+    ``setup``. No rollout hook runs in a warm-start iteration. The hooks are called on every rank; a
+    hook that communicates must do so on every rank.
     """
 
     reason: str | None = None
     """Why this callback stopped the run; None while it has not."""
     discard: bool = False
-    """Whether to discard the current rollout, for the critic too: the iteration then ends without
-    an update. Set in ``on_rollout_end``, to the same value on every rank."""
+    """Whether to discard the current rollout; the iteration then ends without an update of policy
+    or critic. Set it in ``on_rollout_end``, to the same value on every rank."""
     iteration: int = 0
     """Iteration of the current rollout, counted from 0 over the whole run, warm start included."""
 
@@ -53,10 +53,10 @@ class RolloutCallback(Callback):
     def on_collection_end(
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
     ) -> None:
-        """Called after a collection with all groups of this rank.
+        """Called after each collection with the groups that this rank collected.
 
-        A rollout is one collection; with dynamic sampling it is one or several, of which some
-        groups are dropped before ``on_rollout_end``.
+        A rollout is a single collection without dynamic sampling. With it, a rollout may take
+        several, and some of their groups are dropped before ``on_rollout_end``.
         """
 
     def on_rollout_end(
@@ -92,9 +92,9 @@ class RolloutCallback(Callback):
         return {}
 
     def record(self, metrics: Mapping[str, float]) -> None:
-        """Keep metrics until they can be logged; values must be the same on every rank.
+        """Store metrics until they can be logged; values must be the same on every rank.
 
-        Values that are not finite are left out: there was nothing to average.
+        Non-finite values, such as the mean of nothing, are left out.
         """
         self._recorded.update({k: float(v) for k, v in metrics.items() if math.isfinite(v)})
 
@@ -110,8 +110,8 @@ class RolloutCallback(Callback):
             self._recorded = {}
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log directly in an epoch without batches, where ``on_train_batch_start`` is not
-        called."""
+        """Log the recorded metrics of an epoch without batches, where ``on_train_batch_start``
+        is not called."""
         if not self._recorded:
             return
         for logger in trainer.loggers:
@@ -136,32 +136,38 @@ def find_callback(trainer: Trainer, kind: type[T]) -> T | None:
 
 
 def clear_iteration_metrics(trainer: Trainer) -> None:
-    """Drop the previous iteration's metrics when one begins: Lightning would keep the last value of
-    a metric that this iteration does not measure."""
+    """Remove the previous iteration's metrics when a new one begins.
+
+    Otherwise Lightning would keep the old value of a metric that the new iteration does not
+    measure.
+    """
     metrics = trainer.callback_metrics
     for name in [name for name in metrics if name.startswith(ITERATION_PREFIXES)]:
         del metrics[name]
 
 
 def may_stop(trainer: Trainer) -> bool:
-    """Whether the trainer would act on ``should_stop`` in the current iteration.
+    """Return whether the trainer would act on ``should_stop`` in the current iteration.
 
-    Lightning ignores it until ``trainer.min_epochs`` and ``min_steps`` are reached; iterations
-    until then train as usual.
+    Lightning ignores it, and iterations train as usual, until ``trainer.min_epochs`` and
+    ``min_steps`` are reached.
     """
     epochs, steps = trainer.min_epochs or 0, trainer.min_steps or 0
     return trainer.current_epoch >= epochs and trainer.global_step >= steps
 
 
 def is_discarded(trainer: Trainer) -> bool:
-    """Whether the current rollout is not trained on, once every ``on_rollout_end`` was called: the
-    run stops with it, or a callback discards it."""
+    """Return whether the current rollout is discarded: the run stops, or a callback discards it.
+
+    Call it after every ``on_rollout_end`` hook.
+    """
     stops = trainer.should_stop and may_stop(trainer)
     return stops or any(callback.discard for callback in rollout_callbacks(trainer))
 
 
 def is_done(iterations: int, trainer: Trainer) -> bool:
-    """Whether a run of this many iterations has reached ``trainer.max_epochs``; -1 is no limit."""
+    """Return whether a run of this many iterations has reached ``trainer.max_epochs``; -1 means no
+    limit."""
     max_epochs = trainer.max_epochs
     return max_epochs is not None and 0 <= max_epochs <= iterations
 

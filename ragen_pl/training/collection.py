@@ -20,18 +20,18 @@ from ragen_pl.training.callback import rollout_callbacks
 from ragen_pl.types import Generate, RolloutBatch, Sampling, TrajectoryGroup
 
 CollectGroups = Callable[[Sequence[GroupSeed]], list[TrajectoryGroup]]
-"""Collects the groups of the given seeds."""
+"""Function that collects one group per given seed."""
 
 
 @dataclass(frozen=True)
 class DynamicSampling:
     """Further collections, from new seeds, while too few groups have signal (DAPO,
-    arXiv 2503.14476, section 3.2). A group whose members all have the same return, up to rounding,
-    has none.
+    arXiv 2503.14476, section 3.2). A group has no signal if all its members have the same return,
+    up to rounding.
 
     Args:
-        max_collections: Maximum collections per iteration. Groups without signal that fill up the
-            batch after the last one are left out of the policy loss.
+        max_collections: Maximum collections per iteration. If groups without signal must fill up
+            the batch after the last one, they are left out of the policy loss.
     """
 
     max_collections: int = 4
@@ -44,7 +44,7 @@ class DynamicSampling:
             )
 
     def check(self, group_size: int) -> None:
-        """Refuse groups of one, which never have signal.
+        """Raise an error for groups of one trajectory, which never have signal.
 
         Raises:
             ValueError: when ``group_size`` is 1.
@@ -70,15 +70,18 @@ def collect_groups(
     seeds_of: Callable[[int], list[GroupSeed]],
     dynamic: DynamicSampling | None,
 ) -> CollectedGroups:
-    """Collect until as many groups have signal as one collection has groups.
+    """Collect groups until enough have signal, or ``dynamic`` allows no further collection.
 
-    Every rank takes the same decisions and ends with its even share of the first groups with
-    signal, filled up with the first ones without: together as many as one collection has.
+    Every rank makes the same decisions. The result has as many groups as one collection: the first
+    ones with signal and, if these are too few, the first ones without. Each rank gets an even share
+    of it.
 
     Args:
-        collect_own: Called with this rank's share of the seeds of each collection.
-        seeds_of: Returns the seeds of the n-th collection of the iteration, over all ranks.
-        dynamic: None for exactly one collection, all of whose groups enter the policy loss.
+        collect_own: Function that is called with this rank's share of each collection's seeds.
+        seeds_of: Function that returns the seeds of the n-th collection of the iteration, over all
+            ranks.
+        dynamic: Limits of dynamic sampling; None for exactly one collection, all of whose groups
+            enter the policy loss.
     """
     wanted = seeds_of(0)
     own = collect_own(_rank_share(wanted))
@@ -123,7 +126,10 @@ class Collector:
         self._has_started = False
 
     def collect(self, seeds: Sequence[GroupSeed], iteration: int) -> list[TrajectoryGroup]:
-        """Collect this rank's groups of one collection; the first one starts the rollout."""
+        """Collect this rank's groups of one collection.
+
+        The first call also runs the ``on_rollout_start`` hooks.
+        """
         trainer, module = self.trainer, self.trainer.lightning_module
         before, size = self._num_trajectories, len(seeds) * self.config.group_size
         if not self._has_started:
@@ -171,7 +177,7 @@ class Collector:
         """Pack this rank's trainable trajectories with their policy weights.
 
         Raises:
-            ConfigError: on all ranks, when there is none on any.
+            ConfigError: on all ranks, when no rank has a trajectory with a turn.
         """
         check_played(collected.groups, self.env.name)
         pairs = [

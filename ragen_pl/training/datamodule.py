@@ -43,11 +43,11 @@ from ragen_pl.types import (
 )
 
 _COMPARED_TRAINING_SEEDS = 256
-"""Training seeds, the run's first, that are compared with those of its evaluation sets."""
+"""Number of training seeds, the run's first ones, that are compared with its evaluation sets."""
 
 
 class Learner(Protocol):
-    """What the data module needs of the module it collects for."""
+    """Interface of the module that the data module collects for."""
 
     iteration: int
     language: LanguageModel
@@ -56,14 +56,16 @@ class Learner(Protocol):
         """Prepare for an iteration; called before its first batch."""
 
     def rollout_weights(self, max_context: int) -> AbstractContextManager[None]:
-        """Prepare for generating rows of at most ``max_context`` tokens; every rank enters and
-        leaves it, however often it generates."""
+        """Return a context for generating rows of at most ``max_context`` tokens.
+
+        Every rank must enter and leave it, even if it generates nothing.
+        """
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
         """Sample with the current weights; see ``ragen_pl.types.Generate``."""
 
     def build_training_batch(self, rollout: RolloutBatch, *, on_policy: bool) -> TrainingBatch:
-        """Add the learner's estimates; ``on_policy`` where the rollout gets a single update."""
+        """Add the learner's estimates; ``on_policy`` if the rollout is used for a single update."""
 
 
 class RolloutDataModule(pl.LightningDataModule):
@@ -122,8 +124,11 @@ class RolloutDataModule(pl.LightningDataModule):
         self._evaluation_sets: dict[str, EvaluationSet] = {}
 
     def vocabulary(self) -> Iterable[str]:
-        """Yield the texts of this run's environments, and the common texts of every shipped one;
-        board symbols of environments that the run does not use are split into smaller tokens."""
+        """Yield the texts of this run's environments, and the common texts of every shipped one.
+
+        The common texts have no board symbols: those of environments that the run does not use are
+        split into smaller tokens.
+        """
         actions = self.max_actions_per_turn
         for think in (True, False):
             prompts = replace(self.prompts, think=think)
@@ -134,7 +139,7 @@ class RolloutDataModule(pl.LightningDataModule):
 
     @property
     def max_actions_per_turn(self) -> int:
-        """Maximum actions in one response: at most what the environment takes in an episode."""
+        """Maximum actions in one response, limited by the environment's maximum per episode."""
         return min(self.rollout.max_actions_per_turn, self.env.max_actions)
 
     @property
@@ -145,7 +150,7 @@ class RolloutDataModule(pl.LightningDataModule):
 
     @property
     def learner(self) -> Learner:
-        """The trainer's module: the one reference from the data back to the learner."""
+        """The trainer's module; the data module has no other reference to the learner."""
         return cast(Learner, self.attached_trainer.lightning_module)
 
     @property
@@ -170,14 +175,14 @@ class RolloutDataModule(pl.LightningDataModule):
         return self._chat
 
     def train_dataloader(self) -> Iterable[TrainingBatch | Demonstration]:
-        """Return the one lazy loader of the run; iterating over it is a rollout."""
+        """Return the loader of the run, which collects a rollout each time it is iterated over."""
         return IterationLoader(self)
 
     def iteration_batches(self) -> Iterator[TrainingBatch | Demonstration]:
         """Yield the optimizer batches of the learner's next iteration.
 
-        All work that needs the learner is done before the first batch: the trainer prefetches one
-        batch.
+        All work that needs the learner is done before the first batch is yielded: the trainer
+        prefetches one batch, so later work would run between optimizer steps.
         """
         trainer, learner = self.attached_trainer, self.learner
         iteration = learner.iteration
@@ -209,7 +214,7 @@ class RolloutDataModule(pl.LightningDataModule):
             yield from batches
 
     def group_seeds(self, iteration: int, collection: int) -> list[GroupSeed]:
-        """Return the groups of the n-th collection of an RL iteration, over all ranks."""
+        """Return the group seeds of one collection of an RL iteration, over all ranks."""
         since = iteration - self.warm_start.iterations
         position = self._seeds.position(since, self._groups_per_collection)
         return group_seeds(self.run_seed, position, self._groups_per_collection, collection)
@@ -219,8 +224,10 @@ class RolloutDataModule(pl.LightningDataModule):
         return self.rollout.num_groups * self.rollout.online_k
 
     def _num_updates(self, weights: Sequence[Sequence[float]]) -> int:
-        """Return the number of optimizer batches to split a rollout into; with ``scale_updates`` in
-        proportion to the trajectories kept on all ranks."""
+        """Return the number of optimizer batches to split a rollout into.
+
+        With ``scale_updates`` it is in proportion to the trajectories kept on all ranks.
+        """
         if not self.rollout.scale_updates:
             return self.rollout.online_k
         is_kept = [weight > 0 for row in weights for weight in row]
@@ -234,7 +241,7 @@ class RolloutDataModule(pl.LightningDataModule):
         return {"seeds": self._seeds.state_dict(since, self._groups_per_collection)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue the seed stream, with any number of groups per collection."""
+        """Continue the seed stream, even if the number of groups per collection has changed."""
         self._seeds.load_state_dict(state_dict["seeds"])
 
     @property
@@ -251,10 +258,10 @@ class RolloutDataModule(pl.LightningDataModule):
         return self._demonstrations
 
     def evaluation_set(self, name: str) -> EvaluationSet:
-        """Return an evaluation set with its fixed starts; every rank must call it.
+        """Return an evaluation set with its fixed initial states; every rank must call it.
 
         Raises:
-            ConfigError: on all ranks, when the environment yields no starts on any.
+            ConfigError: on all ranks, when the environment yields no initial states on one of them.
         """
         if name not in self._evaluation_sets:
             index = list(self.eval_sets).index(name)
@@ -278,10 +285,11 @@ class RolloutDataModule(pl.LightningDataModule):
     def evaluate(
         self, learner: Learner, eval_set: str, temperature: float
     ) -> list[TrajectoryGroup]:
-        """Play this rank's share of an evaluation set, every start once.
+        """Play this rank's share of an evaluation set, every initial state once.
 
         Raises:
-            ConfigError: on all ranks, when the context has room for a response at no start on any.
+            ConfigError: on all ranks, when no initial state, on any rank, leaves room in the
+                context for a response.
         """
         chosen, trainer = self.evaluation_set(eval_set), self.attached_trainer
         callbacks = list(rollout_callbacks(trainer))
@@ -305,7 +313,7 @@ class RolloutDataModule(pl.LightningDataModule):
         return groups
 
     def evaluate_baseline(self, eval_set: str, baseline: Actor) -> list[TrajectoryGroup]:
-        """Play an evaluation set with a baseline, every start once."""
+        """Play an evaluation set with a baseline, every initial state once."""
         chosen = self.evaluation_set(eval_set)
         return [
             play_baseline(chosen.env, seed, place, self.rollout, baseline)
@@ -321,8 +329,10 @@ class RolloutDataModule(pl.LightningDataModule):
 
 
 class IterationLoader:
-    """The training loader: one rollout each time it is iterated over. It has no ``__len__``, from
-    which Lightning would derive the epoch's end."""
+    """The training loader, which collects a rollout each time it is iterated over.
+
+    It has no ``__len__``, since Lightning would derive the epoch's end from it.
+    """
 
     def __init__(self, data: RolloutDataModule) -> None:
         self.data = data

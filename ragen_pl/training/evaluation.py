@@ -1,14 +1,14 @@
 """Evaluation results: success with confidence intervals, pass@k and paired differences.
 
-Trajectories from different starts of an evaluation set are independent, and success has Wilson's
-score interval. Where an environment has fewer starts than the evaluation set's size, starts are
-played several times. Repetitions have independent sampling noise but share the start's difficulty:
-a hundred repetitions of one start say little about other starts. The interval therefore uses an
-effective sample size, the number of independent trajectories that would estimate the success rate
-equally well. It equals the count where every start was played once or success does not depend on
-the start, and goes down to the number of starts where the start alone decides. With two or three
-starts it is a rough estimate; with one start it can only be the count, and the interval is about
-that start.
+Trajectories from different initial states of an evaluation set are independent, and success has
+Wilson's score interval. If an environment has fewer initial states than the evaluation set's size,
+states are played several times. Repetitions have independent sampling noise but share the state's
+difficulty: a hundred repetitions of one state say little about other states. The interval therefore
+uses an effective sample size, the number of independent trajectories that would estimate the
+success rate equally well. It equals the number of trajectories if every state was played once or
+success does not depend on the state, and falls to the number of states if the state alone decides.
+With two or three states it is a rough estimate. With one state it can only be the number of
+trajectories, and the interval holds for that state alone.
 """
 
 from __future__ import annotations
@@ -31,8 +31,11 @@ NORMAL_95 = 1.959963984540054
 
 @dataclass(frozen=True, slots=True)
 class EvalResult:
-    """Summary of an evaluation. Trajectories whose environment failed are excluded; a start whose
-    first prompt does not fit the context counts as a failure."""
+    """Summary of an evaluation.
+
+    Trajectories whose environment failed are excluded. An initial state whose first prompt does not
+    fit the context counts as a failure.
+    """
 
     success: float
     low: float
@@ -42,29 +45,29 @@ class EvalResult:
     count: int
     mean_return: float
     thought_accuracy: float | None
-    """Fraction of checked thoughts that were correct; None where none was checked."""
+    """Fraction of checked thoughts that were correct; None if none was checked."""
     valid_format: float
     """Fraction of turns with a valid format; 0 without turns."""
     by_difficulty: Mapping[str, tuple[float, int]]
     """Success and count per difficulty, in alphabetical order; empty without difficulties."""
     solved_seeds: tuple[int, ...]
-    """Seeds of successful trajectories; a start that was played several times is repeated."""
+    """Seeds of the successful trajectories, one per trajectory."""
     failed_seeds: tuple[int, ...]
     env_errors: int = 0
-    """Trajectories in which the environment failed. If failures depend on the policy's actions,
-    success over the other trajectories is biased."""
+    """Number of trajectories in which the environment failed. If failures depend on the actions of
+    the policy, success over the other trajectories is biased."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Difference in success of two policies on the same starts."""
+    """Difference in success of two policies on the same initial states."""
 
     mean: float
     low: float
     """Lower end of the mean's 95 % interval."""
     high: float
     count: int
-    """Number of starts."""
+    """Number of initial states."""
 
 
 def wilson_interval(successes: float, count: float, z: float = NORMAL_95) -> tuple[float, float]:
@@ -81,17 +84,17 @@ def wilson_interval(successes: float, count: float, z: float = NORMAL_95) -> tup
 def effective_sample_size(outcomes: Sequence[Sequence[bool]]) -> float:
     """Return the number of independent trajectories that estimate the success rate equally well.
 
-    N / deff, where the design effect is the variance of the success rate with starts as clusters
-    over that of N independent trajectories:
+    N / deff, where the design effect is the variance of the success rate with initial states as
+    clusters over that of N independent trajectories:
 
     deff = [K / (K − 1) · Σₖ (sₖ − nₖ p)² / N²] / [p (1 − p) / (N − 1)]
 
-    for K starts with sₖ successes in nₖ trajectories (Kish 1965; Cochran 1977, §11). It is exactly
-    1 where every start was played once, and is clamped to [1, N / K]: values below 1 are chance,
-    and each start is worth at least one trajectory.
+    for K initial states with sₖ successes in nₖ trajectories (Kish 1965; Cochran 1977, §11). It is
+    exactly 1 if every state was played once. It is clamped to [1, N / K], because values below 1
+    are chance and each state is worth at least one trajectory.
 
     Args:
-        outcomes: For each start, the success of its trajectories.
+        outcomes: Success of each trajectory, by initial state.
     """
     num_starts, count = len(outcomes), sum(map(len, outcomes))
     share = sum(map(sum, outcomes)) / count if count else 0.0
@@ -147,7 +150,7 @@ def summarize(groups: Sequence[TrajectoryGroup]) -> EvalResult:
 
 
 def pass_at_k(count: int, successes: int, k: int) -> float:
-    """Return the unbiased estimate of pass@k from ``count`` ≥ k trajectories of one start.
+    """Return the unbiased estimate of pass@k from ``count`` ≥ k trajectories of one initial state.
 
     1 − C(count − successes, k) / C(count, k): the fraction of k-subsets with a success
     (Chen et al., arXiv 2107.03374).
@@ -158,15 +161,15 @@ def pass_at_k(count: int, successes: int, k: int) -> float:
 
 
 def paired_difference(before: EvalResult, after: EvalResult) -> Difference:
-    """Estimate the difference in success of two policies, paired by start.
+    """Estimate the difference in success of two policies, paired by initial state.
 
-    Pairing removes the difference in difficulty between starts, which makes the interval narrower
-    than that of two separate evaluations. It is the normal interval of the mean of the per-start
-    differences, and has width zero when all are equal.
+    Pairing removes the variation in difficulty between initial states, which makes the interval
+    narrower than that of two separate evaluations. It is the normal interval of the mean of the
+    differences per state, and has width zero when all are equal.
 
     Raises:
-        ValueError: when the two evaluations have different starts. (A start where the environment
-            failed for one policy is missing there.)
+        ValueError: when the two evaluations have different initial states. (One at which the
+            environment failed for a policy is missing from that policy's evaluation.)
     """
     old, new = _success_by_seed(before), _success_by_seed(after)
     if old.keys() != new.keys():
@@ -200,14 +203,14 @@ def summarize_all_ranks(
 ) -> EvalResult | None:
     """Summarize the trajectories of all ranks; every rank must call it.
 
-    A start that several ranks played counts once.
+    An initial state that several ranks played counts once.
 
     Args:
-        name: Policy and evaluation set, for the message below.
-        groups: This rank's.
+        name: Name of policy and evaluation set, for the message.
+        groups: Groups of this rank.
 
     Returns:
-        None, with a message, where the environment failed in every trajectory: the run continues
+        None, with a message, if the environment failed in every trajectory; the run then continues
         without this result.
     """
     played = {group.group_id: group for part in gather_objects(groups) for group in part}
@@ -221,7 +224,7 @@ def log_evaluation(module: LightningModule, evaluation: Evaluation) -> None:
     """Log an evaluation set's result under ``val/<evaluation set>/``; every rank must call it."""
     prefix, logged = f"val/{evaluation.eval_set}/", module.trainer.callback_metrics
     for name in [name for name in logged if name.startswith(prefix)]:
-        del logged[name]  # Lightning would keep the last values where there are no new ones
+        del logged[name]  # Lightning would keep the last values if there are no new ones
     result = summarize_all_ranks(module.trainer, evaluation.eval_set, evaluation.groups)
     if result is None:
         return

@@ -13,8 +13,8 @@ from ragen_pl.errors import ConfigError
 from ragen_pl.rollout.collect import GroupSeed
 
 _FIRST_NOISE_ITERATION = 1 << 40
-"""Iteration number that seeds the sampling noise of evaluations, beyond that of any training
-iteration."""
+"""Smallest iteration number that seeds the sampling noise of evaluations; larger than that of any
+training iteration."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class EvaluationConfig:
     """Size and sampling of evaluations.
 
     Args:
-        size: Starts per evaluation set, distinct where the environment has that many.
+        size: Initial states per evaluation set, all distinct if the environment has that many.
         temperature: Sampling temperature; the paper evaluates at 0.5, and 0 is greedy.
     """
 
@@ -39,7 +39,7 @@ class EvaluationConfig:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationSet:
-    """An environment and the seeds of the starts at which policies are evaluated."""
+    """An environment and the seeds of the initial states from which policies are evaluated."""
 
     name: str
     env: TextEnv
@@ -50,10 +50,10 @@ class EvaluationSet:
 
     @classmethod
     def build(cls, name: str, env: TextEnv, index: int, size: int) -> Self:
-        """Choose the starts; every rank must call it, and gets the same.
+        """Choose the initial states; every rank must call it, and gets the same ones.
 
         Raises:
-            ConfigError: on all ranks, when the environment yields no starts on any.
+            ConfigError: on all ranks, when the environment yields no initial states on one of them.
         """
         try:
             own = all_or_none(lambda: eval_seeds(env, size))
@@ -64,7 +64,7 @@ class EvaluationSet:
 
     @property
     def group_seeds(self) -> list[GroupSeed]:
-        """One group per start, in a fixed order."""
+        """Group seeds, one per initial state, in a fixed order."""
         return [GroupSeed(index, seed) for index, seed in enumerate(self.seeds)]
 
     def noise_iteration(self, temperature: float) -> int:
@@ -76,7 +76,7 @@ class EvaluationSet:
 
         Args:
             env: The training environment.
-            training_seeds: Seeds of training starts to compare with this set's.
+            training_seeds: Seeds of training to compare with this set's.
         """
         seeds = list(training_seeds)
         if self.env.name != env.name:

@@ -29,8 +29,10 @@ class Networks(NamedTuple):
 
     @classmethod
     def of(cls, model: PreTrainedModel, algorithm: Algorithm) -> Networks:
-        """Build the policy on the model and the others on copies; weights that are not trained are
-        shared by all."""
+        """Build the policy on the model itself and the other networks on copies of it.
+
+        All networks share the weights that are not trained.
+        """
         critic, reference = None, None
         if algorithm.critic is not None and not algorithm.values_from_policy:
             critic = Critic.like(model)
@@ -39,7 +41,7 @@ class Networks(NamedTuple):
         return cls(Policy(model, algorithm.values_from_policy), critic, reference)
 
     def compile(self) -> None:
-        """Compile each network's layers in place; they share the compiled code."""
+        """Compile each network's layers in place; the networks share the compiled code."""
         for network in self:
             if network is not None:
                 compile_layers(network)
@@ -52,14 +54,14 @@ def build_networks(
 
     Args:
         trainable: The model, with or without adapters.
-        algorithm: Decides which networks are needed beside the policy.
+        algorithm: Algorithm, which decides what networks are needed besides the policy.
         pieces: Texts of the run's environments, for models that build their tokenizer from them.
-        is_sharded: Whether the weights will be sharded. Rank 0 then reads them for all ranks; the
-            others build on the meta device and wait, since N ranks on a machine would need N times
-            the model's memory.
+        is_sharded: Whether the weights will be sharded. If so, only rank 0 reads them, and the
+            other ranks build on the meta device: N ranks of a machine that all read them would need
+            N times the model's memory.
 
     Raises:
-        ValueError: when that cannot be done as configured.
+        ValueError: when the model cannot be built or loaded as configured.
     """
     with_weights = not is_sharded or rank() == 0
     language = trainable.build(pieces, with_weights)

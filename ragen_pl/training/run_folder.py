@@ -18,22 +18,23 @@ CHECKPOINTS, POLICY, TRAJECTORIES = "checkpoints", "policy", "trajectories"
 CONFIG, RESULTS = "config.yaml", "results.json"
 LAST, BEST = "last", "best"
 FINAL = "final"
-"""In ``RESULTS``, the policy that a run ended with."""
+"""Name, in ``RESULTS``, of the policy that a run ended with."""
 METADATA = "metadata"
-_FORMER_METADATA = "run"
-"""Key of the metadata in checkpoints that cannot be resumed any more."""
 """Key of the metadata in a checkpoint."""
+_FORMER_METADATA = "run"
+"""Key of the metadata in checkpoints of earlier versions, which can no longer be resumed."""
 
 
 @dataclass(frozen=True)
 class RunMetadata:
-    """What a checkpoint was made with, as plain data."""
+    """Settings that a checkpoint was made with, as plain data."""
 
     config: dict[str, Any]
     """The parts of the configuration that decide what the weights mean: ``model`` and ``data``."""
     seed: int
     threads: int
-    """Another number changes the order of floating-point sums, and so the last bits."""
+    """Number of threads. Another number changes the order of floating-point sums, and so the last
+    bits of results."""
     vocabulary: list[str]
     """Pieces of text that the embedded model's tokenizer was made from."""
 
@@ -45,7 +46,7 @@ class RunMetadata:
         """Read a checkpoint's metadata without loading its tensors.
 
         Raises:
-            ConfigError: when the file is no checkpoint of a run.
+            ConfigError: when the file is not a checkpoint of a run.
         """
         file = path / META if path.is_dir() else path
         try:
@@ -71,7 +72,8 @@ class RunMetadata:
 
 
 def is_of(run_dir: Path, checkpoint: Path) -> bool:
-    """Whether a checkpoint belongs to the run in a folder, which may hold links to other disks."""
+    """Return whether a checkpoint belongs to the run in a folder, which may hold links to other
+    disks."""
     folders = (run_dir.resolve(), (run_dir / CHECKPOINTS).resolve(), _absolute(run_dir))
     return any(
         path.is_relative_to(folder)
@@ -86,7 +88,7 @@ def _absolute(path: Path) -> Path:
 
 
 def read_results(run_dir: Path) -> dict[str, Any] | None:
-    """Read a run's results; None where there are none that can be read."""
+    """Read a run's results; None if they are missing or unreadable."""
     try:
         content = json.loads((run_dir / RESULTS).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -95,7 +97,8 @@ def read_results(run_dir: Path) -> dict[str, Any] | None:
 
 
 def finished_iterations(run_dir: Path) -> int | None:
-    """Return the length of a run that reached its end and scored its final policy, else None."""
+    """Return the number of iterations of a run that reached its end and scored its final policy;
+    None for any other run."""
     results = read_results(run_dir)
     if results is None or results.get("status") != "finished":
         return None

@@ -17,7 +17,7 @@ class PolicySampler:
 
     Args:
         policy: The network whose model the engine decodes.
-        build_engine: Called once, with the maximum context, before the first request.
+        build_engine: Function that builds the engine; called once, with the maximum context.
     """
 
     def __init__(self, policy: Policy, build_engine: Callable[[int], Sampler]) -> None:
@@ -31,11 +31,12 @@ class PolicySampler:
 
     @contextmanager
     def rollout_weights(self, max_context: int) -> Iterator[None]:
-        """Unshard the weights, so that each rank generates as often and as long as it needs; free
-        the cache's memory on exit.
+        """Unshard the weights, so that each rank generates as often and as long as it needs.
+
+        On exit the memory of the engine's cache is freed.
 
         Args:
-            max_context: Tokens of the longest row, in every rollout of the run.
+            max_context: Maximum tokens of a row, the same in every rollout of the run.
         """
         self._max_context = max_context
         with summon_full_params(self.policy):
@@ -48,7 +49,7 @@ class PolicySampler:
     def __call__(
         self, requests: Sequence[Request], sampling: Sampling, version: int
     ) -> list[Completion]:
-        """Generate; first drop what was cached with another version of the weights."""
+        """Generate completions, after dropping a cache of another version of the weights."""
         if self.engine is None:
             self.engine = self._build_engine(self._max_context)
         if self.version != version:

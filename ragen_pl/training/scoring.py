@@ -14,24 +14,25 @@ from ragen_pl.rollout.packing import Batch, micro_batches
 from ragen_pl.types import RolloutBatch
 
 ValueFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Maps ids, loss mask and attention mask, each (B, T), to values (B, T): a critic, or the
+"""Function from ids, loss mask and attention mask to values, each (B, T): a critic, or the
 ``values`` of a policy with a value head."""
 _MAX_LOG_PROB_GAP = 1e-4
-"""Largest gap of a token's log-prob at which sampler and trainer count as the same policy: the
-ratio is then far inside every clip range, while float32 rounding is a hundred times smaller."""
+"""Largest difference in a token's log-prob at which sampler and trainer count as the same policy.
+The ratio is then far inside every clip range, while float32 rounding is a hundred times smaller."""
 
 
 def check_log_prob_gap(recomputed: Tensor, sampled: Tensor, mask: Tensor) -> None:
-    """Refuse the sampler's log-probs as old log-probs where the trainer's differ; every rank must
-    call it.
+    """Check that the sampler's log-probs agree with the trainer's, to serve as old log-probs.
+
+    Every rank must call it.
 
     Args:
-        recomputed: (B, T), the trainer's.
-        sampled: (B, T), the sampler's.
-        mask: (B, T) bool, the tokens to compare.
+        recomputed: Log-probs of the trainer, (B, T).
+        sampled: Log-probs of the sampler, (B, T).
+        mask: Tokens to compare, (B, T) bool.
 
     Raises:
-        ValueError: on all ranks, when those of a token differ by more than 1e-4 on any.
+        ValueError: on all ranks, when they differ by more than 1e-4 on a token of one rank.
     """
     gaps = (recomputed - sampled).abs()[mask]
     gap = all_reduce_max(float(gaps.max()) if gaps.numel() else 0.0)
@@ -55,7 +56,7 @@ def forward_policy(policy: Policy, micro_batch: RolloutBatch) -> PolicyOutput:
 
 
 def forward_values(value_function: ValueFunction, micro_batch: RolloutBatch) -> Tensor:
-    """Return the values of a micro-batch, (B, T), zero off its loss mask."""
+    """Return the values of a micro-batch, (B, T); zero outside its loss mask."""
     return value_function(micro_batch.input_ids, micro_batch.loss_mask, micro_batch.attention_mask)
 
 
@@ -71,8 +72,8 @@ class LogProbPass:
     def micro_batches(self, batch: Batch, chosen: Tensor) -> Iterator[tuple[Tensor, Batch]]:
         """Yield (row indices, micro-batch) of the chosen rows, (B,) bool; every rank must call it.
 
-        All ranks get the same number, some of them without rows at the end: sharded networks
-        exchange weights and gradients in every pass.
+        All ranks get the same number, because sharded networks exchange weights and gradients in
+        every pass: a rank with fewer micro-batches of its own ends with some without rows.
         """
         own = list(micro_batches(batch, chosen, self.token_budget))
         no_rows = torch.zeros(0, dtype=torch.long, device=chosen.device)
@@ -82,7 +83,7 @@ class LogProbPass:
             yield no_rows, batch.rows(no_rows).cut(2)
 
     def log_probs(self, policy: Policy, rollout: RolloutBatch, chosen: Tensor) -> Tensor:
-        """Return the log-probs of the chosen rows, (B, T), zero in the others."""
+        """Return the log-probs of the chosen rows, (B, T); zero in all other rows."""
 
         def forward(micro_batch: RolloutBatch) -> tuple[Tensor, ...]:
             return (forward_policy(policy, micro_batch).log_probs,)
@@ -92,8 +93,8 @@ class LogProbPass:
     def values(
         self, value_function: ValueFunction | None, rollout: RolloutBatch, chosen: Tensor
     ) -> Tensor:
-        """Return the values of the chosen rows, (B, T), zero in the others; zeros without a value
-        function."""
+        """Return the values of the chosen rows, (B, T); zero in all other rows, and everywhere
+        without a value function."""
         if value_function is None:
             return torch.zeros_like(rollout.rewards)
         function = value_function
@@ -130,7 +131,7 @@ class LogProbPass:
         num_outputs: int,
         forward: Callable[[RolloutBatch], tuple[Tensor, ...]],
     ) -> list[Tensor]:
-        """Scatter the micro-batches' outputs, ``num_outputs`` tensors each, to (B, T) tensors."""
+        """Run ``forward`` on every micro-batch, and collect its outputs in (B, T) tensors."""
         outputs = [torch.zeros_like(rollout.rewards) for _ in range(num_outputs)]
         for rows, micro_batch in self.micro_batches(rollout, chosen):
             results = forward(micro_batch.to(self.device))

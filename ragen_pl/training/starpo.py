@@ -99,7 +99,7 @@ class StarPO(pl.LightningModule):
         self.vocabulary = list(vocabulary)
         self.iteration = self.rl_start = self.skipped_steps = 0
         self.phase = Phase.WARM_START
-        self.lr_scale = 1.0  # of RL's learning rates, on top of their schedule
+        self.lr_scale = 1.0  # factor on RL's learning rates, besides their schedule
         self.engine = engine
         self._gradients_are_local = self._log_probs_agree = False
 
@@ -133,7 +133,8 @@ class StarPO(pl.LightningModule):
         return self.engine.build(self.language, self.seed, max_context, autocast)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return one AdamW with the groups ``policy`` and ``critic``; the critic may be a head."""
+        """Return one AdamW with the parameter group ``policy`` and, for a critic or a value head,
+        ``critic``."""
         parts: dict[str, torch.nn.Module] = {"policy": self.policy.model}
         critic = self.critic or self.policy.value_head
         if critic is not None:
@@ -166,7 +167,7 @@ class StarPO(pl.LightningModule):
         return self.sampler(requests, sampling, version=self.global_step)
 
     def invalidate_cache(self) -> None:
-        """Drop what was cached with older weights; call it after setting weights without an
+        """Drop the cache of older weights; call it after setting weights without an
         optimizer step."""
         self.sampler.invalidate()
 
@@ -176,7 +177,7 @@ class StarPO(pl.LightningModule):
         """Add old log-probs, values, advantages and returns at the current weights."""
         kept, penalty = rollout.policy_weights > 0, None
         if self.algorithm.kl_in_reward:
-            kept = torch.ones_like(kept)  # groups are compared whole, so all bear the penalty
+            kept = torch.ones_like(kept)  # groups are compared whole: penalize all members
         on_policy = self.optimization.reuses_own_log_probs(self.algorithm, on_policy)
         old, values = self._old_log_probs_and_values(rollout, kept, on_policy)
         if self.reference is not None and self.algorithm.kl_in_reward:
@@ -189,7 +190,7 @@ class StarPO(pl.LightningModule):
     def _old_log_probs_and_values(
         self, rollout: RolloutBatch, kept: Tensor, on_policy: bool
     ) -> tuple[Tensor, Tensor]:
-        """Return old log-probs of the kept rows and values, (B, T), at the weights that sampled."""
+        """Return the kept rows' old log-probs and the values, (B, T), at the sampling weights."""
         critic, sampled = self.algorithm.critic, rollout.sampled_log_probs * kept[:, None]
         valued = kept if critic is None else critic.rows(rollout)
         if on_policy or self._log_probs_agree:
@@ -205,7 +206,8 @@ class StarPO(pl.LightningModule):
         return sampled, values  # as in later iterations, so that a resumed run is the same
 
     def values(self, rollout: RolloutBatch, chosen: Tensor) -> Tensor:
-        """Return values (B, T), zero off the chosen trajectories; zeros without a critic."""
+        """Return values, (B, T); zero outside the chosen trajectories, and everywhere without a
+        critic."""
         with self._no_grad():
             return self.passes.values(self.value_function, rollout, chosen)
 
@@ -255,7 +257,7 @@ class StarPO(pl.LightningModule):
             metrics |= update.backward_critic(batch)
         if not critic_only:
             policy_metrics = update.backward_policy(batch)
-            if "train/entropy" in policy_metrics:  # absent where no trajectory was kept
+            if "train/entropy" in policy_metrics:  # absent if no trajectory was kept
                 self.coefficients.observe(
                     policy_metrics["train/entropy"], policy_metrics["train/kl"]
                 )
@@ -269,7 +271,7 @@ class StarPO(pl.LightningModule):
 
     @property
     def _rl_iterations(self) -> int | None:
-        """RL iterations of the whole run; None where only time or a callback ends it."""
+        """RL iterations of the whole run; None if only time or a callback ends it."""
         end = self.trainer.max_epochs
         return None if end is None or end < 0 else end - self.rl_start
 

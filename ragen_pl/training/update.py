@@ -54,10 +54,10 @@ def compute_advantages(
 
     Args:
         rollout: This rank's whole rollout.
-        values: (B, T); zeros without a critic.
-        algorithm: Holds the advantage estimator.
-        kl_penalty: (B, T), subtracted from the rewards token by token, wherever rewards are
-            credited.
+        values: Values, (B, T); zeros without a critic.
+        algorithm: Algorithm with the advantage estimator.
+        kl_penalty: KL penalty of each token, (B, T), subtracted at that token, whichever tokens the
+            rewards are credited to.
     """
     rewards = algorithm.advantage.credit(rollout)
     if kl_penalty is not None:
@@ -78,13 +78,13 @@ class LossDenominators:
     num_loss_tokens: Tensor
     """Loss tokens of the kept trajectories."""
     for_metrics: Tensor
-    """The same, at least 1."""
+    """Number of loss tokens, but at least 1."""
     for_loss: Tensor
     """Denominator of the loss, which depends on the kind of aggregation; at least 1."""
 
     @classmethod
     def of(cls, rollout: RolloutBatch, aggregation: Aggregation) -> LossDenominators:
-        """Count this rank's share and sum over ranks; every rank must call it."""
+        """Count over all ranks; every rank must call it."""
         mask = kept_tokens(rollout)
         own = torch.stack([mask.sum().float(), loss_denominator(mask, aggregation)])
         found = all_reduce_sum(own)
@@ -110,8 +110,9 @@ class PolicyObjective:
 
         Args:
             output: The policy's output on the micro-batch.
-            micro_batch: Rows of policy weight 0 do not count.
-            ref_log_probs: (B, T), of the policy that RL started from; None without a KL term.
+            micro_batch: Rows of the optimizer batch; those of policy weight 0 do not count.
+            ref_log_probs: Log-probs of the policy that RL started from, (B, T); None without a KL
+                term.
         """
         algorithm, rollout, old = self.algorithm, micro_batch.rollout, micro_batch.old_log_probs
         mask, log_probs = kept_tokens(rollout), output.log_probs
@@ -143,8 +144,8 @@ class PolicyObjective:
 class ValueObjective:
     """The critic's clipped value loss, summed over the micro-batches of one optimizer batch.
 
-    A mean over tokens, whatever the policy's aggregation: a value is a prediction at a token. Every
-    rank must construct one and call its ``metrics``.
+    The loss is a mean over tokens, whatever the policy's aggregation, because a value is a
+    prediction at a token. Every rank must construct one and call its ``metrics``.
     """
 
     def __init__(self, batch: TrainingBatch, config: CriticConfig) -> None:
@@ -157,7 +158,7 @@ class ValueObjective:
         """Return the loss of a micro-batch times its coefficient.
 
         Args:
-            values: (B, T), with gradient.
+            values: Values with gradient, (B, T).
             micro_batch: Rows of the optimizer batch.
         """
         loss = clipped_value_loss(
@@ -170,7 +171,7 @@ class ValueObjective:
 
     def metrics(self) -> dict[str, Tensor]:
         """Return the loss and the explained variance of the values that the advantages used; empty
-        where the critic had no tokens to train on, on any rank."""
+        if the critic had no tokens to train on, on any rank."""
         if not self._num_tokens > 0:
             return {}
         old, returns = self.batch.values, self.batch.returns
@@ -184,7 +185,7 @@ class ValueObjective:
 # --- 3. gradient of one optimizer batch -----------------------------------------------------------
 
 Backward = Callable[[Tensor], None]
-"""Accumulates the gradient of a loss that is this rank's share of a sum over all ranks."""
+"""Function that accumulates the gradient of a loss, this rank's share of a sum over all ranks."""
 REDUCTIONS = {
     "train/updates": "sum",
     "train/update_tokens": "sum",
@@ -234,8 +235,8 @@ class Update:
         """Accumulate the gradient of the policy loss on the kept trajectories.
 
         With a value head on the policy, the value loss is added in the same pass, on the
-        trajectories that the critic trains on. Where no trajectory was kept on any rank only the
-        counts are returned.
+        trajectories that the critic trains on. If no rank kept a trajectory, only the counts are
+        returned.
         """
         rollout, chosen = batch.rollout, batch.rollout.policy_weights > 0
         algorithm = self.algorithm
@@ -283,8 +284,8 @@ def sampler_metrics(
 
     Args:
         rollout: The optimizer batch's trajectories.
-        old: (B, T), the trainer's log-probs at the weights that sampled.
-        denominators: Those of the optimizer batch.
+        old: Log-probs of the trainer at the weights that sampled, (B, T).
+        denominators: Denominators of the optimizer batch.
         cap: Cap of the truncated importance weights; None without that correction.
     """
     ratio = importance_ratio(old, rollout.sampled_log_probs)[kept_tokens(rollout)]
@@ -320,7 +321,7 @@ def clip_and_step(
     without gradients is left unchanged.
 
     Args:
-        learning_rates: By the name of the parameter group; 0 for others.
+        learning_rates: Learning rates by name of the parameter group; 0 for groups not named.
 
     Returns:
         The gradient norms before clipping, by group; None when one was not finite on any rank, in

@@ -63,14 +63,15 @@ def _parser() -> argparse.ArgumentParser:
 
 
 class _PlannedApplication(Application):
-    """The application with its configuration built, and without trainer, run folder or training."""
+    """An application that builds the configured parts, with a stand-in for the trainer, and starts
+    no run."""
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         # The configured trainer may need devices that this machine does not have.
         return Trainer(accelerator="cpu", devices=1, logger=False, enable_checkpointing=False)
 
     def after_instantiate_classes(self) -> None:
-        """Prepare neither run folder nor threads."""
+        """Leave run folder and threads as they are."""
 
     def _run_subcommand(self, subcommand: str) -> None:
         """Run nothing."""
@@ -80,7 +81,7 @@ def plan(argv: Sequence[str]) -> None:
     """Print a plan, or the sizing table.
 
     Args:
-        argv: What follows ``plan``, the names of configs replaced by their paths.
+        argv: Arguments after ``plan``, with paths in place of the names of configs.
 
     Raises:
         ConfigError: when the configuration, the device or the shape is wrong.
@@ -116,7 +117,7 @@ def plan(argv: Sequence[str]) -> None:
 
 
 def _check_supported(app: Application, cluster: Cluster) -> None:
-    """Raise a ConfigError for runs that are refused, and for memory that cannot be counted."""
+    """Raise a ConfigError for runs that ``fit`` refuses, and if memory cannot be counted."""
     engine = app.model.engine
     if not isinstance(engine, InProcess):
         raise ConfigError(
@@ -129,7 +130,7 @@ def _check_supported(app: Application, cluster: Cluster) -> None:
 
 
 def _architecture(app: Application) -> PreTrainedConfig:
-    """Return the policy's architecture, of a known model without reading its files."""
+    """Return the policy's architecture; a known model's files are not read for it."""
     policy = app.model.trainable.policy
     if isinstance(policy, PretrainedModel):
         known = shape_of(policy.path)
@@ -172,7 +173,7 @@ def cluster_of(trainer: Any) -> Cluster:
 
 
 def _num_devices(devices: Any) -> int:
-    """Return the number of devices of a number, a list, text, or ``auto``."""
+    """Return how many devices ``trainer.devices`` means: a number, a list, text, or ``auto``."""
     if isinstance(devices, list):
         return len(devices)
     if isinstance(devices, str) and "," in devices:

@@ -42,9 +42,9 @@ class PlanInput:
     """The configuration of the planned run.
 
     Args:
-        architecture: Of the language model, as transformers configures it.
-        trainable: Its dtype, adapters and gradient checkpointing.
-        algorithm: Decides whether there are a critic and a reference.
+        architecture: Architecture of the language model, as a configuration of transformers.
+        trainable: The model's dtype, adapters and gradient checkpointing.
+        algorithm: Algorithm, which decides whether there are a critic and a reference.
         optimization: Sizes of micro-batches.
         rollout: Sizes of a rollout.
         bf16: Whether the trainer computes in bfloat16 (``bf16-mixed``).
@@ -74,13 +74,13 @@ class PlanInput:
 
     @property
     def sampled_tokens(self) -> int:
-        """Largest number of sampled tokens of a trajectory; the environment and the chat template
-        write the others."""
+        """Largest number of sampled tokens of a trajectory; all other tokens come from the
+        environment and the chat template."""
         rollout = self.rollout
         return min(rollout.max_context - 1, rollout.max_turns * rollout.max_response_tokens)
 
     @property
     def micro_batch_rows(self) -> int:
-        """Trajectories of the largest length in a micro-batch."""
+        """Number of trajectories of the maximum length that fit a micro-batch."""
         budget = self.optimization.tokens_per_micro_batch
         return min(rows_within(budget, self.rollout.max_context), self.trajectories)

@@ -17,10 +17,10 @@ from torch.utils._pytree import tree_iter
 
 
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Count of the bytes in storages that operations within this context allocate, while they live.
+    """Counter of the bytes that operations within this context allocate and that are still alive.
 
-    Storages that existed before are not counted. ``live`` is the number of bytes alive now,
-    ``peaks`` the largest number at once in each stage so far.
+    Storages that existed before the context are not counted. ``live`` is the number of bytes alive
+    now, ``peaks`` the largest number at once in each stage so far.
     """
 
     def __init__(self) -> None:

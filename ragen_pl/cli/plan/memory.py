@@ -17,7 +17,8 @@ from ragen_pl.cli.plan.passes import (
 )
 
 _BATCH_BYTES_PER_TOKEN = 51
-"""A token in ``RolloutBatch`` and ``TrainingBatch``: three int64, three bool, six float32."""
+"""Bytes of a token in ``RolloutBatch`` and ``TrainingBatch``: three int64, three bool, six
+float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,10 @@ class MemoryPlan:
 
 
 class Planner:
-    """Memory plans of one configuration; traced passes are cached, so more clusters cost little."""
+    """Memory plans of one configuration.
+
+    Traced passes are cached, so plans for further clusters cost little.
+    """
 
     def __init__(self, plan_input: PlanInput) -> None:
         self.plan_input = plan_input
@@ -99,10 +103,10 @@ def plan_memory(
 
     Args:
         plan_input: The configuration.
-        counts: Parameters of the networks.
-        peaks: For the trajectories of one process.
+        counts: Parameter counts of the networks.
+        peaks: Peak bytes of the passes and the key-value cache, for one process's trajectories.
         cluster: The processes.
-        gathered: Weights that are unsharded at a time.
+        gathered: Bytes of the weights that are unsharded at the same time.
     """
     shards = cluster.processes if cluster.sharded else 1
     always = {
@@ -140,6 +144,7 @@ def plan_memory(
 
 
 def _batch_bytes(plan_input: PlanInput, cluster: Cluster) -> int:
-    """Return the bytes of the trajectories as tensors, and once more as optimizer batches."""
+    """Return the bytes of the trajectories' tensors, which exist as a rollout and once more as
+    optimizer batches."""
     tokens = plan_input.rows(cluster) * plan_input.rollout.max_context
     return 2 * _BATCH_BYTES_PER_TOKEN * tokens

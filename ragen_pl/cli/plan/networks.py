@@ -16,18 +16,18 @@ from ragen_pl.models.policy import Critic, Policy
 from ragen_pl.training.networks import Networks
 
 _MOMENTS = 2
-"""Of AdamW, in the dtype of the weights."""
+"""Moments of AdamW per weight, in the weight's dtype."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterCounts:
-    """Numbers of parameters; one that several networks share counts for the first of them."""
+    """Numbers of parameters; one that several networks share counts for the first network only."""
 
     policy: int
     critic: int
     reference: int
     adapters: int
-    """Of LoRA, in all networks together."""
+    """Parameters of LoRA adapters, in all networks together."""
     trainable: int
     weight_bytes: int
     gradient_bytes: int
@@ -39,7 +39,7 @@ class ParameterCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatheredBytes:
-    """Bytes of sharded weights that are gathered at a time, in the dtype they then have."""
+    """Bytes of sharded weights that are gathered at the same time, in the gathered dtype."""
 
     policy: int
     """The whole policy, as in a rollout."""
@@ -72,7 +72,7 @@ class MetaNetworks:
             return cls(model, *Networks.of(model, plan_input.algorithm))
 
     def to_fake_cpu(self) -> None:
-        """Move every tensor to the CPU, in place; in a ``FakeTensorMode`` still without data."""
+        """Move every tensor to the CPU, in place; in a ``FakeTensorMode`` none gets data."""
         materialize(self.all)
 
     @property
@@ -105,7 +105,7 @@ class MetaNetworks:
         )
 
     def gathered_bytes(self, bf16: bool) -> GatheredBytes:
-        """Count gathered weights; under ``bf16-mixed`` none is gathered in a wider dtype."""
+        """Count gathered weights; under ``bf16-mixed`` no dtype is wider than bfloat16."""
         widest = torch.bfloat16.itemsize if bf16 else torch.float64.itemsize
 
         def size(weights: Iterable[Tensor]) -> int:

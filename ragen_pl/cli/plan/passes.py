@@ -26,9 +26,9 @@ from ragen_pl.rollout.engines.in_process import PREFILL_TOKENS
 from ragen_pl.rollout.engines.sampling import sample_tokens
 
 _TRACED_DEPTHS = (3, 4)
-"""Numbers of layers with which a pass is run; from there on its memory is linear in the depth. The
-first layer, which saves nothing for a layer before it, and the last, which is computed at the
-scored positions only, differ from all others."""
+"""Numbers of layers with which a pass is run. Memory is linear in the depth from there on, but not
+below: the first layer, which saves nothing for a layer before it, and the last, which is computed
+at the scored positions only, differ from all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,26 +38,26 @@ class PassPeak:
     activations: int
     """Activations, masks, logits and temporary tensors."""
     autocast_copies: int
-    """Copies that autocast makes of weights of another dtype: sampling keeps those of all weights
-    during a turn, training keeps each until its gradient is computed."""
+    """Copies that autocast makes of weights of another dtype. Sampling keeps the copies of all
+    weights during a turn; training keeps each copy until the weight's gradient is computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Trace:
-    """Bytes of one pass."""
+    """Traced bytes of one pass."""
 
     peaks: tuple[int, ...]
-    """By stage, with autocast's copies. Within a stage the peak is at the same place whatever the
-    depth, so it is linear in the depth; a maximum over stages is not."""
+    """Peak of each stage, with autocast's copies. Within a stage the peak occurs at the same
+    operation for every depth, so it is linear in the depth; the maximum over stages is not."""
     retained: int
-    """Copies that exist at the end, where autocast caches them."""
+    """Bytes alive at the end: the copies, if autocast caches them."""
 
     @classmethod
     def of(cls, counter: LiveBytes) -> _Trace:
         return cls(tuple(counter.peaks), counter.live)
 
     def extrapolate(self, layers: int, deeper: _Trace) -> _Trace:
-        """Return the trace with ``layers`` more layers, from one that has a single more."""
+        """Return the trace with ``layers`` more layers, given the trace with one more layer."""
         assert len(self.peaks) == len(deeper.peaks)
         stages = zip(self.peaks, deeper.peaks, strict=True)
         peaks = tuple(few + layers * (more - few) for few, more in stages)
@@ -97,7 +97,7 @@ def _trace_at(plan_input: PlanInput, layers: int, run: Pass, caches_copies: bool
     with FakeTensorMode():
         networks.to_fake_cpu()
         for weight in nn.ModuleList(networks.all).parameters():
-            # All passes but the first add to existing gradients, which the plan counts by itself.
+            # All passes but the first add to existing gradients, which the plan counts separately.
             weight.grad = torch.zeros_like(weight) if weight.requires_grad else None
         autocast = torch.autocast("cpu", torch.bfloat16, plan_input.bf16, caches_copies)
         with LiveBytes() as counter, autocast:
@@ -127,7 +127,8 @@ class _MicroBatch:
 
 
 def update_peak(plan_input: PlanInput) -> PassPeak:
-    """Return the peak of a micro-batch's forward and backward pass, of the policy or the critic."""
+    """Return the peak of a micro-batch's forward and backward pass: the larger of policy and
+    critic."""
     passes = [
         pass_peak(
             plan_input, lambda networks, counter: _train_policy(networks, plan_input, counter)
@@ -202,7 +203,7 @@ def rollout_peak(plan_input: PlanInput, rows: int, kv_cache: int) -> PassPeak:
     Args:
         plan_input: The configuration.
         rows: Trajectories sampled together.
-        kv_cache: Bytes of their cache.
+        kv_cache: Bytes of their key-value cache.
     """
     rollout = plan_input.rollout
     prompt = max(1, rollout.max_context // rollout.max_turns - rollout.max_response_tokens)
@@ -244,7 +245,7 @@ def _forward(networks: MetaNetworks, cache: _FullCache, *, rows: int, tokens: in
 
 
 class _FullCache(Cache):
-    """A stand-in for ``RaggedCache`` whose rows have their largest length.
+    """A stand-in for ``RaggedCache`` in which every row has the maximum length.
 
     Args:
         rows: Number of rows.
@@ -267,7 +268,7 @@ class _FullCache(Cache):
         return keys[: self.active_rows], values[: self.active_rows]
 
     def _buffer(self, states: Tensor) -> Tensor:
-        """Make a buffer as a copy of another, as growing and reordering a cache do."""
+        """Allocate a buffer and a copy of it, as growing and reordering a cache do."""
         _, heads, _, width = states.shape
         return states.new_zeros(self.rows, heads, self.padded_length, width).clone()
 

@@ -31,7 +31,7 @@ _LEGEND = """\
 
 
 def render(planner: Planner, cluster: Cluster, device_name: str, device: Device) -> str:
-    """Return the text of a plan, as configured and with sharding switched."""
+    """Return the text of a plan: as configured, and with sharding switched on or off instead."""
     plan_input, memory = planner.plan_input, planner.plan(cluster)
     parts = [_parameters(planner.counts), _run(plan_input, cluster)]
     parts.append(_memory(memory, cluster, "as configured"))

@@ -19,7 +19,7 @@ class Shape:
     """The sizes that determine a decoder's weights.
 
     Args:
-        family: Qwen2's attention has biases on queries, keys and values; Llama's has none.
+        family: Architecture. Qwen2 has biases on queries, keys and values; Llama has none.
         layers: Number of layers.
         hidden: Width of the hidden states.
         intermediate: Width of the feed-forward layers.
@@ -157,7 +157,7 @@ SHAPES = {
 def shape_of(path: str) -> Shape | None:
     """Return the shape of a model by its name on the Hugging Face Hub; None for an unknown one.
 
-    Known names are such as ``Qwen/Qwen2.5-7B-Instruct`` and ``meta-llama/Meta-Llama-3-8B``.
+    Examples of known names: ``Qwen/Qwen2.5-7B-Instruct`` and ``meta-llama/Meta-Llama-3-8B``.
     """
     owner, _, name = path.lower().partition("/")
     if owner not in ("qwen", "meta-llama"):

@@ -44,7 +44,7 @@ def sizing_table(name: str, device: Device) -> str:
 
 
 def sharded_rows(name: str, device: Device) -> list[str]:
-    """Return the lines of a shape of which every weight is trained, by number of nodes."""
+    """Return the lines of a shape with all weights trained, one per number of nodes."""
     return [_line(row) for row in _rows(name, _sharded_input(SHAPES[name]), NODES, device)]
 
 
@@ -54,13 +54,13 @@ def lora_rows(name: str, device: Device) -> list[str]:
 
 
 def _sharded_input(shape: Shape) -> PlanInput:
-    """Train all weights, without a critic."""
+    """Return the inputs for training all weights without a critic."""
     trainable = TrainableModel(PretrainedModel(""), None, True, 0)
     return _plan_input(shape, trainable, Algorithm(advantage=GRPO()))
 
 
 def _lora_input(shape: Shape) -> PlanInput:
-    """Train adapters for policy and critic."""
+    """Return the inputs for training adapters of policy and critic."""
     policy = PretrainedModel("", dtype="bfloat16")
     trainable = TrainableModel(policy, LoRA(rank=64, alpha=64), True, 0)
     return _plan_input(shape, trainable, Algorithm(advantage=GAE()))
