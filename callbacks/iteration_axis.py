@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.trainer.states import TrainerFn
 
-from ragen_pl.training.access import learner
+from ragen_pl.training.access import completed_iterations
 
 
 class IterationAxis(Callback):
@@ -33,10 +32,3 @@ def _log_step(trainer: Trainer, module: LightningModule) -> None:
     # Every rank has the same value; syncing only tells Lightning so.
     step = float(completed_iterations(trainer, module))
     module.log("step", step, on_step=False, on_epoch=True, batch_size=1, sync_dist=True)
-
-
-def completed_iterations(trainer: Trainer, module: LightningModule) -> int:
-    """Return how many iterations trained the current weights, including the one that is ending."""
-    if trainer.state.fn == TrainerFn.FITTING:
-        return trainer.current_epoch + 1
-    return learner(module).iteration

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import textwrap
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from callbacks.iteration_axis import completed_iterations
-from callbacks.trajectory_writer import system_message
-from ragen_pl.report.trajectory_record import trajectory_record
+from ragen_pl.report.trajectory_record import system_message, trajectory_record
 from ragen_pl.rollout.chat import Chat
-from ragen_pl.training.access import data_module
+from ragen_pl.training.access import completed_iterations, data_module
 from ragen_pl.types import Evaluation, Trajectory
 
 COUNT = 3
@@ -46,7 +43,7 @@ def _log_dialogues(trainer: Trainer, module: LightningModule, batch: Any) -> Non
     data = data_module(trainer)
     env, step = data.eval_sets[batch.eval_set], completed_iterations(trainer, module)
     for number, group in enumerate(batch.groups[:COUNT], start=1):
-        system = system_message(copy.deepcopy(env), group.seed, data.chat)
+        system = system_message(env, group.seed, data.chat)
         text = render_dialogue(group.trajectories[0], data.chat, system)
         for add_text in filter(callable, writers):
             add_text(f"dialogues/{batch.eval_set}/{number}", text, step)

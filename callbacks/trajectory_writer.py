@@ -11,9 +11,7 @@ from lightning.pytorch import LightningModule, Trainer
 
 from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.envs.base import TextEnv
-from ragen_pl.envs.boundary import CheckedEnv, EnvError, calling
-from ragen_pl.report.trajectory_record import trajectory_record
-from ragen_pl.rollout.chat import Chat, system_text
+from ragen_pl.report.trajectory_record import system_message, trajectory_record
 from ragen_pl.training.access import data_module
 from ragen_pl.training.callback import RolloutCallback, announce
 from ragen_pl.training.run_folder import TRAJECTORIES
@@ -64,7 +62,6 @@ def _write(trainer: Trainer, name: str, groups: Iterable[TrajectoryGroup], env: 
     if not trainer.is_global_zero:
         return path
     chat = data_module(trainer).chat
-    # The message may depend on the initial state: a bandit's names the arms.
     texts: dict[int, str] = {}
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8") as file:
@@ -75,13 +72,3 @@ def _write(trainer: Trainer, name: str, groups: Iterable[TrajectoryGroup], env: 
                 record = trajectory_record(trajectory, chat, texts[group.seed])
                 file.write(json.dumps(record, ensure_ascii=False) + "\n")
     return path
-
-
-def system_message(env: TextEnv, seed: int, chat: Chat) -> str:
-    """Return the system message at an initial state; empty if the environment fails to give it."""
-    try:
-        CheckedEnv(env).reset(seed, noise_seed=0)
-        with calling("instruction"):
-            return system_text(chat.prompts, env, chat.max_actions_per_turn)
-    except EnvError:  # recorded in its trajectories
-        return ""

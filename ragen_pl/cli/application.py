@@ -190,13 +190,10 @@ class Application(LightningCLI):
         refuse_linked(self._argv, {**LINKED, VOCABULARY: "data.env"})
         try:
             self.config = parser.parse_args(args)
-        except ConfigError as error:
+        except Exception as error:  # the boundary to user code: an import may raise anything
             refuse_broken_modules(self._argv)  # a module's own error may look like a wrong value
-            if self._argv[:1] and self._argv[0] in COMMANDS:
+            if isinstance(error, ConfigError) and self._argv[:1] and self._argv[0] in COMMANDS:
                 raise explain(error, self._argv[1:], _schema(self._argv[0])) from error
-            raise
-        except Exception:  # the boundary to user code: an import may raise anything
-            refuse_broken_modules(self._argv)
             raise
         if self._argv[:1] and self._argv[0] in self.config:
             config = self.config[self._argv[0]]

@@ -220,10 +220,6 @@ def find_class(name: str, base: type, path: str) -> type:
             module = importlib.import_module(module_name)
         except ImportError as error:
             raise ConfigError(f"{path}: {name} cannot be imported: {error}") from error
-        except Exception as error:  # the boundary to user code: a slip in the file, any error
-            raise ConfigError(
-                f"{path}: {name} cannot be imported: {type(error).__name__}: {error}"
-            ) from error
         found = getattr(module, class_name, None)
         if inspect.isclass(found):
             return found

@@ -16,7 +16,7 @@ from ragen_pl.cli.messages import shorten
 from ragen_pl.errors import ConfigError
 
 RUN_DIR = "<run_dir>"
-"""Default folder of loggers: a placeholder for the run's folder, which is known only after
+"""Default folder of loggers: text that stands for the run's folder, which is known only after
 parsing."""
 _FOLDER_KEYS = ("save_dir", "dir")
 """Argument names for a logger's folder; the first one that a class has is used."""
@@ -75,7 +75,7 @@ def _start_afresh(_: object, old: Any, new: Any) -> None:
 
 
 def place_loggers(loggers: Any, run_dir: str) -> None:
-    """Replace the placeholder in loggers' configurations by the run's folder, in place."""
+    """Write the run's folder into loggers' configurations, in place of ``RUN_DIR``."""
     for entry in loggers if isinstance(loggers, list) else [loggers]:
         arguments = entry.get("init_args") if isinstance(entry, Namespace) else None
         for key in _FOLDER_KEYS:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
-from ragen_pl.rollout.chat import Chat
+from ragen_pl.envs.base import TextEnv
+from ragen_pl.envs.boundary import CheckedEnv, EnvError, calling
+from ragen_pl.rollout.chat import Chat, system_text
 from ragen_pl.types import Trajectory, Turn
 
 
@@ -61,3 +64,17 @@ def _turn_record(turn: Turn) -> dict[str, Any]:
         "stopped": turn.completion.stopped,
         "entropy": sum(entropies) / len(entropies) if entropies else 0.0,
     }
+
+
+def system_message(env: TextEnv, seed: int, chat: Chat) -> str:
+    """Return the system message at an initial state; empty if the environment fails to give it.
+
+    It may depend on that state: a bandit's names the arms. The environment itself is not reset.
+    """
+    env = copy.deepcopy(env)
+    try:
+        CheckedEnv(env).reset(seed, noise_seed=0)
+        with calling("instruction"):
+            return system_text(chat.prompts, env, chat.max_actions_per_turn)
+    except EnvError:  # recorded in its trajectories
+        return ""

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import cast
 
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
 
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.starpo import StarPO
@@ -24,3 +25,10 @@ def data_module(trainer: Trainer) -> RolloutDataModule:
 def find_data_module(trainer: Trainer) -> RolloutDataModule | None:
     """Return the trainer's data module; None if the trainer was given plain data loaders."""
     return getattr(trainer, "datamodule", None)
+
+
+def completed_iterations(trainer: Trainer, module: LightningModule) -> int:
+    """Return how many iterations trained the current weights, including the one that is ending."""
+    if trainer.state.fn == TrainerFn.FITTING:
+        return trainer.current_epoch + 1
+    return learner(module).iteration

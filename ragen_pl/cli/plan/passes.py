@@ -1,7 +1,7 @@
 """Memory peaks of the passes of an iteration, read by running them on tensors without data.
 
 Every pass is the library's own code or equals it in its allocations; values that depend on data
-(which tokens are sampled) are replaced by as many placeholders.
+(which tokens are sampled) are replaced by as many arbitrary values.
 """
 
 from __future__ import annotations
