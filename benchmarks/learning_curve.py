@@ -46,8 +46,8 @@ def title(run_dir: Path, results: dict[str, Any]) -> str:
     env = data["env"]["class_path"].rpartition(".")[2]
     evaluation, trained = data["evaluation"], data["rollout"]["temperature"]
     return (
-        f"{env} · lines: training starts, temperature {trained:g} · points: evaluation set "
-        f"{eval_set_of(results)}, {evaluation['size']} starts, temperature "
+        f"{env} · lines: training, temperature {trained:g} · points: evaluation set "
+        f"{eval_set_of(results)}, {evaluation['size']} initial states, temperature "
         f"{evaluation['temperature']:g}"
     )
 

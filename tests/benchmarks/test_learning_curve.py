@@ -17,6 +17,6 @@ def test_the_title_is_the_runs_own(tmp_path: Path) -> None:
     }
     (tmp_path / "config.yaml").write_text(yaml.safe_dump({"data": data}))
     assert title(tmp_path, {"evaluations": [{"eval_set": "ice"}]}) == (
-        "FrozenLake · lines: training starts, temperature 0.8 · "
-        "points: evaluation set ice, 64 starts, temperature 0"
+        "FrozenLake · lines: training, temperature 0.8 · "
+        "points: evaluation set ice, 64 initial states, temperature 0"
     )
