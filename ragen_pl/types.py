@@ -121,6 +121,8 @@ class Turn:
     """Number of the completion's first tokens that are the thought; 0 if none could be parsed."""
     actions: tuple[str, ...]
     """The executed actions."""
+    reached_keys: tuple[str, ...]
+    """Keys, as ``anchor_key``, of the states after each executed action."""
     rewards: Mapping[str, float]
     """Reward terms by name: ``env``, ``format``, …"""
     is_valid: bool
@@ -345,16 +347,54 @@ class TrainingBatch(TensorBatch):
 
 
 @dataclass(frozen=True, slots=True)
-class Demonstration(TensorBatch):
-    """Expert trajectories to imitate. The ``loss_mask`` marks the expert's responses; its random
-    moves are context only."""
+class ImitationBatch(TensorBatch):
+    """Responses to imitate, in their context."""
 
-    rollout: RolloutBatch
+    input_ids: Tensor
+    """(B, T) int, right-padded."""
+    attention_mask: Tensor
+    """(B, T) bool."""
+    loss_mask: Tensor
+    """(B, T) bool: tokens of the imitated responses."""
+
+    def __len__(self) -> int:
+        return int(self.input_ids.shape[0])
+
+    @property
+    def lengths(self) -> Tensor:
+        """(B,) int: tokens of each row."""
+        return self.attention_mask.sum(1)
+
+    @classmethod
+    def of(cls, rollout: RolloutBatch, **facts: Any) -> Self:
+        """Return the sampled or demonstrated responses of trajectories.
+
+        Args:
+            rollout: The trajectories.
+            facts: The other fields of the class.
+        """
+        return cls(rollout.input_ids, rollout.attention_mask, rollout.loss_mask, **facts)
+
+    @property
+    def temperature(self) -> float:
+        """1: the likelihood of a response is that of the unscaled distribution."""
+        return 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration(ImitationBatch):
+    """The expert's responses of the warm start; its random moves are context only."""
+
     progress: float
     """Progress of the warm start in [0, 1), for the learning-rate schedule."""
 
-    def __len__(self) -> int:
-        return len(self.rollout)
+
+@dataclass(frozen=True, slots=True)
+class HindsightBatch(ImitationBatch):
+    """The policy's own solutions, to imitate beside RL."""
+
+    metrics: Mapping[str, float]
+    """Facts about this iteration's solutions and the memory, to log; equal on all ranks."""
 
 
 @dataclass(frozen=True, slots=True)

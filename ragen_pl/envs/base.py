@@ -6,7 +6,8 @@ import hashlib
 import json
 import random
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar, get_args
@@ -22,6 +23,22 @@ Picture = npt.NDArray[np.uint8]
 """(height, width, 3) RGB."""
 MAX_TEXT_LENGTH = 100_000
 """Maximum characters of an observation or a free-text action; more would fit no model's context."""
+
+
+@dataclass(frozen=True, slots=True)
+class Symmetry:
+    """A map of states and actions under which a task stays the same.
+
+    A step from the image of a state by the image of an action leads to the image of the next
+    state, with the same reward and success.
+    """
+
+    state: Callable[[Mapping[str, Any]], dict[str, Any]]
+    action: Callable[[str], str]
+
+
+IDENTITY = Symmetry(state=dict, action=str)
+"""The symmetry that every task has."""
 
 
 class TextEnv(gymnasium.Env[str, str]):
@@ -123,6 +140,32 @@ class TextEnv(gymnasium.Env[str, str]):
     def thought_correct(self, thought: str) -> bool | None:
         """Return whether a thought is true of the current state; None if it cannot be judged."""
         return None
+
+    def hindsight_turn(
+        self, plan: Sequence[str], max_actions: int
+    ) -> tuple[str, tuple[str, ...]] | None:
+        """Return the turn of an agent that had known a plan which is now known to succeed.
+
+        It puts the agent's own discovery into words and must not consult an expert or a search.
+
+        Args:
+            plan: Actions that lead from the current state to success.
+            max_actions: Maximum number of actions in the turn.
+
+        Returns:
+            A thought that is true if the plan is, and the next actions, which begin the plan; None
+            if the environment writes no thoughts, in which case hindsight imitation imitates the
+            policy's own responses.
+        """
+        return None
+
+    def symmetries(self) -> Sequence[Symmetry]:
+        """List the symmetries of the task, the identity among them.
+
+        Hindsight imitation can show each solution in its images, which is knowledge of the task:
+        say so beside results that use it.
+        """
+        return (IDENTITY,)
 
     def vocabulary(self) -> Iterable[str]:
         """List pieces of text that deserve one token each in the embedded model's tokenizer.

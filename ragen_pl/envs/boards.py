@@ -15,7 +15,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from operator import itemgetter
-from typing import Literal
+from typing import Literal, NamedTuple
 
 BoardSplit = Literal["train", "tuning", "eval"]
 """Boards to train on, to tune settings on, and to report on."""
@@ -40,6 +40,28 @@ def _symmetries(size: int) -> tuple[itemgetter[tuple[int, ...]], ...]:
             rows = [list(row) for row in zip(*rows[::-1], strict=True)]
             orders.append(itemgetter(*[cell for row in rows for cell in row]))
     return tuple(orders)
+
+
+class SquareSymmetry(NamedTuple):
+    """A rotation or reflection of a square board."""
+
+    cells: tuple[int, ...]
+    """Image of each cell."""
+    offsets: dict[int, int]
+    """Image of each step to a neighboring cell, as differences of cells."""
+
+
+@lru_cache(maxsize=16)
+def square_symmetries(size: int) -> tuple[SquareSymmetry, ...]:
+    """Return the eight symmetries of a square board, the identity first."""
+    found = []
+    for read in _symmetries(size):
+        order = read(tuple(range(size * size)))
+        cells = tuple(order.index(cell) for cell in range(size * size))
+        right, down = cells[1] - cells[0], cells[size] - cells[0]
+        offsets = {1: right, -1: -right, size: down, -size: -down}
+        found.append(SquareSymmetry(cells, offsets))
+    return tuple(sorted(found, key=lambda each: each.cells))
 
 
 def canonical_digest(marks: Iterable[int], size: int) -> str:

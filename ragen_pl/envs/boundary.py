@@ -10,7 +10,7 @@ import math
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Real
@@ -140,19 +140,40 @@ class CheckedEnv:
         """Return the expert's thought and its next actions, at least one and at most ``limit``."""
         with calling("expert_turn"):
             given: Any = self.env.expert_turn(rng, limit)
+        return self._turn("expert_turn", given, limit)
+
+    def hindsight_turn(self, plan: Sequence[str], limit: int) -> tuple[str, tuple[str, ...]]:
+        """Return the thought of a plan and its first actions, at least one and at most
+        ``limit``."""
+        with calling("hindsight_turn"):
+            given: Any = self.env.hindsight_turn(plan, limit)
+        thought, actions = self._turn("hindsight_turn", given, limit)
+        if actions != tuple(plan[: len(actions)]):
+            raise contract_error("hindsight_turn", actions, f"the first of {tuple(plan)}")
+        return thought, actions
+
+    def _turn(self, method: str, given: Any, limit: int) -> tuple[str, tuple[str, ...]]:
+        """Check a thought and the actions after it, from 1 to ``limit``."""
         if not isinstance(given, tuple) or len(given) != 2 or not isinstance(given[0], str):
-            raise contract_error(
-                "expert_turn", given, "a thought, which is text, and a tuple of actions"
-            )
+            raise contract_error(method, given, "a thought, which is text, and a tuple of actions")
         thought, actions = given
         if not isinstance(actions, tuple | list) or not 1 <= len(actions) <= limit:
-            raise contract_error("expert_turn", given, f"from 1 to {limit} actions")
+            raise contract_error(method, given, f"from 1 to {limit} actions")
         known = self.actions
         for action in actions:
             if not isinstance(action, str) or (known is not None and action not in known):
                 names = "texts as actions" if known is None else f"actions of {', '.join(known)}"
-                raise contract_error("expert_turn", action, names)
+                raise contract_error(method, action, names)
         return thought, tuple(actions)
+
+    def enter(self, state: Mapping[str, Any]) -> None:
+        """Set the state."""
+        with calling("set_state"):
+            self.env.set_state(state)
+
+    def render_text(self) -> str:
+        """Return the observation of the current state."""
+        return self._text("render_text", self.env.render_text)
 
 
 @contextmanager

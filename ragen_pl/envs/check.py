@@ -120,6 +120,7 @@ class _TrialEpisode:
         self._check(isinstance(task, str), "instruction", task, "a text: what the task is")
         start = self._place(self.one)
         self._restores(start)
+        self._check_symmetries(start)
         for number in range(min(_STEPS, self.one.max_actions)):
             if time.monotonic() > deadline:
                 return
@@ -199,6 +200,19 @@ class _TrialEpisode:
             f"what it was in that state, {_short(place.text)}: get_state must hold all it shows"
         )
         self._check(found.text == place.text, "render_text", found.text, wanted)
+
+    def _check_symmetries(self, place: _Place) -> None:
+        """Check that the images of a state are states, and those of the actions are actions."""
+        actions = self._read("actions")
+        for symmetry in self._call(self.one.symmetries):
+            image = self._call(symmetry.state, copy.deepcopy(place.state))
+            self._call(self.restored.set_state, copy.deepcopy(image))
+            wanted = f"the symmetric state that set_state was given, {_short(image)}"
+            found = self._place(self.restored).state
+            self._check(found == json.loads(json.dumps(image)), "get_state", found, wanted)
+            images = [self._call(symmetry.action, action) for action in actions or ()]
+            wanted = f"symmetries whose actions are a permutation of {actions}"
+            self._check(sorted(images) == sorted(actions or ()), "symmetries", images, wanted)
 
     def _stays_ended(self, action: str, ended: _Place) -> None:
         """Check that a step after the end raises, or changes nothing and earns nothing."""

@@ -164,7 +164,7 @@ def demonstration_batches(
         tokens = demonstrations.attention_mask.sum(1)[rows]
         rows = rows[balance_by_tokens(tokens, world_size()) == rank()]
         progress = (iteration * config.updates_per_iteration + update) / total
-        yield Demonstration(demonstrations.rows(rows), progress)
+        yield Demonstration.of(demonstrations.rows(rows), progress=progress)
 
 
 _ORDERS: dict[tuple[int, int, int], torch.Tensor] = {}

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ragen_pl.envs.base import TextEnv
+from ragen_pl.envs.base import Symmetry, TextEnv
 from ragen_pl.envs.boundary import (
     CheckedEnv,
     EnvError,
@@ -25,6 +25,11 @@ from ragen_pl.rollout.actors import Actor, Move
 from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.types import Completion, EpisodeId, Request, StopReason, Trajectory, Turn
+
+
+class OverlongResponseError(ConfigError):
+    """A response to be written that is longer than ``rollout.max_response_tokens``."""
+
 
 _NO_TOKENS = Completion((), (), (), stopped=True)
 
@@ -43,6 +48,16 @@ class Response:
     is_valid: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What comes between the reset and the first turn: a change to a symmetric state, and actions
+    that no turn records."""
+
+    symmetry: Symmetry
+    actions: tuple[str, ...]
+    """Actions from the symmetric state on; they use up the budget."""
+
+
 class Episode:
     """One trajectory being played: the environment, the budgets left, the turns so far.
 
@@ -55,6 +70,7 @@ class Episode:
         seed: Seed of the initial state.
         noise_seed: Seed of everything random after the reset.
         episode_id: The identity of the trajectory.
+        opening: What comes before the first turn; None for the state of the reset.
     """
 
     def __init__(
@@ -65,8 +81,10 @@ class Episode:
         seed: int,
         noise_seed: int,
         episode_id: EpisodeId,
+        opening: Opening | None = None,
     ) -> None:
         self.env, self.config = CheckedEnv(env), config
+        self.opening = opening
         self.seed, self.noise_seed, self.episode_id = seed, noise_seed, episode_id
         self.observation, self.difficulty = "", ""
         self.initial_state: dict[str, Any] = {}
@@ -91,8 +109,17 @@ class Episode:
     def _begin(self) -> None:
         self.observation, info = self.env.reset(self.seed, self.noise_seed)
         self.difficulty = str(info.get("difficulty", ""))
-        self.initial_state = self.env.state()
         self.actions_left = self.env.max_actions
+        if self.opening is not None:
+            self._play_opening(self.opening)
+        self.initial_state = self.env.state()
+
+    def _play_opening(self, opening: Opening) -> None:
+        self.env.enter(opening.symmetry.state(self.env.state()))
+        for action in opening.actions:
+            self.env.step(action)
+        self.observation = self.env.render_text()
+        self.actions_left -= len(opening.actions)
 
     @property
     def max_actions(self) -> int:
@@ -111,18 +138,18 @@ class Episode:
         """Execute the actions, record the turn and apply the stop rules."""
         observation, anchor_key = self.observation, self.env.anchor_key()
         thought_correct = self._judge_thought(response.thought)
-        reward, executed, has_ended = 0.0, 0, False
+        reward, has_ended, reached_keys = 0.0, False, list[str]()
         for action in response.actions[: self.actions_left]:
             outcome = self.env.step(action)
             self.observation, self.success = outcome.observation, outcome.success
             reward += outcome.reward
-            executed += 1
+            reached_keys.append(self.env.anchor_key())
             has_ended = outcome.terminated or outcome.truncated
             if outcome.terminated:
                 self.stop_reason = StopReason.TERMINATED
             if has_ended:
                 break
-        self.actions_left -= executed
+        self.actions_left -= len(reached_keys)
         self.turns.append(
             Turn(
                 prompt_ids=response.prompt_ids,
@@ -132,7 +159,8 @@ class Episode:
                 response=response.text,
                 thought=response.thought,
                 thought_tokens=response.thought_tokens,
-                actions=response.actions[:executed],
+                actions=response.actions[: len(reached_keys)],
+                reached_keys=tuple(reached_keys),
                 rewards=self._reward_terms(reward, response, thought_correct),
                 is_valid=response.is_valid,
                 thought_correct=thought_correct,
@@ -182,7 +210,14 @@ class ChatEpisode(Episode):
     """
 
     def __init__(
-        self, env: TextEnv, chat: Chat, config: RolloutConfig, *, seed: int, episode_id: EpisodeId
+        self,
+        env: TextEnv,
+        chat: Chat,
+        config: RolloutConfig,
+        *,
+        seed: int,
+        episode_id: EpisodeId,
+        opening: Opening | None = None,
     ) -> None:
         self.chat = chat
         self.initial_hash: str | None = None
@@ -193,7 +228,14 @@ class ChatEpisode(Episode):
         self.prompt: tuple[int, ...] = ()
         entropy = [seed, episode_id.group_id, episode_id.member]
         noise_seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
-        super().__init__(env, config, seed=seed, noise_seed=noise_seed, episode_id=episode_id)
+        super().__init__(
+            env,
+            config,
+            seed=seed,
+            noise_seed=noise_seed,
+            episode_id=episode_id,
+            opening=opening,
+        )
 
     def _begin(self) -> None:
         super()._begin()
@@ -280,7 +322,7 @@ class ChatEpisode(Episode):
         """Write an actor's move as the response that the policy would have to sample.
 
         Raises:
-            ConfigError: if the response is longer than ``max_response_tokens``.
+            OverlongResponseError: if the response is longer than ``max_response_tokens``.
             EnvError: if the parsed response differs from the move, for example because the thought
                 contains tags.
         """
@@ -293,7 +335,7 @@ class ChatEpisode(Episode):
             )
         (ids,) = self.chat.encode([text])
         if len(ids) + 1 > self.config.max_response_tokens:
-            raise ConfigError(
+            raise OverlongResponseError(
                 f"rollout.max_response_tokens is {self.config.max_response_tokens}, but a "
                 f"demonstration takes {len(ids) + 1}: raise it to about {(len(ids) + 1) * 3 // 2}"
             )

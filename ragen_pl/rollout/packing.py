@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ragen_pl.ops.shape_buckets import round_down
-from ragen_pl.types import RolloutBatch, TrainingBatch, Trajectory
+from ragen_pl.types import ImitationBatch, RolloutBatch, TrainingBatch, Trajectory
 
-Batch = TypeVar("Batch", RolloutBatch, TrainingBatch)
+Batch = TypeVar("Batch", RolloutBatch, TrainingBatch, ImitationBatch)
 
 
 def pack(

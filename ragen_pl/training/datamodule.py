@@ -23,9 +23,11 @@ from ragen_pl.rollout.chat import Chat, Prompts
 from ragen_pl.rollout.collect import GroupSeed, collect
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart, demonstrate, demonstration_batches
+from ragen_pl.rollout.hindsight import HindsightImitation, SolutionWriter
 from ragen_pl.rollout.packing import num_updates
 from ragen_pl.rollout.rewards import check_thought_penalty
 from ragen_pl.rollout.seeds import FIRST_DEMONSTRATION, SEEDS_PER_RUN, SeedStream, group_seeds
+from ragen_pl.rollout.solution_memory import SolutionMemory
 from ragen_pl.rollout.stats import check_room
 from ragen_pl.training.callback import is_discarded, is_done, rollout_callbacks
 from ragen_pl.training.collection import Collector, DynamicSampling, collect_groups
@@ -34,6 +36,7 @@ from ragen_pl.types import (
     Completion,
     Demonstration,
     Evaluation,
+    HindsightBatch,
     Phase,
     Request,
     RolloutBatch,
@@ -42,6 +45,8 @@ from ragen_pl.types import (
     TrajectoryGroup,
 )
 
+IterationBatch = TrainingBatch | Demonstration | HindsightBatch
+"""A batch of one optimizer step."""
 _COMPARED_TRAINING_SEEDS = 256
 """Number of training seeds, the run's first ones, that are compared with its evaluation sets."""
 
@@ -78,17 +83,19 @@ class RolloutDataModule(pl.LightningDataModule):
         rollout: Size and limits of a rollout.
         warm_start: Imitation before RL.
         evaluation: Size and sampling of evaluations.
+        hindsight: Imitation of the policy's own solutions beside RL; null for none.
         dynamic_sampling: Further collections when too few groups have signal; null collects once.
         run_seed: Seed of all initial states and of the environments' noise.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  its arguments are the keys of ``data``
         self,
         env: TextEnv,
         eval_sets: dict[str, TextEnv],
         prompts: Prompts = Prompts(),  # noqa: B008  frozen, so sharing it is safe
         rollout: RolloutConfig = RolloutConfig(),  # noqa: B008
         warm_start: WarmStart = WarmStart(),  # noqa: B008
+        hindsight: HindsightImitation | None = None,
         evaluation: EvaluationConfig = EvaluationConfig(),  # noqa: B008
         dynamic_sampling: DynamicSampling | None = None,
         run_seed: int = 0,
@@ -118,6 +125,10 @@ class RolloutDataModule(pl.LightningDataModule):
         self.env, self.eval_sets, self.prompts = env, eval_sets, prompts
         self.rollout, self.warm_start, self.evaluation = rollout, warm_start, evaluation
         self.dynamic_sampling, self.run_seed = dynamic_sampling, run_seed
+        self.hindsight, self._memory = hindsight, None
+        if hindsight is not None:
+            hindsight.check(env, think=prompts.think)
+            self._memory = SolutionMemory(hindsight, run_seed)
         self._seeds = SeedStream()
         self._chat: Chat | None = None
         self._demonstrations: RolloutBatch | None = None
@@ -174,11 +185,11 @@ class RolloutDataModule(pl.LightningDataModule):
                 raise ConfigError(str(error)) from error
         return self._chat
 
-    def train_dataloader(self) -> Iterable[TrainingBatch | Demonstration]:
+    def train_dataloader(self) -> Iterable[IterationBatch]:
         """Return the loader of the run, which collects a rollout each time it is iterated over."""
         return IterationLoader(self)
 
-    def iteration_batches(self) -> Iterator[TrainingBatch | Demonstration]:
+    def iteration_batches(self) -> Iterator[IterationBatch]:
         """Yield the optimizer batches of the learner's next iteration.
 
         All work that needs the learner is done before the first batch is yielded: the trainer
@@ -210,8 +221,19 @@ class RolloutDataModule(pl.LightningDataModule):
         rollout = collector.pack(collected, weights)
         batch = learner.build_training_batch(rollout, on_policy=self.rollout.is_on_policy)
         batches = optimizer_batches(batch, self._num_updates(weights))
+        hindsight = self._hindsight_batches(collected.groups, iteration)
         for _ in range(self.rollout.ppo_epochs):
             yield from batches
+        yield from hindsight  # after RL, whose ratios are those of the weights that sampled
+
+    def _hindsight_batches(
+        self, groups: Sequence[TrajectoryGroup], iteration: int
+    ) -> list[HindsightBatch]:
+        """Return this rank's batches of hindsight imitation, from all groups, kept or not."""
+        if self.hindsight is None or self._memory is None:
+            return []
+        writer = SolutionWriter(self.env, self.chat, self.rollout, self.hindsight, self.run_seed)
+        return self._memory.batches(writer.solutions(groups, iteration), iteration)
 
     def group_seeds(self, iteration: int, collection: int) -> list[GroupSeed]:
         """Return the group seeds of one collection of an RL iteration, over all ranks."""
@@ -236,13 +258,17 @@ class RolloutDataModule(pl.LightningDataModule):
         return num_updates(kept, collected, self.rollout.online_k)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position in the seed stream."""
+        """Return the position in the seed stream and the memory of solutions."""
         since = max(0, self.learner.iteration - self.warm_start.iterations)
-        return {"seeds": self._seeds.state_dict(since, self._groups_per_collection)}
+        state = {"seeds": self._seeds.state_dict(since, self._groups_per_collection)}
+        return state if self._memory is None else state | {"memory": self._memory.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue the seed stream, even if the number of groups per collection has changed."""
+        """Continue the seed stream, even if the number of groups per collection has changed, and
+        restore the memory; one that was not saved, since it is new to the run, begins empty."""
         self._seeds.load_state_dict(state_dict["seeds"])
+        if self._memory is not None and "memory" in state_dict:
+            self._memory.load_state_dict(state_dict["memory"])
 
     @property
     def demonstrations(self) -> RolloutBatch:
@@ -337,7 +363,7 @@ class IterationLoader:
     def __init__(self, data: RolloutDataModule) -> None:
         self.data = data
 
-    def __iter__(self) -> Iterator[TrainingBatch | Demonstration]:
+    def __iter__(self) -> Iterator[IterationBatch]:
         return self.data.iteration_batches()
 
 

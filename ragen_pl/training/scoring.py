@@ -11,7 +11,7 @@ from torch import Tensor
 from ragen_pl.distributed.collectives import all_reduce_max, gather_objects
 from ragen_pl.models.policy import Policy, PolicyOutput
 from ragen_pl.rollout.packing import Batch, micro_batches
-from ragen_pl.types import RolloutBatch
+from ragen_pl.types import ImitationBatch, RolloutBatch
 
 ValueFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Function from ids, loss mask and attention mask to values, each (B, T): a critic, or the
@@ -44,7 +44,7 @@ def check_log_prob_gap(recomputed: Tensor, sampled: Tensor, mask: Tensor) -> Non
         )
 
 
-def forward_policy(policy: Policy, micro_batch: RolloutBatch) -> PolicyOutput:
+def forward_policy(policy: Policy, micro_batch: RolloutBatch | ImitationBatch) -> PolicyOutput:
     """Return log-probs, entropies and, with a value head, values of a micro-batch, at the
     temperature it was sampled at."""
     return policy(  # type: ignore[no-any-return]

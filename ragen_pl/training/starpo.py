@@ -49,6 +49,7 @@ from ragen_pl.types import (
     Completion,
     Demonstration,
     Evaluation,
+    HindsightBatch,
     Phase,
     Request,
     RolloutBatch,
@@ -102,6 +103,7 @@ class StarPO(pl.LightningModule):
         self.lr_scale = 1.0  # factor on RL's learning rates, besides their schedule
         self.engine = engine
         self._gradients_are_local = self._log_probs_agree = False
+        self._policy_tokens = self._hindsight_tokens = 0.0  # trained on in this iteration
 
     def configure_model(self) -> None:
         """Build policy, critic and reference once."""
@@ -231,18 +233,23 @@ class StarPO(pl.LightningModule):
 
     def on_train_epoch_start(self) -> None:
         clear_iteration_metrics(self.trainer)
+        self._policy_tokens = self._hindsight_tokens = 0.0
 
-    def training_step(self, batch: TrainingBatch | Demonstration, batch_idx: int) -> None:
+    def training_step(
+        self, batch: TrainingBatch | Demonstration | HindsightBatch, batch_idx: int
+    ) -> None:
         """Take one optimizer step on one optimizer batch."""
         self._gradients_are_local = keep_gradients_local(self.trainer.strategy.model)
         if isinstance(batch, Demonstration):
             self._sft_step(batch)
+        elif isinstance(batch, HindsightBatch):
+            self._hindsight_step(batch)
         else:
             self._rl_step(batch)
 
     def _sft_step(self, batch: Demonstration) -> None:
         """Take a supervised step on the expert's responses."""
-        metrics = self.update.backward_imitation(batch)
+        metrics = self.update.backward_imitation(batch, "imitation")
         rate = self.optimization.imitation_lr
         self._optimizer_step(policy=rate * self.optimization.imitation_factor(batch.progress))
         self._log_metrics(metrics)
@@ -262,12 +269,29 @@ class StarPO(pl.LightningModule):
                     policy_metrics["train/entropy"], policy_metrics["train/kl"]
                 )
             metrics = policy_metrics | metrics
+        self._policy_tokens += float(metrics.get("train/update_tokens", 0.0))
+        rates = {"policy": self.optimization.lr, "critic": 0.0 if critic is None else critic.lr}
+        self._log_metrics(metrics | self._rl_optimizer_step(rates))
+
+    def _hindsight_step(self, batch: HindsightBatch) -> None:
+        """Take a step of imitation on the policy's own solutions, beside RL."""
+        metrics = self.update.backward_imitation(batch, "hindsight")
+        step = self._rl_optimizer_step({"policy": self.optimization.hindsight_lr})
+        if "train/grad_norm_policy" in step:
+            metrics["train/hindsight_grad_norm"] = step["train/grad_norm_policy"]
+        self._hindsight_tokens += float(metrics["train/hindsight_tokens"])
+        share = self._hindsight_tokens / (self._hindsight_tokens + self._policy_tokens)
+        metrics["train/hindsight_share"] = torch.tensor(share)
+        metrics |= {name: torch.tensor(value) for name, value in batch.metrics.items()}
+        self._log_metrics(metrics | {"train/skipped_steps": step["train/skipped_steps"]})
+
+    def _rl_optimizer_step(self, rates: dict[str, float]) -> dict[str, Tensor]:
+        """Take an optimizer step with RL's schedule and trained parameters."""
         if not self.optimization.train_embeddings:
             drop_embedding_gradients(self.policy, self.critic)
+        rl_iteration = self.iteration - self.rl_start
         factor = self.lr_scale * self.optimization.rl_factor(rl_iteration, self._rl_iterations)
-        rates = {"policy": self.optimization.lr, "critic": 0.0 if critic is None else critic.lr}
-        step_metrics = self._optimizer_step(**{name: rate * factor for name, rate in rates.items()})
-        self._log_metrics(metrics | step_metrics)
+        return self._optimizer_step(**{name: rate * factor for name, rate in rates.items()})
 
     @property
     def _rl_iterations(self) -> int | None:

@@ -38,7 +38,7 @@ from ragen_pl.ops.losses import (
 )
 from ragen_pl.ops.masked import explained_variance, masked_sum
 from ragen_pl.training.scoring import LogProbPass, ValueFunction, forward_policy, forward_values
-from ragen_pl.types import Demonstration, RolloutBatch, TrainingBatch
+from ragen_pl.types import ImitationBatch, RolloutBatch, TrainingBatch
 
 # --- 1. advantages --------------------------------------------------------------------------------
 
@@ -189,6 +189,9 @@ Backward = Callable[[Tensor], None]
 REDUCTIONS = {
     "train/updates": "sum",
     "train/update_tokens": "sum",
+    "train/imitation_tokens": "sum",
+    "train/hindsight_tokens": "sum",
+    "train/hindsight_share": "max",
     "train/sampler_ratio_max": "max",
 }
 """Reduction of a metric over an iteration's updates; the others are averaged."""
@@ -208,17 +211,22 @@ class Update:
     coefficients: Coefficients
     backward: Backward
 
-    def backward_imitation(self, batch: Demonstration) -> dict[str, Tensor]:
-        """Accumulate the gradient of the expert's negative log-likelihood per token."""
-        rollout = batch.rollout
-        num_tokens = all_reduce_sum(rollout.loss_mask.sum().float()).clamp(min=1)
+    def backward_imitation(self, batch: ImitationBatch, name: str) -> dict[str, Tensor]:
+        """Accumulate the gradient of the responses' negative log-likelihood per token.
+
+        Args:
+            batch: Responses to imitate.
+            name: First part of the metrics' names.
+        """
+        num_tokens = all_reduce_sum(batch.loss_mask.sum().float())
         total = torch.zeros(())
-        for _, micro_batch in self.passes.micro_batches(rollout, rollout.policy_weights > 0):
+        everyone = torch.ones(len(batch), dtype=torch.bool, device=batch.loss_mask.device)
+        for _, micro_batch in self.passes.micro_batches(batch, everyone):
             log_probs = forward_policy(self.policy, micro_batch).log_probs
-            loss = -masked_sum(log_probs, micro_batch.loss_mask) / num_tokens
+            loss = -masked_sum(log_probs, micro_batch.loss_mask) / num_tokens.clamp(min=1)
             self.backward(loss)
             total += loss.detach().cpu()
-        return {"train/imitation_loss": all_reduce_sum(total)}
+        return {f"train/{name}_loss": all_reduce_sum(total), f"train/{name}_tokens": num_tokens}
 
     def backward_critic(self, batch: TrainingBatch) -> dict[str, Tensor]:
         """Accumulate the gradient of the value loss alone."""

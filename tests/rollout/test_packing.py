@@ -25,6 +25,7 @@ def turn(prompt: tuple[int, ...], sampled: tuple[int, ...], reward: float) -> Tu
         thought="",
         thought_tokens=0,
         actions=(),
+        reached_keys=(),
         rewards={"env": reward, "format": -0.1},
         is_valid=False,
         thought_correct=None,

@@ -45,6 +45,7 @@ def make_turn(
         thought=thought,
         thought_tokens=min(n, len(thought.split())),
         actions=("Up",) if is_valid else (),
+        reached_keys=("s",) if is_valid else (),
         rewards={"env": reward, "format": 0.0 if is_valid else -0.1},
         is_valid=is_valid,
         thought_correct=thought_correct,

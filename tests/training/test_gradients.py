@@ -100,10 +100,9 @@ def check_gradient(policy: Policy, loss: Tensor) -> None:
 
 def test_imitation_lowers_the_mean_negative_log_likelihood() -> None:
     rollout, policy = worlds.collection(1), make_policy(0)
-    everyone = replace(rollout, policy_weights=torch.ones(len(rollout)))
-    batch = Demonstration(everyone, 0.0)
-    metrics = make_update(Algorithm(), policy, budget=20).backward_imitation(batch)
-    log_probs = forward_policy(policy, everyone).log_probs
+    batch = Demonstration.of(rollout, progress=0.0)
+    metrics = make_update(Algorithm(), policy, budget=20).backward_imitation(batch, "imitation")
+    log_probs = forward_policy(policy, rollout).log_probs
     loss = -log_probs[rollout.loss_mask].mean()
     assert float(metrics["train/imitation_loss"]) == pytest.approx(float(loss.detach()))
     check_gradient(policy, loss)

@@ -223,8 +223,9 @@ def test_padding_and_batch_composition_do_not_change_a_transformer_in_float64() 
 
 
 def imitated(rollout: RolloutBatch, budget: int, networks: Networks) -> Update:
-    batch = Demonstration(rollout, 0.0)
-    metrics = make_update(Algorithm(), networks.policy, budget=budget).backward_imitation(batch)
+    batch = Demonstration.of(rollout, progress=0.0)
+    calculate = make_update(Algorithm(), networks.policy, budget=budget)
+    metrics = calculate.backward_imitation(batch, "imitation")
     return summed(networks, metrics, Coefficients(Algorithm()))
 
 

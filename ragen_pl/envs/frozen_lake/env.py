@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import product
 from typing import Any, NamedTuple
 
 from ragen_pl.envs.base import (
     Picture,
+    Symmetry,
     TextEnv,
     hash_without,
     noise_generator,
@@ -24,11 +25,13 @@ from ragen_pl.envs.base import (
 from ragen_pl.envs.boards import (
     RANDOM_NAMES,
     BoardSplit,
+    SquareSymmetry,
     canonical_digest,
     cells_of,
     coordinate,
     mask_of,
     split_of_digest,
+    square_symmetries,
 )
 from ragen_pl.envs.frozen_lake.picture import draw_lake
 from ragen_pl.envs.frozen_lake.search import (
@@ -311,6 +314,16 @@ class FrozenLake(TextEnv):
             return False
         return reaches_goal(self._lake, self._player, tuple(rest.split()))
 
+    def hindsight_turn(self, plan: Sequence[str], max_actions: int) -> tuple[str, tuple[str, ...]]:
+        """Return the thought with the given path, as the expert would write its own, and its next
+        steps."""
+        return " ".join((self._facts(), *plan)), tuple(plan[:max_actions])
+
+    def symmetries(self) -> tuple[Symmetry, ...]:
+        """Return the eight rotations and reflections of the square; slips go to both sides
+        alike."""
+        return _symmetries(self.size)
+
     def vocabulary(self) -> Iterator[str]:
         """List rows of the grid, words of a thought and lines of the instruction."""
         for line in self.instruction.split("\n"):
@@ -331,3 +344,21 @@ def _legal_rows(length: int) -> Iterator[str]:
         row = "".join(cells)
         if sum(row.count(mark) for mark in "PX√") <= 1 and row.count("G") + row.count("√") <= 1:
             yield row
+
+
+@lru_cache(maxsize=16)
+def _symmetries(size: int) -> tuple[Symmetry, ...]:
+    return tuple(_symmetry(size, each) for each in square_symmetries(size))
+
+
+def _symmetry(size: int, square: SquareSymmetry) -> Symmetry:
+    steps = dict(zip(ACTIONS, (-1, size, 1, -size), strict=True))
+    names = {step: name for name, step in steps.items()}
+    actions = {name: names[square.offsets[step]] for name, step in steps.items()}
+
+    def image(state: Mapping[str, Any]) -> dict[str, Any]:
+        holes = sorted(square.cells[cell] for cell in state["holes"])
+        places = {key: square.cells[state[key]] for key in ("goal", "player")}
+        return {**state, **places, "holes": holes}
+
+    return Symmetry(image, actions.__getitem__)

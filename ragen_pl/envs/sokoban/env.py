@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Literal
 
 from ragen_pl.envs.base import (
     Picture,
+    Symmetry,
     TextEnv,
     hash_without,
     one_of,
     refuse_after_end,
     resolve_seed,
 )
-from ragen_pl.envs.boards import cells_of, mask_of
+from ragen_pl.envs.boards import SquareSymmetry, cells_of, mask_of, square_symmetries
 from ragen_pl.envs.sokoban import text as words
 from ragen_pl.envs.sokoban.paper_rooms import sample_reference_room
 from ragen_pl.envs.sokoban.picture import draw_room
@@ -25,7 +27,7 @@ from ragen_pl.envs.sokoban.rooms import (
     outer_walls,
     sample_room,
 )
-from ragen_pl.envs.sokoban.search import ACTIONS, Board, move, shortest_plan
+from ragen_pl.envs.sokoban.search import ACTIONS, Board, move, offsets, shortest_plan
 
 Observation = Literal["grid", "coordinates", "grid_coordinates"]
 Thought = Literal["plan", "facts_and_plan"]
@@ -220,6 +222,15 @@ class Sokoban(TextEnv):
             position = move(self._board, position, ACTIONS.index(name))
         return position[1] == self._board.targets
 
+    def hindsight_turn(self, plan: Sequence[str], max_actions: int) -> tuple[str, tuple[str, ...]]:
+        """Return the thought with the given plan, as the expert would write its own, and its next
+        moves."""
+        return " ".join((*self._facts(), *plan)), tuple(plan[:max_actions])
+
+    def symmetries(self) -> tuple[Symmetry, ...]:
+        """Return the eight rotations and reflections of the square."""
+        return _symmetries(self.size)
+
     def vocabulary(self) -> Iterator[str]:
         """List grid rows, words of a thought and lines of the instruction."""
         for line in self.instruction.split("\n"):
@@ -229,3 +240,25 @@ class Sokoban(TextEnv):
         if self.observation != "grid":
             yield from words.coordinate_pieces(self.size)
         yield from words.thought_pieces(self.size, self.symbols)
+
+
+@lru_cache(maxsize=16)
+def _symmetries(size: int) -> tuple[Symmetry, ...]:
+    return tuple(_symmetry(size, each) for each in square_symmetries(size))
+
+
+def _symmetry(size: int, square: SquareSymmetry) -> Symmetry:
+    steps = offsets(size)
+    actions = {
+        name: ACTIONS[steps.index(square.offsets[step])]
+        for name, step in zip(ACTIONS, steps, strict=True)
+    }
+
+    def image(state: Mapping[str, Any]) -> dict[str, Any]:
+        sets = {
+            key: sorted(square.cells[cell] for cell in state[key])
+            for key in ("walls", "targets", "boxes")
+        }
+        return {**state, **sets, "player": square.cells[state["player"]]}
+
+    return Symmetry(image, actions.__getitem__)

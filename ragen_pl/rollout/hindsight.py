@@ -1,0 +1,281 @@
+"""Hindsight imitation: the policy's own solutions, with thoughts that hold in hindsight.
+
+If any member of a group succeeded, the shortest way from its initial state to success within the
+transitions of *all* members is known, whatever they thought on the way. It becomes the thought and
+the actions of a response to imitate. The way is the policy's own discovery: no expert and no search
+of the environment is consulted, and rewards stay as they are.
+
+It is self-imitation (Oh et al., arXiv 1806.05635) whose thoughts are relabeled in hindsight
+(Andrychowicz et al., 1707.01495; near the rationalization of STaR, 2203.14465).
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ragen_pl.envs.base import IDENTITY, TextEnv
+from ragen_pl.rollout.actors import Move
+from ragen_pl.rollout.chat import Chat
+from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.episode import ChatEpisode, Opening, OverlongResponseError
+from ragen_pl.types import EpisodeId, Trajectory, TrajectoryGroup, Turn
+
+_FIRST_VARIANT = 1 << 20
+"""Member number of a solution's first variant, beyond those of a group: it seeds the noise of the
+environment in which the variant is written down."""
+
+
+@dataclass(frozen=True)
+class HindsightImitation:
+    """The imitation of the policy's own solutions beside RL, in optimizer steps of its own.
+
+    Args:
+        updates: Optimizer steps of imitation after the RL updates of each iteration.
+        batch_size: Responses' trajectories per step.
+        memory: Solutions remembered; the oldest are forgotten first.
+        fresh: Share of each batch that comes from this iteration's solutions, if there are any; the
+            rest comes from the whole memory, hard ones preferred.
+        rewrite: Whether the environment writes the thoughts, by ``hindsight_turn``, along the
+            shortest way that the group found. false, and any environment that writes no thoughts,
+            imitates the responses of the shortest successful member as they were sampled.
+        variants: How many times a rewritten solution is written down, each with an opening and a
+            symmetry of its own.
+        opening: Maximum number of moves at the beginning of a rewritten solution that are played
+            before its first turn, so that later states are seen in first turns, too.
+        symmetries: Whether rewritten solutions are shown in random symmetries of the task, which is
+            knowledge of the task: say so beside results.
+    """
+
+    updates: int = 4
+    batch_size: int = 64
+    memory: int = 2000
+    fresh: float = 0.3
+    rewrite: bool = True
+    variants: int = 1
+    opening: int = 0
+    symmetries: bool = False
+
+    def __post_init__(self) -> None:
+        for key in ("updates", "batch_size", "memory", "variants"):
+            if getattr(self, key) < 1:
+                raise ValueError(
+                    f"hindsight.{key} is {getattr(self, key)}; it must be at least 1 (hindsight: "
+                    "null for no hindsight imitation)"
+                )
+        if not 0 <= self.fresh <= 1:
+            raise ValueError(f"hindsight.fresh is {self.fresh}; it is a share in [0, 1]")
+        if self.opening < 0:
+            raise ValueError(f"hindsight.opening is {self.opening}; it must not be negative")
+
+    def check(self, env: TextEnv, *, think: bool) -> None:
+        """Refuse keys of rewritten solutions if none can be written.
+
+        Raises:
+            ValueError: if ``variants``, ``opening`` or ``symmetries`` is set, but responses are
+                imitated as they were sampled, or the environment has no symmetries.
+        """
+        wanted = {
+            "variants": self.variants > 1,
+            "opening": self.opening > 0,
+            "symmetries": self.symmetries,
+        }
+        key = next((key for key, is_set in wanted.items() if is_set), None)
+        if key is not None and not self.rewrites(env, think=think):
+            why = (
+                f"{type(env).__name__} has no hindsight_turn"
+                if self.rewrite
+                else "hindsight.rewrite is false"
+            )
+            raise ValueError(
+                f"hindsight.{key} is {getattr(self, key)}, but {why}, so that sampled responses "
+                f"are imitated as they are: leave hindsight.{key} out"
+            )
+        if self.symmetries and type(env).symmetries is TextEnv.symmetries:
+            raise ValueError(
+                f"hindsight.symmetries is true, but {type(env).__name__} lists no symmetries: "
+                "write TextEnv.symmetries, or set it to false"
+            )
+
+    def rewrites(self, env: TextEnv, *, think: bool) -> bool:
+        """Return whether responses are written anew; without thoughts, actions alone suffice."""
+        has_thoughts = type(env).hindsight_turn is not TextEnv.hindsight_turn
+        return self.rewrite and (has_thoughts or not think)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRow:
+    """A trajectory to imitate, as tokens."""
+
+    token_ids: tuple[int, ...]
+    loss_mask: tuple[bool, ...]
+    """Tokens of the responses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """A way to success that a group of the policy's own trajectories found."""
+
+    group_id: int
+    rows: tuple[TokenRow, ...]
+    """Its variants."""
+    success_rate: float
+    """Share of the group's members that succeeded."""
+    num_actions: int
+    """Actions of the way."""
+    fewest_sampled: int
+    """Actions of the group's shortest successful member."""
+
+
+def shortest_way(trajectories: Iterable[Trajectory]) -> tuple[str, ...] | None:
+    """Return the fewest actions from the common initial state to success within the transitions of
+    all members; None if no member succeeded.
+
+    States are told apart by ``TextEnv.anchor_key``. If an action led to different states, as in a
+    noisy environment, only its most frequent outcome counts, the first one among equals. The way
+    may then be longer than a lucky member's, and there may be none.
+    """
+    outcomes: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    actions: defaultdict[str, dict[str, None]] = defaultdict(dict)
+    goals: set[str] = set()
+    start: str | None = None
+    for trajectory in trajectories:
+        if not trajectory.is_trainable:
+            continue
+        for turn in trajectory.turns:
+            key = turn.anchor_key
+            start = key if start is None else start
+            for action, after in zip(turn.actions, turn.reached_keys, strict=True):
+                outcomes[key, action][after] += 1
+                actions[key][action] = None
+                key = after
+        if trajectory.success:
+            goals.add(key)
+    if start is None:
+        return None
+    ways: dict[str, tuple[str, ...]] = {start: ()}
+    layer = [start]
+    while layer:
+        following = []
+        for key in layer:
+            for action in actions[key]:
+                ((after, _),) = outcomes[key, action].most_common(1)
+                if after in ways:
+                    continue
+                ways[after] = (*ways[key], action)
+                if after in goals:
+                    return ways[after]
+                following.append(after)
+        layer = following
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class SolutionWriter:
+    """The writer of solutions as token rows, in the agent's own chat protocol."""
+
+    env: TextEnv
+    """The training environment, of which every variant has a copy."""
+    chat: Chat
+    rollout: RolloutConfig
+    config: HindsightImitation
+    run_seed: int
+
+    def solutions(self, groups: Sequence[TrajectoryGroup], iteration: int) -> list[Solution]:
+        """Return one solution for each group in which a member succeeded, in their order.
+
+        A way that does not succeed when it is played again, or whose thoughts the environment finds
+        untrue, is left out: in a noisy environment luck is not imitated.
+        """
+        found = (self._solution(group, iteration) for group in groups)
+        return [solution for solution in found if solution is not None]
+
+    def _solution(self, group: TrajectoryGroup, iteration: int) -> Solution | None:
+        members = [t for t in group.trajectories if t.is_trainable]
+        solved = [member for member in members if member.success]
+        if not solved:
+            return None
+        shortest = min(solved, key=_num_actions)
+        num_actions = _num_actions(shortest)
+        if self.config.rewrites(self.env, think=self.chat.prompts.think):
+            way = shortest_way(members)
+            rows = () if way is None else self._written(group, way, iteration)
+            num_actions = num_actions if way is None else len(way)
+        else:
+            rows = _sampled(shortest)
+        if not rows:
+            return None
+        rate = len(solved) / len(members)
+        return Solution(group.group_id, rows, rate, num_actions, _num_actions(shortest))
+
+    def _written(
+        self, group: TrajectoryGroup, way: tuple[str, ...], iteration: int
+    ) -> tuple[TokenRow, ...]:
+        """Return the variants of a way that could be written down."""
+        rng = random.Random(f"hindsight {self.run_seed} {iteration} {group.group_id}")
+        symmetries = self.env.symmetries() if self.config.symmetries else (IDENTITY,)
+        longest = min(self.config.opening, len(way) - 1)
+        choices = {
+            (rng.randrange(len(symmetries)), rng.randint(0, longest)): None
+            for _ in range(self.config.variants)
+        }
+        rows = []
+        for number, (index, length) in enumerate(choices):
+            symmetry = symmetries[index]
+            image = tuple(symmetry.action(action) for action in way)
+            opening = Opening(symmetry, image[:length])
+            episode_id = EpisodeId(iteration, group.group_id, _FIRST_VARIANT + number)
+            rows.append(self._write(group.seed, image[length:], opening, episode_id))
+        return tuple(row for row in rows if row is not None)
+
+    def _write(
+        self, seed: int, plan: tuple[str, ...], opening: Opening, episode_id: EpisodeId
+    ) -> TokenRow | None:
+        """Play a plan with the thoughts of hindsight; return None if it does not succeed."""
+        episode = ChatEpisode(
+            copy.deepcopy(self.env),
+            self.chat,
+            self.rollout,
+            seed=seed,
+            episode_id=episode_id,
+            opening=opening,
+        )
+        rest = plan
+        try:
+            while rest and episode.begin_turn():
+                with episode.env_errors():
+                    move = self._move(episode, rest)
+                    episode.take(move)
+                    rest = rest[len(move.actions) :]
+        except OverlongResponseError:
+            return None  # the policy could not sample it either
+        is_untrue = any(turn.thought_correct is False for turn in episode.turns)
+        if rest or is_untrue or not episode.success:
+            return None
+        return _row(episode.turns)
+
+    def _move(self, episode: ChatEpisode, rest: tuple[str, ...]) -> Move:
+        if not self.chat.prompts.think:
+            return Move(rest[: episode.max_actions])
+        thought, actions = episode.env.hindsight_turn(rest, episode.max_actions)
+        return Move(actions, thought)
+
+
+def _num_actions(trajectory: Trajectory) -> int:
+    return sum(len(turn.actions) for turn in trajectory.turns)
+
+
+def _sampled(trajectory: Trajectory) -> tuple[TokenRow, ...]:
+    """Return a trajectory as it was sampled; empty if no turn followed the format."""
+    return (_row(trajectory.turns),) if any(turn.is_valid for turn in trajectory.turns) else ()
+
+
+def _row(turns: Sequence[Turn]) -> TokenRow:
+    """Return the tokens of all turns; only responses in the right format are to be imitated."""
+    return TokenRow(
+        tuple(token for turn in turns for token in turn.token_ids),
+        tuple(sampled and turn.is_valid for turn in turns for sampled in turn.loss_mask),
+    )

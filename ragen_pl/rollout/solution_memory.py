@@ -1,0 +1,138 @@
+"""The memory of hindsight imitation: the run's latest solutions, and batches drawn from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from ragen_pl.distributed.batch_sharding import balance_by_tokens
+from ragen_pl.distributed.collectives import gather_objects, rank, world_size
+from ragen_pl.rollout.hindsight import HindsightImitation, Solution, TokenRow
+from ragen_pl.types import HindsightBatch
+
+_EASE = 0.2
+"""Weight of a solution that every member of its group found; one that hardly any found has
+1 + this."""
+
+
+class SolutionMemory:
+    """The latest solutions of all ranks, the same on every rank.
+
+    Args:
+        config: Size of the memory and of the batches.
+        run_seed: Seed of the draws.
+    """
+
+    def __init__(self, config: HindsightImitation, run_seed: int) -> None:
+        self.config, self.run_seed = config, run_seed
+        self._solutions: list[Solution] = []
+        """The oldest first."""
+
+    def __len__(self) -> int:
+        return len(self._solutions)
+
+    def batches(self, own: Sequence[Solution], iteration: int) -> list[HindsightBatch]:
+        """Remember an iteration's solutions and draw its batches; every rank must call it.
+
+        Args:
+            own: Solutions of this rank's groups.
+            iteration: Iteration that found them.
+
+        Returns:
+            This rank's share of each batch; no batches while no solution is known.
+        """
+        gathered = [solution for part in gather_objects(list(own)) for solution in part]
+        fresh = sorted(gathered, key=lambda solution: solution.group_id)
+        self._solutions = [*self._solutions, *fresh][-self.config.memory :]
+        if not self._solutions:
+            return []
+        metrics = self._metrics(fresh)
+        generator = torch.Generator().manual_seed(self.run_seed * 1_000_003 + iteration)
+        num_fresh = min(len(fresh), len(self._solutions))
+        return [
+            _batch(self._draw(num_fresh, generator), metrics) for _ in range(self.config.updates)
+        ]
+
+    def _metrics(self, fresh: Sequence[Solution]) -> dict[str, float]:
+        metrics = {
+            "train/hindsight_solutions": float(len(fresh)),
+            "train/hindsight_memory": float(len(self)),
+        }
+        if fresh:
+            actions = sum(solution.num_actions for solution in fresh)
+            sampled = sum(solution.fewest_sampled for solution in fresh)
+            metrics["train/hindsight_length_ratio"] = actions / sampled
+        return metrics
+
+    def _draw(self, num_fresh: int, generator: torch.Generator) -> list[TokenRow]:
+        """Return one variant of each drawn solution, without repetition if there are enough."""
+        wanted = self.config.batch_size
+        from_fresh = round(wanted * self.config.fresh) if num_fresh else 0
+        latest = self._solutions[len(self._solutions) - num_fresh :]
+        chosen = _choose(latest, from_fresh, generator)
+        chosen += _choose(self._solutions, wanted - from_fresh, generator)
+        return [
+            solution.rows[int(torch.randint(len(solution.rows), (), generator=generator))]
+            for solution in chosen
+        ]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the memory as tensors and numbers."""
+        rows = [row for solution in self._solutions for row in solution.rows]
+        return {
+            "solutions": [
+                (s.group_id, len(s.rows), s.success_rate, s.num_actions, s.fewest_sampled)
+                for s in self._solutions
+            ],
+            "lengths": [len(row.token_ids) for row in rows],
+            "token_ids": _flat([row.token_ids for row in rows], torch.int32),
+            "loss_mask": _flat([row.loss_mask for row in rows], torch.bool),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a memory; of one that is larger than ``config.memory`` the latest."""
+        ids = state["token_ids"].split(state["lengths"])
+        masks = state["loss_mask"].split(state["lengths"])
+        rows = [
+            TokenRow(tuple(row.tolist()), tuple(mask.tolist()))
+            for row, mask in zip(ids, masks, strict=True)
+        ]
+        solutions, at = [], 0
+        for group_id, num_rows, *facts in state["solutions"]:
+            solutions.append(Solution(group_id, tuple(rows[at : at + num_rows]), *facts))
+            at += num_rows
+        self._solutions = solutions[-self.config.memory :]
+
+
+def _choose(
+    solutions: Sequence[Solution], count: int, generator: torch.Generator
+) -> list[Solution]:
+    """Draw solutions, the harder ones more often; each once if there are enough."""
+    if not count:
+        return []
+    weights = torch.tensor([1.0 - s.success_rate + _EASE for s in solutions], dtype=torch.float64)
+    drawn = torch.multinomial(
+        weights, count, replacement=len(solutions) < count, generator=generator
+    )
+    return [solutions[index] for index in drawn.tolist()]
+
+
+def _batch(rows: Sequence[TokenRow], metrics: Mapping[str, float]) -> HindsightBatch:
+    """Pack this rank's share of the rows, dealt evenly by tokens."""
+    lengths = torch.tensor([len(row.token_ids) for row in rows])
+    is_own = (balance_by_tokens(lengths, world_size()) == rank()).tolist()
+    own = [row for row, mine in zip(rows, is_own, strict=True) if mine]
+    count, own = len(own), own or rows[:1]  # a rank without rows gets an empty batch below
+    input_ids = pad_sequence([torch.tensor(row.token_ids) for row in own], batch_first=True)
+    loss_mask = pad_sequence([torch.tensor(row.loss_mask) for row in own], batch_first=True)
+    own_lengths = torch.tensor([len(row.token_ids) for row in own])
+    attention_mask = torch.arange(input_ids.shape[1])[None] < own_lengths[:, None]
+    return HindsightBatch(input_ids[:count], attention_mask[:count], loss_mask[:count], metrics)
+
+
+def _flat(rows: Sequence[Sequence[int]], dtype: torch.dtype) -> Tensor:
+    return torch.tensor([number for row in rows for number in row], dtype=dtype)

@@ -1,0 +1,346 @@
+"""Hindsight imitation: the ways that groups found, and what is written of them."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ragen_pl.envs import Bandit, FrozenLake, Sokoban
+from ragen_pl.envs.base import TextEnv
+from ragen_pl.envs.boards import mask_of
+from ragen_pl.envs.sokoban.rooms import split_of_board
+from ragen_pl.envs.sokoban.search import Board
+from ragen_pl.models.embedded import build_tokenizer, read_markers
+from ragen_pl.rollout import chat as chats
+from ragen_pl.rollout.actors import Move
+from ragen_pl.rollout.chat import Chat, Prompts
+from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.episode import ChatEpisode, Episode
+from ragen_pl.rollout.hindsight import (
+    HindsightImitation,
+    SolutionWriter,
+    TokenRow,
+    shortest_way,
+)
+from ragen_pl.types import EpisodeId, Trajectory, TrajectoryGroup
+
+CONFIG = RolloutConfig(
+    group_size=3, max_turns=5, max_actions_per_turn=3, max_response_tokens=40, max_context=512
+)
+LONG = replace(CONFIG, max_turns=1, max_actions_per_turn=30)
+
+
+def play(env: TextEnv, seed: int, actions: Sequence[str], member: int = 0) -> Trajectory:
+    """Play actions in one turn."""
+    episode = Episode(
+        copy.deepcopy(env),
+        LONG,
+        seed=seed,
+        noise_seed=member,
+        episode_id=EpisodeId(0, seed, member),
+    )
+    episode.take(Move(tuple(actions)))
+    return episode.trajectory()
+
+
+def explored(seed: int) -> Iterator[Trajectory]:
+    """Play every action in every state of a room that ten actions reach, each by one member."""
+    env = Sokoban(max_actions=11)
+    env.reset(seed=seed)
+    ways: dict[str, tuple[str, ...]] = {env.anchor_key(): ()}
+    todo = [env.anchor_key()]
+    while todo:
+        way = ways[todo.pop(0)]
+        for action in env.actions:
+            trajectory = play(env, seed, (*way, action))
+            yield trajectory
+            turn = trajectory.turns[0]
+            after = turn.reached_keys[-1]
+            if after not in ways and not trajectory.success and len(way) < 9:
+                ways[after] = turn.actions
+                todo.append(after)
+
+
+@pytest.mark.parametrize("seed", [0, 4, 9, 13])  # rooms of 2 to 8 moves
+def test_the_shortest_way_of_a_room_explored_to_the_end_is_the_solvers(seed: int) -> None:
+    _, info = Sokoban().reset(seed=seed)
+    members = list(explored(seed))
+    random.Random(seed).shuffle(members)
+    way = shortest_way(members)
+    assert way is not None
+    assert len(way) == info["optimal_length"]
+    assert play(Sokoban(), seed, way).success
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 400), st.integers(1, 8), st.integers(0, 10_000))
+def test_a_way_is_no_longer_than_any_members_and_succeeds(seed: int, size: int, luck: int) -> None:
+    env, draw = Sokoban(max_actions=30), random.Random(luck)
+    members = [play(env, seed, draw.choices(env.actions, k=30)) for _ in range(size)]
+    solved = [len(member.turns[0].actions) for member in members if member.success]
+    way = shortest_way(members)
+    assert (way is None) == (not solved)
+    if way is not None:
+        assert len(way) <= min(solved)
+        assert play(env, seed, way).success
+
+
+class Ladder(TextEnv):
+    """Climb four rungs; ``leap`` takes two of them, ``fall`` leads to the ground, ``jump`` to the
+    top if the noise seed is 0 and nowhere else."""
+
+    name, instruction = "ladder", "Climb."
+    actions, max_actions = ("climb", "leap", "fall", "jump"), 8
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        self.rung, self.is_lucky = 0, (options or {}).get("noise_seed") == 0
+        return self.render_text(), {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        is_jump = action == "jump" and self.is_lucky
+        self.rung += {"climb": 1, "leap": 2, "fall": -self.rung}.get(action, 4 if is_jump else 0)
+        return self.render_text(), 0.0, self.rung >= 4, False, {"success": self.rung >= 4}
+
+    def render_text(self) -> str:
+        return f"rung {self.rung}"
+
+    def get_state(self) -> dict[str, Any]:
+        return {"rung": self.rung}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self.rung = state["rung"]
+
+    def vocabulary(self) -> tuple[str, ...]:
+        return "climb", "jump", "rung", "Climb."
+
+
+def test_members_of_a_group_complete_each_others_ways() -> None:
+    """One climbs to the top by a detour; the other knows a shortcut, but stops after it."""
+    detour = play(Ladder(), 0, ["climb", "climb", "fall", "climb", "climb", "climb", "climb"], 1)
+    assert detour.success
+    assert shortest_way([detour]) == ("climb",) * 4
+    shortcut = play(Ladder(), 0, ["leap"], 1)
+    assert not shortcut.success
+    assert shortest_way([detour, shortcut]) == ("leap", "climb", "climb")
+
+
+def test_luck_is_outvoted_by_the_most_frequent_outcome() -> None:
+    lucky, unlucky = play(Ladder(), 0, ["jump"], 0), play(Ladder(), 0, ["jump"], 1)
+    climber = play(Ladder(), 0, ["climb"] * 4, 2)
+    assert shortest_way([lucky]) == ("jump",)
+    assert shortest_way([lucky, unlucky, unlucky, climber]) == ("climb",) * 4
+    assert shortest_way([lucky, unlucky, unlucky]) is None
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+PROMPTS = Prompts()
+
+
+def make_chat(env: TextEnv, prompts: Prompts = PROMPTS) -> Chat:
+    tokenizer = build_tokenizer(list(chats.vocabulary(prompts, env, 3)))
+    return Chat(prompts, tokenizer, read_markers(tokenizer), 3)
+
+
+def play_chat(env: TextEnv, chat: Chat, seed: int, plan: Sequence[str], member: int) -> Trajectory:
+    """Play a plan with empty thoughts, three actions a turn."""
+    episode_id = EpisodeId(0, seed, member)
+    episode = ChatEpisode(copy.deepcopy(env), chat, CONFIG, seed=seed, episode_id=episode_id)
+    rest = list(plan)
+    while rest and episode.begin_turn():
+        episode.take(Move(tuple(rest[:3])))
+        rest = rest[3:]
+    if episode.stop_reason is None:  # as a policy that goes on in vain
+        while episode.begin_turn():
+            episode.take(Move(("Up",)))
+    return episode.trajectory()
+
+
+def solved_group(env: Sokoban, chat: Chat, seed: int) -> TrajectoryGroup:
+    """Return a group of which one member solves the room, with an empty thought."""
+    own = copy.deepcopy(env)
+    own.reset(seed=seed)
+    plan = own.expert_turn(random.Random(0), 10)[1]
+    members = (
+        play_chat(env, chat, seed, plan, 0),
+        play_chat(env, chat, seed, ("Up",) * 10, 1),
+    )
+    assert [member.success for member in members] == [True, False]
+    return TrajectoryGroup(seed, seed, members)
+
+
+def responses(row: TokenRow, chat: Chat) -> list[str]:
+    """Decode the responses of a row."""
+    texts, run = [], list[int]()
+    for token, is_sampled in zip((*row.token_ids, 0), (*row.loss_mask, False), strict=True):
+        if is_sampled:
+            run.append(token)
+        elif run:
+            texts.append(chat.opening_tag + chat.decode(run))
+            run = []
+    return texts
+
+
+def boards(row: TokenRow, chat: Chat) -> list[list[str]]:
+    """Return the grids of six rows that a row shows."""
+    text = chat.tokenizer.decode(row.token_ids)
+    rows = [part.split("\n")[:6] for part in text.split("State:\n")[1:]]
+    return [[cells[:6] for cells in grid] for grid in rows]
+
+
+def writer(env: TextEnv, chat: Chat, config: HindsightImitation) -> SolutionWriter:
+    return SolutionWriter(env, chat, CONFIG, config, run_seed=0)
+
+
+ENV = Sokoban()
+CHAT = make_chat(ENV)
+
+
+def test_a_solution_is_written_with_true_thoughts() -> None:
+    group = solved_group(ENV, CHAT, 4)
+    (solution,) = writer(ENV, CHAT, HindsightImitation()).solutions([group], iteration=7)
+    env = copy.deepcopy(ENV)
+    env.reset(seed=4)
+    (row,) = solution.rows
+    success = False
+    for response in responses(row, CHAT):
+        parsed = chats.parse_response(response, think=True, known=env.actions, max_actions=3)
+        assert parsed.is_valid
+        assert parsed.thought
+        assert env.thought_correct(parsed.thought)
+        for action in parsed.actions:
+            success = env.step(action)[-1]["success"]
+    assert success
+    assert solution.success_rate == 0.5
+    assert solution.num_actions == solution.fewest_sampled
+
+
+def test_an_opening_is_played_before_the_first_turn() -> None:
+    group = solved_group(ENV, CHAT, 13)
+    config = HindsightImitation(variants=40, opening=2)
+    (solution,) = writer(ENV, CHAT, config).solutions([group], iteration=0)
+    assert len(solution.rows) == 3, "openings of 0, 1 and 2 moves, each once"
+    env = copy.deepcopy(ENV)
+    env.reset(seed=13)
+    plan = env.expert_turn(random.Random(0), 10)[1]
+    starts = {env.render_text()}
+    for action in plan[:2]:
+        env.step(action)
+        starts.add(env.render_text())
+    assert {"\n".join(boards(row, CHAT)[0]) for row in solution.rows} == starts
+
+
+def test_symmetric_variants_are_other_rooms_of_the_training_split() -> None:
+    groups = [solved_group(ENV, CHAT, seed) for seed in (4, 9, 13, 17)]
+    config = HindsightImitation(variants=12, symmetries=True, opening=3)
+    solutions = writer(ENV, CHAT, config).solutions(groups, iteration=0)
+    assert len(solutions) == 4
+    starts = set()
+    for solution in solutions:
+        assert len(solution.rows) > 4
+        for row in solution.rows:
+            for grid in boards(row, CHAT):
+                cells = "".join(grid)
+                walls = mask_of(i for i, mark in enumerate(cells) if mark == "#")
+                targets = mask_of(i for i, mark in enumerate(cells) if mark in "O√S")
+                assert split_of_board(Board(6, walls, targets)) == "train"
+            starts.add(tuple(boards(row, CHAT)[0]))
+    assert len(starts) > 20
+
+
+@pytest.mark.parametrize("kind", [Sokoban, FrozenLake])
+def test_symmetries_map_steps_to_steps(kind: type[TextEnv]) -> None:
+    env: Any = kind() if kind is Sokoban else FrozenLake(intended=1.0)
+    assert len(env.symmetries()) == 8
+    for seed in range(6):
+        draw = random.Random(seed)
+        env.reset(seed=seed)
+        for _ in range(8):
+            state, action = env.get_state(), draw.choice(env.actions)
+            outcome = env.step(action)
+            following = env.get_state()
+            for symmetry in env.symmetries():
+                image = copy.deepcopy(env)
+                image.set_state(symmetry.state(state))
+                assert image.step(symmetry.action(action))[1:4] == outcome[1:4]
+                assert image.get_state() == symmetry.state(following)
+            if outcome[2] or outcome[3]:
+                break
+
+
+def test_sampled_responses_are_imitated_unless_they_broke_the_format() -> None:
+    group = solved_group(ENV, CHAT, 9)
+    solver, other = group.trajectories
+    broken = replace(solver.turns[0], is_valid=False)
+    solver = replace(solver, turns=(broken, *solver.turns[1:]))
+    group = replace(group, trajectories=(solver, other))
+    (solution,) = writer(ENV, CHAT, HindsightImitation(rewrite=False)).solutions([group], 0)
+    (row,) = solution.rows
+    assert row.token_ids == solver.token_ids
+    first = len(solver.turns[0].token_ids)
+    assert not any(row.loss_mask[:first])
+    assert row.loss_mask[first:] == solver.loss_mask[first:]
+
+
+def test_an_environment_without_hindsight_thoughts_has_its_responses_imitated() -> None:
+    chat = make_chat(Ladder())
+    climber = play_chat(Ladder(), chat, 0, ["climb"] * 4, 1)
+    assert climber.success
+    group = TrajectoryGroup(0, 0, (climber,))
+    (solution,) = writer(Ladder(), chat, HindsightImitation()).solutions([group], 0)
+    assert solution.rows == (TokenRow(climber.token_ids, climber.loss_mask),)
+
+
+def test_without_thoughts_actions_alone_are_rewritten() -> None:
+    chat = make_chat(Ladder(), Prompts(think=False))
+    wasteful = play_chat(Ladder(), chat, 0, ["jump", "climb", "jump", *["climb"] * 3], 1)
+    assert wasteful.success
+    group = TrajectoryGroup(0, 0, (wasteful,))
+    (solution,) = writer(Ladder(), chat, HindsightImitation()).solutions([group], 0)
+    (row,) = solution.rows
+    assert " ".join(responses(row, chat)).count("climb") == 4
+    assert "jump" not in " ".join(responses(row, chat))
+
+
+def test_a_way_that_fails_when_it_is_played_again_is_left_out() -> None:
+    chat = make_chat(Ladder(), Prompts(think=False))
+    lucky = replace(play(Ladder(), 0, ["jump"], 0), group_id=0)
+    assert lucky.success
+    group = TrajectoryGroup(0, 0, (lucky,))
+    assert writer(Ladder(), chat, HindsightImitation()).solutions([group], 0) == []
+
+
+def test_a_group_without_success_teaches_nothing() -> None:
+    failed = play_chat(ENV, CHAT, 4, ("Up",) * 10, 0)
+    group = TrajectoryGroup(4, 4, (failed,))
+    assert writer(ENV, CHAT, HindsightImitation()).solutions([group], 0) == []
+
+
+@pytest.mark.parametrize(
+    ("env", "keys", "message"),
+    [
+        (Bandit(), {"symmetries": True}, "hindsight.symmetries is True, but Bandit has no hind"),
+        (Bandit(), {"opening": 1}, "hindsight.opening is 1, but Bandit has no hindsight_turn"),
+        (Sokoban(), {"rewrite": False, "variants": 2}, "hindsight.variants is 2, but hindsight.re"),
+    ],
+)
+def test_keys_that_cannot_act_are_refused(env: TextEnv, keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        HindsightImitation(**keys).check(env, think=True)
+
+
+@pytest.mark.parametrize(
+    "keys", [{"updates": 0}, {"batch_size": 0}, {"fresh": 1.1}, {"opening": -1}, {"memory": 0}]
+)
+def test_values_out_of_range_are_refused(keys: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"hindsight.{next(iter(keys))} is "):
+        HindsightImitation(**keys)
