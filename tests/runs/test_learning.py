@@ -14,17 +14,23 @@ from ragen_pl.envs.bandit import Bandit
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart
+from ragen_pl.rollout.hindsight import HindsightImitation
 from ragen_pl.training import starpo
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.evaluation import summarize
 from ragen_pl.training.evaluation_sets import EvaluationConfig
 from ragen_pl.training.starpo import StarPO
 from ragen_pl.training.update import compute_advantages
-from ragen_pl.types import RolloutBatch
+from ragen_pl.types import HindsightBatch, RolloutBatch
 from tests.support.doubles import make_trainer
 
 
-def learn_bandit(advantage: AdvantageEstimator, iterations: int = 34) -> float:
+def learn_bandit(
+    advantage: AdvantageEstimator,
+    iterations: int = 34,
+    hindsight: HindsightImitation | None = None,
+    lr: float = 5e-4,
+) -> float:
     """Train on the bandit; return how often the high arm is chosen at temperature 1."""
     data = RolloutDataModule(
         env=Bandit(),
@@ -33,12 +39,15 @@ def learn_bandit(advantage: AdvantageEstimator, iterations: int = 34) -> float:
         warm_start=WarmStart(
             iterations=4, demonstrations=64, updates_per_iteration=25, random_turns=0.0
         ),
+        hindsight=hindsight,
         evaluation=EvaluationConfig(size=128, temperature=1.0),
     )
     module = StarPO(
         policy=EmbeddedModel(hidden_size=64, intermediate_size=128, num_heads=4),
         algorithm=Algorithm(advantage=advantage),
-        optimization=Optimization(lr=5e-4, imitation_lr=3e-3, final_lr_fraction=1.0),
+        optimization=Optimization(
+            lr=lr, imitation_lr=3e-3, hindsight_lr=3e-4, final_lr_fraction=1.0
+        ),
         vocabulary=list(dict.fromkeys(data.vocabulary())),
     )
     trainer = make_trainer(
@@ -64,3 +73,25 @@ def test_a_flipped_advantage_unlearns_it(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(starpo, "compute_advantages", flipped)
     assert learn_bandit(GRPO()) <= 0.3
+
+
+HINDSIGHT = HindsightImitation(updates=2, batch_size=16)
+STILL = 1e-9
+"""Learning rate at which RL itself teaches nothing."""
+
+
+def test_the_bandit_is_learned_from_its_own_solutions() -> None:
+    assert learn_bandit(GRPO(), 20, HINDSIGHT, lr=STILL) >= 0.8
+
+
+def test_imitation_with_a_flipped_sign_unlearns_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = StarPO._hindsight_step
+
+    def flipped(module: StarPO, batch: HindsightBatch) -> None:
+        backward = module._backward
+        monkeypatch.setattr(module, "_backward", lambda loss: backward(-loss))
+        own(module, batch)
+        monkeypatch.setattr(module, "_backward", backward)
+
+    monkeypatch.setattr(StarPO, "_hindsight_step", flipped)
+    assert learn_bandit(GRPO(), 20, HINDSIGHT, lr=STILL) <= 0.3

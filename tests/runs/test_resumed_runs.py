@@ -130,6 +130,29 @@ def test_a_run_that_collects_again_resumes_bit_for_bit(folder: Path, updating: b
     assert max(histories[0]["rollout/collections"][2:]) > 1
 
 
+def test_a_run_with_a_memory_of_solutions_resumes_bit_for_bit(folder: Path) -> None:
+    learnable = (
+        *("--data.env", "ragen_pl.envs.Bandit", "--data.rollout.max_turns", 1),
+        *("--data.warm_start.updates_per_iteration", 40, "--model.optimization.imitation_lr", 0.01),
+        *("--data.hindsight.updates", 3, "--data.hindsight.batch_size", 4),
+    )
+    fit("--run_dir", "whole", *learnable)
+    stop = ("--trainer.callbacks+=tests.runs.test_resumed_runs.StopAt",)
+    with pytest.raises(SystemExit, match="9"):
+        fit("--run_dir", "parts", *learnable, *stop, "--trainer.callbacks.iteration", 3)
+    fit("--run_dir", "parts", *learnable, "--ckpt_path", "last")
+    assert_equal_ends("whole", "parts")
+    memory = [checkpoint(name)["RolloutDataModule"]["memory"] for name in ("whole", "parts")]
+    assert len(memory[0]["solutions"]) >= 3
+    assert memory[0]["solutions"] == memory[1]["solutions"]
+    assert torch.equal(memory[0]["token_ids"], memory[1]["token_ids"])
+    histories = [
+        json.loads((folder / name / "results.json").read_text())["history"]
+        for name in ("whole", "parts")
+    ]
+    assert histories[0]["train/hindsight_loss"] == histories[1]["train/hindsight_loss"]
+
+
 def test_a_run_that_goes_on_with_fewer_groups_plays_new_starts() -> None:
     Seeds.played.clear()
     note = ("--trainer.callbacks+=tests.support.doubles.Seeds",)

@@ -37,6 +37,7 @@ from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.lora import LoRA
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart
+from ragen_pl.rollout.hindsight import HindsightImitation
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.evaluation_sets import EvaluationConfig
@@ -60,7 +61,8 @@ rounding of the next token's share."""
 
 
 class Scripted(StarPO):
-    """Say what a script says: in groups of odd identity nothing that differs between members."""
+    """Say what a script says: in groups of odd identity nothing that differs between members, in
+    the others the solution, too, so that there is something to imitate in hindsight."""
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
         return [self._say(request) for request in requests]
@@ -72,11 +74,21 @@ class Scripted(StarPO):
         chat = self.trainer.datamodule.chat  # type: ignore[attr-defined]
         if episode.iteration < WARM + HEALTHY and episode.group_id % 2 == 0:
             actions = [draw.choice(Sokoban.actions) for _ in range(1 + episode.member % 2)]
+            if episode.member == 2:
+                actions = self._solution(request) or actions
             text = chat.response_text("go " * draw.randint(0, 4), actions)
         else:
             text = "x" * draw.randint(1, 30)
         ids = (*chat.encode([text])[0], chat.markers.end)
         return Completion(ids, (-0.5,) * len(ids), (0.5,) * len(ids), stopped=True)
+
+    def _solution(self, request: Request) -> list[str]:
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        seeds = data.group_seeds(request.episode.iteration, 0)
+        env = Sokoban()
+        env.reset(seed=next(s.seed for s in seeds if s.group_id == request.episode.group_id))
+        plan = env.expert_turn(random.Random(0), env.max_actions)[1]
+        return list(plan[2 * request.turn : 2 * request.turn + 2])
 
 
 class Whereabouts(RolloutCallback):
@@ -184,6 +196,9 @@ def make_data(run_seed: int = 0) -> RolloutDataModule:
         ),
         warm_start=WarmStart(
             iterations=WARM, updates_per_iteration=2, batch_size=5, demonstrations=6
+        ),
+        hindsight=HindsightImitation(
+            updates=1, batch_size=5, variants=3, opening=2, symmetries=True
         ),
         evaluation=EvaluationConfig(size=2),
         run_seed=run_seed,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragen_pl.algorithms.config import Algorithm, Optimization
 from ragen_pl.algorithms.estimators import GRPO
-from ragen_pl.envs.base import TextEnv, refuse_after_end
+from ragen_pl.envs.base import IDENTITY, Symmetry, TextEnv, refuse_after_end
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.rollout import chat
 from ragen_pl.rollout.chat import Prompts
@@ -68,6 +68,41 @@ class NamedLamp(Lamp):
 
     def vocabulary(self) -> tuple[str, ...]:
         return "lit", "dark"
+
+
+class Stairs(NamedLamp):
+    """Press the button that the light names twice; each wrong press leads down one step."""
+
+    max_actions = 6
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        self.step_number = 0
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        refuse_after_end(self, self.is_over)
+        is_right = action == ("on" if self.lit else "off")
+        self.step_number = self.step_number + 1 if is_right else max(0, self.step_number - 1)
+        self.is_over = self.step_number == 2
+        return self.render_text(), float(is_right), self.is_over, False, {"success": self.is_over}
+
+    def get_state(self) -> dict[str, Any]:
+        return {**super().get_state(), "step_number": self.step_number}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        super().set_state(state)
+        self.step_number = state["step_number"]
+
+    def hindsight_turn(self, plan: Sequence[str], max_actions: int) -> tuple[str, tuple[str, ...]]:
+        return self.render_text(), tuple(plan[:max_actions])
+
+    def symmetries(self) -> tuple[Symmetry, ...]:
+        def other(state: Mapping[str, Any]) -> dict[str, Any]:
+            return {**state, "lit": not state["lit"]}
+
+        return IDENTITY, Symmetry(other, {"on": "off", "off": "on"}.__getitem__)
 
 
 PROMPTS = Prompts(system="{instruction} {format}", turn="{observation}")

@@ -18,13 +18,14 @@ from callbacks import EntropyLogger, RolloutMetrics, VarianceFilter
 from ragen_pl.envs import Bandit
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart
+from ragen_pl.rollout.hindsight import HindsightImitation
 from ragen_pl.rollout.rewards import Overlong
 from ragen_pl.training.collection import DynamicSampling
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.evaluation_sets import EvaluationConfig
 from tests.support.config_key_effects import Effect, KeyProof, every_key, spelled
 from tests.support.doubles import make_trainer
-from tests.support.toy_env import PROMPTS, NamedLamp, make_learner
+from tests.support.toy_env import PROMPTS, NamedLamp, Stairs, make_learner
 
 
 class PaidLamp(NamedLamp):
@@ -71,6 +72,17 @@ SILENT: dict[str, Any] = {
     ),
     "dynamic_sampling": DynamicSampling(max_collections=2),
 }
+HINDSIGHT = HindsightImitation(
+    updates=2, batch_size=6, memory=50, variants=3, opening=1, symmetries=True
+)
+IN_HINDSIGHT: dict[str, Any] = {
+    **THINKING,
+    "env": Stairs(),
+    "warm_start": replace(WARM_START, random_turns=0.0),
+    "rollout": replace(ROLLOUT, num_groups=4),
+    "hindsight": HINDSIGHT,
+}
+PLAIN_HINDSIGHT = HindsightImitation(updates=2, batch_size=6)
 OTHER: Mapping[str, tuple[Any, ...]] = {
     "RolloutDataModule.env": (PaidLamp(),),
     "RolloutDataModule.eval_sets": ({"default": PaidLamp()}, {"another": NamedLamp()}),
@@ -99,6 +111,15 @@ OTHER: Mapping[str, tuple[Any, ...]] = {
     "WarmStart.demonstrations": (12,),
     "WarmStart.random_turns": (0.9,),
     "WarmStart.difficulties": (("lit",),),
+    "RolloutDataModule.hindsight": (PLAIN_HINDSIGHT,),
+    "HindsightImitation.updates": (1,),
+    "HindsightImitation.batch_size": (3,),
+    "HindsightImitation.memory": (1,),
+    "HindsightImitation.fresh": (1.0,),
+    "HindsightImitation.rewrite": (False,),
+    "HindsightImitation.variants": (1, 2),
+    "HindsightImitation.opening": (0, 1),
+    "HindsightImitation.symmetries": (False, True),
     "EvaluationConfig.size": (9,),
     "EvaluationConfig.temperature": (0.0,),
     "DynamicSampling.max_collections": (3,),
@@ -117,16 +138,18 @@ def trained(arguments: dict[str, Any]) -> dict[str, Any]:
 
 SPEED_ONLY = ("env_threads",)
 """Must not change a result."""
-PROOFS = {"data": KeyProof(RolloutDataModule, trained, (THINKING, SILENT), OTHER)}
+BASES = (THINKING, SILENT, IN_HINDSIGHT, {**IN_HINDSIGHT, "hindsight": PLAIN_HINDSIGHT})
+PROOFS = {"data": KeyProof(RolloutDataModule, trained, BASES, OTHER)}
 
 
 def test_the_base_run_trains_and_validates() -> None:
-    for number in (0, 1):
+    for number in (0, 1, 2):
         found = PROOFS["data"].before(number)
         assert found["rollout/in_group_std"] > 0.1
         assert found["rollout/valid_format"] > 0.1
         assert all(bool(value.isfinite().all()) for value in found.values())
     assert 0.0 < PROOFS["data"].before(0)["rollout/thought_accuracy"] < 1.0
+    assert PROOFS["data"].before(2)["train/hindsight_solutions"] >= 4
 
 
 def test_the_same_run_twice_is_the_same() -> None:
