@@ -115,6 +115,7 @@ def test_filter_detector_and_rollback_decide_alike(found: Found, strategy: str) 
     assert {0.0, 2.0} <= set(levels)
     healthy = one["metrics"][job.WARM : job.WARM + job.HEALTHY]
     assert all(metrics["rollout/kept_fraction"] == 0.5 for metrics in healthy)
+    assert sum("train/hindsight_loss" in metrics for metrics in healthy) >= 3
     for ours, theirs in zip(one["metrics"], two["metrics"], strict=True):
         assert theirs == pytest.approx(ours, rel=1e-5, abs=1e-6)
 
