@@ -22,8 +22,9 @@ from ragen_pl.models.trainable import TrainableModel
 from ragen_pl.rollout.engines.in_process import InProcessSampler
 from ragen_pl.rollout.packing import pack
 from ragen_pl.training.networks import Networks
+from ragen_pl.training.optimizers import build_optimizer
 from ragen_pl.training.scoring import LogProbPass
-from ragen_pl.training.update import Update, build_optimizer, compute_advantages
+from ragen_pl.training.update import Update, compute_advantages
 from ragen_pl.types import RolloutBatch, TrainingBatch
 
 PHASES = ("prefill", "decode", "env", "packing", "score_pass", "policy", "critic")

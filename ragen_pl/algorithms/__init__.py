@@ -10,6 +10,7 @@ from ragen_pl.algorithms.config import (
     Control,
     EntropyBonus,
     KLPenalty,
+    Muon,
     Optimization,
 )
 from ragen_pl.algorithms.estimators import AdvantageEstimator, CriticConfig
@@ -25,6 +26,7 @@ __all__ = [
     "EntropyBonus",
     "FilterRule",
     "KLPenalty",
+    "Muon",
     "Optimization",
     "PolicyLoss",
 ]

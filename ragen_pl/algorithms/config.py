@@ -162,8 +162,39 @@ class Algorithm:
 
 
 @dataclass(frozen=True)
+class Muon:
+    """Muon for the matrices of hidden layers (Jordan et al. 2024), as PyTorch implements it.
+
+    Its step is the momentum of a matrix with all singular values set to about 1, scaled so that
+    AdamW's learning rates and weight decay can be reused (Liu et al., arXiv 2502.16982). AdamW
+    keeps the rest: embeddings, the vocabulary projection, the value head, norms and biases.
+
+    Args:
+        lr_factor: Factor of the matrices' learning rate, relative to that of the rest.
+        momentum: Weight of the earlier gradients in their running mean.
+        nesterov: Whether the step looks ahead, by adding the gradient to the running mean once
+            more.
+    """
+
+    lr_factor: float = 2.0
+    momentum: float = 0.95
+    nesterov: bool = True
+
+    def __post_init__(self) -> None:
+        if self.lr_factor <= 0:
+            raise ValueError(f"muon.lr_factor is {self.lr_factor}; it must be positive")
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"muon.momentum is {self.momentum}; it must lie in [0, 1)")
+        if self.nesterov and self.momentum == 0:
+            raise ValueError(
+                "muon.nesterov is true, but muon.momentum is 0, so that there is no running mean "
+                "to look ahead with: set muon.nesterov to false, or give a momentum (0.95 is usual)"
+            )
+
+
+@dataclass(frozen=True)
 class Optimization:
-    """AdamW, its learning rate schedules, and the sizes of its passes.
+    """The optimizer, its learning rate schedules, and the sizes of its passes.
 
     Args:
         lr: Policy learning rate in RL.
@@ -176,7 +207,11 @@ class Optimization:
             keeps it constant, as does a run without a known last iteration (``trainer.max_epochs``
             -1).
         betas: Betas of AdamW.
-        weight_decay: Weight decay of AdamW.
+        weight_decay: Weight decay of AdamW, and of Muon: the share of a weight that a step removes
+            is this times the weight's learning rate.
+        muon: Muon instead of AdamW for the matrices of hidden layers, adapters included; null keeps
+            AdamW for all weights. It learns more in a step and keeps one moment a weight instead of
+            two.
         max_grad_norm: Norm to which gradients are clipped, of policy and critic separately.
         train_embeddings: Whether RL also trains the token embeddings of policy and critic. AdamW
             takes its largest steps for tokens that are seen once in many updates, with the least
@@ -200,6 +235,7 @@ class Optimization:
     final_lr_fraction: float = 0.1
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = 0.0
+    muon: Muon | None = None
     max_grad_norm: float = 1.0
     train_embeddings: bool = True
     tokens_per_micro_batch: int = 4096

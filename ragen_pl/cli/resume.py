@@ -19,6 +19,8 @@ _WEIGHTS = (
 """Keys that decide which weights exist: those of the policy and of a critic."""
 _NULLABLE = ("model.algorithm.kl", "model.lora")
 """Keys that decide, by being null or not, whether weights of a reference and adapters exist."""
+_NULLABLE_IN_TRAINING = (*_NULLABLE, "model.optimization.muon")
+"""Keys that decide, by being null or not, which weights and moments a resumed training needs."""
 _FIXED = (*_WEIGHTS, "seed", "data.env", "data.prompts", "data.warm_start")
 """Keys that a resumed training must share with the run before; all others may change."""
 
@@ -123,7 +125,7 @@ def check_continuation(
     """
     before_all, after_all = {"seed": old.seed, **old.config}, {"seed": new.seed, **new.config}
     changed = differences(before_all, after_all)
-    for key in _NULLABLE:
+    for key in _NULLABLE_IN_TRAINING if resumes_training else _NULLABLE:
         before, after = (_is_set(config, key) for config in (before_all, after_all))
         if before != after:
             words = {True: "set", False: "null"}

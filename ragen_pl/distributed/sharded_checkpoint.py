@@ -72,7 +72,11 @@ def _load_moments(
     """
     state: dict[str, Any] = get_optimizer_state_dict(module, optimizer)
     moments = state["state"]
-    missing = {weight for weight in moments if f"{name}.state.{weight}.step" not in saved}
+    missing = {
+        weight
+        for weight, values in moments.items()
+        if not all(f"{name}.state.{weight}.{moment}" in saved for moment in values)
+    }
     state["state"] = {weight: moments[weight] for weight in moments if weight not in missing}
     load_shards(path, {name: state})
     options = StateDictOptions(cpu_offload=True, strict=False)

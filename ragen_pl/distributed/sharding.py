@@ -22,7 +22,7 @@ from torch.distributed.fsdp import (
     fully_shard,
     register_fsdp_forward_method,
 )
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 
 from ragen_pl.distributed.collectives import broadcast_from_rank0, gather_objects, rank
 
@@ -145,6 +145,13 @@ def _check_free_memory(needed: int, device: torch.device) -> None:
 def full_tensor(tensor: Tensor) -> Tensor:
     """Return a tensor as one process would hold it; for a shard every rank must call it."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def shard_like(whole: Tensor, weight: DTensor) -> Tensor:
+    """Return a weight's shard of a tensor that every rank holds whole; nothing is communicated."""
+    mesh = weight.device_mesh
+    replicas = DTensor.from_local(whole, mesh, [Replicate()] * mesh.ndim, run_check=False)
+    return replicas.redistribute(placements=weight.placements)
 
 
 def full_state_dict(module: nn.Module, *, trainable_only: bool = False) -> dict[str, Tensor]:

@@ -36,12 +36,12 @@ from ragen_pl.rollout.engines import Engine, InProcess, Sampler
 from ragen_pl.training.callback import clear_iteration_metrics
 from ragen_pl.training.evaluation import log_evaluation
 from ragen_pl.training.networks import Networks, build_networks
+from ragen_pl.training.optimizers import build_optimizer
 from ragen_pl.training.sampler import PolicySampler
 from ragen_pl.training.scoring import LogProbPass, ValueFunction, check_log_prob_gap
 from ragen_pl.training.update import (
     REDUCTIONS,
     Update,
-    build_optimizer,
     clip_and_step,
     compute_advantages,
 )
@@ -135,8 +135,8 @@ class StarPO(pl.LightningModule):
         return self.engine.build(self.language, self.seed, max_context, autocast)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return one AdamW with the parameter group ``policy`` and, for a critic or a value head,
-        ``critic``."""
+        """Return one optimizer, whose parameter groups are named ``policy`` and, for a critic or a
+        value head, ``critic``."""
         parts: dict[str, torch.nn.Module] = {"policy": self.policy.model}
         critic = self.critic or self.policy.value_head
         if critic is not None:

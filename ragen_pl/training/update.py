@@ -14,14 +14,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
 
 from ragen_pl.algorithms.coefficients import Coefficients, FixedCoefficients
-from ragen_pl.algorithms.config import Algorithm, Optimization
+from ragen_pl.algorithms.config import Algorithm
 from ragen_pl.algorithms.estimators import CriticConfig
 from ragen_pl.algorithms.estimators.base import kept_tokens
 from ragen_pl.distributed.collectives import all_reduce_max, all_reduce_sum
@@ -308,39 +307,31 @@ def sampler_metrics(
 # --- 4. optimizer step ----------------------------------------------------------------------------
 
 
-def build_optimizer(parts: Mapping[str, nn.Module], config: Optimization) -> torch.optim.AdamW:
-    """Return one AdamW with a parameter group per part of the networks, so that ``global_step``
-    counts one step per update."""
-    groups: list[dict[str, Any]] = [
-        {"name": name, "params": [p for p in part.parameters() if p.requires_grad]}
-        for name, part in parts.items()
-    ]
-    return torch.optim.AdamW(
-        groups, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay, fused=True
-    )
-
-
 def clip_and_step(
     optimizer: LightningOptimizer, learning_rates: Mapping[str, float], max_grad_norm: float
 ) -> dict[str, Tensor] | None:
-    """Clip the gradient of each parameter group separately, take a step, clear the gradients.
+    """Clip the gradient of each part of the networks, take a step, clear the gradients.
 
-    One norm per group keeps a large gradient of the critic from shrinking the policy's. A group
-    without gradients is left unchanged.
+    A part is all parameter groups of one name. One norm per part keeps a large gradient of the
+    critic from shrinking the policy's. A part without gradients is left unchanged.
 
     Args:
-        learning_rates: Learning rates by name of the parameter group; 0 for groups not named.
+        learning_rates: Learning rates by part, multiplied by the ``lr_factor`` of groups that have
+            one; 0 for parts not named.
 
     Returns:
-        The gradient norms before clipping, by group; None when one was not finite on any rank, in
+        The gradient norms before clipping, by part; None when one was not finite on any rank, in
         which case no rank takes the step.
     """
-    norms: dict[str, Tensor] = {}
+    parts: dict[str, list[nn.Parameter]] = {}
     for group in optimizer.param_groups:
-        group["lr"] = learning_rates.get(group["name"], 0.0)
-        if any(parameter.grad is not None for parameter in group["params"]):
-            norm = nn.utils.clip_grad_norm_(group["params"], max_grad_norm)
-            norms[group["name"]] = full_tensor(norm)
+        group["lr"] = learning_rates.get(group["name"], 0.0) * group.get("lr_factor", 1.0)
+        parts.setdefault(group["name"], []).extend(group["params"])
+    norms = {
+        name: full_tensor(nn.utils.clip_grad_norm_(weights, max_grad_norm))
+        for name, weights in parts.items()
+        if any(weight.grad is not None for weight in weights)
+    }
     is_finite = all(math.isfinite(float(norm)) for norm in norms.values())
     is_skipped = float(all_reduce_sum(torch.tensor(float(not is_finite)))) > 0
     if not is_skipped:

@@ -17,10 +17,16 @@ def metadata(
     gamma: float = 1.0,
     kl: dict[str, Any] | None = None,
     backbone: str = "separate",
+    muon: dict[str, Any] | None = None,
 ) -> RunMetadata:
     arguments = {"gamma": gamma, "critic": {"backbone": backbone}}
     algorithm = {"advantage": {"class_path": advantage, "init_args": arguments}, "kl": kl}
-    config = {"model": {"policy": {"hidden_size": 8}, "algorithm": algorithm}, "data": {}}
+    model = {
+        "policy": {"hidden_size": 8},
+        "algorithm": algorithm,
+        "optimization": {"muon": muon},
+    }
+    config = {"model": model, "data": {}}
     return RunMetadata(config=config, seed=0, threads=1, vocabulary=[])
 
 
@@ -45,6 +51,15 @@ def test_a_reference_cannot_be_left_behind() -> None:
         check_continuation(
             metadata(kl={"coef": 0.1}), metadata(), Path("last.ckpt"), resumes_training=True
         )
+
+
+@pytest.mark.parametrize("given", [{"momentum": 0.9}, None])
+def test_training_goes_on_with_the_moments_it_has(given: dict[str, float] | None) -> None:
+    old, new = metadata(muon=given), metadata(muon={"momentum": 0.9} if given is None else None)
+    words = "set" if given is None else "null"
+    with pytest.raises(ConfigError, match=rf"model\.optimization\.muon is {words}"):
+        check_continuation(old, new, Path("last.ckpt"), resumes_training=True)
+    assert check_continuation(old, new, Path("last.ckpt"), resumes_training=False)
 
 
 def test_keys_of_the_same_classes_may_change() -> None:

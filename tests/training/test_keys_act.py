@@ -15,7 +15,14 @@ from typing import Any
 import pytest
 
 from callbacks import VarianceFilter
-from ragen_pl.algorithms.config import Algorithm, Control, EntropyBonus, KLPenalty, Optimization
+from ragen_pl.algorithms.config import (
+    Algorithm,
+    Control,
+    EntropyBonus,
+    KLPenalty,
+    Muon,
+    Optimization,
+)
 from ragen_pl.algorithms.estimators import (
     GAE,
     GRPO,
@@ -145,6 +152,10 @@ OTHER: dict[str, tuple[Any, ...]] = {
     "optimization.final_lr_fraction": (0.9,),
     "optimization.betas": ((0.5, 0.9),),
     "optimization.weight_decay": (0.5,),
+    "optimization.muon": (Muon(),),
+    "muon.lr_factor": (1.0,),
+    "muon.momentum": (0.5,),
+    "muon.nesterov": (False,),
     "optimization.max_grad_norm": (1e-3,),
     "optimization.train_embeddings": (False,),
     "optimization.old_log_probs": ("sampled",),
@@ -214,3 +225,12 @@ def test_a_key_of_the_optimization_acts(key: str) -> None:
     for value in OTHER[name]:
         changed = dataclasses.replace(OPTIMIZATION, **{key: value})
         assert differ(outcome(PPO, OPTIMIZATION), outcome(PPO, changed)), f"{name} is ignored"
+
+
+@pytest.mark.parametrize("key", ["weight_decay", *(f.name for f in dataclasses.fields(Muon))])
+def test_a_key_of_muon_acts(key: str) -> None:
+    before = dataclasses.replace(OPTIMIZATION, muon=Muon())
+    path = (key,) if key == "weight_decay" else ("muon", key)
+    (value,) = OTHER[".".join(("optimization", *path)[-2:])]
+    changed = replaced(before, path, value)
+    assert differ(outcome(PPO, before), outcome(PPO, changed)), f"{key} is ignored"

@@ -10,7 +10,9 @@ from ragen_pl.cli.plan.inputs import Cluster, PlanInput
 from ragen_pl.cli.plan.networks import GatheredBytes, MetaNetworks, ParameterCounts
 from ragen_pl.cli.plan.passes import (
     PassPeak,
+    StepPeak,
     kv_cache_bytes,
+    muon_step_peak,
     rollout_peak,
     score_pass_peak,
     update_peak,
@@ -23,19 +25,28 @@ float32."""
 
 @dataclass(frozen=True, slots=True)
 class PhasePeaks:
-    """Peaks of one process's passes and its key-value cache, in bytes."""
+    """Peaks of one process's passes, its optimizer step and its key-value cache, in bytes."""
 
     rollout: PassPeak
     score_pass: PassPeak
     update: PassPeak
     kv_cache: int
+    step: StepPeak | None = None
+    """Muon's step; None for AdamW alone."""
 
     @classmethod
     def of(cls, plan_input: PlanInput, rows: int) -> PhasePeaks:
         """Trace the passes of a process that samples ``rows`` trajectories."""
         kv_cache = kv_cache_bytes(plan_input, rows)
         rollout = rollout_peak(plan_input, rows, kv_cache)
-        return cls(rollout, score_pass_peak(plan_input), update_peak(plan_input), kv_cache)
+        has_muon = plan_input.optimization.muon is not None
+        return cls(
+            rollout=rollout,
+            score_pass=score_pass_peak(plan_input),
+            update=update_peak(plan_input),
+            kv_cache=kv_cache,
+            step=muon_step_peak(plan_input) if has_muon else None,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +80,7 @@ class Planner:
     def __init__(self, plan_input: PlanInput) -> None:
         self.plan_input = plan_input
         networks = MetaNetworks.of(plan_input)
-        self.counts = networks.counts()
+        self.counts = networks.counts(muon=plan_input.optimization.muon is not None)
         self._gathered = networks.gathered_bytes(plan_input.bf16)
         self._peaks: dict[int, PhasePeaks] = {}
 
@@ -99,12 +110,14 @@ def plan_memory(
 
     When sharded, weights, gradients and optimizer moments are divided by the number of processes.
     The policy is unsharded during the rollout; in the other phases layers are gathered and freed
-    again. Autocast makes no copies of weights that are gathered in its dtype.
+    again. Autocast makes no copies of weights that are gathered in its dtype. Muon's step, which
+    gathers one matrix at a time, is a phase of its own.
 
     Args:
         plan_input: The configuration.
         counts: Parameter counts of the networks.
-        peaks: Peak bytes of the passes and the key-value cache, for one process's trajectories.
+        peaks: Peak bytes of passes, optimizer step and key-value cache, for one process's
+            trajectories.
         cluster: The processes.
         gathered: Bytes of the weights that are unsharded at the same time.
     """
@@ -133,6 +146,13 @@ def plan_memory(
         "score pass": {**always, **layers, **parts(peaks.score_pass)},
         "update": {**always, **gradients, **layers, **parts(peaks.update)},
     }
+    if peaks.step is not None:
+        phases["optimizer step"] = {
+            **always,
+            **gradients,
+            "gathered weights": peaks.step.whole if shards > 1 else 0,
+            "activations": peaks.step.temporary,
+        }
     if cluster.processes > 1 and not cluster.sharded:
         # Gradients are flattened into one buffer, of which a copy is summed over the ranks.
         phases["all-reduce"] = {

@@ -11,12 +11,13 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from ragen_pl.cli.plan.inputs import PlanInput
 from ragen_pl.distributed.sharding import materialize, transformer_blocks
+from ragen_pl.models.matrices import hidden_matrices
 from ragen_pl.models.meta_device import build_on_meta, with_depth
 from ragen_pl.models.policy import Critic, Policy
 from ragen_pl.training.networks import Networks
 
 _MOMENTS = 2
-"""Moments of AdamW per weight, in the weight's dtype."""
+"""Moments of AdamW per weight, in the weight's dtype; Muon keeps one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +32,12 @@ class ParameterCounts:
     trainable: int
     weight_bytes: int
     gradient_bytes: int
+    muon_bytes: int = 0
+    """Bytes of the gradients of matrices that Muon trains."""
 
     @property
     def moment_bytes(self) -> int:
-        return _MOMENTS * self.gradient_bytes
+        return _MOMENTS * self.gradient_bytes - self.muon_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +83,18 @@ class MetaNetworks:
         """The networks of this run."""
         return [each for each in (self.policy, self.critic, self.reference) if each is not None]
 
-    def counts(self) -> ParameterCounts:
-        """Count every parameter once."""
+    @property
+    def trained_matrices(self) -> list[nn.Parameter]:
+        """The matrices of hidden layers that are trained."""
+        found = hidden_matrices(nn.ModuleList(self.all))
+        return [weight for weight in dict.fromkeys(found) if weight.requires_grad]
+
+    def counts(self, *, muon: bool = False) -> ParameterCounts:
+        """Count every parameter once.
+
+        Args:
+            muon: Whether Muon trains the matrices.
+        """
         seen: set[int] = set()
         policy, critic, reference = (
             0 if network is None else sum(weight.numel() for weight in _unseen(network, seen))
@@ -102,6 +115,7 @@ class MetaNetworks:
             trainable=sum(weight.numel() for weight in trained),
             weight_bytes=sum(weight.nbytes for weight in weights),
             gradient_bytes=sum(weight.nbytes for weight in trained),
+            muon_bytes=sum(weight.nbytes for weight in self.trained_matrices) if muon else 0,
         )
 
     def gathered_bytes(self, bf16: bool) -> GatheredBytes:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.optim import Muon
 from transformers import Cache, PreTrainedModel
 
 from ragen_pl.cli.plan.inputs import PlanInput
@@ -40,6 +41,16 @@ class PassPeak:
     autocast_copies: int
     """Copies that autocast makes of weights of another dtype. Sampling keeps the copies of all
     weights during a turn; training keeps each copy until the weight's gradient is computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepPeak:
+    """Memory of Muon's step on the matrix that needs most, in bytes; the others come after it."""
+
+    temporary: int
+    """Temporary tensors of the orthogonalization."""
+    whole: int
+    """The whole matrix with its gradient and its moment, which are gathered if they are sharded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +154,25 @@ def update_peak(plan_input: PlanInput) -> PassPeak:
     activations = max(each.activations for each in passes)
     peak = max(each.activations + each.autocast_copies for each in passes)
     return PassPeak(activations, peak - activations)
+
+
+def muon_step_peak(plan_input: PlanInput) -> StepPeak:
+    """Return the peak of Muon's step; AdamW, whose steps are fused, needs no memory for its own."""
+    matrices = MetaNetworks.of(plan_input).trained_matrices
+    kinds = {(tuple(weight.shape), weight.dtype) for weight in matrices}
+    peaks = (_orthogonalization_peak(*kind) for kind in kinds)
+    return max(peaks, key=lambda peak: peak.temporary, default=StepPeak(0, 0))
+
+
+def _orthogonalization_peak(shape: tuple[int, ...], dtype: torch.dtype) -> StepPeak:
+    with FakeTensorMode():
+        weight = nn.Parameter(torch.zeros(shape, dtype=dtype))
+        weight.grad = torch.zeros_like(weight)
+        muon = Muon([weight])
+        muon.step()  # afterwards it has its moment
+        with LiveBytes() as counter:
+            muon.step()
+    return StepPeak(max(counter.peaks), 3 * weight.nbytes)
 
 
 def score_pass_peak(plan_input: PlanInput) -> PassPeak:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ragen_pl.algorithms.config import Algorithm, KLPenalty, Optimization
+from ragen_pl.algorithms.config import Algorithm, KLPenalty, Muon, Optimization
 from ragen_pl.algorithms.estimators import GAE, GRPO
 from ragen_pl.cli.plan.inputs import PlanInput
 from ragen_pl.cli.plan.shapes import Shape
@@ -34,13 +34,14 @@ def plan_input(
     checkpointing: bool = False,
     attention: str = "sdpa",
     bf16: bool = True,
+    muon: Muon | None = None,
 ) -> PlanInput:
     """Return the configuration of a tiny Llama."""
     return PlanInput(
         architecture=shape.config(attention),
         trainable=TrainableModel(PretrainedModel(""), lora, checkpointing, 0),
         algorithm=Algorithm(advantage=GAE() if critic else GRPO(), kl=kl),
-        optimization=Optimization(tokens_per_micro_batch=128),
+        optimization=Optimization(tokens_per_micro_batch=128, muon=muon),
         rollout=ROLLOUT,
         bf16=bf16,
     )

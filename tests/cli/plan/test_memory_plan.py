@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import replace
 
-from ragen_pl.algorithms.config import KLPenalty
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_iter
+
+from ragen_pl.algorithms.config import KLPenalty, Muon
 from ragen_pl.cli.plan.inputs import Cluster
 from ragen_pl.cli.plan.memory import MemoryPlan, PhasePeaks, plan_memory
 from ragen_pl.cli.plan.networks import GatheredBytes, MetaNetworks, ParameterCounts
-from ragen_pl.cli.plan.passes import PassPeak
+from ragen_pl.cli.plan.passes import PassPeak, StepPeak
 from ragen_pl.models.lora import LoRA
+from ragen_pl.training.optimizers import build_optimizer
 from tests.cli.plan.inputs import SHAPE, plan_input
 
 COUNTS = ParameterCounts(
@@ -102,3 +108,44 @@ def test_replicas_have_two_more_copies_of_their_gradients_while_they_sum_them() 
 @pytest.mark.parametrize(("cluster", "rows"), [(Cluster(), 12), (Cluster(2), 8), (Cluster(8), 4)])
 def test_groups_stay_whole(cluster: Cluster, rows: int) -> None:
     assert plan_input().rows(cluster) == rows
+
+
+MUON = pytest.mark.parametrize("muon", [None, Muon()], ids=["AdamW", "Muon"])
+LORA = pytest.mark.parametrize("lora", [None, LoRA(rank=4)], ids=["all weights", "adapters"])
+
+
+@MUON
+@LORA
+def test_moments_are_those_of_the_real_optimizer(muon: Muon | None, lora: LoRA | None) -> None:
+    given = plan_input(critic=True, lora=lora, muon=muon)
+    networks = MetaNetworks.of(given)
+    counts = networks.counts(muon=muon is not None)
+    networks.to_fake_cpu()
+    assert networks.critic is not None
+    parts = {"policy": networks.policy.model, "critic": networks.critic}
+    optimizer = build_optimizer(parts, given.optimization)
+    for weight in (w for group in optimizer.param_groups for w in group["params"]):
+        weight.grad = torch.zeros_like(weight)
+    optimizer.step()
+    found = [value for value in tree_iter(dict(optimizer.state)) if isinstance(value, Tensor)]
+    assert sum(value.nbytes for value in found if value.dim() > 0) == counts.moment_bytes
+    if muon is None:
+        assert counts.moment_bytes == 2 * counts.gradient_bytes
+    elif lora is None:
+        matrices = 2 * 64 * (64 + 32) + 3 * 64 * 96
+        assert counts.moment_bytes == 2 * counts.gradient_bytes - 4 * 2 * 5 * matrices
+    else:
+        assert counts.moment_bytes == counts.gradient_bytes + 4 * 65
+
+
+def test_muons_step_is_a_phase_that_gathers_one_matrix_at_a_time() -> None:
+    peaks = replace(PEAKS, step=StepPeak(temporary=70, whole=30))
+    counts = replace(COUNTS, muon_bytes=400)
+    alone = plan_memory(plan_input(muon=Muon()), counts, peaks, Cluster(), GATHERED)
+    always = 720 + 2 * 720 - 400 + batches(12)
+    assert alone.totals["optimizer step"] == always + 720 + 70
+    assert alone.totals["update"] == always + 720 + 360 + 300
+    cluster = Cluster(2, 2, sharded=True)
+    sharded = plan_memory(plan_input(muon=Muon()), counts, peaks, cluster, GATHERED)
+    always = (720 + 2 * 720 - 400) // 4 + batches(4)
+    assert sharded.totals["optimizer step"] == always + 180 + 30 + 70

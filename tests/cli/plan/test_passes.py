@@ -14,6 +14,7 @@ from ragen_pl.cli.plan.live_bytes import LiveBytes
 from ragen_pl.cli.plan.passes import (
     PassPeak,
     kv_cache_bytes,
+    muon_step_peak,
     rollout_peak,
     score_pass_peak,
     update_peak,
@@ -94,3 +95,14 @@ def test_checkpointing_and_smaller_batches_save_memory() -> None:
     longer = replace(plan_input(), optimization=budget)
     assert longer.micro_batch_rows == 2 * plan_input().micro_batch_rows
     assert 1.5 * plain < update_peak(longer).activations < 2 * plain
+
+
+def test_muons_step_takes_the_largest_matrix_in_bfloat16() -> None:
+    """The mean of gradient and momentum in float32, and in bfloat16 the matrix before and after an
+    iteration beside two products of it with itself."""
+    size, square = 64 * 96, 64 * 64
+    peak = muon_step_peak(plan_input())
+    assert peak.whole == 3 * 4 * size
+    assert peak.temporary == 4 * size + 2 * 2 * size + 2 * 2 * square
+    adapters = muon_step_peak(plan_input(lora=LoRA(rank=4)))
+    assert adapters.whole == 3 * 4 * 4 * 96

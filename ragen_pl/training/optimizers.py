@@ -1,0 +1,169 @@
+"""The optimizer of a run: AdamW for all weights, or Muon for matrices and AdamW for the rest.
+
+PyTorch's own Muon and AdamW compute every step. What is added is one optimizer around the two, and
+whole matrices for Muon where weights are sharded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.optim import AdamW, Muon, Optimizer
+
+from ragen_pl.algorithms.config import Optimization
+from ragen_pl.distributed.sharding import full_tensor, shard_like
+from ragen_pl.models.matrices import hidden_matrices
+
+Group = dict[str, Any]
+"""A parameter group: ``params``, the ``name`` of their part of the networks, for matrices an
+``lr_factor``, and the optimizer's own settings."""
+
+
+def build_optimizer(parts: Mapping[str, nn.Module], config: Optimization) -> Optimizer:
+    """Return one optimizer for all parts of the networks, so that ``global_step`` counts one step
+    per update.
+
+    Its parameter groups have the names of the parts: one group per part, or with Muon one of
+    matrices and one of other weights.
+    """
+    trained = {
+        name: [weight for weight in part.parameters() if weight.requires_grad]
+        for name, part in parts.items()
+    }
+    optimizer: Optimizer
+    if config.muon is None:
+        groups = [{"name": name, "params": weights} for name, weights in trained.items()]
+        optimizer = _adamw(groups, config)
+    else:
+        optimizer = _muon_and_adamw(parts, trained, config)
+    _keep_settings(optimizer)
+    return optimizer
+
+
+def _adamw(groups: list[Group], config: Optimization) -> AdamW:
+    return AdamW(
+        groups, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay, fused=True
+    )
+
+
+def _muon_and_adamw(
+    parts: Mapping[str, nn.Module],
+    trained: Mapping[str, list[nn.Parameter]],
+    config: Optimization,
+) -> CombinedOptimizer:
+    assert config.muon is not None
+    matrices, others = list[Group](), list[Group]()
+    for name, weights in trained.items():
+        hidden = set(hidden_matrices(parts[name]))
+        factor, own = config.muon.lr_factor, [w for w in weights if w in hidden]
+        matrices.append({"name": name, "params": own, "lr_factor": factor})
+        others.append({"name": name, "params": [w for w in weights if w not in hidden]})
+    # PyTorch's sharded checkpoints allow no more than one group without weights.
+    matrices, others = ([g for g in groups if g["params"]] for groups in (matrices, others))
+    members = dict[str, Optimizer]()
+    if matrices:
+        members["muon"] = WholeMatrixMuon(
+            matrices,
+            lr=config.lr,
+            weight_decay=config.weight_decay,
+            momentum=config.muon.momentum,
+            nesterov=config.muon.nesterov,
+            adjust_lr_fn="match_rms_adamw",
+        )
+    if others:
+        members["adamw"] = _adamw(others, config)
+    return CombinedOptimizer(members)
+
+
+def _keep_settings(optimizer: Optimizer) -> None:
+    """Keep the configured settings when a state is loaded.
+
+    PyTorch would replace them by those that the state was saved with, so that a resumed run would
+    ignore a changed key. The learning rate is none of them: every step sets it.
+    """
+    settings = [
+        {key: value for key, value in group.items() if key not in ("params", "lr")}
+        for group in optimizer.param_groups
+    ]
+
+    def restore(loaded: Optimizer) -> None:
+        for group, setting in zip(loaded.param_groups, settings, strict=True):
+            group.update(setting)
+
+    optimizer.register_load_state_dict_post_hook(restore)
+
+
+class CombinedOptimizer(Optimizer):
+    """Several optimizers as one, each for parameter groups of its own.
+
+    All parameter groups and the whole state are this optimizer's; members are lent theirs for a
+    step. Whatever replaces or clears groups and state here, such as loading, therefore holds for
+    the members too.
+
+    Args:
+        members: Optimizers by the name that their groups get as ``method``.
+    """
+
+    def __init__(self, members: Mapping[str, Optimizer]) -> None:
+        groups = list[Group]()
+        for method, member in members.items():
+            groups += [{**group, "method": method} for group in member.param_groups]
+        super().__init__(groups, {})
+        self._members = dict(members)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Take one step of every member."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for method, member in self._members.items():
+            member.state = self.state
+            member.param_groups = [g for g in self.param_groups if g["method"] == method]
+            member.step()
+        return loss
+
+
+class WholeMatrixMuon(Muon):
+    """PyTorch's Muon, which also takes sharded matrices: it gathers them, one at a time.
+
+    PyTorch's own operations on shards (2.13) communicate 11 to 15 times per matrix, in bfloat16,
+    whose rounding then depends on the number of ranks, and fail for some shapes. Here every rank
+    gathers the matrix, its gradient and its momentum, takes the step of a single process, and keeps
+    its shard of the result. Orthogonalization is therefore not divided among the ranks.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Take one step; if matrices are sharded, every rank must call it."""
+        sharded = list(self._sharded())
+        if not sharded:
+            return super().step(closure)
+        assert closure is None, "the optimizer around this one calls it"
+        for weight, group in sharded:
+            self._step_on_whole(weight, group)
+        return None
+
+    def _sharded(self) -> Iterator[tuple[DTensor, Group]]:
+        """Iterate over sharded weights with gradients, and their groups."""
+        for group in self.param_groups:
+            for weight in group["params"]:
+                if isinstance(weight, DTensor) and weight.grad is not None:
+                    yield weight, group
+
+    def _step_on_whole(self, weight: DTensor, group: Group) -> None:
+        assert weight.grad is not None
+        whole = nn.Parameter(full_tensor(weight.detach()))
+        whole.grad = full_tensor(weight.grad)
+        muon = Muon([{**group, "params": [whole]}])
+        state: dict[str, Tensor] = self.state[weight]
+        muon.state[whole] = {name: full_tensor(value) for name, value in state.items()}
+        muon.step()
+        weight.copy_(shard_like(whole.detach(), weight))
+        for name, value in muon.state[whole].items():
+            state.setdefault(name, torch.zeros_like(weight)).copy_(shard_like(value, weight))
