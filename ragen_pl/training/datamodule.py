@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -22,11 +23,12 @@ from ragen_pl.rollout.baselines import play_baseline
 from ragen_pl.rollout.chat import Chat, Prompts
 from ragen_pl.rollout.collect import GroupSeed, collect
 from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.curriculum import Curriculum, Uniform, choose_starts
 from ragen_pl.rollout.demonstrations import WarmStart, demonstrate, demonstration_batches
 from ragen_pl.rollout.packing import num_updates
 from ragen_pl.rollout.rewards import check_thought_penalty
 from ragen_pl.rollout.seeds import FIRST_DEMONSTRATION, SEEDS_PER_RUN, SeedStream, group_seeds
-from ragen_pl.rollout.stats import check_room
+from ragen_pl.rollout.stats import Tallies, Tally, check_room, sum_tallies
 from ragen_pl.training.callback import is_discarded, is_done, rollout_callbacks
 from ragen_pl.training.collection import Collector, DynamicSampling, collect_groups
 from ragen_pl.training.evaluation_sets import EvaluationConfig, EvaluationSet
@@ -44,6 +46,9 @@ from ragen_pl.types import (
 
 _COMPARED_TRAINING_SEEDS = 256
 """Number of training seeds, the run's first ones, that are compared with its evaluation sets."""
+_TRIED_FOR_DIFFICULTIES = 64
+"""Number of training seeds, the run's first ones, of which two must differ in difficulty before a
+curriculum chooses by it."""
 
 
 class Learner(Protocol):
@@ -79,10 +84,11 @@ class RolloutDataModule(pl.LightningDataModule):
         warm_start: Imitation before RL.
         evaluation: Size and sampling of evaluations.
         dynamic_sampling: Further collections when too few groups have signal; null collects once.
+        curriculum: Choice of the starts to collect, by difficulty and success so far.
         run_seed: Seed of all initial states and of the environments' noise.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (one argument per key)
         self,
         env: TextEnv,
         eval_sets: dict[str, TextEnv],
@@ -91,6 +97,7 @@ class RolloutDataModule(pl.LightningDataModule):
         warm_start: WarmStart = WarmStart(),  # noqa: B008
         evaluation: EvaluationConfig = EvaluationConfig(),  # noqa: B008
         dynamic_sampling: DynamicSampling | None = None,
+        curriculum: Curriculum = Uniform(),  # noqa: B008
         run_seed: int = 0,
     ) -> None:
         super().__init__()
@@ -105,6 +112,8 @@ class RolloutDataModule(pl.LightningDataModule):
         chats.check_actions(envs)
         for key, each in envs.items():
             check_contract(each, f"data.{key}")
+        first_seed = run_seed * SEEDS_PER_RUN
+        curriculum.check(env, range(first_seed, first_seed + _TRIED_FOR_DIFFICULTIES))
         check_thought_penalty(rollout.thought_penalty, env, think=prompts.think)
         if warm_start.iterations and type(env).expert_turn is TextEnv.expert_turn:
             raise ValueError(
@@ -118,6 +127,8 @@ class RolloutDataModule(pl.LightningDataModule):
         self.env, self.eval_sets, self.prompts = env, eval_sets, prompts
         self.rollout, self.warm_start, self.evaluation = rollout, warm_start, evaluation
         self.dynamic_sampling, self.run_seed = dynamic_sampling, run_seed
+        self.curriculum = curriculum
+        self._progress: Tallies = {}
         self._seeds = SeedStream()
         self._chat: Chat | None = None
         self._demonstrations: RolloutBatch | None = None
@@ -204,6 +215,8 @@ class RolloutDataModule(pl.LightningDataModule):
                 lambda nth: self.group_seeds(iteration, nth),
                 self.dynamic_sampling,
             )
+        played = sum_tallies(gather_objects(collector.played))
+        self._progress = self.curriculum.learn(self._progress, played)
         weights = collector.policy_weights(collected)
         if is_discarded(trainer):
             return  # such as after a collapse: no further step on this data
@@ -214,14 +227,35 @@ class RolloutDataModule(pl.LightningDataModule):
             yield from batches
 
     def group_seeds(self, iteration: int, collection: int) -> list[GroupSeed]:
-        """Return the group seeds of one collection of an RL iteration, over all ranks."""
+        """Return the group seeds of one collection of an RL iteration, over all ranks.
+
+        Every rank must call it, and gets the same ones.
+        """
         since = iteration - self.warm_start.iterations
-        position = self._seeds.position(since, self._groups_per_collection)
-        return group_seeds(self.run_seed, position, self._groups_per_collection, collection)
+        position = self._seeds.position(since, self._seeds_per_collection)
+        pool = group_seeds(self.run_seed, position, self._seeds_per_collection, collection)
+        rng = random.Random(f"curriculum {self.run_seed} {iteration} {collection}")
+        wanted = self._groups_per_collection
+        return choose_starts(self.curriculum, self.env, pool, wanted, self._progress, rng)
+
+    @property
+    def chooses_starts(self) -> bool:
+        """Whether the curriculum chooses among more starts than are played."""
+        return self._seeds_per_collection > self._groups_per_collection
+
+    @property
+    def running_success(self) -> dict[str, float]:
+        """The success rate at each difficulty by which the curriculum chooses; empty if it keeps
+        none."""
+        return {name: tally.success for name, tally in self._progress.items()}
 
     @property
     def _groups_per_collection(self) -> int:
         return self.rollout.num_groups * self.rollout.online_k
+
+    @property
+    def _seeds_per_collection(self) -> int:
+        return self.curriculum.pool_size(self._groups_per_collection)
 
     def _num_updates(self, weights: Sequence[Sequence[float]]) -> int:
         """Return the number of optimizer batches to split a rollout into.
@@ -236,13 +270,20 @@ class RolloutDataModule(pl.LightningDataModule):
         return num_updates(kept, collected, self.rollout.online_k)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position in the seed stream."""
+        """Return the position in the seed stream and the curriculum's progress, as plain data."""
         since = max(0, self.learner.iteration - self.warm_start.iterations)
-        return {"seeds": self._seeds.state_dict(since, self._groups_per_collection)}
+        return {
+            "seeds": self._seeds.state_dict(since, self._seeds_per_collection),
+            "progress": {name: [t.successes, t.trials] for name, t in self._progress.items()},
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue the seed stream, even if the number of groups per collection has changed."""
+        """Continue the seed stream, even if the number of groups per collection or the curriculum
+        has changed. Without saved progress, as in older checkpoints, no difficulty counts as
+        played."""
         self._seeds.load_state_dict(state_dict["seeds"])
+        saved = state_dict.get("progress", {})
+        self._progress = {name: Tally(*counts) for name, counts in saved.items()}
 
     @property
     def demonstrations(self) -> RolloutBatch:
