@@ -112,8 +112,6 @@ class RolloutDataModule(pl.LightningDataModule):
         chats.check_actions(envs)
         for key, each in envs.items():
             check_contract(each, f"data.{key}")
-        first_seed = run_seed * SEEDS_PER_RUN
-        curriculum.check(env, range(first_seed, first_seed + _TRIED_FOR_DIFFICULTIES))
         check_thought_penalty(rollout.thought_penalty, env, think=prompts.think)
         if warm_start.iterations and type(env).expert_turn is TextEnv.expert_turn:
             raise ValueError(
@@ -124,6 +122,8 @@ class RolloutDataModule(pl.LightningDataModule):
             raise ValueError(
                 "data.eval_sets is empty; name at least one evaluation set to evaluate on"
             )
+        first_seed = run_seed * SEEDS_PER_RUN
+        curriculum.check(env, range(first_seed, first_seed + _TRIED_FOR_DIFFICULTIES))
         self.env, self.eval_sets, self.prompts = env, eval_sets, prompts
         self.rollout, self.warm_start, self.evaluation = rollout, warm_start, evaluation
         self.dynamic_sampling, self.run_seed = dynamic_sampling, run_seed
