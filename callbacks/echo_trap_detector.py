@@ -8,6 +8,7 @@ from dataclasses import astuple
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
+from torch import Tensor
 
 from ragen_pl.ops.echo_trap.assess import GREEN, Assessment, Level, assess
 from ragen_pl.ops.echo_trap.indicators import Indicators
@@ -15,7 +16,7 @@ from ragen_pl.ops.echo_trap.thresholds import CollapseThresholds
 from ragen_pl.rollout.stats import GroupTable, RankMeans, trainable_trajectories
 from ragen_pl.training.access import learner
 from ragen_pl.training.callback import RolloutCallback, announce, may_stop
-from ragen_pl.types import Phase, TrajectoryGroup
+from ragen_pl.types import Phase, Trajectory, TrajectoryGroup
 
 GRAD_NORM, APPROX_KL = "train/grad_norm_policy", "train/approx_kl"
 UPDATES = "train/updates"
@@ -34,9 +35,10 @@ class EchoTrapDetector(RolloutCallback):
     It watches the in-group std of returns, the share of groups with zero std, token entropy, valid
     format, response length, the policy's gradient norm, success, and returns at the format
     penalty's floor, all unfiltered, smoothed and relative to the beginning of the run, and the
-    approximate KL of updates. A policy that becomes certain because it has become good raises no
-    alarm. Warm-start iterations do not count. A first rollout without a single valid turn is
-    reported immediately, although nothing has fallen yet.
+    approximate KL of updates. Under a curriculum they are those of the environment's own mix of
+    starts (``TrajectoryGroup.weight``). A policy that becomes certain because it has become good
+    raises no alarm. Warm-start iterations do not count. A first rollout without a single valid turn
+    is reported immediately, although nothing has fallen yet.
 
     | level | meaning | what happens |
     |---|---|---|
@@ -194,23 +196,19 @@ def measure(
 ) -> Indicators | None:
     """Measure a rollout over all ranks; None without a trainable trajectory.
 
+    Groups have their weights, so that under a curriculum the indicators describe the policy on the
+    environment's own mix of starts; a curriculum that makes starts harder would else look like a
+    collapse.
+
     Args:
         groups: This rank's groups.
         grad_norm: The policy's gradient norm in the preceding update, if known.
         approx_kl: The approximate KL of the preceding updates, if known.
     """
     averages, table = RankMeans(), GroupTable.gather(groups)
-    std = table.std[table.std.isfinite()]
-    for trajectory in trainable_trajectories(groups):
-        is_penalty = not trajectory.success and not any(turn.is_valid for turn in trajectory.turns)
-        averages.add("penalty_share", float(is_penalty))
-        averages.add("success", float(trajectory.success))
-        averages.add("mean_return", trajectory.total_reward)
-        for turn in trajectory.turns:
-            entropies = turn.completion.entropy_estimates
-            averages.add("entropy", sum(entropies), len(entropies))
-            averages.add("response_length", len(entropies))
-            averages.add("valid_format", float(turn.is_valid))
+    for group in groups:
+        for trajectory in trainable_trajectories([group]):
+            _add_trajectory(averages, trajectory, group.weight)
     for name, value in (("grad_norm", grad_norm), ("approx_kl", approx_kl)):
         if value is not None and math.isfinite(value):
             averages.add(name, value)
@@ -218,8 +216,8 @@ def measure(
     if "success" not in means:
         return None
     return Indicators(
-        in_group_std=float(std.mean()) if len(std) else 0.0,
-        zero_std_fraction=float((std == 0).double().mean()) if len(std) else 0.0,
+        in_group_std=_group_mean(table, table.std),
+        zero_std_fraction=_group_mean(table, (table.std == 0).double()),
         entropy=means["entropy"],
         valid_format=means["valid_format"],
         penalty_share=means["penalty_share"],
@@ -229,3 +227,22 @@ def measure(
         response_length=means["response_length"],
         approx_kl=means.get("approx_kl"),
     )
+
+
+def _add_trajectory(averages: RankMeans, trajectory: Trajectory, weight: float) -> None:
+    is_penalty = not trajectory.success and not any(turn.is_valid for turn in trajectory.turns)
+    averages.add("penalty_share", float(is_penalty), weight=weight)
+    averages.add("success", float(trajectory.success), weight=weight)
+    averages.add("mean_return", trajectory.total_reward, weight=weight)
+    for turn in trajectory.turns:
+        entropies = turn.completion.entropy_estimates
+        averages.add("entropy", sum(entropies), len(entropies), weight=weight)
+        averages.add("response_length", len(entropies), weight=weight)
+        averages.add("valid_format", float(turn.is_valid), weight=weight)
+
+
+def _group_mean(table: GroupTable, values: Tensor) -> float:
+    """Return the weighted mean over the groups with a std; 0 if there are none."""
+    has_std = table.std.isfinite()
+    weights = table.weights[has_std]
+    return float((weights * values[has_std]).sum() / weights.sum()) if has_std.any() else 0.0

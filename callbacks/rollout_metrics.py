@@ -7,25 +7,33 @@ from collections.abc import Sequence
 from lightning.pytorch import LightningModule, Trainer
 
 from ragen_pl.distributed.collectives import gather_objects
-from ragen_pl.rollout.stats import RankMeans
+from ragen_pl.rollout.stats import RankMeans, Tallies, sum_tallies, tally_by_difficulty
+from ragen_pl.training.access import find_data_module
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.evaluation import pass_at_k
 from ragen_pl.types import StopReason, Trajectory, TrajectoryGroup
+
+MAX_DIFFICULTIES = 20
+"""Number of difficulties beyond which their metrics are left out, as where every start has a name
+of its own."""
 
 
 class RolloutMetrics(RolloutCallback):
     """Success, return and its terms, turns, actions and stop reasons of trajectories (RAGEN §5).
 
     ``pass_at_{k}`` is the probability that k tries at an initial state contain a success, for
-    k = 2, 4, 8 … up to the group's size. All metrics are averages over everything that all ranks
-    played in an iteration, before any filter and before dynamic sampling discards groups.
-    Trajectories whose environment failed count only in the shares of stop reasons; those whose
-    first prompt did not fit count as failures.
+    k = 2, 4, 8 … up to the group's size. Where the environment names at most ``MAX_DIFFICULTIES``
+    difficulties, success and the share of trajectories are also split by them. With a curriculum,
+    ``success_uniform`` is success in the environment's own mix of starts. All metrics are averages
+    over everything that all ranks played in an iteration, before any filter and before dynamic
+    sampling discards groups. Trajectories whose environment failed count only in the shares of stop
+    reasons; those whose first prompt did not fit count as failures.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._averages = RankMeans()
+        self._played: Tallies = {}
         self._collections = 0
         self._tokens = 0
 
@@ -33,13 +41,15 @@ class RolloutMetrics(RolloutCallback):
         self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
     ) -> None:
         """Reset the counts, which an interrupted rollout may have left behind."""
-        self._averages, self._collections, self._tokens = RankMeans(), 0, 0
+        self._averages, self._played = RankMeans(), {}
+        self._collections, self._tokens = 0, 0
 
     def on_collection_end(
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
     ) -> None:
         """Count all trajectories of a collection."""
         self._collections += 1
+        self._played = sum_tallies((self._played, tally_by_difficulty(groups)))
         for group in groups:
             _add_pass_at_k(self._averages, group)
             for trajectory in group.trajectories:
@@ -47,12 +57,21 @@ class RolloutMetrics(RolloutCallback):
                 _add_stop_reason(self._averages, trajectory)
                 if trajectory.counts:
                     _add_trajectory(self._averages, trajectory)
+                    success = float(trajectory.success)
+                    self._averages.add("success_uniform", success, weight=group.weight)
 
     def on_rollout_end(
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
     ) -> None:
         """Record the averages over all ranks."""
         means = self._averages.means()
+        data = find_data_module(trainer)
+        if data is None or not data.chooses_starts:  # the same as success
+            means.pop("success_uniform", None)
+        else:
+            running = data.running_success
+            self.record({f"rollout/running_success/{name}": p for name, p in running.items()})
+        self.record(_by_difficulty(sum_tallies(gather_objects(self._played))))
         self.record({f"rollout/{name}": value for name, value in means.items()})
         self.record(
             {
@@ -60,6 +79,16 @@ class RolloutMetrics(RolloutCallback):
                 "rollout/sampled_tokens": float(sum(gather_objects(self._tokens))),
             }
         )
+
+
+def _by_difficulty(played: Tallies) -> dict[str, float]:
+    """Return the success rate and the share of trajectories of each difficulty that has a name."""
+    named = {name: tally for name, tally in played.items() if name}
+    if len(named) > MAX_DIFFICULTIES:
+        return {}
+    total = sum(tally.trials for tally in played.values())
+    success = {f"rollout/success_at/{name}": tally.success for name, tally in named.items()}
+    return success | {f"rollout/share/{name}": t.trials / total for name, t in named.items()}
 
 
 def _add_pass_at_k(averages: RankMeans, group: TrajectoryGroup) -> None:

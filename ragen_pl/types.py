@@ -214,6 +214,9 @@ class TrajectoryGroup:
     group_id: int
     seed: int
     trajectories: tuple[Trajectory, ...]
+    weight: float = 1.0
+    """How much less likely it was to be collected than without a curriculum: the group's weight in
+    averages over the environment's own mix of starts. It has no effect on losses."""
 
     @property
     def returns(self) -> tuple[float, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import random
@@ -125,6 +126,15 @@ class TextEnv(gymnasium.Env[str, str]):
         other.
         """
         return self.state_hash()
+
+    def difficulty_of(self, seed: int) -> str:
+        """Return the difficulty of the initial state that a seed decides, without playing it.
+
+        It is the ``difficulty`` in the ``info`` of ``reset``, empty if there is none. By default a
+        copy is reset; an environment whose resets are slow may have a quicker way.
+        """
+        _, info = copy.deepcopy(self).reset(seed=seed, options={"noise_seed": 0})
+        return str(info.get("difficulty", ""))
 
     def expert_turn(self, rng: random.Random, max_actions: int) -> tuple[str, tuple[str, ...]]:
         """Return an expert's thought and its next actions, at most ``max_actions``.

@@ -128,6 +128,10 @@ class CheckedEnv:
             raise contract_error(method, given, "a text")
         return given
 
+    def difficulty_of(self, seed: int) -> str:
+        """Return the difficulty of the initial state that a seed decides; empty if it has none."""
+        return self._text("difficulty_of", lambda: self.env.difficulty_of(seed))
+
     def thought_correct(self, thought: str) -> bool | None:
         """Return whether a thought is true of the state; None if it cannot be judged."""
         with calling("thought_correct"):

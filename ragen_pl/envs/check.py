@@ -148,6 +148,15 @@ class _TrialEpisode:
                 "the seed alone decides the start, whatever the noise_seed and what came before",
             )
         self._restores(start)
+        self._names_difficulty()
+
+    def _names_difficulty(self) -> None:
+        """Check that ``difficulty_of``, if it is overridden, returns what ``reset`` reports."""
+        if type(self.one).difficulty_of is TextEnv.difficulty_of:
+            return
+        given: Any = self._call(self.one.difficulty_of, self.seed)
+        wanted = self._call(TextEnv.difficulty_of, self.one, self.seed)
+        self._check(given == wanted, "difficulty_of", given, f"what reset reports, {wanted!r}")
 
     def _start(self, env: TextEnv, noise: int) -> tuple[str, str]:
         """Reset a copy and return the observation and the state as text."""

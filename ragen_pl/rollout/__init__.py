@@ -7,6 +7,7 @@ from ragen_pl.rollout.actors import Actor, ExpertActor, RandomActor
 from ragen_pl.rollout.chat import Chat, Prompts
 from ragen_pl.rollout.collect import GroupSeed, collect
 from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.curriculum import ByDifficulty, Curriculum, TargetSuccess, Uniform
 from ragen_pl.rollout.demonstrations import WarmStart, demonstrate
 from ragen_pl.rollout.engines import VLLM, Engine, InProcess
 from ragen_pl.rollout.packing import micro_batches, pack
@@ -15,7 +16,9 @@ from ragen_pl.rollout.rewards import Overlong
 __all__ = [
     "VLLM",
     "Actor",
+    "ByDifficulty",
     "Chat",
+    "Curriculum",
     "Engine",
     "ExpertActor",
     "GroupSeed",
@@ -24,6 +27,8 @@ __all__ = [
     "Prompts",
     "RandomActor",
     "RolloutConfig",
+    "TargetSuccess",
+    "Uniform",
     "WarmStart",
     "collect",
     "demonstrate",

@@ -23,6 +23,8 @@ class GroupSeed:
 
     group_id: int
     seed: int
+    weight: float = 1.0
+    """As ``TrajectoryGroup.weight``."""
 
 
 def collect(
@@ -73,7 +75,12 @@ def collect(
     played = [episode.trajectory() for episode in episodes]
     size = config.group_size
     return [
-        TrajectoryGroup(group.group_id, group.seed, tuple(played[i * size : (i + 1) * size]))
+        TrajectoryGroup(
+            group.group_id,
+            group.seed,
+            tuple(played[i * size : (i + 1) * size]),
+            weight=group.weight,
+        )
         for i, group in enumerate(group_seeds)
     ]
 

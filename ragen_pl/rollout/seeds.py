@@ -26,8 +26,8 @@ MAX_COLLECTIONS = FIRST_DEMONSTRATION // _SEEDS_PER_COLLECTION
 class SeedStream:
     """The position in the seed stream at which each iteration begins.
 
-    Each iteration takes one position per group of a collection. The number of groups may change
-    when a run is resumed; positions taken before are not reused.
+    Each iteration takes one position per group of a collection or, with a curriculum, per candidate
+    for one. Their number may change when a run is resumed; positions taken before are not reused.
     """
 
     def __init__(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +18,8 @@ from ragen_pl.types import Trajectory, TrajectoryGroup
 
 
 class RankMeans:
-    """Means by name over all ranks, in which every item weighs the same (``MeanMetric``).
+    """Means by name over all ranks, in which every item weighs the same unless a weight is given
+    (``MeanMetric``).
 
     Items are kept as plain numbers until the means are taken, because one update of a
     ``MeanMetric`` costs as much as a turn.
@@ -27,10 +28,10 @@ class RankMeans:
     def __init__(self) -> None:
         self._items: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
 
-    def add(self, name: str, value: float, count: float = 1.0) -> None:
-        """Add a value, or a sum of ``count`` values."""
+    def add(self, name: str, value: float, count: float = 1.0, weight: float = 1.0) -> None:
+        """Add a value, or a sum of ``count`` values, each of which weighs ``weight``."""
         if count:
-            self._items[name].append((value / count, count))
+            self._items[name].append((value / count, count * weight))
 
     def means(self) -> dict[str, float]:
         """Return the means over all ranks; every rank must call it, and gets the same ones."""
@@ -55,6 +56,49 @@ def _mean(items: Sequence[tuple[float, float]]) -> tuple[float, float]:
 def trainable_trajectories(groups: Sequence[TrajectoryGroup]) -> list[Trajectory]:
     """List the trajectories that may enter a loss."""
     return [t for group in groups for t in group.trajectories if t.is_trainable]
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Number of trajectories and of their successes, also with weights."""
+
+    successes: float
+    trials: float
+
+    @property
+    def success(self) -> float:
+        """The success rate; there must be trials."""
+        return self.successes / self.trials
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(self.successes + other.successes, self.trials + other.trials)
+
+    def scaled(self, factor: float) -> Tally:
+        """Return the tally with every trajectory weighted by a factor."""
+        return Tally(factor * self.successes, factor * self.trials)
+
+
+Tallies = Mapping[str, Tally]
+"""Tallies by difficulty."""
+
+
+def tally_by_difficulty(groups: Sequence[TrajectoryGroup]) -> Tallies:
+    """Count trajectories and successes by difficulty, without those whose environment failed."""
+    return sum_tallies(
+        {trajectory.difficulty: Tally(float(trajectory.success), 1.0)}
+        for group in groups
+        for trajectory in group.trajectories
+        if trajectory.counts
+    )
+
+
+def sum_tallies(parts: Iterable[Tallies]) -> Tallies:
+    """Return the sums by difficulty, sorted by name."""
+    total: defaultdict[str, Tally] = defaultdict(lambda: Tally(0.0, 0.0))
+    for part in parts:
+        for name, tally in part.items():
+            total[name] += tally
+    return dict(sorted(total.items()))
 
 
 def check_played(groups: Sequence[TrajectoryGroup], env_name: str) -> None:
@@ -123,7 +167,8 @@ def _all_lost(groups: Sequence[TrajectoryGroup]) -> _Lost | None:
 class GroupTable:
     """The groups of all ranks, in the order of their ids, so that all ranks decide alike.
 
-    Each tensor is (G, N); smaller groups are padded with members that are not valid.
+    Each tensor but ``weights`` is (G, N); smaller groups are padded with members that are not
+    valid.
     """
 
     group_ids: tuple[int, ...]
@@ -139,19 +184,25 @@ class GroupTable:
     """Float64: sampled tokens of the trajectory."""
     entropies: Tensor
     """Float64: mean over the sampled tokens, in nats."""
+    weights: Tensor
+    """(G,) float64: ``TrajectoryGroup.weight``."""
 
     @classmethod
     def gather(cls, groups: Sequence[TrajectoryGroup]) -> GroupTable:
         """Gather the groups of all ranks; every rank must call it."""
-        own = [(group.group_id, [_facts(t) for t in group.trajectories]) for group in groups]
+        own = [
+            (group.group_id, group.weight, [_facts(t) for t in group.trajectories])
+            for group in groups
+        ]
         rows = sorted((row for part in gather_objects(own) for row in part), key=lambda row: row[0])
-        size = max((len(facts) for _, facts in rows), default=0)
+        size = max((len(facts) for _, _, facts in rows), default=0)
         table = torch.zeros(len(rows), size, 5, dtype=torch.float64)
-        for row, (_, facts) in zip(table, rows, strict=True):
+        for row, (_, _, facts) in zip(table, rows, strict=True):
             row[: len(facts)] = torch.tensor(facts, dtype=torch.float64)
         valid, returns, sizes, lengths, entropies = table.unbind(dim=2)
-        ids = tuple(group_id for group_id, _ in rows)
-        return cls(ids, valid > 0, returns, sizes, lengths, entropies)
+        ids = tuple(group_id for group_id, _, _ in rows)
+        weights = torch.tensor([weight for _, weight, _ in rows], dtype=torch.float64)
+        return cls(ids, valid > 0, returns, sizes, lengths, entropies, weights)
 
     @property
     def signal(self) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -22,13 +23,14 @@ from ragen_pl.rollout.baselines import play_baseline
 from ragen_pl.rollout.chat import Chat, Prompts
 from ragen_pl.rollout.collect import GroupSeed, collect
 from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.curriculum import Curriculum, Uniform, choose_starts
 from ragen_pl.rollout.demonstrations import WarmStart, demonstrate, demonstration_batches
 from ragen_pl.rollout.hindsight import HindsightImitation, SolutionWriter
 from ragen_pl.rollout.packing import num_updates
 from ragen_pl.rollout.rewards import check_thought_penalty
 from ragen_pl.rollout.seeds import FIRST_DEMONSTRATION, SEEDS_PER_RUN, SeedStream, group_seeds
 from ragen_pl.rollout.solution_memory import SolutionMemory
-from ragen_pl.rollout.stats import check_room
+from ragen_pl.rollout.stats import Tallies, Tally, check_room, sum_tallies
 from ragen_pl.training.callback import is_discarded, is_done, rollout_callbacks
 from ragen_pl.training.collection import Collector, DynamicSampling, collect_groups
 from ragen_pl.training.evaluation_sets import EvaluationConfig, EvaluationSet
@@ -49,6 +51,9 @@ IterationBatch = TrainingBatch | Demonstration | HindsightBatch
 """A batch of one optimizer step."""
 _COMPARED_TRAINING_SEEDS = 256
 """Number of training seeds, the run's first ones, that are compared with its evaluation sets."""
+_TRIED_FOR_DIFFICULTIES = 64
+"""Number of training seeds, the run's first ones, of which two must differ in difficulty before a
+curriculum chooses by it."""
 
 
 class Learner(Protocol):
@@ -85,10 +90,11 @@ class RolloutDataModule(pl.LightningDataModule):
         evaluation: Size and sampling of evaluations.
         hindsight: Imitation of the policy's own solutions beside RL; null for none.
         dynamic_sampling: Further collections when too few groups have signal; null collects once.
+        curriculum: Choice of the starts to collect, by difficulty and success so far.
         run_seed: Seed of all initial states and of the environments' noise.
     """
 
-    def __init__(  # noqa: PLR0913  its arguments are the keys of ``data``
+    def __init__(  # noqa: PLR0913 (one argument per key)
         self,
         env: TextEnv,
         eval_sets: dict[str, TextEnv],
@@ -98,6 +104,7 @@ class RolloutDataModule(pl.LightningDataModule):
         hindsight: HindsightImitation | None = None,
         evaluation: EvaluationConfig = EvaluationConfig(),  # noqa: B008
         dynamic_sampling: DynamicSampling | None = None,
+        curriculum: Curriculum = Uniform(),  # noqa: B008
         run_seed: int = 0,
     ) -> None:
         super().__init__()
@@ -122,6 +129,8 @@ class RolloutDataModule(pl.LightningDataModule):
             raise ValueError(
                 "data.eval_sets is empty; name at least one evaluation set to evaluate on"
             )
+        first_seed = run_seed * SEEDS_PER_RUN
+        curriculum.check(env, range(first_seed, first_seed + _TRIED_FOR_DIFFICULTIES))
         self.env, self.eval_sets, self.prompts = env, eval_sets, prompts
         self.rollout, self.warm_start, self.evaluation = rollout, warm_start, evaluation
         self.dynamic_sampling, self.run_seed = dynamic_sampling, run_seed
@@ -129,6 +138,8 @@ class RolloutDataModule(pl.LightningDataModule):
         if hindsight is not None:
             hindsight.check(env, think=prompts.think)
             self._memory = SolutionMemory(hindsight, run_seed)
+        self.curriculum = curriculum
+        self._progress: Tallies = {}
         self._seeds = SeedStream()
         self._chat: Chat | None = None
         self._demonstrations: RolloutBatch | None = None
@@ -215,6 +226,8 @@ class RolloutDataModule(pl.LightningDataModule):
                 lambda nth: self.group_seeds(iteration, nth),
                 self.dynamic_sampling,
             )
+        played = sum_tallies(gather_objects(collector.played))
+        self._progress = self.curriculum.learn(self._progress, played)
         weights = collector.policy_weights(collected)
         if is_discarded(trainer):
             return  # such as after a collapse: no further step on this data
@@ -236,14 +249,35 @@ class RolloutDataModule(pl.LightningDataModule):
         return self._memory.batches(writer.solutions(groups, iteration), iteration)
 
     def group_seeds(self, iteration: int, collection: int) -> list[GroupSeed]:
-        """Return the group seeds of one collection of an RL iteration, over all ranks."""
+        """Return the group seeds of one collection of an RL iteration, over all ranks.
+
+        Every rank must call it, and gets the same ones.
+        """
         since = iteration - self.warm_start.iterations
-        position = self._seeds.position(since, self._groups_per_collection)
-        return group_seeds(self.run_seed, position, self._groups_per_collection, collection)
+        position = self._seeds.position(since, self._seeds_per_collection)
+        pool = group_seeds(self.run_seed, position, self._seeds_per_collection, collection)
+        rng = random.Random(f"curriculum {self.run_seed} {iteration} {collection}")
+        wanted = self._groups_per_collection
+        return choose_starts(self.curriculum, self.env, pool, wanted, self._progress, rng)
+
+    @property
+    def chooses_starts(self) -> bool:
+        """Whether the curriculum chooses among more starts than are played."""
+        return self._seeds_per_collection > self._groups_per_collection
+
+    @property
+    def running_success(self) -> dict[str, float]:
+        """The success rate at each difficulty by which the curriculum chooses; empty if it keeps
+        none."""
+        return {name: tally.success for name, tally in self._progress.items()}
 
     @property
     def _groups_per_collection(self) -> int:
         return self.rollout.num_groups * self.rollout.online_k
+
+    @property
+    def _seeds_per_collection(self) -> int:
+        return self.curriculum.pool_size(self._groups_per_collection)
 
     def _num_updates(self, weights: Sequence[Sequence[float]]) -> int:
         """Return the number of optimizer batches to split a rollout into.
@@ -269,6 +303,20 @@ class RolloutDataModule(pl.LightningDataModule):
         self._seeds.load_state_dict(state_dict["seeds"])
         if self._memory is not None and "memory" in state_dict:
             self._memory.load_state_dict(state_dict["memory"])
+        """Return the position in the seed stream and the curriculum's progress, as plain data."""
+        since = max(0, self.learner.iteration - self.warm_start.iterations)
+        return {
+            "seeds": self._seeds.state_dict(since, self._seeds_per_collection),
+            "progress": {name: [t.successes, t.trials] for name, t in self._progress.items()},
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue the seed stream, even if the number of groups per collection or the curriculum
+        has changed. Without saved progress, as in older checkpoints, no difficulty counts as
+        played."""
+        self._seeds.load_state_dict(state_dict["seeds"])
+        saved = state_dict.get("progress", {})
+        self._progress = {name: Tally(*counts) for name, counts in saved.items()}
 
     @property
     def demonstrations(self) -> RolloutBatch:

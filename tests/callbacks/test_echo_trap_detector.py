@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import astuple, replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -78,6 +79,69 @@ def test_measure() -> None:
     assert indicators.entropy == pytest.approx(0.01)
     assert indicators.grad_norm == 2.0
     assert measure([make_group([1.0], broken=[0])], None, None) is None
+
+
+def half_hard(share: float, *, easy: float, hard: float) -> list[TrajectoryGroup]:
+    """Play 20 starts of a world that is half hard; a ``share`` of them was chosen to be hard.
+
+    Args:
+        easy: Success at easy starts.
+        hard: Success at hard ones, which also take longer responses, of higher entropy.
+    """
+    groups = []
+    for number in range(20):
+        is_hard = number < 20 * share
+        wins = round(16 * (hard if is_hard else easy))
+        entropies = (1.0,) * 6 if is_hard else (0.2,) * 2
+        members = tuple(
+            make_trajectory(
+                [make_turn(float(n < wins), entropies=entropies)],
+                group_id=number,
+                member=n,
+                success=n < wins,
+            )
+            for n in range(16)
+        )
+        weight = 0.5 / (share if is_hard else 1 - share)
+        groups.append(TrajectoryGroup(number, number, members, weight=weight))
+    return groups
+
+
+def unweighted(groups: list[TrajectoryGroup]) -> list[TrajectoryGroup]:
+    return [replace(group, weight=1.0) for group in groups]
+
+
+def test_indicators_do_not_depend_on_the_choice_of_starts() -> None:
+    found = [measure(half_hard(share, easy=0.9, hard=0.3), 2.0, 0.01) for share in (0.5, 0.2, 0.9)]
+    for indicators in found:
+        assert astuple(cast(Any, indicators)) == pytest.approx(astuple(cast(Any, found[0])))
+    plain = measure(unweighted(half_hard(0.9, easy=0.9, hard=0.3)), 2.0, 0.01)
+    assert plain is not None
+    assert plain.success < 0.4
+
+
+def test_starts_that_become_harder_are_no_collapse() -> None:
+    """A policy that learns is given ever more of what it cannot do yet."""
+    rollouts = [
+        half_hard(min(0.9, 0.1 + n / 25), easy=min(1.0, 0.8 + n / 100), hard=min(0.3, n / 100))
+        for n in range(40)
+    ]
+    watched, plain = EchoTrapDetector(), EchoTrapDetector()
+    assert {watch(watched, groups) for groups in rollouts} == {Level.GREEN}
+    misled = {watch(plain, unweighted(groups)) for groups in rollouts}
+    assert misled != {Level.GREEN}, "or there would be nothing to mend"
+
+
+def test_a_collapse_under_a_curriculum_is_seen() -> None:
+    healthy = [half_hard(0.7, easy=0.9, hard=0.3)] * 15
+    broken = [half_hard(0.7, easy=0.1, hard=0.0)] * 15
+    callback = EchoTrapDetector(stop=False)
+    assert Level.RED in [watch(callback, groups) for groups in healthy + broken]
+
+
+def watch(callback: EchoTrapDetector, groups: list[TrajectoryGroup]) -> Level:
+    judge_rollout(callback, make_trainer(), groups)
+    return callback.level
 
 
 def test_a_good_run_goes_on(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -84,6 +85,45 @@ def test_broken_trajectories_count_only_as_stops() -> None:
 
 def test_nothing_to_judge_is_not_logged() -> None:
     assert "rollout/thought_accuracy" not in recorded(RolloutMetrics(), [make_group([1.0])])
+
+
+def by_difficulty(names: str, *, weight: float = 1.0) -> TrajectoryGroup:
+    """Make a group; capitals succeed."""
+    members = tuple(
+        make_trajectory([make_turn()], member=n, difficulty=name.lower(), success=name.isupper())
+        for n, name in enumerate(names)
+    )
+    return TrajectoryGroup(0, 0, members, weight=weight)
+
+
+def test_success_and_shares_by_difficulty() -> None:
+    nameless = make_group([0.0, 1.0], broken=[1])
+    metrics = recorded(RolloutMetrics(), [by_difficulty("AAa"), by_difficulty("Bbbb"), nameless])
+    assert metrics["rollout/success_at/a"] == pytest.approx(2 / 3)
+    assert metrics["rollout/success_at/b"] == 1 / 4
+    assert (metrics["rollout/share/a"], metrics["rollout/share/b"]) == (3 / 8, 4 / 8)
+    assert not any(name.endswith("/") for name in metrics)
+
+
+def test_difficulties_without_number_are_left_out() -> None:
+    names = [chr(ord("a") + n) for n in range(21)]
+    few = recorded(RolloutMetrics(), [by_difficulty(name) for name in names[:20]])
+    assert few["rollout/share/t"] == 1 / 20
+    many = recorded(RolloutMetrics(), [by_difficulty(name) for name in names])
+    assert not any("/share/" in name or "/success_at/" in name for name in many)
+
+
+def test_a_curriculum_tells_what_it_goes_by() -> None:
+    groups = [by_difficulty("AA", weight=0.5), by_difficulty("bb", weight=1.5)]
+    assert "rollout/success_uniform" not in recorded(RolloutMetrics(), groups)
+    callback = RolloutMetrics()
+    data = SimpleNamespace(chooses_starts=True, running_success={"a": 0.75})
+    trainer = cast(Any, SimpleNamespace(datamodule=data))
+    callback.on_collection_end(trainer, NOTHING, groups)
+    callback.on_rollout_end(trainer, NOTHING, groups)
+    assert callback._recorded["rollout/success"] == 0.5
+    assert callback._recorded["rollout/success_uniform"] == 0.25
+    assert callback._recorded["rollout/running_success/a"] == 0.75
 
 
 def test_ranks_are_averaged_by_what_they_hold(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,6 +145,7 @@ class TinyData(LightningDataModule):
         self.evaluation = SimpleNamespace(temperature=0.5)
         self.eval_sets = {"easy": Bandit(), "hard": Bandit()}
         self.evaluated: list[tuple[float, str, float]] = []
+        self.chooses_starts = False
         self.iteration = 0
 
     def train_dataloader(self) -> TinyData:

@@ -1,8 +1,8 @@
 """No key of the data is ignored: each one, changed, changes a tiny run.
 
-A run imitates for one iteration, learns for another and is validated, in this process. What it
-gives is its weights and everything it logged. The tokenizer's words are the same in every run:
-else a prompt would act through them alone.
+A run imitates for one iteration, learns for two and is validated, in this process. What it gives is
+its weights and everything it logged. The tokenizer's words are the same in every run: else a prompt
+would act through them alone.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import pytest
 from callbacks import EntropyLogger, RolloutMetrics, VarianceFilter
 from ragen_pl.envs import Bandit
 from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.curriculum import TargetSuccess, Uniform
 from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.rollout.hindsight import HindsightImitation
 from ragen_pl.rollout.rewards import Overlong
@@ -62,6 +63,7 @@ THINKING: dict[str, Any] = {
     "rollout": ROLLOUT,
     "warm_start": WARM_START,
     "evaluation": EvaluationConfig(size=6),
+    "curriculum": TargetSuccess(pool_factor=2),
 }
 SILENT: dict[str, Any] = {
     **THINKING,
@@ -71,6 +73,7 @@ SILENT: dict[str, Any] = {
         num_groups=4, group_size=4, max_actions_per_turn=1, max_context=128, format_penalty=0.0
     ),
     "dynamic_sampling": DynamicSampling(max_collections=2),
+    "curriculum": Uniform(),
 }
 HINDSIGHT = HindsightImitation(
     updates=2, batch_size=6, memory=50, variants=3, opening=1, symmetries=True
@@ -123,6 +126,10 @@ OTHER: Mapping[str, tuple[Any, ...]] = {
     "EvaluationConfig.size": (9,),
     "EvaluationConfig.temperature": (0.0,),
     "DynamicSampling.max_collections": (3,),
+    "TargetSuccess.pool_factor": (3,),
+    "TargetSuccess.decay": (0.1,),
+    "TargetSuccess.target": (0.9,),
+    "TargetSuccess.floor": (1.0,),
 }
 
 
@@ -130,7 +137,7 @@ def trained(arguments: dict[str, Any]) -> dict[str, Any]:
     """Train and validate; return the weights and the last metrics, by name."""
     module = make_learner()
     callbacks = [RolloutMetrics(), EntropyLogger(), VarianceFilter(keep_fraction=0.5)]
-    trainer = make_trainer(Path(), 2, callbacks, check_val_every_n_epoch=2)
+    trainer = make_trainer(Path(), 3, callbacks, check_val_every_n_epoch=3)
     trainer.fit(module, datamodule=RolloutDataModule(**arguments))
     weights = {f"weights/{name}": value for name, value in module.state_dict().items()}
     return {**weights, **trainer.callback_metrics}
@@ -164,6 +171,10 @@ def test_a_key_of_the_data_acts(subject: str, path: tuple[str, ...]) -> None:
         assert PROOFS[subject].effect(1, path, None) is Effect.CHANGED
     else:
         PROOFS[subject].check(path)
+
+
+def test_the_curriculum_acts() -> None:
+    assert PROOFS["data"].effect(0, ("curriculum",), Uniform()) is Effect.CHANGED
 
 
 @pytest.mark.parametrize(

@@ -178,14 +178,19 @@ class FrozenLake(TextEnv):
     ) -> tuple[str, dict[str, Any]]:
         """Enter the map that the seed decides."""
         seed = resolve_seed(self, seed)
-        start = _sample_start(
-            seed, self.size, self.frozen_probability, self.split, self.max_actions
-        )
+        start = self._start_of(seed)
         self._lake = Lake(self.size, start.holes, start.goal, self.intended)
         self._player, self._num_actions = start.player, 0
         self._noise = noise_generator(self.name, seed, options)
         info = {"difficulty": _difficulty(start.distance), "optimal_length": start.distance}
         return self.render_text(), info
+
+    def _start_of(self, seed: int) -> _Start:
+        return _sample_start(seed, self.size, self.frozen_probability, self.split, self.max_actions)
+
+    def difficulty_of(self, seed: int) -> str:
+        """Return the difficulty of a map; the map is kept for the resets that follow."""
+        return _difficulty(self._start_of(seed).distance)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take a step in a direction, or slip to one of its sides."""

@@ -24,6 +24,7 @@ from ragen_pl.envs.sokoban.rooms import (
     Room,
     Split,
     canonical_key,
+    difficulty_of_seed,
     outer_walls,
     sample_room,
 )
@@ -176,6 +177,12 @@ class Sokoban(TextEnv):
     def start_key(self) -> str:
         """Return a key of the room, equal for its rotations and reflections."""
         return canonical_key(self._board, self._player, self._boxes)[:16]
+
+    def difficulty_of(self, seed: int) -> str:
+        """Return the difficulty of a room, from the seed alone where the mix is fixed."""
+        if self.split == "reference":
+            return super().difficulty_of(seed)
+        return difficulty_of_seed(seed)
 
     def draw(self, state: Mapping[str, Any]) -> Picture:
         """Draw a room as RGB."""
