@@ -292,31 +292,26 @@ class RolloutDataModule(pl.LightningDataModule):
         return num_updates(kept, collected, self.rollout.online_k)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position in the seed stream and the memory of solutions."""
+        """Return the position in the seed stream, the curriculum's progress and the memory of
+        solutions, as plain data and tensors."""
         since = max(0, self.learner.iteration - self.warm_start.iterations)
-        state = {"seeds": self._seeds.state_dict(since, self._groups_per_collection)}
-        return state if self._memory is None else state | {"memory": self._memory.state_dict()}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue the seed stream, even if the number of groups per collection has changed, and
-        restore the memory; one that was not saved, since it is new to the run, begins empty."""
-        self._seeds.load_state_dict(state_dict["seeds"])
-        if self._memory is not None and "memory" in state_dict:
-            self._memory.load_state_dict(state_dict["memory"])
-        """Return the position in the seed stream and the curriculum's progress, as plain data."""
-        since = max(0, self.learner.iteration - self.warm_start.iterations)
-        return {
+        state: dict[str, Any] = {
             "seeds": self._seeds.state_dict(since, self._seeds_per_collection),
             "progress": {name: [t.successes, t.trials] for name, t in self._progress.items()},
         }
+        if self._memory is not None:
+            state["memory"] = self._memory.state_dict()
+        return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue the seed stream, even if the number of groups per collection or the curriculum
         has changed. Without saved progress, as in older checkpoints, no difficulty counts as
-        played."""
+        played; a memory that was not saved, because it is new to the run, begins empty."""
         self._seeds.load_state_dict(state_dict["seeds"])
         saved = state_dict.get("progress", {})
         self._progress = {name: Tally(*counts) for name, counts in saved.items()}
+        if self._memory is not None and "memory" in state_dict:
+            self._memory.load_state_dict(state_dict["memory"])
 
     @property
     def demonstrations(self) -> RolloutBatch:
