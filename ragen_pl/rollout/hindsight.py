@@ -46,6 +46,9 @@ class HindsightImitation:
             symmetry of its own.
         opening: Maximum number of moves at the beginning of a rewritten solution that are played
             before its first turn, so that later states are seen in first turns, too.
+        first_turn_only: Share of the variants that end after their first turn. Later thoughts only
+            repeat the rest of the plan, so short variants teach more per token; whole ones show how
+            turns follow each other.
         symmetries: Whether rewritten solutions are shown in random symmetries of the task, which is
             knowledge of the task: say so beside results.
     """
@@ -57,6 +60,7 @@ class HindsightImitation:
     rewrite: bool = True
     variants: int = 1
     opening: int = 0
+    first_turn_only: float = 0.0
     symmetries: bool = False
 
     def __post_init__(self) -> None:
@@ -66,8 +70,11 @@ class HindsightImitation:
                     f"hindsight.{key} is {getattr(self, key)}; it must be at least 1 (hindsight: "
                     "null for no hindsight imitation)"
                 )
-        if not 0 <= self.fresh <= 1:
-            raise ValueError(f"hindsight.fresh is {self.fresh}; it is a share in [0, 1]")
+        for key in ("fresh", "first_turn_only"):
+            if not 0 <= getattr(self, key) <= 1:
+                raise ValueError(
+                    f"hindsight.{key} is {getattr(self, key)}; it is a share in [0, 1]"
+                )
         if self.opening < 0:
             raise ValueError(f"hindsight.opening is {self.opening}; it must not be negative")
 
@@ -75,12 +82,14 @@ class HindsightImitation:
         """Refuse keys of rewritten solutions if none can be written.
 
         Raises:
-            ValueError: if ``variants``, ``opening`` or ``symmetries`` is set, but responses are
-                imitated as they were sampled, or the environment has no symmetries.
+            ValueError: if ``variants``, ``opening``, ``first_turn_only`` or ``symmetries`` is set,
+                but responses are imitated as they were sampled; or if ``symmetries`` is, but the
+                environment has none.
         """
         wanted = {
             "variants": self.variants > 1,
             "opening": self.opening > 0,
+            "first_turn_only": self.first_turn_only > 0,
             "symmetries": self.symmetries,
         }
         key = next((key for key, is_set in wanted.items() if is_set), None)
@@ -228,13 +237,15 @@ class SolutionWriter:
             image = tuple(symmetry.action(action) for action in way)
             opening = Opening(symmetry, image[:length])
             episode_id = EpisodeId(iteration, group.group_id, _FIRST_VARIANT + number)
-            rows.append(self._write(group.seed, image[length:], opening, episode_id))
-        return tuple(row for row in rows if row is not None)
+            turns = self._write(group.seed, image[length:], opening, episode_id)
+            is_short = rng.random() < self.config.first_turn_only
+            rows.append(_row(turns[:1] if is_short else turns))
+        return tuple(row for row in rows if any(row.loss_mask))
 
     def _write(
         self, seed: int, plan: tuple[str, ...], opening: Opening, episode_id: EpisodeId
-    ) -> TokenRow | None:
-        """Play a plan with the thoughts of hindsight; return None if it does not succeed."""
+    ) -> Sequence[Turn]:
+        """Play a plan with the thoughts of hindsight; return no turns if it does not succeed."""
         episode = ChatEpisode(
             copy.deepcopy(self.env),
             self.chat,
@@ -251,11 +262,9 @@ class SolutionWriter:
                     episode.take(move)
                     rest = rest[len(move.actions) :]
         except OverlongResponseError:
-            return None  # the policy could not sample it either
+            return ()  # the policy could not sample it either
         is_untrue = any(turn.thought_correct is False for turn in episode.turns)
-        if rest or is_untrue or not episode.success:
-            return None
-        return _row(episode.turns)
+        return () if rest or is_untrue or not episode.success else episode.turns
 
     def _move(self, episode: ChatEpisode, rest: tuple[str, ...]) -> Move:
         if not self.chat.prompts.think:

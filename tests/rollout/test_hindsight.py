@@ -239,6 +239,21 @@ def test_an_opening_is_played_before_the_first_turn() -> None:
     assert {"\n".join(boards(row, CHAT)[0]) for row in solution.rows} == starts
 
 
+def test_short_variants_end_after_their_first_turn() -> None:
+    group = solved_group(ENV, CHAT, 13)
+    config = HindsightImitation(variants=40, opening=3, first_turn_only=0.5)
+    rows = [
+        row
+        for iteration in range(20)
+        for solution in writer(ENV, CHAT, config).solutions([group], iteration)
+        for row in solution.rows
+    ]
+    short = [row for row in rows if len(responses(row, CHAT)) == 1]
+    assert 0.35 < len(short) / len(rows) < 0.65
+    whole = {row.token_ids for row in rows if row not in short}
+    assert all(any(ids[: len(row.token_ids)] == row.token_ids for ids in whole) for row in short)
+
+
 def test_symmetric_variants_are_other_rooms_of_the_training_split() -> None:
     groups = [solved_group(ENV, CHAT, seed) for seed in (4, 9, 13, 17)]
     config = HindsightImitation(variants=12, symmetries=True, opening=3)
@@ -339,8 +354,16 @@ def test_keys_that_cannot_act_are_refused(env: TextEnv, keys: dict[str, Any], me
 
 
 @pytest.mark.parametrize(
-    "keys", [{"updates": 0}, {"batch_size": 0}, {"fresh": 1.1}, {"opening": -1}, {"memory": 0}]
+    "keys",
+    [
+        {"updates": 0},
+        {"batch_size": 0},
+        {"fresh": 1.1},
+        {"first_turn_only": -0.1},
+        {"opening": -1},
+        {"memory": 0},
+    ],
 )
-def test_values_out_of_range_are_refused(keys: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=f"hindsight.{next(iter(keys))} is "):
-        HindsightImitation(**keys)
+def test_values_out_of_range_are_refused(key: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"hindsight.{key} is {value}"):
+        HindsightImitation(**{key: value})

@@ -122,6 +122,7 @@ OTHER: Mapping[str, tuple[Any, ...]] = {
     "HindsightImitation.rewrite": (False,),
     "HindsightImitation.variants": (1, 2),
     "HindsightImitation.opening": (0, 1),
+    "HindsightImitation.first_turn_only": (1.0,),
     "HindsightImitation.symmetries": (False, True),
     "EvaluationConfig.size": (9,),
     "EvaluationConfig.temperature": (0.0,),
