@@ -354,14 +354,14 @@ def test_keys_that_cannot_act_are_refused(env: TextEnv, keys: dict[str, Any], me
 
 
 @pytest.mark.parametrize(
-    "keys",
+    ("key", "value"),
     [
-        {"updates": 0},
-        {"batch_size": 0},
-        {"fresh": 1.1},
-        {"first_turn_only": -0.1},
-        {"opening": -1},
-        {"memory": 0},
+        ("updates", 0),
+        ("batch_size", 0),
+        ("memory", 0),
+        ("fresh", 1.1),
+        ("first_turn_only", -0.1),
+        ("opening", -1),
     ],
 )
 def test_values_out_of_range_are_refused(key: str, value: Any) -> None:
