@@ -18,7 +18,8 @@ updates of 20 trajectories of each. It is compared with
 Both forms of StarPO-S have clip-higher and no KL term, as in the paper. In the critic's first
 iterations PPO does not update the policy, while GRPO does. Further variants, run only when they are
 named, take StarPO-S apart: StarPO with PPO and one of its changes, the filter at equal updates,
-clip-higher, or no KL term.
+clip-higher, or no KL term; or they add hindsight imitation to StarPO-S at equal RL updates, at its
+own rate whatever RL's is.
 
 Writes ``laboratory.json``, ``laboratory.md`` and, with the extra ``figures``, ``laboratory.png``.
 After an interruption the same command continues; ``--report`` only writes the tables of what is
@@ -51,6 +52,10 @@ _CLIP = "--model.algorithm.policy_loss.init_args"
 _GRPO = ("--model.algorithm.advantage", "GRPO")
 _KL = ("--model.algorithm.kl", "{coef: 0.001, estimator: k3, place: loss}")
 """The KL term of the measurements; the paper's is a penalty on rewards, as in ``starpo.yaml``."""
+_HINDSIGHT = (
+    *("--data.hindsight.updates", "4", "--data.hindsight.batch_size", "16"),
+    *("--model.optimization.hindsight_lr", "4e-4"),
+)
 _FIXED, _PROPORTIONAL = (("--data.rollout.scale_updates", kind) for kind in ("false", "true"))
 
 
@@ -63,7 +68,7 @@ class Variant:
     options: tuple[str, ...] = ()
     filters: bool = False
     is_part: bool = False
-    """Whether it is a single change of StarPO-S, run only by studies that name it."""
+    """Whether it takes StarPO-S apart or adds to it; run only by studies that name it."""
 
 
 VARIANTS = (
@@ -76,6 +81,10 @@ VARIANTS = (
     Variant("ppo-filter", "starpo", (*_KL, *_FIXED, "--filter.keep_fraction", "0.5"), True, True),
     Variant("ppo-clip-higher", "starpo", (*_KL, f"{_CLIP}.clip_high", "0.28"), is_part=True),
     Variant("ppo-no-kl", "starpo", ("--model.algorithm.kl", "null"), is_part=True),
+    Variant("ppo-s-hindsight", "starpo_s", (*_FIXED, *_HINDSIGHT), filters=True, is_part=True),
+    Variant(
+        "grpo-s-hindsight", "starpo_s", (*_GRPO, *_FIXED, *_HINDSIGHT), filters=True, is_part=True
+    ),
 )
 WHOLE = tuple(variant.name for variant in VARIANTS if not variant.is_part)
 
