@@ -24,11 +24,16 @@ NAMES = {
     "ppo-filter": "StarPO, PPO, with the filter",
     "ppo-clip-higher": "StarPO, PPO, with clip-higher",
     "ppo-no-kl": "StarPO, PPO, without KL",
+    "ppo-s-hindsight": "StarPO-S, PPO, with hindsight imitation",
+    "grpo-s-hindsight": "StarPO-S, GRPO, with hindsight imitation",
 }
 COMPARISONS = {
     "Equal updates": ("ppo", "ppo-s-updates", "grpo", "grpo-s-updates"),
     "Equal iterations": ("ppo", "ppo-s-iterations", "grpo", "grpo-s-iterations"),
     "StarPO-S taken apart": ("ppo", "ppo-filter", "ppo-clip-higher", "ppo-no-kl", "ppo-s-updates"),
+    "With hindsight imitation": (
+        *("ppo-s-updates", "ppo-s-hindsight", "grpo-s-updates", "grpo-s-hindsight"),
+    ),
 }
 
 

@@ -57,7 +57,7 @@ class Rollback(RolloutCallback):
     Each rollback is announced in a line and listed under ``rollbacks`` in ``results.json``.
     Snapshots are kept in CPU memory and in every checkpoint, so that a resumed run returns to the
     same state: 1 + min_age / every_n_iterations of them, each as large as the trainable weights of
-    policy and critic with two moments (12 bytes a weight in float32).
+    policy and critic with their moments (with AdamW's 12 bytes a weight in float32).
 
     Args:
         times: Maximum number of rollbacks; 0 disables them, and no snapshot is kept.

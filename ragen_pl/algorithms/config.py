@@ -163,11 +163,12 @@ class Algorithm:
 
 @dataclass(frozen=True)
 class Muon:
-    """Muon for the matrices of hidden layers (Jordan et al. 2024), as PyTorch implements it.
+    """PyTorch's Muon for the matrices of hidden layers, beside AdamW for the rest.
 
-    Its step is the momentum of a matrix with all singular values set to about 1, scaled so that
-    AdamW's learning rates and weight decay can be reused (Liu et al., arXiv 2502.16982). AdamW
-    keeps the rest: embeddings, the vocabulary projection, the value head, norms and biases.
+    Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon) steps along the momentum of
+    a matrix with all singular values set to about 1. Its steps are scaled so that AdamW's learning
+    rates and weight decay can be reused (Liu et al., arXiv 2502.16982). The rest are embeddings,
+    the vocabulary projection, the value head, norms and biases.
 
     Args:
         lr_factor: Factor of the matrices' learning rate, relative to that of the rest.
@@ -183,12 +184,9 @@ class Muon:
     def __post_init__(self) -> None:
         if self.lr_factor <= 0:
             raise ValueError(f"muon.lr_factor is {self.lr_factor}; it must be positive")
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"muon.momentum is {self.momentum}; it must lie in [0, 1)")
-        if self.nesterov and self.momentum == 0:
+        if not 0 < self.momentum < 1:
             raise ValueError(
-                "muon.nesterov is true, but muon.momentum is 0, so that there is no running mean "
-                "to look ahead with: set muon.nesterov to false, or give a momentum (0.95 is usual)"
+                f"muon.momentum is {self.momentum}; it must lie in (0, 1), and 0.95 is usual"
             )
 
 

@@ -28,7 +28,7 @@ NOT_RESTORED = ("iteration", "phase", "rl_start", "skipped_steps", "lr_scale")
 def take_snapshot(module: LightningModule, optimizer: torch.optim.Optimizer) -> Plain:
     """Copy a learner's state to CPU memory.
 
-    A snapshot holds trainable weights, buffers, the optimizer's state (two moments per weight) and
+    A snapshot holds trainable weights, buffers, the optimizer's state (its moments) and
     what the module itself saves in a checkpoint. Frozen weights, such as those of a reference
     policy or of the base under adapters, are left out: they do not change.
 

@@ -25,8 +25,12 @@ def hidden_matrices(network: nn.Module) -> list[nn.Parameter]:
         if layer is not None
         for weight in layer.parameters()
     }
-    linear = [part.weight for part in network.modules() if isinstance(part, nn.Linear | Conv1D)]
-    return [weight for weight in linear if weight not in outputs]
+    found: list[nn.Parameter] = [
+        part.weight  # type: ignore[misc]  # a parameter, typed as a tensor
+        for part in network.modules()
+        if isinstance(part, nn.Linear | Conv1D)
+    ]
+    return [weight for weight in found if weight not in outputs]
 
 
 def _output_layer(part: nn.Module) -> nn.Module | None:

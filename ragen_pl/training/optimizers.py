@@ -143,7 +143,7 @@ class WholeMatrixMuon(Muon):
         """Take one step; if matrices are sharded, every rank must call it."""
         sharded = list(self._sharded())
         if not sharded:
-            return super().step(closure)
+            return super().step(closure)  # type: ignore[no-untyped-call]
         assert closure is None, "the optimizer around this one calls it"
         for weight, group in sharded:
             self._step_on_whole(weight, group)
@@ -160,7 +160,7 @@ class WholeMatrixMuon(Muon):
         assert weight.grad is not None
         whole = nn.Parameter(full_tensor(weight.detach()))
         whole.grad = full_tensor(weight.grad)
-        muon = Muon([{**group, "params": [whole]}])
+        muon: Optimizer = Muon([{**group, "params": [whole]}])
         state: dict[str, Tensor] = self.state[weight]
         muon.state[whole] = {name: full_tensor(value) for name, value in state.items()}
         muon.step()

@@ -115,6 +115,8 @@ def fails(capsys: pytest.CaptureFixture[str], *args: str) -> str:
             ["--model.algorithm.entropy.control.target=0"],
             ["model.algorithm.entropy.control.target is 0", "positive"],
         ),
+        (["--model.optimization.muon={lr_factor: 0}"], ["muon.lr_factor is 0", "positive"]),
+        (["--model.optimization.muon={momentum: 1}"], ["muon.momentum is 1", "(0, 1)"]),
         (["--data.rollout.overlong.buffer=99"], ["data.rollout.overlong.buffer is 99", "40"]),
         (["--data.grup_size=3"], ["data.grup_size", "3", "data.rollout.group_size"]),
         (["--fliter.keep_fraction=1"], ["fliter", "filter"]),

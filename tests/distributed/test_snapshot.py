@@ -51,8 +51,10 @@ def equal(one: Any, other: Any) -> bool:
 
 
 @pytest.mark.run
-def test_a_run_is_rolled_back_bit_for_bit_and_can_be_resumed(folder: Path) -> None:
-    fit("whole", "--trainer.max_epochs", 11)
+@pytest.mark.parametrize("muon", ["null", "{momentum: 0.9}"], ids=["AdamW", "Muon"])
+def test_a_run_is_rolled_back_bit_for_bit_and_can_be_resumed(folder: Path, muon: str) -> None:
+    optimizer = ("--model.optimization.muon", muon)
+    fit("whole", "--trainer.max_epochs", 11, *optimizer)
     results = json.loads((folder / "whole/results.json").read_text())
     (event,) = results["rollbacks"]
     fallen, restored = event["iteration"] - 1, event["restored"] - 1
@@ -66,14 +68,15 @@ def test_a_run_is_rolled_back_bit_for_bit_and_can_be_resumed(folder: Path) -> No
     different = {name for name in before if not equal(before[name], after[name])}
     assert different == not_restored
     assert any("exp_avg_sq" in name for name in before)
+    assert any("momentum_buffer" in name for name in before) == (muon != "null")
     assert Diary.cache_versions[fallen + 1] == -1
     rates = dict(zip(results["history"]["iteration"], results["history"]["train/lr"], strict=True))
     assert rates[fallen + 2] < 0.6 * rates[fallen]
     assert results["history"]["collapse/rollbacks"][-1] == 1
 
-    fit("parts", "--trainer.max_epochs", 7)
-    fit("parts", "--trainer.max_epochs", 8, "--ckpt_path", "last")
-    fit("parts", "--trainer.max_epochs", 11, "--ckpt_path", "last")
+    fit("parts", "--trainer.max_epochs", 7, *optimizer)
+    fit("parts", "--trainer.max_epochs", 8, "--ckpt_path", "last", *optimizer)
+    fit("parts", "--trainer.max_epochs", 11, "--ckpt_path", "last", *optimizer)
     whole, parts = checkpoint("whole"), checkpoint("parts")
     for key in ("state_dict", "optimizer_states", "starpo", "epoch", "global_step", "callbacks"):
         one, other = flat(whole[key]), flat(parts[key])

@@ -153,6 +153,23 @@ def test_a_run_with_a_memory_of_solutions_resumes_bit_for_bit(folder: Path) -> N
     assert histories[0]["train/hindsight_loss"] == histories[1]["train/hindsight_loss"]
 
 
+@pytest.mark.parametrize("stop", [1, 2, 4], ids=["warm start", "where RL begins", "RL"])
+def test_a_run_with_muon_resumes_bit_for_bit(stop: int) -> None:
+    muon = ("--model.optimization.muon", "{lr_factor: 3.0}")
+    fit("--run_dir", "whole", *muon)
+    with pytest.raises(SystemExit, match="9"):
+        fit(
+            *("--run_dir", "parts", *muon),
+            *("--trainer.callbacks+=tests.runs.test_resumed_runs.StopAt",),
+            *("--trainer.callbacks.iteration", stop, "--trainer.callbacks.updating", "true"),
+        )
+    fit("--run_dir", "parts", *muon, "--ckpt_path", "last")
+    assert_equal_ends("whole", "parts")
+    moments = flat(checkpoint("whole")["optimizer_states"])
+    kinds = {name.rpartition("/")[2] for name in moments if "/state/" in name}
+    assert kinds == {"momentum_buffer", "step", "exp_avg", "exp_avg_sq"}
+
+
 def test_a_run_that_goes_on_with_fewer_groups_plays_new_starts() -> None:
     Seeds.played.clear()
     note = ("--trainer.callbacks+=tests.support.doubles.Seeds",)

@@ -27,7 +27,7 @@ from callbacks import (
     RolloutMetrics,
     VarianceFilter,
 )
-from ragen_pl.algorithms.config import Algorithm, KLPenalty, Optimization
+from ragen_pl.algorithms.config import Algorithm, KLPenalty, Muon, Optimization
 from ragen_pl.algorithms.estimators import GAE, CriticConfig
 from ragen_pl.distributed.collectives import gather_objects, rank
 from ragen_pl.distributed.fsdp import FSDP2
@@ -51,6 +51,7 @@ RUNS = {
     "single_precision": 2,
     "sampled": 3,
     "lora_sampled": 3,
+    "muon": 2,
     "bf16": 2,
     "bf16_sampled": 3,
 }
@@ -223,7 +224,7 @@ def play(
             lora = LoRA(rank=4, alpha=8) if run == "lora_sampled" else None
             module = make_module(StarPO, lora, gradient_checkpointing=True)
         else:
-            module = make_module(Scripted)
+            module = make_module(Scripted, muon=Muon() if run == "muon" else None)
         data = make_data(SEEDS.get(run, 0))
         module.vocabulary = list(data.vocabulary())
         Trainer(

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.optim import Muon
+from torch.optim import Muon, Optimizer
 from transformers import Cache, PreTrainedModel
 
 from ragen_pl.cli.plan.inputs import PlanInput
@@ -168,7 +168,7 @@ def _orthogonalization_peak(shape: tuple[int, ...], dtype: torch.dtype) -> StepP
     with FakeTensorMode():
         weight = nn.Parameter(torch.zeros(shape, dtype=dtype))
         weight.grad = torch.zeros_like(weight)
-        muon = Muon([weight])
+        muon: Optimizer = Muon([weight])
         muon.step()  # afterwards it has its moment
         with LiveBytes() as counter:
             muon.step()
