@@ -206,7 +206,7 @@ class ByDifficulty(Curriculum):
 
 @dataclass(frozen=True)
 class TargetSuccess(ByDifficulty):
-    """Prefer difficulties at which the policy succeeds about as often as it fails.
+    """A preference for difficulties at which success is near a target, by default one half.
 
     The weight of a difficulty with running success p is (p/t)^(2t) ((1-p)/(1-t))^(2(1-t)) with the
     target t, at least ``floor``; for t = 1/2 this is 4p(1-p), proportional to the variance of

@@ -36,6 +36,7 @@ from ragen_pl.envs.sokoban.env import Sokoban
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.lora import LoRA
 from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.curriculum import TargetSuccess
 from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.datamodule import RolloutDataModule
@@ -186,6 +187,7 @@ def make_data(run_seed: int = 0) -> RolloutDataModule:
             iterations=WARM, updates_per_iteration=2, batch_size=5, demonstrations=6
         ),
         evaluation=EvaluationConfig(size=2),
+        curriculum=TargetSuccess(pool_factor=2),
         run_seed=run_seed,
     )
 
