@@ -236,8 +236,8 @@ class TargetSuccess(ByDifficulty):
         if success is None:
             return 1.0
         target = self.target
-        won = (success / target) ** (2 * target)
-        lost = ((1 - success) / (1 - target)) ** (2 * (1 - target))
+        won = math.pow(success / target, 2 * target)
+        lost = math.pow((1 - success) / (1 - target), 2 * (1 - target))
         return max(self.floor, won * lost)
 
 

@@ -36,7 +36,7 @@ from ragen_pl.envs.sokoban.env import Sokoban
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.lora import LoRA
 from ragen_pl.rollout.config import RolloutConfig
-from ragen_pl.rollout.curriculum import TargetSuccess
+from ragen_pl.rollout.curriculum import Curriculum, TargetSuccess, Uniform
 from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.datamodule import RolloutDataModule
@@ -170,7 +170,7 @@ def make_module(kind: type[StarPO], lora: LoRA | None = None, **optimization: An
     )
 
 
-def make_data(run_seed: int = 0) -> RolloutDataModule:
+def make_data(run_seed: int = 0, curriculum: Curriculum = Uniform()) -> RolloutDataModule:  # noqa: B008
     return RolloutDataModule(
         env=Sokoban(),
         eval_sets={"default": Sokoban(split="eval")},
@@ -187,7 +187,7 @@ def make_data(run_seed: int = 0) -> RolloutDataModule:
             iterations=WARM, updates_per_iteration=2, batch_size=5, demonstrations=6
         ),
         evaluation=EvaluationConfig(size=2),
-        curriculum=TargetSuccess(pool_factor=2),
+        curriculum=curriculum,
         run_seed=run_seed,
     )
 
@@ -211,7 +211,9 @@ def play(
             module = make_module(StarPO, lora, gradient_checkpointing=True)
         else:
             module = make_module(Scripted)
-        data = make_data(SEEDS.get(run, 0))
+        chosen_by_success = TargetSuccess(pool_factor=2)  # over enough iterations to matter
+        curriculum = chosen_by_success if run == "scripted" else Uniform()
+        data = make_data(SEEDS.get(run, 0), curriculum)
         module.vocabulary = list(data.vocabulary())
         Trainer(
             strategy=strategy,
