@@ -194,7 +194,7 @@ def test_a_run_learns_from_every_collection_and_goes_on_bit_for_bit(tmp_path: Pa
         assert watched.running[iteration] == {name: t.success for name, t in progress.items()}
     assert max(len(groups) for groups in watched.played.values()) == 8, "a second collection"
     weights = {group.weight for groups in watched.played.values() for group in groups}
-    assert max(weights) > 1.5
+    assert weights > {1.0}, "other weights, after a first choice that knows nothing"
 
     for iteration in (3, 4):
         assert went_on.running[iteration] == watched.running[iteration]
