@@ -206,7 +206,7 @@ class ByDifficulty(Curriculum):
 
 @dataclass(frozen=True)
 class TargetSuccess(ByDifficulty):
-    """Prefer difficulties at which the policy succeeds about as often as it fails.
+    """A preference for difficulties at which success is near a target, by default one half.
 
     The weight of a difficulty with running success p is (p/t)^(2t) ((1-p)/(1-t))^(2(1-t)) with the
     target t, at least ``floor``; for t = 1/2 this is 4p(1-p), proportional to the variance of
@@ -236,8 +236,8 @@ class TargetSuccess(ByDifficulty):
         if success is None:
             return 1.0
         target = self.target
-        won = (success / target) ** (2 * target)
-        lost = ((1 - success) / (1 - target)) ** (2 * (1 - target))
+        won = math.pow(success / target, 2 * target)
+        lost = math.pow((1 - success) / (1 - target), 2 * (1 - target))
         return max(self.floor, won * lost)
 
 

@@ -3,7 +3,8 @@
 Every seed is a pure function of the position in the run's seed stream, which is saved, so a resumed
 run collects the same groups as an uninterrupted one and never repeats a seed. The first collections
 of all iterations come first in the stream, then the second ones, and so on: runs with and without
-dynamic sampling begin every iteration with the same groups.
+dynamic sampling begin every iteration with the same groups. With a curriculum the groups of the
+stream are candidates, some of which are collected.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def group_seeds(run_seed: int, position: int, num_groups: int, collection: int) 
     Args:
         run_seed: Seed of the run.
         position: First position of the iteration in the seed stream.
-        num_groups: Groups of one collection.
+        num_groups: Groups of one collection, or candidates for it.
         collection: Index of the collection within the iteration, from 0.
 
     Returns:

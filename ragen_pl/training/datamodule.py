@@ -258,7 +258,9 @@ class RolloutDataModule(pl.LightningDataModule):
         pool = group_seeds(self.run_seed, position, self._seeds_per_collection, collection)
         rng = random.Random(f"curriculum {self.run_seed} {iteration} {collection}")
         wanted = self._groups_per_collection
-        return choose_starts(self.curriculum, self.env, pool, wanted, self._progress, rng)
+        chosen = choose_starts(self.curriculum, self.env, pool, wanted, self._progress, rng)
+        first_id = collection * wanted
+        return [replace(start, group_id=first_id + place) for place, start in enumerate(chosen)]
 
     @property
     def chooses_starts(self) -> bool:

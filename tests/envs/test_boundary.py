@@ -19,6 +19,8 @@ def call(method: str, instead: Any, when: When = always, seed: int = 1) -> Any:
     env = CheckedEnv(FaultyLamp(method, instead, when))
     if method == "reset":
         return env.reset(seed, 2)
+    if method == "difficulty_of":
+        return env.difficulty_of(seed)
     env.env.reset(seed=seed, options={"noise_seed": 2})
     if method in ("step", "reward"):
         return env.step("on")
@@ -29,7 +31,15 @@ def call(method: str, instead: Any, when: When = always, seed: int = 1) -> Any:
     return env.state() if method == "get_state" else env.state_hash()
 
 
-METHODS = ("reset", "step", "get_state", "state_hash", "thought_correct", "expert_turn")
+METHODS = (
+    "reset",
+    "step",
+    "difficulty_of",
+    "get_state",
+    "state_hash",
+    "thought_correct",
+    "expert_turn",
+)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -70,6 +80,7 @@ def test_what_is_right_comes_through(method: str) -> None:
         ),
         ("get_state", [1], r"get_state returned \[1\]"),
         ("state_hash", 7, "state_hash returned 7; it must return a text"),
+        ("difficulty_of", 7, "difficulty_of returned 7; it must return a text"),
         ("thought_correct", "yes", "thought_correct returned 'yes'; it must return a bool or None"),
         ("expert_turn", ("", ("north",)), "expert_turn returned 'north'; .* actions of on, off"),
         ("expert_turn", ("", ()), "from 1 to 2 actions"),

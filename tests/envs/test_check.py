@@ -220,9 +220,17 @@ class Wordy(Talker):
         return text, str(reward) if len(action) > 4000 else reward, *rest  # type: ignore[return-value]
 
 
+class Boastful(Stairs):
+    """Call every start hard, but not in ``reset``."""
+
+    def difficulty_of(self, seed: int) -> str:
+        return "hard"
+
+
 @pytest.mark.parametrize(
     ("kind", "told"),
     [
+        (Boastful, r"difficulty_of returned 'hard'; it must return what reset reports, ''"),
         (Seedless, r"reset\(seed=0\) twice gave .* the two must be equal: let the seed decide"),
         (Carrying, r"reset\(seed=0\) gave .*; the seed alone decides .* and what came before"),
         (NoisyStart, r"reset\(seed=0\) gave .*; the seed alone decides the start, whatever the no"),

@@ -92,6 +92,15 @@ def test_members_of_a_group_start_alike(env: TextEnv) -> None:
         assert len(starts) == 1
 
 
+def test_the_difficulty_of_a_seed_is_that_of_its_reset(env: TextEnv) -> None:
+    env.reset(seed=1)
+    before = env.get_state()
+    for seed in range(100, 120):
+        _, info = copy.deepcopy(env).reset(seed=seed, options={"noise_seed": 3})
+        assert env.difficulty_of(seed) == info["difficulty"]
+    assert env.get_state() == before
+
+
 def test_a_seed_means_the_same_in_another_process() -> None:
     here = {name: [start_hash(make(), s) for s in SEEDS] for name, make in VARIANTS.items()}
     folder = Path(__file__).parent

@@ -32,10 +32,13 @@ from ragen_pl.algorithms.estimators import GAE, CriticConfig
 from ragen_pl.distributed.collectives import gather_objects, rank
 from ragen_pl.distributed.fsdp import FSDP2
 from ragen_pl.distributed.sharding import full_state_dict, full_tensor
+from ragen_pl.envs.boards import mask_of
 from ragen_pl.envs.sokoban.env import Sokoban
+from ragen_pl.envs.sokoban.search import Board, shortest_plan
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.lora import LoRA
 from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.curriculum import Curriculum, TargetSuccess, Uniform
 from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.rollout.hindsight import HindsightImitation
 from ragen_pl.training.callback import RolloutCallback
@@ -84,12 +87,17 @@ class Scripted(StarPO):
         return Completion(ids, (-0.5,) * len(ids), (0.5,) * len(ids), stopped=True)
 
     def _solution(self, request: Request) -> list[str]:
-        data = self.trainer.datamodule  # type: ignore[attr-defined]
-        seeds = data.group_seeds(request.episode.iteration, 0)
-        env = Sokoban()
-        env.reset(seed=next(s.seed for s in seeds if s.group_id == request.episode.group_id))
-        plan = env.expert_turn(random.Random(0), env.max_actions)[1]
-        return list(plan[2 * request.turn : 2 * request.turn + 2])
+        """Solve the room that the prompt shows."""
+        tokenizer = self.trainer.datamodule.chat.tokenizer  # type: ignore[attr-defined]
+        shown = tokenizer.decode(request.prefix_ids).rpartition("State:\n")[2].split("\n")
+        marks = "".join(row[:6] for row in shown[:6])
+
+        def cells(symbols: str) -> int:
+            return mask_of(cell for cell, mark in enumerate(marks) if mark in symbols)
+
+        board = Board(6, cells("#"), cells("O√S"))
+        player = next(cell for cell, mark in enumerate(marks) if mark in "PS")
+        return list(shortest_plan(board, player, cells("X√")) or ())[:2]
 
 
 class Whereabouts(RolloutCallback):
@@ -182,7 +190,7 @@ def make_module(kind: type[StarPO], lora: LoRA | None = None, **optimization: An
     )
 
 
-def make_data(run_seed: int = 0) -> RolloutDataModule:
+def make_data(run_seed: int = 0, curriculum: Curriculum = Uniform()) -> RolloutDataModule:  # noqa: B008
     return RolloutDataModule(
         env=Sokoban(),
         eval_sets={"default": Sokoban(split="eval")},
@@ -202,6 +210,7 @@ def make_data(run_seed: int = 0) -> RolloutDataModule:
             updates=1, batch_size=5, variants=3, opening=2, symmetries=True
         ),
         evaluation=EvaluationConfig(size=2),
+        curriculum=curriculum,
         run_seed=run_seed,
     )
 
@@ -225,7 +234,9 @@ def play(
             module = make_module(StarPO, lora, gradient_checkpointing=True)
         else:
             module = make_module(Scripted, muon=Muon() if run == "muon" else None)
-        data = make_data(SEEDS.get(run, 0))
+        chosen_by_success = TargetSuccess(pool_factor=2)  # over enough iterations to matter
+        curriculum = chosen_by_success if run == "scripted" else Uniform()
+        data = make_data(SEEDS.get(run, 0), curriculum)
         module.vocabulary = list(data.vocabulary())
         Trainer(
             strategy=strategy,

@@ -56,6 +56,9 @@ class FaultyLamp(NamedLamp):
         self.seed, self.presses = seed or 0, 0
         return self._or("reset", super().reset(seed=seed, options=options))  # type: ignore[no-any-return]
 
+    def difficulty_of(self, seed: int) -> str:
+        return self._or("difficulty_of", super().difficulty_of(seed))  # type: ignore[no-any-return]
+
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         text, reward, *rest = super().step(action)
         self.presses += 1

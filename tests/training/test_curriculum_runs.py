@@ -89,7 +89,8 @@ def test_no_start_is_played_twice_whatever_is_resumed() -> None:
         for _ in range(4):
             for nth in range(2):
                 chosen = data.group_seeds(iteration, nth)
-                assert len({start.group_id for start in chosen}) == groups
+                ids = [start.group_id for start in chosen]
+                assert ids == list(range(nth * groups, (nth + 1) * groups))
                 assert not seen & {start.seed for start in chosen}
                 seen |= {start.seed for start in chosen}
             iteration += 1
@@ -193,7 +194,7 @@ def test_a_run_learns_from_every_collection_and_goes_on_bit_for_bit(tmp_path: Pa
         assert watched.running[iteration] == {name: t.success for name, t in progress.items()}
     assert max(len(groups) for groups in watched.played.values()) == 8, "a second collection"
     weights = {group.weight for groups in watched.played.values() for group in groups}
-    assert max(weights) > 1.5
+    assert weights > {1.0}, "other weights, after a first choice that knows nothing"
 
     for iteration in (3, 4):
         assert went_on.running[iteration] == watched.running[iteration]

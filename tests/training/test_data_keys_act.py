@@ -55,7 +55,7 @@ ROLLOUT = RolloutConfig(
     max_context=128,
     overlong=Overlong(buffer=4, penalty=-0.5),
 )
-WARM_START = WarmStart(iterations=1, demonstrations=16, batch_size=8, updates_per_iteration=40)
+WARM_START = WarmStart(iterations=1, demonstrations=16, batch_size=8, updates_per_iteration=60)
 THINKING: dict[str, Any] = {
     "env": NamedLamp(),
     "eval_sets": {"default": NamedLamp()},
