@@ -123,10 +123,15 @@ class Turn:
     """The executed actions."""
     rewards: Mapping[str, float]
     """Reward terms by name: ``env``, ``format``, …"""
+    thought_reward: float
+    """The sum of those terms that judge the thought alone."""
     is_valid: bool
     """Whether the whole response followed the format with known actions only."""
     thought_correct: bool | None
     """Whether the thought was true of the state; None if the environment cannot judge it."""
+    thought_grounding: float | None
+    """Share of the thought's statements that hold, in [0, 1]; None if it cannot be judged or no
+    reward term asks for it."""
 
     @property
     def token_ids(self) -> tuple[int, ...]:

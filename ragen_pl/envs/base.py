@@ -124,6 +124,20 @@ class TextEnv(gymnasium.Env[str, str]):
         """Return whether a thought is true of the current state; None if it cannot be judged."""
         return None
 
+    def thought_grounding(self, thought: str, actions: tuple[str, ...]) -> float | None:
+        """Return the share of a thought's statements that hold, in [0, 1]; None if it cannot be
+        judged.
+
+        It must be 1 where ``thought_correct`` is true, and less than 1 elsewhere. Any text may be
+        given.
+
+        Args:
+            thought: The thought, about the current state.
+            actions: The actions that will be executed from the current state, for statements about
+                the state after them.
+        """
+        return None
+
     def vocabulary(self) -> Iterable[str]:
         """List pieces of text that deserve one token each in the embedded model's tokenizer.
 

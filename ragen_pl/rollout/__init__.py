@@ -10,7 +10,7 @@ from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart, demonstrate
 from ragen_pl.rollout.engines import VLLM, Engine, InProcess
 from ragen_pl.rollout.packing import micro_batches, pack
-from ragen_pl.rollout.rewards import Overlong
+from ragen_pl.rollout.rewards import Format, Overlong, PlayedTurn, RewardTerm, Truth
 
 __all__ = [
     "VLLM",
@@ -18,12 +18,16 @@ __all__ = [
     "Chat",
     "Engine",
     "ExpertActor",
+    "Format",
     "GroupSeed",
     "InProcess",
     "Overlong",
+    "PlayedTurn",
     "Prompts",
     "RandomActor",
+    "RewardTerm",
     "RolloutConfig",
+    "Truth",
     "WarmStart",
     "collect",
     "demonstrate",

@@ -115,7 +115,24 @@ def fails(capsys: pytest.CaptureFixture[str], *args: str) -> str:
             ["--model.algorithm.entropy.control.target=0"],
             ["model.algorithm.entropy.control.target is 0", "positive"],
         ),
-        (["--data.rollout.overlong.buffer=99"], ["data.rollout.overlong.buffer is 99", "40"]),
+        (
+            ["--config=dapo", "--data.rollout.rewards.overlong.buffer=99"],
+            ["data.rollout.rewards.overlong.init_args.buffer is 99", "max_response_tokens (40)"],
+        ),
+        (
+            ["--data.rollout.rewards.format.penalty=0.5"],
+            ["data.rollout.rewards.format.init_args.penalty is 0.5", "negative"],
+        ),
+        (
+            ["--data.rollout.rewards.format.penalti=-1"],
+            ["rewards.format.penalti", "-1", "data.rollout.rewards.format.init_args.penalty"],
+        ),
+        (
+            ["--data.rollout.rewards.fromat.penalty=-1"],
+            ["data.rollout.rewards", "fromat has no class_path", "did you mean format?"],
+        ),
+        (["--data.rollout.rewards.own=Formatt"], ["rewards.own", "Formatt", "Format"]),
+        (["--data.rollout.rewards.env=Format"], ["data.rollout.rewards.env", "environment's own"]),
         (["--data.grup_size=3"], ["data.grup_size", "3", "data.rollout.group_size"]),
         (["--fliter.keep_fraction=1"], ["fliter", "filter"]),
         (

@@ -26,8 +26,10 @@ def turn(prompt: tuple[int, ...], sampled: tuple[int, ...], reward: float) -> Tu
         thought_tokens=0,
         actions=(),
         rewards={"env": reward, "format": -0.1},
+        thought_reward=0.0,
         is_valid=False,
         thought_correct=None,
+        thought_grounding=None,
     )
 
 
