@@ -128,8 +128,8 @@ class TextEnv(gymnasium.Env[str, str]):
         """Return the share of a thought's statements that hold, in [0, 1]; None if it cannot be
         judged.
 
-        It must be 1 where ``thought_correct`` is true, and less than 1 elsewhere. Any text may be
-        given.
+        It is 1 only if every statement holds. A plan counts as a statement that is graded by how
+        far it leads. Any text may be given.
 
         Args:
             thought: The thought, about the current state.

@@ -23,7 +23,7 @@ _SECONDS = 5.0
 """Time limit, after which the check of a slow environment ends."""
 _PARTS = "text, reward, terminated, truncated, info"
 _ADVERSARIAL = ("", "no sense", "{}<b>\x00\n", "√ß漢字🧊\u202e", "9" * 5000, "-1", "word " * 4000)
-"""Free-text actions such as an untrained agent may produce."""
+"""Free-text actions and thoughts such as an untrained agent may produce."""
 
 T = TypeVar("T")
 
@@ -120,6 +120,7 @@ class _TrialEpisode:
         self._check(isinstance(task, str), "instruction", task, "a text: what the task is")
         start = self._place(self.one)
         self._restores(start)
+        self._judges_thoughts()
         for number in range(min(_STEPS, self.one.max_actions)):
             if time.monotonic() > deadline:
                 return
@@ -199,6 +200,18 @@ class _TrialEpisode:
             f"what it was in that state, {_short(place.text)}: get_state must hold all it shows"
         )
         self._check(found.text == place.text, "render_text", found.text, wanted)
+
+    def _judges_thoughts(self) -> None:
+        """Check what the judgments of adversarial thoughts return."""
+        actions = tuple(self._read("actions") or _ADVERSARIAL)[:1]
+        for thought in _ADVERSARIAL:
+            given: Any = self._call(self.one.thought_correct, thought)
+            self._check(
+                given is None or _is_bool(given), "thought_correct", given, "a bool or None"
+            )
+            given = self._call(self.one.thought_grounding, thought, actions)
+            is_share = given is None or (_is_finite(given) and 0 <= given <= 1)
+            self._check(is_share, "thought_grounding", given, "a number in [0, 1] or None")
 
     def _stays_ended(self, action: str, ended: _Place) -> None:
         """Check that a step after the end raises, or changes nothing and earns nothing."""

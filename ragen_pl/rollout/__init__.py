@@ -10,7 +10,7 @@ from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart, demonstrate
 from ragen_pl.rollout.engines import VLLM, Engine, InProcess
 from ragen_pl.rollout.packing import micro_batches, pack
-from ragen_pl.rollout.rewards import Format, Overlong, PlayedTurn, RewardTerm, Truth
+from ragen_pl.rollout.rewards import Format, Grounding, Overlong, PlayedTurn, RewardTerm, Truth
 
 __all__ = [
     "VLLM",
@@ -19,6 +19,7 @@ __all__ = [
     "Engine",
     "ExpertActor",
     "Format",
+    "Grounding",
     "GroupSeed",
     "InProcess",
     "Overlong",

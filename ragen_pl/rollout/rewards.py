@@ -144,6 +144,40 @@ class Truth(RewardTerm):
 
 
 @dataclass(frozen=True)
+class Grounding(RewardTerm):
+    """A penalty for the share of a thought's statements that do not hold.
+
+    The term is ``coef`` × (grounding − 1), from −``coef`` to 0: a bonus per turn would reward
+    longer episodes. ``rollout/grounding`` is the mean of the grounding. Turns whose thought the
+    environment cannot judge are left out.
+
+    Args:
+        coef: Penalty of a thought of which nothing holds; 0 measures the grounding without a
+            reward.
+    """
+
+    needs_grounding: ClassVar[bool] = True
+    judges_thought: ClassVar[bool] = True
+
+    coef: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.coef < math.inf:
+            raise ValueError(f"coef is {self.coef}; it must be 0 or more, and finite")
+
+    def __call__(self, turn: PlayedTurn) -> float | None:
+        if turn.thought_grounding is None:
+            return None
+        return self.coef * (turn.thought_grounding - 1.0)
+
+    def check(self, key: str, env: TextEnv, *, think: bool, max_response_tokens: int) -> None:
+        super().check(key, env, think=think, max_response_tokens=max_response_tokens)
+        if type(env).thought_grounding is TextEnv.thought_grounding:
+            why = f"{type(env).__name__} cannot judge how much of a thought holds"
+            raise _never_acts(key, self, why)
+
+
+@dataclass(frozen=True)
 class Overlong(RewardTerm):
     """A penalty on responses near the length limit (DAPO, arXiv 2503.14476, §3.4, eq. 13).
 

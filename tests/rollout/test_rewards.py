@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 
 from ragen_pl.errors import ConfigError
 from ragen_pl.rollout.config import RolloutConfig
-from ragen_pl.rollout.rewards import Format, Overlong, PlayedTurn, RewardTerm, Truth, evaluate
+from ragen_pl.rollout.rewards import (
+    Format,
+    Grounding,
+    Overlong,
+    PlayedTurn,
+    RewardTerm,
+    Truth,
+    evaluate,
+)
 
 TURN = PlayedTurn(
     number=0,
@@ -78,6 +86,16 @@ def test_terms_add_up_by_name_and_are_absent_where_they_do_not_apply() -> None:
     assert list(evaluate({}, TURN)) == ["env"]
 
 
+def test_grounding_is_a_penalty_for_what_does_not_hold() -> None:
+    for share, term in ((0.0, -0.4), (0.75, -0.1), (1.0, 0.0)):
+        assert Grounding(0.4)(replace(TURN, thought_grounding=share)) == pytest.approx(term)
+    assert Grounding(0.4)(TURN) is None
+    assert Grounding(0.0)(replace(TURN, thought_grounding=0.5)) == 0.0
+    for coef in (-0.1, math.nan, math.inf):
+        with pytest.raises(ValueError, match="coef is"):
+            Grounding(coef)
+
+
 def test_null_leaves_a_term_out() -> None:
     assert RolloutConfig().reward_terms == {"format": Format(-0.1)}
     assert RolloutConfig(rewards={"format": None, "a": Truth()}).reward_terms == {"a": Truth()}
@@ -118,6 +136,6 @@ def test_an_error_is_the_terms_with_its_place() -> None:
     assert "test_rewards.py:" in str(e.value)
 
 
-@pytest.mark.parametrize("term", [Format(), Truth(), Overlong(3)])
+@pytest.mark.parametrize("term", [Format(), Truth(), Grounding(), Overlong(3)])
 def test_terms_can_be_sent_to_other_processes(term: RewardTerm) -> None:
     assert pickle.loads(pickle.dumps(term)) == term

@@ -18,7 +18,7 @@ from callbacks import EntropyLogger, RolloutMetrics, VarianceFilter
 from ragen_pl.envs import Bandit
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart
-from ragen_pl.rollout.rewards import Format, Overlong, RewardTerm, Truth
+from ragen_pl.rollout.rewards import Format, Grounding, Overlong, RewardTerm, Truth
 from ragen_pl.training.collection import DynamicSampling
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.evaluation_sets import EvaluationConfig
@@ -146,6 +146,16 @@ def test_a_key_of_the_data_acts(subject: str, path: tuple[str, ...]) -> None:
     ("term", "changes", "message"),
     [
         (Truth(), {"prompts": replace(PROMPTS, think=False)}, "Truth, but prompts.think is false"),
+        (
+            Grounding(),
+            {"prompts": replace(PROMPTS, think=False)},
+            "Grounding, but prompts.think is false",
+        ),
+        (
+            Grounding(),
+            {"env": Bandit()},
+            "Grounding, but Bandit cannot judge how much of a thought holds",
+        ),
         (Truth(), {"env": Bandit()}, "Truth, but Bandit cannot judge whether a thought is true"),
     ],
 )
