@@ -11,6 +11,7 @@ from ragen_pl.algorithms.config import (
     EntropyBonus,
     KLPenalty,
     Optimization,
+    ThoughtAdvantage,
 )
 from ragen_pl.algorithms.estimators import AdvantageEstimator, CriticConfig
 from ragen_pl.algorithms.filters import FilterRule
@@ -27,4 +28,5 @@ __all__ = [
     "KLPenalty",
     "Optimization",
     "PolicyLoss",
+    "ThoughtAdvantage",
 ]

@@ -131,6 +131,18 @@ def fails(capsys: pytest.CaptureFixture[str], *args: str) -> str:
             ["--data.rollout.rewards.fromat.penalty=-1"],
             ["data.rollout.rewards", "fromat has no class_path", "did you mean format?"],
         ),
+        (
+            ["--model.algorithm.thought_advantage={coef: 0}"],
+            ["model.algorithm.thought_advantage.coef is 0", "must be positive"],
+        ),
+        (
+            ["--data.rollout.rewards.thought=null", "--model.algorithm.thought_advantage={}"],
+            ["thought_advantage is set", "no term of", "Truth", "to null"],
+        ),
+        (
+            ["--config=no_think", "--model.algorithm.thought_advantage={}"],
+            ["thought_advantage is set", "prompts.think is false"],
+        ),
         (["--data.rollout.rewards.own=Formatt"], ["rewards.own", "Formatt", "Format"]),
         (["--data.rollout.rewards.env=Format"], ["data.rollout.rewards.env", "environment's own"]),
         (["--data.grup_size=3"], ["data.grup_size", "3", "data.rollout.group_size"]),
