@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from jsonargparse import Namespace, _typehints
-from jsonargparse._typehints import NestedArg
+from jsonargparse._util import NestedArg
 from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.loggers import Logger
 

@@ -140,7 +140,8 @@ class CheckedEnv:
         """Return the share of a thought's statements that hold; None if it cannot be judged."""
         with calling("thought_grounding"):
             given: Any = self.env.thought_grounding(thought, actions)
-        if given is not None and not (isinstance(given, Real) and 0 <= given <= 1):  # NaN is not
+        is_share = isinstance(given, Real) and 0 <= float(given) <= 1  # NaN is not
+        if given is not None and not is_share:
             raise contract_error("thought_grounding", given, "a number in [0, 1] or None")
         return None if given is None else float(given)
 
