@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 from lightning.pytorch import LightningModule, Trainer
@@ -34,6 +35,8 @@ class RolloutMetrics(RolloutCallback):
         super().__init__()
         self._averages = RankMeans()
         self._played: Tallies = {}
+        self._terms: dict[str, float] = defaultdict(float)
+        self._counted = 0
         self._collections = 0
         self._tokens = 0
 
@@ -42,6 +45,7 @@ class RolloutMetrics(RolloutCallback):
     ) -> None:
         """Reset the counts, which an interrupted rollout may have left behind."""
         self._averages, self._played = RankMeans(), {}
+        self._terms, self._counted = defaultdict(float), 0
         self._collections, self._tokens = 0, 0
 
     def on_collection_end(
@@ -56,6 +60,10 @@ class RolloutMetrics(RolloutCallback):
                 self._tokens += sum(len(turn.completion.token_ids) for turn in trajectory.turns)
                 _add_stop_reason(self._averages, trajectory)
                 if trajectory.counts:
+                    self._counted += 1
+                    for turn in trajectory.turns:
+                        for name, value in turn.rewards.items():
+                            self._terms[name] += value
                     _add_trajectory(self._averages, trajectory)
                     success = float(trajectory.success)
                     self._averages.add("success_uniform", success, weight=group.weight)
@@ -73,12 +81,21 @@ class RolloutMetrics(RolloutCallback):
             self.record({f"rollout/running_success/{name}": p for name, p in running.items()})
         self.record(_by_difficulty(sum_tallies(gather_objects(self._played))))
         self.record({f"rollout/{name}": value for name, value in means.items()})
+        self.record({f"rollout/return/{name}": value for name, value in self._terms_mean().items()})
         self.record(
             {
                 "rollout/collections": float(self._collections),
                 "rollout/sampled_tokens": float(sum(gather_objects(self._tokens))),
             }
         )
+
+    def _terms_mean(self) -> dict[str, float]:
+        """Return the mean sum of each reward term over all trajectories, also over those in which
+        it does not apply, so that the terms add up to the return."""
+        parts = gather_objects((dict(self._terms), self._counted))
+        count = sum(counted for _, counted in parts)
+        names = dict.fromkeys(name for terms, _ in parts for name in terms)
+        return {name: sum(terms.get(name, 0.0) for terms, _ in parts) / count for name in names}
 
 
 def _by_difficulty(played: Tallies) -> dict[str, float]:
@@ -110,10 +127,10 @@ def _add_trajectory(averages: RankMeans, trajectory: Trajectory) -> None:
     averages.add("return", trajectory.total_reward)
     averages.add("turns", len(turns))
     averages.add("actions", sum(len(turn.actions) for turn in turns))
-    for term in turns[0].rewards if turns else ():
-        averages.add(f"return_{term}", sum(turn.rewards.get(term, 0.0) for turn in turns))
     thoughts: Sequence[bool] = [
         turn.thought_correct for turn in turns if turn.thought_correct is not None
     ]
     if thoughts:
         averages.add("thought_accuracy", sum(thoughts), len(thoughts))
+    grounded = [turn.thought_grounding for turn in turns if turn.thought_grounding is not None]
+    averages.add("grounding", sum(grounded), len(grounded))

@@ -125,10 +125,15 @@ class Turn:
     """Keys, as ``anchor_key``, of the states after each executed action."""
     rewards: Mapping[str, float]
     """Reward terms by name: ``env``, ``format``, …"""
+    thought_reward: float
+    """The sum of those terms that judge the thought alone."""
     is_valid: bool
     """Whether the whole response followed the format with known actions only."""
     thought_correct: bool | None
     """Whether the thought was true of the state; None if the environment cannot judge it."""
+    thought_grounding: float | None
+    """Share of the thought's statements that hold, in [0, 1]; None if it cannot be judged or no
+    reward term asks for it."""
 
     @property
     def token_ids(self) -> tuple[int, ...]:
@@ -273,8 +278,8 @@ class RolloutBatch(TensorBatch):
     """Trajectories as tensors, with recorded data only; the learner's estimates are in
     ``TrainingBatch``.
 
-    ``turn_ends ⊆ loss_mask ⊆ attention_mask``; rewards are zero except at turn ends. Index t refers
-    to token t in every tensor.
+    ``turn_ends ⊆ loss_mask ⊆ attention_mask`` and ``thought_mask ⊆ loss_mask``; rewards are zero
+    except at turn ends. Index t refers to token t in every tensor.
     """
 
     input_ids: Tensor
@@ -291,7 +296,13 @@ class RolloutBatch(TensorBatch):
     turn_ends: Tensor
     """(B, T) bool: the last sampled token of each turn."""
     rewards: Tensor
-    """(B, T) float: the turn's reward, at its turn end."""
+    """(B, T) float: the turn's reward, the sum of all terms, at its turn end."""
+    outcome_rewards: Tensor
+    """(B, T) float: the same without the terms that judge the thought alone."""
+    thought_rewards: Tensor
+    """(B, T) float: the terms that judge the thought alone."""
+    thought_mask: Tensor
+    """(B, T) bool: the sampled tokens of thoughts."""
     sampled_log_probs: Tensor
     """(B, T) float: log-prob of each token when it was sampled."""
     group_ids: Tensor
@@ -308,7 +319,7 @@ class RolloutBatch(TensorBatch):
     def __post_init__(self) -> None:
         shape = self.input_ids.shape
         names = ("attention_mask", "loss_mask", "turn_index", "state_ids", "turn_ends", "rewards")
-        for name in names:
+        for name in (*names, "outcome_rewards", "thought_rewards", "thought_mask"):
             assert getattr(self, name).shape == shape, f"{name} is not (B, T)"
         for name in ("group_ids", "successes", "policy_weights"):
             assert getattr(self, name).shape == shape[:1], f"{name} is not (B,)"

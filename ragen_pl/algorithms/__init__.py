@@ -12,6 +12,7 @@ from ragen_pl.algorithms.config import (
     KLPenalty,
     Muon,
     Optimization,
+    ThoughtAdvantage,
 )
 from ragen_pl.algorithms.estimators import AdvantageEstimator, CriticConfig
 from ragen_pl.algorithms.filters import FilterRule
@@ -29,4 +30,5 @@ __all__ = [
     "Muon",
     "Optimization",
     "PolicyLoss",
+    "ThoughtAdvantage",
 ]

@@ -76,6 +76,32 @@ class EntropyBonus:
 
 
 @dataclass(frozen=True)
+class ThoughtAdvantage:
+    """Separate advantages for the tokens of thoughts and of answers.
+
+    With R the reward terms, J those of them that judge the thought alone (``judges_thought``), and
+    A(·) the estimator: answer tokens get A(R − J). A thought's tokens get A(R − J) + ``coef`` × W,
+    where W is the sum of J in their own turn, whitened over all turns with a thought of all ranks'
+    kept trajectories (``ops.thought_advantages``). Without it, every token gets A(R), so that an
+    untrue thought also lowers the probability of a good answer. A critic then predicts the returns
+    of R − J. Filters judge groups by R.
+
+    Args:
+        coef: Weight of the thought's own reward; the whitened advantages of an estimator such as
+            GAE have a standard deviation of 1.
+    """
+
+    coef: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.coef > 0:
+            raise ValueError(
+                f"thought_advantage.coef is {self.coef}; it must be positive "
+                "(thought_advantage: null credits all rewards to all tokens)"
+            )
+
+
+@dataclass(frozen=True)
 class Algorithm:
     """The terms of the loss; the defaults are StarPO-S with PPO (RAGEN §3, §4.3).
 
@@ -85,6 +111,8 @@ class Algorithm:
         aggregation: How the policy's terms of the loss are averaged over tokens and trajectories.
         kl: A penalty on the KL from the policy that RL started from; null builds no reference.
         entropy: The entropy bonus.
+        thought_advantage: Separate advantages for the tokens of thoughts and of answers; null
+            credits all rewards to all tokens.
         tis_cap: Truncated importance sampling: each token's policy loss is multiplied by
             the ratio of its probability under the trainer's model to that under the engine, up to
             this cap (2 is usual). null applies no correction, which is right for the engine
@@ -96,6 +124,7 @@ class Algorithm:
     aggregation: Aggregation = "token_mean"
     kl: KLPenalty | None = None
     entropy: EntropyBonus = EntropyBonus()
+    thought_advantage: ThoughtAdvantage | None = None
     tis_cap: float | None = None
 
     def __post_init__(self) -> None:
@@ -122,6 +151,28 @@ class Algorithm:
                 "trajectory with the others of its group and would learn nothing: set "
                 "rollout.group_size to 2 or more, or choose GAE or ReinforcePlusPlus"
             )
+
+    def check_thoughts(self, *, think: bool, judged: bool) -> None:
+        """Check that there are rewards of thoughts to credit to their tokens.
+
+        Args:
+            think: Whether the agent thinks before it answers.
+            judged: Whether a reward term judges thoughts.
+
+        Raises:
+            ValueError: for a ``thought_advantage`` that could never act.
+        """
+        if self.thought_advantage is None or (think and judged):
+            return
+        why = (
+            "no term of rollout.rewards judges the thought (Truth and Grounding do)"
+            if think
+            else "prompts.think is false"
+        )
+        raise ValueError(
+            f"algorithm.thought_advantage is set, but {why}: set algorithm.thought_advantage to "
+            "null"
+        )
 
     def check(self, optimization: Optimization) -> None:
         """Check that the importance sampling correction has an effect.

@@ -297,7 +297,11 @@ class Application(LightningCLI):
         )
         check_strategy(self.trainer.strategy, share_a_base=adapters and not one)
         if self.subcommand == "fit":
-            self.model.algorithm.check_groups(self.datamodule.rollout.group_size)
+            data, terms = self.datamodule, self.datamodule.rollout.reward_terms.values()
+            self.model.algorithm.check_groups(data.rollout.group_size)
+            self.model.algorithm.check_thoughts(
+                think=data.prompts.think, judged=any(term.judges_thought for term in terms)
+            )
         for callback in rollout_callbacks(self.trainer) if self.subcommand == "fit" else ():
             if isinstance(callback, cb.VarianceFilter):
                 callback.check(self.datamodule.rollout)

@@ -138,9 +138,9 @@ def _differing(one: Any, other: Any, path: str = "") -> list[str]:
 def merge(old: Any, new: Any) -> Any:
     """Merge configurations as the parser does: by key, unless ``new`` names another class.
 
-    In one case the parser differs: it replaces mappings whose keys users choose
-    (``data.eval_sets``) as a whole. These cannot be told apart without the constructors, so they
-    are merged here.
+    In one case the parser differs: it replaces mappings whose keys users choose as a whole
+    (``data.eval_sets``), unless their entries may be null (``data.rollout.rewards``). These cannot
+    be told apart without the constructors, so they are merged here.
     """
     if not (isinstance(old, dict) and isinstance(new, dict)):
         return new

@@ -80,7 +80,10 @@ def _unknown_key(key: str, path: str, keys: Schema, argv: Sequence[str]) -> Conf
     whole, last = f"{path}{key}", key.rpartition(".")[2]
     typed = whole.replace(".init_args", "")
     place, value = _given(argv, path, lambda at, _: at.rpartition(".")[2] == last)
-    known = list(_all_keys(keys, path))
+    group = f"{place.rpartition('.')[0]}."  # unlike ``path``, with the names that users choose
+    if path.endswith(".init_args.") and not group.endswith(".init_args."):
+        group += "init_args."
+    known = list(_all_keys(keys, group))
     return ConfigError(_unknown(whole if place == typed else place, value, known))
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
-from collections.abc import Iterator
+import typing
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from jsonargparse import Namespace, _typehints
+from jsonargparse._util import NestedArg
 from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.loggers import Logger
 
 from ragen_pl.cli.config_files import same_class
-from ragen_pl.cli.messages import shorten
+from ragen_pl.cli.key_check import alternatives
+from ragen_pl.cli.messages import did_you_mean, shorten
 from ragen_pl.errors import ConfigError
 
 RUN_DIR = "<run_dir>"
@@ -22,6 +26,8 @@ _FOLDER_KEYS = ("save_dir", "dir")
 """Argument names for a logger's folder; the first one that a class has is used."""
 _ON_CLASS_CHANGE = "discard_init_args_on_class_path_change"
 """The parser's function that decides which arguments a change of class keeps."""
+_ON_VALUE = "adapt_typehints"
+"""The parser's function that checks a value against its type, given the value before."""
 
 
 class Parser(LightningArgumentParser):
@@ -37,33 +43,94 @@ class Parser(LightningArgumentParser):
         raise ConfigError(shorten(message)) from ex
 
     def add_class_arguments(self, theclass: type, *args: Any, **kwargs: Any) -> list[str]:
-        """Add a constructor's arguments; a logger's default folder is the run's."""
+        """Add a constructor's arguments; a logger's default folder is the run's.
+
+        Defaults that are mappings of instances become what a config file would hold.
+        """
         added: list[str] = super().add_class_arguments(theclass, *args, **kwargs)
+        for action in self._actions:
+            given = action.default
+            if isinstance(given, dict) and any(map(dataclasses.is_dataclass, given.values())):
+                written = {name: _as_config(each) for name, each in given.items()}
+                self.set_defaults({action.dest: written})
         if inspect.isclass(theclass) and issubclass(theclass, Logger):
             own = [key for key in _FOLDER_KEYS if key in added][:1]
             self.set_defaults(dict.fromkeys(own, RUN_DIR))
         return added
 
     def parse_args(self, *args: Any, **kwargs: Any) -> Namespace:  # type: ignore[override]
-        """Parse a command line; a class that replaces another starts from its own defaults."""
-        with _arguments_of_their_class():
+        """Parse a command line.
+
+        A class that replaces another starts from its own defaults. A mapping whose entries may be
+        null is merged by name with the one before; any other mapping replaces it.
+        """
+        merging = _merging_by_name(getattr(_typehints, _ON_VALUE))
+        with _replaced(_ON_CLASS_CHANGE, _start_afresh), _replaced(_ON_VALUE, merging):
             return super().parse_args(*args, **kwargs)
 
 
 @contextmanager
-def _arguments_of_their_class() -> Iterator[None]:
-    """Let a newly chosen class start from its own defaults.
+def _replaced(name: str, function: Callable[..., Any]) -> Iterator[None]:
+    """Replace a function of the parser's within the context.
 
     jsonargparse would keep every argument of the previous class that the new one has too, defaults
-    included, and has no setting against that. The function that selects the arguments to keep is
-    therefore replaced within the context.
+    included, and would replace every mapping as a whole; it has no setting against either.
     """
-    kept = getattr(_typehints, _ON_CLASS_CHANGE)
-    setattr(_typehints, _ON_CLASS_CHANGE, _start_afresh)
+    kept = getattr(_typehints, name)
+    setattr(_typehints, name, function)
     try:
         yield
     finally:
-        setattr(_typehints, _ON_CLASS_CHANGE, kept)
+        setattr(_typehints, name, kept)
+
+
+def _merging_by_name(check: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a check of a value that first merges mappings whose entries may be null."""
+
+    def merge_and_check(value: Any, annotation: Any, *args: Any, **kwargs: Any) -> Any:
+        if _is_by_name(annotation):
+            before = kwargs.get("prev_val")
+            before = before if isinstance(before, dict) else {}
+            _refuse_without_class(value, before)
+            value = {**before, **value} if isinstance(value, dict) else value
+        return check(value, annotation, *args, **kwargs)
+
+    return merge_and_check
+
+
+def _refuse_without_class(value: Any, before: Mapping[str, Any]) -> None:
+    """Refuse arguments of an entry that has no class, such as one whose name is misspelled.
+
+    Raises:
+        ValueError: naming the nearest entry that has one.
+    """
+    if isinstance(value, NestedArg):
+        name, _, key = str(value.key).partition(".")
+        nameless = [name] if key and key != "class_path" else []
+    else:
+        entries = value.items() if isinstance(value, dict) else ()
+        nameless = [n for n, e in entries if isinstance(e, dict) and "class_path" not in e]
+    for name in nameless:
+        if before.get(name) is None:
+            known = [other for other, entry in before.items() if entry is not None]
+            hint = did_you_mean(name, known) or f"known: {', '.join(known) or 'none'}"
+            raise ValueError(f"{name} has no class_path to give arguments to\n{hint}")
+
+
+def _is_by_name(annotation: Any) -> bool:
+    args = typing.get_args(annotation)
+    if typing.get_origin(annotation) not in (dict, Mapping):
+        return False
+    return type(None) in alternatives(args[1])
+
+
+def _as_config(value: Any) -> Any:
+    """Write an instance of a dataclass as a config file would."""
+    if not dataclasses.is_dataclass(value):
+        return value
+    kind = type(value)
+    arguments = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return {"class_path": f"{kind.__module__}.{kind.__qualname__}", "init_args": arguments}
 
 
 def _start_afresh(_: object, old: Any, new: Any) -> None:

@@ -222,6 +222,8 @@ def _value(value: Any) -> str:
         return "required"
     if _is_ours(type(value)):
         return f"`{type(value).__name__}`"
+    if isinstance(value, dict):
+        return f"`{{{', '.join(f'{name}: {_value(each)[1:-1]}' for name, each in value.items())}}}`"
     return f"`{_plain(value)}`"
 
 

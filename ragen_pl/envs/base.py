@@ -177,6 +177,20 @@ class TextEnv(gymnasium.Env[str, str]):
         """
         return (IDENTITY,)
 
+    def thought_grounding(self, thought: str, actions: tuple[str, ...]) -> float | None:
+        """Return the share of a thought's statements that hold, in [0, 1]; None if it cannot be
+        judged.
+
+        It is 1 only if every statement holds. A plan counts as a statement that is graded by how
+        far it leads. Any text may be given.
+
+        Args:
+            thought: The thought, about the current state.
+            actions: The actions that will be executed from the current state, for statements about
+                the state after them.
+        """
+        return None
+
     def vocabulary(self) -> Iterable[str]:
         """List pieces of text that deserve one token each in the embedded model's tokenizer.
 

@@ -26,7 +26,7 @@ from ragen_pl.envs.check import is_plain
 _LOG = logging.getLogger(__name__)
 _LONGEST = 300
 """Maximum characters shown of an environment's error message."""
-_LARGEST = 1e18
+LARGEST_REWARD = 1e18
 """Largest absolute reward, so that sums of squared rewards are finite in single precision."""
 
 
@@ -99,9 +99,9 @@ class CheckedEnv:
         with calling("step"):
             gained = float(reward) if isinstance(reward, Real) else math.nan
             ended = bool(terminated), bool(truncated), bool(info["success"])
-        if not abs(gained) <= _LARGEST:  # NaN is not
+        if not abs(gained) <= LARGEST_REWARD:  # NaN is not
             raise contract_error(
-                "step", reward, f"a number as reward, finite and at most {_LARGEST:g}"
+                "step", reward, f"a number as reward, finite and at most {LARGEST_REWARD:g}"
             )
         return Outcome(observation, gained, *ended)
 
@@ -139,6 +139,15 @@ class CheckedEnv:
         if given is not None and not isinstance(given, bool | np.bool_):
             raise contract_error("thought_correct", given, "a bool or None")
         return None if given is None else bool(given)
+
+    def thought_grounding(self, thought: str, actions: tuple[str, ...]) -> float | None:
+        """Return the share of a thought's statements that hold; None if it cannot be judged."""
+        with calling("thought_grounding"):
+            given: Any = self.env.thought_grounding(thought, actions)
+        is_share = isinstance(given, Real) and 0 <= float(given) <= 1  # NaN is not
+        if given is not None and not is_share:
+            raise contract_error("thought_grounding", given, "a number in [0, 1] or None")
+        return None if given is None else float(given)
 
     def expert_turn(self, rng: random.Random, limit: int) -> tuple[str, tuple[str, ...]]:
         """Return the expert's thought and its next actions, at least one and at most ``limit``."""
@@ -186,11 +195,16 @@ def calling(method: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # the boundary to user code: any error is theirs
-        place = _origin(error.__traceback__)
-        text = f"{type(error).__name__}: {error}"
-        text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]} …"
-        where = f"{Path(place[0]).name}:{place[1]}"
-        raise EnvError(f"{method} raised {text} ({where})", (type(error), place)) from error
+        kind = type(error), _origin(error.__traceback__)
+        raise EnvError(f"{method} raised {describe_fault(error)}", kind) from error
+
+
+def describe_fault(error: Exception) -> str:
+    """Describe an exception that user code raised: its type, its message, file and line."""
+    file, line = _origin(error.__traceback__)
+    text = f"{type(error).__name__}: {error}"
+    text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]} …"
+    return f"{text} ({Path(file).name}:{line})"
 
 
 def contract_error(method: str, given: object, wanted: str) -> EnvError:

@@ -23,7 +23,7 @@ _SECONDS = 5.0
 """Time limit, after which the check of a slow environment ends."""
 _PARTS = "text, reward, terminated, truncated, info"
 _ADVERSARIAL = ("", "no sense", "{}<b>\x00\n", "√ß漢字🧊\u202e", "9" * 5000, "-1", "word " * 4000)
-"""Free-text actions such as an untrained agent may produce."""
+"""Free-text actions and thoughts such as an untrained agent may produce."""
 
 T = TypeVar("T")
 
@@ -121,6 +121,7 @@ class _TrialEpisode:
         start = self._place(self.one)
         self._restores(start)
         self._check_symmetries(start)
+        self._judges_thoughts()
         for number in range(min(_STEPS, self.one.max_actions)):
             if time.monotonic() > deadline:
                 return
@@ -222,6 +223,18 @@ class _TrialEpisode:
             images = [self._call(symmetry.action, action) for action in actions or ()]
             wanted = f"symmetries whose actions are a permutation of {actions}"
             self._check(sorted(images) == sorted(actions or ()), "symmetries", images, wanted)
+
+    def _judges_thoughts(self) -> None:
+        """Check what the judgments of adversarial thoughts return."""
+        actions = tuple(self._read("actions") or _ADVERSARIAL)[:1]
+        for thought in _ADVERSARIAL:
+            given: Any = self._call(self.one.thought_correct, thought)
+            self._check(
+                given is None or _is_bool(given), "thought_correct", given, "a bool or None"
+            )
+            given = self._call(self.one.thought_grounding, thought, actions)
+            is_share = given is None or (_is_finite(given) and 0 <= given <= 1)
+            self._check(is_share, "thought_grounding", given, "a number in [0, 1] or None")
 
     def _stays_ended(self, action: str, ended: _Place) -> None:
         """Check that a step after the end raises, or changes nothing and earns nothing."""

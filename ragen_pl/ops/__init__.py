@@ -4,7 +4,7 @@ May not import models, environments, collectives or configuration: sums over ran
 function that the caller passes in.
 """
 
-from ragen_pl.ops.advantages import bi_level_gae, gae, reward_to_go
+from ragen_pl.ops.advantages import bi_level_gae, gae, reward_to_go, thought_advantages
 from ragen_pl.ops.group_advantages import grpo, rloo, step_advantages
 from ragen_pl.ops.losses import (
     aggregate,
@@ -35,6 +35,7 @@ __all__ = [
     "reward_to_go",
     "rloo",
     "step_advantages",
+    "thought_advantages",
     "top_fraction",
     "truncated_importance_weights",
     "whiten",

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ragen_pl.ops.masked import Reduce, local, whiten
+
 
 def gae(
     rewards: Tensor,
@@ -152,6 +154,34 @@ def on_last_token(rewards: Tensor, mask: Tensor) -> Tensor:
     total = torch.where(mask, rewards, torch.zeros_like(rewards)).sum(1, keepdim=True)
     later = mask.flip(1).cumsum(1).flip(1)
     return torch.where(mask & (later == 1), total, torch.zeros_like(rewards))
+
+
+def thought_advantages(
+    rewards: Tensor, turns: Turns, thought_mask: Tensor, kept: Tensor, reduce: Reduce = local
+) -> Tensor:
+    """Give each thought's tokens the reward of their own thought, whitened over all thoughts.
+
+    With r_k the sum of turn k's rewards and μ, σ² their mean and Bessel-corrected variance over the
+    turns of kept trajectories that have a thought, each turn once however long it is:
+    A_t = (r_k − μ) / √(σ² + ε) at the thought's tokens t of turn k. Nothing flows to other turns.
+
+    Args:
+        rewards: (B, T) rewards of thoughts, at turn ends.
+        turns: The turn boundaries.
+        thought_mask: (B, T) bool, the tokens of thoughts.
+        kept: (B,) bool, the trajectories that the policy is trained on.
+        reduce: The sum over all ranks.
+
+    Returns:
+        (B, T), zero off the tokens of kept trajectories' thoughts; zero if all are equal.
+    """
+    marked = thought_mask & turns.mask & kept[:, None]
+    size = int(turns.index.max()) + 1 if turns.index.numel() else 0
+    empty = rewards.new_zeros(len(rewards), size)
+    of_turn = empty.scatter_add(1, turns.index, torch.where(turns.ends, rewards, 0.0))
+    has_thought = empty.scatter_add(1, turns.index, marked.to(rewards.dtype)) > 0
+    spread = whiten(of_turn, has_thought, reduce).gather(1, turns.index)
+    return torch.where(marked, spread, torch.zeros_like(spread))
 
 
 def success_weights(mask: Tensor, successes: Tensor, tokens: Tensor, imitated: Tensor) -> Tensor:

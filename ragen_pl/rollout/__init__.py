@@ -11,7 +11,7 @@ from ragen_pl.rollout.curriculum import ByDifficulty, Curriculum, TargetSuccess,
 from ragen_pl.rollout.demonstrations import WarmStart, demonstrate
 from ragen_pl.rollout.engines import VLLM, Engine, InProcess
 from ragen_pl.rollout.packing import micro_batches, pack
-from ragen_pl.rollout.rewards import Overlong
+from ragen_pl.rollout.rewards import Format, Grounding, Overlong, PlayedTurn, RewardTerm, Truth
 
 __all__ = [
     "VLLM",
@@ -21,13 +21,18 @@ __all__ = [
     "Curriculum",
     "Engine",
     "ExpertActor",
+    "Format",
+    "Grounding",
     "GroupSeed",
     "InProcess",
     "Overlong",
+    "PlayedTurn",
     "Prompts",
     "RandomActor",
+    "RewardTerm",
     "RolloutConfig",
     "TargetSuccess",
+    "Truth",
     "Uniform",
     "WarmStart",
     "collect",

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from ragen_pl.rollout.rewards import Overlong, Shaping
+from ragen_pl.rollout.rewards import Format, RewardTerm, check_names
+
+
+def _default_rewards() -> dict[str, RewardTerm | None]:
+    return {"format": Format()}
 
 
 @dataclass(frozen=True)
@@ -27,10 +31,9 @@ class RolloutConfig:
         max_context: Maximum tokens of a whole trajectory.
         temperature: Sampling temperature. There is no top-p or top-k: they would bias the
             importance ratio.
-        format_penalty: Reward term of an invalid turn, at most 0.
-        thought_penalty: Reward term of a turn whose thought is not true of the state, at most 0. It
-            is a penalty because a bonus per turn would reward longer episodes. 0 leaves it out.
-        overlong: A penalty on responses near ``max_response_tokens``; null for none.
+        rewards: Terms of each turn's reward beside the environment's
+            (``ragen_pl.rollout.rewards``), by the name under which they are logged. Configurations
+            are merged by name, and null leaves a term out.
         env_threads: Threads that step environments in parallel, one copy for each trajectory. 1
             suits environments that compute in Python; more threads suit environments that wait for
             a browser, a sandbox or a server.
@@ -46,9 +49,7 @@ class RolloutConfig:
     max_response_tokens: int = 32
     max_context: int = 1024
     temperature: float = 1.0
-    format_penalty: float = -0.1
-    thought_penalty: float = 0.0
-    overlong: Overlong | None = None
+    rewards: dict[str, RewardTerm | None] = field(default_factory=_default_rewards)
     env_threads: int = 1
 
     def __post_init__(self) -> None:
@@ -75,17 +76,7 @@ class RolloutConfig:
                 f"rollout.temperature is {self.temperature}; training samples at a temperature "
                 "above 0 (1.0 is usual)"
             )
-        for key in ("format_penalty", "thought_penalty"):
-            if not -math.inf < getattr(self, key) <= 0:
-                raise ValueError(
-                    f"rollout.{key} is {getattr(self, key)}; a penalty is 0 or negative, and "
-                    "finite (the paper's for a wrong format is -0.1)"
-                )
-        if self.overlong is not None and self.overlong.buffer > self.max_response_tokens:
-            raise ValueError(
-                f"rollout.overlong.buffer is {self.overlong.buffer}; it must not be larger than "
-                f"rollout.max_response_tokens ({self.max_response_tokens})"
-            )
+        check_names(self.rewards)
 
     @property
     def is_on_policy(self) -> bool:
@@ -93,8 +84,6 @@ class RolloutConfig:
         return self.online_k * self.ppo_epochs == 1
 
     @property
-    def shaping(self) -> Shaping:
-        """The reward terms of a turn besides the environment's."""
-        return Shaping(
-            self.format_penalty, self.thought_penalty, self.overlong, self.max_response_tokens
-        )
+    def reward_terms(self) -> Mapping[str, RewardTerm]:
+        """The terms of ``rewards`` that are not left out."""
+        return {name: term for name, term in self.rewards.items() if term is not None}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +24,7 @@ from ragen_pl.models.message_markers import Segments
 from ragen_pl.rollout.actors import Actor, Move
 from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.rewards import ENV, PlayedTurn, evaluate
 from ragen_pl.types import Completion, EpisodeId, Request, StopReason, Trajectory, Turn
 
 
@@ -56,6 +57,17 @@ class Opening:
     symmetry: Symmetry
     actions: tuple[str, ...]
     """Actions from the symmetric state on; they use up the budget."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Judgment:
+    """What is known of a turn before its actions are executed."""
+
+    observation: str
+    thought_correct: bool | None = None
+    thought_grounding: float | None = None
+    state: dict[str, Any] | None = None
+    """None if no reward term asks for it."""
 
 
 class Episode:
@@ -136,8 +148,7 @@ class Episode:
 
     def _play_turn(self, response: Response) -> None:
         """Execute the actions, record the turn and apply the stop rules."""
-        observation, anchor_key = self.observation, self.env.anchor_key()
-        thought_correct = self._judge_thought(response.thought)
+        anchor_key, judgment = self.env.anchor_key(), self._judge(response)
         reward, has_ended, reached_keys = 0.0, False, list[str]()
         for action in response.actions[: self.actions_left]:
             outcome = self.env.step(action)
@@ -150,20 +161,24 @@ class Episode:
             if has_ended:
                 break
         self.actions_left -= len(reached_keys)
+        actions = response.actions[: len(reached_keys)]
+        rewards = self._rewards(reward, response, judgment, actions, has_ended=has_ended)
         self.turns.append(
             Turn(
                 prompt_ids=response.prompt_ids,
                 completion=response.completion,
-                observation=observation,
+                observation=judgment.observation,
                 anchor_key=anchor_key,
                 response=response.text,
                 thought=response.thought,
                 thought_tokens=response.thought_tokens,
-                actions=response.actions[: len(reached_keys)],
+                actions=actions,
                 reached_keys=tuple(reached_keys),
-                rewards=self._reward_terms(reward, response, thought_correct),
+                rewards=rewards,
+                thought_reward=sum(rewards.get(name, 0.0) for name in self._thought_terms),
                 is_valid=response.is_valid,
-                thought_correct=thought_correct,
+                thought_correct=judgment.thought_correct,
+                thought_grounding=judgment.thought_grounding,
             )
         )
         if self.stop_reason is None:
@@ -172,13 +187,26 @@ class Episode:
             elif len(self.turns) >= self.config.max_turns:
                 self.stop_reason = StopReason.MAX_TURNS
 
-    def _judge_thought(self, thought: str) -> bool | None:
-        return None
+    @property
+    def _thought_terms(self) -> Iterable[str]:
+        """Names of the reward terms that judge the thought alone."""
+        return (name for name, term in self.config.reward_terms.items() if term.judges_thought)
 
-    def _reward_terms(
-        self, reward: float, response: Response, thought_correct: bool | None
+    def _judge(self, response: Response) -> _Judgment:
+        """Record what is wanted of the state before a turn's actions."""
+        return _Judgment(self.observation)
+
+    def _rewards(
+        self,
+        reward: float,
+        response: Response,
+        judgment: _Judgment,
+        actions: tuple[str, ...],
+        *,
+        has_ended: bool,
     ) -> dict[str, float]:
-        return {"env": reward}
+        """Return the terms of a turn's reward after its actions, the environment's first."""
+        return {ENV: reward}
 
     def trajectory(self) -> Trajectory:
         """Return the trajectory of an episode that has ended."""
@@ -290,18 +318,46 @@ class ChatEpisode(Episode):
             is_valid=parsed.is_valid and completion.stopped,
         )
 
-    def _judge_thought(self, thought: str) -> bool | None:
-        return self.env.thought_correct(thought) if self.chat.prompts.think else None
+    def _judge(self, response: Response) -> _Judgment:
+        terms, env = self.config.reward_terms.values(), self.env
+        state = env.state() if any(term.needs_states for term in terms) else None
+        if not self.chat.prompts.think:
+            return _Judgment(self.observation, state=state)
+        grounding = None
+        if any(term.needs_grounding for term in terms):
+            wanted = response.actions[: self.actions_left]
+            grounding = env.thought_grounding(response.thought, wanted)
+        correct = env.thought_correct(response.thought)
+        return _Judgment(self.observation, correct, grounding, state)
 
-    def _reward_terms(
-        self, reward: float, response: Response, thought_correct: bool | None
+    def _rewards(
+        self,
+        reward: float,
+        response: Response,
+        judgment: _Judgment,
+        actions: tuple[str, ...],
+        *,
+        has_ended: bool,
     ) -> dict[str, float]:
-        return self.config.shaping.terms(
-            reward,
+        turn = PlayedTurn(
+            number=len(self.turns),
+            observation=judgment.observation,
+            response=response.text,
+            thought=response.thought,
+            actions=actions,
             is_valid=response.is_valid,
-            thought_correct=thought_correct,
-            length=len(response.completion.token_ids),
+            num_tokens=len(response.completion.token_ids),
+            max_tokens=self.config.max_response_tokens,
+            env_reward=reward,
+            next_observation=self.observation,
+            has_ended=has_ended,
+            success=self.success,
+            thought_correct=judgment.thought_correct,
+            thought_grounding=judgment.thought_grounding,
+            state=judgment.state,
+            next_state=None if judgment.state is None else self.env.state(),
         )
+        return evaluate(self.config.reward_terms, turn)
 
     def _prepare_context(self) -> None:
         if self.stop_reason is not None:

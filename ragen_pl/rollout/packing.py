@@ -39,7 +39,7 @@ def pack(
     rows = [
         _row(trajectory, imitated[index] if imitated else [True] * len(trajectory.turns))
         for index, trajectory in enumerate(trajectories)
-    ] or [_Row([0], [False], [0], [0], [False], [0.0], [0.0])]  # dropped again below
+    ] or [_Row([0], [False], [False], [0], [0], [False], *[[0.0]] * 4)]  # dropped again below
     count = len(trajectories)
     lengths = torch.tensor([len(row.input_ids) for row in rows])
     attention_mask = torch.arange(int(lengths.max()))[None] < lengths[:, None]
@@ -74,10 +74,13 @@ class _Row:
 
     input_ids: list[int] = field(default_factory=list)
     loss_mask: list[bool] = field(default_factory=list)
+    thought_mask: list[bool] = field(default_factory=list)
     turn_index: list[int] = field(default_factory=list)
     state_ids: list[int] = field(default_factory=list)
     turn_ends: list[bool] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
+    outcome_rewards: list[float] = field(default_factory=list)
+    thought_rewards: list[float] = field(default_factory=list)
     sampled_log_probs: list[float] = field(default_factory=list)
 
 
@@ -89,15 +92,22 @@ def _row(trajectory: Trajectory, imitated: Sequence[bool]) -> _Row:
         row.turn_index += [number] * length
         row.state_ids += [_state_id(turn.anchor_key)] * length
         if is_imitated:
+            thought, zeros = turn.thought_tokens, [0.0] * (length - 1)
             row.loss_mask += turn.loss_mask
+            row.thought_mask += [before <= place < before + thought for place in range(length)]
             row.turn_ends += [False] * (length - 1) + [True]
-            row.rewards += [0.0] * (length - 1) + [turn.reward]
+            row.rewards += [*zeros, turn.reward]
+            row.outcome_rewards += [*zeros, turn.reward - turn.thought_reward]
+            row.thought_rewards += [*zeros, turn.thought_reward]
             row.sampled_log_probs += [*[0.0] * before, *turn.completion.log_probs]
         else:
-            row.loss_mask += [False] * length
-            row.turn_ends += [False] * length
-            row.rewards += [0.0] * length
-            row.sampled_log_probs += [0.0] * length
+            for marks in (row.loss_mask, row.thought_mask, row.turn_ends):
+                marks += [False] * length
+            for numbers in (
+                *(row.rewards, row.outcome_rewards, row.thought_rewards),
+                row.sampled_log_probs,
+            ):
+                numbers += [0.0] * length
     return row
 
 

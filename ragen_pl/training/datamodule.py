@@ -27,7 +27,6 @@ from ragen_pl.rollout.curriculum import Curriculum, Uniform, choose_starts
 from ragen_pl.rollout.demonstrations import WarmStart, demonstrate, demonstration_batches
 from ragen_pl.rollout.hindsight import HindsightImitation, SolutionWriter
 from ragen_pl.rollout.packing import num_updates
-from ragen_pl.rollout.rewards import check_thought_penalty
 from ragen_pl.rollout.seeds import FIRST_DEMONSTRATION, SEEDS_PER_RUN, SeedStream, group_seeds
 from ragen_pl.rollout.solution_memory import SolutionMemory
 from ragen_pl.rollout.stats import Tallies, Tally, check_room, sum_tallies
@@ -119,7 +118,13 @@ class RolloutDataModule(pl.LightningDataModule):
         chats.check_actions(envs)
         for key, each in envs.items():
             check_contract(each, f"data.{key}")
-        check_thought_penalty(rollout.thought_penalty, env, think=prompts.think)
+        for name, term in rollout.reward_terms.items():
+            term.check(
+                f"data.rollout.rewards.{name}",
+                env,
+                think=prompts.think,
+                max_response_tokens=rollout.max_response_tokens,
+            )
         if warm_start.iterations and type(env).expert_turn is TextEnv.expert_turn:
             raise ValueError(
                 f"data.warm_start.iterations is {warm_start.iterations}, but {type(env).__name__} "

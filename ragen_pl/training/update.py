@@ -26,6 +26,7 @@ from ragen_pl.algorithms.estimators.base import kept_tokens
 from ragen_pl.distributed.collectives import all_reduce_max, all_reduce_sum
 from ragen_pl.distributed.sharding import full_tensor
 from ragen_pl.models.policy import Policy, PolicyOutput
+from ragen_pl.ops.advantages import Turns, thought_advantages
 from ragen_pl.ops.losses import (
     Aggregation,
     aggregate,
@@ -47,6 +48,9 @@ def compute_advantages(
 ) -> tuple[Tensor, Tensor]:
     """Return advantages and the critic's targets, each (B, T).
 
+    With a ``thought_advantage``, the estimator sees the rewards without the terms that judge the
+    thought, which are added to the advantages of the thought's tokens.
+
     Advantages are whitened over the sampled tokens of all kept trajectories of the rollout, across
     ranks. The critic's targets cover every trajectory, so values must be given wherever the critic
     is trained.
@@ -58,10 +62,23 @@ def compute_advantages(
         kl_penalty: KL penalty of each token, (B, T), subtracted at that token, whichever tokens the
             rewards are credited to.
     """
+    separate = algorithm.thought_advantage
+    if separate is not None:
+        rollout = replace(rollout, rewards=rollout.outcome_rewards)
     rewards = algorithm.advantage.credit(rollout)
     if kl_penalty is not None:
         rewards = rewards - kl_penalty
-    return algorithm.advantage(rollout, rewards, values)
+    advantages, returns = algorithm.advantage(rollout, rewards, values)
+    if separate is not None:
+        own = thought_advantages(
+            rollout.thought_rewards,
+            Turns(rollout.loss_mask, rollout.turn_index, rollout.turn_ends),
+            rollout.thought_mask,
+            rollout.policy_weights > 0,
+            all_reduce_sum,
+        )
+        advantages = advantages + separate.coef * own
+    return advantages, returns
 
 
 # --- 2. loss of one micro-batch -------------------------------------------------------------------

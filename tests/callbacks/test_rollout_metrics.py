@@ -43,8 +43,8 @@ def test_rollout_metrics() -> None:
     assert metrics["rollout/pass_at_2"] == 1.0
     assert "rollout/pass_at_4" not in metrics
     assert metrics["rollout/return"] == pytest.approx(4.95)
-    assert metrics["rollout/return_env"] == 5.0
-    assert metrics["rollout/return_format"] == pytest.approx(-0.05)
+    assert metrics["rollout/return/env"] == 5.0
+    assert metrics["rollout/return/format"] == pytest.approx(-0.05)
     assert metrics["rollout/turns"] == 1.5
     assert metrics["rollout/actions"] == 1.0
     assert metrics["rollout/thought_accuracy"] == 0.5

@@ -82,7 +82,8 @@ def leaves(tree: dict[str, Any], path: str = "") -> set[str]:
     found = set()
     for key, value in tree.items():
         whole = f"{path}{key}"
-        is_group = whole in ("data", "data.rollout", "model", "model.algorithm", "filter")
+        groups = ("data", "data.rollout", "data.rollout.rewards", "model", "model.algorithm")
+        is_group = whole in (*groups, "filter")
         found |= leaves(value, f"{whole}.") if is_group else {whole}
     return found
 
@@ -99,7 +100,7 @@ def test_all_algorithms_set_the_same_keys() -> None:
             {
                 *(f"model.algorithm.{key}" for key in ("advantage", "policy_loss", "aggregation")),
                 *("model.algorithm.kl", "model.algorithm.entropy"),
-                *("data.dynamic_sampling", "data.rollout.overlong"),
+                *("data.dynamic_sampling", "data.rollout.rewards.overlong"),
                 *(f"filter.{key}" for key in ("keep_fraction", "rule", "score")),
                 *("filter.keep_per_group", "filter.loss_scaling"),
             }

@@ -50,9 +50,14 @@ class Parsed(Assembled):
 
     @classmethod
     def plainly(cls, *names: str) -> dict[str, Any]:
-        """Return the resolved configuration as plain data, without the names of its files."""
+        """Return the resolved configuration as plain data, without the names of its files and
+        without reward terms that are left out."""
         config = cls(prepare(["fit", *(part for name in names for part in ("--config", name))]))
-        return {key: value for key, value in config._plain.items() if key != "config"}
+        rollout = config._plain["data"]["rollout"]
+        plain = {key: value for key, value in config._plain.items() if key != "config"}
+        terms = {name: term for name, term in rollout["rewards"].items() if term is not None}
+        plain["data"] = {**plain["data"], "rollout": {**rollout, "rewards": terms}}
+        return plain
 
 
 def filter_of(app: Application) -> VarianceFilter:

@@ -117,7 +117,36 @@ def fails(capsys: pytest.CaptureFixture[str], *args: str) -> str:
         ),
         (["--model.optimization.muon={lr_factor: 0}"], ["muon.lr_factor is 0", "positive"]),
         (["--model.optimization.muon={momentum: 1}"], ["muon.momentum is 1", "(0, 1)"]),
-        (["--data.rollout.overlong.buffer=99"], ["data.rollout.overlong.buffer is 99", "40"]),
+        (
+            ["--config=dapo", "--data.rollout.rewards.overlong.buffer=99"],
+            ["data.rollout.rewards.overlong.init_args.buffer is 99", "max_response_tokens (40)"],
+        ),
+        (
+            ["--data.rollout.rewards.format.penalty=0.5"],
+            ["data.rollout.rewards.format.init_args.penalty is 0.5", "negative"],
+        ),
+        (
+            ["--data.rollout.rewards.format.penalti=-1"],
+            ["rewards.format.penalti", "-1", "data.rollout.rewards.format.init_args.penalty"],
+        ),
+        (
+            ["--data.rollout.rewards.fromat.penalty=-1"],
+            ["data.rollout.rewards", "fromat has no class_path", "did you mean format?"],
+        ),
+        (
+            ["--model.algorithm.thought_advantage={coef: 0}"],
+            ["model.algorithm.thought_advantage.coef is 0", "must be positive"],
+        ),
+        (
+            ["--data.rollout.rewards.thought=null", "--model.algorithm.thought_advantage={}"],
+            ["thought_advantage is set", "no term of", "Truth", "to null"],
+        ),
+        (
+            ["--config=no_think", "--model.algorithm.thought_advantage={}"],
+            ["thought_advantage is set", "prompts.think is false"],
+        ),
+        (["--data.rollout.rewards.own=Formatt"], ["rewards.own", "Formatt", "Format"]),
+        (["--data.rollout.rewards.env=Format"], ["data.rollout.rewards.env", "environment's own"]),
         (["--data.grup_size=3"], ["data.grup_size", "3", "data.rollout.group_size"]),
         (["--fliter.keep_fraction=1"], ["fliter", "filter"]),
         (

@@ -27,7 +27,10 @@ from ragen_pl.algorithms.policy_losses import CISPO, GSPO, Clip, LogLikelihood
 from ragen_pl.cli.config_files import FOLDER, KINDS, find_config, prepare, read_config
 from ragen_pl.cli.parser import Parser, place_loggers
 from ragen_pl.ops.losses import Aggregation
+from ragen_pl.rollout.rewards import Format, Overlong, RewardTerm, Truth
+from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.starpo import StarPO
+from tests.rollout.test_rewards import TURN
 
 KL = KLPenalty(coef=0.001, estimator="k1", place="reward")
 SYMMETRIC = Clip(clip_low=0.2, clip_high=0.2, dual_clip=3.0)
@@ -170,6 +173,79 @@ def test_other_things_than_algorithms_change_their_class_too(
     changed = resolve(parser, tmp_path, *profiler).trainer.profiler
     assert changed.class_path.endswith("AdvancedProfiler")
     assert changed.init_args.filename is None
+
+
+@pytest.fixture(scope="module")
+def data_parser() -> Parser:
+    parser = Parser()
+    parser.add_argument("--config", action=ActionConfigFile)
+    parser.add_lightning_class_args(RolloutDataModule, "data")
+    return parser
+
+
+def rewards(parser: Parser, folder: Path, *line: str) -> dict[str, RewardTerm | None]:
+    """Return the reward terms of a data module built from configs and options."""
+    given = prepare(line)
+    for position, path in enumerate(given):
+        if given[position - 1] == "--config":
+            given[position] = str(folder / f"{position}.yaml")
+            data = read_config(Path(path)).get("data", {})
+            Path(given[position]).write_text(yaml.safe_dump({"data": data}))
+    config = parser.parse_args(given)
+    config.pop("config")
+    module: RolloutDataModule = parser.instantiate(config).data
+    return dict(module.rollout.rewards)
+
+
+def test_reward_terms_merge_by_name_and_null_leaves_one_out(
+    data_parser: Parser, tmp_path: Path
+) -> None:
+    own = {"format": Format(-0.1), "thought": Truth(-0.5)}
+    assert rewards(data_parser, tmp_path, *configs("sokoban")) == own
+    left_out = rewards(data_parser, tmp_path, *configs("sokoban", "no_think"))
+    assert left_out == {**own, "thought": None}
+    with_dapo = rewards(data_parser, tmp_path, *configs("sokoban", "dapo"))
+    assert with_dapo == {**own, "overlong": Overlong(8)}
+    beside = rewards(data_parser, tmp_path, *configs("sokoban", "grpo"))
+    assert beside == {**own, "overlong": None}
+
+
+@pytest.mark.parametrize("dots", ["penalty", "init_args.penalty"])
+def test_an_option_changes_one_argument_of_one_reward_term(
+    data_parser: Parser, tmp_path: Path, dots: str
+) -> None:
+    key = "--data.rollout.rewards"
+    line = [*configs("sokoban"), f"{key}.format.{dots}", "-0.2", f"{key}.thought.{dots}=-0.3"]
+    assert rewards(data_parser, tmp_path, *line) == {"format": Format(-0.2), "thought": Truth(-0.3)}
+    line += [f"{key}.thought=null", f"{key}.more=Truth", f"{key}={{long: Overlong}}"]
+    line += [f"{key}.long.{dots.replace('penalty', 'buffer')}=3", f"{key}.format", "Truth"]
+    found = rewards(data_parser, tmp_path, *line)
+    assert found == {
+        "format": Truth(),  # another class starts from its own defaults
+        "thought": None,
+        "more": Truth(),
+        "long": Overlong(3),
+    }
+
+
+def test_a_reward_term_of_ones_own_is_chosen_by_its_path(
+    data_parser: Parser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The example of docs/extending.md, in a module beside the config."""
+    page = Path(__file__).resolve().parents[2] / "docs" / "extending.md"
+    _, _, rest = page.read_text(encoding="utf-8").partition("# my_rewards.py")
+    (tmp_path / "my_rewards.py").write_text(f"# {rest.partition('```')[0]}", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    mine = {"class_path": "my_rewards.Idle", "init_args": {"penalty": -0.3}}
+    data = {"env": "Sokoban", "eval_sets": {"default": "Sokoban"}, "rollout": {"rewards": {}}}
+    data["rollout"] = {"rewards": {"idle": mine}}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"data": data}))
+    found = rewards(data_parser, tmp_path, "--config", str(tmp_path / "mine.yaml"))
+    idle = found["idle"]
+    assert found == {"format": Format(-0.1), "idle": idle}
+    assert idle is not None
+    assert idle(TURN) == -0.3
+    assert idle(replace(TURN, actions=("Up",))) == 0.0
 
 
 def test_a_logger_writes_to_the_run_folder_unless_it_is_told_where(

@@ -16,7 +16,7 @@ PAGES = [
     ROOT / "benchmarks" / "LOG.md",
     *sorted((ROOT / "docs").glob("*.md")),
 ]
-EXAMPLES = ("guess.yaml", "guess_number", "my_filter.yaml", "NAME", "NAME.yaml")
+EXAMPLES = ("guess.yaml", "guess_number", "my_filter.yaml", "my_rewards.yaml", "NAME", "NAME.yaml")
 """Configs that a page tells the reader to write."""
 
 

@@ -26,19 +26,16 @@ def call(method: str, instead: Any, when: When = always, seed: int = 1) -> Any:
         return env.step("on")
     if method == "thought_correct":
         return env.thought_correct("lit")
+    if method == "thought_grounding":
+        return env.thought_grounding("lit", ("on",))
     if method == "expert_turn":
         return env.expert_turn(random.Random(0), 2)
     return env.state() if method == "get_state" else env.state_hash()
 
 
 METHODS = (
-    "reset",
-    "step",
-    "difficulty_of",
-    "get_state",
-    "state_hash",
-    "thought_correct",
-    "expert_turn",
+    *("reset", "step", "difficulty_of", "get_state", "state_hash"),
+    *("thought_correct", "thought_grounding", "expert_turn"),
 )
 
 
@@ -82,6 +79,13 @@ def test_what_is_right_comes_through(method: str) -> None:
         ("state_hash", 7, "state_hash returned 7; it must return a text"),
         ("difficulty_of", 7, "difficulty_of returned 7; it must return a text"),
         ("thought_correct", "yes", "thought_correct returned 'yes'; it must return a bool or None"),
+        (
+            "thought_grounding",
+            1.5,
+            r"thought_grounding returned 1.5; .* a number in \[0, 1\] or None",
+        ),
+        ("thought_grounding", float("nan"), "thought_grounding returned nan"),
+        ("thought_grounding", "half", "thought_grounding returned 'half'"),
         ("expert_turn", ("", ("north",)), "expert_turn returned 'north'; .* actions of on, off"),
         ("expert_turn", ("", ()), "from 1 to 2 actions"),
         ("expert_turn", ("", ("on",) * 3), "from 1 to 2 actions"),

@@ -15,6 +15,7 @@ from ragen_pl.ops.advantages import (
     on_last_token,
     reward_to_go,
     success_weights,
+    thought_advantages,
 )
 from ragen_pl.ops.masked import masked_mean, whiten
 from tests.ops.tiny_process import (
@@ -250,3 +251,41 @@ def test_with_exact_values_gae_gives_the_true_policy_gradient(lam: float, bi_lev
             surrogate = surrogate + probability.detach() * log_prob * row[t]
     (estimate,) = torch.autograd.grad(surrogate, theta)
     torch.testing.assert_close(estimate, true_gradient(theta), atol=1e-12, rtol=0)
+
+
+def two_thoughts_and_one() -> tuple[Tensor, Turns, Tensor]:
+    """Return rewards, turns and the thoughts' mask: turns of tokens ``prompt thought answer``; the
+    last turn of the second row has no thought."""
+    index = torch.tensor([[0, 0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 1, 1]])
+    mask = torch.tensor([[0, 1, 1, 1, 0, 1, 1], [0, 1, 1, 0, 0, 1, 1]]).bool()
+    ends = torch.tensor([[0, 0, 0, 1, 0, 0, 1], [0, 0, 1, 0, 0, 0, 1]]).bool()
+    thoughts = torch.tensor([[0, 1, 1, 0, 0, 1, 0], [0, 1, 0, 0, 0, 0, 0]]).bool()
+    rewards = torch.zeros(2, 7, dtype=torch.float64)
+    rewards[ends] = torch.tensor([-3.0, 0.0, -6.0, 7.0], dtype=torch.float64)
+    return rewards, Turns(mask, index, ends), thoughts
+
+
+def test_thoughts_are_credited_with_their_own_reward_by_example() -> None:
+    """Rewards -3, 0 and -6 have mean -3 and deviation 3; the long thought counts once."""
+    rewards, turns, thoughts = two_thoughts_and_one()
+    found = thought_advantages(rewards, turns, thoughts, torch.tensor([True, True]))
+    expected = torch.tensor([[0, 0, 0, 0, 0, 1, 0], [0, -1, 0, 0, 0, 0, 0]], dtype=torch.float64)
+    torch.testing.assert_close(found, expected, atol=1e-8, rtol=0)
+
+
+def test_thoughts_of_dropped_trajectories_neither_count_nor_learn() -> None:
+    rewards, turns, thoughts = two_thoughts_and_one()
+    found = thought_advantages(rewards, turns, thoughts, torch.tensor([True, False]))
+    half = 0.5**0.5  # of -3 and 0
+    expected = torch.tensor([[0, -half, -half, 0, 0, half, 0], [0.0] * 7], dtype=torch.float64)
+    torch.testing.assert_close(found, expected, atol=1e-8, rtol=0)
+
+
+def test_equal_thoughts_no_thoughts_and_no_rows_have_no_advantage() -> None:
+    rewards, turns, thoughts = two_thoughts_and_one()
+    kept = torch.tensor([True, True])
+    equal = torch.where(turns.ends, -0.3, 0.0)
+    assert float(thought_advantages(equal, turns, thoughts, kept).abs().max()) < 1e-3
+    assert not bool(thought_advantages(rewards, turns, thoughts & False, kept).any())
+    none = Turns(turns.mask[:0], turns.index[:0], turns.ends[:0])
+    assert thought_advantages(rewards[:0], none, thoughts[:0], kept[:0]).shape == (0, 7)

@@ -27,8 +27,10 @@ def turn(prompt: tuple[int, ...], sampled: tuple[int, ...], reward: float) -> Tu
         actions=(),
         reached_keys=(),
         rewards={"env": reward, "format": -0.1},
+        thought_reward=0.0,
         is_valid=False,
         thought_correct=None,
+        thought_grounding=None,
     )
 
 
@@ -145,3 +147,21 @@ def test_nothing_is_packed_into_no_rows() -> None:
         assert ours.ndim == theirs.ndim
         if field.name != "rewards":  # made up in float64
             assert ours.dtype == theirs.dtype, field.name
+
+
+def test_thoughts_and_their_rewards_have_columns_of_their_own() -> None:
+    judged = replace(
+        turn((7, 8), (1, 2, 3), 1.0),
+        thought_tokens=2,
+        rewards={"env": 1.0, "format": -0.1, "truth": -0.5},
+        thought_reward=-0.5,
+    )
+    batch = pack([trajectory([judged, turn((9,), (4,), 2.0)])], weights=[1.0])
+    assert batch.thought_mask.int().tolist() == [[0, 0, 1, 1, 0, 0, 0]]
+    assert batch.rewards[0, [4, 6]].tolist() == pytest.approx([0.4, 1.9])
+    assert batch.outcome_rewards[0, [4, 6]].tolist() == pytest.approx([0.9, 1.9])
+    assert batch.thought_rewards[0, [4, 6]].tolist() == pytest.approx([-0.5, 0.0])
+    for column in (batch.outcome_rewards, batch.thought_rewards):
+        assert not bool(column[~batch.turn_ends].any())
+    context = pack([trajectory([judged])], weights=[1.0], imitated=[[False]])
+    assert not bool(context.thought_mask.any() | context.thought_rewards.any())

@@ -54,7 +54,7 @@ def test_a_preset_trains_on_the_bandit(
     history = fit(preset, "bandit", 3, *(warmup if uses_critic else []))
     assert ("train/value_loss" in history) == uses_critic
     assert ("train/kl_coef" in history) == (preset in ("starpo", "reinforce_pp"))
-    assert ("rollout/return_overlong" in history) == (preset == "dapo")
+    assert ("rollout/return/overlong" in history) == (preset == "dapo")
     assert history["train/skipped_steps"][-1] == 0
     norms = [norm for norm in history["train/grad_norm_policy"][1:] if norm is not None]
     # Where no group carries signal, DAPO's policy rests.

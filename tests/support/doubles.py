@@ -33,6 +33,7 @@ def make_turn(
     thought: str = "",
     entropies: Sequence[float] = (0.5, 0.5),
     thought_correct: bool | None = None,
+    thought_grounding: float | None = None,
 ) -> Turn:
     """Make a turn whose format penalty, where it applies, is -0.1."""
     n = len(entropies)
@@ -47,8 +48,10 @@ def make_turn(
         actions=("Up",) if is_valid else (),
         reached_keys=("s",) if is_valid else (),
         rewards={"env": reward, "format": 0.0 if is_valid else -0.1},
+        thought_reward=0.0,
         is_valid=is_valid,
         thought_correct=thought_correct,
+        thought_grounding=thought_grounding,
     )
 
 

@@ -73,5 +73,8 @@ class FaultyLamp(NamedLamp):
     def thought_correct(self, thought: str) -> bool:
         return self._or("thought_correct", super().thought_correct(thought))  # type: ignore[no-any-return]
 
+    def thought_grounding(self, thought: str, actions: tuple[str, ...]) -> float:
+        return self._or("thought_grounding", super().thought_grounding(thought, actions))  # type: ignore[no-any-return]
+
     def expert_turn(self, rng: random.Random, max_actions: int) -> tuple[str, tuple[str, ...]]:
         return self._or("expert_turn", super().expert_turn(rng, max_actions))  # type: ignore[no-any-return]

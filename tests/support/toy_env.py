@@ -66,6 +66,11 @@ class NamedLamp(Lamp):
     def thought_correct(self, thought: str) -> bool:
         return thought == self.render_text()
 
+    def thought_grounding(self, thought: str, actions: tuple[str, ...]) -> float:
+        """Half for the light now, half for a press (``!``) that is announced."""
+        light, announced = thought.removesuffix("!"), thought.endswith("!")
+        return (self.thought_correct(light) + (announced == (actions == ("on",)))) / 2
+
     def vocabulary(self) -> tuple[str, ...]:
         return "lit", "dark"
 

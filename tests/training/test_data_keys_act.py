@@ -20,7 +20,7 @@ from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.curriculum import TargetSuccess, Uniform
 from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.rollout.hindsight import HindsightImitation
-from ragen_pl.rollout.rewards import Overlong
+from ragen_pl.rollout.rewards import Format, Grounding, Overlong, RewardTerm, Truth
 from ragen_pl.training.collection import DynamicSampling
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.evaluation_sets import EvaluationConfig
@@ -53,7 +53,7 @@ ROLLOUT = RolloutConfig(
     max_actions_per_turn=1,
     max_response_tokens=10,
     max_context=128,
-    overlong=Overlong(buffer=4, penalty=-0.5),
+    rewards={"format": Format(), "overlong": Overlong(buffer=4, penalty=-0.5)},
 )
 WARM_START = WarmStart(iterations=1, demonstrations=16, batch_size=8, updates_per_iteration=60)
 THINKING: dict[str, Any] = {
@@ -70,7 +70,7 @@ SILENT: dict[str, Any] = {
     "env": StingyLamp(),
     "prompts": replace(PROMPTS, think=False),
     "rollout": RolloutConfig(
-        num_groups=4, group_size=4, max_actions_per_turn=1, max_context=128, format_penalty=0.0
+        num_groups=4, group_size=4, max_actions_per_turn=1, max_context=128, rewards={}
     ),
     "dynamic_sampling": DynamicSampling(max_collections=2),
     "curriculum": Uniform(),
@@ -103,11 +103,10 @@ OTHER: Mapping[str, tuple[Any, ...]] = {
     "RolloutConfig.max_response_tokens": (12,),
     "RolloutConfig.max_context": (60,),
     "RolloutConfig.temperature": (0.5,),
-    "RolloutConfig.format_penalty": (-1.0,),
-    "RolloutConfig.thought_penalty": (-0.5,),
-    "RolloutConfig.overlong": (Overlong(buffer=4),),
-    "Overlong.buffer": (8,),
-    "Overlong.penalty": (-0.1,),
+    "RolloutConfig.rewards": (
+        {"format": Format(), "overlong": Overlong(buffer=8, penalty=-0.5)},
+        {"format": Format(-1.0), "overlong": None},
+    ),
     "WarmStart.iterations": (0, 2),
     "WarmStart.updates_per_iteration": (20,),
     "WarmStart.batch_size": (4,),
@@ -179,16 +178,26 @@ def test_the_curriculum_acts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("term", "changes", "message"),
     [
-        ({"prompts": replace(PROMPTS, think=False)}, "prompts.think is false"),
-        ({"env": Bandit()}, "Bandit cannot judge whether a thought is true"),
+        (Truth(), {"prompts": replace(PROMPTS, think=False)}, "Truth, but prompts.think is false"),
+        (
+            Grounding(),
+            {"prompts": replace(PROMPTS, think=False)},
+            "Grounding, but prompts.think is false",
+        ),
+        (
+            Grounding(),
+            {"env": Bandit()},
+            "Grounding, but Bandit cannot judge how much of a thought holds",
+        ),
+        (Truth(), {"env": Bandit()}, "Truth, but Bandit cannot judge whether a thought is true"),
     ],
 )
-def test_a_thought_penalty_that_could_never_act_is_refused(
-    changes: dict[str, Any], message: str
+def test_a_reward_that_could_never_act_is_refused(
+    term: RewardTerm, changes: dict[str, Any], message: str
 ) -> None:
-    paid = {**THINKING, "rollout": replace(ROLLOUT, thought_penalty=-0.5)}
+    paid = {**THINKING, "rollout": replace(ROLLOUT, rewards={"mine": term})}
     RolloutDataModule(**paid)
-    with pytest.raises(ValueError, match=rf"thought_penalty is -0.5, but {message}: set .* to 0"):
+    with pytest.raises(ValueError, match=rf"rewards\.mine is {message}: set .*mine to null"):
         RolloutDataModule(**paid | changes)

@@ -41,9 +41,11 @@ from ragen_pl.envs.frozen_lake.search import (
     intended_plan,
     neighbor,
     optimum,
+    path_progress,
     reaches_goal,
     slip,
 )
+from ragen_pl.envs.thoughts import Score, compare, split_before
 
 SYMBOLS = {
     "player": "P",
@@ -328,6 +330,19 @@ class FrozenLake(TextEnv):
         """Return the eight rotations and reflections of the square; slips go to both sides
         alike."""
         return _symmetries(self.size)
+
+    def thought_grounding(self, thought: str, actions: tuple[str, ...]) -> float:
+        """Return the share of a thought's statements that hold: player, goal, and path.
+
+        Positions are compared place by place; a path counts by ``search.path_progress``, and
+        ``stuck`` as true or not.
+        """
+        facts, path = split_before(thought.split(" "), (*ACTIONS, STUCK))
+        if tuple(path) == (STUCK,):
+            grade = float(self._plan() is None)
+        else:
+            grade = path_progress(self._lake, self._player, path)
+        return (compare(facts, self._facts().split(" ")) + Score(grade, 1)).share
 
     def vocabulary(self) -> Iterator[str]:
         """List rows of the grid, words of a thought and lines of the instruction."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from ragen_pl.envs.thoughts import progress
 
 ACTIONS = ("Left", "Down", "Right", "Up")
 """In rotational order: the neighbors in this tuple are the sides to which a move can slip."""
@@ -129,6 +132,31 @@ def reaches_goal(lake: Lake, cell: int, plan: tuple[str, ...]) -> bool:
             return False
         cell = neighbor(lake.size, cell, ACTIONS.index(name))
     return cell == lake.goal
+
+
+def path_progress(lake: Lake, cell: int, path: Sequence[str]) -> float:
+    """Return how far a path leads if nothing slips, in [0, 1]; 1 only if it ends on the goal.
+
+    The path is followed up to the first step into a hole, or the first word that is no action. The
+    progress is the share of the shortest way that is then behind. Of a path that goes on after the
+    goal, it is the share of the steps before.
+    """
+    away = distances(lake)
+    start, steps = away[cell], 0
+    if start is None:
+        return 0.0
+    for name in path:
+        if cell == lake.goal or name not in ACTIONS:
+            break
+        near = neighbor(lake.size, cell, ACTIONS.index(name))
+        if lake.holes >> near & 1:
+            break
+        cell, steps = near, steps + 1
+    if cell == lake.goal:
+        return steps / len(path) if path else 1.0
+    rest = away[cell]
+    assert rest is not None
+    return progress(start, rest)
 
 
 def optimum(

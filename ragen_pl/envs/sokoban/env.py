@@ -28,10 +28,19 @@ from ragen_pl.envs.sokoban.rooms import (
     outer_walls,
     sample_room,
 )
-from ragen_pl.envs.sokoban.search import ACTIONS, Board, move, offsets, shortest_plan
+from ragen_pl.envs.sokoban.search import (
+    ACTIONS,
+    Board,
+    move,
+    offsets,
+    plan_progress,
+    positions_after,
+    shortest_plan,
+)
+from ragen_pl.envs.thoughts import Score, compare, split_before
 
 Observation = Literal["grid", "coordinates", "grid_coordinates"]
-Thought = Literal["plan", "facts_and_plan"]
+Thought = Literal["plan", "facts_and_plan", "facts_plan_and_prediction"]
 
 
 class Sokoban(TextEnv):
@@ -50,9 +59,12 @@ class Sokoban(TextEnv):
             rooms (``ragen_pl.envs.sokoban.paper_rooms``). No other split has a layout (walls and
             targets) of a training or tuning room, or a state that can be reached from one.
         max_actions: Actions per trajectory.
-        thought: Content of the expert's thought: the remaining moves (``plan``), or the positions
-            of player, boxes and targets and then the moves (``facts_and_plan``). Each word adds
-            noise to the credit assignment of an outcome reward, so the shorter one is the default.
+        thought: Content of the expert's thought: the remaining moves (``plan``), the positions of
+            player, boxes and targets and then the moves (``facts_and_plan``), or after these also
+            the positions of player and boxes at the end of the turn
+            (``facts_plan_and_prediction``; a random turn of a demonstration makes the prediction
+            untrue). Each word adds noise to the credit assignment of an outcome reward, so the
+            shortest is the default.
     """
 
     name = "sokoban"
@@ -194,17 +206,33 @@ class Sokoban(TextEnv):
         In a room that can no longer be solved the thought is ``stuck``, and the move is random.
         """
         plan = shortest_plan(self._board, self._player, self._boxes)
-        words_of_plan = (words.STUCK,) if plan is None else plan
-        thought = " ".join((*self._facts(), *words_of_plan))
         if plan is None:
-            return thought, (rng.choice(self._effective_actions()),)
-        return thought, plan[:max_actions]
+            return self._turn((words.STUCK,), (rng.choice(self._effective_actions()),))
+        return self._turn(plan, plan[:max_actions])
+
+    def _turn(
+        self, plan: tuple[str, ...], actions: tuple[str, ...]
+    ) -> tuple[str, tuple[str, ...]]:
+        """Return the thought of a plan, or of ``stuck``, and the actions."""
+        thought = (*self._facts(), *plan)
+        if self._predicts:
+            thought += (words.THEN, *self._prediction(actions))
+        return " ".join(thought), actions
 
     def _facts(self) -> tuple[str, ...]:
         """Return the words before the plan of a thought."""
         if self.thought == "plan":
             return ()
         return words.facts(self._board, self._player, self._boxes, self.symbols)
+
+    @property
+    def _predicts(self) -> bool:
+        return self.thought == "facts_plan_and_prediction"
+
+    def _prediction(self, actions: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the words about the position after some actions."""
+        position = positions_after(self._board, (self._player, self._boxes), actions)[-1]
+        return words.prediction(self._board, position, self.symbols)
 
     def _effective_actions(self) -> list[str]:
         position = (self._player, self._boxes)
@@ -215,8 +243,14 @@ class Sokoban(TextEnv):
         """Return whether a thought, in the expert's format, is true of the current state.
 
         Its coordinates, if it has any, must be the current ones and its plan must solve the room
-        with its last move; ``stuck`` is true if no plan exists.
+        with its last move; ``stuck`` is true if no plan exists. A prediction must be a position on
+        the plan's way, or one move away if the room is stuck; whether it is the one that the turn's
+        actions lead to is judged by ``thought_grounding``.
         """
+        if self._predicts:
+            thought, _, predicted = thought.partition(f" {words.THEN} ")
+            if tuple(predicted.split(" ")) not in self._possible_predictions(thought):
+                return False
         plan = words.read_plan(thought, self._facts())
         if plan is None:
             return False
@@ -232,11 +266,46 @@ class Sokoban(TextEnv):
     def hindsight_turn(self, plan: Sequence[str], max_actions: int) -> tuple[str, tuple[str, ...]]:
         """Return the thought with the given plan, as the expert would write its own, and its next
         moves."""
-        return " ".join((*self._facts(), *plan)), tuple(plan[:max_actions])
+        return self._turn(tuple(plan), tuple(plan[:max_actions]))
 
     def symmetries(self) -> tuple[Symmetry, ...]:
         """Return the eight rotations and reflections of the square."""
         return _symmetries(self.size)
+
+    def _possible_predictions(self, thought: str) -> set[tuple[str, ...]]:
+        """Return the predictions that may follow a thought's facts and plan."""
+        plan = words.read_plan(thought, self._facts())
+        if plan is None:
+            return set()
+        if plan == (words.STUCK,):
+            return {self._prediction((name,)) for name in ACTIONS}
+        way = positions_after(self._board, (self._player, self._boxes), plan)
+        ahead = way[1:] or way
+        return {words.prediction(self._board, each, self.symbols) for each in ahead}
+
+    def thought_grounding(self, thought: str, actions: tuple[str, ...]) -> float:
+        """Return the share of a thought's statements that hold.
+
+        Statements are the position of the player, of each box and of each target, the plan, and the
+        predicted positions of player and boxes, as many of these as the expert states. Positions
+        are compared place by place; a plan counts by ``search.plan_progress``, and ``stuck`` as
+        true or not.
+        """
+        stated: Sequence[str] = thought.split(" ")
+        predicted: Sequence[str] = ()
+        if self._predicts:
+            stated, predicted = split_before(stated, (words.THEN,))
+        facts, plan = split_before(stated, (*ACTIONS, words.STUCK))
+        score = compare(facts, self._facts()) + Score(self._grade(plan), 1)
+        if self._predicts:
+            score += compare(predicted[1:], self._prediction(actions))
+        return score.share
+
+    def _grade(self, plan: Sequence[str]) -> float:
+        position = (self._player, self._boxes)
+        if tuple(plan) == (words.STUCK,):
+            return float(shortest_plan(self._board, *position) is None)
+        return plan_progress(self._board, position, plan)
 
     def vocabulary(self) -> Iterator[str]:
         """List grid rows, words of a thought and lines of the instruction."""
@@ -269,3 +338,6 @@ def _symmetry(size: int, square: SquareSymmetry) -> Symmetry:
         return {**state, **sets, "player": square.cells[state["player"]]}
 
     return Symmetry(image, actions.__getitem__)
+
+        if self._predicts:
+            yield from words.prediction_pieces(self.size, self.symbols)

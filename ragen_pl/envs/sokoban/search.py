@@ -6,10 +6,13 @@ outermost cells are walls, so no move leaves the board.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise, takewhile
 from typing import NamedTuple
 
 from ragen_pl.envs.boards import cells_of
+from ragen_pl.envs.thoughts import progress
 
 ACTIONS = ("Up", "Down", "Left", "Right")
 
@@ -43,6 +46,18 @@ def move(board: Board, position: Position, action: int) -> Position:
             return position
         boxes ^= ahead | behind
     return player + offset, boxes
+
+
+def positions_after(
+    board: Board, position: Position, actions: Sequence[str]
+) -> tuple[Position, ...]:
+    """Return the positions before and after each action, as long as the room is not solved."""
+    found = [position]
+    for name in actions:
+        if found[-1][1] == board.targets:
+            break
+        found.append(move(board, found[-1], ACTIONS.index(name)))
+    return tuple(found)
 
 
 @lru_cache(maxsize=4096)
@@ -90,6 +105,32 @@ def shortest_plan(board: Board, player: int, boxes: int) -> tuple[str, ...] | No
                 following.append(after)
         layer = following
     return None
+
+
+def plan_progress(board: Board, position: Position, plan: Sequence[str]) -> float:
+    """Return how far a plan leads, in [0, 1]; 1 only if its last move solves the room.
+
+    The plan is followed up to the first move after which the room cannot be solved, or the first
+    word that is no action. The progress is the share of the shortest way to a solution that is then
+    behind; detours count nothing. Of a plan that goes on after the solution, it is the share of the
+    moves before.
+    """
+    moves = list(takewhile(ACTIONS.__contains__, plan))
+    followed = positions_after(board, position, moves)
+    if followed[-1][1] == board.targets:
+        return (len(followed) - 1) / len(plan) if plan else 1.0
+    start = shortest_plan(board, *position)
+    if start is None:
+        return 0.0
+    last = followed[-1]
+    for before, after in pairwise(followed):
+        # Only a push can make a room unsolvable: any other step can be undone.
+        if after[1] != before[1] and shortest_plan(board, *after) is None:
+            last = before
+            break
+    rest = shortest_plan(board, *last)
+    assert rest is not None
+    return progress(len(start), len(rest))
 
 
 def _trace(came_from: dict[Position, tuple[Position, int]], end: Position) -> tuple[str, ...]:

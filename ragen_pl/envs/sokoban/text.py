@@ -7,10 +7,12 @@ from itertools import product
 from typing import Literal, NamedTuple
 
 from ragen_pl.envs.boards import cells_of, coordinate
-from ragen_pl.envs.sokoban.search import ACTIONS, Board
+from ragen_pl.envs.sokoban.search import ACTIONS, Board, Position
 
 Vocabulary = Literal["paper", "letters"]
 STUCK = "stuck"
+THEN = "then"
+"""The word before a thought's prediction."""
 
 
 class Symbols(NamedTuple):
@@ -93,6 +95,12 @@ def read_plan(thought: str, expected_facts: tuple[str, ...]) -> tuple[str, ...] 
     return plan if plan == (STUCK,) or set(plan) <= set(ACTIONS) else None
 
 
+def prediction(board: Board, position: Position, symbols: Symbols) -> tuple[str, ...]:
+    """Return the words of a thought about a later position: player and boxes; targets stay."""
+    player, boxes = position
+    return facts(board, player, boxes, symbols)[: 1 + boxes.bit_count()]
+
+
 def row_pieces(size: int, num_boxes: int, symbols: Symbols) -> Iterator[str]:
     """List the pieces of which all grid rows consist.
 
@@ -118,6 +126,13 @@ def _is_legal(cells: tuple[str, ...], num_boxes: int, symbols: Symbols) -> bool:
     players = count[symbols.player] + count[symbols.player_on_target]
     targets = count[symbols.target] + count[symbols.box_on_target] + count[symbols.player_on_target]
     return players <= 1 and boxes <= num_boxes and targets <= num_boxes
+
+
+def prediction_pieces(size: int, symbols: Symbols) -> Iterator[str]:
+    """List the words that only a thought with a prediction has, each with the space before it."""
+    yield f" {THEN}"
+    for row, column in product(range(1, size - 1), repeat=2):
+        yield f" {symbols.player}({row},{column})"
 
 
 def thought_pieces(size: int, symbols: Symbols) -> Iterator[str]:
