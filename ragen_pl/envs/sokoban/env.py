@@ -210,9 +210,7 @@ class Sokoban(TextEnv):
             return self._turn((words.STUCK,), (rng.choice(self._effective_actions()),))
         return self._turn(plan, plan[:max_actions])
 
-    def _turn(
-        self, plan: tuple[str, ...], actions: tuple[str, ...]
-    ) -> tuple[str, tuple[str, ...]]:
+    def _turn(self, plan: tuple[str, ...], actions: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
         """Return the thought of a plan, or of ``stuck``, and the actions."""
         thought = (*self._facts(), *plan)
         if self._predicts:
@@ -316,6 +314,8 @@ class Sokoban(TextEnv):
         if self.observation != "grid":
             yield from words.coordinate_pieces(self.size)
         yield from words.thought_pieces(self.size, self.symbols)
+        if self._predicts:
+            yield from words.prediction_pieces(self.size, self.symbols)
 
 
 @lru_cache(maxsize=16)
@@ -338,6 +338,3 @@ def _symmetry(size: int, square: SquareSymmetry) -> Symmetry:
         return {**state, **sets, "player": square.cells[state["player"]]}
 
     return Symmetry(image, actions.__getitem__)
-
-        if self._predicts:
-            yield from words.prediction_pieces(self.size, self.symbols)
