@@ -50,7 +50,7 @@ def test_configs_of_two_kinds_apply_alike_in_either_order() -> None:
 
 
 def test_configs_of_one_kind_agree_or_are_refused() -> None:
-    together = set()
+    together, free = set(), {"diagnostics", "sft", "no_think", "rl_only"}
     for one, other in combinations(SHIPPED, 2):
         if one.parent == other.parent:
             try:
@@ -60,7 +60,7 @@ def test_configs_of_one_kind_agree_or_are_refused() -> None:
                     prepare(["fit", "--config", other.stem, "--config", one.stem])
             else:
                 together.add((one.stem, other.stem))
-    assert {pair for pair in together if not {*pair} & {"diagnostics", "sft", "no_think"}} == {
+    assert {pair for pair in together if not {*pair} & free} == {
         *(("24gb", name) for name in ("ddp", "fsdp", "lora", "vllm")),
         *(("ddp", name) for name in ("lora", "vllm")),
         *(("fsdp", name) for name in ("lora", "vllm")),
