@@ -48,6 +48,8 @@ class HindsightImitation:
             before its first turn, so that later states are seen in first turns, too.
         symmetries: Whether rewritten solutions are shown in random symmetries of the task, which is
             knowledge of the task: say so beside results.
+        alone: Whether imitation is all that is learned: rollouts find solutions, and RL's own
+            updates are left out.
     """
 
     updates: int = 4
@@ -58,6 +60,7 @@ class HindsightImitation:
     variants: int = 1
     opening: int = 0
     symmetries: bool = False
+    alone: bool = False
 
     def __post_init__(self) -> None:
         for key in ("updates", "batch_size", "memory", "variants"):
