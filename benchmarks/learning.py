@@ -4,7 +4,8 @@
 
 Every arm is the default experiment with something switched off or exchanged. The arms of a seed
 begin at the same weights, those of one warm start, have the same stream of initial states, and are
-evaluated on the same rooms. A run computes on one thread.
+evaluated on the same rooms. A run computes on one thread. (``both`` is the default run but for its
+sampling noise: it begins in a process of its own, and the noise depends on the iteration's number.)
 
 - **Equal seconds** (the default): ``both`` runs for the experiment's own number of iterations. The
   other arms get the number that takes as many core-seconds, by the time of an iteration in a short

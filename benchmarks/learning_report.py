@@ -44,6 +44,8 @@ class Finding:
     iterations: int
     core_seconds: float
     trajectories: int
+    start_core_seconds: float
+    """Of the warm start, without its demonstrations."""
     before: Scores
     after: Scores
     curve: CostCurve
@@ -97,6 +99,7 @@ def read(folder: Path, planned: Iterable[Run], starts: Mapping[int, Cell]) -> li
             place, start = folder / run.cell.name, folder / starts[run.seed].name
             results = grid.results(run.cell) or {}
             costs = results["costs"]
+            start_costs = (grid.results(starts[run.seed]) or {})["costs"]
             before, after = scores(start, "warm-started"), scores(place, "final")
             first = TEMPERATURES[0]
             ends = (before[first].success, after[first].success)
@@ -107,6 +110,7 @@ def read(folder: Path, planned: Iterable[Run], starts: Mapping[int, Cell]) -> li
                 run.iterations,
                 costs["core_seconds"][-1],
                 costs["trajectories"][-1],
+                start_costs["core_seconds"][-1],
                 before,
                 after,
                 cost_curve(place, results, EVAL_SET, ends),
@@ -191,9 +195,10 @@ def score_table(found: Sequence[Finding]) -> str:
     """Tabulate the warm start and every arm."""
     difficulties = list(found[0].after[TEMPERATURES[0]].by_difficulty)
     header = ["arm", "seeds", "iterations", "core-seconds", "trajectories", *_SHOWN.values()]
-    starts = list({finding.seed: finding.before for finding in found}.values())
-    before = ["before: the warm start", f"{len(starts)}", "–", "–", "–"]
-    rows = [[*before, *_shown(starts, difficulties)]]
+    starts = list({finding.seed: finding for finding in found}.values())
+    seconds = median(finding.start_core_seconds for finding in starts)
+    before = ["before: the warm start", f"{len(starts)}", "–", f"{seconds:.0f}", "–"]
+    rows = [[*before, *_shown([finding.before for finding in starts], difficulties)]]
     for arm in dict.fromkeys(finding.arm for finding in found):
         part = [finding for finding in found if finding.arm == arm]
         rows.append(

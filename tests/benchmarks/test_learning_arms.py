@@ -172,7 +172,7 @@ def finding(arm: str, seed: int, after: EvalResult) -> Finding:
     weak = dict.fromkeys((0.5, 1.0, 0.0), result(True, False, False, False))
     strong = dict.fromkeys((0.5, 1.0, 0.0), after)
     curve = CostCurve((0.0, 10.0), (0, 240), (0.25, after.success))
-    return Finding(arm, ARMS[arm].title, seed, 30, 10.0, 240, weak, strong, curve)
+    return Finding(arm, ARMS[arm].title, seed, 30, 10.0, 240, 6.0, weak, strong, curve)
 
 
 def test_the_lead_is_paired_over_rooms_and_pooled_over_seeds() -> None:
@@ -194,7 +194,7 @@ def test_the_lead_is_paired_over_rooms_and_pooled_over_seeds() -> None:
     assert (pooled.count, dict(ahead[0].by_seed)) == (4, {0: 0.25, 1: 0.5})
     text = markdown(found, ahead, "tuning")
     assert "on 4 tuning rooms" in text
-    assert "| before: the warm start | 3 | – | – | – | 25.0 [25.0, 25.0] |" in text
+    assert "| before: the warm start | 3 | – | 6 | – | 25.0 [25.0, 25.0] |" in text
     assert "| RL alone | 2 | 30 | 10 | 240 | 50.0 [50.0, 50.0] |" in text
     assert "| RL alone | greedy | +37.5 [-9.4, +84.4] | +25.0, +50.0 |" in text
     assert (share([0.5]), share([])) == ("50.0", "–")
@@ -208,7 +208,7 @@ def test_the_report_of_runs_in_folders(tmp_path: Path) -> None:
         return [PolicyResult(policy, "default", t, scored).to_dict() for t in (0.5, 1.0, 0.0)]
 
     (run,), start = list(runs(study, tmp_path)), warm_start(study, 0)
-    finish(tmp_path, start, {"evaluations": entries("warm-started", True, False)})
+    finish(tmp_path, start, {"evaluations": entries("warm-started", True, False), **spent(7.0)})
     history = {
         f"val/default/{name}": [None, 0.5, 0.5, 0.75, 0.75]
         for name in ("success", "success_low", "success_high")
@@ -221,6 +221,7 @@ def test_the_report_of_runs_in_folders(tmp_path: Path) -> None:
     write_report(tmp_path, [run], {0: start}, "eval")
     (line,) = json.loads((tmp_path / "learning.json").read_text())["runs"]
     assert (line["core_seconds"], line["trajectories"]) == (5.0, 40)
+    assert line["start_core_seconds"] == 7.0
     assert (line["before"]["0.5"]["success"], line["after"]["0"]["success"]) == (0.5, 1.0)
     # Iterations 2 and 4 were evaluated; the last one, the fifth, when the run had ended.
     assert line["curve"]["success"] == [0.5, 0.5, 0.75, 1.0]

@@ -129,7 +129,8 @@ def test_the_plain_loop_ends_a_completion_at_the_stop_token() -> None:
 @pytest.mark.parametrize("engine", ["generate", "ours"])
 def test_trl_begins_at_the_same_policy_and_trains_it(tmp_path: Path, engine: str) -> None:
     pytest.importorskip("trl")
-    options: Any = tiny(tmp_path, "--data.rollout.online_k", "2")
+    varied = "{buffer: 40, penalty: -1.0}"  # so that the returns of babble differ
+    options: Any = tiny(tmp_path, "--data.rollout.online_k", "2", "--data.rollout.overlong", varied)
     app = prepared(options, 1)
     folder = tmp_path / "start"
     language = app.model.trainable.build(app.model.vocabulary)
