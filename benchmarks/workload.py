@@ -252,10 +252,11 @@ class ReadAgain:
 
     def _completion(self, row: list[int]) -> Completion:
         """Return a row up to its first stop token; what follows is padding."""
-        stopped = self.stop_id in row
-        tokens = tuple(row[: row.index(self.stop_id) + 1] if stopped else row)
-        nothing = (0.0,) * len(tokens)
-        return Completion(tokens, nothing, nothing, stopped=stopped)
+        stop = self.stop_id
+        if stop is not None and stop in row:
+            row = row[: row.index(stop) + 1]
+        nothing = (0.0,) * len(row)
+        return Completion(tuple(row), nothing, nothing, stopped=row[-1] == stop)
 
 
 def _pad_left(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,6 @@ from typing import Any
 import pytest
 import yaml
 
-from benchmarks import core_seconds
 from benchmarks.core_seconds import CoreSeconds
 from benchmarks.grid import Cell, Grid
 from benchmarks.learning import (
@@ -132,7 +132,7 @@ def test_an_unknown_arm_is_a_short_error(
 
 def test_the_clock_stops_for_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr(core_seconds.time, "process_time", lambda: now[0])
+    monkeypatch.setattr(time, "process_time", lambda: now[0])
     clock, trainer = CoreSeconds(), SimpleNamespace(loggers=[], callback_metrics={})
     given: tuple[Any, Any] = (trainer, None)
 
@@ -213,6 +213,7 @@ def test_the_report_of_runs_in_folders(tmp_path: Path) -> None:
         f"val/default/{name}": [None, 0.5, 0.5, 0.75, 0.75]
         for name in ("success", "success_low", "success_high")
     }
+    costs: dict[str, list[float]]
     costs = {"core_seconds": [1.0, 2.0, 3.0, 4.0, 5.0], "trajectories": [8, 16, 24, 32, 40]}
     facts = {"history": history, "costs": costs, "evaluations": entries("final", True, True)}
     finish(tmp_path, run.cell, facts)

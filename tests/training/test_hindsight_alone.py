@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,9 @@ ROLLOUT = RolloutConfig(
     max_response_tokens=10,
     max_context=128,
 )
-DEMONSTRATIONS = {"demonstrations": 16, "batch_size": 8, "updates_per_iteration": 40}
+DEMONSTRATIONS = WarmStart(
+    demonstrations=16, batch_size=8, updates_per_iteration=40, random_turns=0.0
+)
 
 
 class Seen(Callback):
@@ -50,7 +53,7 @@ def train(imitated: int, hindsight: HindsightImitation) -> tuple[StarPO, Seen, T
         eval_sets={"default": Stairs()},
         prompts=PROMPTS,
         rollout=ROLLOUT,
-        warm_start=WarmStart(imitated, random_turns=0.0, **DEMONSTRATIONS),
+        warm_start=replace(DEMONSTRATIONS, iterations=imitated),
         hindsight=hindsight,
         evaluation=EvaluationConfig(size=4),
     )
