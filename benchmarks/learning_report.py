@@ -176,8 +176,8 @@ def markdown(found: Sequence[Finding], ahead: Sequence[Lead], split: str) -> str
         "# What the score is owed to\n\n"
         f"Success in per cent on {rooms} {split} rooms: the median over seeds, and their range. By "
         f"difficulty (optimal number of moves) and true thoughts at T={TEMPERATURES[0]:g}. All "
-        "arms of a seed begin at the same warm-started policy; core-seconds and trajectories are "
-        "those after the warm start, without evaluations.",
+        "arms of a seed begin at the same warm-started policy; their core-seconds and trajectories "
+        "are those after the warm start, without evaluations.",
         score_table(found),
     ]
     if ahead:
