@@ -1,9 +1,10 @@
-"""Learning curves drawn from run folders.
+"""Learning curves drawn from run folders: over iterations, and over what learning cost.
 
 ``python benchmarks/learning_curve.py OUT.png LABEL=RUN_DIR LABEL=RUN_DIR``
 
 Runs of one label are seeds of one setting: a thin line each for the training success, smoothed, and
-points for the evaluation set with their 95 % interval. Needs the extra ``figures``.
+points for the evaluation set with their 95 % interval. ``benchmarks/learning.py`` draws the
+evaluation set's success over core-seconds and over trajectories. Needs the extra ``figures``.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,10 @@ import yaml
 
 from ragen_pl.training.run_folder import CONFIG, RESULTS
 
-COLORS = ("tab:blue", "tab:orange", "tab:green", "tab:red")
+COLORS = (
+    *("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple"),
+    *("tab:brown", "tab:pink", "tab:gray", "tab:olive", "tab:cyan"),
+)
 WINDOW = 10
 """Iterations averaged in a line."""
 
@@ -52,22 +58,95 @@ def title(run_dir: Path, results: dict[str, Any]) -> str:
     )
 
 
-def draw_run(axes: Any, results: dict[str, Any], color: str, label: str) -> None:
+@dataclass(frozen=True)
+class Score:
+    """Success on an evaluation set after an iteration, with its 95 % interval."""
+
+    place: int
+    """The iteration, counted from 0."""
+    success: float
+    low: float
+    high: float
+
+
+def eval_scores(run_dir: Path, results: dict[str, Any], eval_set: str) -> Iterator[Score]:
+    """Iterate over the evaluations during a run. Between two of them the history repeats the last
+    one."""
+    config = yaml.safe_load((run_dir / CONFIG).read_text(encoding="utf-8"))
+    every = config["trainer"]["check_val_every_n_epoch"]
+    names = [f"val/{eval_set}/{name}" for name in ("success", "success_low", "success_high")]
+    columns = [results["history"].get(name, []) for name in names]
+    for place, row in enumerate(zip(*columns, strict=True)):
+        if (place + 1) % every == 0 and None not in row:
+            yield Score(place, *row)
+
+
+def draw_run(axes: Any, run_dir: Path, results: dict[str, Any], color: str, label: str) -> None:
     """Draw one run's training curve and its evaluation set scores."""
-    history = results["history"]
-    places, means = smooth(history.get("rollout/success", []))
+    places, means = smooth(results["history"].get("rollout/success", []))
     axes.plot(places, means, color=color, alpha=0.6, label=label)
-    default = eval_set_of(results)
-    low, high, middle = (
-        history.get(f"val/{default}/{name}", [])
-        for name in ("success_low", "success_high", "success")
+    for score in eval_scores(run_dir, results, eval_set_of(results)):
+        axes.vlines(score.place, score.low, score.high, color=color, alpha=0.4)
+        axes.plot([score.place], [score.success], "o", color=color, markersize=4)
+
+
+@dataclass(frozen=True)
+class CostCurve:
+    """Success on an evaluation set over what learning had cost by then."""
+
+    core_seconds: tuple[float, ...]
+    trajectories: tuple[int, ...]
+    success: tuple[float, ...]
+
+
+def cost_curve(
+    run_dir: Path, results: dict[str, Any], eval_set: str, ends: tuple[float, float]
+) -> CostCurve:
+    """Return the curve of a run with ``benchmarks.core_seconds.CoreSeconds``.
+
+    Args:
+        ends: Success before and after the run, at the temperature of the evaluations during it.
+    """
+    costs, (first, last) = results["costs"], ends
+    scores = list(eval_scores(run_dir, results, eval_set))
+    places = [score.place for score in scores]
+    success = [score.success for score in scores]
+    end = len(costs["core_seconds"]) - 1
+    if end not in places:
+        places, success = [*places, end], [*success, last]
+    return CostCurve(
+        (0.0, *(costs["core_seconds"][place] for place in places)),
+        (0, *(costs["trajectories"][place] for place in places)),
+        (first, *success),
     )
-    last = None
-    for place, value in enumerate(middle):
-        if value is not None and value != last:
-            axes.vlines(place, low[place], high[place], color=color, alpha=0.4)
-            axes.plot([place], [value], "o", color=color, markersize=4)
-            last = value
+
+
+def draw_costs(path: Path, title: str, curves: Sequence[tuple[str, CostCurve]]) -> None:
+    """Draw success over core-seconds and over trajectories, a color for each label.
+
+    A run that collects no trajectories is only in the first panel.
+    """
+    import matplotlib.pyplot as plt  # only drawing needs it
+
+    figure, panels = plt.subplots(1, 2, figsize=(11, 4.4), sharey=True)
+    colors = dict(zip(dict.fromkeys(label for label, _ in curves), COLORS * 9, strict=False))
+    named: set[str] = set()
+    for label, curve in curves:
+        style = {"color": colors[label], "linewidth": 0.9, "marker": ".", "markersize": 3}
+        shown = label if label not in named else "_"
+        named.add(label)
+        panels[0].plot(curve.core_seconds, curve.success, label=shown, **style)
+        if curve.trajectories[-1]:
+            panels[1].plot(curve.trajectories, curve.success, **style)
+    for axes, name in zip(panels, ("core-seconds", "trajectories"), strict=True):
+        axes.set(xlabel=f"{name} after the warm start", ylim=(0, 1), xlim=(0, None))
+        axes.grid(alpha=0.2)
+    panels[0].set_ylabel("success")
+    figure.suptitle(title, fontsize=10)
+    figure.legend(loc="outside lower center", ncols=4, fontsize=8)
+    figure.set_layout_engine("constrained")
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
 
 
 def main(out: str, runs: list[str]) -> None:
@@ -84,7 +163,7 @@ def main(out: str, runs: list[str]) -> None:
         titles[title(Path(folder), results)] = None
         fresh = label not in labels
         color = labels.setdefault(label, COLORS[len(labels) % len(COLORS)])
-        draw_run(axes, results, color, label if fresh else "_")
+        draw_run(axes, Path(folder), results, color, label if fresh else "_")
         warm = min(warm, results["warm_start_iterations"])
     if warm:
         axes.axvspan(0, warm, color="0.92")

@@ -74,7 +74,7 @@ class _Boundary(Callback):
         self.steps.boundary()
 
 
-def bare_trainer(epochs: int, bf16: bool, accelerator: str, callback: Callback) -> Trainer:
+def bare_trainer(epochs: int, bf16: bool, accelerator: str, *callbacks: Callback) -> Trainer:
     """Return a trainer on one device, without logging, checkpoints or validation."""
     return Trainer(
         max_epochs=epochs,
@@ -82,7 +82,7 @@ def bare_trainer(epochs: int, bf16: bool, accelerator: str, callback: Callback) 
         devices=1,
         precision="bf16-mixed" if bf16 else "32-true",
         logger=False,
-        callbacks=[callback],
+        callbacks=list(callbacks),
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
@@ -137,7 +137,7 @@ def trl(setting: Setting) -> Steps:
         groups = workload.play(language, ReadAgain(model), trainer.state.global_step)
         played = [trajectory for group in groups for trajectory in group.trajectories]
         assert len(played) == len(prompts)
-        return _as_trl(played)
+        return as_trl(played)
 
     class Boundary(TrainerCallback):  # type: ignore[misc]
         steps: Steps
@@ -190,7 +190,7 @@ def trl(setting: Setting) -> Steps:
     return boundary.steps
 
 
-def _as_trl(played: Sequence[Trajectory]) -> dict[str, Any]:
+def as_trl(played: Sequence[Trajectory]) -> dict[str, Any]:
     """Return trajectories in the format of a ``rollout_func``: everything after the first prompt is
     the completion, and the mask marks the sampled tokens."""
     columns: dict[str, Any] = {

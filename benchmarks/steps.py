@@ -19,6 +19,8 @@ class Steps:
         self._go, self._ended = threading.Semaphore(0), threading.Semaphore(0)
         self._error: BaseException | None = None
         self._loop = loop
+        self.finished = False
+        """Whether the loop has come to its end; there is no further step then."""
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -28,6 +30,7 @@ class Steps:
             self._loop()
         except BaseException as error:  # any error is raised again in the waiting thread
             self._error = error
+        self.finished = True
         self._ended.release()
 
     def boundary(self) -> None:
@@ -37,6 +40,7 @@ class Steps:
 
     def step(self) -> None:
         """Run one step; errors of the loop are raised here."""
+        assert not self.finished, "the loop has ended"
         self._go.release()
         self._ended.acquire()
         if self._error is not None:

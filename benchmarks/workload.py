@@ -219,11 +219,15 @@ class ReadAgain:
 
     It records no log-probs, which saves time that the engine spends. The model's attention becomes
     PyTorch's, the default of a loaded model.
+
+    Args:
+        model: The causal language model.
+        stop_id: The token that ends a completion; None for completions of full length.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, stop_id: int | None = None) -> None:
         model.set_attn_implementation("sdpa")
-        self.model = model
+        self.model, self.stop_id = model, stop_id
         self.tokens_processed = 0
 
     @torch.no_grad()
@@ -236,16 +240,23 @@ class ReadAgain:
             top_k=0,
             top_p=1.0,
             pad_token_id=0,
-            eos_token_id=None,
+            eos_token_id=self.stop_id,
         )
         device = self.model.device
         out: Tensor = self.model.generate(  # type: ignore[operator]
             input_ids=ids.to(device), attention_mask=mask.to(device), generation_config=config
         )
         drawn = out[:, ids.shape[1] :].tolist()
-        nothing = (0.0,) * sampling.max_new_tokens
-        self.tokens_processed += int(mask.sum()) + len(requests) * (sampling.max_new_tokens - 1)
-        return [Completion(tuple(row), nothing, nothing, stopped=False) for row in drawn]
+        self.tokens_processed += int(mask.sum()) + len(requests) * (out.shape[1] - ids.shape[1] - 1)
+        return [self._completion(row) for row in drawn]
+
+    def _completion(self, row: list[int]) -> Completion:
+        """Return a row up to its first stop token; what follows is padding."""
+        stop = self.stop_id
+        if stop is not None and stop in row:
+            row = row[: row.index(stop) + 1]
+        nothing = (0.0,) * len(row)
+        return Completion(tuple(row), nothing, nothing, stopped=row[-1] == stop)
 
 
 def _pad_left(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:

@@ -51,6 +51,8 @@ class HindsightImitation:
             turns follow each other.
         symmetries: Whether rewritten solutions are shown in random symmetries of the task, which is
             knowledge of the task: say so beside results.
+        alone: Whether imitation is all that is learned: rollouts find solutions, and RL's own
+            updates are left out.
     """
 
     updates: int = 4
@@ -62,6 +64,7 @@ class HindsightImitation:
     opening: int = 0
     first_turn_only: float = 0.0
     symmetries: bool = False
+    alone: bool = False
 
     def __post_init__(self) -> None:
         for key in ("updates", "batch_size", "memory", "variants"):

@@ -237,12 +237,22 @@ class RolloutDataModule(pl.LightningDataModule):
         if is_discarded(trainer):
             return  # such as after a collapse: no further step on this data
         rollout = collector.pack(collected, weights)
-        batch = learner.build_training_batch(rollout, on_policy=self.rollout.is_on_policy)
-        batches = optimizer_batches(batch, self._num_updates(weights))
+        batches = [] if self._imitates_alone else self._rl_batches(rollout, weights)
         hindsight = self._hindsight_batches(collected.groups, iteration)
         for _ in range(self.rollout.ppo_epochs):
             yield from batches
         yield from hindsight  # after RL, whose ratios are those of the weights that sampled
+
+    @property
+    def _imitates_alone(self) -> bool:
+        return self.hindsight is not None and self.hindsight.alone
+
+    def _rl_batches(
+        self, rollout: RolloutBatch, weights: Sequence[Sequence[float]]
+    ) -> Sequence[TrainingBatch]:
+        """Return this rank's optimizer batches of a rollout, for one pass over it."""
+        batch = self.learner.build_training_batch(rollout, on_policy=self.rollout.is_on_policy)
+        return optimizer_batches(batch, self._num_updates(weights))
 
     def _hindsight_batches(
         self, groups: Sequence[TrajectoryGroup], iteration: int

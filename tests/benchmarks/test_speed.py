@@ -10,7 +10,7 @@ import torch
 
 from benchmarks import throughput, vs_trl
 from benchmarks.iteration import PHASES, Bench, Iteration, limits, phase_tokens
-from benchmarks.samplers import Setting, _as_trl, ours
+from benchmarks.samplers import Setting, as_trl, ours
 from benchmarks.steps import Steps
 from benchmarks.workload import Clerk, RandomModel, ReadAgain, Workload, pieces
 from ragen_pl.rollout.engines.in_process import InProcessSampler
@@ -110,7 +110,7 @@ def test_trl_gets_the_same_tokens_and_the_same_mask() -> None:
     language = MODEL.build(pieces(), 0)
     groups = SMALL.play(language, ReadAgain(language.model), 0)
     played = [trajectory for group in groups for trajectory in group.trajectories]
-    columns = _as_trl(played)
+    columns = as_trl(played)
     for place, trajectory in enumerate(played):
         ids = [*columns["prompt_ids"][place], *columns["completion_ids"][place]]
         turns = trajectory.turns

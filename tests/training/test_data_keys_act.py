@@ -123,6 +123,7 @@ OTHER: Mapping[str, tuple[Any, ...]] = {
     "HindsightImitation.opening": (0, 1),
     "HindsightImitation.first_turn_only": (1.0,),
     "HindsightImitation.symmetries": (False, True),
+    "HindsightImitation.alone": (True,),
     "EvaluationConfig.size": (9,),
     "EvaluationConfig.temperature": (0.0,),
     "DynamicSampling.max_collections": (3,),

@@ -1,0 +1,84 @@
+"""Hindsight imitation alone: rollouts find solutions, and nothing but these is learned."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from callbacks import RolloutMetrics, VarianceFilter
+from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.demonstrations import WarmStart
+from ragen_pl.rollout.hindsight import HindsightImitation
+from ragen_pl.training.datamodule import RolloutDataModule
+from ragen_pl.training.evaluation_sets import EvaluationConfig
+from ragen_pl.training.starpo import StarPO
+from ragen_pl.types import Demonstration, HindsightBatch, TrainingBatch
+from tests.support.doubles import make_trainer
+from tests.support.toy_env import PROMPTS, Stairs, make_learner
+
+ROLLOUT = RolloutConfig(
+    num_groups=4,
+    group_size=4,
+    online_k=2,
+    max_turns=3,
+    max_actions_per_turn=1,
+    max_response_tokens=10,
+    max_context=128,
+)
+DEMONSTRATIONS = WarmStart(
+    demonstrations=16, batch_size=8, updates_per_iteration=40, random_turns=0.0
+)
+
+
+class Seen(Callback):
+    """The kinds of batches that were trained on, in order."""
+
+    def __init__(self) -> None:
+        self.kinds: list[type] = []
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        self.kinds.append(type(batch))
+
+
+def train(imitated: int, hindsight: HindsightImitation) -> tuple[StarPO, Seen, Trainer]:
+    """Train for two iterations after those of a warm start."""
+    data = RolloutDataModule(
+        env=Stairs(),
+        eval_sets={"default": Stairs()},
+        prompts=PROMPTS,
+        rollout=ROLLOUT,
+        warm_start=replace(DEMONSTRATIONS, iterations=imitated),
+        hindsight=hindsight,
+        evaluation=EvaluationConfig(size=4),
+    )
+    module, seen = make_learner(), Seen()
+    callbacks = [RolloutMetrics(), VarianceFilter(keep_fraction=1.0), seen]
+    trainer = make_trainer(Path(), imitated + 2, callbacks, limit_val_batches=0)
+    trainer.fit(module, datamodule=data)
+    return module, seen, trainer
+
+
+def test_alone_there_are_no_steps_of_rl() -> None:
+    both = train(1, HindsightImitation(updates=3, batch_size=6))[1].kinds
+    _, seen, trainer = train(1, HindsightImitation(updates=3, batch_size=6, alone=True))
+    demonstrated, rl, imitation = [Demonstration] * 40, [TrainingBatch] * 2, [HindsightBatch] * 3
+    assert both == [*demonstrated, *rl, *imitation, *rl, *imitation]
+    assert seen.kinds == [*demonstrated, *imitation, *imitation]
+    assert float(trainer.callback_metrics["train/hindsight_share"]) == 1.0
+    assert "train/policy_loss" not in trainer.callback_metrics
+
+
+def test_where_nothing_is_solved_the_run_goes_on_and_learns_nothing() -> None:
+    module, seen, trainer = train(0, HindsightImitation(alone=True))
+    assert (trainer.current_epoch, module.iteration, seen.kinds) == (2, 2, [])
+    assert float(trainer.callback_metrics["rollout/success"]) == 0.0
+    untouched = make_learner()
+    untouched.configure_model()
+    for own, other in zip(module.parameters(), untouched.parameters(), strict=True):
+        assert torch.equal(own, other)
