@@ -126,7 +126,7 @@ def _batch(rows: Sequence[TokenRow], metrics: Mapping[str, float]) -> HindsightB
     lengths = torch.tensor([len(row.token_ids) for row in rows])
     is_own = (balance_by_tokens(lengths, world_size()) == rank()).tolist()
     own = [row for row, mine in zip(rows, is_own, strict=True) if mine]
-    count, own = len(own), own or rows[:1]  # a rank without rows gets an empty batch below
+    count, own = len(own), own or list(rows[:1])  # a rank without rows gets an empty batch below
     input_ids = pad_sequence([torch.tensor(row.token_ids) for row in own], batch_first=True)
     loss_mask = pad_sequence([torch.tensor(row.loss_mask) for row in own], batch_first=True)
     own_lengths = torch.tensor([len(row.token_ids) for row in own])

@@ -192,7 +192,7 @@ def responses(row: TokenRow, chat: Chat) -> list[str]:
 
 def boards(row: TokenRow, chat: Chat) -> list[list[str]]:
     """Return the grids of six rows that a row shows."""
-    text = chat.tokenizer.decode(row.token_ids)
+    text = str(chat.tokenizer.decode(list(row.token_ids)))
     rows = [part.split("\n")[:6] for part in text.split("State:\n")[1:]]
     return [[cells[:6] for cells in grid] for grid in rows]
 

@@ -157,7 +157,7 @@ def test_the_base_run_trains_and_validates() -> None:
         assert found["rollout/valid_format"] > 0.1
         assert all(bool(value.isfinite().all()) for value in found.values())
     assert 0.0 < PROOFS["data"].before(0)["rollout/thought_accuracy"] < 1.0
-    assert PROOFS["data"].before(2)["train/hindsight_solutions"] >= 4
+    assert PROOFS["data"].before(2)["train/hindsight_memory"] >= 4
 
 
 def test_the_same_run_twice_is_the_same() -> None:
