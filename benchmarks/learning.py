@@ -78,6 +78,13 @@ _ON = (
 )
 """What the arms rely on. One key of each part switches it on, if the experiment has it off, and
 leaves the part's other keys as they are."""
+_GROUNDED = (
+    *("--data.rollout.rewards.thought", "null"),
+    *("--data.rollout.rewards.grounding", "ragen_pl.rollout.rewards.Grounding"),
+    *("--model.algorithm.thought_advantage", "{coef: 1.0}"),
+)
+"""A reward for the share of a thought that holds, credited to the thought's tokens alone, in place
+of the penalty on untrue thoughts."""
 ARMS = {
     REFERENCE: Arm("RL and hindsight imitation"),
     "rl": Arm("RL alone", ("--data.hindsight", "null")),
@@ -88,6 +95,8 @@ ARMS = {
         "both, no curriculum", ("--data.curriculum", "ragen_pl.rollout.curriculum.Uniform")
     ),
     "both_adamw": Arm("both, AdamW instead of Muon", ("--model.optimization.muon", "null")),
+    "rl_grounded": Arm("RL alone, graded thoughts", ("--data.hindsight", "null", *_GROUNDED)),
+    "both_grounded": Arm("both, graded thoughts", _GROUNDED),
 }
 """Each is compared with ``both``; a further one is a line here."""
 
