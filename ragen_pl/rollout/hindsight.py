@@ -15,7 +15,7 @@ import copy
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ragen_pl.envs.base import IDENTITY, TextEnv
 from ragen_pl.rollout.actors import Move
@@ -252,7 +252,7 @@ class SolutionWriter:
         episode = ChatEpisode(
             copy.deepcopy(self.env),
             self.chat,
-            self.rollout,
+            replace(self.rollout, rewards={}),  # nothing is earned by writing
             seed=seed,
             episode_id=episode_id,
             opening=opening,
