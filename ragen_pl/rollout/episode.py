@@ -387,7 +387,9 @@ class ChatEpisode(Episode):
         is_altered = self.chat.prompts.think and parsed.thought != move.thought.strip()
         if not parsed.is_valid or is_altered:
             raise contract_error(
-                "expert_turn", text, "a thought and actions without the tags of the format"
+                "expert_turn or hindsight_turn",
+                text,
+                "a thought and actions without the tags of the format",
             )
         (ids,) = self.chat.encode([text])
         if len(ids) + 1 > self.config.max_response_tokens:

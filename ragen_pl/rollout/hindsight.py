@@ -27,6 +27,8 @@ from ragen_pl.types import EpisodeId, Trajectory, TrajectoryGroup, Turn
 _FIRST_VARIANT = 1 << 20
 """Member number of a solution's first variant, beyond those of a group: it seeds the noise of the
 environment in which the variant is written down."""
+_ROUNDING = 1e-6
+"""Returns that differ by less are equal."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,9 @@ class HindsightImitation:
             rest comes from the whole memory, hard ones preferred.
         rewrite: Whether the environment writes the thoughts, by ``hindsight_turn``, along the
             shortest way that the group found. false, and any environment that writes no thoughts,
-            imitates the responses of the shortest successful member as they were sampled.
+            imitates the successful members with the highest return as they were sampled, except for
+            turns that broke the format or whose thought was untrue. In a noisy environment this
+            prefers ways that succeed often, where the shortest one may be luck.
         variants: How many times a rewritten solution is written down, each with an opening and a
             symmetry of its own.
         opening: Maximum number of moves at the beginning of a rewritten solution that are played
@@ -210,18 +214,16 @@ class SolutionWriter:
         solved = [member for member in members if member.success]
         if not solved:
             return None
-        shortest = min(solved, key=_num_actions)
-        num_actions = _num_actions(shortest)
+        num_actions = fewest = min(map(_num_actions, solved))
         if self.config.rewrites(self.env, think=self.chat.prompts.think):
             way = shortest_way(members)
             rows = () if way is None else self._written(group, way, iteration)
-            num_actions = num_actions if way is None else len(way)
+            num_actions = fewest if way is None else len(way)
         else:
-            rows = _sampled(shortest)
+            rows = _sampled(solved)
         if not rows:
             return None
-        rate = len(solved) / len(members)
-        return Solution(group.group_id, rows, rate, num_actions, _num_actions(shortest))
+        return Solution(group.group_id, rows, len(solved) / len(members), num_actions, fewest)
 
     def _written(
         self, group: TrajectoryGroup, way: tuple[str, ...], iteration: int
@@ -280,14 +282,22 @@ def _num_actions(trajectory: Trajectory) -> int:
     return sum(len(turn.actions) for turn in trajectory.turns)
 
 
-def _sampled(trajectory: Trajectory) -> tuple[TokenRow, ...]:
-    """Return a trajectory as it was sampled; empty if no turn followed the format."""
-    return (_row(trajectory.turns),) if any(turn.is_valid for turn in trajectory.turns) else ()
+def _sampled(solved: Sequence[Trajectory]) -> tuple[TokenRow, ...]:
+    """Return the trajectories of the highest return as they were sampled."""
+    best = max(trajectory.total_reward for trajectory in solved)
+    rows = (_row(t.turns) for t in solved if t.total_reward > best - _ROUNDING)
+    return tuple(dict.fromkeys(row for row in rows if any(row.loss_mask)))
 
 
 def _row(turns: Sequence[Turn]) -> TokenRow:
-    """Return the tokens of all turns; only responses in the right format are to be imitated."""
+    """Return the tokens of all turns; only valid responses without an untrue thought are to be
+    imitated."""
+    is_right = [turn.is_valid and turn.thought_correct is not False for turn in turns]
     return TokenRow(
         tuple(token for turn in turns for token in turn.token_ids),
-        tuple(sampled and turn.is_valid for turn in turns for sampled in turn.loss_mask),
+        tuple(
+            sampled and right
+            for turn, right in zip(turns, is_right, strict=True)
+            for sampled in turn.loss_mask
+        ),
     )

@@ -292,10 +292,18 @@ def test_symmetries_map_steps_to_steps(kind: type[TextEnv]) -> None:
                 break
 
 
-def test_sampled_responses_are_imitated_unless_they_broke_the_format() -> None:
+@pytest.mark.parametrize("fault", [{"is_valid": False}, {"thought_correct": False}])
+def test_sampled_responses_are_imitated_unless_they_broke_the_format(
+    fault: dict[str, bool],
+) -> None:
+    """And unless the environment found their thought untrue."""
     group = solved_group(ENV, CHAT, 9)
     solver, other = group.trajectories
-    broken = replace(solver.turns[0], is_valid=False)
+    assert len(solver.turns) > 1
+    solver = replace(
+        solver, turns=tuple(replace(turn, thought_correct=None) for turn in solver.turns)
+    )
+    broken = replace(solver.turns[0], **fault)
     solver = replace(solver, turns=(broken, *solver.turns[1:]))
     group = replace(group, trajectories=(solver, other))
     (solution,) = writer(ENV, CHAT, HindsightImitation(rewrite=False)).solutions([group], 0)
@@ -313,6 +321,23 @@ def test_an_environment_without_hindsight_thoughts_has_its_responses_imitated() 
     group = TrajectoryGroup(0, 0, (climber,))
     (solution,) = writer(Ladder(), chat, HindsightImitation()).solutions([group], 0)
     assert solution.rows == (TokenRow(climber.token_ids, climber.loss_mask),)
+
+
+def test_all_members_of_the_highest_return_are_imitated() -> None:
+    chat = make_chat(Ladder())
+    plans = [["climb"] * 4, ["leap", "leap"], ["climb"] * 4, ["fall", *["climb"] * 4], ["fall"] * 8]
+    played = [play_chat(Ladder(), chat, 0, plan, n + 1) for n, plan in enumerate(plans)]
+    group = TrajectoryGroup(0, 0, tuple(played))
+    (solution,) = writer(Ladder(), chat, HindsightImitation()).solutions([group], 0)
+    assert {row.token_ids for row in solution.rows} == {
+        t.token_ids for t in played[:2] + played[3:4]
+    }
+    assert (solution.num_actions, solution.success_rate) == (2, 0.8)
+    paid = replace(played[1].turns[-1], rewards={"env": 1.0})
+    better = replace(played[1], turns=(*played[1].turns[:-1], paid))
+    group = replace(group, trajectories=(played[0], better, *played[2:]))
+    (solution,) = writer(Ladder(), chat, HindsightImitation()).solutions([group], 0)
+    assert [row.token_ids for row in solution.rows] == [better.token_ids]
 
 
 def test_without_thoughts_actions_alone_are_rewritten() -> None:
