@@ -54,7 +54,7 @@ _KL = ("--model.algorithm.kl", "{coef: 0.001, estimator: k3, place: loss}")
 """The KL term of the measurements; the paper's is a penalty on rewards, as in ``starpo.yaml``."""
 _HINDSIGHT = (
     *("--data.hindsight.updates", "4", "--data.hindsight.batch_size", "16"),
-    *("--model.optimization.hindsight_lr", "4e-4"),
+    *("--data.hindsight.lr", "4e-4"),
 )
 _FIXED, _PROPORTIONAL = (("--data.rollout.scale_updates", kind) for kind in ("false", "true"))
 

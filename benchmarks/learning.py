@@ -78,6 +78,11 @@ _ON = (
 )
 """What the arms rely on. One key of each part switches it on, if the experiment has it off, and
 leaves the part's other keys as they are."""
+_DEMONSTRATIONS = (
+    *("--data.warm_start.demonstrations", "4000"),
+    *("--data.warm_start.difficulties", "[]"),
+)
+"""More of them than the warm start's, and of all difficulties: what the expert alone can teach."""
 _GROUNDED = (
     *("--data.rollout.rewards.thought", "null"),
     *("--data.rollout.rewards.grounding", "ragen_pl.rollout.rewards.Grounding"),
@@ -89,7 +94,7 @@ ARMS = {
     REFERENCE: Arm("RL and hindsight imitation"),
     "rl": Arm("RL alone", ("--data.hindsight", "null")),
     "hindsight": Arm("hindsight imitation alone", ("--data.hindsight.alone", "true")),
-    "imitation": Arm("the expert's demonstrations, longer", demonstrates=True),
+    "imitation": Arm("the expert's demonstrations", _DEMONSTRATIONS, demonstrates=True),
     "both_no_symmetries": Arm("both, no symmetries", ("--data.hindsight.symmetries", "false")),
     "both_uniform": Arm(
         "both, no curriculum", ("--data.curriculum", "ragen_pl.rollout.curriculum.Uniform")

@@ -12,7 +12,7 @@ from callbacks.echo_trap_detector import EchoTrapDetector
 from callbacks.variance_filter import VarianceFilter
 from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.distributed.snapshot import Plain, restore_snapshot, take_snapshot
-from ragen_pl.training.access import learner
+from ragen_pl.training.access import data_module, learner
 from ragen_pl.training.callback import (
     RolloutCallback,
     all_callbacks,
@@ -47,7 +47,8 @@ class Rollback(RolloutCallback):
 
     Sound means green, or amber for a large approximate KL alone. The weights of policy and critic,
     the optimizer's moments and the module's other state are restored bit for bit; the detector's
-    history is cut back to that point. The learning rates of policy and critic are multiplied by
+    history is cut back to that point, and solutions that hindsight imitation found since then are
+    forgotten. The learning rates of policy and critic are multiplied by
     ``lr_factor`` and ``filter.keep_fraction`` by ``filter_factor``, permanently. The collapsed
     rollout is discarded: its iteration ends without an update. The iteration count continues, so
     that initial states and sampling noise are new and the collapse is not repeated; the
@@ -196,12 +197,14 @@ class Rollback(RolloutCallback):
     def _policy_is_trained(self, module: LightningModule) -> bool:
         """Return whether this iteration updates the policy, and not only the critic."""
         starpo = learner(module)
+        if starpo.hindsight_lr is not None:
+            return True
         critic = starpo.algorithm.critic
         critic_only = critic.warmup_iterations if critic is not None else 0
         return self.iteration - starpo.rl_start >= critic_only
 
     def _take(self, trainer: Trainer, module: LightningModule, detector: EchoTrapDetector) -> None:
-        state = take_snapshot(module, trainer.optimizers[0])
+        state = take_snapshot(module, trainer.optimizers)
         self._snapshots.append(_Snapshot(self.iteration, detector.position, 0, state))
 
     def _roll_back(
@@ -209,7 +212,8 @@ class Rollback(RolloutCallback):
     ) -> None:
         self._snapshots = self._snapshots[:1]
         (trusted,) = self._snapshots
-        restore_snapshot(trusted.state, module, trainer.optimizers[0])
+        restore_snapshot(trusted.state, module, trainer.optimizers)
+        data_module(trainer).forget_since(trusted.iteration)
         starpo = learner(module)
         starpo.invalidate_cache()
         starpo.lr_scale *= self.lr_factor

@@ -78,7 +78,8 @@ class RolloutMetrics(RolloutCallback):
             means.pop("success_uniform", None)
         else:
             running = data.running_success
-            self.record({f"rollout/running_success/{name}": p for name, p in running.items()})
+            if len(running) <= MAX_DIFFICULTIES:
+                self.record({f"rollout/running_success/{name}": p for name, p in running.items()})
         self.record(_by_difficulty(sum_tallies(gather_objects(self._played))))
         self.record({f"rollout/{name}": value for name, value in means.items()})
         self.record({f"rollout/return/{name}": value for name, value in self._terms_mean().items()})

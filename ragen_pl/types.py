@@ -298,9 +298,9 @@ class RolloutBatch(TensorBatch):
     rewards: Tensor
     """(B, T) float: the turn's reward, the sum of all terms, at its turn end."""
     outcome_rewards: Tensor
-    """(B, T) float: the same without the terms that judge the thought alone."""
+    """(B, T) float: the same without ``thought_rewards``."""
     thought_rewards: Tensor
-    """(B, T) float: the terms that judge the thought alone."""
+    """(B, T) float: the terms that judge the thought alone, in turns with a parsed thought."""
     thought_mask: Tensor
     """(B, T) bool: the sampled tokens of thoughts."""
     sampled_log_probs: Tensor
@@ -404,11 +404,28 @@ class Demonstration(ImitationBatch):
 
 
 @dataclass(frozen=True, slots=True)
+class HindsightFacts:
+    """What an iteration's solutions and the memory of earlier ones are like, over all ranks."""
+
+    solutions: int
+    """Initial states of this iteration for which a solution was found."""
+    memory: int
+    """Solutions remembered."""
+    length_ratio: float | None
+    """Actions of the solutions over those of the shortest successful members; None without
+    solutions."""
+
+    def metrics(self) -> dict[str, float]:
+        """Return the known facts by name."""
+        known = {name: getattr(self, name) for name in ("solutions", "memory", "length_ratio")}
+        return {name: float(value) for name, value in known.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
 class HindsightBatch(ImitationBatch):
     """The policy's own solutions, to imitate beside RL."""
 
-    metrics: Mapping[str, float]
-    """Facts about this iteration's solutions and the memory, to log; equal on all ranks."""
+    facts: HindsightFacts
 
 
 @dataclass(frozen=True, slots=True)

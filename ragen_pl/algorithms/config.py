@@ -248,8 +248,6 @@ class Optimization:
     Args:
         lr: Policy learning rate in RL.
         imitation_lr: Policy learning rate in the warm start.
-        hindsight_lr: Policy learning rate of hindsight imitation (``data.hindsight``), with RL's
-            schedule.
         warmup_iterations: Number of RL iterations of linear learning rate warmup; the warmup of the
             warm start is its first tenth.
         final_lr_fraction: Fraction of the learning rate at the last iteration (linear decay); 1
@@ -279,7 +277,6 @@ class Optimization:
 
     lr: float = 1e-4
     imitation_lr: float = 1e-3
-    hindsight_lr: float = 3e-4
     warmup_iterations: int = 5
     final_lr_fraction: float = 0.1
     betas: tuple[float, float] = (0.9, 0.999)
@@ -293,7 +290,7 @@ class Optimization:
     old_log_probs: Literal["recomputed", "sampled"] = "recomputed"
 
     def __post_init__(self) -> None:
-        for key in ("lr", "imitation_lr", "hindsight_lr", "max_grad_norm"):
+        for key in ("lr", "imitation_lr", "max_grad_norm"):
             if getattr(self, key) <= 0:
                 raise ValueError(f"optimization.{key} is {getattr(self, key)}; it must be positive")
         if not 0 <= self.final_lr_fraction <= 1:

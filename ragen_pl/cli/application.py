@@ -84,6 +84,8 @@ LINKED = {
 """Keys that take the value of another one."""
 VOCABULARY = "model.vocabulary"
 """Key of the embedded tokenizer's words, which come from the data module or a checkpoint."""
+HINDSIGHT_LR = "model.hindsight_lr"
+"""Key of the learning rate that ``data.hindsight`` holds."""
 _TRAINER_DEFAULTS = {
     "max_epochs": 100,
     "check_val_every_n_epoch": 25,
@@ -171,6 +173,9 @@ class Application(LightningCLI):
             # A plain int: the parser's own kind of number cannot be written back.
             parser.link_arguments(source, target, compute_fn=int if "seed" in source else None)
         parser.link_arguments("data", VOCABULARY, compute_fn=_words, apply_on="instantiate")
+        parser.link_arguments(
+            "data", HINDSIGHT_LR, compute_fn=_hindsight_lr, apply_on="instantiate"
+        )
 
     def _prepare_subcommand_parser(
         self, klass: type, subcommand: str, **kwargs: Any
@@ -187,7 +192,8 @@ class Application(LightningCLI):
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse the arguments, and explain a wrong key by the names that exist."""
-        refuse_linked(self._argv, {**LINKED, VOCABULARY: "data.env"})
+        linked = {VOCABULARY: "data.env", HINDSIGHT_LR: "data.hindsight.lr"}
+        refuse_linked(self._argv, {**LINKED, **linked})
         try:
             self.config = parser.parse_args(args)
         except Exception as error:  # the boundary to user code: an import may raise anything
@@ -376,6 +382,10 @@ def add_run_keys(parser: LightningArgumentParser, run_dir: str) -> None:
 
 def _words(data: RolloutDataModule) -> list[str]:
     return list(dict.fromkeys(data.vocabulary()))
+
+
+def _hindsight_lr(data: RolloutDataModule) -> float | None:
+    return None if data.hindsight is None else data.hindsight.lr
 
 
 def _loggers(given: Any, run_dir: str, command: str) -> list[Logger]:

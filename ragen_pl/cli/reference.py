@@ -20,7 +20,14 @@ import docstring_parser
 from lightning.pytorch.cli import LightningArgumentParser
 
 import callbacks
-from ragen_pl.cli.application import ALWAYS, GROUPS, LINKED, VOCABULARY, add_run_keys
+from ragen_pl.cli.application import (
+    ALWAYS,
+    GROUPS,
+    HINDSIGHT_LR,
+    LINKED,
+    VOCABULARY,
+    add_run_keys,
+)
 from ragen_pl.cli.key_check import alternatives, constructor_keys, subclasses
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.starpo import StarPO
@@ -256,7 +263,11 @@ def _row(*cells: str) -> str:
 
 def _table(path: str, kind: type) -> Iterator[str]:
     """Write one class's keys as a table."""
-    keys = [key for key in _keys(kind) if f"{path}.{key.name}" not in {*LINKED, VOCABULARY}]
+    keys = [
+        key
+        for key in _keys(kind)
+        if f"{path}.{key.name}" not in {*LINKED, VOCABULARY, HINDSIGHT_LR}
+    ]
     if not keys:
         yield "No keys."
         return

@@ -100,7 +100,8 @@ def _load_file(
     _check(path, own, weights)
     load_full_state(module, weights)
     states = checkpoint.pop("optimizer_states", [])
-    for optimizer, state in zip(optimizers, states if optimizers else [], strict=True):
+    # A run that hindsight imitation is new to, or left, has one optimizer more or less.
+    for optimizer, state in zip(optimizers, states, strict=False):
         load_full_optimizer_state(state, optimizer)
     return checkpoint
 

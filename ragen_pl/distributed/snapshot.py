@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -25,10 +26,10 @@ NOT_RESTORED = ("iteration", "phase", "rl_start", "skipped_steps", "lr_scale")
 """Entries of a module's own state that mark the position of the run; they are never restored."""
 
 
-def take_snapshot(module: LightningModule, optimizer: torch.optim.Optimizer) -> Plain:
+def take_snapshot(module: LightningModule, optimizers: Sequence[torch.optim.Optimizer]) -> Plain:
     """Copy a learner's state to CPU memory.
 
-    A snapshot holds trainable weights, buffers, the optimizer's state (its moments) and
+    A snapshot holds trainable weights, buffers, the optimizers' states (their moments) and
     what the module itself saves in a checkpoint. Frozen weights, such as those of a reference
     policy or of the base under adapters, are left out: they do not change.
 
@@ -39,21 +40,22 @@ def take_snapshot(module: LightningModule, optimizer: torch.optim.Optimizer) -> 
     # Not get_optimizer_state_dict: it fills an empty state by taking a step.
     return {
         "weights": {name: _to_cpu(weights.pop(name)) for name in list(weights)},
-        "optimizer": tree_map_only(Tensor, _to_cpu, optimizer.state_dict()),
+        "optimizers": [tree_map_only(Tensor, _to_cpu, o.state_dict()) for o in optimizers],
         "module": _module_state(module),
     }
 
 
 def restore_snapshot(
-    snapshot: Plain, module: LightningModule, optimizer: torch.optim.Optimizer
+    snapshot: Plain, module: LightningModule, optimizers: Sequence[torch.optim.Optimizer]
 ) -> None:
     """Restore a learner's state in place, but for the position of the run (``NOT_RESTORED``).
 
     A snapshot can be restored any number of times. Every rank must call it.
     """
     load_full_state(module, snapshot["weights"])
-    # Copied, since the optimizer would otherwise keep and update the snapshot's own tensors.
-    load_full_optimizer_state(tree_map_only(Tensor, _to_cpu, snapshot["optimizer"]), optimizer)
+    for state, optimizer in zip(snapshot["optimizers"], optimizers, strict=True):
+        # Copied, since the optimizer would otherwise keep and update the snapshot's own tensors.
+        load_full_optimizer_state(tree_map_only(Tensor, _to_cpu, state), optimizer)
     current = _module_state(module)
     merged = {
         part: {**state, **{key: current[part][key] for key in NOT_RESTORED if key in current[part]}}

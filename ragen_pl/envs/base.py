@@ -164,8 +164,8 @@ class TextEnv(gymnasium.Env[str, str]):
 
         Returns:
             A thought that is true if the plan is, and the next actions, which begin the plan; None
-            if the environment writes no thoughts, in which case hindsight imitation imitates the
-            policy's own responses.
+            leaves this solution out. An environment without this method has the policy's own
+            responses imitated.
         """
         return None
 

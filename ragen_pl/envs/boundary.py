@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ragen_pl.envs.base import TextEnv
+from ragen_pl.envs.base import Symmetry, TextEnv
 from ragen_pl.envs.check import is_plain
 
 _LOG = logging.getLogger(__name__)
@@ -155,11 +155,13 @@ class CheckedEnv:
             given: Any = self.env.expert_turn(rng, limit)
         return self._turn("expert_turn", given, limit)
 
-    def hindsight_turn(self, plan: Sequence[str], limit: int) -> tuple[str, tuple[str, ...]]:
-        """Return the thought of a plan and its first actions, at least one and at most
-        ``limit``."""
+    def hindsight_turn(self, plan: Sequence[str], limit: int) -> tuple[str, tuple[str, ...]] | None:
+        """Return the thought of a plan and its first actions, at least one and at most ``limit``;
+        None if the environment has no words for it."""
         with calling("hindsight_turn"):
             given: Any = self.env.hindsight_turn(plan, limit)
+        if given is None:
+            return None
         thought, actions = self._turn("hindsight_turn", given, limit)
         if actions != tuple(plan[: len(actions)]):
             raise contract_error("hindsight_turn", actions, f"the first of {tuple(plan)}")
@@ -179,8 +181,26 @@ class CheckedEnv:
                 raise contract_error(method, action, names)
         return thought, tuple(actions)
 
-    def enter(self, state: Mapping[str, Any]) -> None:
-        """Set the state."""
+    def symmetries(self) -> Sequence[Symmetry]:
+        """Return the symmetries of the task, at least the identity."""
+        with calling("symmetries"):
+            given: Any = tuple(self.env.symmetries())
+        if not given or not all(isinstance(each, Symmetry) for each in given):
+            raise contract_error("symmetries", given, "at least one Symmetry")
+        return tuple(given)
+
+    def image(self, symmetry: Symmetry, actions: Sequence[str]) -> tuple[str, ...]:
+        """Return the images of actions."""
+        with calling("symmetries"):
+            given: Any = tuple(symmetry.action(action) for action in actions)
+        if not all(isinstance(each, str) for each in given):
+            raise contract_error("symmetries", given, "texts as the images of actions")
+        return tuple(given)
+
+    def enter_image(self, symmetry: Symmetry) -> None:
+        """Change to the image of the current state."""
+        with calling("symmetries"):
+            state = symmetry.state(self.env.get_state())
         with calling("set_state"):
             self.env.set_state(state)
 

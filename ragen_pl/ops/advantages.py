@@ -156,6 +156,10 @@ def on_last_token(rewards: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask & (later == 1), total, torch.zeros_like(rewards))
 
 
+MOST_SPREAD = 3.0
+"""Largest size of a whitened reward of a thought, in standard deviations."""
+
+
 def thought_advantages(
     rewards: Tensor, turns: Turns, thought_mask: Tensor, kept: Tensor, reduce: Reduce = local
 ) -> Tensor:
@@ -163,7 +167,9 @@ def thought_advantages(
 
     With r_k the sum of turn k's rewards and μ, σ² their mean and Bessel-corrected variance over the
     turns of kept trajectories that have a thought, each turn once however long it is:
-    A_t = (r_k − μ) / √(σ² + ε) at the thought's tokens t of turn k. Nothing flows to other turns.
+    A_t = (r_k − μ) / √(σ² + ε) at the thought's tokens t of turn k, but at most ``MOST_SPREAD`` in
+    size: where nearly all thoughts are true, a single untrue one would outweigh all else. Nothing
+    flows to other turns.
 
     Args:
         rewards: (B, T) rewards of thoughts, at turn ends.
@@ -180,7 +186,8 @@ def thought_advantages(
     empty = rewards.new_zeros(len(rewards), size)
     of_turn = empty.scatter_add(1, turns.index, torch.where(turns.ends, rewards, 0.0))
     has_thought = empty.scatter_add(1, turns.index, marked.to(rewards.dtype)) > 0
-    spread = whiten(of_turn, has_thought, reduce).gather(1, turns.index)
+    whitened = whiten(of_turn, has_thought, reduce).clamp(-MOST_SPREAD, MOST_SPREAD)
+    spread = whitened.gather(1, turns.index)
     return torch.where(marked, spread, torch.zeros_like(spread))
 
 

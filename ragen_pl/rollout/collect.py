@@ -58,8 +58,8 @@ def collect(
         episode_id = EpisodeId(iteration, group.group_id, member)
         return ChatEpisode(own, chat, config, seed=group.seed, episode_id=episode_id)
 
-    with _parallel_map(config.env_threads) as parallel_map:
-        episodes: list[ChatEpisode] = list(parallel_map(begin, members, copies))
+    with parallel_map(config.env_threads) as mapped:
+        episodes: list[ChatEpisode] = list(mapped(begin, members, copies))
         _check_starts(episodes, config.group_size)
         live = [episode for episode in episodes if episode.stop_reason is None]
         while live:
@@ -68,7 +68,7 @@ def collect(
             ready = [(e, r) for e, r in zip(live, requests, strict=True) if r is not None]
             if ready:
                 completions = generate([request for _, request in ready], sampling)
-                list(parallel_map(ChatEpisode.receive, [e for e, _ in ready], completions))
+                list(mapped(ChatEpisode.receive, [e for e, _ in ready], completions))
             live = [episode for episode in live if episode.stop_reason is None]
             if progress is not None:
                 progress(len(episodes) - len(live), len(episodes))
@@ -86,7 +86,7 @@ def collect(
 
 
 @contextmanager
-def _parallel_map(threads: int) -> Iterator[Callable[..., Iterable[Any]]]:
+def parallel_map(threads: int) -> Iterator[Callable[..., Iterable[Any]]]:
     """Yield a ``map`` on this many threads; on exit, calls that have not begun are canceled."""
     if threads == 1:
         yield map

@@ -261,6 +261,12 @@ def choose_starts(
     if len(pool) == wanted:
         return list(pool)
     chosen = curriculum.choose(pool, _difficulties(env, pool), wanted, progress, rng)
+    if not all(0 < start.weight < math.inf for start in chosen):  # NaN is not
+        raise ConfigError(
+            f"data.curriculum is {type(curriculum).__name__}, whose choose returned starts with "
+            f"the weights {[start.weight for start in chosen]!r:.80}; they must be positive and "
+            "finite"
+        )
     candidates = {(start.group_id, start.seed) for start in pool}
     distinct = {(start.group_id, start.seed) for start in chosen}
     if len(chosen) != wanted or len(distinct) != wanted or not distinct <= candidates:

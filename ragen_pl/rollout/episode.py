@@ -127,9 +127,12 @@ class Episode:
         self.initial_state = self.env.state()
 
     def _play_opening(self, opening: Opening) -> None:
-        self.env.enter(opening.symmetry.state(self.env.state()))
+        self.env.enter_image(opening.symmetry)
         for action in opening.actions:
-            self.env.step(action)
+            outcome = self.env.step(action)
+            if outcome.terminated or outcome.truncated:
+                self.stop_reason = StopReason.TERMINATED
+                break
         self.observation = self.env.render_text()
         self.actions_left -= len(opening.actions)
 
@@ -275,6 +278,8 @@ class ChatEpisode(Episode):
 
     @property
     def max_actions(self) -> int:
+        if self.env.actions is None:
+            return 1  # a whole answer of free text is one action
         return min(self.chat.max_actions_per_turn, self.actions_left)
 
     def request(self, prompt: tuple[int, ...]) -> Request | None:

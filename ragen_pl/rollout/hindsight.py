@@ -17,9 +17,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from ragen_pl.envs.base import IDENTITY, TextEnv
+from ragen_pl.envs.base import IDENTITY, Symmetry, TextEnv
+from ragen_pl.envs.boundary import CheckedEnv, EnvError, warn_of_env_error
 from ragen_pl.rollout.actors import Move
 from ragen_pl.rollout.chat import Chat
+from ragen_pl.rollout.collect import parallel_map
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.episode import ChatEpisode, Opening, OverlongResponseError
 from ragen_pl.types import EpisodeId, Trajectory, TrajectoryGroup, Turn
@@ -36,6 +38,7 @@ class HindsightImitation:
     """The imitation of the policy's own solutions beside RL, in optimizer steps of its own.
 
     Args:
+        lr: Policy learning rate, with the schedule of RL's.
         updates: Optimizer steps of imitation after the RL updates of each iteration.
         batch_size: Responses' trajectories per step.
         memory: Solutions remembered; the oldest are forgotten first.
@@ -59,6 +62,7 @@ class HindsightImitation:
             updates are left out.
     """
 
+    lr: float = 3e-4
     updates: int = 4
     batch_size: int = 64
     memory: int = 2000
@@ -77,6 +81,8 @@ class HindsightImitation:
                     f"hindsight.{key} is {getattr(self, key)}; it must be at least 1 (hindsight: "
                     "null for no hindsight imitation)"
                 )
+        if not self.lr > 0:
+            raise ValueError(f"hindsight.lr is {self.lr}; it must be positive")
         for key in ("fresh", "first_turn_only"):
             if not 0 <= getattr(self, key) <= 1:
                 raise ValueError(
@@ -85,14 +91,19 @@ class HindsightImitation:
         if self.opening < 0:
             raise ValueError(f"hindsight.opening is {self.opening}; it must not be negative")
 
-    def check(self, env: TextEnv, *, think: bool) -> None:
-        """Refuse keys of rewritten solutions if none can be written.
+    def check(self, env: TextEnv, rollout: RolloutConfig, *, think: bool) -> None:
+        """Refuse keys that could never act.
 
         Raises:
             ValueError: if ``variants``, ``opening``, ``first_turn_only`` or ``symmetries`` is set,
                 but responses are imitated as they were sampled; or if ``symmetries`` is, but the
-                environment has none.
+                environment has none; for several ``ppo_epochs`` of an RL that is left out.
         """
+        if self.alone and rollout.ppo_epochs > 1:
+            raise ValueError(
+                f"rollout.ppo_epochs is {rollout.ppo_epochs}, but hindsight.alone leaves RL's "
+                "updates out: set one of them back"
+            )
         wanted = {
             "variants": self.variants > 1,
             "opening": self.opening > 0,
@@ -135,13 +146,14 @@ class TokenRow:
 class Solution:
     """A way to success that a group of the policy's own trajectories found."""
 
+    iteration: int
     group_id: int
     rows: tuple[TokenRow, ...]
     """Its variants."""
     success_rate: float
     """Share of the group's members that succeeded."""
     num_actions: int
-    """Actions of the way."""
+    """Actions of the shortest way that is imitated."""
     fewest_sampled: int
     """Actions of the group's shortest successful member."""
 
@@ -204,9 +216,10 @@ class SolutionWriter:
         """Return one solution for each group in which a member succeeded, in their order.
 
         A way that does not succeed when it is played again, or whose thoughts the environment finds
-        untrue, is left out: in a noisy environment luck is not imitated.
+        untrue, is left out, as most lucky ways of a noisy environment are.
         """
-        found = (self._solution(group, iteration) for group in groups)
+        with parallel_map(self.rollout.env_threads) as mapped:
+            found = list(mapped(lambda group: self._solution(group, iteration), groups))
         return [solution for solution in found if solution is not None]
 
     def _solution(self, group: TrajectoryGroup, iteration: int) -> Solution | None:
@@ -223,29 +236,42 @@ class SolutionWriter:
             rows = _sampled(solved)
         if not rows:
             return None
-        return Solution(group.group_id, rows, len(solved) / len(members), num_actions, fewest)
+        rate = len(solved) / len(members)
+        return Solution(iteration, group.group_id, rows, rate, num_actions, fewest)
 
     def _written(
         self, group: TrajectoryGroup, way: tuple[str, ...], iteration: int
     ) -> tuple[TokenRow, ...]:
         """Return the variants of a way that could be written down."""
         rng = random.Random(f"hindsight {self.run_seed} {iteration} {group.group_id}")
-        symmetries = self.env.symmetries() if self.config.symmetries else (IDENTITY,)
+        images = self._images(group.seed, way)
         longest = min(self.config.opening, len(way) - 1)
         choices = {
-            (rng.randrange(len(symmetries)), rng.randint(0, longest)): None
-            for _ in range(self.config.variants)
+            (rng.randrange(len(images)), rng.randint(0, longest)): None
+            for _ in range(self.config.variants if images else 0)
         }
         rows = []
         for number, (index, length) in enumerate(choices):
-            symmetry = symmetries[index]
-            image = tuple(symmetry.action(action) for action in way)
+            symmetry, image = images[index]
             opening = Opening(symmetry, image[:length])
             episode_id = EpisodeId(iteration, group.group_id, _FIRST_VARIANT + number)
             turns = self._write(group.seed, image[length:], opening, episode_id)
             is_short = rng.random() < self.config.first_turn_only
             rows.append(_row(turns[:1] if is_short else turns))
         return tuple(row for row in rows if any(row.loss_mask))
+
+    def _images(self, seed: int, way: tuple[str, ...]) -> list[tuple[Symmetry, tuple[str, ...]]]:
+        """Return the symmetries at a start with the images of a way; none if the environment
+        fails."""
+        if not self.config.symmetries:
+            return [(IDENTITY, way)]
+        env = CheckedEnv(copy.deepcopy(self.env))
+        try:
+            env.reset(seed, noise_seed=0)
+            return [(symmetry, env.image(symmetry, way)) for symmetry in env.symmetries()]
+        except EnvError as error:
+            warn_of_env_error(env, seed, error)
+            return []
 
     def _write(
         self, seed: int, plan: tuple[str, ...], opening: Opening, episode_id: EpisodeId
@@ -264,6 +290,8 @@ class SolutionWriter:
             while rest and episode.begin_turn():
                 with episode.env_errors():
                     move = self._move(episode, rest)
+                    if move is None:
+                        return ()
                     episode.take(move)
                     rest = rest[len(move.actions) :]
         except OverlongResponseError:
@@ -271,11 +299,12 @@ class SolutionWriter:
         is_untrue = any(turn.thought_correct is False for turn in episode.turns)
         return () if rest or is_untrue or not episode.success else episode.turns
 
-    def _move(self, episode: ChatEpisode, rest: tuple[str, ...]) -> Move:
+    def _move(self, episode: ChatEpisode, rest: tuple[str, ...]) -> Move | None:
+        """Return the next move of a plan; None if the environment has no words for it."""
         if not self.chat.prompts.think:
             return Move(rest[: episode.max_actions])
-        thought, actions = episode.env.hindsight_turn(rest, episode.max_actions)
-        return Move(actions, thought)
+        turn = episode.env.hindsight_turn(rest, episode.max_actions)
+        return None if turn is None else Move(turn[1], turn[0])
 
 
 def _num_actions(trajectory: Trajectory) -> int:
@@ -286,7 +315,7 @@ def _sampled(solved: Sequence[Trajectory]) -> tuple[TokenRow, ...]:
     """Return the trajectories of the highest return as they were sampled."""
     best = max(trajectory.total_reward for trajectory in solved)
     rows = (_row(t.turns) for t in solved if t.total_reward > best - _ROUNDING)
-    return tuple(dict.fromkeys(row for row in rows if any(row.loss_mask)))
+    return tuple(row for row in rows if any(row.loss_mask))  # equal ones count as often as sampled
 
 
 def _row(turns: Sequence[Turn]) -> TokenRow:

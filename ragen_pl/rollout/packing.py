@@ -93,12 +93,14 @@ def _row(trajectory: Trajectory, imitated: Sequence[bool]) -> _Row:
         row.state_ids += [_state_id(turn.anchor_key)] * length
         if is_imitated:
             thought, zeros = turn.thought_tokens, [0.0] * (length - 1)
+            # A thought that could not be parsed has no tokens to credit: the whole turn pays.
+            judged = turn.thought_reward if thought else 0.0
             row.loss_mask += turn.loss_mask
             row.thought_mask += [before <= place < before + thought for place in range(length)]
             row.turn_ends += [False] * (length - 1) + [True]
             row.rewards += [*zeros, turn.reward]
-            row.outcome_rewards += [*zeros, turn.reward - turn.thought_reward]
-            row.thought_rewards += [*zeros, turn.thought_reward]
+            row.outcome_rewards += [*zeros, turn.reward - judged]
+            row.thought_rewards += [*zeros, judged]
             row.sampled_log_probs += [*[0.0] * before, *turn.completion.log_probs]
         else:
             for marks in (row.loss_mask, row.thought_mask, row.turn_ends):

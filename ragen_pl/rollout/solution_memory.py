@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 from ragen_pl.distributed.batch_sharding import balance_by_tokens
 from ragen_pl.distributed.collectives import gather_objects, rank, world_size
 from ragen_pl.rollout.hindsight import HindsightImitation, Solution, TokenRow
-from ragen_pl.types import HindsightBatch
+from ragen_pl.types import HindsightBatch, HindsightFacts
 
 _EASE = 0.2
 """Weight of a solution that every member of its group found; one that hardly any found has
@@ -50,28 +50,23 @@ class SolutionMemory:
         self._solutions = [*self._solutions, *fresh][-self.config.memory :]
         if not self._solutions:
             return []
-        metrics = self._metrics(fresh)
+        facts = self._facts(fresh)
         generator = torch.Generator().manual_seed(self.run_seed * 1_000_003 + iteration)
         num_fresh = min(len(fresh), len(self._solutions))
-        return [
-            _batch(self._draw(num_fresh, generator), metrics) for _ in range(self.config.updates)
-        ]
+        return [_batch(self._draw(num_fresh, generator), facts) for _ in range(self.config.updates)]
 
-    def _metrics(self, fresh: Sequence[Solution]) -> dict[str, float]:
-        metrics = {
-            "train/hindsight_solutions": float(len(fresh)),
-            "train/hindsight_memory": float(len(self)),
-        }
+    def _facts(self, fresh: Sequence[Solution]) -> HindsightFacts:
+        ratio = None
         if fresh:
-            actions = sum(solution.num_actions for solution in fresh)
             sampled = sum(solution.fewest_sampled for solution in fresh)
-            metrics["train/hindsight_length_ratio"] = actions / sampled
-        return metrics
+            ratio = sum(solution.num_actions for solution in fresh) / sampled
+        return HindsightFacts(len(fresh), len(self), ratio)
 
     def _draw(self, num_fresh: int, generator: torch.Generator) -> list[TokenRow]:
-        """Return one variant of each drawn solution, without repetition if there are enough."""
-        wanted = self.config.batch_size
-        from_fresh = round(wanted * self.config.fresh) if num_fresh else 0
+        """Return one variant of each drawn solution; none of them twice, so that few solutions
+        make a small batch."""
+        wanted = min(self.config.batch_size, len(self._solutions))
+        from_fresh = min(round(wanted * self.config.fresh), num_fresh)
         latest = self._solutions[len(self._solutions) - num_fresh :]
         chosen = _choose(latest, from_fresh, generator)
         chosen += _choose(self._solutions, wanted - from_fresh, generator)
@@ -80,12 +75,19 @@ class SolutionMemory:
             for solution in chosen
         ]
 
+    def forget_since(self, iteration: int) -> None:
+        """Forget what was found from an iteration on, as by a policy that was rolled back."""
+        self._solutions = [s for s in self._solutions if s.iteration < iteration]
+
     def state_dict(self) -> dict[str, Any]:
         """Return the memory as tensors and numbers."""
         rows = [row for solution in self._solutions for row in solution.rows]
         return {
             "solutions": [
-                (s.group_id, len(s.rows), s.success_rate, s.num_actions, s.fewest_sampled)
+                (
+                    *(s.iteration, s.group_id, len(s.rows)),
+                    *(s.success_rate, s.num_actions, s.fewest_sampled),
+                )
                 for s in self._solutions
             ],
             "lengths": [len(row.token_ids) for row in rows],
@@ -102,8 +104,9 @@ class SolutionMemory:
             for row, mask in zip(ids, masks, strict=True)
         ]
         solutions, at = [], 0
-        for group_id, num_rows, *facts in state["solutions"]:
-            solutions.append(Solution(group_id, tuple(rows[at : at + num_rows]), *facts))
+        for iteration, group_id, num_rows, *facts in state["solutions"]:
+            own = tuple(rows[at : at + num_rows])
+            solutions.append(Solution(iteration, group_id, own, *facts))
             at += num_rows
         self._solutions = solutions[-self.config.memory :]
 
@@ -111,17 +114,15 @@ class SolutionMemory:
 def _choose(
     solutions: Sequence[Solution], count: int, generator: torch.Generator
 ) -> list[Solution]:
-    """Draw solutions, the harder ones more often; each once if there are enough."""
+    """Draw different solutions, the harder ones more often."""
     if not count:
         return []
     weights = torch.tensor([1.0 - s.success_rate + _EASE for s in solutions], dtype=torch.float64)
-    drawn = torch.multinomial(
-        weights, count, replacement=len(solutions) < count, generator=generator
-    )
+    drawn = torch.multinomial(weights, count, generator=generator)
     return [solutions[index] for index in drawn.tolist()]
 
 
-def _batch(rows: Sequence[TokenRow], metrics: Mapping[str, float]) -> HindsightBatch:
+def _batch(rows: Sequence[TokenRow], facts: HindsightFacts) -> HindsightBatch:
     """Pack this rank's share of the rows, dealt evenly by tokens."""
     lengths = torch.tensor([len(row.token_ids) for row in rows])
     is_own = (balance_by_tokens(lengths, world_size()) == rank()).tolist()
@@ -131,7 +132,7 @@ def _batch(rows: Sequence[TokenRow], metrics: Mapping[str, float]) -> HindsightB
     loss_mask = pad_sequence([torch.tensor(row.loss_mask) for row in own], batch_first=True)
     own_lengths = torch.tensor([len(row.token_ids) for row in own])
     attention_mask = torch.arange(input_ids.shape[1])[None] < own_lengths[:, None]
-    return HindsightBatch(input_ids[:count], attention_mask[:count], loss_mask[:count], metrics)
+    return HindsightBatch(input_ids[:count], attention_mask[:count], loss_mask[:count], facts)
 
 
 def _flat(rows: Sequence[Sequence[int]], dtype: torch.dtype) -> Tensor:

@@ -15,13 +15,7 @@ from ragen_pl.rollout.collect import GroupSeed, collect
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.packing import pack
 from ragen_pl.rollout.seeds import MAX_COLLECTIONS
-from ragen_pl.rollout.stats import (
-    GroupTable,
-    Tallies,
-    check_played,
-    sum_tallies,
-    tally_by_difficulty,
-)
+from ragen_pl.rollout.stats import GroupTable, check_played
 from ragen_pl.training.callback import rollout_callbacks
 from ragen_pl.types import Generate, RolloutBatch, Sampling, TrajectoryGroup
 
@@ -128,8 +122,8 @@ class Collector:
         self.trainer, self.env, self.chat = trainer, env, chat
         self.config, self.generate = config, generate
         self.callbacks = list(rollout_callbacks(trainer))
-        self.played: Tallies = {}
-        """What this rank has collected, groups that are dropped later included."""
+        self.played: list[TrajectoryGroup] = []
+        """Every group that this rank played, those that dynamic sampling drops among them."""
         self._num_trajectories = 0
         self._has_started = False
 
@@ -160,7 +154,7 @@ class Collector:
             progress=progress,
         )
         self._num_trajectories += size
-        self.played = sum_tallies((self.played, tally_by_difficulty(groups)))
+        self.played += groups
         for callback in self.callbacks:
             callback.on_collection_end(trainer, module, groups)
         return groups

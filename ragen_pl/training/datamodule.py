@@ -29,7 +29,13 @@ from ragen_pl.rollout.hindsight import HindsightImitation, SolutionWriter
 from ragen_pl.rollout.packing import num_updates
 from ragen_pl.rollout.seeds import FIRST_DEMONSTRATION, SEEDS_PER_RUN, SeedStream, group_seeds
 from ragen_pl.rollout.solution_memory import SolutionMemory
-from ragen_pl.rollout.stats import Tallies, Tally, check_room, sum_tallies
+from ragen_pl.rollout.stats import (
+    Tallies,
+    Tally,
+    check_room,
+    sum_tallies,
+    tally_by_difficulty,
+)
 from ragen_pl.training.callback import is_discarded, is_done, rollout_callbacks
 from ragen_pl.training.collection import Collector, DynamicSampling, collect_groups
 from ragen_pl.training.evaluation_sets import EvaluationConfig, EvaluationSet
@@ -141,7 +147,7 @@ class RolloutDataModule(pl.LightningDataModule):
         self.dynamic_sampling, self.run_seed = dynamic_sampling, run_seed
         self.hindsight, self._memory = hindsight, None
         if hindsight is not None:
-            hindsight.check(env, think=prompts.think)
+            hindsight.check(env, rollout, think=prompts.think)
             self._memory = SolutionMemory(hindsight, run_seed)
         self.curriculum = curriculum
         self._progress: Tallies = {}
@@ -231,14 +237,14 @@ class RolloutDataModule(pl.LightningDataModule):
                 lambda nth: self.group_seeds(iteration, nth),
                 self.dynamic_sampling,
             )
-        played = sum_tallies(gather_objects(collector.played))
+        played = sum_tallies(gather_objects(tally_by_difficulty(collector.played)))
         self._progress = self.curriculum.learn(self._progress, played)
         weights = collector.policy_weights(collected)
         if is_discarded(trainer):
             return  # such as after a collapse: no further step on this data
         rollout = collector.pack(collected, weights)
         batches = [] if self._imitates_alone else self._rl_batches(rollout, weights)
-        hindsight = self._hindsight_batches(collected.groups, iteration)
+        hindsight = self._hindsight_batches(collector.played, iteration)
         for _ in range(self.rollout.ppo_epochs):
             yield from batches
         yield from hindsight  # after RL, whose ratios are those of the weights that sampled
@@ -257,11 +263,17 @@ class RolloutDataModule(pl.LightningDataModule):
     def _hindsight_batches(
         self, groups: Sequence[TrajectoryGroup], iteration: int
     ) -> list[HindsightBatch]:
-        """Return this rank's batches of hindsight imitation, from all groups, kept or not."""
+        """Return this rank's batches of hindsight imitation, from all groups it played, kept or
+        not."""
         if self.hindsight is None or self._memory is None:
             return []
         writer = SolutionWriter(self.env, self.chat, self.rollout, self.hindsight, self.run_seed)
         return self._memory.batches(writer.solutions(groups, iteration), iteration)
+
+    def forget_since(self, iteration: int) -> None:
+        """Forget the solutions found from an iteration on, because its policy was rolled back."""
+        if self._memory is not None:
+            self._memory.forget_since(iteration)
 
     def group_seeds(self, iteration: int, collection: int) -> list[GroupSeed]:
         """Return the group seeds of one collection of an RL iteration, over all ranks.

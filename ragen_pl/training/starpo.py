@@ -8,7 +8,7 @@ StarPO-S is StarPO with three changes, each in one place:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -71,6 +71,8 @@ class StarPO(pl.LightningModule):
         seed: Seed of the initial weights and of the sampling.
         vocabulary: Texts that become single tokens of the embedded model, such as the data
             module's ``vocabulary()``; the command links the two.
+        hindsight_lr: Learning rate of hindsight imitation, which has an optimizer of its own; the
+            command takes it from ``data.hindsight``. None without hindsight imitation.
     """
 
     policy: Policy
@@ -90,6 +92,7 @@ class StarPO(pl.LightningModule):
         engine: Engine = InProcess(),  # noqa: B008
         seed: int = 0,
         vocabulary: Sequence[str] = (),
+        hindsight_lr: float | None = None,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
@@ -97,7 +100,7 @@ class StarPO(pl.LightningModule):
         algorithm.check(optimization)
         self.algorithm, self.optimization = algorithm, optimization
         self.coefficients, self.seed = Coefficients(algorithm), seed
-        self.vocabulary = list(vocabulary)
+        self.vocabulary, self.hindsight_lr = list(vocabulary), hindsight_lr
         self.iteration = self.rl_start = self.skipped_steps = 0
         self.phase = Phase.WARM_START
         self.lr_scale = 1.0  # factor on RL's learning rates, besides their schedule
@@ -134,14 +137,21 @@ class StarPO(pl.LightningModule):
         autocast = self.trainer.precision_plugin.forward_context
         return self.engine.build(self.language, self.seed, max_context, autocast)
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return one optimizer, whose parameter groups are named ``policy`` and, for a critic or a
-        value head, ``critic``."""
+    def configure_optimizers(self) -> list[torch.optim.Optimizer]:
+        """Return the optimizer of the warm start and RL, whose parameter groups are named
+        ``policy`` and, for a critic or a value head, ``critic``; and one of hindsight imitation.
+
+        With one optimizer for both, the momentum of many imitation steps would drive RL's, and
+        RL's gradient would be spent at the learning rate of imitation.
+        """
         parts: dict[str, torch.nn.Module] = {"policy": self.policy.model}
         critic = self.critic or self.policy.value_head
         if critic is not None:
             parts["critic"] = critic
-        return build_optimizer(parts, self.optimization)
+        optimizers = [build_optimizer(parts, self.optimization)]
+        if self.hindsight_lr is not None:
+            optimizers.append(build_optimizer({"policy": self.policy.model}, self.optimization))
+        return optimizers
 
     # --- rollout ------------------------------------------------------------------------------
 
@@ -153,7 +163,8 @@ class StarPO(pl.LightningModule):
         """
         if phase is Phase.RL and self.phase is not Phase.RL:
             self.rl_start = self.iteration
-            self.trainer.optimizers[0].state.clear()
+            for optimizer in self.trainer.optimizers:
+                optimizer.state.clear()
             if self.critic is not None:
                 self.critic.start_from(self.language.model)
             if self.reference is not None:
@@ -251,7 +262,8 @@ class StarPO(pl.LightningModule):
         """Take a supervised step on the expert's responses."""
         metrics = self.update.backward_imitation(batch, "imitation")
         rate = self.optimization.imitation_lr
-        self._optimizer_step(policy=rate * self.optimization.imitation_factor(batch.progress))
+        rates = {"policy": rate * self.optimization.imitation_factor(batch.progress)}
+        self._optimizer_step(rates)
         self._log_metrics(metrics)
 
     def _rl_step(self, batch: TrainingBatch) -> None:
@@ -275,23 +287,34 @@ class StarPO(pl.LightningModule):
 
     def _hindsight_step(self, batch: HindsightBatch) -> None:
         """Take a step of imitation on the policy's own solutions, beside RL."""
+        rate = self.hindsight_lr
+        if rate is None:
+            raise ConfigError(
+                "the data module imitates in hindsight, but StarPO has no hindsight_lr: give it "
+                "that of data.hindsight, as the command does"
+            )
         metrics = self.update.backward_imitation(batch, "hindsight")
-        step = self._rl_optimizer_step({"policy": self.optimization.hindsight_lr})
-        if "train/grad_norm_policy" in step:
-            metrics["train/hindsight_grad_norm"] = step["train/grad_norm_policy"]
+        step = self._rl_optimizer_step({"policy": rate}, number=1)
+        for name in ("grad_norm_policy", "lr"):
+            if f"train/{name}" in step:
+                metrics[f"train/hindsight_{name.removesuffix('_policy')}"] = step[f"train/{name}"]
         self._hindsight_tokens += float(metrics["train/hindsight_tokens"])
         share = self._hindsight_tokens / (self._hindsight_tokens + self._policy_tokens)
         metrics["train/hindsight_share"] = torch.tensor(share)
-        metrics |= {name: torch.tensor(value) for name, value in batch.metrics.items()}
+        metrics |= {
+            f"train/hindsight_{name}": torch.tensor(value)
+            for name, value in batch.facts.metrics().items()
+        }
         self._log_metrics(metrics | {"train/skipped_steps": step["train/skipped_steps"]})
 
-    def _rl_optimizer_step(self, rates: dict[str, float]) -> dict[str, Tensor]:
-        """Take an optimizer step with RL's schedule and trained parameters."""
+    def _rl_optimizer_step(self, rates: Mapping[str, float], number: int = 0) -> dict[str, Tensor]:
+        """Take a step of an optimizer with RL's schedule and trained parameters."""
         if not self.optimization.train_embeddings:
             drop_embedding_gradients(self.policy, self.critic)
         rl_iteration = self.iteration - self.rl_start
         factor = self.lr_scale * self.optimization.rl_factor(rl_iteration, self._rl_iterations)
-        return self._optimizer_step(**{name: rate * factor for name, rate in rates.items()})
+        scaled = {name: rate * factor for name, rate in rates.items()}
+        return self._optimizer_step(scaled, number)
 
     @property
     def _rl_iterations(self) -> int | None:
@@ -316,9 +339,12 @@ class StarPO(pl.LightningModule):
         # Strategies that reduce gradients average over ranks, but the loss is a sum over ranks.
         self.manual_backward(loss if self._gradients_are_local else loss * world_size())
 
-    def _optimizer_step(self, **learning_rates: float) -> dict[str, Tensor]:
-        """Take the optimizer step, or count it as skipped; return its metrics."""
-        optimizer = self.optimizers()
+    def _optimizer_step(
+        self, learning_rates: Mapping[str, float], number: int = 0
+    ) -> dict[str, Tensor]:
+        """Take a step of one of the optimizers, or count it as skipped; return its metrics."""
+        optimizers = self.optimizers()
+        optimizer = optimizers[number] if isinstance(optimizers, list) else optimizers
         assert isinstance(optimizer, LightningOptimizer)
         if self._gradients_are_local:
             all_reduce_gradients(p for group in optimizer.param_groups for p in group["params"])

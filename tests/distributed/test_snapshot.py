@@ -102,7 +102,7 @@ def test_frozen_weights_are_left_out_and_a_snapshot_can_be_restored_twice() -> N
         optimizer.zero_grad()
 
     step()
-    snapshot = take_snapshot(module, optimizer)
+    snapshot = take_snapshot(module, [optimizer])
     assert set(snapshot["weights"]) == {"moving.weight", "moving.bias"}
     weight, kept = module.moving.weight, module.moving.weight.detach().clone()
     ends = []
@@ -110,7 +110,7 @@ def test_frozen_weights_are_left_out_and_a_snapshot_can_be_restored_twice() -> N
         step()
         step()
         ends.append(weight.detach().clone())
-        restore_snapshot(snapshot, module, optimizer)
+        restore_snapshot(snapshot, module, [optimizer])
         assert torch.equal(module.moving.weight, kept)
     assert module.moving.weight is weight  # in place: the optimizer still has it
     assert torch.equal(*ends)

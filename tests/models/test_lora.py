@@ -109,7 +109,8 @@ def test_adapters_start_without_effect_and_share_the_base(folder: Path) -> None:
         weights = dict(other.named_parameters())
         shared = {name for name, weight in weights.items() if id(weight) in base}
         assert {name for name in weights if "lora_" not in name} == shared
-    groups = module.configure_optimizers().param_groups
+    (optimizer,) = module.configure_optimizers()
+    groups = optimizer.param_groups
     policy, critic = ([*group["params"]] for group in groups)
     assert len(policy) == 2 * 2 * 7, "two matrices for each of a layer's seven projections"
     assert len(critic) == len(policy) + 2, "and the critic's head"
@@ -179,7 +180,7 @@ def test_a_snapshot_holds_what_is_trained(folder: Path, tmp_path: Path) -> None:
     module = make_module(folder)
     fit(module, tmp_path, 1)
     optimizer = module.trainer.optimizers[0]
-    snapshot = take_snapshot(module, optimizer)
+    snapshot = take_snapshot(module, [optimizer])
     before = log_probs(module.language.model)
     trained = {name for name, weight in module.named_parameters() if weight.requires_grad}
     assert {name for name in snapshot["weights"] if "lora_" in name or "head" in name} == trained
@@ -189,7 +190,7 @@ def test_a_snapshot_holds_what_is_trained(folder: Path, tmp_path: Path) -> None:
             if weight.requires_grad:
                 weight.add_(0.1)
     assert not torch.equal(log_probs(module.language.model), before)
-    restore_snapshot(snapshot, module, optimizer)
+    restore_snapshot(snapshot, module, [optimizer])
     assert torch.equal(log_probs(module.language.model), before)
 
 

@@ -6,6 +6,7 @@ import copy
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ragen_pl.envs import Bandit, FrozenLake, Sokoban
-from ragen_pl.envs.base import TextEnv
+from ragen_pl.envs.base import Symmetry, TextEnv
 from ragen_pl.envs.boards import mask_of
 from ragen_pl.envs.sokoban.rooms import split_of_board
 from ragen_pl.envs.sokoban.search import Board
@@ -292,9 +293,9 @@ def test_symmetries_map_steps_to_steps(kind: type[TextEnv]) -> None:
                 break
 
 
-@pytest.mark.parametrize("fault", [{"is_valid": False}, {"thought_correct": False}])
+@pytest.mark.parametrize("is_valid", [True, False])
 def test_sampled_responses_are_imitated_unless_they_broke_the_format(
-    fault: dict[str, bool],
+    is_valid: bool,
 ) -> None:
     """And unless the environment found their thought untrue."""
     group = solved_group(ENV, CHAT, 9)
@@ -303,7 +304,9 @@ def test_sampled_responses_are_imitated_unless_they_broke_the_format(
     solver = replace(
         solver, turns=tuple(replace(turn, thought_correct=None) for turn in solver.turns)
     )
-    broken = replace(solver.turns[0], **fault)
+    broken = replace(
+        solver.turns[0], is_valid=is_valid, thought_correct=False if is_valid else None
+    )
     solver = replace(solver, turns=(broken, *solver.turns[1:]))
     group = replace(group, trajectories=(solver, other))
     (solution,) = writer(ENV, CHAT, HindsightImitation(rewrite=False)).solutions([group], 0)
@@ -359,6 +362,62 @@ def test_a_way_that_fails_when_it_is_played_again_is_left_out() -> None:
     assert writer(Ladder(), chat, HindsightImitation()).solutions([group], 0) == []
 
 
+class Wordless(Sokoban):
+    """A room whose solutions it has no words for."""
+
+    def hindsight_turn(self, plan: Sequence[str], max_actions: int) -> None:  # type: ignore[override]
+        return None
+
+
+class Lopsided(Sokoban):
+    """A room whose symmetries fail."""
+
+    def symmetries(self) -> tuple[Symmetry, ...]:
+        raise KeyError("north")
+
+
+@pytest.mark.parametrize(("env", "symmetries"), [(Wordless(), False), (Lopsided(), True)])
+def test_a_solution_that_cannot_be_written_is_left_out(env: Sokoban, symmetries: bool) -> None:
+    group = solved_group(ENV, CHAT, 4)
+    config = HindsightImitation(symmetries=symmetries)
+    assert writer(env, CHAT, config).solutions([group], 0) == []
+
+
+class Typed(Ladder):
+    """A ladder whose actions are typed."""
+
+    actions = None  # type: ignore[assignment]
+
+
+def test_a_written_turn_of_free_text_is_one_action() -> None:
+    chat = make_chat(Typed(), Prompts(think=False))
+    climber = play(Typed(), 0, ["climb"] * 4, 1)
+    group = TrajectoryGroup(0, 0, (climber,))
+    config = replace(CONFIG, max_turns=8)
+    own = SolutionWriter(Typed(), chat, config, HindsightImitation(), 0)
+    (solution,) = own.solutions([group], 0)
+    assert responses(solution.rows[0], chat) == ["<answer>climb</answer>"] * 4
+
+
+def test_on_ice_what_is_written_holds_if_nothing_slips() -> None:
+    env = FrozenLake()
+    chat = make_chat(env)
+    config = HindsightImitation(variants=6, opening=2, symmetries=True)
+    num_rows = 0
+    for seed in range(30):
+        own = FrozenLake(intended=1.0)
+        own.reset(seed=seed)
+        plan = own.expert_turn(random.Random(0), 10)[1]
+        group = TrajectoryGroup(seed, seed, (play(own, seed, plan),))
+        for solution in writer(env, chat, config).solutions([group], 0):
+            num_rows += len(solution.rows)
+            for row in solution.rows:
+                thoughts = [chats._THINK.search(text)[1] for text in responses(row, chat)]  # type: ignore[index]
+                for thought, later in pairwise(thoughts):
+                    assert later.split()[2:] == thought.split()[5:], "three steps are done"
+    assert num_rows > 30
+
+
 def test_a_group_without_success_teaches_nothing() -> None:
     failed = play_chat(ENV, CHAT, 4, ("Up",) * 10, 0)
     group = TrajectoryGroup(4, 4, (failed,))
@@ -375,7 +434,7 @@ def test_a_group_without_success_teaches_nothing() -> None:
 )
 def test_keys_that_cannot_act_are_refused(env: TextEnv, keys: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        HindsightImitation(**keys).check(env, think=True)
+        HindsightImitation(**keys).check(env, CONFIG, think=True)
 
 
 @pytest.mark.parametrize(

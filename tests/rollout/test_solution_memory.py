@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,14 +12,14 @@ import torch
 from ragen_pl.rollout import solution_memory
 from ragen_pl.rollout.hindsight import HindsightImitation, Solution, TokenRow
 from ragen_pl.rollout.solution_memory import SolutionMemory
-from ragen_pl.types import HindsightBatch
+from ragen_pl.types import HindsightBatch, HindsightFacts
 from tests.support.ranks import on_ranks
 
 
 def solution(number: int, rate: float = 0.5, length: int = 3, rows: int = 1) -> Solution:
     """Return a solution whose tokens are its number."""
     mask = (False,) * (length - 1) + (True,)
-    return Solution(number, (TokenRow((number,) * length, mask),) * rows, rate, 2, 4)
+    return Solution(0, number, (TokenRow((number,) * length, mask),) * rows, rate, 2, 4)
 
 
 def drawn(batches: list[HindsightBatch]) -> list[int]:
@@ -38,7 +39,7 @@ def test_the_oldest_solutions_are_forgotten_first() -> None:
     for number in range(5):
         batches = memory.batches([solution(number)], number)
     assert set(drawn(batches)) == {2, 3, 4}
-    assert batches[0].metrics["train/hindsight_memory"] == 3
+    assert batches[0].facts == HindsightFacts(solutions=1, memory=3, length_ratio=0.5)
 
 
 def test_a_batch_has_its_share_of_fresh_solutions() -> None:
@@ -50,13 +51,27 @@ def test_a_batch_has_its_share_of_fresh_solutions() -> None:
     assert share == pytest.approx(0.4 + 0.6 * 20 / 220, abs=0.03)
 
 
-def test_no_solution_is_repeated_within_a_draw_unless_there_are_too_few() -> None:
+def test_no_solution_is_drilled() -> None:
     memory = SolutionMemory(HindsightImitation(updates=20, batch_size=16, fresh=0.0), 0)
     for batch in memory.batches([solution(number) for number in range(20)], 0):
         assert max(Counter(drawn([batch])).values()) == 1
-    few = SolutionMemory(HindsightImitation(updates=1, batch_size=16), 0)
+    few = SolutionMemory(HindsightImitation(updates=1, batch_size=16, fresh=0.0), 0)
     (batch,) = few.batches([solution(1), solution(2)], 0)
-    assert len(batch) == 16
+    assert sorted(drawn([batch])) == [1, 2]
+    few = SolutionMemory(HindsightImitation(updates=50, batch_size=16, fresh=0.5), 0)
+    few.batches([solution(number) for number in range(40)], 0)
+    for batch in few.batches([solution(99)], 1):
+        assert drawn([batch]).count(99) <= 2, "once as fresh, once from the memory"
+
+
+def test_what_a_rolled_back_policy_found_is_forgotten() -> None:
+    memory = SolutionMemory(HindsightImitation(updates=30, batch_size=3), 0)
+    for iteration in range(5):
+        batches = memory.batches([replace(solution(iteration), iteration=iteration)], iteration)
+    memory.forget_since(3)
+    assert len(memory) == 3
+    assert set(drawn(memory.batches([], 5))) == {0, 1, 2}
+    assert set(drawn(batches)) == {0, 1, 2, 3, 4}
 
 
 def test_hard_solutions_are_drawn_more_often() -> None:
@@ -111,7 +126,7 @@ def test_ranks_share_the_memory_and_deal_the_rows(monkeypatch: pytest.MonkeyPatc
     for i in range(3):
         for mine, yours, all_rows in zip(one[i], other[i], expected[i], strict=True):
             assert sorted(drawn([mine, yours])) == sorted(drawn([all_rows]))
-            assert mine.metrics == yours.metrics == all_rows.metrics
+            assert mine.facts == yours.facts == all_rows.facts
 
 
 def test_a_rank_without_rows_gets_an_empty_batch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,10 +45,9 @@ def learn_bandit(
     module = StarPO(
         policy=EmbeddedModel(hidden_size=64, intermediate_size=128, num_heads=4),
         algorithm=Algorithm(advantage=advantage),
-        optimization=Optimization(
-            lr=lr, imitation_lr=3e-3, hindsight_lr=3e-4, final_lr_fraction=1.0
-        ),
+        optimization=Optimization(lr=lr, imitation_lr=3e-3, final_lr_fraction=1.0),
         vocabulary=list(dict.fromkeys(data.vocabulary())),
+        hindsight_lr=None if hindsight is None else hindsight.lr,
     )
     trainer = make_trainer(
         Path(), iterations, [VarianceFilter(keep_fraction=1.0)], limit_val_batches=0

@@ -28,6 +28,7 @@ class Learner(TinyModule):
     """Swings ever further at its full rate of 1.03, and comes to rest at half of it."""
 
     rl_start = 0
+    hindsight_lr = None
 
     def __init__(self) -> None:
         super().__init__({"train/grad_norm_policy": 1.0})

@@ -187,6 +187,7 @@ def make_module(kind: type[StarPO], lora: LoRA | None = None, **optimization: An
         optimization=Optimization(
             lr=1e-3, max_grad_norm=1e9, tokens_per_micro_batch=600, **optimization
         ),
+        hindsight_lr=1e-3,
     )
 
 

@@ -150,6 +150,11 @@ class TinyData(LightningDataModule):
         self.evaluated: list[tuple[float, str, float]] = []
         self.chooses_starts = False
         self.iteration = 0
+        self.forgotten: list[int] = []
+        """Iterations from which on solutions were to be forgotten."""
+
+    def forget_since(self, iteration: int) -> None:
+        self.forgotten.append(iteration)
 
     def train_dataloader(self) -> TinyData:
         return self
@@ -221,7 +226,7 @@ class Diary(RolloutCallback):
     cache_versions: ClassVar[dict[int, int]] = {}
 
     def on_rollout_start(self, trainer: Trainer, module: Any, iteration: int, *args: int) -> None:
-        self.states[iteration] = take_snapshot(module, trainer.optimizers[0])
+        self.states[iteration] = take_snapshot(module, trainer.optimizers)
         self.cache_versions[iteration] = module.sampler.version
 
 

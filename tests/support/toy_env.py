@@ -115,13 +115,16 @@ WORDS = tuple(chat.vocabulary(PROMPTS, NamedLamp(), 1))
 MODEL = EmbeddedModel(hidden_size=32, intermediate_size=32, num_layers=1, num_heads=2)
 
 
-def make_learner(policy: EmbeddedModel = MODEL, seed: int = 0) -> StarPO:
+def make_learner(
+    policy: EmbeddedModel = MODEL, seed: int = 0, hindsight_lr: float | None = None
+) -> StarPO:
     """Make a quick learner whose words do not depend on the data."""
     module = StarPO(
         policy=policy,
         algorithm=Algorithm(advantage=GRPO()),
         optimization=Optimization(lr=5e-3, imitation_lr=1e-2, warmup_iterations=0),
         seed=seed,
+        hindsight_lr=hindsight_lr,
     )
     module.vocabulary = list(WORDS)
     return module

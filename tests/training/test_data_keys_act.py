@@ -114,6 +114,7 @@ OTHER: Mapping[str, tuple[Any, ...]] = {
     "WarmStart.random_turns": (0.9,),
     "WarmStart.difficulties": (("lit",),),
     "RolloutDataModule.hindsight": (PLAIN_HINDSIGHT,),
+    "HindsightImitation.lr": (1e-3,),
     "HindsightImitation.updates": (1,),
     "HindsightImitation.batch_size": (3,),
     "HindsightImitation.memory": (1,),
@@ -136,7 +137,8 @@ OTHER: Mapping[str, tuple[Any, ...]] = {
 
 def trained(arguments: dict[str, Any]) -> dict[str, Any]:
     """Train and validate; return the weights and the last metrics, by name."""
-    module = make_learner()
+    hindsight = arguments.get("hindsight")
+    module = make_learner(hindsight_lr=None if hindsight is None else hindsight.lr)
     callbacks = [RolloutMetrics(), EntropyLogger(), VarianceFilter(keep_fraction=0.5)]
     trainer = make_trainer(Path(), 3, callbacks, check_val_every_n_epoch=3)
     trainer.fit(module, datamodule=RolloutDataModule(**arguments))

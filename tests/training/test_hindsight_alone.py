@@ -57,7 +57,7 @@ def train(imitated: int, hindsight: HindsightImitation) -> tuple[StarPO, Seen, T
         hindsight=hindsight,
         evaluation=EvaluationConfig(size=4),
     )
-    module, seen = make_learner(), Seen()
+    module, seen = make_learner(hindsight_lr=hindsight.lr), Seen()
     callbacks = [RolloutMetrics(), VarianceFilter(keep_fraction=1.0), seen]
     trainer = make_trainer(Path(), imitated + 2, callbacks, limit_val_batches=0)
     trainer.fit(module, datamodule=data)

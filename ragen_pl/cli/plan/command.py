@@ -157,6 +157,7 @@ def _plan_input(app: Application, architecture: PreTrainedConfig) -> PlanInput:
         optimization=app.model.optimization,
         rollout=app.datamodule.rollout,
         bf16=_BF16[precision],
+        hindsight=app.datamodule.hindsight is not None,
     )
 
 

@@ -48,6 +48,7 @@ class PlanInput:
         optimization: Sizes of micro-batches.
         rollout: Sizes of a rollout.
         bf16: Whether the trainer computes in bfloat16 (``bf16-mixed``).
+        hindsight: Whether the policy's own solutions are imitated in hindsight.
     """
 
     architecture: PreTrainedConfig
@@ -56,6 +57,7 @@ class PlanInput:
     optimization: Optimization
     rollout: RolloutConfig
     bf16: bool = True
+    hindsight: bool = False
 
     @property
     def trajectories(self) -> int:

@@ -80,7 +80,9 @@ class Planner:
     def __init__(self, plan_input: PlanInput) -> None:
         self.plan_input = plan_input
         networks = MetaNetworks.of(plan_input)
-        self.counts = networks.counts(muon=plan_input.optimization.muon is not None)
+        self.counts = networks.counts(
+            muon=plan_input.optimization.muon is not None, hindsight=plan_input.hindsight
+        )
         self._gathered = networks.gathered_bytes(plan_input.bf16)
         self._peaks: dict[int, PhasePeaks] = {}
 

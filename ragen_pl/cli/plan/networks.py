@@ -35,9 +35,12 @@ class ParameterCounts:
     muon_bytes: int = 0
     """Bytes of the gradients of matrices that Muon trains."""
 
+    hindsight_bytes: int = 0
+    """Bytes of the policy's moments for hindsight imitation, which has its own."""
+
     @property
     def moment_bytes(self) -> int:
-        return _MOMENTS * self.gradient_bytes - self.muon_bytes
+        return _MOMENTS * self.gradient_bytes - self.muon_bytes + self.hindsight_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,14 +89,14 @@ class MetaNetworks:
     @property
     def trained_matrices(self) -> list[nn.Parameter]:
         """The matrices of hidden layers that are trained."""
-        found = hidden_matrices(nn.ModuleList(self.all))
-        return [weight for weight in dict.fromkeys(found) if weight.requires_grad]
+        return _trained_matrices(nn.ModuleList(self.all))
 
-    def counts(self, *, muon: bool = False) -> ParameterCounts:
+    def counts(self, *, muon: bool = False, hindsight: bool = False) -> ParameterCounts:
         """Count every parameter once.
 
         Args:
             muon: Whether Muon trains the matrices.
+            hindsight: Whether the policy's own solutions are imitated in hindsight.
         """
         seen: set[int] = set()
         policy, critic, reference = (
@@ -116,7 +119,14 @@ class MetaNetworks:
             weight_bytes=sum(weight.nbytes for weight in weights),
             gradient_bytes=sum(weight.nbytes for weight in trained),
             muon_bytes=sum(weight.nbytes for weight in self.trained_matrices) if muon else 0,
+            hindsight_bytes=self._policy_moment_bytes(muon) if hindsight else 0,
         )
+
+    def _policy_moment_bytes(self, muon: bool) -> int:
+        trained = [weight for weight in self.policy.model.parameters() if weight.requires_grad]
+        with_one = _trained_matrices(self.policy.model) if muon else []
+        single = sum(weight.nbytes for weight in with_one)
+        return _MOMENTS * sum(weight.nbytes for weight in trained) - single
 
     def gathered_bytes(self, bf16: bool) -> GatheredBytes:
         """Count gathered weights; under ``bf16-mixed`` no dtype is wider than bfloat16."""
@@ -132,6 +142,11 @@ class MetaNetworks:
             policy=size(self.policy.parameters()),
             during_pass=size(others) + 2 * max(size(block.parameters()) for block in blocks),
         )
+
+
+def _trained_matrices(network: nn.Module) -> list[nn.Parameter]:
+    found = dict.fromkeys(hidden_matrices(network))
+    return [weight for weight in found if weight.requires_grad]
 
 
 def num_layers(architecture: PreTrainedConfig) -> int:

@@ -120,15 +120,22 @@ def test_moments_are_those_of_the_real_optimizer(muon: Muon | None, lora: LoRA |
     given = plan_input(critic=True, lora=lora, muon=muon)
     networks = MetaNetworks.of(given)
     counts = networks.counts(muon=muon is not None)
+    beside = networks.counts(muon=muon is not None, hindsight=True)
     networks.to_fake_cpu()
     assert networks.critic is not None
-    parts = {"policy": networks.policy.model, "critic": networks.critic}
-    optimizer = build_optimizer(parts, given.optimization)
-    for weight in (w for group in optimizer.param_groups for w in group["params"]):
-        weight.grad = torch.zeros_like(weight)
-    optimizer.step()
-    found = [value for value in tree_iter(dict(optimizer.state)) if isinstance(value, Tensor)]
-    assert sum(value.nbytes for value in found if value.dim() > 0) == counts.moment_bytes
+    policy = {"policy": networks.policy.model}
+    optimizers = [
+        build_optimizer(parts, given.optimization)
+        for parts in ({**policy, "critic": networks.critic}, policy)  # of RL and of hindsight
+    ]
+    held = []
+    for optimizer in optimizers:
+        for weight in (w for group in optimizer.param_groups for w in group["params"]):
+            weight.grad = torch.zeros_like(weight)
+        optimizer.step()
+        found = [value for value in tree_iter(dict(optimizer.state)) if isinstance(value, Tensor)]
+        held.append(sum(value.nbytes for value in found if value.dim() > 0))
+    assert held == [counts.moment_bytes, beside.moment_bytes - counts.moment_bytes]
     if muon is None:
         assert counts.moment_bytes == 2 * counts.gradient_bytes
     elif lora is None:
