@@ -133,7 +133,7 @@ class Study:
     @property
     def warm_iterations(self) -> int:
         """Iterations of the warm start."""
-        return 1 if self.quick else self._configured("data", "warm_start", "iterations")
+        return 1 if self.quick else int(self._configured("data", "warm_start", "iterations"))
 
     @property
     def iterations(self) -> int:
@@ -142,28 +142,33 @@ class Study:
             return self.given
         if self.quick:
             return QUICK_ITERATIONS
-        return self._configured("trainer", "max_epochs") - self.warm_iterations
+        return int(self._configured("trainer", "max_epochs")) - self.warm_iterations
 
-    def _configured(self, *keys: str) -> int:
-        """Return a number of the experiment or, if they have it, of the last overlay."""
+    @property
+    def evaluated(self) -> dict[str, Any]:
+        """The environment of the evaluation: that of the training, on rooms of ``split``."""
+        env = self._configured("data", "env")
+        return {**env, "init_args": {**env.get("init_args", {}), "split": self.split}}
+
+    def _configured(self, *keys: str) -> Any:
+        """Return a value of the experiment or, if they have it, of the last overlay."""
         found: Any = None
         for name in (EXPERIMENT, *self.overlays):
             content: Any = read_config(find_config(name))
             for key in keys:
                 content = content.get(key) if isinstance(content, dict) else None
             found = found if content is None else content
-        return int(found)
+        return found
 
 
 def base(study: Study) -> tuple[str, ...]:
     """Return the options of every run of a study."""
-    room = {"class_path": "ragen_pl.envs.Sokoban", "init_args": {"split": study.split}}
     size = _QUICK_SIZE if study.quick and study.eval_size is None else study.eval_size
     return (
         *("--config", EXPERIMENT),
         *(part for name in study.overlays for part in ("--config", name)),
         *_ON,
-        *("--data.eval_sets", json.dumps({EVAL_SET: room})),
+        *("--data.eval_sets", json.dumps({EVAL_SET: study.evaluated})),
         *(() if size is None else ("--data.evaluation.size", str(size))),
         *("--data.evaluation.temperature", str(TEMPERATURES[0])),
         *("--results.temperatures", json.dumps(TEMPERATURES)),
