@@ -52,7 +52,8 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_arm_has_the_configuration_of_its_name(tmp_path: Path, name: str) -> None:
     app = assemble(*cell(PLAN, name, 4, 30, tmp_path).arguments)
     data, optimization = app.datamodule, app.model.optimization
-    assert (data.hindsight is None) == (name == "rl")
+    assert (data.hindsight is None) == name.startswith("rl")
+    assert (app.model.algorithm.thought_advantage is not None) == name.endswith("grounded")
     if data.hindsight is not None:
         assert data.hindsight.alone == (name == "hindsight")
         assert data.hindsight.symmetries == (name != "both_no_symmetries")
