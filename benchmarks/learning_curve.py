@@ -82,8 +82,13 @@ def eval_scores(run_dir: Path, results: dict[str, Any], eval_set: str) -> Iterat
 
 
 def draw_run(axes: Any, run_dir: Path, results: dict[str, Any], color: str, label: str) -> None:
-    """Draw one run's training curve and its evaluation set scores."""
-    places, means = smooth(results["history"].get("rollout/success", []))
+    """Draw one run's training curve and its evaluation set scores.
+
+    Under a curriculum, which keeps training near its target, the curve is of the uniform mix.
+    """
+    history = results["history"]
+    trained = history.get("rollout/success_uniform") or history.get("rollout/success", [])
+    places, means = smooth(trained)
     axes.plot(places, means, color=color, alpha=0.6, label=label)
     for score in eval_scores(run_dir, results, eval_set_of(results)):
         axes.vlines(score.place, score.low, score.high, color=color, alpha=0.4)

@@ -6,10 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from callbacks import RolloutMetrics, VarianceFilter
+from ragen_pl.errors import ConfigError
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.rollout.hindsight import HindsightImitation
@@ -46,8 +48,15 @@ class Seen(Callback):
         self.kinds.append(type(batch))
 
 
-def train(imitated: int, hindsight: HindsightImitation) -> tuple[StarPO, Seen, Trainer]:
-    """Train for two iterations after those of a warm start."""
+def train(
+    imitated: int, hindsight: HindsightImitation, lr: float | None = None, *, linked: bool = True
+) -> tuple[StarPO, Seen, Trainer]:
+    """Train for two iterations after those of a warm start.
+
+    Args:
+        lr: Learning rate of RL; None for the learner's own.
+        linked: Whether the learner is given the learning rate of hindsight imitation.
+    """
     data = RolloutDataModule(
         env=Stairs(),
         eval_sets={"default": Stairs()},
@@ -57,7 +66,9 @@ def train(imitated: int, hindsight: HindsightImitation) -> tuple[StarPO, Seen, T
         hindsight=hindsight,
         evaluation=EvaluationConfig(size=4),
     )
-    module, seen = make_learner(hindsight_lr=hindsight.lr), Seen()
+    module, seen = make_learner(hindsight_lr=hindsight.lr if linked else None), Seen()
+    if lr is not None:
+        module.optimization = replace(module.optimization, lr=lr)
     callbacks = [RolloutMetrics(), VarianceFilter(keep_fraction=1.0), seen]
     trainer = make_trainer(Path(), imitated + 2, callbacks, limit_val_batches=0)
     trainer.fit(module, datamodule=data)
@@ -82,3 +93,18 @@ def test_where_nothing_is_solved_the_run_goes_on_and_learns_nothing() -> None:
     untouched.configure_model()
     for own, other in zip(module.parameters(), untouched.parameters(), strict=True):
         assert torch.equal(own, other)
+
+
+def test_rl_leaves_no_trace_in_the_steps_of_imitation() -> None:
+    """Its gradient must not be spent at their learning rate, by a momentum that they share."""
+    hindsight = HindsightImitation(updates=3, batch_size=6, lr=1e-3)
+    beside, _, trainer = train(1, hindsight, lr=1e-30)
+    alone, *_ = train(1, replace(hindsight, alone=True))
+    assert float(trainer.callback_metrics["train/grad_norm_policy"]) > 1e-3
+    for one, other in zip(beside.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
+
+
+def test_a_learner_without_a_rate_for_it_is_refused() -> None:
+    with pytest.raises(ConfigError, match="StarPO has no hindsight_lr"):
+        train(1, HindsightImitation(updates=1, batch_size=6), linked=False)
