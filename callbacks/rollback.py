@@ -12,7 +12,7 @@ from callbacks.echo_trap_detector import EchoTrapDetector
 from callbacks.variance_filter import VarianceFilter
 from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.distributed.snapshot import Plain, restore_snapshot, take_snapshot
-from ragen_pl.training.access import data_module, learner
+from ragen_pl.training.access import find_data_module, learner
 from ragen_pl.training.callback import (
     RolloutCallback,
     all_callbacks,
@@ -213,7 +213,9 @@ class Rollback(RolloutCallback):
         self._snapshots = self._snapshots[:1]
         (trusted,) = self._snapshots
         restore_snapshot(trusted.state, module, trainer.optimizers)
-        data_module(trainer).forget_since(trusted.iteration)
+        data = find_data_module(trainer)
+        if data is not None:
+            data.forget_since(trusted.iteration)
         starpo = learner(module)
         starpo.invalidate_cache()
         starpo.lr_scale *= self.lr_factor
