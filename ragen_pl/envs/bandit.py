@@ -11,14 +11,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from ragen_pl.envs.base import (
-    Picture,
     TextEnv,
     noise_generator,
     one_of,
     refuse_after_end,
     resolve_seed,
 )
-from ragen_pl.envs.picture import CellDrawing, Color, Point
+from ragen_pl.envs.picture import Box, Color, Disc, Drawing, Line, Point, Shape
 
 LOW_REWARD = 0.15
 HIGH_REWARD = 1.0
@@ -160,7 +159,7 @@ class Bandit(TextEnv):
         self._low, self._choice = state["low"], state["choice"]
         self._reward = state["reward"]
 
-    def draw(self, state: Mapping[str, Any]) -> Picture:
+    def draw(self, state: Mapping[str, Any]) -> Drawing:
         """Draw the two arms as slot machines and what the chosen one paid."""
         return draw_arms(state)
 
@@ -192,39 +191,38 @@ _COIN: Color = (238, 180, 52)
 _COIN_EDGE: Color = (176, 124, 22)
 
 
-def draw_arms(state: Mapping[str, Any]) -> Picture:
+def draw_arms(state: Mapping[str, Any]) -> Drawing:
     """Draw a state of ``Bandit``: the low arm is blue, the high one red.
 
     The chosen arm has a bright background, and its tray holds a coin as large as the payoff.
     """
-    drawing = CellDrawing(4, 6, _TABLE)
+    shapes: list[Shape] = []
     for index, name in enumerate(state["arms"]):
         chosen = name == state["choice"]
         color = _SAFE if name == state["low"] else _RISKY
         middle = (2.0, 1.45 + 3.0 * index)
         if chosen:
-            drawing.box(middle, 1.45, _CHOSEN, rounding=0.3)
-        _draw_machine(drawing, middle, color, pulled=chosen)
+            shapes.append(Box(middle, 1.45, _CHOSEN, rounding=0.3))
+        shapes += _machine(middle, color, pulled=chosen)
         if chosen and state["reward"] > 0:
             # The area, not the radius, is proportional to the amount.
             radius = 0.30 * max(float(state["reward"]) ** 0.5, 0.5)
             tray = (middle[0] + 0.66, middle[1] - 0.12)
-            drawing.disc(tray, radius, _COIN_EDGE)
-            drawing.disc(tray, radius * 0.75, _COIN)
-    return drawing.picture()
+            shapes += [Disc(tray, radius, _COIN_EDGE), Disc(tray, radius * 0.75, _COIN)]
+    return Drawing(4, 6, _TABLE, tuple(shapes))
 
 
-def _draw_machine(drawing: CellDrawing, middle: Point, color: Color, *, pulled: bool) -> None:
+def _machine(middle: Point, color: Color, *, pulled: bool) -> Iterator[Shape]:
     row, column = middle
     pivot = (row + 0.05, column + 0.90)
     knob = (row + (0.65 if pulled else -0.65), column + 1.12)
-    drawing.line(pivot, knob, 0.12, _LEVER)
-    drawing.disc(knob, 0.17, color)
-    drawing.box((row, column - 0.12), 1.05, _DARK, rounding=0.22)
-    drawing.box((row, column - 0.12), 0.97, color, rounding=0.16)
+    yield Line(pivot, knob, 0.12, _LEVER)
+    yield Disc(knob, 0.17, color)
+    yield Box((row, column - 0.12), 1.05, _DARK, rounding=0.22)
+    yield Box((row, column - 0.12), 0.97, color, rounding=0.16)
     for offset in (-0.56, 0.0, 0.56):
         place = (row - 0.35, column - 0.12 + offset)
-        drawing.box(place, 0.25, _DARK, rounding=0.06)
-        drawing.box(place, 0.21, _PANE, rounding=0.04)
-        drawing.disc(place, 0.10, color)
-    drawing.line((row + 0.66, column - 0.62), (row + 0.66, column + 0.38), 0.46, _DARK)
+        yield Box(place, 0.25, _DARK, rounding=0.06)
+        yield Box(place, 0.21, _PANE, rounding=0.04)
+        yield Disc(place, 0.10, color)
+    yield Line((row + 0.66, column - 0.62), (row + 0.66, column + 0.38), 0.46, _DARK)

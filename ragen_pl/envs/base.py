@@ -14,14 +14,11 @@ from functools import cached_property
 from typing import Any, ClassVar, TypeVar, get_args
 
 import gymnasium
-import numpy as np
-import numpy.typing as npt
 from gymnasium import spaces
 
+from ragen_pl.envs.picture import Drawing
 from ragen_pl.envs.spaces import ActionNames, AnyText
 
-Picture = npt.NDArray[np.uint8]
-"""(height, width, 3) RGB."""
 MAX_TEXT_LENGTH = 100_000
 """Maximum characters of an observation or a free-text action; more would fit no model's context."""
 
@@ -99,14 +96,18 @@ class TextEnv(gymnasium.Env[str, str]):
     def render_text(self) -> str:
         """Return the observation of the current state."""
 
-    def draw(self, state: Mapping[str, Any]) -> Picture | None:
-        """Draw a state as an RGB array; return None if the environment has no pictures."""
+    def draw(self, state: Mapping[str, Any]) -> Drawing | None:
+        """Draw a state; return None if the environment has no pictures.
+
+        It depends on the given state alone: reports draw recorded states with an environment that
+        was never reset. ``Drawing`` gives pixels and SVG.
+        """
         return None
 
     def render(self) -> Any:
         """Render the current state as a picture, or as text if the environment has no pictures."""
-        picture = self.draw(self.get_state())
-        return self.render_text() if picture is None else picture
+        drawing = self.draw(self.get_state())
+        return self.render_text() if drawing is None else drawing.picture()
 
     def state_hash(self) -> str:
         """Return a hash of the current state, the same in every process."""

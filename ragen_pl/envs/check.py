@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ragen_pl.envs.base import MAX_TEXT_LENGTH, TextEnv
+from ragen_pl.envs.picture import MAX_CELLS, Drawing
 
 _SEEDS = (0, 1, 2)
 _STEPS = 12
@@ -108,6 +109,7 @@ class _TrialEpisode:
         self.one: TextEnv = self._call(copy.deepcopy, env)
         self.other: TextEnv = self._call(copy.deepcopy, env)
         self.restored: TextEnv = self._call(copy.deepcopy, env)
+        self.never_reset: TextEnv = self._call(copy.deepcopy, env)
         self.rng = random.Random(seed)
 
     def run(self, deadline: float) -> None:
@@ -120,6 +122,7 @@ class _TrialEpisode:
         self._check(isinstance(task, str), "instruction", task, "a text: what the task is")
         start = self._place(self.one)
         self._restores(start)
+        self._draws(start)
         self._check_symmetries(start)
         self._judges_thoughts()
         for number in range(min(_STEPS, self.one.max_actions)):
@@ -136,6 +139,7 @@ class _TrialEpisode:
                 'draw from options["noise_seed"] alone',
             )
             self._restores(after)
+            self._draws(after)
             if steps[0][2] or steps[0][3]:
                 self._stays_ended(action, after)
                 break
@@ -210,6 +214,18 @@ class _TrialEpisode:
             f"what it was in that state, {_short(place.text)}: get_state must hold all it shows"
         )
         self._check(found.text == place.text, "render_text", found.text, wanted)
+
+    def _draws(self, place: _Place) -> None:
+        """Check that a copy that was never reset draws a recorded state, or nothing."""
+        drawing: Any = self._call(self.never_reset.draw, copy.deepcopy(place.state))
+        if drawing is None:
+            return
+        wanted = "a Drawing (ragen_pl.envs.picture), made from the given state alone, or None"
+        self._check(isinstance(drawing, Drawing), "draw", drawing, wanted)
+        cells = drawing.rows * drawing.columns
+        wanted = f"a drawing of 1 to {MAX_CELLS} cells"
+        self._check(0 < cells <= MAX_CELLS, "draw", (drawing.rows, drawing.columns), wanted)
+        self._call(drawing.svg)
 
     def _check_symmetries(self, place: _Place) -> None:
         """Check that the images of a state are states, and those of the actions are actions."""

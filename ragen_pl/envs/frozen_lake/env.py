@@ -13,7 +13,6 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from ragen_pl.envs.base import (
-    Picture,
     Symmetry,
     TextEnv,
     hash_without,
@@ -45,6 +44,7 @@ from ragen_pl.envs.frozen_lake.search import (
     reaches_goal,
     slip,
 )
+from ragen_pl.envs.picture import Drawing
 from ragen_pl.envs.thoughts import Score, compare, split_before
 
 SYMBOLS = {
@@ -284,8 +284,8 @@ class FrozenLake(TextEnv):
             max_actions=left,
         )
 
-    def draw(self, state: Mapping[str, Any]) -> Picture:
-        """Draw a map as RGB."""
+    def draw(self, state: Mapping[str, Any]) -> Drawing:
+        """Draw a map."""
         return draw_lake(state)
 
     def _facts(self) -> str:

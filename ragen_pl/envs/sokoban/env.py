@@ -8,7 +8,6 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from ragen_pl.envs.base import (
-    Picture,
     Symmetry,
     TextEnv,
     hash_without,
@@ -17,6 +16,7 @@ from ragen_pl.envs.base import (
     resolve_seed,
 )
 from ragen_pl.envs.boards import SquareSymmetry, cells_of, mask_of, square_symmetries
+from ragen_pl.envs.picture import Drawing
 from ragen_pl.envs.sokoban import text as words
 from ragen_pl.envs.sokoban.paper_rooms import sample_reference_room
 from ragen_pl.envs.sokoban.picture import draw_room
@@ -196,8 +196,8 @@ class Sokoban(TextEnv):
             return super().difficulty_of(seed)
         return difficulty_of_seed(seed)
 
-    def draw(self, state: Mapping[str, Any]) -> Picture:
-        """Draw a room as RGB."""
+    def draw(self, state: Mapping[str, Any]) -> Drawing:
+        """Draw a room."""
         return draw_room(state)
 
     def expert_turn(self, rng: random.Random, max_actions: int) -> tuple[str, tuple[str, ...]]:
