@@ -20,7 +20,7 @@ from ragen_pl.training.access import data_module, learner
 from ragen_pl.training.callback import RolloutCallback, announce, is_done, rollout_callbacks
 from ragen_pl.training.evaluation import summarize_all_ranks
 from ragen_pl.training.run_folder import FINAL, RESULTS, read_results
-from ragen_pl.types import Phase, TrajectoryGroup
+from ragen_pl.types import Evaluation, Phase, TrajectoryGroup
 
 _PREFIXES = ("rollout/", "train/", "collapse/", "diagnostics/", "val/", "time/")
 
@@ -202,6 +202,9 @@ class Results(RolloutCallback):
         groups: list[TrajectoryGroup],
     ) -> list[PolicyResult]:
         """Score the trajectories of all ranks; no result if the environment failed in all."""
+        evaluation = Evaluation(eval_set, temperature, tuple(groups))
+        for callback in rollout_callbacks(trainer):
+            callback.on_evaluation_end(trainer, trainer.lightning_module, policy, evaluation)
         result = summarize_all_ranks(trainer, f"{policy} on {eval_set}", groups)
         return [] if result is None else [PolicyResult(policy, eval_set, temperature, result)]
 

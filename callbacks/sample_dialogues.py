@@ -1,13 +1,22 @@
-"""Dialogues of the evaluations, as text in the loggers."""
+"""Dialogues of the evaluations, as text and pictures in the loggers."""
 
 from __future__ import annotations
 
+import copy
 import textwrap
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from ragen_pl.report.trajectory_record import system_message, trajectory_record
+from ragen_pl.envs.base import TextEnv
+from ragen_pl.envs.boundary import EnvError, calling, warn
+from ragen_pl.envs.picture import Drawing, filmstrip
+from ragen_pl.report.trajectory_record import (
+    TRAINING,
+    Occasion,
+    system_message,
+    trajectory_record,
+)
 from ragen_pl.rollout.chat import Chat
 from ragen_pl.training.access import completed_iterations, data_module
 from ragen_pl.types import Evaluation, Trajectory
@@ -17,11 +26,13 @@ COUNT = 3
 
 
 class SampleDialogues(Callback):
-    """A few dialogues of every evaluation, as text in every logger that accepts text.
+    """A few dialogues of every evaluation, as text and pictures in every logger that accepts them.
 
-    Each shows the system message, the observations, the responses and the rewards of one
-    trajectory, under ``dialogues/<evaluation set>/<number>``. TensorBoard, with its slider over
-    iterations, shows how the answers to one initial state change.
+    Each dialogue shows the system message, the observations, the responses and the rewards of one
+    trajectory, under ``dialogues/<evaluation set>/<number>``. The states of the first one are a
+    filmstrip under ``boards/<evaluation set>`` if the environment draws them: those before every
+    turn, then the final one. TensorBoard, with its slider over iterations, shows how the answers to
+    one initial state change.
     """
 
     def on_validation_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
@@ -34,25 +45,44 @@ class SampleDialogues(Callback):
 
 
 def _log_dialogues(trainer: Trainer, module: LightningModule, batch: Any) -> None:
-    if not isinstance(batch, Evaluation) or not trainer.is_global_zero:
+    if not isinstance(batch, Evaluation) or not batch.groups or not trainer.is_global_zero:
         return
     experiments = [getattr(logger, "experiment", None) for logger in trainer.loggers]
-    writers = [getattr(each, "add_text", None) for each in experiments]
-    if not any(map(callable, writers)):
-        return
-    data = data_module(trainer)
-    env, step = data.eval_sets[batch.eval_set], completed_iterations(trainer, module)
-    for number, group in enumerate(batch.groups[:COUNT], start=1):
-        system = system_message(env, group.seed, data.chat)
+    writers = [each for each in experiments if callable(getattr(each, "add_text", None))]
+    painters = [each for each in experiments if callable(getattr(each, "add_image", None))]
+    data, step = data_module(trainer), completed_iterations(trainer, module)
+    env = copy.deepcopy(data.eval_sets[batch.eval_set])
+    for number, group in enumerate(batch.groups[:COUNT] if writers else (), start=1):
+        system = system_message(env, group.trajectories[0].initial_state, data.chat)
         text = render_dialogue(group.trajectories[0], data.chat, system)
-        for add_text in filter(callable, writers):
-            add_text(f"dialogues/{batch.eval_set}/{number}", text, step)
+        for writer in writers:
+            writer.add_text(f"dialogues/{batch.eval_set}/{number}", text, step)
+    drawings = draw_states(env, batch.groups[0].trajectories[0]) if painters else []
+    if drawings:
+        strip = filmstrip(drawings)
+        for painter in painters:
+            painter.add_image(f"boards/{batch.eval_set}", strip, step, dataformats="HWC")
+
+
+def draw_states(env: TextEnv, trajectory: Trajectory) -> list[Drawing]:
+    """Draw the states before every turn and the final one; those that are unknown are left out.
+
+    The list is empty if the environment has no pictures, or fails to draw.
+    """
+    states = [turn.state for turn in trajectory.turns] + [trajectory.final_state]
+    try:
+        with calling("draw"):
+            drawings = [env.draw(state) for state in states if state]
+    except EnvError as error:
+        warn((type(env), error.kind), f"environment {env.name}: {error}; no pictures are logged")
+        return []
+    return [drawing for drawing in drawings if drawing is not None]
 
 
 def render_dialogue(trajectory: Trajectory, chat: Chat, system: str) -> str:
     """Render a trajectory as Markdown: messages as indented blocks, each response with its
     rewards."""
-    record = trajectory_record(trajectory, chat, system)
+    record = trajectory_record(trajectory, chat, system, Occasion("evaluation", None, TRAINING))
     outcome = "success" if trajectory.success else "no success"
     parts = [
         f"start {trajectory.seed}: {outcome}, return {trajectory.total_reward:g}, "

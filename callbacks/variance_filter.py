@@ -28,6 +28,13 @@ _SCORES: dict[Score, Callable[[GroupTable], Tensor]] = {
     "length": lambda table: group_mean(table.lengths, table.valid),
     "entropy": lambda table: group_mean(table.entropies, table.valid),
 }
+_SCORE_NAMES: dict[Score, str] = {
+    "std": "standard deviation",
+    "variance": "variance",
+    "mean": "mean return",
+    "length": "mean tokens",
+    "entropy": "mean entropy",
+}
 _SCALING_EXPONENTS: dict[Scaling, float] = {"none": 0.0, "linear": 1.0, "sqrt": 0.5}
 """Exponent of the share of groups kept, in the factor of the policy loss."""
 
@@ -134,9 +141,34 @@ class VarianceFilter(RolloutCallback):
         table = GroupTable.gather(groups)
         weights = self.weigh(table)
         own = dict(zip(table.group_ids, weights.tolist(), strict=True))
+        reasons = dict(zip(table.group_ids, self.explain(table, weights), strict=True))
         return Selection(
-            tuple(tuple(own[group.group_id][: len(group.trajectories)]) for group in groups)
+            tuple(tuple(own[group.group_id][: len(group.trajectories)]) for group in groups),
+            tuple(reasons[group.group_id] for group in groups),
         )
+
+    def explain(self, table: GroupTable, weights: Tensor) -> list[str]:
+        """Return why each group got the weights of ``weigh``, in words."""
+        by_group = weights.amax(dim=1) if weights.numel() else weights.new_zeros(len(weights))
+        scores, signal, std = _SCORES[self.score](table), table.signal, table.std
+        kept = int((by_group > 0).sum())
+        largest = torch.argsort(scores.nan_to_num(-torch.inf), descending=True, stable=True)
+        place = {group: place for place, group in enumerate(largest.tolist(), start=1)}
+        found = []
+        for group, weight in enumerate(by_group.tolist()):
+            verdict = "dropped" if weight == 0 else f"kept, weight {weight:.3g}"
+            score = f"{_SCORE_NAMES[self.score]} {float(scores[group]):.3g}"
+            if std[group].isnan():
+                why = "fewer than two members without an error of the environment"
+            elif self.rule is None:
+                why = f"every group is kept; {score}"
+            elif not (signal[group] or self.include_zero):
+                why = "all members have the same return"
+            else:
+                rank = f"number {place[group]} of {len(scores)} by size"
+                why = f"{score}, {rank}; {self.rule} keeps {kept}"
+            found.append(f"{'kept' if weight == 1 else verdict}: {why}")
+        return found
 
     def weigh(self, table: GroupTable) -> Tensor:
         """Return every member's policy weight, (G, N), and record what was kept."""

@@ -114,6 +114,9 @@ class Turn:
     anchor_key: str
     """Key of the state before the turn, without the state's counters; GiGPO compares turns with
     equal keys."""
+    state: Mapping[str, Any] | None
+    """The environment's state before the turn, enough to draw it; None if it is too large to keep
+    (``rollout.episode.MAX_STATE_LENGTH``)."""
     response: str
     """The sampled text, decoded."""
     thought: str
@@ -236,6 +239,8 @@ class Selection:
 
     weights: tuple[tuple[float, ...], ...]
     """One inner tuple per group, one weight ≥ 0 per member."""
+    reasons: tuple[str, ...] = ()
+    """Why each group was kept or dropped, in words; empty if no reason is given."""
 
 
 _BLOCKING_DEVICES = ("cpu", "mps")
@@ -433,7 +438,8 @@ class Evaluation:
     """Episodes of one evaluation set, one trajectory per initial state."""
 
     eval_set: str
-    temperature: float
+    temperature: float | None
+    """None for an actor without a model."""
     groups: tuple[TrajectoryGroup, ...]
 
     def to(self, device: torch.device | str) -> Self:

@@ -1,17 +1,83 @@
-"""Trajectories as plain data: one JSON object with messages, tokens, rewards and metrics."""
+"""Trajectories as plain data: one JSON object with messages, tokens, rewards and metrics.
+
+``docs/trajectories.md`` describes the fields, ``trajectory.schema.json`` beside this file checks
+them.
+"""
 
 from __future__ import annotations
 
-import copy
-from typing import Any
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 from ragen_pl.envs.base import TextEnv
-from ragen_pl.envs.boundary import CheckedEnv, EnvError, calling
+from ragen_pl.envs.boundary import EnvError, calling
 from ragen_pl.rollout.chat import Chat, system_text
-from ragen_pl.types import Trajectory, Turn
+from ragen_pl.types import Completion, Trajectory, Turn
+
+SCHEMA = "ragen-pl.trajectory/1"
+"""Name and version of the format. A new field keeps the version; a changed one does not."""
+Source = Literal["rollout", "evaluation", "predict"]
+TRAINING = "training"
+"""Name of the policy that is being trained."""
 
 
-def trajectory_record(trajectory: Trajectory, chat: Chat, system: str) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """The Echo Trap alarm of an iteration."""
+
+    level: str
+    """``green``, ``amber`` or ``red``."""
+    signs: tuple[str, ...]
+    """What was found, in words; a single sign may leave the level green."""
+
+
+@dataclass(frozen=True, slots=True)
+class Occasion:
+    """When, by whom and for what trajectories were played."""
+
+    source: Source
+    iteration: int | None
+    """As in ``results.json``: a rollout's own iteration, else the completed ones; None for actors
+    without a model."""
+    policy: str
+    eval_set: str | None = None
+    temperature: float | None = None
+    alarm: Alarm | None = None
+    """Of that iteration's rollout; None where no rollout was assessed."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSelection:
+    """What the filters decided about a group, and why the group is recorded."""
+
+    weights: tuple[float, ...]
+    """Each member's weight in the policy loss."""
+    reason: str
+    chosen_as: str
+    """What the group stands for among those of its rollout, such as ``best return``."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEstimates:
+    """The learner's estimates of a trajectory's sampled tokens, turn after turn."""
+
+    advantages: tuple[float, ...]
+    """As the policy loss takes them, before the trajectory's weight."""
+    log_prob_gaps: tuple[float, ...] | None
+    """Recomputed minus sampled log-prob; None if the update takes the sampled ones."""
+
+
+def trajectory_record(
+    trajectory: Trajectory,
+    chat: Chat,
+    system: str,
+    occasion: Occasion,
+    selection: GroupSelection | None = None,
+    estimates: TokenEstimates | None = None,
+) -> dict[str, Any]:
     """Return a trajectory in JSON types; ``token_ids``, ``loss_mask`` and ``log_probs`` have equal
     lengths.
 
@@ -19,17 +85,29 @@ def trajectory_record(trajectory: Trajectory, chat: Chat, system: str) -> dict[s
         trajectory: The episode.
         chat: The chat protocol; its forced opening tag is part of the assistant messages.
         system: Text of the system message.
+        occasion: When and by whom it was played.
+        selection: The decision about its group; None outside rollouts.
+        estimates: The learner's estimates; None if the policy is not trained on it.
     """
     messages = [{"role": "system", "content": system}]
     log_probs: list[float] = []
+    turns, at = [], 0
     for turn in trajectory.turns:
         log_probs += [0.0] * len(turn.prompt_ids)
-        log_probs += [round(p, 6) for p in turn.completion.log_probs]
-        messages += [
-            {"role": "user", "content": turn.observation},
-            {"role": "assistant", "content": chat.opening_tag + turn.response},
-        ]
+        log_probs += turn.completion.log_probs
+        messages.append({"role": "user", "content": turn.observation})
+        if turn.completion.token_ids:  # a baseline says nothing
+            messages.append({"role": "assistant", "content": chat.opening_tag + turn.response})
+        end = at + len(turn.completion.token_ids)
+        turns.append(_turn_record(turn, chat, _slice(estimates, at, end)))
+        at = end
     return {
+        "schema": SCHEMA,
+        "source": occasion.source,
+        "iteration": occasion.iteration,
+        "policy": occasion.policy,
+        "eval_set": occasion.eval_set,
+        "temperature": occasion.temperature,
         "env": trajectory.env_name,
         "seed": trajectory.seed,
         "group": trajectory.group_id,
@@ -38,8 +116,16 @@ def trajectory_record(trajectory: Trajectory, chat: Chat, system: str) -> dict[s
         "messages": messages,
         "token_ids": list(trajectory.token_ids),
         "loss_mask": [int(sampled) for sampled in trajectory.loss_mask],
-        "log_probs": log_probs,
-        "turns": [_turn_record(turn) for turn in trajectory.turns],
+        "log_probs": _numbers(log_probs),
+        "turns": turns,
+        "selection": None
+        if selection is None
+        else {
+            "weight": selection.weights[trajectory.member],
+            "reason": selection.reason,
+            "chosen_as": selection.chosen_as,
+        },
+        "alarm": None if occasion.alarm is None else asdict(occasion.alarm),
         "metrics": {
             "success": trajectory.success,
             "return": trajectory.total_reward,
@@ -48,32 +134,102 @@ def trajectory_record(trajectory: Trajectory, chat: Chat, system: str) -> dict[s
             "stop_reason": str(trajectory.stop_reason),
             "error": trajectory.error,
         },
-        "initial_state": dict(trajectory.initial_state),
-        "final_state": dict(trajectory.final_state),
+        "initial_state": _finite(trajectory.initial_state),
+        "final_state": _finite(trajectory.final_state),
     }
 
 
-def _turn_record(turn: Turn) -> dict[str, Any]:
-    entropies = turn.completion.entropy_estimates
+def _slice(estimates: TokenEstimates | None, start: int, end: int) -> TokenEstimates | None:
+    if estimates is None:
+        return None
+    gaps = estimates.log_prob_gaps
+    return TokenEstimates(estimates.advantages[start:end], gaps and gaps[start:end])
+
+
+def _turn_record(turn: Turn, chat: Chat, estimates: TokenEstimates | None) -> dict[str, Any]:
+    completion = turn.completion
+    entropies = completion.entropy_estimates
+    gaps = None if estimates is None else estimates.log_prob_gaps
     return {
+        "observation": turn.observation,
+        "state": None if turn.state is None else _finite(turn.state),
         "thought": turn.thought,
         "actions": list(turn.actions),
         "rewards": dict(turn.rewards),
         "is_valid": turn.is_valid,
         "thought_correct": turn.thought_correct,
-        "stopped": turn.completion.stopped,
+        "stopped": completion.stopped,
         "entropy": sum(entropies) / len(entropies) if entropies else 0.0,
+        "tokens": {
+            "text": token_texts(completion, turn.response, chat),
+            "log_probs": _numbers(completion.log_probs),
+            "entropies": _numbers(entropies),
+            "advantages": None if estimates is None else _numbers(estimates.advantages),
+            "log_prob_gaps": None if gaps is None else _numbers(gaps),
+        },
     }
 
 
-def system_message(env: TextEnv, seed: int, chat: Chat) -> str:
+def token_texts(completion: Completion, response: str, chat: Chat) -> list[str]:
+    """Return the text of each sampled token; concatenated, they are the response.
+
+    Where a character takes several tokens, such as one of several bytes, its last token has it and
+    the others are empty, and so is the token that ends the message. The texts are those of the
+    tokens alone, and need not make up the response, if the tokenizer does not decode from left to
+    right.
+    """
+    ids = completion.token_ids
+    alone = [chat.token_text(token) for token in ids]
+    if "".join(alone) == response:
+        return alone
+    texts, first, start = [], 0, 0  # decoded in pairs of spans: a space may hang on the neighbor
+    for end in range(1, len(ids) + 1):
+        before, now = chat.decode(ids[first:start]), chat.decode(ids[first:end])
+        is_whole = len(now) > len(before) and not now.endswith("\ufffd")
+        texts.append(now[len(before) :] if is_whole else "")
+        if is_whole:
+            first, start = start, end
+    written = "".join(texts)
+    if texts and response.startswith(written):
+        texts[-1] += response[len(written) :]  # a character that was never finished
+        return texts
+    return alone
+
+
+def _numbers(values: Iterable[float]) -> list[float | None]:
+    """Round to what a 32-bit number holds of a log-prob; None for what is not finite."""
+    return [round(value, 5) if math.isfinite(value) else None for value in values]
+
+
+def _finite(state: Any) -> Any:
+    """Return plain data with None in place of numbers that JSON cannot hold."""
+    if isinstance(state, Mapping):
+        return {key: _finite(value) for key, value in state.items()}
+    if isinstance(state, list | tuple):
+        return [_finite(value) for value in state]
+    return None if isinstance(state, float) and not math.isfinite(state) else state
+
+
+def record_line(record: Mapping[str, Any]) -> str:
+    """Return a record as one line of ASCII, so that no character in it can break a reader."""
+    return json.dumps(record, separators=(",", ":"), allow_nan=False) + "\n"
+
+
+def system_message(env: TextEnv, state: Mapping[str, Any], chat: Chat) -> str:
     """Return the system message at an initial state; empty if the environment fails to give it.
 
-    It may depend on that state: a bandit's names the arms. The environment itself is not reset.
+    It may depend on that state: a bandit's names the arms.
+
+    Args:
+        env: A copy of the environment, which is set to the state.
+        state: The initial state; empty if the environment failed before it was known.
+        chat: The chat protocol.
     """
-    env = copy.deepcopy(env)
+    if not state:
+        return ""
     try:
-        CheckedEnv(env).reset(seed, noise_seed=0)
+        with calling("set_state"):
+            env.set_state(state)
         with calling("instruction"):
             return system_text(chat.prompts, env, chat.max_actions_per_turn)
     except EnvError:  # recorded in its trajectories

@@ -196,12 +196,13 @@ class Chat:
             return 0
         text, ends = self.opening_tag, []
         for token in token_ids:
-            text += self._piece(token)
+            text += self.token_text(token)
             ends.append(len(text))
         match = _THINK.search(text)
         return bisect_right(ends, match.end(1)) if match is not None else 0
 
-    def _piece(self, token: int) -> str:
+    def token_text(self, token: int) -> str:
+        """Return the text of a token that is decoded alone."""
         if token not in self._pieces:
             self._pieces[token] = self.decode([token])
         return self._pieces[token]

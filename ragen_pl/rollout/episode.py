@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -32,6 +33,8 @@ class OverlongResponseError(ConfigError):
     """A response to be written that is longer than ``rollout.max_response_tokens``."""
 
 
+MAX_STATE_LENGTH = 4096
+"""Maximum characters, as JSON, of a state that is recorded before a turn."""
 _NO_TOKENS = Completion((), (), (), stopped=True)
 
 
@@ -100,6 +103,7 @@ class Episode:
         self.seed, self.noise_seed, self.episode_id = seed, noise_seed, episode_id
         self.observation, self.difficulty = "", ""
         self.initial_state: dict[str, Any] = {}
+        self._keeps_states = True
         self.turns: list[Turn] = []
         self.actions_left = 0
         self.success = False
@@ -152,6 +156,7 @@ class Episode:
     def _play_turn(self, response: Response) -> None:
         """Execute the actions, record the turn and apply the stop rules."""
         anchor_key, judgment = self.env.anchor_key(), self._judge(response)
+        state = self._state_to_keep()
         reward, has_ended, reached_keys = 0.0, False, list[str]()
         for action in response.actions[: self.actions_left]:
             outcome = self.env.step(action)
@@ -172,6 +177,7 @@ class Episode:
                 completion=response.completion,
                 observation=judgment.observation,
                 anchor_key=anchor_key,
+                state=state,
                 response=response.text,
                 thought=response.thought,
                 thought_tokens=response.thought_tokens,
@@ -189,6 +195,16 @@ class Episode:
                 self.stop_reason = StopReason.MAX_ACTIONS
             elif len(self.turns) >= self.config.max_turns:
                 self.stop_reason = StopReason.MAX_TURNS
+
+    def _state_to_keep(self) -> dict[str, Any] | None:
+        """Return a copy of the current state; None if it, or an earlier one, is too large."""
+        if not self._keeps_states:
+            return None
+        # The text is a copy too: an environment may hand out parts that it goes on changing.
+        text = json.dumps(self.initial_state if not self.turns else self.env.state())
+        self._keeps_states = len(text) <= MAX_STATE_LENGTH
+        kept: dict[str, Any] | None = json.loads(text) if self._keeps_states else None
+        return kept
 
     @property
     def _thought_terms(self) -> Iterable[str]:

@@ -15,6 +15,8 @@ from torch.nn.utils.rnn import pad_sequence
 from ragen_pl.ops.shape_buckets import round_down
 from ragen_pl.types import ImitationBatch, RolloutBatch, TrainingBatch, Trajectory
 
+MAX_MEMBERS = 4096
+"""Maximum size of a group: a trajectory's id is its group's id times this, plus its member."""
 Batch = TypeVar("Batch", RolloutBatch, TrainingBatch, ImitationBatch)
 
 
@@ -54,7 +56,7 @@ def pack(
         attention_mask=attention_mask[:count],
         group_ids=torch.tensor([t.group_id for t in trajectories], dtype=torch.long),
         trajectory_ids=torch.tensor(
-            [t.group_id * 4096 + t.member for t in trajectories], dtype=torch.long
+            [t.group_id * MAX_MEMBERS + t.member for t in trajectories], dtype=torch.long
         ),
         successes=torch.tensor([t.success for t in trajectories], dtype=torch.bool),
         policy_weights=torch.tensor(weights, dtype=torch.float32),

@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
-from ragen_pl.types import Selection, TrajectoryGroup
+from ragen_pl.types import Evaluation, Selection, TrainingBatch, TrajectoryGroup
 
 T = TypeVar("T", bound=Callback)
 
@@ -70,6 +70,25 @@ class RolloutCallback(Callback):
         """
         return None
 
+    def on_selection(
+        self,
+        trainer: Trainer,
+        module: LightningModule,
+        groups: list[TrajectoryGroup],
+        selection: Selection,
+    ) -> None:
+        """Called after every ``on_rollout_end`` with this rank's groups and what all callbacks
+        together decided about them, also if the rollout is discarded."""
+
+    def on_training_batch(
+        self, trainer: Trainer, module: LightningModule, batch: TrainingBatch
+    ) -> None:
+        """Called once per iteration with the advantages and log-probs of the trajectories that this
+        rank sampled, before optimizer batches are made of them.
+
+        It is not called for a discarded rollout, nor if the policy learns by imitation alone.
+        """
+
     def on_already_finished(self, trainer: Trainer, module: LightningModule) -> None:
         """Called instead of the training loop when a run is resumed after its last iteration.
 
@@ -80,6 +99,18 @@ class RolloutCallback(Callback):
         self, trainer: Trainer, module: LightningModule, description: str
     ) -> None:
         """Called before an explicit evaluation, such as that of the final policy."""
+
+    def on_evaluation_end(
+        self, trainer: Trainer, module: LightningModule, policy: str, evaluation: Evaluation
+    ) -> None:
+        """Called after an explicit evaluation with this rank's groups.
+
+        Args:
+            trainer: The trainer.
+            module: The module.
+            policy: Who played: ``random``, ``expert``, ``untrained``, ``warm-started``, ``final``.
+            evaluation: The episodes.
+        """
 
     def on_evaluation_progress(
         self, trainer: Trainer, module: LightningModule, finished: int, total: int

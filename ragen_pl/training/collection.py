@@ -17,8 +17,9 @@ from ragen_pl.rollout.packing import pack
 from ragen_pl.rollout.seeds import MAX_COLLECTIONS
 from ragen_pl.rollout.stats import GroupTable, check_played
 from ragen_pl.training.callback import rollout_callbacks
-from ragen_pl.types import Generate, RolloutBatch, Sampling, TrajectoryGroup
+from ragen_pl.types import Generate, RolloutBatch, Sampling, Selection, TrajectoryGroup
 
+_NO_SIGNAL = "dropped: all members have the same return, and dynamic sampling found no better group"
 CollectGroups = Callable[[Sequence[GroupSeed]], list[TrajectoryGroup]]
 """Function that collects one group per given seed."""
 
@@ -167,6 +168,9 @@ class Collector:
             [float(trains_policy)] * len(group.trajectories)
             for group, trains_policy in zip(groups, collected.trains_policy, strict=True)
         ]
+        reasons = [
+            [] if trains_policy else [_NO_SIGNAL] for trains_policy in collected.trains_policy
+        ]
         for callback in self.callbacks:
             selection = callback.on_rollout_end(trainer, trainer.lightning_module, list(groups))
             if selection is not None:
@@ -174,6 +178,11 @@ class Collector:
                     [a * b for a, b in zip(old, new, strict=True)]
                     for old, new in zip(weights, selection.weights, strict=True)
                 ]
+                for given, reason in zip(reasons, selection.reasons, strict=False):
+                    given.append(reason)
+        whole = Selection(tuple(map(tuple, weights)), tuple(map("; ".join, reasons)))
+        for callback in self.callbacks:
+            callback.on_selection(trainer, trainer.lightning_module, list(groups), whole)
         return weights
 
     def pack(self, collected: CollectedGroups, weights: Sequence[Sequence[float]]) -> RolloutBatch:

@@ -258,6 +258,9 @@ class RolloutDataModule(pl.LightningDataModule):
     ) -> Sequence[TrainingBatch]:
         """Return this rank's optimizer batches of a rollout, for one pass over it."""
         batch = self.learner.build_training_batch(rollout, on_policy=self.rollout.is_on_policy)
+        trainer = self.attached_trainer
+        for callback in rollout_callbacks(trainer):
+            callback.on_training_batch(trainer, trainer.lightning_module, batch)
         return optimizer_batches(batch, self._num_updates(weights))
 
     def _hindsight_batches(

@@ -21,6 +21,7 @@ def turn(prompt: tuple[int, ...], sampled: tuple[int, ...], reward: float) -> Tu
         completion=completion,
         observation="",
         anchor_key="",
+        state=None,
         response="",
         thought="",
         thought_tokens=0,

@@ -42,6 +42,7 @@ def make_turn(
         completion=Completion((7,) * n, (-0.5,) * n, tuple(entropies), stopped=True),
         observation="#P_",
         anchor_key="s",
+        state={"player": 1},
         response=response,
         thought=thought,
         thought_tokens=min(n, len(thought.split())),

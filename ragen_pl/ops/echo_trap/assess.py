@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from ragen_pl.ops.echo_trap import thresholds as limits
@@ -49,6 +49,8 @@ class Assessment:
     approximate KL, if it is known."""
     forewarns: bool = False
     """Whether the only finding is a large approximate KL; the policy itself is still sound."""
+    signs: tuple[str, ...] = ()
+    """The findings that ``reason`` joins, the worst first; also those that alone are no alarm."""
 
 
 GREEN = Assessment(Level.GREEN, "", {})
@@ -73,9 +75,10 @@ def assess(
         harms.append(_no_progress(run, thresholds))
     level, harm = max(harms, key=lambda finding: finding[0])  # of equal levels the first
     if level is Level.GREEN:
-        return _before_harm(run, history, baseline_iterations, thresholds)
+        found = _before_harm(run, history, baseline_iterations, thresholds)
+        return replace(found, signs=(*found.signs, *(s for s in signs if s not in found.signs)))
     reason = f"{harm} while {' and '.join(signs)}" if signs else harm
-    return Assessment(level, reason, run.ratios())
+    return Assessment(level, reason, run.ratios(), signs=(harm, *signs))
 
 
 def _signs(run: RunHistory) -> list[str]:
@@ -179,9 +182,10 @@ def _before_harm(
 ) -> Assessment:
     """Assess a run without any harm so far."""
     kl_is_low = run.approx_kl <= limits.LOW_APPROX_KL
-    early = _early_reason(history, baseline_iterations, thresholds, kl_is_low)
+    early = _alarming_signs(history, baseline_iterations, thresholds, kl_is_low)
     if early:
-        return Assessment(Level.AMBER, early, run.ratios())
+        reason = f"early signs: {' and '.join(early)}"
+        return Assessment(Level.AMBER, reason, run.ratios(), signs=early)
     return _assess_kl(run, thresholds, run.ratios())
 
 
@@ -195,16 +199,16 @@ def _assess_kl(
         f"updates have an approximate KL of {run.approx_kl:.2g} nats a token (max_approx_kl is "
         f"{thresholds.max_approx_kl:g}): at such rates success decays or collapses"
     )
-    return Assessment(Level.AMBER, text, ratios, forewarns=True)
+    return Assessment(Level.AMBER, text, ratios, forewarns=True, signs=(text,))
 
 
-def _early_reason(
+def _alarming_signs(
     history: Sequence[Indicators],
     baseline_iterations: int,
     thresholds: CollapseThresholds,
     kl_is_low: bool,
-) -> str:
-    """Return the early signs as a reason if there are enough of them, else an empty string.
+) -> tuple[str, ...]:
+    """Return the early signs if there are enough of them for an alarm, else none.
 
     A policy whose updates have a low approximate KL recovers from a lower valid-format rate. If the
     KL is known to be low, signs must therefore last, and one of them must be success.
@@ -222,9 +226,7 @@ def _early_reason(
         is_alarming = has_lasted and "success" in lasting
     else:
         is_alarming = has_lasted or len(now) > thresholds.early_signs
-    if not is_alarming:
-        return ""
-    return f"early signs: {' and '.join(now.values())}"
+    return tuple(now.values()) if is_alarming else ()
 
 
 def _early_signs(run: RunHistory, thresholds: CollapseThresholds) -> dict[str, str]:
