@@ -22,6 +22,7 @@ from ragen_pl.report.trajectory_record import (
     Alarm,
     GroupSelection,
     Occasion,
+    Source,
     TokenEstimates,
     record_line,
     system_message,
@@ -227,7 +228,11 @@ class TrajectoryWriter(RolloutCallback):
 
 
 def _occasion(
-    source: Any, iteration: int | None, policy: str, played: Evaluation, alarm: Alarm | None = None
+    source: Source,
+    iteration: int | None,
+    policy: str,
+    played: Evaluation,
+    alarm: Alarm | None = None,
 ) -> Occasion:
     return Occasion(source, iteration, policy, played.eval_set, played.temperature, alarm)
 

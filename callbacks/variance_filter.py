@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Literal
 
 import torch
@@ -148,27 +148,27 @@ class VarianceFilter(RolloutCallback):
         )
 
     def explain(self, table: GroupTable, weights: Tensor) -> list[str]:
-        """Return why each group got the weights of ``weigh``, in words."""
-        by_group = weights.amax(dim=1) if weights.numel() else weights.new_zeros(len(weights))
+        """Return why each group of a table got the weights of ``weigh``, in words."""
         scores, signal, std = _SCORES[self.score](table), table.signal, table.std
-        kept = int((by_group > 0).sum())
-        largest = torch.argsort(scores.nan_to_num(-torch.inf), descending=True, stable=True)
-        place = {group: place for place, group in enumerate(largest.tolist(), start=1)}
-        found = []
-        for group, weight in enumerate(by_group.tolist()):
-            verdict = "dropped" if weight == 0 else f"kept, weight {weight:.3g}"
+        by_size = torch.argsort(scores.nan_to_num(-torch.inf), descending=True, stable=True)
+        ranks = {group: rank for rank, group in enumerate(by_size.tolist(), start=1)}
+        heaviest = [max(row, default=0.0) for row in weights.tolist()]
+        rule = f"{_spelled(self.rule)} keeps {sum(weight > 0 for weight in heaviest)} groups"
+        reasons = []
+        for group, weight in enumerate(heaviest):
             score = f"{_SCORE_NAMES[self.score]} {float(scores[group]):.3g}"
-            if std[group].isnan():
-                why = "fewer than two members without an error of the environment"
+            if not table.valid[group].any():
+                why = "the environment failed in every member"
             elif self.rule is None:
-                why = f"every group is kept; {score}"
-            elif not (signal[group] or self.include_zero):
+                why = f"every group is, {score}"
+            elif std[group].isnan() and not self.include_zero:
+                why = "the environment failed in all members but one"
+            elif not signal[group] and not self.include_zero:
                 why = "all members have the same return"
             else:
-                rank = f"number {place[group]} of {len(scores)} by size"
-                why = f"{score}, {rank}; {self.rule} keeps {kept}"
-            found.append(f"{'kept' if weight == 1 else verdict}: {why}")
-        return found
+                why = f"{score}, rank {ranks[group]} of {len(ranks)}; {rule}"
+            reasons.append(f"{_verdict(weight)}: {why}")
+        return reasons
 
     def weigh(self, table: GroupTable) -> Tensor:
         """Return every member's policy weight, (G, N), and record what was kept."""
@@ -225,6 +225,21 @@ def _active_rule(keep_fraction: float | None, rule: FilterRule | None) -> Filter
             "1 switches the filter off)"
         )
     return None if keep_fraction == 1.0 else TopFraction(keep_fraction)
+
+
+def _verdict(weight: float) -> str:
+    """Say in a word or two what a group's largest weight means."""
+    return {0.0: "dropped", 1.0: "kept"}.get(weight, f"kept with weight {weight:.3g}")
+
+
+def _spelled(rule: FilterRule | None) -> str:
+    """Write a rule with its arguments, without the usual order."""
+    if not is_dataclass(rule):
+        return type(rule).__name__
+    given = {field.name: getattr(rule, field.name) for field in fields(rule)}
+    if given.get("order") == "largest":
+        del given["order"]
+    return f"{type(rule).__name__}({', '.join(f'{k} {v}' for k, v in given.items())})"
 
 
 def _mean(values: Tensor) -> Tensor:

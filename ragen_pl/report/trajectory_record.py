@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from ragen_pl.envs.base import TextEnv
@@ -20,6 +20,8 @@ from ragen_pl.types import Completion, Trajectory, Turn
 SCHEMA = "ragen-pl.trajectory/1"
 """Name and version of the format. A new field keeps the version; a changed one does not."""
 Source = Literal["rollout", "evaluation", "predict"]
+_LONGEST_SPAN = 64
+"""Maximum tokens that are decoded together to find their text."""
 TRAINING = "training"
 """Name of the policy that is being trained."""
 
@@ -91,7 +93,7 @@ def trajectory_record(
     """
     messages = [{"role": "system", "content": system}]
     log_probs: list[float] = []
-    turns, at = [], 0
+    turns, at, alarm = [], 0, occasion.alarm
     for turn in trajectory.turns:
         log_probs += [0.0] * len(turn.prompt_ids)
         log_probs += turn.completion.log_probs
@@ -125,10 +127,10 @@ def trajectory_record(
             "reason": selection.reason,
             "chosen_as": selection.chosen_as,
         },
-        "alarm": None if occasion.alarm is None else asdict(occasion.alarm),
+        "alarm": None if alarm is None else {"level": alarm.level, "signs": list(alarm.signs)},
         "metrics": {
             "success": trajectory.success,
-            "return": trajectory.total_reward,
+            "return": _number(trajectory.total_reward),
             "num_turns": len(trajectory.turns),
             "num_actions": sum(len(turn.actions) for turn in trajectory.turns),
             "stop_reason": str(trajectory.stop_reason),
@@ -159,7 +161,7 @@ def _turn_record(turn: Turn, chat: Chat, estimates: TokenEstimates | None) -> di
         "is_valid": turn.is_valid,
         "thought_correct": turn.thought_correct,
         "stopped": completion.stopped,
-        "entropy": sum(entropies) / len(entropies) if entropies else 0.0,
+        "entropy": _number(sum(entropies) / max(1, len(entropies))),
         "tokens": {
             "text": token_texts(completion, turn.response, chat),
             "log_probs": _numbers(completion.log_probs),
@@ -173,27 +175,39 @@ def _turn_record(turn: Turn, chat: Chat, estimates: TokenEstimates | None) -> di
 def token_texts(completion: Completion, response: str, chat: Chat) -> list[str]:
     """Return the text of each sampled token; concatenated, they are the response.
 
-    Where a character takes several tokens, such as one of several bytes, its last token has it and
-    the others are empty, and so is the token that ends the message. The texts are those of the
-    tokens alone, and need not make up the response, if the tokenizer does not decode from left to
-    right.
+    Where several tokens make one character, such as its bytes, the last of them has it and the
+    others are empty, and so is the token that ends the message. If a tokenizer does not decode from
+    left to right, the text from there on is the last token's.
     """
     ids = completion.token_ids
     alone = [chat.token_text(token) for token in ids]
     if "".join(alone) == response:
         return alone
-    texts, first, start = [], 0, 0  # decoded in pairs of spans: a space may hang on the neighbor
-    for end in range(1, len(ids) + 1):
-        before, now = chat.decode(ids[first:start]), chat.decode(ids[first:end])
-        is_whole = len(now) > len(before) and not now.endswith("\ufffd")
-        texts.append(now[len(before) :] if is_whole else "")
-        if is_whole:
-            first, start = start, end
-    written = "".join(texts)
-    if texts and response.startswith(written):
-        texts[-1] += response[len(written) :]  # a character that was never finished
-        return texts
-    return alone
+    texts, start, at = [""] * len(ids), 0, 0
+    while start < len(ids):
+        for end in range(start + 1, min(start + _LONGEST_SPAN, len(ids)) + 1):
+            text = _span_text(ids, start, end, chat, response[at:])
+            if text is not None:
+                texts[end - 1], start, at = text, end, at + len(text)
+                break
+        else:
+            break
+    if texts:
+        texts[-1] += response[at:]
+    return texts
+
+
+def _span_text(ids: Sequence[int], start: int, end: int, chat: Chat, wanted: str) -> str | None:
+    """Return the text of some tokens, with which ``wanted`` begins; None if it does not."""
+    text = chat.decode(ids[start:end])
+    if not wanted.startswith(text) and start:  # a space may hang on the token before
+        before = chat.decode(ids[start - 1 : start])
+        text = chat.decode(ids[start - 1 : end])[len(before) :]
+    return text if wanted.startswith(text) else None
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _numbers(values: Iterable[float]) -> list[float | None]:

@@ -1,0 +1,182 @@
+"""Records hold what was played, whatever characters and numbers are in it."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from importlib.resources import files
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from ragen_pl.report.trajectory_record import (
+    SCHEMA,
+    Alarm,
+    GroupSelection,
+    Occasion,
+    TokenEstimates,
+    record_line,
+    system_message,
+    token_texts,
+    trajectory_record,
+)
+from ragen_pl.rollout.chat import Chat
+from ragen_pl.types import Completion, StopReason
+from tests.support.doubles import make_trajectory, make_turn
+from tests.support.toy_env import PROMPTS, NamedLamp, make_learner
+
+VALIDATOR = jsonschema.Draft202012Validator(
+    json.loads((files("ragen_pl.report") / "trajectory.schema.json").read_text())
+)
+PLAYED = Occasion("rollout", 30, "training", temperature=1.0, alarm=Alarm("amber", ("KL",)))
+
+
+def make_chat() -> Chat:
+    module = make_learner()
+    module.configure_model()
+    return Chat(PROMPTS, module.language.tokenizer, module.language.markers, 3)
+
+
+CHAT = make_chat()
+
+
+def completion(ids: tuple[int, ...]) -> Completion:
+    return Completion(ids, (-0.5,) * len(ids), (0.5,) * len(ids), stopped=True)
+
+
+def bytes_chat() -> Chat:
+    """Return a chat whose tokens are single bytes, as those of the largest models can be."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({letter: n for n, letter in enumerate(letters)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    chat = make_chat()
+    chat.tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+    return chat
+
+
+BYTES = bytes_chat()
+
+
+def test_the_schema_is_one_and_names_this_version() -> None:
+    VALIDATOR.check_schema(VALIDATOR.schema)
+    assert VALIDATOR.schema["$id"] == SCHEMA
+
+
+def test_a_record_follows_the_schema_and_keeps_every_number_at_its_token() -> None:
+    turns = [make_turn(1.0, entropies=(0.1, 0.2)), make_turn(2.0, entropies=(0.3,))]
+    trajectory = make_trajectory(turns, group_id=4, member=1)
+    estimates = TokenEstimates((1.0, 2.0, 3.0), (0.25, 0.0, -0.5))
+    selection = GroupSelection((0.5, 1.0), "kept: why not", "best return")
+    record = trajectory_record(trajectory, CHAT, "be good", PLAYED, selection, estimates)
+    VALIDATOR.validate(record)
+    tokens = [turn["tokens"] for turn in record["turns"]]
+    assert [each["advantages"] for each in tokens] == [[1.0, 2.0], [3.0]]
+    assert [each["log_prob_gaps"] for each in tokens] == [[0.25, 0.0], [-0.5]]
+    assert [each["entropies"] for each in tokens] == [[0.1, 0.2], [0.3]]
+    sampled = [p for p, mask in zip(record["log_probs"], record["loss_mask"], strict=True) if mask]
+    assert sampled == [p for each in tokens for p in each["log_probs"]]
+    assert record["selection"]["weight"] == 1.0
+    assert record["alarm"] == {"level": "amber", "signs": ["KL"]}
+
+
+def test_without_estimates_or_a_model_the_fields_are_empty() -> None:
+    silent = replace(make_turn(), prompt_ids=(), completion=Completion((), (), (), stopped=True))
+    moves = Occasion("evaluation", None, "expert", "default")
+    record = trajectory_record(make_trajectory([silent]), CHAT, "", moves)
+    VALIDATOR.validate(record)
+    assert [message["role"] for message in record["messages"]] == ["system", "user"]
+    assert record["turns"][0]["tokens"]["advantages"] is None
+    assert record["selection"] is record["alarm"] is None
+
+
+def test_a_record_of_a_failed_environment_is_valid() -> None:
+    failed = make_trajectory([], stop_reason=StopReason.ENV_ERROR)
+    VALIDATOR.validate(trajectory_record(failed, CHAT, "", PLAYED))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.text(st.characters(), max_size=40), st.floats())
+def test_any_text_and_number_makes_one_valid_line_and_nothing_is_lost(
+    text: str, number: float
+) -> None:
+    turn = replace(
+        make_turn(response=text, thought=text),
+        completion=Completion((7,), (number,), (number,), stopped=True),
+        observation=text,
+        state={text: [number, {"deep": number}]},
+    )
+    line = record_line(trajectory_record(make_trajectory([turn]), CHAT, text, PLAYED))
+    assert line.isascii()
+    assert line.splitlines() == [line[:-1]]
+    record = json.loads(line, parse_constant=pytest.fail)
+    VALIDATOR.validate(record)
+    assert record["messages"][1]["content"] == text
+    assert record["messages"][2]["content"] == CHAT.opening_tag + text
+    assert record["turns"][0]["thought"] == text
+    known = number if math.isfinite(number) else None
+    assert record["turns"][0]["state"] == {text: [known, {"deep": known}]}
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=30), st.integers(0, 6))
+def test_texts_of_byte_tokens_make_up_the_response(text: str, cut: int) -> None:
+    ids = tuple(BYTES.tokenizer(text)["input_ids"])
+    ids = ids[: max(0, len(ids) - cut)]  # a length limit may split the last character
+    response = BYTES.decode(ids)
+    texts = token_texts(completion(ids), response, BYTES)
+    assert len(texts) == len(ids)
+    assert "".join(texts) == response
+
+
+def test_the_last_token_of_a_character_has_it() -> None:
+    ids = tuple(BYTES.tokenizer("a√b🧊")["input_ids"])
+    assert token_texts(completion(ids), "a√b🧊", BYTES) == ["a", "", "", "√", "b", "", "", "", "🧊"]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.integers(0, CHAT.tokenizer.vocab_size - 1), max_size=30))
+def test_texts_of_the_embedded_models_tokens_make_up_the_response(ids: list[int]) -> None:
+    response = CHAT.decode(ids)
+    texts = token_texts(completion(tuple(ids)), response, CHAT)
+    assert len(texts) == len(ids)
+    assert "".join(texts) == response
+
+
+def test_the_stop_token_has_no_text() -> None:
+    (ids,) = CHAT.encode(["lit"])
+    texts = token_texts(completion((*ids, CHAT.markers.end)), "lit", CHAT)
+    assert texts == ["lit", ""]
+
+
+class Fragile(NamedLamp):
+    """Cannot be set to a state, or not described in it."""
+
+    broken = ""
+
+    def set_state(self, state: Any) -> None:
+        if self.broken == "set_state":
+            raise RuntimeError("broken")
+        super().set_state(state)
+
+    @property
+    def instruction(self) -> str:
+        if self.broken == "instruction":
+            raise RuntimeError("broken")
+        return f"The lamp is {self.render_text()}."
+
+
+def test_the_system_message_is_that_of_the_initial_state() -> None:
+    env = Fragile()
+    for lit, words in ((True, "lit"), (False, "dark")):
+        text = system_message(env, {"lit": lit, "is_over": False}, CHAT)
+        assert f"The lamp is {words}." in text
+    assert system_message(env, {}, CHAT) == ""
+    for env.broken in ("set_state", "instruction"):
+        assert system_message(env, {"lit": True, "is_over": False}, CHAT) == ""
