@@ -11,7 +11,7 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
 from ragen_pl.algorithms.filters import FilterRule, TopFraction
-from ragen_pl.ops.selection import group_mean, max_variance_subset
+from ragen_pl.ops.selection import group_mean, max_variance_subset, ranking
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.stats import GroupTable
 from ragen_pl.training.access import find_data_module
@@ -149,9 +149,8 @@ class VarianceFilter(RolloutCallback):
 
     def explain(self, table: GroupTable, weights: Tensor) -> list[str]:
         """Return why each group of a table got the weights of ``weigh``, in words."""
-        scores, signal, std = _SCORES[self.score](table), table.signal, table.std
-        by_size = torch.argsort(scores.nan_to_num(-torch.inf), descending=True, stable=True)
-        ranks = {group: rank for rank, group in enumerate(by_size.tolist(), start=1)}
+        scores, std = self._scores(table), table.std
+        ranks = {group: rank for rank, group in enumerate(ranking(scores).tolist(), start=1)}
         heaviest = [max(row, default=0.0) for row in weights.tolist()]
         rule = f"{_spelled(self.rule)} keeps {sum(weight > 0 for weight in heaviest)} groups"
         reasons = []
@@ -160,13 +159,13 @@ class VarianceFilter(RolloutCallback):
             if not table.valid[group].any():
                 why = "the environment failed in every member"
             elif self.rule is None:
-                why = f"every group is, {score}"
-            elif std[group].isnan() and not self.include_zero:
-                why = "the environment failed in all members but one"
-            elif not signal[group] and not self.include_zero:
-                why = "all members have the same return"
-            else:
+                why = "every group is"
+            elif group in ranks:
                 why = f"{score}, rank {ranks[group]} of {len(ranks)}; {rule}"
+            elif std[group].isnan():
+                why = "the environment failed in all members but one"
+            else:
+                why = "all members have the same return"
             reasons.append(f"{_verdict(weight)}: {why}")
         return reasons
 
@@ -175,10 +174,7 @@ class VarianceFilter(RolloutCallback):
         signal = table.signal
         by_group = torch.ones(len(signal), dtype=torch.float64)
         if self.rule is not None:
-            scores = _SCORES[self.score](table)
-            if not self.include_zero:
-                scores = torch.where(signal, scores, torch.nan)
-            by_group = self.rule(scores).double()
+            by_group = self.rule(self._scores(table)).double()
         kept = (by_group > 0).double()
         by_group = by_group * float(_mean(kept)) ** _SCALING_EXPONENTS[self.loss_scaling]
         members = table.valid
@@ -187,6 +183,11 @@ class VarianceFilter(RolloutCallback):
         weights: Tensor = by_group[:, None] * members
         self._record_choice(table, signal, weights)
         return weights
+
+    def _scores(self, table: GroupTable) -> Tensor:
+        """Return the groups' scores, (G,); NaN for those that cannot be kept."""
+        scores = _SCORES[self.score](table)
+        return scores if self.include_zero else torch.where(table.signal, scores, torch.nan)
 
     def _record_choice(self, table: GroupTable, signal: Tensor, weights: Tensor) -> None:
         std = table.std

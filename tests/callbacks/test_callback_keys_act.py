@@ -25,6 +25,7 @@ from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.datamodule import RolloutDataModule
+from ragen_pl.training.evaluation_sets import EvaluationConfig
 from ragen_pl.types import TrajectoryGroup
 from tests.support.collapsing_policy import Learner, dead, good
 from tests.support.config_key_effects import KeyProof, Outcome, every_key, spelled
@@ -77,6 +78,25 @@ def trained(callback: Any) -> Outcome:
         trainer = make_trainer(Path(folder), 3, [callback, watch], **how)
         trainer.fit(make_learner(), datamodule=data)
     return watch.seen
+
+
+def kept(callback: Any) -> Outcome:
+    """Write trajectories of a short run and read how many there are in which file."""
+    lamps = {"default": NamedLamp()}
+    data = RolloutDataModule(
+        NamedLamp(),
+        lamps,
+        prompts=PROMPTS,
+        rollout=RolloutConfig(
+            num_groups=6, group_size=2, max_actions_per_turn=1, max_response_tokens=4
+        ),
+        warm_start=WarmStart(0),
+        evaluation=EvaluationConfig(size=2),
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        make_trainer(Path(folder), 2, [callback]).fit(make_learner(), datamodule=data)
+        files = sorted(Path(folder).glob("trajectories/*"))
+        return {path.name: len(path.read_text().splitlines()) for path in files}
 
 
 def doubled(callback: Any) -> Outcome:
@@ -184,7 +204,17 @@ PROOFS = {
         {"times": 1, "every_n_iterations": 2, "min_age": 3},
     ),
     "RunDisplay": proof("RunDisplay", doubled, {"line_every": (0.0, -1.0)}),
-    "TrajectoryWriter": proof("TrajectoryWriter", trained, {"every_n_iterations": (1, 2, -1)}),
+    "TrajectoryWriter": proof(
+        "TrajectoryWriter",
+        kept,
+        {
+            "every_n_iterations": (2, 0, -1),
+            "groups": (3, None, 0),
+            "evaluations": (False,),
+            "max_mb": (1e-4, 0.0),
+        },
+        {"every_n_iterations": 1},
+    ),
     "VarianceFilter": proof(
         "VarianceFilter",
         weighed,

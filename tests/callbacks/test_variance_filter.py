@@ -46,6 +46,37 @@ def test_keeps_the_widest_groups_without_broken_members() -> None:
     assert select(VarianceFilter(1.0), GROUPS) == [[1] * 3, [1] * 3, [1] * 3, [1, 0, 1]]
 
 
+def reasons(callback: VarianceFilter) -> list[str]:
+    return list(callback.on_rollout_end(NO_TRAINER, NO_TRAINER, GROUPS).reasons)
+
+
+def test_reasons_name_score_rank_and_rule() -> None:
+    assert reasons(VarianceFilter(0.5)) == [
+        "dropped: all members have the same return",
+        "kept: standard deviation 2.65, rank 1 of 3; TopFraction(fraction 0.5) keeps 2 groups",
+        "dropped: standard deviation 0.577, rank 3 of 3; TopFraction(fraction 0.5) keeps 2 groups",
+        "kept: standard deviation 0.707, rank 2 of 3; TopFraction(fraction 0.5) keeps 2 groups",
+    ]
+    assert reasons(VarianceFilter(1.0))[0] == "kept: every group is"
+    soft = reasons(VarianceFilter(None, rule=SoftWeights(), score="length"))
+    assert soft[1].startswith("kept: mean tokens 2, rank 1 of 3; SoftWeights(power 1.0) keeps 3")
+    with_zero = VarianceFilter(0.25, include_zero=True, rule=None)
+    assert reasons(with_zero)[0].startswith("dropped: standard deviation 0, rank 4 of 4; Top")
+    weighted = VarianceFilter(None, rule=SoftWeights())
+    assert reasons(weighted)[1].startswith("kept with weight 2.02: standard deviation 2.65")
+
+
+def test_a_group_without_survivors_says_so() -> None:
+    groups = [make_group([1.0, 2.0], group_id=0, broken=[0, 1]), make_group([1.0, 2.0], group_id=1)]
+    found = VarianceFilter(0.5).on_rollout_end(NO_TRAINER, NO_TRAINER, groups).reasons
+    assert found[0] == "dropped: the environment failed in every member"
+    groups[0] = make_group([1.0, 2.0], group_id=0, broken=[1])
+    for include_zero in (False, True):
+        callback = VarianceFilter(0.5, include_zero)
+        found = callback.on_rollout_end(NO_TRAINER, NO_TRAINER, groups).reasons
+        assert found[0] == "dropped: the environment failed in all members but one"
+
+
 def test_two_ranks_choose_what_one_would(monkeypatch: pytest.MonkeyPatch) -> None:
     halves = [[GROUPS[2], GROUPS[0]], [GROUPS[3], GROUPS[1]]]
 

@@ -98,6 +98,8 @@ def test_iterations_are_the_x_axis_and_the_run_is_described(
     assert logged.SummaryMetadata("_hparams_/session_start_info")
     texts = [tag for tag in logged.Tags()["tensors"] if tag.startswith("dialogues/")]
     assert texts == [f"dialogues/default/{number}/text_summary" for number in (1, 2, 3)]
+    assert logged.Tags()["images"] == ["boards/default"]
+    assert [event.step for event in logged.Images("boards/default")] == [2, 4]
     events = logged.Tensors(texts[0])
     assert [event.step for event in events] == [2, 4]
     text = events[0].tensor_proto.string_val[0].decode()

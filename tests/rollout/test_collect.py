@@ -16,6 +16,7 @@ from ragen_pl.rollout import chat
 from ragen_pl.rollout.chat import Chat, Prompts
 from ragen_pl.rollout.collect import GroupSeed, collect
 from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.episode import MAX_STATE_LENGTH
 from ragen_pl.types import Completion, Request, Sampling, StopReason, Trajectory
 
 PROMPTS = Prompts(think=False, system="{instruction} {format}", turn="{observation}")
@@ -131,8 +132,47 @@ def test_a_turn_records_the_state_it_was_taken_in() -> None:
     first, second, _ = play(Script())[5, 0].turns
     assert (first.observation, second.observation) == ("50", "51")
     assert (first.anchor_key, second.anchor_key) == ("even", "odd")
+    assert (first.state, second.state) == ({"count": 50}, {"count": 51})
     assert (first.actions, first.rewards["env"], first.is_valid) == (("more",), 1.0, True)
     assert first.response == "more</answer>"
+
+
+class Hoarder(Counter):
+    """Hand out the list in which all texts so far are kept, and count how often."""
+
+    asked = 0
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__()
+        self.text = text
+
+    def reset(self, **given: Any) -> tuple[str, dict[str, Any]]:
+        self.kept = [self.text]
+        return super().reset(**given)
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        self.kept.append(self.text)
+        return super().step(action)
+
+    def get_state(self) -> dict[str, Any]:
+        Hoarder.asked += 1
+        return {"count": self.count, "kept": self.kept}
+
+
+def test_the_state_of_a_turn_is_a_copy() -> None:
+    for turns in (trajectory.turns for trajectory in play(Script(), env=Hoarder("a")).values()):
+        states = [turn.state for turn in turns if turn.state is not None]
+        assert [len(state["kept"]) for state in states] == list(range(1, len(turns) + 1))
+
+
+def test_a_state_that_grows_too_large_is_no_longer_kept_nor_asked_for() -> None:
+    grown = play(Script(), env=Hoarder("x" * (MAX_STATE_LENGTH // 2)))[5, 0]
+    assert [turn.state is None for turn in grown.turns] == [False, True, True]
+    Hoarder.asked = 0
+    large = play(Script(), env=Hoarder("x" * MAX_STATE_LENGTH))
+    assert all(turn.state is None for t in large.values() for turn in t.turns)
+    turns, members = sum(len(t.turns) for t in large.values()), len(large)
+    assert Hoarder.asked <= 3 * members + turns, "the start's state, its hash, and the final one"
 
 
 def test_actions_beyond_the_budget_are_not_taken() -> None:

@@ -67,12 +67,14 @@ def test_the_run_folder_is_whole(folder: Path) -> None:
         "checkpoints/best.ckpt",
         "policy/last/model.safetensors",
         "policy/best/tokenizer.json",
-        "trajectories/iteration-00005.jsonl",
+        "trajectories/rollout-00005.jsonl",
+        "trajectories/random-default.jsonl",
+        "trajectories/final-default-T0.5.jsonl",
     ):
         assert (run_dir / name).is_file(), name
     assert list((run_dir / "tensorboard").glob("events*"))
     assert not list(run_dir.rglob("*.tmp"))
-    assert len((run_dir / "trajectories/iteration-00005.jsonl").read_text().splitlines()) == 8
+    assert len((run_dir / "trajectories/rollout-00005.jsonl").read_text().splitlines()) == 8
 
 
 def test_predict_writes_trajectories_that_plain_transformers_scores_alike(folder: Path) -> None:

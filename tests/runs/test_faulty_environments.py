@@ -17,7 +17,7 @@ from callbacks.echo_trap_detector import EchoTrapDetector, measure
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.embedded import build_tokenizer, read_markers
-from ragen_pl.report.trajectory_record import trajectory_record
+from ragen_pl.report.trajectory_record import Occasion, record_line, trajectory_record
 from ragen_pl.rollout.chat import Chat, vocabulary
 from ragen_pl.rollout.collect import GroupSeed, collect
 from ragen_pl.rollout.config import RolloutConfig
@@ -44,6 +44,7 @@ CONFIG = RolloutConfig(
 )
 TOKENIZER = build_tokenizer(list(vocabulary(PROMPTS, NamedLamp(), 1)))
 CHAT = Chat(PROMPTS, TOKENIZER, read_markers(TOKENIZER), 1)
+PLAYED = Occasion("rollout", 1, "training", temperature=1.0)
 STARTS = [GroupSeed(0, 2), GroupSeed(1, 3)]
 BROKEN = RuntimeError("it broke")
 
@@ -114,7 +115,7 @@ def _walk_consumers(groups: list[TrajectoryGroup]) -> None:
     assert (measure(groups, None, None) is None) == (not alive)
     assert len(pack(alive, weights=[1.0] * len(alive))) == len(alive)
     for trajectory in (t for group in groups for t in group.trajectories):
-        json.dumps(trajectory_record(trajectory, CHAT, ""), allow_nan=False)
+        record_line(trajectory_record(trajectory, CHAT, "", PLAYED))
     if alive:
         assert summarize(groups).count == len(alive)
 
@@ -306,7 +307,7 @@ def test_a_start_without_room_is_a_failure_that_teaches_nothing(
     assert metrics._recorded["rollout/stop_context_full"] == 0.5
     assert metrics._recorded["rollout/success"] == scored.success
     for trajectory in bad.trajectories:
-        json.dumps(trajectory_record(trajectory, CHAT, ""))
+        record_line(trajectory_record(trajectory, CHAT, "", PLAYED))
 
 
 def test_a_run_goes_on_beside_starts_without_room(tmp_path: Path) -> None:
