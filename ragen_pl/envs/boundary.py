@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ragen_pl.envs.base import Symmetry, TextEnv
-from ragen_pl.envs.check import is_plain
+from ragen_pl.envs.check import plain_text
 
 _LOG = logging.getLogger(__name__)
 _LONGEST = 300
@@ -107,11 +107,19 @@ class CheckedEnv:
 
     def state(self) -> dict[str, Any]:
         """Return the current state as plain data."""
+        return dict(self._state_and_text()[0])
+
+    def state_text(self) -> str:
+        """Return the current state as JSON."""
+        return self._state_and_text()[1]
+
+    def _state_and_text(self) -> tuple[dict[str, Any], str]:
         with calling("get_state"):
             state: Any = self.env.get_state()
-        if not is_plain(state):
+        text = plain_text(state)
+        if text is None:
             raise contract_error("get_state", state, "a dict of plain data (JSON types)")
-        return dict(state)
+        return state, text
 
     def state_hash(self) -> str:
         """Return a hash of the current state."""

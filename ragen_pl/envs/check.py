@@ -199,7 +199,9 @@ class _TrialEpisode:
 
     def _place(self, env: TextEnv) -> _Place:
         state = self._call(env.get_state)
-        self._check(is_plain(state), "get_state", state, "a dict of plain data (JSON types)")
+        self._check(
+            plain_text(state) is not None, "get_state", state, "a dict of plain data (JSON types)"
+        )
         text = self._call(env.render_text)
         self._check(isinstance(text, str), "render_text", text, "a text")
         return _Place(json.loads(json.dumps(state)), text)
@@ -337,10 +339,11 @@ def _is_finite(reward: Any) -> bool:
     return isinstance(reward, Real) and math.isfinite(reward)
 
 
-def is_plain(state: Any) -> bool:
-    """Return whether a state is a dict of JSON types, as ``get_state`` must return."""
+def plain_text(state: Any) -> str | None:
+    """Return a state as JSON; None if it is no dict of JSON types, as ``get_state`` must return."""
+    if not isinstance(state, dict):
+        return None
     try:
-        json.dumps(state)
+        return json.dumps(state)
     except (TypeError, ValueError):
-        return False
-    return isinstance(state, dict)
+        return None

@@ -201,7 +201,7 @@ class Episode:
         if not self._keeps_states:
             return None
         # The text is a copy too: an environment may hand out parts that it goes on changing.
-        text = json.dumps(self.initial_state if not self.turns else self.env.state())
+        text = self.env.state_text()
         self._keeps_states = len(text) <= MAX_STATE_LENGTH
         kept: dict[str, Any] | None = json.loads(text) if self._keeps_states else None
         return kept
