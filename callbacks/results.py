@@ -226,6 +226,17 @@ class Results(RolloutCallback):
         else:
             self._replace_final(self._evaluate(trainer, module, FINAL, in_full=True))
 
+    def _log_final(self, trainer: Trainer) -> None:
+        """Log the final policy's success at the first temperature, for comparisons of runs."""
+        final = [entry for entry in self.evaluations if entry.policy == FINAL]
+        metrics = {
+            f"final/{entry.eval_set}/success": entry.result.success
+            for entry in final
+            if entry.temperature == self.temperatures[0]
+        }
+        for logger in trainer.loggers if metrics else ():
+            logger.log_metrics(metrics, step=self._counters.iterations)
+
     def _replace_final(self, final: list[PolicyResult]) -> None:
         """Put the final policy's results in place of earlier ones."""
         self.evaluations = [entry for entry in self.evaluations if entry.policy != FINAL] + final
@@ -238,6 +249,7 @@ class Results(RolloutCallback):
 
     def _finish(self, trainer: Trainer, module: LightningModule) -> None:
         self._evaluate_final(trainer, module)
+        self._log_final(trainer)
         self._report(trainer, *_end_status(trainer, self._counters.iterations))
 
     def on_exception(

@@ -111,20 +111,33 @@ class _RunConfig(SaveConfigCallback):
                     _fill_hparams_tab(logger, config)
 
 
-def _fill_hparams_tab(logger: TensorBoardLogger, config: dict[str, Any]) -> None:
-    """List a run in TensorBoard's HPARAMS tab beside its success on the first evaluation set.
+_COMPARED = ("data", "model", "filter", "echo_trap", "rollback", "seed_everything")
+_COMPARED_OF_TRAINER = ("max_epochs", "precision", "strategy", "devices", "num_nodes")
 
-    Lightning itself would need a first value of that metric, which would have to be made up.
+
+def _fill_hparams_tab(logger: TensorBoardLogger, config: dict[str, Any]) -> None:
+    """List a run in TensorBoard's HPARAMS tab, beside its success on every evaluation set.
+
+    The keys are those that decide what is learned; ``config.yaml`` has all. The metrics are the
+    latest validation's and the final policy's. Lightning itself would need first values of them,
+    which would have to be made up.
     """
     from torch.utils.tensorboard.summary import hparams  # slow to load, and not always used
 
+    chosen = {key: config[key] for key in _COMPARED if key in config}
+    chosen["trainer"] = {key: config["trainer"][key] for key in _COMPARED_OF_TRAINER}
     values = {
         key: value if isinstance(value, bool | int | float | str) else str(value)
-        for key, value in leaves(config)
+        for key, value in leaves(chosen)
+        if not key.startswith("data.prompts")
     }
-    metric = f"val/{next(iter(config['data']['eval_sets']))}/success"
+    metrics = {
+        f"{when}/{eval_set}/success": 0.0
+        for eval_set in config["data"]["eval_sets"]
+        for when in ("final", "val")
+    }
     writer = logger.experiment._get_file_writer()
-    summaries = hparams(values, {metric: 0.0})  # type: ignore[no-untyped-call]  # uses the name alone
+    summaries = hparams(values, metrics)  # type: ignore[no-untyped-call]  # uses the names alone
     for summary in summaries:
         writer.add_summary(summary)
 

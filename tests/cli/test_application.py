@@ -10,6 +10,7 @@ import pytest
 import yaml
 from lightning.pytorch.loggers import Logger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from ragen_pl.cli.entry_point import main
 from tests.support.tiny_run import write_config
@@ -95,7 +96,15 @@ def test_iterations_are_the_x_axis_and_the_run_is_described(
     with (run / "lightning_logs/version_0/metrics.csv").open() as file:
         assert {row["step"] for row in csv.DictReader(file)} == {"1", "2", "3", "4"}
 
-    assert logged.SummaryMetadata("_hparams_/session_start_info")
+    content = logged.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    listed = HParamsPluginData.FromString(content).session_start_info.hparams
+    assert listed["model.optimization.lr"].number_value == 1e-4
+    assert listed["data.rollout.group_size"].number_value == 4
+    assert "run_dir" not in listed
+    content = logged.SummaryMetadata("_hparams_/experiment").plugin_data.content
+    compared = HParamsPluginData.FromString(content).experiment.metric_infos
+    assert {each.name.tag for each in compared} == {"final/default/success", "val/default/success"}
+    assert steps("final/default/success") == [4]
     texts = [tag for tag in logged.Tags()["tensors"] if tag.startswith("dialogues/")]
     assert texts == [f"dialogues/default/{number}/text_summary" for number in (1, 2, 3)]
     assert logged.Tags()["images"] == ["boards/default"]

@@ -14,6 +14,7 @@ import pytest
 from ragen_pl.envs import Bandit, FrozenLake, Sokoban
 from ragen_pl.envs.base import TextEnv, refuse_after_end
 from ragen_pl.envs.check import check_contract
+from ragen_pl.envs.picture import Drawing
 from tests.support.toy_env import Lamp, NamedLamp
 
 Step = tuple[Any, Any, Any, Any, Any]
@@ -227,9 +228,17 @@ class Boastful(Stairs):
         return "hard"
 
 
+class Blinkered(Stairs):
+    """Draw the current state in place of the given one, which needs a reset."""
+
+    def draw(self, state: Mapping[str, Any]) -> Drawing:
+        return Drawing(1, self.stair + 1, (0, 0, 0), ())
+
+
 @pytest.mark.parametrize(
     ("kind", "told"),
     [
+        (Blinkered, r"draw\(\{'stair': 0\}\) raised AttributeError"),
         (Boastful, r"difficulty_of returned 'hard'; it must return what reset reports, ''"),
         (Seedless, r"reset\(seed=0\) twice gave .* the two must be equal: let the seed decide"),
         (Carrying, r"reset\(seed=0\) gave .*; the seed alone decides .* and what came before"),
@@ -264,6 +273,10 @@ def returning(method: str, value: Any) -> TextEnv:
         ("get_state", {"at": {1, 2}}, r"whose get_state returned .*\{1, 2\}.* plain data"),
         ("render_text", None, r"whose reset returned \(None, \{\}\)"),
         ("step", ("a", 1.0, True, {"success": True}), r"step returned .*text, reward, terminated,"),
+        ("draw", np.zeros(2), r"whose draw returned array.*; it must return a Drawing"),
+        ("draw", Drawing(0, 4, (0, 0, 0), ()), r"draw returned \(0, 4\); .* of 1 to 10000 cells"),
+        ("draw", Drawing(101, 100, (0, 0, 0), ()), "a drawing of 1 to 10000 cells"),
+        ("draw", Drawing(1, 1, (0, 0, 256), ()), r"whose svg\(\) raised ValueError"),
         ("step", (1, 1.0, True, False, {}), "a text … and a dict"),
         ("step", ("a", "1", True, False, {"success": True}), "a finite number as reward"),
         ("step", ("a", float("nan"), True, False, {"success": True}), "a finite number as reward"),

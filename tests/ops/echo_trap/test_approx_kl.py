@@ -56,6 +56,7 @@ def test_a_sign_takes_precedence_over_a_large_kl() -> None:
     assert assessment.level is Level.AMBER
     assert not assessment.forewarns
     assert assessment.reason.startswith("early signs")
+    assert assessment.reason == f"early signs: {' and '.join(assessment.signs)}"
 
 
 def test_with_a_low_kl_early_signs_need_a_fall_of_success() -> None:

@@ -256,6 +256,11 @@ def test_a_template_that_leads_nowhere_is_amber() -> None:
         "success stays at 0.30 (baseline 0.30) while in-group std is 0.308 (baseline 1) and "
         "entropy is 0.124 (baseline 0.5)"
     )
+    assert assessment.signs == (
+        "success stays at 0.30 (baseline 0.30)",
+        "in-group std is 0.308 (baseline 1)",
+        "entropy is 0.124 (baseline 0.5)",
+    )
 
 
 def test_zero_std_and_no_progress_is_red() -> None:
@@ -271,7 +276,10 @@ def test_a_rising_return_is_progress() -> None:
 def test_a_gradient_spike_alone_is_no_alarm_but_with_lost_success_it_is() -> None:
     calm = [flat(grad_norm=1.0)] * 15
     spiked = [flat(grad_norm=50.0)] * 10
-    assert assess(calm + spiked, BASELINE, CollapseThresholds()).level is Level.GREEN
+    lone = assess(calm + spiked, BASELINE, CollapseThresholds())
+    assert (lone.level, lone.reason) == (Level.GREEN, "")
+    assert len(lone.signs) == 1
+    assert "gradient norm" in lone.signs[0]
     fallen = [flat(grad_norm=50.0, success=0.1)] * 15
     assessment = assess(calm + fallen, BASELINE, CollapseThresholds())
     assert assessment.level is Level.RED
