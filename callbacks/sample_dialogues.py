@@ -47,7 +47,7 @@ class SampleDialogues(Callback):
 def _log_dialogues(trainer: Trainer, module: LightningModule, batch: Any) -> None:
     if not isinstance(batch, Evaluation) or not batch.groups or not trainer.is_global_zero:
         return
-    experiments = [getattr(logger, "experiment", None) for logger in trainer.loggers]
+    experiments: list[Any] = [getattr(each, "experiment", None) for each in trainer.loggers]
     writers = [each for each in experiments if callable(getattr(each, "add_text", None))]
     painters = [each for each in experiments if callable(getattr(each, "add_image", None))]
     data, step = data_module(trainer), completed_iterations(trainer, module)

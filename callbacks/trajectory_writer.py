@@ -172,7 +172,7 @@ class TrajectoryWriter(RolloutCallback):
         self, trainer: Trainer, module: LightningModule, kind: str, batch: Any
     ) -> None:
         """Write an evaluation of the policy that is being trained, or of a checkpoint of it."""
-        if not self.evaluations or not isinstance(batch, Evaluation):
+        if not self.evaluations or trainer.sanity_checking or not isinstance(batch, Evaluation):
             return
         iteration = completed_iterations(trainer, module)
         name = files.evaluation_file(kind, batch.eval_set, iteration)

@@ -82,10 +82,9 @@ def trained(callback: Any) -> Outcome:
 
 def kept(callback: Any) -> Outcome:
     """Write trajectories of a short run and read how many there are in which file."""
-    lamps = {"default": NamedLamp()}
     data = RolloutDataModule(
         NamedLamp(),
-        lamps,
+        {"default": NamedLamp()},
         prompts=PROMPTS,
         rollout=RolloutConfig(
             num_groups=6, group_size=2, max_actions_per_turn=1, max_response_tokens=4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,10 +19,10 @@ from lightning.pytorch.callbacks import Callback
 from callbacks import EchoTrapDetector, Results, TrajectoryWriter, VarianceFilter, trajectory_writer
 from callbacks.trajectory_writer import GroupFacts, choose_groups
 from ragen_pl.ops.echo_trap.assess import Assessment, Level
-from ragen_pl.report import trajectory_files as files
 from ragen_pl.report.trajectory_files import read_records
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart
+from ragen_pl.rollout.packing import pack
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.evaluation_sets import EvaluationConfig
@@ -162,7 +163,7 @@ def test_a_disk_that_is_full_is_told_once_and_the_run_goes_on(
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(files.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     watch = Watch()
     folder = fit(tmp_path, TrajectoryWriter(1), watch)
     assert names(folder) == []
@@ -269,6 +270,20 @@ def played(folder: Path, rank: int = 0) -> Any:
     )
 
 
+MODULE = cast(Any, SimpleNamespace(optimization=SimpleNamespace(old_log_probs="recomputed")))
+
+
+def make_batch(
+    groups: list[TrajectoryGroup], weights: tuple[tuple[float, ...], ...]
+) -> TrainingBatch:
+    """Make a batch whose advantages are the trajectories' ids."""
+    members = [trajectory for group in groups for trajectory in group.trajectories]
+    rollout = pack(members, weights=[weight for row in weights for weight in row])
+    ids = rollout.trajectory_ids[:, None] * rollout.loss_mask
+    zeros = torch.zeros_like(rollout.rewards)
+    return TrainingBatch(rollout, rollout.sampled_log_probs + 0.25, zeros, ids.float(), zeros)
+
+
 def test_ranks_write_together_what_one_writes_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,7 +297,7 @@ def test_ranks_write_together_what_one_writes_alone(
         weights = tuple((0.0 if group.group_id == 2 else 1.0,) * 2 for group in own)
         reasons = tuple(f"because {group.group_id}" for group in own)
         writer.on_selection(trainer, NO_TRAINER, own, Selection(weights, reasons))
-        writer._write_rollout(trainer, cast(Any, writer._pending), {})
+        writer.on_training_batch(trainer, MODULE, make_batch(own, weights))
         shared = own + ([] if groups[0] in own else [groups[0]])  # played by both ranks
         evaluation = Evaluation("a", None, tuple(shared))
         writer.on_evaluation_end(trainer, NO_TRAINER, "expert", evaluation)
@@ -294,6 +309,15 @@ def test_ranks_write_together_what_one_writes_alone(
         monkeypatch,
         trajectory_writer,
     )
+    rollout = list(read_records(tmp_path / "together" / "trajectories" / "rollout-00001.jsonl"))
+    for record in rollout:
+        (tokens,) = (turn["tokens"] for turn in record["turns"])
+        dropped, number = record["group"] == 2, record["group"] * 4096 + record["member"]
+        assert tokens["advantages"] == (None if dropped else [float(number)] * 2)
+        assert tokens["log_prob_gaps"] == (None if dropped else [0.25] * 2)
+    assert {(each["group"], each["selection"]["reason"]) for each in rollout} == {
+        (group, f"because {group}") for group in (1, 2, 3)
+    }
     for name in ("rollout-00001.jsonl", "expert-a.jsonl"):
         one, two = (
             (tmp_path / how / "trajectories" / name).read_text() for how in ("alone", "together")

@@ -67,7 +67,7 @@ def bytes_chat() -> Chat:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     chat = make_chat()
-    chat.tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+    chat.tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokenizer)  # type: ignore[no-untyped-call]
     return chat
 
 
@@ -97,13 +97,19 @@ def test_a_record_follows_the_schema_and_keeps_every_number_at_its_token() -> No
 
 
 def test_without_estimates_or_a_model_the_fields_are_empty() -> None:
-    silent = replace(make_turn(), prompt_ids=(), completion=Completion((), (), (), stopped=True))
+    no_tokens = Completion((), (), (), stopped=True)
+    silent = replace(make_turn(response=""), prompt_ids=(), completion=no_tokens)
     moves = Occasion("evaluation", None, "expert", "default")
     record = trajectory_record(make_trajectory([silent]), CHAT, "", moves)
     VALIDATOR.validate(record)
     assert [message["role"] for message in record["messages"]] == ["system", "user"]
     assert record["turns"][0]["tokens"]["advantages"] is None
     assert record["selection"] is record["alarm"] is None
+    in_words = replace(silent, response="Up</answer>")  # as an endpoint answers
+    record = trajectory_record(make_trajectory([in_words]), CHAT, "", moves)
+    VALIDATOR.validate(record)
+    assert record["messages"][2]["content"] == CHAT.opening_tag + "Up</answer>"
+    assert record["turns"][0]["tokens"]["text"] == []
 
 
 def test_a_record_of_a_failed_environment_is_valid() -> None:
@@ -176,7 +182,7 @@ class Fragile(NamedLamp):
         super().set_state(state)
 
     @property
-    def instruction(self) -> str:
+    def instruction(self) -> str:  # type: ignore[override]
         if self.broken == "instruction":
             raise RuntimeError("broken")
         return f"The lamp is {self.render_text()}."
