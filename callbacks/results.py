@@ -203,7 +203,10 @@ class Results(RolloutCallback):
     ) -> list[PolicyResult]:
         """Score the trajectories of all ranks; no result if the environment failed in all."""
         result = summarize_all_ranks(trainer, f"{policy} on {eval_set}", groups)
-        return [] if result is None else [PolicyResult(policy, eval_set, temperature, result)]
+        if result is None:
+            return []
+        fingerprint = data_module(trainer).evaluation_set(eval_set).fingerprint
+        return [PolicyResult(policy, eval_set, temperature, result, fingerprint=fingerprint)]
 
     def _announce_start(
         self, trainer: Trainer, module: LightningModule, policy: str, eval_set: str

@@ -42,9 +42,10 @@ def _log_dialogues(trainer: Trainer, module: LightningModule, batch: Any) -> Non
         return
     data = data_module(trainer)
     env, step = data.eval_sets[batch.eval_set], completed_iterations(trainer, module)
+    chat = data.evaluation_chat(batch.eval_set)
     for number, group in enumerate(batch.groups[:COUNT], start=1):
-        system = system_message(env, group.seed, data.chat)
-        text = render_dialogue(group.trajectories[0], data.chat, system)
+        system = system_message(env, group.seed, chat)
+        text = render_dialogue(group.trajectories[0], chat, system)
         for add_text in filter(callable, writers):
             add_text(f"dialogues/{batch.eval_set}/{number}", text, step)
 

@@ -122,7 +122,8 @@ def _fill_hparams_tab(logger: TensorBoardLogger, config: dict[str, Any]) -> None
         key: value if isinstance(value, bool | int | float | str) else str(value)
         for key, value in leaves(config)
     }
-    metric = f"val/{next(iter(config['data']['eval_sets']))}/success"
+    eval_sets = config["data"]["eval_sets"]
+    metric = f"val/{next(name for name, each in eval_sets.items() if each)}/success"
     writer = logger.experiment._get_file_writer()
     summaries = hparams(values, {metric: 0.0})  # type: ignore[no-untyped-call]  # uses the name alone
     for summary in summaries:
@@ -351,6 +352,21 @@ class Application(LightningCLI):
         changed = check_continuation(old, metadata, path, resumes_training=self.subcommand == "fit")
         if changed and self.trainer.is_global_zero:
             print(f"changed since {path}: {'; '.join(changed)}")
+
+
+class UnstartedApplication(Application):
+    """An application that builds the configured parts, with a stand-in for the trainer, and starts
+    no run."""
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        # The configured trainer may need devices that this machine does not have.
+        return Trainer(accelerator="cpu", devices=1, logger=False, enable_checkpointing=False)
+
+    def after_instantiate_classes(self) -> None:
+        """Leave run folder and threads as they are."""
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        """Run nothing."""
 
 
 def add_run_keys(parser: LightningArgumentParser, run_dir: str) -> None:

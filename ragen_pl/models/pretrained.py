@@ -46,6 +46,11 @@ class PretrainedModel(PolicyModel):
     attention: Literal["sdpa", "grouped_matmul"] = "sdpa"
     template_options: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def origin(self) -> str:
+        """The model's name or folder."""
+        return self.path
+
     def build(self, pieces: Iterable[str], seed: int) -> LanguageModel:
         """Load tokenizer and model; check that training and sampling use the model's own log-probs.
 

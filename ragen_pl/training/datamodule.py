@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Protocol, cast
 
 import lightning.pytorch as pl
+from lightning.pytorch.trainer.states import TrainerFn
 
 from ragen_pl.distributed.batch_sharding import optimizer_batches
 from ragen_pl.distributed.collectives import gather_objects, rank, world_size
@@ -89,10 +90,11 @@ class RolloutDataModule(pl.LightningDataModule):
     Args:
         env: The environment to train in.
         eval_sets: Environments to evaluate in, by name; the first is the default evaluation set.
+            Configurations are merged by name, and null leaves a set out.
         prompts: Wording and format of the dialogue.
         rollout: Size and limits of a rollout.
         warm_start: Imitation before RL.
-        evaluation: Size and sampling of evaluations.
+        evaluation: Size, sampling and identity of evaluations.
         hindsight: Imitation of the policy's own solutions beside RL; null for none.
         dynamic_sampling: Further collections when too few groups have signal; null collects once.
         curriculum: Choice of the starts to collect, by difficulty and success so far.
@@ -102,7 +104,7 @@ class RolloutDataModule(pl.LightningDataModule):
     def __init__(  # noqa: PLR0913 (one argument per key)
         self,
         env: TextEnv,
-        eval_sets: dict[str, TextEnv],
+        eval_sets: Mapping[str, TextEnv | None],
         prompts: Prompts = Prompts(),  # noqa: B008  frozen, so sharing it is safe
         rollout: RolloutConfig = RolloutConfig(),  # noqa: B008
         warm_start: WarmStart = WarmStart(),  # noqa: B008
@@ -115,10 +117,9 @@ class RolloutDataModule(pl.LightningDataModule):
         super().__init__()
         if dynamic_sampling is not None:
             dynamic_sampling.check(rollout.group_size)
-        envs = {
-            "env": env,
-            **{f"eval_sets.{name}": eval_set for name, eval_set in eval_sets.items()},
-        }
+        evaluation.check_pins(eval_sets)
+        evaluated = {name: each for name, each in eval_sets.items() if each is not None}
+        envs = {"env": env, **{f"eval_sets.{name}": each for name, each in evaluated.items()}}
         for key, each in envs.items():
             check_declared(each, f"data.{key}")
         chats.check_actions(envs)
@@ -136,13 +137,13 @@ class RolloutDataModule(pl.LightningDataModule):
                 f"data.warm_start.iterations is {warm_start.iterations}, but {type(env).__name__} "
                 "has no expert_turn to imitate: write one, or set it to 0"
             )
-        if not eval_sets:
+        if not evaluated:
             raise ValueError(
                 "data.eval_sets is empty; name at least one evaluation set to evaluate on"
             )
         first_seed = run_seed * SEEDS_PER_RUN
         curriculum.check(env, range(first_seed, first_seed + _TRIED_FOR_DIFFICULTIES))
-        self.env, self.eval_sets, self.prompts = env, eval_sets, prompts
+        self.env, self.eval_sets, self.prompts = env, evaluated, prompts
         self.rollout, self.warm_start, self.evaluation = rollout, warm_start, evaluation
         self.dynamic_sampling, self.run_seed = dynamic_sampling, run_seed
         self.hindsight, self._memory = hindsight, None
@@ -152,7 +153,7 @@ class RolloutDataModule(pl.LightningDataModule):
         self.curriculum = curriculum
         self._progress: Tallies = {}
         self._seeds = SeedStream()
-        self._chat: Chat | None = None
+        self._chats: dict[int, Chat] = {}
         self._demonstrations: RolloutBatch | None = None
         self._evaluation_sets: dict[str, EvaluationSet] = {}
 
@@ -165,8 +166,9 @@ class RolloutDataModule(pl.LightningDataModule):
         actions = self.max_actions_per_turn
         for think in (True, False):
             prompts = replace(self.prompts, think=think)
-            for env in (self.env, *self.eval_sets.values()):
-                yield from chats.vocabulary(prompts, env, actions)
+            yield from chats.vocabulary(prompts, self.env, actions)
+            for name, env in self.eval_sets.items():
+                yield from chats.vocabulary(prompts, env, self._actions_per_turn_on(name))
             for env in (kind() for kind in SHIPPED):
                 yield from chats.common_vocabulary(prompts, env, actions)
 
@@ -188,24 +190,48 @@ class RolloutDataModule(pl.LightningDataModule):
 
     @property
     def chat(self) -> Chat:
-        """The chat protocol with the learner's tokenizer.
+        """The chat protocol of training, with the learner's tokenizer.
 
         Raises:
             ConfigError: when the model's context is too short or the prompts do not fit the model.
         """
-        if self._chat is None:
+        return self._chat_with(self.max_actions_per_turn)
+
+    def evaluation_chat(self, eval_set: str) -> Chat:
+        """Return the chat protocol on an evaluation set.
+
+        Raises:
+            ConfigError: as ``chat``.
+        """
+        return self._chat_with(self._actions_per_turn_on(eval_set))
+
+    def _chat_with(self, max_actions_per_turn: int) -> Chat:
+        if max_actions_per_turn not in self._chats:
             language = self.learner.language
             try:
-                language.check_context(self.rollout.max_context)
-                self._chat = Chat(
-                    self.prompts,
-                    language.tokenizer,
-                    language.markers,
-                    self.max_actions_per_turn,
+                language.check_context(self.max_context)
+                chat = Chat(
+                    self.prompts, language.tokenizer, language.markers, max_actions_per_turn
                 )
             except ValueError as error:
                 raise ConfigError(str(error)) from error
-        return self._chat
+            self._chats[max_actions_per_turn] = chat
+        return self._chats[max_actions_per_turn]
+
+    @property
+    def evaluation_rollout(self) -> RolloutConfig:
+        """The limits of a trajectory in evaluations."""
+        return self.evaluation.at_least.widen(self.rollout)
+
+    @property
+    def max_context(self) -> int:
+        """Maximum tokens of a trajectory, in training and in evaluations."""
+        return self.evaluation_rollout.max_context
+
+    def _actions_per_turn_on(self, eval_set: str) -> int:
+        """Return the maximum actions in one response on an evaluation set."""
+        wanted = self.evaluation_rollout.max_actions_per_turn
+        return min(wanted, self.eval_sets[eval_set].max_actions)
 
     def train_dataloader(self) -> Iterable[IterationBatch]:
         """Return the loader of the run, which collects a rollout each time it is iterated over."""
@@ -231,7 +257,7 @@ class RolloutDataModule(pl.LightningDataModule):
             return
         learner.begin_iteration(Phase.RL)
         collector = Collector(trainer, self.env, self.chat, self.rollout, learner.generate)
-        with learner.rollout_weights(self.rollout.max_context):
+        with learner.rollout_weights(self.max_context):
             collected = collect_groups(
                 lambda seeds: collector.collect(seeds, iteration),
                 lambda nth: self.group_seeds(iteration, nth),
@@ -359,21 +385,23 @@ class RolloutDataModule(pl.LightningDataModule):
         """Return an evaluation set with its fixed initial states; every rank must call it.
 
         Raises:
-            ConfigError: on all ranks, when the environment yields no initial states on one of them.
+            ConfigError: on all ranks, when the environment yields no initial states on one of them,
+                or other ones than the set's pin says.
         """
         if name not in self._evaluation_sets:
             index = list(self.eval_sets).index(name)
+            size, pin = self.evaluation.size, self.evaluation.pins.get(name)
             self._evaluation_sets[name] = EvaluationSet.build(
-                name, self.eval_sets[name], index, self.evaluation.size
+                name, self.eval_sets[name], index, size, pin
             )
         return self._evaluation_sets[name]
 
     def setup(self, stage: str) -> None:
-        """Print warnings about the evaluation sets at the start of a run, such as overlap with
-        training."""
+        """Build the evaluation sets; print warnings about them at the start of a run, such as
+        overlap with training."""
+        eval_sets = [self.evaluation_set(name) for name in self.eval_sets]
         if stage != "fit":
             return
-        eval_sets = [self.evaluation_set(name) for name in self.eval_sets]
         first = self.run_seed * SEEDS_PER_RUN
         training_seeds = range(first, first + _COMPARED_TRAINING_SEEDS)
         for eval_set in eval_sets if rank() == 0 else ():
@@ -381,9 +409,15 @@ class RolloutDataModule(pl.LightningDataModule):
                 print(warning)
 
     def evaluate(
-        self, learner: Learner, eval_set: str, temperature: float
+        self, learner: Learner, eval_set: str, temperature: float, samples: int = 1
     ) -> list[TrajectoryGroup]:
-        """Play this rank's share of an evaluation set, every initial state once.
+        """Play this rank's share of an evaluation set.
+
+        Args:
+            learner: The module that samples.
+            eval_set: Name of the evaluation set.
+            temperature: Sampling temperature; 0 is greedy.
+            samples: Trajectories per initial state. The first one is the same for any number.
 
         Raises:
             ConfigError: on all ranks, when no initial state, on any rank, leaves room in the
@@ -391,30 +425,37 @@ class RolloutDataModule(pl.LightningDataModule):
         """
         chosen, trainer = self.evaluation_set(eval_set), self.attached_trainer
         callbacks = list(rollout_callbacks(trainer))
+        share = chosen.group_seeds[rank() :: world_size()]
+        at_once = max(1, len(share) // samples)  # with the memory of one trajectory per state
+        played: list[TrajectoryGroup] = []
 
         def progress(finished: int, total: int) -> None:
+            before = len(played) * samples
             for callback in callbacks:
-                callback.on_evaluation_progress(trainer, trainer.lightning_module, finished, total)
+                callback.on_evaluation_progress(
+                    trainer, trainer.lightning_module, before + finished, len(share) * samples
+                )
 
-        with learner.rollout_weights(self.rollout.max_context):
-            groups = collect(
-                chosen.env,
-                chosen.group_seeds[rank() :: world_size()],
-                self.chat,
-                learner.generate,
-                replace(self.rollout, group_size=1),
-                iteration=chosen.noise_iteration(temperature),
-                sampling=Sampling(temperature, self.rollout.max_response_tokens),
-                progress=progress,
-            )
-        check_room(groups)
-        return groups
+        with learner.rollout_weights(self.max_context):
+            for first in range(0, len(share), at_once):
+                played += collect(
+                    chosen.env,
+                    share[first : first + at_once],
+                    self.evaluation_chat(eval_set),
+                    learner.generate,
+                    replace(self.evaluation_rollout, group_size=samples),
+                    iteration=chosen.noise_iteration(temperature),
+                    sampling=Sampling(temperature, self.evaluation_rollout.max_response_tokens),
+                    progress=progress,
+                )
+        check_room(played)
+        return played
 
     def evaluate_baseline(self, eval_set: str, baseline: Actor) -> list[TrajectoryGroup]:
         """Play an evaluation set with a baseline, every initial state once."""
         chosen = self.evaluation_set(eval_set)
         return [
-            play_baseline(chosen.env, seed, place, self.rollout, baseline)
+            play_baseline(chosen.env, seed, place, self.evaluation_rollout, baseline)
             for place, seed in enumerate(chosen.seeds)
         ]
 
@@ -440,7 +481,10 @@ class IterationLoader:
 
 
 class EvaluationLoader:
-    """Loader of one evaluation set, which is played as a single batch."""
+    """Loader of one evaluation set, which is played as a single batch.
+
+    Within ``fit`` every initial state is played once, elsewhere ``evaluation.samples`` times.
+    """
 
     def __init__(self, data: RolloutDataModule, eval_set: str) -> None:
         self.data, self.eval_set = data, eval_set
@@ -449,6 +493,8 @@ class EvaluationLoader:
         return 1
 
     def __iter__(self) -> Iterator[Evaluation]:
-        temperature = self.data.evaluation.temperature
-        groups = self.data.evaluate(self.data.learner, self.eval_set, temperature)
-        yield Evaluation(self.eval_set, temperature, tuple(groups))
+        data, evaluation = self.data, self.data.evaluation
+        is_training = data.attached_trainer.state.fn == TrainerFn.FITTING
+        samples = 1 if is_training or not evaluation.temperature else evaluation.samples
+        groups = data.evaluate(data.learner, self.eval_set, evaluation.temperature, samples)
+        yield Evaluation(self.eval_set, evaluation.temperature, tuple(groups))
