@@ -8,7 +8,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ragen_pl.report.trajectory_record import system_message, trajectory_record
-from ragen_pl.rollout.chat import Chat
+from ragen_pl.rollout.chat import Dialogue
 from ragen_pl.training.access import completed_iterations, data_module
 from ragen_pl.types import Evaluation, Trajectory
 
@@ -42,7 +42,7 @@ def _log_dialogues(trainer: Trainer, module: LightningModule, batch: Any) -> Non
         return
     data = data_module(trainer)
     env, step = data.eval_sets[batch.eval_set], completed_iterations(trainer, module)
-    chat = data.evaluation_chat(batch.eval_set)
+    chat = data.evaluation_dialogue(batch.eval_set)
     for number, group in enumerate(batch.groups[:COUNT], start=1):
         system = system_message(env, group.seed, chat)
         text = render_dialogue(group.trajectories[0], chat, system)
@@ -50,7 +50,7 @@ def _log_dialogues(trainer: Trainer, module: LightningModule, batch: Any) -> Non
             add_text(f"dialogues/{batch.eval_set}/{number}", text, step)
 
 
-def render_dialogue(trajectory: Trajectory, chat: Chat, system: str) -> str:
+def render_dialogue(trajectory: Trajectory, chat: Dialogue, system: str) -> str:
     """Render a trajectory as Markdown: messages as indented blocks, each response with its
     rewards."""
     record = trajectory_record(trajectory, chat, system)

@@ -38,6 +38,7 @@ from ragen_pl.cli.resume import EarlierRun, check_continuation, checkpoint_path,
 from ragen_pl.distributed.checkpoint_io import AnyCheckpointIO
 from ragen_pl.distributed.fsdp import FSDP2, FSDP_NAME, check_strategy
 from ragen_pl.errors import ConfigError
+from ragen_pl.models import Endpoint, PolicyModel
 from ragen_pl.runtime.allocator import retain_freed_memory
 from ragen_pl.runtime.out_of_memory import explain_out_of_memory
 from ragen_pl.runtime.third_party_output import silence_libraries
@@ -304,6 +305,7 @@ class Application(LightningCLI):
         )
         check_strategy(self.trainer.strategy, share_a_base=adapters and not one)
         if self.subcommand == "fit":
+            _refuse_endpoint(self.model.trainable.policy)
             data, terms = self.datamodule, self.datamodule.rollout.reward_terms.values()
             self.model.algorithm.check_groups(data.rollout.group_size)
             self.model.algorithm.check_thoughts(
@@ -318,6 +320,11 @@ class Application(LightningCLI):
     def _find_checkpoint(self, config: Any) -> tuple[Path, RunMetadata] | None:
         if config.ckpt_path is None:
             return None
+        if isinstance(self.model.trainable.policy, Endpoint):
+            raise ConfigError(
+                f"ckpt_path is {config.ckpt_path}, but model.policy is Endpoint, whose weights no "
+                "checkpoint replaces: set --ckpt_path null"
+            )
         path = checkpoint_path(Path(config.run_dir), config.ckpt_path)
         self.config_init[self.subcommand]["ckpt_path"] = str(path)
         return path, RunMetadata.read(path)
@@ -394,6 +401,16 @@ def add_run_keys(parser: LightningArgumentParser, run_dir: str) -> None:
         help="Threads PyTorch computes with; auto tries, takes the fastest number, and tries "
         "again when the machine becomes busy or quiet.",
     )
+
+
+def _refuse_endpoint(policy: PolicyModel) -> None:
+    """Refuse to train a model behind an endpoint.
+
+    Raises:
+        ConfigError: saying why, if it is one.
+    """
+    if isinstance(policy, Endpoint):
+        raise ConfigError(policy.refusal)
 
 
 def _words(data: RolloutDataModule) -> list[str]:

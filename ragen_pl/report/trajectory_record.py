@@ -7,11 +7,11 @@ from typing import Any
 
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.boundary import CheckedEnv, EnvError, calling
-from ragen_pl.rollout.chat import Chat, system_text
+from ragen_pl.rollout.chat import Dialogue
 from ragen_pl.types import Trajectory, Turn
 
 
-def trajectory_record(trajectory: Trajectory, chat: Chat, system: str) -> dict[str, Any]:
+def trajectory_record(trajectory: Trajectory, chat: Dialogue, system: str) -> dict[str, Any]:
     """Return a trajectory in JSON types; ``token_ids``, ``loss_mask`` and ``log_probs`` have equal
     lengths.
 
@@ -66,7 +66,7 @@ def _turn_record(turn: Turn) -> dict[str, Any]:
     }
 
 
-def system_message(env: TextEnv, seed: int, chat: Chat) -> str:
+def system_message(env: TextEnv, seed: int, chat: Dialogue) -> str:
     """Return the system message at an initial state; empty if the environment fails to give it.
 
     It may depend on that state: a bandit's names the arms. The environment itself is not reset.
@@ -75,6 +75,6 @@ def system_message(env: TextEnv, seed: int, chat: Chat) -> str:
     try:
         CheckedEnv(env).reset(seed, noise_seed=0)
         with calling("instruction"):
-            return system_text(chat.prompts, env, chat.max_actions_per_turn)
+            return chat.system_text(env)
     except EnvError:  # recorded in its trajectories
         return ""

@@ -440,7 +440,7 @@ class ChatEpisode(DialogueEpisode):
 
 def _positive_int(given: object) -> int | None:
     """Return an environment's number, or None if it is none."""
-    return int(given) if isinstance(given, Integral) and given > 0 else None
+    return int(given) if isinstance(given, Integral) and int(given) > 0 else None
 
 
 def play_episode(episode: Episode, actor: Actor, rng: random.Random) -> list[Move]:

@@ -18,12 +18,14 @@ from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.check import check_contract, check_declared
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.base import LanguageModel
+from ragen_pl.models.endpoint import EndpointClient
 from ragen_pl.rollout import chat as chats
 from ragen_pl.rollout.actors import Actor
 from ragen_pl.rollout.baselines import play_baseline
-from ragen_pl.rollout.chat import Chat, Prompts
+from ragen_pl.rollout.chat import Chat, Dialogue, Prompts
 from ragen_pl.rollout.collect import GroupSeed, collect
 from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.conversation import converse
 from ragen_pl.rollout.curriculum import Curriculum, Uniform, choose_starts
 from ragen_pl.rollout.demonstrations import WarmStart, demonstrate, demonstration_batches
 from ragen_pl.rollout.hindsight import HindsightImitation, SolutionWriter
@@ -67,6 +69,8 @@ class Learner(Protocol):
 
     iteration: int
     language: LanguageModel
+    endpoint: EndpointClient | None
+    """The connection to a policy that is behind an endpoint; None for one with weights here."""
 
     def begin_iteration(self, phase: Phase) -> None:
         """Prepare for an iteration; called before its first batch."""
@@ -197,13 +201,9 @@ class RolloutDataModule(pl.LightningDataModule):
         """
         return self._chat_with(self.max_actions_per_turn)
 
-    def evaluation_chat(self, eval_set: str) -> Chat:
-        """Return the chat protocol on an evaluation set.
-
-        Raises:
-            ConfigError: as ``chat``.
-        """
-        return self._chat_with(self._actions_per_turn_on(eval_set))
+    def evaluation_dialogue(self, eval_set: str) -> Dialogue:
+        """Return the wording of the dialogue on an evaluation set."""
+        return Dialogue(self.prompts, self._actions_per_turn_on(eval_set))
 
     def _chat_with(self, max_actions_per_turn: int) -> Chat:
         if max_actions_per_turn not in self._chats:
@@ -426,8 +426,9 @@ class RolloutDataModule(pl.LightningDataModule):
         chosen, trainer = self.evaluation_set(eval_set), self.attached_trainer
         callbacks = list(rollout_callbacks(trainer))
         share = chosen.group_seeds[rank() :: world_size()]
-        at_once = max(1, len(share) // samples)  # with the memory of one trajectory per state
-        played: list[TrajectoryGroup] = []
+        rollout = replace(self.evaluation_rollout, group_size=samples)
+        sampling = Sampling(temperature, rollout.max_response_tokens)
+        iteration, played = chosen.noise_iteration(temperature), list[TrajectoryGroup]()
 
         def progress(finished: int, total: int) -> None:
             before = len(played) * samples
@@ -436,16 +437,29 @@ class RolloutDataModule(pl.LightningDataModule):
                     trainer, trainer.lightning_module, before + finished, len(share) * samples
                 )
 
+        if learner.endpoint is not None:
+            return converse(
+                chosen.env,
+                share,
+                self.evaluation_dialogue(eval_set),
+                learner.endpoint,
+                rollout,
+                iteration=iteration,
+                sampling=sampling,
+                progress=progress,
+            )
+        chat = self._chat_with(self._actions_per_turn_on(eval_set))
+        at_once = max(1, len(share) // samples)  # with the memory of one trajectory per state
         with learner.rollout_weights(self.max_context):
             for first in range(0, len(share), at_once):
                 played += collect(
                     chosen.env,
                     share[first : first + at_once],
-                    self.evaluation_chat(eval_set),
+                    chat,
                     learner.generate,
-                    replace(self.evaluation_rollout, group_size=samples),
-                    iteration=chosen.noise_iteration(temperature),
-                    sampling=Sampling(temperature, self.evaluation_rollout.max_response_tokens),
+                    rollout,
+                    iteration=iteration,
+                    sampling=sampling,
                     progress=progress,
                 )
         check_room(played)

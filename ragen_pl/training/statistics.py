@@ -76,7 +76,7 @@ def mcnemar_p_value(gained: int, lost: int) -> float:
     """
     discordant = gained + lost
     tail = sum(math.comb(discordant, k) for k in range(min(gained, lost) + 1))
-    return min(1.0, 2 * tail / 2**discordant)
+    return min(1.0, 2 * tail / (1 << discordant))
 
 
 def newcombe_interval(both: int, gained: int, lost: int, neither: int) -> tuple[float, float]:
@@ -109,9 +109,9 @@ def _correlation(both: int, gained: int, lost: int, neither: int) -> float:
     margins = (both + gained) * (lost + neither) * (both + lost) * (gained + neither)
     if margins == 0:
         return 0.0
-    product = both * neither - gained * lost
+    product = float(both * neither - gained * lost)
     if product > 0:
-        product = max(product - (both + gained + lost + neither) / 2, 0)
+        product = max(product - (both + gained + lost + neither) / 2, 0.0)
     return product / math.sqrt(margins)
 
 
