@@ -38,7 +38,7 @@ from ragen_pl.cli.resume import EarlierRun, check_continuation, checkpoint_path,
 from ragen_pl.distributed.checkpoint_io import AnyCheckpointIO
 from ragen_pl.distributed.fsdp import FSDP2, FSDP_NAME, check_strategy
 from ragen_pl.errors import ConfigError
-from ragen_pl.models import Endpoint, PolicyModel
+from ragen_pl.models import EmbeddedModel, Endpoint, PolicyModel
 from ragen_pl.runtime.allocator import retain_freed_memory
 from ragen_pl.runtime.out_of_memory import explain_out_of_memory
 from ragen_pl.runtime.third_party_output import silence_libraries
@@ -275,6 +275,7 @@ class Application(LightningCLI):
         metadata = self._metadata(loaded)
         if loaded is not None:
             self._compare(loaded, metadata)
+            self._tell_of_unknown_texts(loaded)
         if self.subcommand == "fit":
             self._make_way(Path(config.run_dir), None if loaded is None else loaded[0])
         self.model.vocabulary = metadata.vocabulary
@@ -359,6 +360,24 @@ class Application(LightningCLI):
         changed = check_continuation(old, metadata, path, resumes_training=self.subcommand == "fit")
         if changed and self.trainer.is_global_zero:
             print(f"changed since {path}: {'; '.join(changed)}")
+
+    def _tell_of_unknown_texts(self, loaded: tuple[Path, RunMetadata]) -> None:
+        """Name the evaluation sets whose texts the checkpoint's own tokenizer has to spell out."""
+        path, old = loaded
+        is_embedded = isinstance(self.model.trainable.policy, EmbeddedModel)
+        if not is_embedded or not self.trainer.is_global_zero:
+            return
+        known = set(old.vocabulary)
+        for name in self.datamodule.eval_sets:
+            words = set(self.datamodule.words_on(name))
+            unknown = len(words - known)
+            if unknown:
+                print(
+                    f"data.eval_sets.{name}: {unknown} of its {len(words)} words are unknown to "
+                    f"the tokenizer of {path}, which spells them out in characters that the policy "
+                    "was not trained on\n"
+                    "  give the configs of all evaluation sets to fit as well (docs/evaluation.md)"
+                )
 
 
 class UnstartedApplication(Application):

@@ -72,6 +72,20 @@ class ParsedResponse:
 
 _THINK = re.compile(r"<think>(.*?)</think>\s*<answer>(.*?)</answer>", re.DOTALL)
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+_END = "</answer>"
+
+
+def _find_blocks(text: str, *, think: bool) -> re.Match[str] | None:
+    """Return what a search for the blocks finds, in linear time.
+
+    If they do not follow the first opening tag, they follow no later one, and nothing after the
+    last closing tag belongs to them. A plain search would try every opening tag up to the end of
+    the text, which takes minutes for a long text of nothing but tags.
+    """
+    start, end = text.find("<think>" if think else "<answer>"), text.rfind(_END)
+    if start < 0 or end < 0:
+        return None
+    return (_THINK if think else _ANSWER).match(text, start, end + len(_END))
 
 
 def parse_response(
@@ -97,7 +111,7 @@ def parse_response(
         known: The environment's action names, or None if actions are free text.
         max_actions: Actions allowed in one turn.
     """
-    match = (_THINK if think else _ANSWER).search(text)
+    match = _find_blocks(text, think=think)
     if match is None:
         return ParsedResponse(thought="", actions=(), is_valid=False)
     thought, answer = (match[1].strip(), match[2]) if think else ("", match[1])
@@ -217,7 +231,7 @@ class Chat(Dialogue):
         for token in token_ids:
             text += self._piece(token)
             ends.append(len(text))
-        match = _THINK.search(text)
+        match = _find_blocks(text, think=True)
         return bisect_right(ends, match.end(1)) if match is not None else 0
 
     def _piece(self, token: int) -> str:

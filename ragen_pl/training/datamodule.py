@@ -176,6 +176,11 @@ class RolloutDataModule(pl.LightningDataModule):
             for env in (kind() for kind in SHIPPED):
                 yield from chats.common_vocabulary(prompts, env, actions)
 
+    def words_on(self, eval_set: str) -> Iterable[str]:
+        """Yield the pieces of text of an evaluation set, as ``vocabulary``."""
+        actions = self._actions_per_turn_on(eval_set)
+        yield from chats.vocabulary(self.prompts, self.eval_sets[eval_set], actions)
+
     @property
     def max_actions_per_turn(self) -> int:
         """Maximum actions in one response, limited by the environment's maximum per episode."""
