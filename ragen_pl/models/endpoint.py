@@ -97,8 +97,8 @@ class Endpoint(PolicyModel):
             ``{chat_template_kwargs: {enable_thinking: false}}``.
     """
 
-    url: str
-    model: str
+    url: str = ""
+    model: str = ""
     api_key_variable: str = "RAGEN_API_KEY"
     concurrency: int = 16
     requests_per_minute: float | None = None
@@ -110,7 +110,7 @@ class Endpoint(PolicyModel):
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
             raise ValueError(
-                f"policy.url is {self.url}; it must be the address of an endpoint, such as "
+                f"policy.url is {self.url!r}; it must be the address of an endpoint, such as "
                 "http://localhost:8000/v1"
             )
         if not self.model:

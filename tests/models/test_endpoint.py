@@ -203,7 +203,7 @@ def test_the_rate_is_limited() -> None:
 @pytest.mark.parametrize(
     ("keys", "told"),
     [
-        ({"url": "localhost:8000"}, "policy.url is localhost:8000; it must be the address"),
+        ({"url": "localhost:8000"}, "policy.url is 'localhost:8000'; it must be the address"),
         ({"model": ""}, "policy.model is empty"),
         ({"concurrency": 0}, "policy.concurrency is 0; it must be above 0"),
         ({"timeout": 0.0}, "policy.timeout is 0.0"),
