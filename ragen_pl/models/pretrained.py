@@ -71,7 +71,7 @@ class PretrainedModel(PolicyModel):
         model = self._load(AutoModelForCausalLM, config=self._config(), dtype=dtype)
         if self._base != self.path:
             adapted = PeftModel.from_pretrained(model, self.path)
-            model = cast(Any, adapted).merge_and_unload()
+            model = cast(Any, adapted).merge_and_unload().requires_grad_(True)
         drop_dropout(model)
         check_log_prob_parity(model, self.path)
         return LanguageModel(model, tokenizer, markers, context_limit(model.config, self.path))
