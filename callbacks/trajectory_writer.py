@@ -12,6 +12,7 @@ from lightning.pytorch import LightningModule, Trainer
 from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.report.trajectory_record import system_message, trajectory_record
+from ragen_pl.rollout.chat import Dialogue
 from ragen_pl.training.access import data_module
 from ragen_pl.training.callback import RolloutCallback, announce
 from ragen_pl.training.run_folder import TRAJECTORIES
@@ -43,32 +44,40 @@ class TrajectoryWriter(RolloutCallback):
         every = self.every_n_iterations
         if every and (self.iteration + 1) % every == 0:
             name = f"iteration-{self.iteration + 1:05d}.jsonl"
-            _write(trainer, name, groups, data_module(trainer).env)
+            data = data_module(trainer)
+            _write(trainer, name, groups, data.env, data.dialogue)
 
     def on_predict_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *_: Any, **__: Any
     ) -> None:
         """Write an evaluation set."""
         if isinstance(outputs, Evaluation):
-            env = data_module(trainer).eval_sets[outputs.eval_set]
-            path = _write(trainer, f"predict-{outputs.eval_set}.jsonl", outputs.groups, env)
+            data, name = data_module(trainer), f"predict-{outputs.eval_set}.jsonl"
+            env = data.eval_sets[outputs.eval_set]
+            dialogue = data.evaluation_dialogue(outputs.eval_set)
+            path = _write(trainer, name, outputs.groups, env, dialogue)
             announce(trainer, f"trajectories on {outputs.eval_set}: {path}")
 
 
-def _write(trainer: Trainer, name: str, groups: Iterable[TrajectoryGroup], env: TextEnv) -> Path:
+def _write(
+    trainer: Trainer,
+    name: str,
+    groups: Iterable[TrajectoryGroup],
+    env: TextEnv,
+    dialogue: Dialogue,
+) -> Path:
     """Write the trajectories of all ranks to one file; every rank must call it."""
     path = Path(trainer.default_root_dir) / TRAJECTORIES / name
     everyone = [group for part in gather_objects(list(groups)) for group in part]
     if not trainer.is_global_zero:
         return path
-    chat = data_module(trainer).chat
     texts: dict[int, str] = {}
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8") as file:
         for group in sorted(everyone, key=lambda group: group.group_id):
             if group.seed not in texts:
-                texts[group.seed] = system_message(env, group.seed, chat)
+                texts[group.seed] = system_message(env, group.seed, dialogue)
             for trajectory in group.trajectories:
-                record = trajectory_record(trajectory, chat, texts[group.seed])
+                record = trajectory_record(trajectory, dialogue, texts[group.seed])
                 file.write(json.dumps(record, ensure_ascii=False) + "\n")
     return path

@@ -206,6 +206,11 @@ class RolloutDataModule(pl.LightningDataModule):
         """
         return self._chat_with(self.max_actions_per_turn)
 
+    @property
+    def dialogue(self) -> Dialogue:
+        """The wording of the dialogue in training."""
+        return Dialogue(self.prompts, self.max_actions_per_turn)
+
     def evaluation_dialogue(self, eval_set: str) -> Dialogue:
         """Return the wording of the dialogue on an evaluation set."""
         return Dialogue(self.prompts, self._actions_per_turn_on(eval_set))

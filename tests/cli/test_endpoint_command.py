@@ -58,6 +58,17 @@ def test_an_expert_behind_an_endpoint_scores_everything(
     assert "+0.0" in capsys.readouterr().out
 
 
+def test_its_trajectories_are_written(tmp_path: Path) -> None:
+    with serving(expert) as (url, _):
+        assert main(["predict", *options(url, "--data.evaluation.samples=1")]) == 0
+    path = tmp_path / "runs/tiny/trajectories/predict-default.jsonl"
+    first, *others = map(json.loads, path.read_text().splitlines())
+    assert len(others) == 3
+    answer = first["messages"][2]
+    assert (answer["role"], answer["content"][:7]) == ("assistant", "<think>")
+    assert "up to 5 actions" in first["messages"][0]["content"]
+
+
 def test_a_model_behind_an_endpoint_is_not_trained(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", *options("http://127.0.0.1:9/v1")]) == 2
     told = capsys.readouterr().err
@@ -77,4 +88,4 @@ def test_an_endpoint_that_is_not_there_is_a_short_error(
 
 def test_the_address_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["test", "--config", "tiny", "--config", "endpoint"]) == 2
-    assert "model.policy.url is ''; it must be the address" in capsys.readouterr().err
+    assert "url is ''; it must be the address of an endpoint" in capsys.readouterr().err
