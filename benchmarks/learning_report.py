@@ -9,11 +9,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.compare import read_scores
 from benchmarks.grid import Cell, Grid
 from benchmarks.laboratory_report import table
 from benchmarks.learning_curve import CostCurve, cost_curve, draw_costs
-from ragen_pl.training.evaluation import Difference, EvalResult, paired_difference
+from ragen_pl.report.comparison import paired_by_start, read_policy
+from ragen_pl.training.evaluation import EvalResult
+from ragen_pl.training.statistics import PairedDifference
 
 EVAL_SET = "default"
 TEMPERATURES = (0.5, 1.0, 0.0)
@@ -58,7 +59,7 @@ class Lead:
     arm: str
     title: str
     temperature: float
-    pooled: Difference
+    pooled: PairedDifference
     """Over rooms, each with its mean over the seeds of the runs."""
     by_seed: Mapping[int, float]
 
@@ -121,11 +122,10 @@ def read(folder: Path, planned: Iterable[Run], starts: Mapping[int, Cell]) -> li
 
 def scores(run_dir: Path, policy: str) -> Scores:
     """Return a policy's scores on the evaluation set by temperature."""
-    every = read_scores(run_dir, policy)
     return {
-        temperature: result
-        for (eval_set, temperature), result in every.items()
-        if eval_set == EVAL_SET and temperature is not None
+        each.temperature: each.result
+        for each in read_policy(run_dir, policy)
+        if each.eval_set == EVAL_SET and each.temperature is not None
     }
 
 
@@ -142,7 +142,7 @@ def leads(found: Sequence[Finding], reference: str = "both") -> list[Lead]:
                 after.success - before.success for before, after in zip(own, best, strict=True)
             ]
             by_seed = dict(zip(seeds, gains, strict=True))
-            difference = paired_difference(pooled(own), pooled(best))
+            difference = paired_by_start(pooled(own), pooled(best))
             ahead.append(Lead(arm, title, temperature, difference, by_seed))
     return ahead
 

@@ -1,29 +1,36 @@
-"""The table of scores that ``validate``, ``test`` and ``predict`` print."""
+"""The table of scores that ``validate``, ``test`` and ``predict`` print and write."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
-from ragen_pl.report.tables import PolicyResult, format_results
-from ragen_pl.training.callback import announce
-from ragen_pl.training.evaluation import summarize_all_ranks
-from ragen_pl.training.run_folder import BEST
-from ragen_pl.types import Evaluation
+from ragen_pl.report.tables import PolicyResult, format_json, format_scores
+from ragen_pl.rollout.baselines import BASELINES
+from ragen_pl.training.access import completed_iterations, data_module, learner
+from ragen_pl.training.callback import announce, rollout_callbacks
+from ragen_pl.training.evaluation import log_metrics, metrics_of, summarize_all_ranks
+from ragen_pl.training.run_folder import BEST, EVALUATIONS, FINAL, read_results
+from ragen_pl.types import Evaluation, TrajectoryGroup
 
 _SELECTION_BIAS = (
     "best.ckpt was selected by its success on the first evaluation set, so its success there is "
     "biased upwards; report the results of last.ckpt"
 )
+UNTRAINED = "untrained"
 
 
 class EvaluationTable(Callback):
-    """A table of success per evaluation set, with its 95 % interval, printed after an evaluation.
+    """A table of every evaluation set's scores, printed after an evaluation.
 
-    It is not printed in ``fit``, which has a more detailed table of its own (``Results``).
+    ``validate`` and ``test`` also play each set greedily, and with random moves and the expert, and
+    write all results to ``evaluations/`` in the run folder, beside those of the run's untrained and
+    warm-started policy. It does nothing in ``fit``, which has a table of its own (``Results``).
     """
 
     def __init__(self) -> None:
@@ -31,41 +38,131 @@ class EvaluationTable(Callback):
         self._results: list[PolicyResult] = []
 
     def on_validation_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
-        """Add the result of an evaluation set."""
-        self._add_result(trainer, args[2])
+        """Add the results of an evaluation set."""
+        self._add_results(trainer, args[0], args[2])
 
     def on_test_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
-        """Add the result of an evaluation set."""
-        self._add_result(trainer, args[2])
+        """Add the results of an evaluation set."""
+        self._add_results(trainer, args[0], args[2])
 
     def on_predict_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
         """Add the result of an evaluation set."""
-        self._add_result(trainer, args[2])
+        self._add_results(trainer, args[0], args[2])
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Print the table."""
-        self._print(trainer)
+        """Print the table and write the results."""
+        self._report(trainer, pl_module)
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Print the table."""
-        self._print(trainer)
+        """Print the table and write the results."""
+        self._report(trainer, pl_module)
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Print the table."""
-        self._print(trainer)
+        self._report(trainer, pl_module)
 
-    def _add_result(self, trainer: Trainer, batch: Any) -> None:
+    # --- one evaluation set -----------------------------------------------------------------------
+
+    def _add_results(self, trainer: Trainer, module: LightningModule, batch: Any) -> None:
         if trainer.state.fn == TrainerFn.FITTING or not isinstance(batch, Evaluation):
             return
-        path = str(trainer.ckpt_path or "untrained")
-        result = summarize_all_ranks(trainer, f"{path} on {batch.eval_set}", batch.groups)
-        if result is not None:
-            self._results.append(PolicyResult(path, batch.eval_set, batch.temperature, result))
+        policy, eval_set = policy_name(trainer, module), batch.eval_set
+        self._add(trainer, module, policy, eval_set, batch.temperature, batch.groups)
+        if trainer.state.fn == TrainerFn.PREDICTING:
+            return
+        data = data_module(trainer)
+        for temperature in data.evaluation.temperatures[1:]:
+            _announce_start(trainer, module, f"{policy}, greedy, on {eval_set}")
+            groups = data.evaluate(learner(module), eval_set, temperature)
+            found = self._add(trainer, module, policy, eval_set, temperature, groups)
+            for result in found:
+                names = {
+                    f"val/{eval_set}/greedy/{n}": v for n, v in metrics_of(result.result).items()
+                }
+                log_metrics(module, names)
+        for baseline in BASELINES:
+            if baseline.can_play(data.eval_sets[eval_set]):
+                _announce_start(trainer, module, f"{baseline.name} on {eval_set}")
+                groups = data.evaluate_baseline(eval_set, baseline)
+                self._add(trainer, module, baseline.name, eval_set, None, groups)
 
-    def _print(self, trainer: Trainer) -> None:
-        if self._results:
-            temperature = self._results[0].temperature or 0.0
-            announce(trainer, "\n" + format_results(self._results, temperature))
-            if Path(str(trainer.ckpt_path)).stem == BEST:
-                announce(trainer, _SELECTION_BIAS)
-        self._results = []
+    def _add(
+        self,
+        trainer: Trainer,
+        module: LightningModule,
+        policy: str,
+        eval_set: str,
+        temperature: float | None,
+        groups: Sequence[TrajectoryGroup],
+    ) -> list[PolicyResult]:
+        """Add the result of one policy at one temperature; none if everything failed."""
+        result = summarize_all_ranks(trainer, f"{policy} on {eval_set}", groups)
+        if result is None:
+            return []
+        is_of_run = temperature is not None and trainer.ckpt_path is not None
+        iterations = completed_iterations(trainer, module) if is_of_run else None
+        fingerprint = data_module(trainer).evaluation_set(eval_set).fingerprint
+        entry = PolicyResult(policy, eval_set, temperature, result, iterations, fingerprint)
+        self._results.append(entry)
+        return [entry]
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def _report(self, trainer: Trainer, module: LightningModule) -> None:
+        results, self._results = self._results, []
+        if not results or not trainer.is_global_zero:
+            return
+        policy, run_dir = policy_name(trainer, module), Path(trainer.default_root_dir)
+        results += _earlier_policies(run_dir, results)
+        endpoint = learner(module).endpoint
+        usage = None if endpoint is None else endpoint.usage
+        lines = ["", format_scores(results)]
+        if usage is not None:
+            lines += ["", str(usage)]
+        if trainer.state.fn != TrainerFn.PREDICTING:
+            path = run_dir / EVALUATIONS / f"{_file_name(policy)}.json"
+            evaluation = data_module(trainer).evaluation
+            content = {
+                "policy": policy,
+                "size": evaluation.size,
+                "samples": evaluation.samples,
+                **({} if usage is None else {"usage": usage.to_dict()}),
+                "evaluations": [entry.to_dict() for entry in results],
+            }
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(format_json(content), encoding="utf-8")
+            path.with_suffix(".txt").write_text("\n".join(lines[1:]) + "\n", encoding="utf-8")
+            lines += ["", str(path)]
+        announce(trainer, "\n".join(lines))
+        if Path(str(trainer.ckpt_path)).stem == BEST:
+            announce(trainer, _SELECTION_BIAS)
+
+
+def policy_name(trainer: Trainer, module: LightningModule) -> str:
+    """Name the policy that is evaluated: its checkpoint, or where its weights come from."""
+    return str(trainer.ckpt_path or learner(module).trainable.policy.origin or UNTRAINED)
+
+
+def _announce_start(trainer: Trainer, module: LightningModule, description: str) -> None:
+    for callback in rollout_callbacks(trainer):
+        callback.on_evaluation_start(trainer, module, description)
+
+
+def _earlier_policies(run_dir: Path, results: Sequence[PolicyResult]) -> list[PolicyResult]:
+    """Return the run's own scores before training, on the same evaluation sets."""
+    content = read_results(run_dir)
+    played = {(each.eval_set, each.fingerprint) for each in results}
+    baselines = {baseline.name for baseline in BASELINES}
+    entries = [] if content is None else map(PolicyResult.from_dict, content["evaluations"])
+    return [
+        each
+        for each in entries
+        if each.policy not in (*baselines, FINAL) and (each.eval_set, each.fingerprint) in played
+    ]
+
+
+def _file_name(policy: str) -> str:
+    """Return a checkpoint's stem, or a policy's name with characters that file names may have."""
+    path = Path(policy)
+    name = path.stem if path.suffix == ".ckpt" else policy
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._") or UNTRAINED

@@ -206,7 +206,10 @@ class Results(RolloutCallback):
         for callback in rollout_callbacks(trainer):
             callback.on_evaluation_end(trainer, trainer.lightning_module, policy, evaluation)
         result = summarize_all_ranks(trainer, f"{policy} on {eval_set}", groups)
-        return [] if result is None else [PolicyResult(policy, eval_set, temperature, result)]
+        if result is None:
+            return []
+        fingerprint = data_module(trainer).evaluation_set(eval_set).fingerprint
+        return [PolicyResult(policy, eval_set, temperature, result, fingerprint=fingerprint)]
 
     def _announce_start(
         self, trainer: Trainer, module: LightningModule, policy: str, eval_set: str

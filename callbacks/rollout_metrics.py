@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from lightning.pytorch import LightningModule, Trainer
 
 from ragen_pl.distributed.collectives import gather_objects
+from ragen_pl.report.tables import MAX_DIFFICULTIES
 from ragen_pl.rollout.stats import RankMeans, Tallies, sum_tallies, tally_by_difficulty
 from ragen_pl.training.access import find_data_module
 from ragen_pl.training.callback import RolloutCallback
-from ragen_pl.training.evaluation import pass_at_k
+from ragen_pl.training.statistics import pass_at_k
 from ragen_pl.types import StopReason, Trajectory, TrajectoryGroup
 
-MAX_DIFFICULTIES = 20
-"""Number of difficulties beyond which their metrics are left out, as where every start has a name
-of its own."""
+_STOP_REASONS = [each for each in StopReason if each is not StopReason.ENDPOINT_ERROR]
+"""Reasons why a trajectory of a rollout ends; a policy behind an endpoint is not trained."""
 
 
 class RolloutMetrics(RolloutCallback):
@@ -118,7 +118,7 @@ def _add_pass_at_k(averages: RankMeans, group: TrajectoryGroup) -> None:
 
 
 def _add_stop_reason(averages: RankMeans, trajectory: Trajectory) -> None:
-    for reason in StopReason:
+    for reason in _STOP_REASONS:
         averages.add(f"stop_{reason}", float(trajectory.stop_reason is reason))
 
 

@@ -17,7 +17,7 @@ from ragen_pl.report.trajectory_record import (
     system_message,
     trajectory_record,
 )
-from ragen_pl.rollout.chat import Chat
+from ragen_pl.rollout.chat import Dialogue
 from ragen_pl.training.access import completed_iterations, data_module
 from ragen_pl.types import Evaluation, Trajectory
 
@@ -52,9 +52,10 @@ def _log_dialogues(trainer: Trainer, module: LightningModule, batch: Any) -> Non
     painters = [each for each in experiments if callable(getattr(each, "add_image", None))]
     data, step = data_module(trainer), completed_iterations(trainer, module)
     env = copy.deepcopy(data.eval_sets[batch.eval_set])
+    chat = data.evaluation_dialogue(batch.eval_set)
     for number, group in enumerate(batch.groups[:COUNT] if writers else (), start=1):
-        system = system_message(env, group.trajectories[0].initial_state, data.chat)
-        text = render_dialogue(group.trajectories[0], data.chat, system)
+        system = system_message(env, group.trajectories[0].initial_state, chat)
+        text = render_dialogue(group.trajectories[0], chat, system)
         for writer in writers:
             writer.add_text(f"dialogues/{batch.eval_set}/{number}", text, step)
     drawings = draw_states(env, batch.groups[0].trajectories[0]) if painters else []
@@ -79,7 +80,7 @@ def draw_states(env: TextEnv, trajectory: Trajectory) -> list[Drawing]:
     return [drawing for drawing in drawings if drawing is not None]
 
 
-def render_dialogue(trajectory: Trajectory, chat: Chat, system: str) -> str:
+def render_dialogue(trajectory: Trajectory, chat: Dialogue, system: str) -> str:
     """Render a trajectory as Markdown: messages as indented blocks, each response with its
     rewards."""
     record = trajectory_record(trajectory, chat, system, Occasion("evaluation", None, TRAINING))

@@ -28,6 +28,7 @@ from ragen_pl.report.trajectory_record import (
     system_message,
     trajectory_record,
 )
+from ragen_pl.rollout.chat import Dialogue
 from ragen_pl.rollout.packing import MAX_MEMBERS
 from ragen_pl.training.access import completed_iterations, data_module, learner
 from ragen_pl.training.callback import RolloutCallback, announce, find_callback
@@ -125,7 +126,7 @@ class TrajectoryWriter(RolloutCallback):
         occasion = Occasion(
             "rollout", number, TRAINING, temperature=data.rollout.temperature, alarm=chosen.alarm
         )
-        lines = _Lines(trainer, data.env, occasion)
+        lines = _Lines(data.env, data.chat, occasion)
         for group in chosen.groups:
             lines.add(group, chosen.selections[group.group_id], estimates)
         self._write(trainer, files.rollout_file(number), lines)
@@ -183,7 +184,8 @@ class TrajectoryWriter(RolloutCallback):
     def _write_evaluation(
         self, trainer: Trainer, name: str, evaluation: Evaluation, occasion: Occasion
     ) -> Path:
-        lines = _Lines(trainer, data_module(trainer).eval_sets[evaluation.eval_set], occasion)
+        data, eval_set = data_module(trainer), evaluation.eval_set
+        lines = _Lines(data.eval_sets[eval_set], data.evaluation_dialogue(eval_set), occasion)
         for group in evaluation.groups:
             lines.add(group)
         return self._write(trainer, name, lines)
@@ -250,14 +252,13 @@ class _Lines:
     """Lines of this rank's trajectories by group and member.
 
     Args:
-        trainer: The trainer.
         env: The environment that was played.
+        chat: The chat protocol.
         occasion: When and by whom.
     """
 
-    def __init__(self, trainer: Trainer, env: TextEnv, occasion: Occasion) -> None:
-        self.chat, self.occasion = data_module(trainer).chat, occasion
-        self.env = copy.deepcopy(env)
+    def __init__(self, env: TextEnv, chat: Dialogue, occasion: Occasion) -> None:
+        self.env, self.chat, self.occasion = copy.deepcopy(env), chat, occasion
         self.by_place: dict[tuple[int, int], str] = {}
 
     def add(

@@ -28,6 +28,12 @@ class StopReason(StrEnum):
     even for the first."""
     ENV_ERROR = "env_error"
     """The environment raised or returned invalid values; the trajectory is excluded."""
+    ENDPOINT_ERROR = "endpoint_error"
+    """The endpoint that answers for the policy failed; the trajectory is excluded."""
+
+
+_FAILURES = (StopReason.ENV_ERROR, StopReason.ENDPOINT_ERROR)
+"""Reasons that say nothing about the policy."""
 
 
 class Phase(StrEnum):
@@ -176,11 +182,14 @@ class Trajectory:
     stop_reason: StopReason
     success: bool
     error: str = ""
-    """The environment's error, or the reason why not even the first prompt fits; else empty."""
+    """The error of environment or endpoint, or the reason why not even the first prompt fits; else
+    empty."""
+    optimal_length: int | None = None
+    """Fewest actions from the initial state to success; None if the environment does not say."""
 
     def __post_init__(self) -> None:
-        has_failed = self.stop_reason is StopReason.ENV_ERROR
-        assert not (has_failed and self.success), "an environment's error is no success"
+        has_failed = not self.counts
+        assert not (has_failed and self.success), "an error is no success"
         may_be_empty = has_failed or self.stop_reason is StopReason.CONTEXT_FULL
         assert self.turns or may_be_empty, f"no turn, but ended as {self.stop_reason}"
 
@@ -206,8 +215,9 @@ class Trajectory:
 
     @property
     def counts(self) -> bool:
-        """Whether it counts in success rates and averages: the environment did not fail."""
-        return self.stop_reason is not StopReason.ENV_ERROR
+        """Whether it counts in success rates and averages: environment and endpoint did not
+        fail."""
+        return self.stop_reason not in _FAILURES
 
     @property
     def is_trainable(self) -> bool:
@@ -435,7 +445,7 @@ class HindsightBatch(ImitationBatch):
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Episodes of one evaluation set, one trajectory per initial state."""
+    """Episodes of one evaluation set, a group per initial state."""
 
     eval_set: str
     temperature: float | None

@@ -38,6 +38,7 @@ from ragen_pl.cli.resume import EarlierRun, check_continuation, checkpoint_path,
 from ragen_pl.distributed.checkpoint_io import AnyCheckpointIO
 from ragen_pl.distributed.fsdp import FSDP2, FSDP_NAME, check_strategy
 from ragen_pl.errors import ConfigError
+from ragen_pl.models import EmbeddedModel, Endpoint, PolicyModel
 from ragen_pl.runtime.allocator import retain_freed_memory
 from ragen_pl.runtime.out_of_memory import explain_out_of_memory
 from ragen_pl.runtime.third_party_output import silence_libraries
@@ -286,6 +287,7 @@ class Application(LightningCLI):
         metadata = self._metadata(loaded)
         if loaded is not None:
             self._compare(loaded, metadata)
+            self._tell_of_unknown_texts(loaded)
         if self.subcommand == "fit":
             self._make_way(Path(config.run_dir), None if loaded is None else loaded[0])
         self.model.vocabulary = metadata.vocabulary
@@ -316,6 +318,7 @@ class Application(LightningCLI):
         )
         check_strategy(self.trainer.strategy, share_a_base=adapters and not one)
         if self.subcommand == "fit":
+            _refuse_endpoint(self.model.trainable.policy)
             data, terms = self.datamodule, self.datamodule.rollout.reward_terms.values()
             self.model.algorithm.check_groups(data.rollout.group_size)
             self.model.algorithm.check_thoughts(
@@ -330,6 +333,11 @@ class Application(LightningCLI):
     def _find_checkpoint(self, config: Any) -> tuple[Path, RunMetadata] | None:
         if config.ckpt_path is None:
             return None
+        if isinstance(self.model.trainable.policy, Endpoint):
+            raise ConfigError(
+                f"ckpt_path is {config.ckpt_path}, but model.policy is Endpoint, whose weights no "
+                "checkpoint replaces: set --ckpt_path null"
+            )
         path = checkpoint_path(Path(config.run_dir), config.ckpt_path)
         self.config_init[self.subcommand]["ckpt_path"] = str(path)
         return path, RunMetadata.read(path)
@@ -365,6 +373,39 @@ class Application(LightningCLI):
         if changed and self.trainer.is_global_zero:
             print(f"changed since {path}: {'; '.join(changed)}")
 
+    def _tell_of_unknown_texts(self, loaded: tuple[Path, RunMetadata]) -> None:
+        """Name the evaluation sets whose texts the checkpoint's own tokenizer has to spell out."""
+        path, old = loaded
+        is_embedded = isinstance(self.model.trainable.policy, EmbeddedModel)
+        if not is_embedded or not self.trainer.is_global_zero:
+            return
+        known = set(old.vocabulary)
+        for name in self.datamodule.eval_sets:
+            words = set(self.datamodule.words_on(name))
+            unknown = len(words - known)
+            if unknown:
+                print(
+                    f"data.eval_sets.{name}: {unknown} of its {len(words)} words are unknown to "
+                    f"the tokenizer of {path}, which spells them out in characters that the policy "
+                    "was not trained on\n"
+                    "  give the configs of all evaluation sets to fit as well (docs/evaluation.md)"
+                )
+
+
+class UnstartedApplication(Application):
+    """An application that builds the configured parts, with a stand-in for the trainer, and starts
+    no run."""
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        # The configured trainer may need devices that this machine does not have.
+        return Trainer(accelerator="cpu", devices=1, logger=False, enable_checkpointing=False)
+
+    def after_instantiate_classes(self) -> None:
+        """Leave run folder and threads as they are."""
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        """Run nothing."""
+
 
 def add_run_keys(parser: LightningArgumentParser, run_dir: str) -> None:
     """Add the keys of the run itself.
@@ -391,6 +432,16 @@ def add_run_keys(parser: LightningArgumentParser, run_dir: str) -> None:
         help="Threads PyTorch computes with; auto tries, takes the fastest number, and tries "
         "again when the machine becomes busy or quiet.",
     )
+
+
+def _refuse_endpoint(policy: PolicyModel) -> None:
+    """Refuse to train a model behind an endpoint.
+
+    Raises:
+        ConfigError: saying why, if it is one.
+    """
+    if isinstance(policy, Endpoint):
+        raise ConfigError(policy.refusal)
 
 
 def _words(data: RolloutDataModule) -> list[str]:

@@ -13,15 +13,15 @@ import yaml
 
 from ragen_pl.errors import ConfigError
 
-PLAN, NEW = "plan", "new"
+PLAN, NEW, COMPARE, PINS = "plan", "new", "compare", "pins"
 """The commands that start no run."""
-COMMANDS = ("fit", "validate", "test", "predict", PLAN, NEW)
+COMMANDS = ("fit", "validate", "test", "predict", PLAN, NEW, COMPARE, PINS)
 CONFIGS = "configs"
 FOLDER = Path(__file__).resolve().parents[2] / CONFIGS
 """The folder of the shipped configs."""
-KINDS = ("experiment", "model", "algorithm", "variant", "hardware")
+KINDS = ("experiment", "evaluation", "model", "algorithm", "variant", "hardware")
 """Folders of configs by kind, in the order in which they apply: the environment and its rollouts,
-the model, the algorithm, a change to these, the hardware."""
+further evaluation sets, the model, the algorithm, a change to these, the hardware."""
 _SUFFIXES = (".yaml", ".yml")
 
 
@@ -138,9 +138,9 @@ def _differing(one: Any, other: Any, path: str = "") -> list[str]:
 def merge(old: Any, new: Any) -> Any:
     """Merge configurations as the parser does: by key, unless ``new`` names another class.
 
-    In one case the parser differs: it replaces mappings whose keys users choose as a whole
-    (``data.eval_sets``), unless their entries may be null (``data.rollout.rewards``). These cannot
-    be told apart without the constructors, so they are merged here.
+    In one case the parser differs: it replaces mappings whose keys users choose as a whole, unless
+    their entries may be null (``data.eval_sets``, ``data.rollout.rewards``). These cannot be told
+    apart without the constructors, so they are merged here.
     """
     if not (isinstance(old, dict) and isinstance(new, dict)):
         return new
@@ -176,7 +176,7 @@ def prepare(argv: Sequence[str]) -> list[str]:
     """Put the command first, then the paths of its configs in the order in which they apply, then
     its options."""
     rest = list(argv)
-    command = next((arg for arg in rest if arg in COMMANDS and arg != NEW), None)
+    command = next((arg for arg in rest if arg in COMMANDS and arg not in (NEW, COMPARE)), None)
     if command is not None:
         rest.remove(command)
     names: list[str] = []

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ragen_pl.cli.config_files import NEW, PLAN, prepare
+from ragen_pl.cli.config_files import COMPARE, NEW, PINS, PLAN, prepare
 from ragen_pl.cli.new_project import new_project
 from ragen_pl.errors import ConfigError
 from ragen_pl.runtime.wait_policy import limit_spinning
@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if argv and argv[0] == NEW:
             new_project(argv[1:])
             return 0
-        prepared = prepare(argv)
+        prepared = list(argv) if argv[:1] == [COMPARE] else prepare(argv)
         limit_spinning()  # before PyTorch is loaded
         run = _load(prepared)
         with _own_modules_first():
@@ -56,6 +56,14 @@ def _load(argv: Sequence[str]) -> Callable[[Sequence[str]], object]:
             from ragen_pl.cli.plan.command import plan
 
             return lambda argv: plan(argv[1:])
+        if argv[:1] == [COMPARE]:
+            from ragen_pl.cli.compare import compare_runs
+
+            return lambda argv: compare_runs(argv[1:])
+        if argv[:1] == [PINS]:
+            from ragen_pl.cli.pins import print_pins
+
+            return lambda argv: print_pins(argv[1:])
         from ragen_pl.cli.application import run
 
         return run

@@ -1,8 +1,10 @@
-"""The seeds of evaluation sets, and the overlap of their initial states with those of training."""
+"""The starts of evaluation sets: their seeds, their fingerprint, their overlap with training's."""
 
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -23,13 +25,31 @@ _MAX_TRIES = 64
 _MAX_SIZE = _NUM_SEEDS - _MAX_TRIES * _STRIDE
 
 
-def eval_seeds(env: TextEnv, size: int) -> list[int]:
-    """Return ``size`` seeds with distinct initial states, as far as the environment has that many.
+_SHOWN_DIGITS = 16
+"""Hexadecimal digits of a fingerprint, of the 64 of its hash."""
 
-    The ``i``-th is ``FIRST_EVAL_SEED + i`` or, if its initial state (by ``start_key``) is a repeat,
-    the first seed after it, in steps of 1000, whose initial state is new. If 64 tries give no new
-    one, the first repeat is taken, for example in a bandit, which has few initial states. Seeds
-    whose reset raises are skipped, with one warning in the log.
+
+class EvalStart(NamedTuple):
+    """A start of an evaluation set."""
+
+    seed: int
+    digest: str
+    """Hash of the initial state and of what the agent is told of it."""
+
+
+def eval_seeds(env: TextEnv, size: int) -> list[int]:
+    """Return the seeds of ``eval_starts``."""
+    return [start.seed for start in eval_starts(env, size)]
+
+
+def eval_starts(env: TextEnv, size: int) -> list[EvalStart]:
+    """Return ``size`` starts with distinct initial states, as far as the environment has that many.
+
+    The ``i``-th seed is ``FIRST_EVAL_SEED + i`` or, if its initial state (by ``start_key``) is a
+    repeat, the first seed after it, in steps of 1000, whose initial state is new. If 64 tries give
+    no new one, the first repeat is taken, for example in a bandit, which has few initial states.
+    Seeds whose reset raises are skipped, with one warning in the log. A set of fewer starts holds
+    the first ones of a larger set.
 
     Raises:
         ValueError: if the size is impossible, or if all 64 tries raised.
@@ -41,26 +61,27 @@ def eval_seeds(env: TextEnv, size: int) -> list[int]:
         )
     env = copy.deepcopy(env)
     seen: set[str] = set()
-    seeds: list[int] = []
+    starts: list[EvalStart] = []
     failed: list[tuple[int, Exception]] = []
     for place in range(size):
         first = FIRST_EVAL_SEED + place
-        repeat = None
+        repeat: EvalStart | None = None
         for seed in range(first, first + _MAX_TRIES * _STRIDE, _STRIDE):
             try:
                 key = _key_of_start(env, seed)
             except Exception as error:  # the boundary to user code: any error is theirs
                 failed.append((seed, error))
                 continue
+            start = EvalStart(seed, _digest(env, seed))
             if key not in seen:
                 break
-            repeat = seed if repeat is None else repeat
+            repeat = start if repeat is None else repeat
         else:
             if repeat is None:
                 raise _no_start(env, failed)
-            seed = repeat
+            start = repeat
         seen.add(key)
-        seeds.append(seed)
+        starts.append(start)
     if failed:
         seed, cause = failed[0]
         _LOG.warning(
@@ -68,7 +89,27 @@ def eval_seeds(env: TextEnv, size: int) -> list[int]:
             "%s); other seeds take their place",
             *(env.name, len(failed), seed, type(cause).__name__, cause),
         )
-    return seeds
+    return starts
+
+
+def fingerprint(starts: Sequence[EvalStart]) -> str:
+    """Return the fingerprint of an evaluation set: its number of starts and a hash of them.
+
+    It is the same on every machine and in every process, and differs if a state, its text, the
+    instruction or the actions differ; such as ``256:3f0c52d1a7b94e68``.
+    """
+    text = "\n".join(start.digest for start in starts)
+    return f"{len(starts)}:{hashlib.sha256(text.encode()).hexdigest()[:_SHOWN_DIGITS]}"
+
+
+def _digest(env: TextEnv, seed: int) -> str:
+    """Hash the state after a reset; a breach of the contract is hashed by the error's name."""
+    try:
+        facts = [env.name, env.instruction, env.actions, env.max_actions]
+        content = json.dumps([seed, *facts, env.get_state(), env.render_text()], sort_keys=True)
+    except Exception as error:  # the boundary to user code: reported where the start is played
+        content = f"{seed} {type(error).__name__}"
+    return hashlib.sha256(content.encode()).hexdigest()
 
 
 def _key_of_start(env: TextEnv, seed: int) -> str:

@@ -45,6 +45,11 @@ class PolicyModel(ABC):
     dtype = "float32"
     """Type of the weights."""
 
+    @property
+    def origin(self) -> str:
+        """Where the weights come from, such as a folder; empty if they are random."""
+        return ""
+
     @abstractmethod
     def build(self, pieces: Iterable[str], seed: int) -> LanguageModel:
         """Build or load model and tokenizer.

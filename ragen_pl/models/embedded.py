@@ -75,6 +75,11 @@ class EmbeddedModel(PolicyModel):
                 f"policy.num_heads ({self.num_heads})"
             )
 
+    @property
+    def origin(self) -> str:
+        """The folder of the weights; empty if they are random."""
+        return self.weights or ""
+
     def build(self, pieces: Iterable[str], seed: int) -> LanguageModel:
         """Build tokenizer and model; equal arguments give equal weights.
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
+from peft import PeftModel
+from peft.utils import CONFIG_NAME
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -31,7 +34,8 @@ class PretrainedModel(PolicyModel):
     """A pretrained causal language model that has a chat template.
 
     Args:
-        path: Name on the Hugging Face Hub, or a folder such as ``runs/sokoban/policy/best``.
+        path: Name on the Hugging Face Hub, or a folder such as ``runs/sokoban/policy/best``. A
+            folder of peft adapters stands for their base with the adapters merged into it.
         dtype: Type of the weights: float32 without ``model.lora``, because all weights are then
             trained; bfloat16 is for a frozen base. ``trainer.precision`` is the type of
             computation.
@@ -45,6 +49,11 @@ class PretrainedModel(PolicyModel):
     dtype: Literal["float32", "bfloat16"] = "float32"
     attention: Literal["sdpa", "grouped_matmul"] = "sdpa"
     template_options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def origin(self) -> str:
+        """The model's name or folder."""
+        return self.path
 
     def build(self, pieces: Iterable[str], seed: int) -> LanguageModel:
         """Load tokenizer and model; check that training and sampling use the model's own log-probs.
@@ -60,6 +69,9 @@ class PretrainedModel(PolicyModel):
         tokenizer, markers = self._load_tokenizer()
         dtype = getattr(torch, self.dtype)
         model = self._load(AutoModelForCausalLM, config=self._config(), dtype=dtype)
+        if self._base != self.path:
+            adapted = PeftModel.from_pretrained(model, self.path)
+            model = cast(Any, adapted).merge_and_unload().requires_grad_(True)
         drop_dropout(model)
         check_log_prob_parity(model, self.path)
         return LanguageModel(model, tokenizer, markers, context_limit(model.config, self.path))
@@ -94,7 +106,7 @@ class PretrainedModel(PolicyModel):
             ValueError: when the configuration is not on this machine.
         """
         try:
-            config: PreTrainedConfig = AutoConfig.from_pretrained(self.path, local_files_only=True)
+            config: PreTrainedConfig = AutoConfig.from_pretrained(self._base, local_files_only=True)
         except OSError as error:
             raise ValueError(
                 f"policy.path is {self.path}, whose config.json is not on this machine: name a "
@@ -108,9 +120,27 @@ class PretrainedModel(PolicyModel):
         choose_attention(config, self.attention)
         return config
 
+    @property
+    def _base(self) -> str:
+        """The model itself or, of a folder of adapters, the model that they adapt.
+
+        Raises:
+            ValueError: when the adapters do not name it.
+        """
+        file = Path(self.path) / CONFIG_NAME
+        if not file.is_file():
+            return self.path
+        base = json.loads(file.read_text(encoding="utf-8")).get("base_model_name_or_path")
+        if not base:
+            raise ValueError(
+                f"policy.path is {self.path}, whose {CONFIG_NAME} names no model that the adapters "
+                "are for: set its base_model_name_or_path"
+            )
+        return str(base)
+
     def _load(self, kind: Any, **options: Any) -> Any:
         try:
-            return kind.from_pretrained(self.path, **options)
+            return kind.from_pretrained(self._base, **options)
         except OSError as error:
             if Path(self.path).is_absolute():
                 raise ValueError(

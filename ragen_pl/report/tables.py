@@ -9,19 +9,26 @@ from typing import Any
 
 from ragen_pl.training.evaluation import EvalResult
 
+MAX_DIFFICULTIES = 20
+"""Number of difficulties beyond which success is not split by them, as where every start has a name
+of its own."""
+
 
 @dataclass(frozen=True, slots=True)
 class PolicyResult:
     """Evaluation result of one policy on one evaluation set at one temperature."""
 
     policy: str
-    """``random``, ``expert``, ``untrained``, ``warm-started`` or ``final``."""
+    """``random``, ``expert``, ``untrained``, ``warm-started`` or ``final``; in an evaluation by
+    itself a checkpoint, a folder or a model's name."""
     eval_set: str
     temperature: float | None
     """None for the baselines, random actions and the expert."""
     result: EvalResult
     iterations: int | None = None
-    """Training iterations of the policy; None for the baselines."""
+    """Training iterations of the policy; None for baselines and for policies made elsewhere."""
+    fingerprint: str | None = None
+    """Fingerprint of the evaluation set; None in results of earlier versions."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON types."""
@@ -31,26 +38,32 @@ class PolicyResult:
             "eval_set": self.eval_set,
             "temperature": self.temperature,
             "iterations": self.iterations,
+            "fingerprint": self.fingerprint,
             **asdict(self.result),
             "by_difficulty": difficulties,
+            "pass_at": {str(k): value for k, value in self.result.pass_at.items()},
         }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> PolicyResult:
-        """Read the output of ``to_dict``."""
-        own = ("policy", "eval_set", "temperature", "iterations")
+        """Read the output of ``to_dict``, of this version or an earlier one."""
+        own = ("policy", "eval_set", "temperature", "iterations", "fingerprint")
         rest = {name: value for name, value in data.items() if name not in own}
         difficulties = {
             name: (float(success), int(count))
             for name, (success, count) in rest.pop("by_difficulty").items()
         }
+        pass_at = {int(k): float(value) for k, value in rest.pop("pass_at", {}).items()}
         solved, failed = tuple(rest.pop("solved_seeds")), tuple(rest.pop("failed_seeds"))
         result = EvalResult(
-            **rest, by_difficulty=difficulties, solved_seeds=solved, failed_seeds=failed
+            **rest,
+            by_difficulty=difficulties,
+            solved_seeds=solved,
+            failed_seeds=failed,
+            pass_at=pass_at,
         )
-        return cls(
-            data["policy"], data["eval_set"], data["temperature"], result, data["iterations"]
-        )
+        known = {name: data[name] for name in own if name in data}
+        return cls(result=result, **known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +131,59 @@ def format_results(results: Sequence[PolicyResult], temperature: float) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
+def format_scores(results: Sequence[PolicyResult]) -> str:
+    """Return the tables of an evaluation: for each set, one with every score, and one with success
+    by difficulty.
+    """
+    if not results:
+        return "no policy was evaluated"
+    parts: list[str] = []
+    for eval_set in _unique([each.eval_set for each in results]):
+        own = [each for each in results if each.eval_set == eval_set]
+        parts += [_score_table(own), _difficulty_table([r for r in own if _is_detailed(r)])]
+    parts.append(_env_errors_line(results))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _is_detailed(result: PolicyResult) -> bool:
+    return 0 < len(result.result.by_difficulty) <= MAX_DIFFICULTIES
+
+
+def _score_table(results: Sequence[PolicyResult]) -> str:
+    """Format every score of one evaluation set, with a row per policy and temperature."""
+    first = results[0]
+    tries = sorted({k for each in results for k in each.result.pass_at if k > 1})
+    header = [
+        f"{first.eval_set} ({first.fingerprint})" if first.fingerprint else first.eval_set,
+        *("success [95 % interval]", *(f"pass@{k}" for k in tries), "return"),
+        *("valid format", "actions/optimum", "true thoughts"),
+    ]
+    rows = [header]
+    for each in results:
+        scores = each.result
+        has_text = each.temperature is not None
+        rows.append(
+            [
+                _policy_at(each),
+                _interval(scores.success, scores.low, scores.high),
+                *(_percent(scores.pass_at.get(k)) for k in tries),
+                f"{scores.mean_return:.2f}",
+                _percent(scores.valid_format if has_text else None),
+                "–" if scores.action_ratio is None else f"{scores.action_ratio:.2f}",
+                _percent(scores.thought_accuracy if has_text else None),
+            ]
+        )
+    return format_table(rows)
+
+
+def _policy_at(result: PolicyResult) -> str:
+    """Name a policy with its temperature."""
+    if result.temperature is None:
+        return result.policy
+    how = f"T={result.temperature:g}" if result.temperature else "greedy"
+    return f"{result.policy}, {how}"
+
+
 def format_table(rows: Sequence[Sequence[str]]) -> str:
     """Format rows as text columns, the first aligned left and the others aligned right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
@@ -130,8 +196,8 @@ def format_table(rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.1f} %"
 
 
 def _interval(share: float, low: float, high: float) -> str:
@@ -179,12 +245,13 @@ def _difficulty_table(results: Sequence[PolicyResult]) -> str:
     if not difficulties:
         return ""
     counts = {name: n for r in results for name, (_, n) in r.result.by_difficulty.items()}
+    several = len({r.temperature for r in results}) > 1
     header = [
         f"{results[0].eval_set}: success by difficulty",
         *(f"{name} (n={counts[name]})" for name in difficulties),
     ]
     rows = [
-        [r.policy]
+        [_policy_at(r) if several else r.policy]
         + [
             _percent(r.result.by_difficulty[name][0]) if name in r.result.by_difficulty else "–"
             for name in difficulties
@@ -215,4 +282,4 @@ def _env_errors_line(results: Sequence[PolicyResult]) -> str:
     ]
     if not excluded:
         return ""
-    return f"excluded because the environment failed: {', '.join(_unique(excluded))}"
+    return f"excluded because environment or endpoint failed: {', '.join(_unique(excluded))}"

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.boundary import EnvError, calling
-from ragen_pl.rollout.chat import Chat, system_text
+from ragen_pl.rollout.chat import Chat, Dialogue
 from ragen_pl.types import Completion, Trajectory, Turn
 
 SCHEMA = "ragen-pl.trajectory/1"
@@ -74,7 +74,7 @@ class TokenEstimates:
 
 def trajectory_record(
     trajectory: Trajectory,
-    chat: Chat,
+    chat: Dialogue,
     system: str,
     occasion: Occasion,
     selection: GroupSelection | None = None,
@@ -148,7 +148,7 @@ def _slice(estimates: TokenEstimates | None, start: int, end: int) -> TokenEstim
     return TokenEstimates(estimates.advantages[start:end], gaps and gaps[start:end])
 
 
-def _turn_record(turn: Turn, chat: Chat, estimates: TokenEstimates | None) -> dict[str, Any]:
+def _turn_record(turn: Turn, chat: Dialogue, estimates: TokenEstimates | None) -> dict[str, Any]:
     completion = turn.completion
     entropies = completion.entropy_estimates
     gaps = None if estimates is None else estimates.log_prob_gaps
@@ -163,7 +163,7 @@ def _turn_record(turn: Turn, chat: Chat, estimates: TokenEstimates | None) -> di
         "stopped": completion.stopped,
         "entropy": _number(sum(entropies) / max(1, len(entropies))),
         "tokens": {
-            "text": token_texts(completion, turn.response, chat),
+            "text": token_texts(completion, turn.response, chat) if isinstance(chat, Chat) else [],
             "log_probs": _numbers(completion.log_probs),
             "entropies": _numbers(entropies),
             "advantages": None if estimates is None else _numbers(estimates.advantages),
@@ -229,7 +229,7 @@ def record_line(record: Mapping[str, Any]) -> str:
     return json.dumps(record, separators=(",", ":"), allow_nan=False) + "\n"
 
 
-def system_message(env: TextEnv, state: Mapping[str, Any], chat: Chat) -> str:
+def system_message(env: TextEnv, state: Mapping[str, Any], chat: Dialogue) -> str:
     """Return the system message at an initial state; empty if the environment fails to give it.
 
     It may depend on that state: a bandit's names the arms.
@@ -245,6 +245,6 @@ def system_message(env: TextEnv, state: Mapping[str, Any], chat: Chat) -> str:
         with calling("set_state"):
             env.set_state(state)
         with calling("instruction"):
-            return system_text(chat.prompts, env, chat.max_actions_per_turn)
+            return chat.system_text(env)
     except EnvError:  # recorded in its trajectories
         return ""

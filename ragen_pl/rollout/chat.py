@@ -72,6 +72,20 @@ class ParsedResponse:
 
 _THINK = re.compile(r"<think>(.*?)</think>\s*<answer>(.*?)</answer>", re.DOTALL)
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+_END = "</answer>"
+
+
+def _find_blocks(text: str, *, think: bool) -> re.Match[str] | None:
+    """Return what a search for the blocks finds, in linear time.
+
+    If they do not follow the first opening tag, they follow no later one, and nothing after the
+    last closing tag belongs to them. A plain search would try every opening tag up to the end of
+    the text, which takes minutes for a long text of nothing but tags.
+    """
+    start, end = text.find("<think>" if think else "<answer>"), text.rfind(_END)
+    if start < 0 or end < 0:
+        return None
+    return (_THINK if think else _ANSWER).match(text, start, end + len(_END))
 
 
 def parse_response(
@@ -97,7 +111,7 @@ def parse_response(
         known: The environment's action names, or None if actions are free text.
         max_actions: Actions allowed in one turn.
     """
-    match = (_THINK if think else _ANSWER).search(text)
+    match = _find_blocks(text, think=think)
     if match is None:
         return ParsedResponse(thought="", actions=(), is_valid=False)
     thought, answer = (match[1].strip(), match[2]) if think else ("", match[1])
@@ -112,7 +126,47 @@ def parse_response(
     return ParsedResponse(thought, found[:max_actions], is_valid)
 
 
-class Chat:
+class Dialogue:
+    """The wording of the chat protocol: renders prompts as text and parses responses.
+
+    Args:
+        prompts: The wording of the prompts.
+        max_actions_per_turn: Maximum actions in one response.
+    """
+
+    def __init__(self, prompts: Prompts, max_actions_per_turn: int) -> None:
+        self.prompts = prompts
+        self.max_actions_per_turn = max_actions_per_turn
+        self.opening_tag = "<think>" if prompts.think else "<answer>"
+
+    def system_text(self, env: TextEnv) -> str:
+        """Return the system message of an environment in its current state."""
+        return system_text(self.prompts, env, self.max_actions_per_turn)
+
+    def turn_text(self, turn: int, observation: str, reward: float, actions_left: int) -> str:
+        """Fill in the turn template; the reward of the first turn is 0."""
+        return self.prompts.turn.format(
+            turn=turn + 1,
+            reward=f"{reward + 0.0:.1f}",
+            actions_left=actions_left,
+            observation=observation,
+        )
+
+    def parse(self, response: str, known: tuple[str, ...] | None) -> ParsedResponse:
+        """Parse a response that follows the forced opening tag."""
+        return self.parse_whole(self.opening_tag + response, known)
+
+    def parse_whole(self, response: str, known: tuple[str, ...] | None) -> ParsedResponse:
+        """Parse a response with its opening tag."""
+        return parse_response(
+            response,
+            think=self.prompts.think,
+            known=known,
+            max_actions=self.max_actions_per_turn,
+        )
+
+
+class Chat(Dialogue):
     """The chat protocol of one run: renders prompts to token ids and parses responses.
 
     Args:
@@ -129,11 +183,9 @@ class Chat:
         markers: ChatMarkers,
         max_actions_per_turn: int,
     ) -> None:
-        self.prompts = prompts
+        super().__init__(prompts, max_actions_per_turn)
         self.tokenizer = tokenizer
         self.markers = markers
-        self.max_actions_per_turn = max_actions_per_turn
-        self.opening_tag = "<think>" if prompts.think else "<answer>"
         header = self.decode(encode_segments(tokenizer, [markers.assistant])[0]).rstrip()
         self._forced: Segments = () if header.endswith(self.opening_tag) else (self.opening_tag,)
         if header.endswith("<think>") and not prompts.think:
@@ -159,31 +211,12 @@ class Chat:
 
     def first_context(self, env: TextEnv, text: str) -> Segments:
         """Return system message and first turn's text, with their markers and the forced tag."""
-        system = system_text(self.prompts, env, self.max_actions_per_turn)
-        return (*self.markers.first(system, text), *self._forced)
+        return (*self.markers.first(self.system_text(env), text), *self._forced)
 
     def later_context(self, text: str, *, stopped: bool) -> Segments:
         """Return a later turn's text with its markers, which first end a response that did not."""
         closing = () if stopped else (self.markers.end,)
         return (*closing, *self.markers.later(text), *self._forced)
-
-    def turn_text(self, turn: int, observation: str, reward: float, actions_left: int) -> str:
-        """Fill in the turn template; the reward of the first turn is 0."""
-        return self.prompts.turn.format(
-            turn=turn + 1,
-            reward=f"{reward + 0.0:.1f}",
-            actions_left=actions_left,
-            observation=observation,
-        )
-
-    def parse(self, response: str, known: tuple[str, ...] | None) -> ParsedResponse:
-        """Parse a decoded response."""
-        return parse_response(
-            self.opening_tag + response,
-            think=self.prompts.think,
-            known=known,
-            max_actions=self.max_actions_per_turn,
-        )
 
     def count_thought_tokens(self, token_ids: Sequence[int]) -> int:
         """Return the number of a response's first tokens that hold nothing but its thought.
@@ -198,7 +231,7 @@ class Chat:
         for token in token_ids:
             text += self.token_text(token)
             ends.append(len(text))
-        match = _THINK.search(text)
+        match = _find_blocks(text, think=True)
         return bisect_right(ends, match.end(1)) if match is not None else 0
 
     def token_text(self, token: int) -> str:

@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from ragen_pl.envs.boundary import (
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.message_markers import Segments
 from ragen_pl.rollout.actors import Actor, Move
-from ragen_pl.rollout.chat import Chat
+from ragen_pl.rollout.chat import Chat, Dialogue
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.rewards import ENV, PlayedTurn, evaluate
 from ragen_pl.types import Completion, EpisodeId, Request, StopReason, Trajectory, Turn
@@ -102,6 +103,7 @@ class Episode:
         self.opening = opening
         self.seed, self.noise_seed, self.episode_id = seed, noise_seed, episode_id
         self.observation, self.difficulty = "", ""
+        self.optimal_length: int | None = None
         self.initial_state: dict[str, Any] = {}
         self._keeps_states = True
         self.turns: list[Turn] = []
@@ -126,7 +128,9 @@ class Episode:
         self.observation, info = self.env.reset(self.seed, self.noise_seed)
         self.difficulty = str(info.get("difficulty", ""))
         self.actions_left = self.env.max_actions
-        if self.opening is not None:
+        if self.opening is None:
+            self.optimal_length = _positive_int(info.get("optimal_length"))
+        else:
             self._play_opening(self.opening)
         self.initial_state = self.env.state()
 
@@ -227,10 +231,14 @@ class Episode:
         """Return the terms of a turn's reward after its actions, the environment's first."""
         return {ENV: reward}
 
+    @property
+    def _has_failed(self) -> bool:
+        return self.stop_reason in (StopReason.ENV_ERROR, StopReason.ENDPOINT_ERROR)
+
     def trajectory(self) -> Trajectory:
         """Return the trajectory of an episode that has ended."""
         final_state: dict[str, Any] = {}
-        if self.stop_reason is not StopReason.ENV_ERROR:
+        if not self._has_failed:
             with self.env_errors():
                 final_state = self.env.state()
         assert self.stop_reason is not None
@@ -244,16 +252,99 @@ class Episode:
             initial_state=self.initial_state,
             final_state=final_state,
             stop_reason=self.stop_reason,
-            success=self.success and self.stop_reason is not StopReason.ENV_ERROR,
+            success=self.success and not self._has_failed,
             error=self.error,
+            optimal_length=self.optimal_length,
         )
 
 
-class ChatEpisode(Episode):
+class DialogueEpisode(Episode):
+    """An episode whose actor answers prompts in text.
+
+    The environment's noise is seeded by the seed of the initial state and the episode's identity.
+    """
+
+    def __init__(
+        self,
+        env: TextEnv,
+        dialogue: Dialogue,
+        config: RolloutConfig,
+        *,
+        seed: int,
+        episode_id: EpisodeId,
+        opening: Opening | None = None,
+    ) -> None:
+        self.dialogue = dialogue
+        entropy = [seed, episode_id.group_id, episode_id.member]
+        noise_seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
+        super().__init__(
+            env,
+            config,
+            seed=seed,
+            noise_seed=noise_seed,
+            episode_id=episode_id,
+            opening=opening,
+        )
+
+    @property
+    def max_actions(self) -> int:
+        if self.env.actions is None:
+            return 1  # a whole answer of free text is one action
+        return min(self.dialogue.max_actions_per_turn, self.actions_left)
+
+    def _judge(self, response: Response) -> _Judgment:
+        terms, env = self.config.reward_terms.values(), self.env
+        state = env.state() if any(term.needs_states for term in terms) else None
+        if not self.dialogue.prompts.think:
+            return _Judgment(self.observation, state=state)
+        grounding = None
+        if any(term.needs_grounding for term in terms):
+            wanted = response.actions[: self.actions_left]
+            grounding = env.thought_grounding(response.thought, wanted)
+        correct = env.thought_correct(response.thought)
+        return _Judgment(self.observation, correct, grounding, state)
+
+    def _rewards(
+        self,
+        reward: float,
+        response: Response,
+        judgment: _Judgment,
+        actions: tuple[str, ...],
+        *,
+        has_ended: bool,
+    ) -> dict[str, float]:
+        turn = PlayedTurn(
+            number=len(self.turns),
+            observation=judgment.observation,
+            response=response.text,
+            thought=response.thought,
+            actions=actions,
+            is_valid=response.is_valid,
+            num_tokens=len(response.completion.token_ids),
+            max_tokens=self.config.max_response_tokens,
+            env_reward=reward,
+            next_observation=self.observation,
+            has_ended=has_ended,
+            success=self.success,
+            thought_correct=judgment.thought_correct,
+            thought_grounding=judgment.thought_grounding,
+            state=judgment.state,
+            next_state=None if judgment.state is None else self.env.state(),
+        )
+        return evaluate(self.config.reward_terms, turn)
+
+    @property
+    def next_turn_text(self) -> str:
+        """The text of the next turn's message."""
+        reward = self.turns[-1].rewards[ENV] if self.turns else 0.0
+        turn = len(self.turns)
+        return self.dialogue.turn_text(turn, self.observation, reward, self.actions_left)
+
+
+class ChatEpisode(DialogueEpisode):
     """An episode in the agent's chat protocol: prompts out, completions in.
 
-    Each turn calls ``request`` and then ``receive``. The environment's noise is seeded by the seed
-    of the initial state and the episode's identity.
+    Each turn calls ``request`` and then ``receive``.
     """
 
     def __init__(
@@ -273,30 +364,14 @@ class ChatEpisode(Episode):
         """The next turn's prompt, not yet encoded."""
         self.prefix: list[int] = []
         self.prompt: tuple[int, ...] = ()
-        entropy = [seed, episode_id.group_id, episode_id.member]
-        noise_seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
-        super().__init__(
-            env,
-            config,
-            seed=seed,
-            noise_seed=noise_seed,
-            episode_id=episode_id,
-            opening=opening,
-        )
+        super().__init__(env, chat, config, seed=seed, episode_id=episode_id, opening=opening)
 
     def _begin(self) -> None:
         super()._begin()
         self.initial_hash = self.env.state_hash()
-        text = self.chat.turn_text(0, self.observation, 0.0, self.actions_left)
         with calling("instruction"):  # read here, so that a fault counts as the environment's
             _ = self.env.env.instruction
-        self.context = self.chat.first_context(self.env.env, text)
-
-    @property
-    def max_actions(self) -> int:
-        if self.env.actions is None:
-            return 1  # a whole answer of free text is one action
-        return min(self.chat.max_actions_per_turn, self.actions_left)
+        self.context = self.chat.first_context(self.env.env, self.next_turn_text)
 
     def request(self, prompt: tuple[int, ...]) -> Request | None:
         """Append the encoded context and return the request; None if it does not fit."""
@@ -339,55 +414,11 @@ class ChatEpisode(Episode):
             is_valid=parsed.is_valid and completion.stopped,
         )
 
-    def _judge(self, response: Response) -> _Judgment:
-        terms, env = self.config.reward_terms.values(), self.env
-        state = env.state() if any(term.needs_states for term in terms) else None
-        if not self.chat.prompts.think:
-            return _Judgment(self.observation, state=state)
-        grounding = None
-        if any(term.needs_grounding for term in terms):
-            wanted = response.actions[: self.actions_left]
-            grounding = env.thought_grounding(response.thought, wanted)
-        correct = env.thought_correct(response.thought)
-        return _Judgment(self.observation, correct, grounding, state)
-
-    def _rewards(
-        self,
-        reward: float,
-        response: Response,
-        judgment: _Judgment,
-        actions: tuple[str, ...],
-        *,
-        has_ended: bool,
-    ) -> dict[str, float]:
-        turn = PlayedTurn(
-            number=len(self.turns),
-            observation=judgment.observation,
-            response=response.text,
-            thought=response.thought,
-            actions=actions,
-            is_valid=response.is_valid,
-            num_tokens=len(response.completion.token_ids),
-            max_tokens=self.config.max_response_tokens,
-            env_reward=reward,
-            next_observation=self.observation,
-            has_ended=has_ended,
-            success=self.success,
-            thought_correct=judgment.thought_correct,
-            thought_grounding=judgment.thought_grounding,
-            state=judgment.state,
-            next_state=None if judgment.state is None else self.env.state(),
-        )
-        return evaluate(self.config.reward_terms, turn)
-
     def _prepare_context(self) -> None:
         if self.stop_reason is not None:
             return
-        last = self.turns[-1]
-        text = self.chat.turn_text(
-            len(self.turns), self.observation, last.rewards["env"], self.actions_left
-        )
-        self.context = self.chat.later_context(text, stopped=last.completion.stopped)
+        stopped = self.turns[-1].completion.stopped
+        self.context = self.chat.later_context(self.next_turn_text, stopped=stopped)
 
     def begin_turn(self) -> bool:
         if self.stop_reason is not None:
@@ -421,6 +452,11 @@ class ChatEpisode(Episode):
         tokens = (*ids, self.chat.markers.end)
         zeros = (0.0,) * len(tokens)
         self.receive(Completion(tokens, zeros, zeros, stopped=True))
+
+
+def _positive_int(given: object) -> int | None:
+    """Return an environment's number, or None if it is none."""
+    return int(given) if isinstance(given, Integral) and int(given) > 0 else None
 
 
 def play_episode(episode: Episode, actor: Actor, rng: random.Random) -> list[Move]:

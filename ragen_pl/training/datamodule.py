@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Protocol, cast
 
 import lightning.pytorch as pl
+from lightning.pytorch.trainer.states import TrainerFn
 
 from ragen_pl.distributed.batch_sharding import optimizer_batches
 from ragen_pl.distributed.collectives import gather_objects, rank, world_size
@@ -17,12 +18,14 @@ from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.check import check_contract, check_declared
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.base import LanguageModel
+from ragen_pl.models.endpoint import EndpointClient
 from ragen_pl.rollout import chat as chats
 from ragen_pl.rollout.actors import Actor
 from ragen_pl.rollout.baselines import play_baseline
-from ragen_pl.rollout.chat import Chat, Prompts
+from ragen_pl.rollout.chat import Chat, Dialogue, Prompts
 from ragen_pl.rollout.collect import GroupSeed, collect
 from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.conversation import converse
 from ragen_pl.rollout.curriculum import Curriculum, Uniform, choose_starts
 from ragen_pl.rollout.demonstrations import WarmStart, demonstrate, demonstration_batches
 from ragen_pl.rollout.hindsight import HindsightImitation, SolutionWriter
@@ -66,6 +69,8 @@ class Learner(Protocol):
 
     iteration: int
     language: LanguageModel
+    endpoint: EndpointClient | None
+    """The connection to a policy that is behind an endpoint; None for one with weights here."""
 
     def begin_iteration(self, phase: Phase) -> None:
         """Prepare for an iteration; called before its first batch."""
@@ -89,10 +94,11 @@ class RolloutDataModule(pl.LightningDataModule):
     Args:
         env: The environment to train in.
         eval_sets: Environments to evaluate in, by name; the first is the default evaluation set.
+            Configurations are merged by name, and null leaves a set out.
         prompts: Wording and format of the dialogue.
         rollout: Size and limits of a rollout.
         warm_start: Imitation before RL.
-        evaluation: Size and sampling of evaluations.
+        evaluation: Size, sampling and identity of evaluations.
         hindsight: Imitation of the policy's own solutions beside RL; null for none.
         dynamic_sampling: Further collections when too few groups have signal; null collects once.
         curriculum: Choice of the starts to collect, by difficulty and success so far.
@@ -102,7 +108,7 @@ class RolloutDataModule(pl.LightningDataModule):
     def __init__(  # noqa: PLR0913 (one argument per key)
         self,
         env: TextEnv,
-        eval_sets: dict[str, TextEnv],
+        eval_sets: Mapping[str, TextEnv | None],
         prompts: Prompts = Prompts(),  # noqa: B008  frozen, so sharing it is safe
         rollout: RolloutConfig = RolloutConfig(),  # noqa: B008
         warm_start: WarmStart = WarmStart(),  # noqa: B008
@@ -115,10 +121,9 @@ class RolloutDataModule(pl.LightningDataModule):
         super().__init__()
         if dynamic_sampling is not None:
             dynamic_sampling.check(rollout.group_size)
-        envs = {
-            "env": env,
-            **{f"eval_sets.{name}": eval_set for name, eval_set in eval_sets.items()},
-        }
+        evaluation.check_pins(eval_sets)
+        evaluated = {name: each for name, each in eval_sets.items() if each is not None}
+        envs = {"env": env, **{f"eval_sets.{name}": each for name, each in evaluated.items()}}
         for key, each in envs.items():
             check_declared(each, f"data.{key}")
         chats.check_actions(envs)
@@ -136,13 +141,13 @@ class RolloutDataModule(pl.LightningDataModule):
                 f"data.warm_start.iterations is {warm_start.iterations}, but {type(env).__name__} "
                 "has no expert_turn to imitate: write one, or set it to 0"
             )
-        if not eval_sets:
+        if not evaluated:
             raise ValueError(
                 "data.eval_sets is empty; name at least one evaluation set to evaluate on"
             )
         first_seed = run_seed * SEEDS_PER_RUN
         curriculum.check(env, range(first_seed, first_seed + _TRIED_FOR_DIFFICULTIES))
-        self.env, self.eval_sets, self.prompts = env, eval_sets, prompts
+        self.env, self.eval_sets, self.prompts = env, evaluated, prompts
         self.rollout, self.warm_start, self.evaluation = rollout, warm_start, evaluation
         self.dynamic_sampling, self.run_seed = dynamic_sampling, run_seed
         self.hindsight, self._memory = hindsight, None
@@ -152,7 +157,7 @@ class RolloutDataModule(pl.LightningDataModule):
         self.curriculum = curriculum
         self._progress: Tallies = {}
         self._seeds = SeedStream()
-        self._chat: Chat | None = None
+        self._chats: dict[int, Chat] = {}
         self._demonstrations: RolloutBatch | None = None
         self._evaluation_sets: dict[str, EvaluationSet] = {}
 
@@ -165,10 +170,16 @@ class RolloutDataModule(pl.LightningDataModule):
         actions = self.max_actions_per_turn
         for think in (True, False):
             prompts = replace(self.prompts, think=think)
-            for env in (self.env, *self.eval_sets.values()):
-                yield from chats.vocabulary(prompts, env, actions)
+            yield from chats.vocabulary(prompts, self.env, actions)
+            for name, env in self.eval_sets.items():
+                yield from chats.vocabulary(prompts, env, self._actions_per_turn_on(name))
             for env in (kind() for kind in SHIPPED):
                 yield from chats.common_vocabulary(prompts, env, actions)
+
+    def words_on(self, eval_set: str) -> Iterable[str]:
+        """Yield the pieces of text of an evaluation set, as ``vocabulary``."""
+        actions = self._actions_per_turn_on(eval_set)
+        yield from chats.vocabulary(self.prompts, self.eval_sets[eval_set], actions)
 
     @property
     def max_actions_per_turn(self) -> int:
@@ -188,24 +199,53 @@ class RolloutDataModule(pl.LightningDataModule):
 
     @property
     def chat(self) -> Chat:
-        """The chat protocol with the learner's tokenizer.
+        """The chat protocol of training, with the learner's tokenizer.
 
         Raises:
             ConfigError: when the model's context is too short or the prompts do not fit the model.
         """
-        if self._chat is None:
+        return self._chat_with(self.max_actions_per_turn)
+
+    @property
+    def dialogue(self) -> Dialogue:
+        """The wording of the dialogue in training."""
+        return Dialogue(self.prompts, self.max_actions_per_turn)
+
+    def evaluation_dialogue(self, eval_set: str) -> Dialogue:
+        """Return the wording of the dialogue on an evaluation set; with the policy's tokenizer,
+        unless the policy is behind an endpoint."""
+        actions = self._actions_per_turn_on(eval_set)
+        if self.learner.endpoint is not None:
+            return Dialogue(self.prompts, actions)
+        return self._chat_with(actions)
+
+    def _chat_with(self, max_actions_per_turn: int) -> Chat:
+        if max_actions_per_turn not in self._chats:
             language = self.learner.language
             try:
-                language.check_context(self.rollout.max_context)
-                self._chat = Chat(
-                    self.prompts,
-                    language.tokenizer,
-                    language.markers,
-                    self.max_actions_per_turn,
+                language.check_context(self.max_context)
+                chat = Chat(
+                    self.prompts, language.tokenizer, language.markers, max_actions_per_turn
                 )
             except ValueError as error:
                 raise ConfigError(str(error)) from error
-        return self._chat
+            self._chats[max_actions_per_turn] = chat
+        return self._chats[max_actions_per_turn]
+
+    @property
+    def evaluation_rollout(self) -> RolloutConfig:
+        """The limits of a trajectory in evaluations."""
+        return self.evaluation.at_least.widen(self.rollout)
+
+    @property
+    def max_context(self) -> int:
+        """Maximum tokens of a trajectory, in training and in evaluations."""
+        return self.evaluation_rollout.max_context
+
+    def _actions_per_turn_on(self, eval_set: str) -> int:
+        """Return the maximum actions in one response on an evaluation set."""
+        wanted = self.evaluation_rollout.max_actions_per_turn
+        return min(wanted, self.eval_sets[eval_set].max_actions)
 
     def train_dataloader(self) -> Iterable[IterationBatch]:
         """Return the loader of the run, which collects a rollout each time it is iterated over."""
@@ -231,7 +271,7 @@ class RolloutDataModule(pl.LightningDataModule):
             return
         learner.begin_iteration(Phase.RL)
         collector = Collector(trainer, self.env, self.chat, self.rollout, learner.generate)
-        with learner.rollout_weights(self.rollout.max_context):
+        with learner.rollout_weights(self.max_context):
             collected = collect_groups(
                 lambda seeds: collector.collect(seeds, iteration),
                 lambda nth: self.group_seeds(iteration, nth),
@@ -362,21 +402,23 @@ class RolloutDataModule(pl.LightningDataModule):
         """Return an evaluation set with its fixed initial states; every rank must call it.
 
         Raises:
-            ConfigError: on all ranks, when the environment yields no initial states on one of them.
+            ConfigError: on all ranks, when the environment yields no initial states on one of them,
+                or other ones than the set's pin says.
         """
         if name not in self._evaluation_sets:
             index = list(self.eval_sets).index(name)
+            size, pin = self.evaluation.size, self.evaluation.pins.get(name)
             self._evaluation_sets[name] = EvaluationSet.build(
-                name, self.eval_sets[name], index, self.evaluation.size
+                name, self.eval_sets[name], index, size, pin
             )
         return self._evaluation_sets[name]
 
     def setup(self, stage: str) -> None:
-        """Print warnings about the evaluation sets at the start of a run, such as overlap with
-        training."""
+        """Build the evaluation sets; print warnings about them at the start of a run, such as
+        overlap with training."""
+        eval_sets = [self.evaluation_set(name) for name in self.eval_sets]
         if stage != "fit":
             return
-        eval_sets = [self.evaluation_set(name) for name in self.eval_sets]
         first = self.run_seed * SEEDS_PER_RUN
         training_seeds = range(first, first + _COMPARED_TRAINING_SEEDS)
         for eval_set in eval_sets if rank() == 0 else ():
@@ -384,9 +426,15 @@ class RolloutDataModule(pl.LightningDataModule):
                 print(warning)
 
     def evaluate(
-        self, learner: Learner, eval_set: str, temperature: float
+        self, learner: Learner, eval_set: str, temperature: float, samples: int = 1
     ) -> list[TrajectoryGroup]:
-        """Play this rank's share of an evaluation set, every initial state once.
+        """Play this rank's share of an evaluation set.
+
+        Args:
+            learner: The module that samples.
+            eval_set: Name of the evaluation set.
+            temperature: Sampling temperature; 0 is greedy.
+            samples: Trajectories per initial state. The first one is the same for any number.
 
         Raises:
             ConfigError: on all ranks, when no initial state, on any rank, leaves room in the
@@ -394,30 +442,51 @@ class RolloutDataModule(pl.LightningDataModule):
         """
         chosen, trainer = self.evaluation_set(eval_set), self.attached_trainer
         callbacks = list(rollout_callbacks(trainer))
+        share = chosen.group_seeds[rank() :: world_size()]
+        rollout = replace(self.evaluation_rollout, group_size=samples)
+        sampling = Sampling(temperature, rollout.max_response_tokens)
+        iteration, played = chosen.noise_iteration(temperature), list[TrajectoryGroup]()
 
         def progress(finished: int, total: int) -> None:
+            before = len(played) * samples
             for callback in callbacks:
-                callback.on_evaluation_progress(trainer, trainer.lightning_module, finished, total)
+                callback.on_evaluation_progress(
+                    trainer, trainer.lightning_module, before + finished, len(share) * samples
+                )
 
-        with learner.rollout_weights(self.rollout.max_context):
-            groups = collect(
+        if learner.endpoint is not None:
+            return converse(
                 chosen.env,
-                chosen.group_seeds[rank() :: world_size()],
-                self.chat,
-                learner.generate,
-                replace(self.rollout, group_size=1),
-                iteration=chosen.noise_iteration(temperature),
-                sampling=Sampling(temperature, self.rollout.max_response_tokens),
+                share,
+                self.evaluation_dialogue(eval_set),
+                learner.endpoint,
+                rollout,
+                iteration=iteration,
+                sampling=sampling,
                 progress=progress,
             )
-        check_room(groups)
-        return groups
+        chat = self._chat_with(self._actions_per_turn_on(eval_set))
+        at_once = max(1, len(share) // samples)  # with the memory of one trajectory per state
+        with learner.rollout_weights(self.max_context):
+            for first in range(0, len(share), at_once):
+                played += collect(
+                    chosen.env,
+                    share[first : first + at_once],
+                    chat,
+                    learner.generate,
+                    rollout,
+                    iteration=iteration,
+                    sampling=sampling,
+                    progress=progress,
+                )
+        check_room(played)
+        return played
 
     def evaluate_baseline(self, eval_set: str, baseline: Actor) -> list[TrajectoryGroup]:
         """Play an evaluation set with a baseline, every initial state once."""
         chosen = self.evaluation_set(eval_set)
         return [
-            play_baseline(chosen.env, seed, place, self.rollout, baseline)
+            play_baseline(chosen.env, seed, place, self.evaluation_rollout, baseline)
             for place, seed in enumerate(chosen.seeds)
         ]
 
@@ -443,7 +512,10 @@ class IterationLoader:
 
 
 class EvaluationLoader:
-    """Loader of one evaluation set, which is played as a single batch."""
+    """Loader of one evaluation set, which is played as a single batch.
+
+    Within ``fit`` every initial state is played once, elsewhere ``evaluation.samples`` times.
+    """
 
     def __init__(self, data: RolloutDataModule, eval_set: str) -> None:
         self.data, self.eval_set = data, eval_set
@@ -452,6 +524,8 @@ class EvaluationLoader:
         return 1
 
     def __iter__(self) -> Iterator[Evaluation]:
-        temperature = self.data.evaluation.temperature
-        groups = self.data.evaluate(self.data.learner, self.eval_set, temperature)
-        yield Evaluation(self.eval_set, temperature, tuple(groups))
+        data, evaluation = self.data, self.data.evaluation
+        is_training = data.attached_trainer.state.fn == TrainerFn.FITTING
+        samples = 1 if is_training or not evaluation.temperature else evaluation.samples
+        groups = data.evaluate(data.learner, self.eval_set, evaluation.temperature, samples)
+        yield Evaluation(self.eval_set, evaluation.temperature, tuple(groups))

@@ -1,4 +1,4 @@
-"""Evaluation results: success with confidence intervals, pass@k and paired differences.
+"""Evaluation results: success with confidence intervals, pass@k, and actions against the optimum.
 
 Trajectories from different initial states of an evaluation set are independent, and success has
 Wilson's score interval. If an environment has fewer initial states than the evaluation set's size,
@@ -14,19 +14,17 @@ trajectories, and the interval holds for that state alone.
 from __future__ import annotations
 
 import json
-import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from statistics import fmean, stdev
+from dataclasses import dataclass, field
+from statistics import fmean
 
 from lightning.pytorch import LightningModule, Trainer
 
 from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.training.callback import announce
-from ragen_pl.types import Evaluation, TrajectoryGroup
-
-NORMAL_95 = 1.959963984540054
-"""The standard normal's 97.5 % point."""
+from ragen_pl.training.statistics import effective_sample_size, pass_at_k, wilson_interval
+from ragen_pl.types import Evaluation, Trajectory, TrajectoryGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,54 +54,12 @@ class EvalResult:
     env_errors: int = 0
     """Number of trajectories in which the environment failed. If failures depend on the actions of
     the policy, success over the other trajectories is biased."""
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """Difference in success of two policies on the same initial states."""
-
-    mean: float
-    low: float
-    """Lower end of the mean's 95 % interval."""
-    high: float
-    count: int
-    """Number of initial states."""
-
-
-def wilson_interval(successes: float, count: float, z: float = NORMAL_95) -> tuple[float, float]:
-    """Return Wilson's score interval of a proportion; (0, 1) for a count of 0."""
-    if count == 0:
-        return 0.0, 1.0
-    share = successes / count
-    shrink = 1.0 + z * z / count
-    center = (share + z * z / (2 * count)) / shrink
-    spread = z / shrink * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
-    return max(0.0, center - spread), min(1.0, center + spread)
-
-
-def effective_sample_size(outcomes: Sequence[Sequence[bool]]) -> float:
-    """Return the number of independent trajectories that estimate the success rate equally well.
-
-    N / deff, where the design effect is the variance of the success rate with initial states as
-    clusters over that of N independent trajectories:
-
-    deff = [K / (K − 1) · Σₖ (sₖ − nₖ p)² / N²] / [p (1 − p) / (N − 1)]
-
-    for K initial states with sₖ successes in nₖ trajectories (Kish 1965; Cochran 1977, §11). It is
-    exactly 1 if every state was played once. It is clamped to [1, N / K], because values below 1
-    are chance and each state is worth at least one trajectory.
-
-    Args:
-        outcomes: Success of each trajectory, by initial state.
-    """
-    num_starts, count = len(outcomes), sum(map(len, outcomes))
-    share = sum(map(sum, outcomes)) / count if count else 0.0
-    if num_starts < 2 or share in (0.0, 1.0):
-        return float(count)
-    squares = sum((sum(each) - len(each) * share) ** 2 for each in outcomes)
-    clustered = num_starts / (num_starts - 1) * squares / count**2
-    design_effect = clustered / (share * (1 - share) / (count - 1))
-    return count / min(max(design_effect, 1.0), count / num_starts)
+    pass_at: Mapping[int, float] = field(default_factory=dict)
+    """Unbiased estimate of pass@k by k, averaged over initial states; k is 1, 2, 4 … and the number
+    of trajectories per initial state."""
+    action_ratio: float | None = None
+    """Mean, over solved trajectories, of the actions used over the fewest possible; None where the
+    environment does not know these, or nothing was solved."""
 
 
 def summarize(groups: Sequence[TrajectoryGroup]) -> EvalResult:
@@ -121,14 +77,12 @@ def summarize(groups: Sequence[TrajectoryGroup]) -> EvalResult:
     num_successes = sum(trajectory.success for trajectory in trajectories)
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     thoughts = [turn.thought_correct for turn in turns if turn.thought_correct is not None]
-    by_difficulty: dict[str, list[bool]] = {}
+    by_difficulty: defaultdict[str, list[bool]] = defaultdict(list)
+    by_start: defaultdict[str, list[bool]] = defaultdict(list)
     for trajectory in trajectories:
         if trajectory.difficulty:
-            by_difficulty.setdefault(trajectory.difficulty, []).append(trajectory.success)
-    by_start: dict[str, list[bool]] = {}
-    for trajectory in trajectories:
-        start = json.dumps(trajectory.initial_state, sort_keys=True)
-        by_start.setdefault(start, []).append(trajectory.success)
+            by_difficulty[trajectory.difficulty].append(trajectory.success)
+        by_start[json.dumps(trajectory.initial_state, sort_keys=True)].append(trajectory.success)
     effective = effective_sample_size(list(by_start.values()))
     low, high = wilson_interval(num_successes / len(trajectories) * effective, effective)
     return EvalResult(
@@ -146,53 +100,34 @@ def summarize(groups: Sequence[TrajectoryGroup]) -> EvalResult:
         solved_seeds=tuple(t.seed for t in trajectories if t.success),
         failed_seeds=tuple(t.seed for t in trajectories if not t.success),
         env_errors=sum(len(group.trajectories) for group in groups) - len(trajectories),
+        pass_at=_pass_at(groups),
+        action_ratio=_action_ratio(trajectories),
     )
 
 
-def pass_at_k(count: int, successes: int, k: int) -> float:
-    """Return the unbiased estimate of pass@k from ``count`` ≥ k trajectories of one initial state.
+def _pass_at(groups: Sequence[TrajectoryGroup]) -> dict[int, float]:
+    """Return pass@k by k: 1, 2, 4 … and the number of trajectories per initial state.
 
-    1 − C(count − successes, k) / C(count, k): the fraction of k-subsets with a success
-    (Chen et al., arXiv 2107.03374).
+    Initial states at which the environment failed so often that fewer than k trajectories are left
+    do not count for that k.
     """
-    if not 1 <= k <= count:
-        raise ValueError(f"k is {k}; with {count} trajectories per start it must lie in 1..{count}")
-    return 1.0 - math.comb(count - successes, k) / math.comb(count, k)
+    counts = [[t.success for t in group.trajectories if t.counts] for group in groups]
+    most = max(map(len, counts), default=0)
+    wanted = [*(1 << power for power in range(most.bit_length()) if 1 << power < most), most]
+    return {
+        k: fmean(pass_at_k(len(each), sum(each), k) for each in counts if len(each) >= k)
+        for k in wanted
+    }
 
 
-def paired_difference(before: EvalResult, after: EvalResult) -> Difference:
-    """Estimate the difference in success of two policies, paired by initial state.
-
-    Pairing removes the variation in difficulty between initial states, which makes the interval
-    narrower than that of two separate evaluations. It is the normal interval of the mean of the
-    differences per state, and has width zero when all are equal.
-
-    Raises:
-        ValueError: when the two evaluations have different initial states. (One at which the
-            environment failed for a policy is missing from that policy's evaluation.)
-    """
-    old, new = _success_by_seed(before), _success_by_seed(after)
-    if old.keys() != new.keys():
-        unpaired = sorted(old.keys() ^ new.keys())
-        raise ValueError(
-            f"the evaluations were not played on the same starts: {len(unpaired)} seeds are in "
-            f"only one (such as {unpaired[0]}); evaluate both policies on the same evaluation set "
-            "with the same evaluation.size (a start at which the environment failed is missing, "
-            "too)"
-        )
-    gains = [new[seed] - old[seed] for seed in old]
-    mean = fmean(gains)
-    half_width = NORMAL_95 * stdev(gains) / math.sqrt(len(gains)) if len(gains) > 1 else math.inf
-    return Difference(mean, mean - half_width, mean + half_width, len(gains))
-
-
-def _success_by_seed(result: EvalResult) -> dict[int, float]:
-    """Average success per seed."""
-    outcomes: dict[int, list[float]] = {}
-    for seeds, success in ((result.solved_seeds, 1.0), (result.failed_seeds, 0.0)):
-        for seed in seeds:
-            outcomes.setdefault(seed, []).append(success)
-    return {seed: fmean(values) for seed, values in outcomes.items()}
+def _action_ratio(trajectories: Sequence[Trajectory]) -> float | None:
+    """Return the mean, over solved trajectories, of the actions used over the fewest possible."""
+    ratios = [
+        sum(len(turn.actions) for turn in trajectory.turns) / trajectory.optimal_length
+        for trajectory in trajectories
+        if trajectory.success and trajectory.optimal_length
+    ]
+    return fmean(ratios) if ratios else None
 
 
 # --- over all ranks -------------------------------------------------------------------------------
@@ -226,19 +161,29 @@ def log_evaluation(module: LightningModule, evaluation: Evaluation) -> None:
     for name in [name for name in logged if name.startswith(prefix)]:
         del logged[name]  # Lightning would keep the last values if there are no new ones
     result = summarize_all_ranks(module.trainer, evaluation.eval_set, evaluation.groups)
-    if result is None:
-        return
-    metrics = {
+    if result is not None:
+        log_metrics(module, {f"{prefix}{name}": v for name, v in metrics_of(result).items()})
+
+
+def metrics_of(result: EvalResult) -> dict[str, float]:
+    """Return the metrics of a result that are known, by the names under which they are logged."""
+    metrics: dict[str, float | None] = {
         "success": result.success,
         "success_low": result.low,
         "success_high": result.high,
         "return": result.mean_return,
         "valid_format": result.valid_format,
+        "thought_accuracy": result.thought_accuracy,
+        "action_ratio": result.action_ratio,
+        **{f"pass_at_{k}": value for k, value in result.pass_at.items() if k > 1},
     }
-    if result.thought_accuracy is not None:
-        metrics["thought_accuracy"] = result.thought_accuracy
+    return {name: value for name, value in metrics.items() if value is not None}
+
+
+def log_metrics(module: LightningModule, metrics: Mapping[str, float]) -> None:
+    """Log metrics of an evaluation, which are equal on all ranks."""
     module.log_dict(
-        {f"{prefix}{name}": value for name, value in metrics.items()},
+        dict(metrics),
         on_step=False,
         on_epoch=True,
         batch_size=1,

@@ -2,32 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Self
 
 from ragen_pl.distributed.collectives import all_or_none, gather_objects
 from ragen_pl.envs.base import TextEnv
-from ragen_pl.envs.eval_seeds import eval_seeds, overlap
+from ragen_pl.envs.eval_seeds import EvalStart, eval_starts, fingerprint, overlap
 from ragen_pl.errors import ConfigError
 from ragen_pl.rollout.collect import GroupSeed
+from ragen_pl.rollout.config import RolloutConfig
 
 _FIRST_NOISE_ITERATION = 1 << 40
 """Smallest iteration number that seeds the sampling noise of evaluations; larger than that of any
 training iteration."""
 
+_PIN = re.compile(r"[1-9][0-9]*:[0-9a-f]{8,64}")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Limits of a trajectory; null leaves a limit as it is.
+
+    Args:
+        max_turns: Turns per trajectory.
+        max_actions_per_turn: Actions in one response.
+        max_response_tokens: Tokens of one response.
+        max_context: Tokens of a whole trajectory.
+    """
+
+    max_turns: int | None = None
+    max_actions_per_turn: int | None = None
+    max_response_tokens: int | None = None
+    max_context: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if value is not None and value < 1:
+                raise ValueError(
+                    f"evaluation.at_least.{name} is {value}; it must be at least 1, or null"
+                )
+
+    def widen(self, rollout: RolloutConfig) -> RolloutConfig:
+        """Return the limits of a rollout, with those that are smaller than these raised."""
+        given = {name: value for name, value in asdict(self).items() if value is not None}
+        return replace(rollout, **{n: max(v, getattr(rollout, n)) for n, v in given.items()})
+
 
 @dataclass(frozen=True)
 class EvaluationConfig:
-    """Size and sampling of evaluations.
+    """Size, sampling and identity of evaluations.
 
     Args:
         size: Initial states per evaluation set, all distinct if the environment has that many.
         temperature: Sampling temperature; the paper evaluates at 0.5, and 0 is greedy.
+        samples: Trajectories per initial state that ``validate``, ``test`` and ``predict`` sample,
+            for pass@k with k up to this number; ``fit`` plays each state once.
+        greedy: Whether ``validate`` and ``test`` also play each state greedily, once.
+        at_least: Limits that a trajectory has at least in evaluations, for sets that need more
+            than ``data.rollout`` has, such as those of another environment.
+        pins: Fingerprints of evaluation sets by their names, such as ``256:3f0c52d1a7b9``: the
+            number of starts and the first digits of their hash, which ``run.py pins`` prints. A set
+            whose first starts have another fingerprint is an error; null takes a pin away. A set
+            with fewer starts than its pin is not checked. Configurations are merged by name.
     """
 
     size: int = 256
     temperature: float = 0.5
+    samples: int = 4
+    greedy: bool = True
+    at_least: Budget = Budget()
+    pins: Mapping[str, str | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.size < 1:
@@ -35,6 +81,36 @@ class EvaluationConfig:
         if self.temperature < 0:
             given = self.temperature
             raise ValueError(f"evaluation.temperature is {given}; it must be 0 (greedy) or more")
+        if self.samples < 1:
+            raise ValueError(f"evaluation.samples is {self.samples}; it must be at least 1")
+        for name, pin in self.pins.items():
+            if pin is not None and not _PIN.fullmatch(pin):
+                raise ValueError(
+                    f"evaluation.pins.{name} is {pin}; it must be a number of starts, a colon and "
+                    "8 or more digits of a hash, such as 256:3f0c52d1a7b9 (run.py pins prints them)"
+                )
+
+    def check_pins(self, names: Iterable[str]) -> None:
+        """Refuse pins of sets that do not exist.
+
+        Args:
+            names: Names of all sets, those that are left out by null among them.
+
+        Raises:
+            ValueError: when there is one.
+        """
+        known = list(names)
+        for name in self.pins:
+            if name not in known:
+                raise ValueError(
+                    f"evaluation.pins.{name} pins no evaluation set; data.eval_sets has "
+                    f"{', '.join(known)}"
+                )
+
+    @property
+    def temperatures(self) -> tuple[float, ...]:
+        """Temperatures at which ``validate`` and ``test`` play."""
+        return (self.temperature, 0.0) if self.greedy and self.temperature else (self.temperature,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,20 +123,26 @@ class EvaluationSet:
     """Index among the run's evaluation sets; seeds the sampling noise together with the
     temperature."""
     seeds: tuple[int, ...]
+    fingerprint: str
+    """Number and hash of the initial states and of what the agent is told of them."""
 
     @classmethod
-    def build(cls, name: str, env: TextEnv, index: int, size: int) -> Self:
+    def build(cls, name: str, env: TextEnv, index: int, size: int, pin: str | None = None) -> Self:
         """Choose the initial states; every rank must call it, and gets the same ones.
 
         Raises:
-            ConfigError: on all ranks, when the environment yields no initial states on one of them.
+            ConfigError: on all ranks, when the environment yields no initial states on one of them,
+                or other ones than the pin says.
         """
         try:
-            own = all_or_none(lambda: eval_seeds(env, size))
+            own = all_or_none(lambda: eval_starts(env, size))
         except ValueError as error:
             raise ConfigError(f"data.eval_sets.{name}: {error}") from error
         # A reset that fails at random may have skipped different seeds on different ranks.
-        return cls(name, env, index, tuple(gather_objects(own)[0]))
+        starts = gather_objects(own)[0]
+        if pin is not None:
+            _check_pin(name, starts, pin)
+        return cls(name, env, index, tuple(start.seed for start in starts), fingerprint(starts))
 
     @property
     def group_seeds(self) -> list[GroupSeed]:
@@ -91,3 +173,25 @@ class EvaluationSet:
                 f"among the run's first {len(seeds)} training starts: success on these measures "
                 "training, not generalization"
             )
+
+
+def _check_pin(name: str, starts: Sequence[EvalStart], pin: str) -> None:
+    """Compare an evaluation set's first starts with its pin, unless it has fewer.
+
+    Raises:
+        ConfigError: when they differ.
+    """
+    count = int(pin.partition(":")[0])
+    if len(starts) < count:
+        return
+    found = fingerprint(starts[:count])
+    shorter = min(len(found), len(pin))
+    if found[:shorter] != pin[:shorter]:
+        raise ConfigError(
+            f"data.eval_sets.{name} has changed: its first {count} starts have the fingerprint "
+            f"{found}, but data.evaluation.pins.{name} is {pin}\n"
+            f"  if you changed the set's keys, set data.evaluation.pins.{name} to its new "
+            "fingerprint, or to null\n"
+            "  if not, this version builds other starts: results on them cannot be compared with "
+            "earlier ones"
+        )

@@ -15,6 +15,8 @@ from ragen_pl.distributed.shard_folder import META
 from ragen_pl.errors import ConfigError
 
 CHECKPOINTS, POLICY, TRAJECTORIES = "checkpoints", "policy", "trajectories"
+EVALUATIONS = "evaluations"
+"""Folder of the results of ``validate`` and ``test``."""
 CONFIG, RESULTS = "config.yaml", "results.json"
 LAST, BEST = "last", "best"
 FINAL = "final"

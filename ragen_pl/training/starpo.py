@@ -28,7 +28,8 @@ from ragen_pl.distributed.collectives import (
 from ragen_pl.distributed.fsdp import shard_networks
 from ragen_pl.distributed.sharding import frozen_base_weights
 from ragen_pl.errors import ConfigError
-from ragen_pl.models import EmbeddedModel, LanguageModel, PolicyModel
+from ragen_pl.models import EmbeddedModel, Endpoint, LanguageModel, PolicyModel
+from ragen_pl.models.endpoint import EndpointClient
 from ragen_pl.models.lora import LoRA
 from ragen_pl.models.policy import Critic, Policy, drop_embedding_gradients
 from ragen_pl.models.trainable import TrainableModel
@@ -80,6 +81,7 @@ class StarPO(pl.LightningModule):
     """A critic with its own backbone; None without a critic, or with a value head on the policy."""
     reference: Policy | None
     language: LanguageModel
+    """Set, as the networks are, unless the policy is behind an endpoint."""
 
     # --- construction -------------------------------------------------------------------------
 
@@ -104,14 +106,14 @@ class StarPO(pl.LightningModule):
         self.iteration = self.rl_start = self.skipped_steps = 0
         self.phase = Phase.WARM_START
         self.lr_scale = 1.0  # factor on RL's learning rates, besides their schedule
-        self.engine = engine
+        self.engine, self.endpoint = engine, _connect(policy)
         self._gradients_are_local = self._log_probs_agree = False
         self._policy_tokens = self._hindsight_tokens = 0.0  # trained on in this iteration
 
     def configure_model(self) -> None:
         """Build policy, critic and reference once."""
-        if hasattr(self, "policy"):
-            return
+        if hasattr(self, "policy") or (self.endpoint is not None and not self.trainer.training):
+            return  # a model behind an endpoint is evaluated without weights
         if isinstance(self.trainable.policy, EmbeddedModel) and not self.vocabulary:
             raise ConfigError(
                 "StarPO has no vocabulary, so the embedded model would spell every word out: give "
@@ -398,3 +400,8 @@ class StarPO(pl.LightningModule):
         self.phase, self.skipped_steps = Phase(state["phase"]), state["skipped_steps"]
         self.coefficients.load_state_dict(state["coefficients"])
         self.lr_scale = state["lr_scale"]
+
+
+def _connect(policy: PolicyModel) -> EndpointClient | None:
+    """Return the connection to the policy's endpoint; None for weights that are loaded here."""
+    return EndpointClient(policy) if isinstance(policy, Endpoint) else None

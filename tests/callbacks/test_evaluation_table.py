@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import (
 )
 
 from ragen_pl.cli.entry_point import main
+from ragen_pl.report.tables import PolicyResult
 from tests.support.tiny_run import write_config
 
 
@@ -22,9 +24,14 @@ def test_an_evaluation_does_not_log_into_the_training(
     run_dir = tmp_path / "runs/tiny"
     before = {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()}
     evaluate = ["validate", "--config", "tiny", "--ckpt_path"]
+    capsys.readouterr()
     assert main([*evaluate, "last"]) == 0
     assert "biased upwards" not in capsys.readouterr().out
-    assert {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()} == before
+    after = {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()}
+    written = {run_dir / "evaluations" / name for name in ("last.json", "last.txt")}
+    assert after.keys() - before.keys() == written
+    assert {path: after[path] for path in before} == before
+    check_results(run_dir)
     assert main([*evaluate, "best", "--trainer.logger", "true"]) == 0
     assert "biased upwards" in capsys.readouterr().out
     assert all(path.read_bytes() == held for path, held in before.items())
@@ -32,3 +39,25 @@ def test_an_evaluation_does_not_log_into_the_training(
     steps = [event.step for event in logged.Scalars("val/default/success")]
     assert steps == [1]  # iteration, of three updates
     assert "step" not in logged.Tags()["scalars"]
+
+
+def check_results(run_dir: Path) -> None:
+    """The checkpoint's scores, sampled and greedy, stand beside baselines and earlier policies.
+
+    The first sample of every start is the one that the run's own evaluation took.
+    """
+    content = json.loads((run_dir / "evaluations/last.json").read_text())
+    results = [PolicyResult.from_dict(entry) for entry in content["evaluations"]]
+    path = str(Path("runs/tiny/checkpoints/last.ckpt"))
+    assert content["policy"] == path
+    assert [(each.policy, each.temperature) for each in results] == [
+        *((path, 0.5), (path, 0.0), ("random", None), ("expert", None), ("untrained", 0.5)),
+    ]
+    sampled, greedy, *_ = results
+    assert (sampled.result.count, list(sampled.result.pass_at)) == (24, [1, 2, 4])
+    assert (greedy.result.count, list(greedy.result.pass_at)) == (6, [1])
+    assert (sampled.iterations, results[2].iterations) == (1, None)
+    assert len({each.fingerprint for each in results}) == 1
+    table = (run_dir / "evaluations/last.txt").read_text()
+    assert f"default ({sampled.fingerprint})" in table
+    assert "pass@4" in table

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, Gemma2Config, MambaConfig
 
 from ragen_pl.models.kernels.attention import SDPA
@@ -54,6 +55,31 @@ def test_the_folder_is_what_is_loaded(tmp_path: Path) -> None:
     half = PretrainedModel(str(folder), dtype="bfloat16").build((), 0)
     assert {p.dtype for p in half.model.parameters()} == {torch.bfloat16}
     assert language.model.config._attn_implementation == SDPA
+
+
+def test_a_folder_of_adapters_is_their_base_with_the_adapters_merged(tmp_path: Path) -> None:
+    base = save_model(tmp_path / "base")
+    plain = AutoModelForCausalLM.from_pretrained(base)
+    adapted = get_peft_model(plain, LoraConfig(r=2, target_modules="all-linear"))
+    torch.manual_seed(0)
+    for name, weight in adapted.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight)
+    adapted.save_pretrained(str(tmp_path / "adapters"))
+    tokens = torch.arange(20, 40)[None]
+    with torch.no_grad():
+        expected = adapted(input_ids=tokens).logits
+    model = PretrainedModel(str(tmp_path / "adapters")).build((), 0).model
+    with torch.no_grad():
+        torch.testing.assert_close(model(input_ids=tokens).logits, expected, atol=1e-4, rtol=0)
+        assert not torch.allclose(
+            PretrainedModel(str(base)).build((), 0).model(input_ids=tokens).logits, expected
+        )
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    config = tmp_path / "adapters/adapter_config.json"
+    config.write_text(config.read_text().replace(str(base), ""))
+    with pytest.raises(ValueError, match="names no model that the adapters are for"):
+        PretrainedModel(str(tmp_path / "adapters")).build((), 0)
 
 
 def test_dropout_is_off_in_training_mode(tmp_path: Path) -> None:

@@ -5,7 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from ragen_pl.report.tables import PolicyResult, Validation, format_json, format_results
+from ragen_pl.report.tables import (
+    PolicyResult,
+    Validation,
+    format_json,
+    format_results,
+    format_scores,
+)
 from ragen_pl.training.evaluation import EvalResult
 
 
@@ -45,9 +51,34 @@ def test_format_results() -> None:
     )
 
 
+def test_format_scores() -> None:
+    """Several samples have pass@k, baselines no format, and unknown optima a dash."""
+    sampled = replace(
+        RESULTS[2],
+        fingerprint="10:ab",
+        result=replace(RESULTS[2].result, pass_at={1: 0.5, 2: 0.625}, action_ratio=1.25),
+    )
+    random = replace(RESULTS[0], fingerprint="10:ab")
+    assert format_scores([sampled, RESULTS[3], random]).splitlines() == [
+        "easy (10:ab)   success [95 % interval]  pass@2  return  valid format  actions/optimum  "
+        "true thoughts",
+        "final, T=0.5       50.0 % [10.0, 90.0]  62.5 %    1.00       100.0 %             1.25  "
+        "       90.0 %",
+        "final, greedy      60.0 % [10.0, 90.0]       –    1.00       100.0 %                –  "
+        "       90.0 %",
+        "random              5.0 % [10.0, 90.0]       –    1.00             –                –  "
+        "            –",
+        "",
+        "easy: success by difficulty  2-3 (n=6)  4-5 (n=4)",
+        "final, T=0.5                    50.0 %      0.0 %",
+        "final, greedy                   60.0 %      0.0 %",
+    ]
+    assert format_scores([]) == "no policy was evaluated"
+
+
 def test_environment_errors_are_named() -> None:
     short = replace(RESULTS[2], result=replace(RESULTS[2].result, env_errors=3))
-    line = "excluded because the environment failed: final on easy: 3 of 13"
+    line = "excluded because environment or endpoint failed: final on easy: 3 of 13"
     assert format_results([short], 0.5).endswith(line)
     assert "excluded" not in format_results(RESULTS, 0.5)
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ragen_pl.envs.sokoban.env import Sokoban
 from ragen_pl.models.embedded import END, USER, build_tokenizer, read_markers
-from ragen_pl.rollout.chat import Chat, Prompts, parse_response, vocabulary
+from ragen_pl.rollout.chat import Chat, Prompts, _find_blocks, parse_response, vocabulary
 
 MOVES = ("Up", "Down", "Left", "Right")
 
@@ -27,6 +30,29 @@ def test_parsing_is_total(text: str, think: bool) -> None:
     parsed = parse_response(text, think=think, known=MOVES, max_actions=3)
     assert set(parsed.actions) <= set(MOVES)
     assert len(parsed.actions) <= 3
+
+
+TAGS = ("<think>", "</think>", "<answer>", "</answer>", " ", "Up")
+
+
+@given(st.lists(st.sampled_from(TAGS), max_size=12).map("".join))
+def test_blocks_are_found_where_a_plain_search_finds_them(text: str) -> None:
+    plain = {
+        True: re.search(r"<think>(.*?)</think>\s*<answer>(.*?)</answer>", text, re.DOTALL),
+        False: re.search(r"<answer>(.*?)</answer>", text, re.DOTALL),
+    }
+    for think, expected in plain.items():
+        found = _find_blocks(text, think=think)
+        assert (found and found.span()) == (expected and expected.span())
+        assert (found and found.groups()) == (expected and expected.groups())
+
+
+@pytest.mark.parametrize("tags", ["<think>", "<think></think>", "<think>a</think> <answer>"])
+def test_a_response_of_nothing_but_tags_is_parsed_at_once(tags: str) -> None:
+    begin = time.monotonic()
+    parsed = parse_response(tags * 20_000, think=True, known=MOVES, max_actions=3)
+    assert not parsed.actions
+    assert time.monotonic() - begin < 5
 
 
 @given(st.lists(st.sampled_from([*MOVES, "Fly", "", "||", "</answer>", "<think>"]), max_size=6))

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
-from callbacks import EntropyLogger, RolloutMetrics, VarianceFilter
+from callbacks import EntropyLogger, EvaluationTable, RolloutMetrics, VarianceFilter
 from ragen_pl.envs import Bandit
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.curriculum import TargetSuccess, Uniform
@@ -23,8 +24,8 @@ from ragen_pl.rollout.hindsight import HindsightImitation
 from ragen_pl.rollout.rewards import Format, Grounding, Overlong, RewardTerm, Truth
 from ragen_pl.training.collection import DynamicSampling
 from ragen_pl.training.datamodule import RolloutDataModule
-from ragen_pl.training.evaluation_sets import EvaluationConfig
-from tests.support.config_key_effects import Effect, KeyProof, every_key, spelled
+from ragen_pl.training.evaluation_sets import Budget, EvaluationConfig
+from tests.support.config_key_effects import Effect, KeyProof, differ, every_key, spelled
 from tests.support.doubles import make_trainer
 from tests.support.toy_env import PROMPTS, NamedLamp, Stairs, make_learner
 
@@ -127,6 +128,9 @@ OTHER: Mapping[str, tuple[Any, ...]] = {
     "HindsightImitation.alone": (True,),
     "EvaluationConfig.size": (9,),
     "EvaluationConfig.temperature": (0.0,),
+    "EvaluationConfig.samples": (2,),
+    "Budget.max_turns": (5,),
+    "Budget.max_response_tokens": (14,),
     "DynamicSampling.max_collections": (3,),
     "TargetSuccess.pool_factor": (3,),
     "TargetSuccess.decay": (0.1,),
@@ -136,14 +140,19 @@ OTHER: Mapping[str, tuple[Any, ...]] = {
 
 
 def trained(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Train and validate; return the weights and the last metrics, by name."""
+    """Train, validate within the run and after it; return the weights and the last metrics, by
+    name."""
     hindsight = arguments.get("hindsight")
     module = make_learner(hindsight_lr=None if hindsight is None else hindsight.lr)
     callbacks = [RolloutMetrics(), EntropyLogger(), VarianceFilter(keep_fraction=0.5)]
     trainer = make_trainer(Path(), 3, callbacks, check_val_every_n_epoch=3)
     trainer.fit(module, datamodule=RolloutDataModule(**arguments))
     weights = {f"weights/{name}": value for name, value in module.state_dict().items()}
-    return {**weights, **trainer.callback_metrics}
+    found = {**weights, **trainer.callback_metrics}
+    with TemporaryDirectory() as folder:
+        alone = make_trainer(Path(folder), 3, [EvaluationTable()])
+        alone.validate(module, datamodule=RolloutDataModule(**arguments), verbose=False)
+    return found | {f"alone/{name}": value for name, value in alone.callback_metrics.items()}
 
 
 SPEED_ONLY = ("env_threads",)
@@ -172,6 +181,19 @@ def test_a_key_of_the_data_acts(subject: str, path: tuple[str, ...]) -> None:
         assert PROOFS[subject].effect(0, path, 4) is Effect.IGNORED
     elif path == ("dynamic_sampling",):  # where it acts some groups must lack a spread
         assert PROOFS[subject].effect(1, path, None) is Effect.CHANGED
+    elif path == ("evaluation", "pins"):  # which must change nothing
+        assert PROOFS[subject].effect(0, path, {"default": "6:00000000"}) is Effect.REFUSED
+        assert PROOFS[subject].effect(0, path, {"other": None}) is Effect.REFUSED
+        assert PROOFS[subject].effect(0, path, {"default": "7:00000000"}) is Effect.IGNORED
+    elif path == ("evaluation", "at_least", "max_context"):  # acts where the rollout's is short
+        short = {**THINKING, "rollout": replace(ROLLOUT, max_context=30)}
+        room = EvaluationConfig(size=6, at_least=Budget(max_context=128))
+        assert differ(trained(short), trained({**short, "evaluation": room}))
+    elif path == ("evaluation", "at_least", "max_actions_per_turn"):
+        wide = EvaluationConfig(at_least=Budget(max_actions_per_turn=2))
+        data = RolloutDataModule(**THINKING | {"evaluation": wide})
+        assert data.max_actions_per_turn == 1
+        assert data.evaluation_dialogue("default").max_actions_per_turn == 2
     else:
         PROOFS[subject].check(path)
 

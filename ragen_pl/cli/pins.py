@@ -1,0 +1,33 @@
+"""The command ``run.py pins``: the fingerprints of a configuration's evaluation sets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import yaml
+
+from ragen_pl.cli.application import UnstartedApplication, run
+from ragen_pl.training.datamodule import RolloutDataModule
+from ragen_pl.training.evaluation_sets import EvaluationSet
+
+
+def print_pins(argv: Sequence[str]) -> None:
+    """Print the pins of a configuration's evaluation sets as YAML; pins it has are not checked.
+
+    Args:
+        argv: Arguments after ``pins``, those of ``fit``, with paths in place of configs' names.
+
+    Raises:
+        ConfigError: when the configuration is wrong or a set has no initial states.
+    """
+    data = run(["fit", *argv], UnstartedApplication).datamodule
+    content = {"data": {"evaluation": {"pins": pins_of(data)}}}
+    print(yaml.safe_dump(content, sort_keys=False), end="")
+
+
+def pins_of(data: RolloutDataModule) -> dict[str, str]:
+    """Return the fingerprint of each evaluation set by name, at the configured size."""
+    return {
+        name: EvaluationSet.build(name, env, index, data.evaluation.size).fingerprint
+        for index, (name, env) in enumerate(data.eval_sets.items())
+    }

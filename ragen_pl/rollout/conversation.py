@@ -1,0 +1,158 @@
+"""Episodes played by a model that answers in text, each on its own thread."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+
+import numpy as np
+
+from ragen_pl.envs.base import TextEnv
+from ragen_pl.envs.boundary import calling, warn
+from ragen_pl.models.endpoint import EndpointClient, EndpointError, Message, Reply
+from ragen_pl.rollout.chat import Dialogue
+from ragen_pl.rollout.collect import GroupSeed
+from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.episode import DialogueEpisode, Response
+from ragen_pl.types import (
+    Completion,
+    EpisodeId,
+    Sampling,
+    StopReason,
+    Trajectory,
+    TrajectoryGroup,
+)
+
+
+class Conversation(DialogueEpisode):
+    """An episode played in messages. Its turns have no tokens.
+
+    A response may lack the opening tag, which some chat templates write themselves. The context's
+    length is up to the endpoint. If it does not answer, the episode ends as ``ENDPOINT_ERROR``.
+
+    Args:
+        env: The environment, which no other episode may use.
+        dialogue: The wording of the prompts.
+        config: The budgets of a trajectory.
+        seed: Seed of the initial state.
+        episode_id: The identity of the trajectory.
+        client: The connection to the endpoint.
+    """
+
+    def __init__(
+        self,
+        env: TextEnv,
+        dialogue: Dialogue,
+        config: RolloutConfig,
+        client: EndpointClient,
+        *,
+        seed: int,
+        episode_id: EpisodeId,
+    ) -> None:
+        self.messages: list[Message] = []
+        self._client = client
+        super().__init__(env, dialogue, config, seed=seed, episode_id=episode_id)
+
+    def _begin(self) -> None:
+        super()._begin()
+        with calling("instruction"):
+            system = self.dialogue.system_text(self.env.env)
+        if self._client.endpoint.system_role:
+            self.messages.append({"role": "system", "content": system})
+            self._say(self.next_turn_text)
+        else:
+            self._say(f"{system}\n{self.next_turn_text}")
+
+    def _say(self, text: str) -> None:
+        self.messages.append({"role": "user", "content": text})
+
+    def play_turn(self, sampling: Sampling) -> None:
+        """Ask for one response and play it."""
+        turn_id = (self.episode_id.iteration, self.seed, self.episode_id.member, len(self.turns))
+        seed = int(np.random.SeedSequence(turn_id).generate_state(1)[0]) >> 1  # 31 bits
+        try:
+            reply = self._client.ask(
+                self.messages, sampling.temperature, sampling.max_new_tokens, seed
+            )
+        except EndpointError as error:
+            self.stop_reason, self.error = StopReason.ENDPOINT_ERROR, str(error)
+            warn(("endpoint", "no answer"), f"{error}; trajectories that it ends are excluded")
+            return
+        with self.env_errors():
+            self._play_turn(self._read(reply))
+            self.messages.append({"role": "assistant", "content": reply.content})
+            if self.stop_reason is None:
+                self._say(self.next_turn_text)
+
+    def _read(self, reply: Reply) -> Response:
+        tag = self.dialogue.opening_tag
+        text = (reply.text if self.dialogue.prompts.think else reply.content).lstrip()
+        whole = text if tag in text else tag + text
+        parsed = self.dialogue.parse_whole(whole, self.env.actions)
+        return Response(
+            actions=parsed.actions,
+            completion=Completion((), (), None, stopped=reply.stopped),
+            text=whole.removeprefix(tag),
+            thought=parsed.thought,
+            is_valid=parsed.is_valid and reply.stopped,
+        )
+
+
+def converse(
+    env: TextEnv,
+    group_seeds: Sequence[GroupSeed],
+    dialogue: Dialogue,
+    client: EndpointClient,
+    config: RolloutConfig,
+    *,
+    iteration: int,
+    sampling: Sampling,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[TrajectoryGroup]:
+    """Play ``group_size`` trajectories from each group's initial state, several at a time.
+
+    Args:
+        env: The environment, of which every trajectory has a copy.
+        client: The connection to the endpoint, which says how many are played at a time.
+        progress: Called with (finished, total) after every trajectory; it may raise to interrupt.
+
+    Raises:
+        ConfigError: when the endpoint refuses every request.
+    """
+    places = [(group, member) for group in group_seeds for member in range(config.group_size)]
+    is_over = threading.Event()
+
+    def play(place: tuple[GroupSeed, int]) -> Trajectory | None:
+        group, member = place
+        episode = Conversation(
+            copy.deepcopy(env),
+            dialogue,
+            config,
+            client,
+            seed=group.seed,
+            episode_id=EpisodeId(iteration, group.group_id, member),
+        )
+        while episode.stop_reason is None and not is_over.is_set():
+            episode.play_turn(sampling)
+        return None if episode.stop_reason is None else episode.trajectory()
+
+    pool = ThreadPoolExecutor(client.endpoint.concurrency, thread_name_prefix="endpoint")
+    try:
+        futures = [pool.submit(play, place) for place in places]
+        for finished, future in enumerate(as_completed(futures), start=1):
+            future.result()  # raises what the thread raised
+            if progress is not None:
+                progress(finished, len(futures))
+    finally:
+        is_over.set()
+        pool.shutdown(cancel_futures=True)
+    played = [trajectory for future in futures if (trajectory := future.result()) is not None]
+    size = config.group_size
+    return [
+        TrajectoryGroup(
+            group.group_id, group.seed, tuple(played[i * size : (i + 1) * size]), group.weight
+        )
+        for i, group in enumerate(group_seeds)
+    ]
