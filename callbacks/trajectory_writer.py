@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,6 @@ from torch import Tensor
 
 from callbacks.echo_trap_detector import EchoTrapDetector
 from ragen_pl.distributed.collectives import gather_objects
-from ragen_pl.envs.base import TextEnv
 from ragen_pl.report import trajectory_files as files
 from ragen_pl.report.trajectory_record import (
     TRAINING,
@@ -25,7 +23,6 @@ from ragen_pl.report.trajectory_record import (
     Source,
     TokenEstimates,
     record_line,
-    system_message,
     trajectory_record,
 )
 from ragen_pl.rollout.packing import MAX_MEMBERS
@@ -125,7 +122,7 @@ class TrajectoryWriter(RolloutCallback):
         occasion = Occasion(
             "rollout", number, TRAINING, temperature=data.rollout.temperature, alarm=chosen.alarm
         )
-        lines = _Lines(trainer, data.env, occasion)
+        lines = _Lines(trainer, occasion)
         for group in chosen.groups:
             lines.add(group, chosen.selections[group.group_id], estimates)
         self._write(trainer, files.rollout_file(number), lines)
@@ -183,7 +180,7 @@ class TrajectoryWriter(RolloutCallback):
     def _write_evaluation(
         self, trainer: Trainer, name: str, evaluation: Evaluation, occasion: Occasion
     ) -> Path:
-        lines = _Lines(trainer, data_module(trainer).eval_sets[evaluation.eval_set], occasion)
+        lines = _Lines(trainer, occasion)
         for group in evaluation.groups:
             lines.add(group)
         return self._write(trainer, name, lines)
@@ -251,13 +248,11 @@ class _Lines:
 
     Args:
         trainer: The trainer.
-        env: The environment that was played.
         occasion: When and by whom.
     """
 
-    def __init__(self, trainer: Trainer, env: TextEnv, occasion: Occasion) -> None:
+    def __init__(self, trainer: Trainer, occasion: Occasion) -> None:
         self.chat, self.occasion = data_module(trainer).chat, occasion
-        self.env = copy.deepcopy(env)
         self.by_place: dict[tuple[int, int], str] = {}
 
     def add(
@@ -267,13 +262,10 @@ class _Lines:
         estimates: Mapping[tuple[int, int], TokenEstimates] | None = None,
     ) -> None:
         """Add the members of a group."""
-        system = system_message(self.env, group.trajectories[0].initial_state, self.chat)
         for trajectory in group.trajectories:
             place = group.group_id, trajectory.member
             found = None if estimates is None else estimates.get(place)
-            record = trajectory_record(
-                trajectory, self.chat, system, self.occasion, selection, found
-            )
+            record = trajectory_record(trajectory, self.chat, self.occasion, selection, found)
             self.by_place[place] = record_line(record)
 
 

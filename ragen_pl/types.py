@@ -177,6 +177,8 @@ class Trajectory:
     success: bool
     error: str = ""
     """The environment's error, or the reason why not even the first prompt fits; else empty."""
+    system: str = ""
+    """Text of the system message; empty for an actor without prompts."""
 
     def __post_init__(self) -> None:
         has_failed = self.stop_reason is StopReason.ENV_ERROR

@@ -23,7 +23,7 @@ from ragen_pl.envs.boundary import (
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.message_markers import Segments
 from ragen_pl.rollout.actors import Actor, Move
-from ragen_pl.rollout.chat import Chat
+from ragen_pl.rollout.chat import Chat, system_text
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.rewards import ENV, PlayedTurn, evaluate
 from ragen_pl.types import Completion, EpisodeId, Request, StopReason, Trajectory, Turn
@@ -109,7 +109,7 @@ class Episode:
         self.success = False
         self.stop_reason: StopReason | None = None
         """None while the episode goes on."""
-        self.error = ""
+        self.error = self.system = ""
         with self.env_errors():
             self._begin()
 
@@ -246,6 +246,7 @@ class Episode:
             stop_reason=self.stop_reason,
             success=self.success and self.stop_reason is not StopReason.ENV_ERROR,
             error=self.error,
+            system=self.system,
         )
 
 
@@ -289,7 +290,8 @@ class ChatEpisode(Episode):
         self.initial_hash = self.env.state_hash()
         text = self.chat.turn_text(0, self.observation, 0.0, self.actions_left)
         with calling("instruction"):  # read here, so that a fault counts as the environment's
-            _ = self.env.env.instruction
+            chat = self.chat
+            self.system = system_text(chat.prompts, self.env.env, chat.max_actions_per_turn)
         self.context = self.chat.first_context(self.env.env, text)
 
     @property
