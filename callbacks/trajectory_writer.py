@@ -215,13 +215,16 @@ class TrajectoryWriter(RolloutCallback):
     def _tell_of_error(self, trainer: Trainer, path: Path, error: OSError) -> None:
         if not self._has_told_of_error:
             self._has_told_of_error = True
-            announce(trainer, f"{path} cannot be written ({error}); the run goes on without it")
+            announce(trainer, f"{path} cannot be changed ({error}); the run goes on without it")
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Remove what a longer, abandoned continuation of the run left behind."""
+        folder = Path(trainer.default_root_dir) / TRAJECTORIES
         if trainer.is_global_zero:
-            folder = Path(trainer.default_root_dir) / TRAJECTORIES
-            files.remove_after(folder, learner(pl_module).iteration)
+            try:
+                files.remove_after(folder, learner(pl_module).iteration)
+            except OSError as error:
+                self._tell_of_error(trainer, folder, error)
 
 
 def _occasion(
