@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import textwrap
 from typing import Any
 
@@ -10,11 +9,10 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.boundary import EnvError, calling, warn
-from ragen_pl.envs.picture import Drawing, filmstrip
+from ragen_pl.envs.picture import Picture, filmstrip
 from ragen_pl.report.trajectory_record import (
     TRAINING,
     Occasion,
-    system_message,
     trajectory_record,
 )
 from ragen_pl.rollout.chat import Dialogue
@@ -51,39 +49,38 @@ def _log_dialogues(trainer: Trainer, module: LightningModule, batch: Any) -> Non
     writers = [each for each in experiments if callable(getattr(each, "add_text", None))]
     painters = [each for each in experiments if callable(getattr(each, "add_image", None))]
     data, step = data_module(trainer), completed_iterations(trainer, module)
-    env = copy.deepcopy(data.eval_sets[batch.eval_set])
     chat = data.evaluation_dialogue(batch.eval_set)
     for number, group in enumerate(batch.groups[:COUNT] if writers else (), start=1):
-        system = system_message(env, group.trajectories[0].initial_state, chat)
-        text = render_dialogue(group.trajectories[0], chat, system)
+        text = render_dialogue(group.trajectories[0], chat)
         for writer in writers:
             writer.add_text(f"dialogues/{batch.eval_set}/{number}", text, step)
-    drawings = draw_states(env, batch.groups[0].trajectories[0]) if painters else []
-    if drawings:
-        strip = filmstrip(drawings)
-        for painter in painters:
-            painter.add_image(f"boards/{batch.eval_set}", strip, step, dataformats="HWC")
+    env, played = data.eval_sets[batch.eval_set], batch.groups[0].trajectories[0]
+    strip = draw_states(env, played) if painters else None
+    for painter in painters if strip is not None else ():
+        painter.add_image(f"boards/{batch.eval_set}", strip, step, dataformats="HWC")
 
 
-def draw_states(env: TextEnv, trajectory: Trajectory) -> list[Drawing]:
-    """Draw the states before every turn and the final one; those that are unknown are left out.
+def draw_states(env: TextEnv, trajectory: Trajectory) -> Picture | None:
+    """Draw the known states before every turn and the final one, as a filmstrip.
 
-    The list is empty if the environment has no pictures, or fails to draw.
+    Returns:
+        None if the environment has no pictures or fails to draw.
     """
     states = [turn.state for turn in trajectory.turns] + [trajectory.final_state]
     try:
         with calling("draw"):
             drawings = [env.draw(state) for state in states if state]
+            shown = [drawing for drawing in drawings if drawing is not None]
+            return filmstrip(shown) if shown else None
     except EnvError as error:
-        warn((type(env), error.kind), f"environment {env.name}: {error}; no pictures are logged")
-        return []
-    return [drawing for drawing in drawings if drawing is not None]
+        warn((type(env), error.kind), f"environment {env.name}: {error}; no picture is logged")
+        return None
 
 
-def render_dialogue(trajectory: Trajectory, chat: Dialogue, system: str) -> str:
+def render_dialogue(trajectory: Trajectory, chat: Dialogue) -> str:
     """Render a trajectory as Markdown: messages as indented blocks, each response with its
     rewards."""
-    record = trajectory_record(trajectory, chat, system, Occasion("evaluation", None, TRAINING))
+    record = trajectory_record(trajectory, chat, Occasion("evaluation", None, TRAINING))
     outcome = "success" if trajectory.success else "no success"
     parts = [
         f"start {trajectory.seed}: {outcome}, return {trajectory.total_reward:g}, "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,6 @@ from torch import Tensor
 
 from callbacks.echo_trap_detector import EchoTrapDetector
 from ragen_pl.distributed.collectives import gather_objects
-from ragen_pl.envs.base import TextEnv
 from ragen_pl.report import trajectory_files as files
 from ragen_pl.report.trajectory_record import (
     TRAINING,
@@ -25,7 +23,6 @@ from ragen_pl.report.trajectory_record import (
     Source,
     TokenEstimates,
     record_line,
-    system_message,
     trajectory_record,
 )
 from ragen_pl.rollout.chat import Dialogue
@@ -126,7 +123,7 @@ class TrajectoryWriter(RolloutCallback):
         occasion = Occasion(
             "rollout", number, TRAINING, temperature=data.rollout.temperature, alarm=chosen.alarm
         )
-        lines = _Lines(data.env, data.chat, occasion)
+        lines = _Lines(data.chat, occasion)
         for group in chosen.groups:
             lines.add(group, chosen.selections[group.group_id], estimates)
         self._write(trainer, files.rollout_file(number), lines)
@@ -184,8 +181,8 @@ class TrajectoryWriter(RolloutCallback):
     def _write_evaluation(
         self, trainer: Trainer, name: str, evaluation: Evaluation, occasion: Occasion
     ) -> Path:
-        data, eval_set = data_module(trainer), evaluation.eval_set
-        lines = _Lines(data.eval_sets[eval_set], data.evaluation_dialogue(eval_set), occasion)
+        dialogue = data_module(trainer).evaluation_dialogue(evaluation.eval_set)
+        lines = _Lines(dialogue, occasion)
         for group in evaluation.groups:
             lines.add(group)
         return self._write(trainer, name, lines)
@@ -220,13 +217,16 @@ class TrajectoryWriter(RolloutCallback):
     def _tell_of_error(self, trainer: Trainer, path: Path, error: OSError) -> None:
         if not self._has_told_of_error:
             self._has_told_of_error = True
-            announce(trainer, f"{path} cannot be written ({error}); the run goes on without it")
+            announce(trainer, f"{path} cannot be changed ({error}); the run goes on without it")
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Remove what a longer, abandoned continuation of the run left behind."""
+        folder = Path(trainer.default_root_dir) / TRAJECTORIES
         if trainer.is_global_zero:
-            folder = Path(trainer.default_root_dir) / TRAJECTORIES
-            files.remove_after(folder, learner(pl_module).iteration)
+            try:
+                files.remove_after(folder, learner(pl_module).iteration)
+            except OSError as error:
+                self._tell_of_error(trainer, folder, error)
 
 
 def _occasion(
@@ -252,13 +252,12 @@ class _Lines:
     """Lines of this rank's trajectories by group and member.
 
     Args:
-        env: The environment that was played.
         chat: The chat protocol.
         occasion: When and by whom.
     """
 
-    def __init__(self, env: TextEnv, chat: Dialogue, occasion: Occasion) -> None:
-        self.env, self.chat, self.occasion = copy.deepcopy(env), chat, occasion
+    def __init__(self, chat: Dialogue, occasion: Occasion) -> None:
+        self.chat, self.occasion = chat, occasion
         self.by_place: dict[tuple[int, int], str] = {}
 
     def add(
@@ -268,13 +267,10 @@ class _Lines:
         estimates: Mapping[tuple[int, int], TokenEstimates] | None = None,
     ) -> None:
         """Add the members of a group."""
-        system = system_message(self.env, group.trajectories[0].initial_state, self.chat)
         for trajectory in group.trajectories:
             place = group.group_id, trajectory.member
             found = None if estimates is None else estimates.get(place)
-            record = trajectory_record(
-                trajectory, self.chat, system, self.occasion, selection, found
-            )
+            record = trajectory_record(trajectory, self.chat, self.occasion, selection, found)
             self.by_place[place] = record_line(record)
 
 

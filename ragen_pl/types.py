@@ -184,6 +184,8 @@ class Trajectory:
     error: str = ""
     """The error of environment or endpoint, or the reason why not even the first prompt fits; else
     empty."""
+    system: str = ""
+    """Text of the system message; empty for an actor without prompts."""
     optimal_length: int | None = None
     """Fewest actions from the initial state to success; None if the environment does not say."""
 

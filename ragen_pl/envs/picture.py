@@ -19,7 +19,7 @@ Point = tuple[float, float]
 
 CELL = 32
 """Pixels along one side of a cell."""
-MAX_CELLS = 10_000
+MAX_CELLS = 2_500
 """Maximum cells of a drawing."""
 _SUPERSAMPLING = 3
 """Pixels drawn per pixel and axis; averaging them smooths the edges."""

@@ -17,7 +17,7 @@ from ragen_pl.report.trajectory_record import SCHEMA
 ROLLOUT, VALIDATION = "rollout", "validation"
 THINNED_TO = 16
 """Initial states that a thinned evaluation keeps: its first ones, the same in every evaluation."""
-_PREDICTIONS = "predict-"
+_PREDICTIONS, _DRAFT = "predict-", ".tmp"
 _NUMBERED = re.compile(rf"({ROLLOUT}|{VALIDATION})-(\d+)")
 
 
@@ -49,7 +49,7 @@ def write_records(path: Path, lines: Iterable[str]) -> None:
         OSError: if it cannot be written, as when the disk is full; an old file then stays.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.tmp")
+    draft = path.with_name(f".{path.name}{_DRAFT}")
     try:
         with draft.open("w", encoding="ascii", newline="\n") as file:
             file.writelines(lines)
@@ -164,16 +164,21 @@ def _remove(path: Path) -> int:
 
 
 def _thin(path: Path) -> int:
-    """Keep the lines of the first initial states and return the bytes that were freed."""
-    size, kept = path.stat().st_size, list[str]()
+    """Keep the lines of the first initial states and return the bytes that were freed.
+
+    A file with lines that are no records is left as it is.
+    """
+    size, kept, groups = path.stat().st_size, list[str](), set[int]()
     with path.open(encoding="ascii", newline="\n") as file:
-        groups: set[int] = set()
-        for line in file:
-            groups.add(json.loads(line)["group"])
-            if len(groups) > THINNED_TO:
-                break
-            kept.append(line)
-        else:
+        try:
+            for line in file:
+                groups.add(json.loads(line)["group"])
+                if len(groups) > THINNED_TO:
+                    break
+                kept.append(line)
+            else:
+                return 0
+        except (ValueError, KeyError, TypeError):
             return 0
     write_records(path, kept)
     return size - path.stat().st_size
@@ -181,7 +186,13 @@ def _thin(path: Path) -> int:
 
 def remove_after(folder: Path, iteration: int) -> None:
     """Remove rollouts and validations of later iterations, which a run left behind that was then
-    resumed before them and ended earlier."""
+    resumed before them and ended earlier; and what killed processes had not finished.
+
+    Raises:
+        OSError: if one cannot be removed.
+    """
+    for draft in folder.glob(f".*{_DRAFT}"):
+        draft.unlink()
     for file in _files(folder):
         if file.iteration > iteration:
             file.path.unlink()

@@ -12,8 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ragen_pl.envs.base import TextEnv
-from ragen_pl.envs.boundary import EnvError, calling
 from ragen_pl.rollout.chat import Chat, Dialogue
 from ragen_pl.types import Completion, Trajectory, Turn
 
@@ -75,7 +73,6 @@ class TokenEstimates:
 def trajectory_record(
     trajectory: Trajectory,
     chat: Dialogue,
-    system: str,
     occasion: Occasion,
     selection: GroupSelection | None = None,
     estimates: TokenEstimates | None = None,
@@ -86,12 +83,11 @@ def trajectory_record(
     Args:
         trajectory: The episode.
         chat: The chat protocol; its forced opening tag is part of the assistant messages.
-        system: Text of the system message.
         occasion: When and by whom it was played.
         selection: The decision about its group; None outside rollouts.
         estimates: The learner's estimates; None if the policy is not trained on it.
     """
-    messages = [{"role": "system", "content": system}]
+    messages = [{"role": "system", "content": trajectory.system}]
     log_probs: list[float] = []
     turns, at, alarm = [], 0, occasion.alarm
     for turn in trajectory.turns:
@@ -227,24 +223,3 @@ def _finite(state: Any) -> Any:
 def record_line(record: Mapping[str, Any]) -> str:
     """Return a record as one line of ASCII, so that no character in it can break a reader."""
     return json.dumps(record, separators=(",", ":"), allow_nan=False) + "\n"
-
-
-def system_message(env: TextEnv, state: Mapping[str, Any], chat: Dialogue) -> str:
-    """Return the system message at an initial state; empty if the environment fails to give it.
-
-    It may depend on that state: a bandit's names the arms.
-
-    Args:
-        env: A copy of the environment, which is set to the state.
-        state: The initial state; empty if the environment failed before it was known.
-        chat: The chat protocol.
-    """
-    if not state:
-        return ""
-    try:
-        with calling("set_state"):
-            env.set_state(state)
-        with calling("instruction"):
-            return chat.system_text(env)
-    except EnvError:  # recorded in its trajectories
-        return ""

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 import numpy as np
 
 from ragen_pl.envs.base import TextEnv
-from ragen_pl.envs.boundary import calling, warn
+from ragen_pl.envs.boundary import warn
 from ragen_pl.models.endpoint import EndpointClient, EndpointError, Message, Reply
 from ragen_pl.rollout.chat import Dialogue
 from ragen_pl.rollout.collect import GroupSeed
@@ -57,13 +57,11 @@ class Conversation(DialogueEpisode):
 
     def _begin(self) -> None:
         super()._begin()
-        with calling("instruction"):
-            system = self.dialogue.system_text(self.env.env)
         if self._client.endpoint.system_role:
-            self.messages.append({"role": "system", "content": system})
+            self.messages.append({"role": "system", "content": self.system})
             self._say(self.next_turn_text)
         else:
-            self._say(f"{system}\n{self.next_turn_text}")
+            self._say(f"{self.system}\n{self.next_turn_text}")
 
     def _say(self, text: str) -> None:
         self.messages.append({"role": "user", "content": text})

@@ -111,7 +111,7 @@ class Episode:
         self.success = False
         self.stop_reason: StopReason | None = None
         """None while the episode goes on."""
-        self.error = ""
+        self.error = self.system = ""
         with self.env_errors():
             self._begin()
 
@@ -255,6 +255,7 @@ class Episode:
             success=self.success and not self._has_failed,
             error=self.error,
             optimal_length=self.optimal_length,
+            system=self.system,
         )
 
 
@@ -285,6 +286,11 @@ class DialogueEpisode(Episode):
             episode_id=episode_id,
             opening=opening,
         )
+
+    def _begin(self) -> None:
+        super()._begin()
+        with calling("instruction"):  # read here, so that a fault counts as the environment's
+            self.system = self.dialogue.system_text(self.env.env)
 
     @property
     def max_actions(self) -> int:
@@ -369,8 +375,6 @@ class ChatEpisode(DialogueEpisode):
     def _begin(self) -> None:
         super()._begin()
         self.initial_hash = self.env.state_hash()
-        with calling("instruction"):  # read here, so that a fault counts as the environment's
-            _ = self.env.env.instruction
         self.context = self.chat.first_context(self.env.env, self.next_turn_text)
 
     def request(self, prompt: tuple[int, ...]) -> Request | None:

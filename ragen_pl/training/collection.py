@@ -168,9 +168,7 @@ class Collector:
             [float(trains_policy)] * len(group.trajectories)
             for group, trains_policy in zip(groups, collected.trains_policy, strict=True)
         ]
-        reasons = [
-            [] if trains_policy else [_NO_SIGNAL] for trains_policy in collected.trains_policy
-        ]
+        reasons = list[list[str]]([] for _ in groups)
         for callback in self.callbacks:
             selection = callback.on_rollout_end(trainer, trainer.lightning_module, list(groups))
             if selection is not None:
@@ -178,9 +176,14 @@ class Collector:
                     [a * b for a, b in zip(old, new, strict=True)]
                     for old, new in zip(weights, selection.weights, strict=True)
                 ]
-                for given, reason in zip(reasons, selection.reasons, strict=False):
-                    given.append(reason)
-        whole = Selection(tuple(map(tuple, weights)), tuple(map("; ".join, reasons)))
+                if selection.reasons:
+                    for given, reason in zip(reasons, selection.reasons, strict=True):
+                        given.append(reason)
+        told = tuple(
+            "; ".join(given) if trains_policy else _NO_SIGNAL
+            for given, trains_policy in zip(reasons, collected.trains_policy, strict=True)
+        )
+        whole = Selection(tuple(map(tuple, weights)), told)
         for callback in self.callbacks:
             callback.on_selection(trainer, trainer.lightning_module, list(groups), whole)
         return weights

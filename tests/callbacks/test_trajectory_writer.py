@@ -169,7 +169,7 @@ def test_a_disk_that_is_full_is_told_once_and_the_run_goes_on(
     assert names(folder) == []
     assert sorted(watch.batches) == [2, 3]
     told = capsys.readouterr().out
-    assert told.count("cannot be written") == 1
+    assert told.count("cannot be changed") == 1
     assert "No space left on device" in told
 
 

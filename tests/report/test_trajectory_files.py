@@ -167,8 +167,17 @@ def test_every_limit_that_can_be_kept_is_kept(tmp_path: Path) -> None:
         assert size - 40 * LINE <= limit  # without the predictions
 
 
+@pytest.mark.parametrize("content", ["{", "[1]\n", '{"seed": 1}\n', "räume\n", "3\n"])
+def test_a_file_that_is_not_ours_is_left_alone(tmp_path: Path, content: str) -> None:
+    newest = fill(tmp_path)
+    (tmp_path / "mine.jsonl").write_text(content * 20, encoding="utf-8")
+    files.limit_size(tmp_path, 1, newest)
+    assert (tmp_path / "mine.jsonl").read_text(encoding="utf-8") == content * 20
+
+
 def test_what_an_abandoned_continuation_left_is_removed(tmp_path: Path) -> None:
     fill(tmp_path)
+    (tmp_path / ".validation-00010-a.jsonl.tmp").write_text("half a li")
     files.remove_after(tmp_path, 20)
     assert names(tmp_path) == [
         *("predict-a.jsonl", "random-a.jsonl", "rollout-00010.jsonl", "rollout-00020.jsonl"),

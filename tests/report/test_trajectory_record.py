@@ -22,14 +22,13 @@ from ragen_pl.report.trajectory_record import (
     Occasion,
     TokenEstimates,
     record_line,
-    system_message,
     token_texts,
     trajectory_record,
 )
 from ragen_pl.rollout.chat import Chat
 from ragen_pl.types import Completion, StopReason
 from tests.support.doubles import make_trajectory, make_turn
-from tests.support.toy_env import PROMPTS, NamedLamp, make_learner
+from tests.support.toy_env import PROMPTS, make_learner
 
 
 def strict(schema: Any) -> Any:
@@ -84,7 +83,7 @@ def test_a_record_follows_the_schema_and_keeps_every_number_at_its_token() -> No
     trajectory = make_trajectory(turns, group_id=4, member=1)
     estimates = TokenEstimates((1.0, 2.0, 3.0), (0.25, 0.0, -0.5))
     selection = GroupSelection((0.5, 1.0), "kept: why not", "best return")
-    record = trajectory_record(trajectory, CHAT, "be good", PLAYED, selection, estimates)
+    record = trajectory_record(trajectory, CHAT, PLAYED, selection, estimates)
     VALIDATOR.validate(record)
     tokens = [turn["tokens"] for turn in record["turns"]]
     assert [each["advantages"] for each in tokens] == [[1.0, 2.0], [3.0]]
@@ -100,13 +99,13 @@ def test_without_estimates_or_a_model_the_fields_are_empty() -> None:
     no_tokens = Completion((), (), (), stopped=True)
     silent = replace(make_turn(response=""), prompt_ids=(), completion=no_tokens)
     moves = Occasion("evaluation", None, "expert", "default")
-    record = trajectory_record(make_trajectory([silent]), CHAT, "", moves)
+    record = trajectory_record(make_trajectory([silent]), CHAT, moves)
     VALIDATOR.validate(record)
     assert [message["role"] for message in record["messages"]] == ["system", "user"]
     assert record["turns"][0]["tokens"]["advantages"] is None
     assert record["selection"] is record["alarm"] is None
     in_words = replace(silent, response="Up</answer>")  # as an endpoint answers
-    record = trajectory_record(make_trajectory([in_words]), CHAT, "", moves)
+    record = trajectory_record(make_trajectory([in_words]), CHAT, moves)
     VALIDATOR.validate(record)
     assert record["messages"][2]["content"] == CHAT.opening_tag + "Up</answer>"
     assert record["turns"][0]["tokens"]["text"] == []
@@ -114,7 +113,7 @@ def test_without_estimates_or_a_model_the_fields_are_empty() -> None:
 
 def test_a_record_of_a_failed_environment_is_valid() -> None:
     failed = make_trajectory([], stop_reason=StopReason.ENV_ERROR)
-    VALIDATOR.validate(trajectory_record(failed, CHAT, "", PLAYED))
+    VALIDATOR.validate(trajectory_record(failed, CHAT, PLAYED))
 
 
 @settings(deadline=None, max_examples=60)
@@ -128,12 +127,13 @@ def test_any_text_and_number_makes_one_valid_line_and_nothing_is_lost(
         observation=text,
         state={text: [number, {"deep": number}]},
     )
-    line = record_line(trajectory_record(make_trajectory([turn]), CHAT, text, PLAYED))
+    trajectory = replace(make_trajectory([turn]), system=text)
+    line = record_line(trajectory_record(trajectory, CHAT, PLAYED))
     assert line.isascii()
     assert line.splitlines() == [line[:-1]]
     record = json.loads(line, parse_constant=pytest.fail)
     VALIDATOR.validate(record)
-    assert record["messages"][1]["content"] == text
+    assert [each["content"] for each in record["messages"][:2]] == [text, text]
     assert record["messages"][2]["content"] == CHAT.opening_tag + text
     assert record["turns"][0]["thought"] == text
     known = number if math.isfinite(number) else None
@@ -169,30 +169,3 @@ def test_the_stop_token_has_no_text() -> None:
     (ids,) = CHAT.encode(["lit"])
     texts = token_texts(completion((*ids, CHAT.markers.end)), "lit", CHAT)
     assert texts == ["lit", ""]
-
-
-class Fragile(NamedLamp):
-    """Cannot be set to a state, or not described in it."""
-
-    broken = ""
-
-    def set_state(self, state: Any) -> None:
-        if self.broken == "set_state":
-            raise RuntimeError("broken")
-        super().set_state(state)
-
-    @property
-    def instruction(self) -> str:  # type: ignore[override]
-        if self.broken == "instruction":
-            raise RuntimeError("broken")
-        return f"The lamp is {self.render_text()}."
-
-
-def test_the_system_message_is_that_of_the_initial_state() -> None:
-    env = Fragile()
-    for lit, words in ((True, "lit"), (False, "dark")):
-        text = system_message(env, {"lit": lit, "is_over": False}, CHAT)
-        assert f"The lamp is {words}." in text
-    assert system_message(env, {}, CHAT) == ""
-    for env.broken in ("set_state", "instruction"):
-        assert system_message(env, {"lit": True, "is_over": False}, CHAT) == ""

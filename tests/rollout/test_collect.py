@@ -131,6 +131,7 @@ def test_a_prefix_is_all_that_was_asked_and_answered() -> None:
 def test_a_turn_records_the_state_it_was_taken_in() -> None:
     first, second, _ = play(Script())[5, 0].turns
     assert (first.observation, second.observation) == ("50", "51")
+    assert play(Script())[5, 0].system == "Count. <answer>...</answer>"
     assert (first.anchor_key, second.anchor_key) == ("even", "odd")
     assert (first.state, second.state) == ({"count": 50}, {"count": 51})
     assert (first.actions, first.rewards["env"], first.is_valid) == (("more",), 1.0, True)

@@ -115,7 +115,7 @@ def _walk_consumers(groups: list[TrajectoryGroup]) -> None:
     assert (measure(groups, None, None) is None) == (not alive)
     assert len(pack(alive, weights=[1.0] * len(alive))) == len(alive)
     for trajectory in (t for group in groups for t in group.trajectories):
-        record_line(trajectory_record(trajectory, CHAT, "", PLAYED))
+        record_line(trajectory_record(trajectory, CHAT, PLAYED))
     if alive:
         assert summarize(groups).count == len(alive)
 
@@ -307,7 +307,7 @@ def test_a_start_without_room_is_a_failure_that_teaches_nothing(
     assert metrics._recorded["rollout/stop_context_full"] == 0.5
     assert metrics._recorded["rollout/success"] == scored.success
     for trajectory in bad.trajectories:
-        record_line(trajectory_record(trajectory, CHAT, "", PLAYED))
+        record_line(trajectory_record(trajectory, CHAT, PLAYED))
 
 
 def test_a_run_goes_on_beside_starts_without_room(tmp_path: Path) -> None:
