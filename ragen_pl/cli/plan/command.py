@@ -6,10 +6,10 @@ import argparse
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from lightning.pytorch import Trainer
 from transformers import PreTrainedConfig
 
-from ragen_pl.cli.application import Application, run
+from ragen_pl.cli.application import Application
+from ragen_pl.cli.configured import configured_parts
 from ragen_pl.cli.messages import look_up
 from ragen_pl.cli.plan.devices import DEVICES
 from ragen_pl.cli.plan.inputs import Cluster, PlanInput
@@ -62,21 +62,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-class _PlannedApplication(Application):
-    """An application that builds the configured parts, with a stand-in for the trainer, and starts
-    no run."""
-
-    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        # The configured trainer may need devices that this machine does not have.
-        return Trainer(accelerator="cpu", devices=1, logger=False, enable_checkpointing=False)
-
-    def after_instantiate_classes(self) -> None:
-        """Leave run folder and threads as they are."""
-
-    def _run_subcommand(self, subcommand: str) -> None:
-        """Run nothing."""
-
-
 def plan(argv: Sequence[str]) -> None:
     """Print a plan, or the sizing table.
 
@@ -97,7 +82,7 @@ def plan(argv: Sequence[str]) -> None:
         print(sizing_table(options.device, device), end="")
         return
     shape = None if options.shape is None else look_up("--shape", options.shape, SHAPES)
-    app = run(["fit", *rest], _PlannedApplication)
+    app = configured_parts(rest)
     attention = getattr(app.model.trainable.policy, "attention", "sdpa")
     architecture = _architecture(app) if shape is None else shape.config(attention)
     plan_input = _plan_input(app, architecture)
