@@ -55,12 +55,14 @@ class ConfiguredParts(Application):
         return path, metadata
 
 
-def configured_parts(argv: Sequence[str]) -> ConfiguredParts:
+def configured_parts(
+    argv: Sequence[str], kind: type[ConfiguredParts] = ConfiguredParts
+) -> ConfiguredParts:
     """Build the parts of a prepared command line, its options being those of ``fit``.
 
     Raises:
         ConfigError: when the configuration is wrong.
     """
-    app = run(["fit", *argv], ConfiguredParts)
+    app = run(["fit", *argv], kind)
     assert isinstance(app, ConfiguredParts)
     return app

@@ -123,7 +123,7 @@ class RolloutDataModule(pl.LightningDataModule):
             check_declared(each, f"data.{key}")
         chats.check_actions(envs)
         for key, each in envs.items():
-            check_contract(each, f"data.{key}")
+            self.check_env(each, f"data.{key}")
         for name, term in rollout.reward_terms.items():
             term.check(
                 f"data.rollout.rewards.{name}",
@@ -155,6 +155,14 @@ class RolloutDataModule(pl.LightningDataModule):
         self._chat: Chat | None = None
         self._demonstrations: RolloutBatch | None = None
         self._evaluation_sets: dict[str, EvaluationSet] = {}
+
+    def check_env(self, env: TextEnv, key: str) -> None:
+        """Check an environment by its contract, before anything else is done with it.
+
+        Raises:
+            ValueError: if it breaks the contract.
+        """
+        check_contract(env, key)
 
     def vocabulary(self) -> Iterable[str]:
         """Yield the texts of this run's environments, and the common texts of every shipped one.
