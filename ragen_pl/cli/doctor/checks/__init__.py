@@ -20,9 +20,9 @@ from ragen_pl.cli.doctor.checks.threads import check_threads
 from ragen_pl.cli.doctor.finding import Check
 
 CHECKS: dict[str, Check] = {
+    "configuration": check_configuration,
     "threads": check_threads,
     "devices": check_devices,
-    "configuration": check_configuration,
     "run folder": check_storage,
     "environment": check_environment,
     "shared state": check_shared_state,

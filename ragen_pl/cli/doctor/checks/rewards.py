@@ -23,13 +23,13 @@ def check_rewards(subject: Subject) -> Iterator[Finding]:
         for turn in trajectory.turns:
             for name, value in turn.rewards.items():
                 values[name].add(round(value, 9))
-    found = False
     if len(values[ENV]) == 1:
-        found = True
         yield failure(
             f"the environment's reward is {values[ENV].pop():g} in every turn, whatever is played",
             "let step reward what the agent is to learn",
         )
+        return
+    found = False
     for name in subject.data.rollout.reward_terms:
         if len(values[name]) < 2:
             found = True
