@@ -11,6 +11,7 @@ from pathlib import Path
 from ragen_pl.cli.config_files import CHAT, DOCTOR, NEW, PLAN, PLAY, prepare
 from ragen_pl.cli.new_project import new_project
 from ragen_pl.errors import ConfigError
+from ragen_pl.runtime.visible_text import visible
 from ragen_pl.runtime.wait_policy import limit_spinning
 
 INTERRUPTED = 130
@@ -45,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with _own_modules_first():
             status = run(prepared)
     except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {visible(str(error))}", file=sys.stderr)
         return BAD_CONFIG
     except KeyboardInterrupt:  # before the run took over the signals
         return INTERRUPTED

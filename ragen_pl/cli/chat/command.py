@@ -13,8 +13,8 @@ from ragen_pl.cli.chat.conversation import ContextFullError, Conversation, Token
 from ragen_pl.cli.configured import ConfiguredParts
 from ragen_pl.cli.loaded_policy import LoadedPolicy, find_policy
 from ragen_pl.errors import ConfigError
-from ragen_pl.report.terminal import visible
 from ragen_pl.rollout.chat import Chat, system_text
+from ragen_pl.runtime.visible_text import visible
 from ragen_pl.training.run_folder import BEST, LAST
 
 _DESCRIPTION = """\

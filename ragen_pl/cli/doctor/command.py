@@ -16,7 +16,7 @@ from ragen_pl.cli.doctor.examination import Line, examine
 from ragen_pl.cli.doctor.finding import Level
 from ragen_pl.cli.doctor.subject import Subject
 from ragen_pl.errors import ConfigError
-from ragen_pl.report.terminal import visible
+from ragen_pl.runtime.visible_text import visible
 
 _DESCRIPTION = """\
 Check a configured run on this machine in about half a minute: environment, chat template, answers,

@@ -17,8 +17,9 @@ from rich.text import Text
 from ragen_pl.cli.play.commands import EXPLANATIONS, Command
 from ragen_pl.cli.play.game import Game, num_actions
 from ragen_pl.envs.boundary import calling
-from ragen_pl.report.terminal import one_line, picture_text, visible
+from ragen_pl.report.terminal import picture_text
 from ragen_pl.rollout.actors import Move
+from ragen_pl.runtime.visible_text import one_line, visible
 from ragen_pl.types import StopReason, Turn
 
 _COLUMNS, _BOARD_COLUMNS = 80, 48
@@ -176,6 +177,7 @@ class Screen:
         body = Text(visible(text.strip("\n")), style)
         lines = body.wrap(self.console, self.console.width - _LABEL - 1)
         for number, line in enumerate(lines or [Text("")]):
+            line.rstrip()
             head = Text(f"{label if number == 0 else '':<{_LABEL}} ", "dim")
             self.console.print(head + line, no_wrap=True, overflow="ignore", crop=False)
 

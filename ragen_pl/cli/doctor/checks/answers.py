@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from ragen_pl.cli.doctor.finding import Finding, failure, ok, warning
 from ragen_pl.cli.doctor.subject import Subject
-from ragen_pl.report.terminal import one_line
 from ragen_pl.rollout.chat import Chat
+from ragen_pl.runtime.visible_text import one_line
 from ragen_pl.types import StopReason, Turn
 
 _SHOWN = 3
