@@ -49,7 +49,10 @@ def _once(make: Callable[[Subject], T]) -> property:
     def read(subject: Subject) -> T:
         name = make.__name__
         if name in subject.failed:
-            raise UnavailableError(name.replace("_", " ")) from subject.failed[name]
+            cause = subject.failed[name]
+            if isinstance(cause, UnavailableError):
+                raise cause
+            raise UnavailableError(name.replace("_", " ")) from cause
         if name not in subject.made:
             try:
                 subject.made[name] = make(subject)

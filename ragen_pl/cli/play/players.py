@@ -74,13 +74,12 @@ class ActorPlayer(Player):
 
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
-        self._rngs: dict[int, random.Random] = {}
 
     def answer(self, game: Game, request: Request) -> Completion | Command:
         if not self._actor.can_play(game.start.env):
             name = type(game.start.env).__name__
             raise ConfigError(f"--player is {self._actor.name}, which cannot play {name}")
         episode = game.episode
-        rng = self._rngs.setdefault(id(game), random.Random(repr(episode.episode_id)))
+        rng = random.Random(f"{episode.episode_id} {request.turn}")
         move = self._actor.act(episode.env, rng, episode.max_actions)
         return game.written(game.chat.response_text(move.thought, move.actions))
