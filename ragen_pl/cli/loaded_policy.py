@@ -46,7 +46,7 @@ class LoadedPolicy:
             max_context: Upper bound of a dialogue's length in tokens.
             seed: Seed of the sampling noise.
         """
-        self.language.model.eval()
+        self.language.model.eval()  # type: ignore[no-untyped-call]
         sampler = self.engine.build(self.language, seed, max_context, self.autocast)
         sampler.reset()
         return sampler

@@ -18,7 +18,7 @@ from ragen_pl.cli.play.session import Pace, Session
 from ragen_pl.cli.play.starts import Starts
 from ragen_pl.envs.boundary import EnvError
 from ragen_pl.errors import ConfigError
-from ragen_pl.models.base import LanguageModel
+from ragen_pl.models.base import LanguageModel, PolicyModel
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.rollout.actors import ExpertActor, RandomActor
 from ragen_pl.rollout.chat import Chat
@@ -171,7 +171,8 @@ def _chat(parts: ConfiguredParts, policy: LoadedPolicy | None, screen: Screen) -
 
 
 def _tokenizer_of(parts: ConfiguredParts, screen: Screen) -> LanguageModel:
-    model, pieces = parts.model.trainable.policy, list(parts.datamodule.vocabulary())
+    model: PolicyModel = parts.model.trainable.policy
+    pieces = list(parts.datamodule.vocabulary())
     try:
         return model.build_without_weights(pieces)
     except ValueError:  # a model that is not on this machine is no reason not to play

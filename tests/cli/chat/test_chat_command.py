@@ -100,7 +100,7 @@ def test_adapters_are_joined_to_their_base(talk, folder: Path, tmp_path: Path) -
         for name, weight in adapted.named_parameters():
             if "lora_B" in name:
                 weight.fill_(0.05)
-    adapted.save_pretrained(tmp_path / "adapter")
+    adapted.save_pretrained(str(tmp_path / "adapter"))
     plain = find_policy(folder).language.model.state_dict()
     joined = find_policy(tmp_path / "adapter").language.model.state_dict()
     assert plain.keys() == joined.keys()

@@ -33,7 +33,12 @@ HEALTHY = {
             "max_response_tokens": 16,
             "max_context": 420,
         },
-        "warm_start": CONFIG["data"]["warm_start"],
+        "warm_start": {
+            "iterations": 2,
+            "updates_per_iteration": 3,
+            "batch_size": 4,
+            "demonstrations": 8,
+        },
         "evaluation": {"size": 6},
     },
     "model": CONFIG["model"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import os
 import pty
@@ -10,6 +11,7 @@ import select
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -62,9 +64,10 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
 
 def toy(folder: Path, name: str) -> str:
-    data = {**CONFIG["data"], "env": {"class_path": f"{__name__}.{name}"}}
-    data["eval_sets"] = {"default": {"class_path": f"{__name__}.{name}"}}
-    (folder / f"{name}.yaml").write_text(yaml.safe_dump({**CONFIG, "data": data}))
+    config: dict[str, Any] = copy.deepcopy(CONFIG)
+    config["data"]["env"] = {"class_path": f"{__name__}.{name}"}
+    config["data"]["eval_sets"] = {"default": {"class_path": f"{__name__}.{name}"}}
+    (folder / f"{name}.yaml").write_text(yaml.safe_dump(config))
     return f"{name}.yaml"
 
 

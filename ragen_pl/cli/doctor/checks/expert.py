@@ -8,7 +8,7 @@ from ragen_pl.cli.doctor.finding import Finding, failure, ok
 from ragen_pl.cli.doctor.subject import Subject
 from ragen_pl.rollout.actors import ExpertActor
 from ragen_pl.rollout.baselines import play_baseline
-from ragen_pl.types import StopReason
+from ragen_pl.types import StopReason, Trajectory
 
 _STARTS = 24
 
@@ -20,7 +20,7 @@ def check_expert(subject: Subject) -> Iterator[Finding]:
     if not subject.has_expert:
         yield ok("the environment has no expert, and the warm start is off")
         return
-    played = []
+    played: list[Trajectory] = []
     for number in range(_STARTS):
         seed = subject.first_seed + number
         group = play_baseline(data.env, seed, number, data.rollout, ExpertActor())

@@ -6,7 +6,7 @@ import copy
 import pickle
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -56,7 +56,7 @@ def _play(env: TextEnv, seed: int) -> None:
         return
 
 
-_GENERATORS = {
+_GENERATORS: dict[str, Callable[[], bytes]] = {
     "random": lambda: pickle.dumps(random.getstate()),
     "numpy.random": lambda: pickle.dumps(np.random.get_state()),
 }
