@@ -11,7 +11,7 @@ from pathlib import Path
 from ragen_pl.cli.config_files import CHAT, DOCTOR, NEW, PLAN, PLAY, prepare
 from ragen_pl.cli.new_project import new_project
 from ragen_pl.errors import ConfigError
-from ragen_pl.runtime.visible_text import visible
+from ragen_pl.runtime.visible_text import log_visibly, visible
 from ragen_pl.runtime.wait_policy import limit_spinning
 
 INTERRUPTED = 130
@@ -36,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The command and its options; None takes those of the process.
     """
     argv = sys.argv[1:] if argv is None else argv
+    log_visibly()
     try:
         if argv and argv[0] == NEW:
             new_project(argv[1:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import unicodedata
 
@@ -34,3 +35,17 @@ def _sign(character: str) -> str:
 def one_line(text: str, longest: int = 400) -> str:
     """Return a text on one line, with control characters made visible."""
     return visible(re.sub(r"\s+", " ", text).strip(), longest)
+
+
+class VisibleFormatter(logging.Formatter):
+    """A formatter of log lines, such as warnings that quote an environment's error."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line with its control characters made visible."""
+        return visible(super().format(record))
+
+
+def log_visibly() -> None:
+    """Make control characters visible in log lines that no handler of the user's takes."""
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(VisibleFormatter())

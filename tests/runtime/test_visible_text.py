@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import unicodedata
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen_pl.runtime.visible_text import one_line, visible
+from ragen_pl.runtime.visible_text import VisibleFormatter, one_line, visible
 
 HARMLESS = "\n\t"
 EVERYTHING = st.text(st.characters(exclude_categories=()), max_size=200)
@@ -48,3 +49,8 @@ def test_a_megabyte_is_counted_not_shown() -> None:
     assert len(shown) < 21_000
     assert shown.endswith("(980000 more characters)")
     assert one_line("a\n b\tc") == "a b c"
+
+
+def test_log_lines_are_visible_too() -> None:
+    record = logging.LogRecord("env", logging.WARNING, "x.py", 1, "%s failed", ("\x1b[2J",), None)
+    assert VisibleFormatter().format(record) == "␛[2J failed"

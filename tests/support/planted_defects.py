@@ -22,14 +22,15 @@ Step = tuple[str, float, bool, bool, dict[str, Any]]
 
 
 class Restless(Stairs):
-    """Does not begin where the seed says."""
+    """Begins where its past says, not where the seed does."""
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        text, info = super().reset(seed=seed, options=options)
-        self.lit = id(object()) % 32 < 16 or random.SystemRandom().random() < 0.5
-        return self.render_text(), info or {"text": text}
+        _, info = super().reset(seed=seed, options=options)
+        self.resets = getattr(self, "resets", 0) + 1
+        self.lit = self.resets % 2 == 0
+        return self.render_text(), info
 
 
 class Gambler(Stairs):

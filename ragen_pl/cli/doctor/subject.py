@@ -28,7 +28,7 @@ _UNLIMITED = 1 << 20
 _GROUPS, _MEMBERS = 4, 4
 """Sampled trajectories."""
 _SLOW = 100_000_000
-"""Parameters from which on fewer trajectories of two turns are sampled."""
+"""Parameters from which on one turn is sampled."""
 _PLAYED_GROUPS, _PLAYED_MEMBERS = 8, 4
 _NOISE = 0.5
 """Share of random turns of a player between expert and random."""
@@ -219,11 +219,10 @@ class Subject:
         """A small rollout of the policy."""
         data, policy, chat = self.data, self.policy, self.chat
         rollout = replace(data.rollout, group_size=_MEMBERS)
-        groups = _GROUPS
         if sum(weight.numel() for weight in policy.language.model.parameters()) > _SLOW:
-            rollout, groups = replace(rollout, max_turns=min(2, rollout.max_turns)), 2
+            rollout = replace(rollout, max_turns=1)
         sampler = policy.sampler(rollout.max_context, self.parts.model.seed)
-        seeds = [GroupSeed(number, self.first_seed + number) for number in range(groups)]
+        seeds = [GroupSeed(number, self.first_seed + number) for number in range(_GROUPS)]
         sampling = Sampling(rollout.temperature, rollout.max_response_tokens)
         played = collect(data.env, seeds, chat, sampler, rollout, iteration=0, sampling=sampling)
         sampler.release()

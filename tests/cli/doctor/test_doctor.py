@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from ragen_pl.cli.config_files import prepare
 from ragen_pl.cli.doctor import memory
 from ragen_pl.cli.doctor.checks import CHECKS
 from ragen_pl.cli.doctor.checks.devices import link_counts
@@ -180,6 +181,25 @@ def test_the_lines_say_what_to_do(doctor: Doctor, capsys: pytest.CaptureFixture[
     assert "\nfailure  expert" in text
     assert "→ mend expert_turn" in text
     assert text.splitlines()[-1].startswith("1") or " failure" in text.splitlines()[-1]
+
+
+@pytest.mark.run
+@pytest.mark.parametrize(
+    "configs",
+    [
+        ["sokoban"],
+        ["sokoban_two_boxes"],
+        ["frozen_lake"],
+        ["bandit"],
+        ["sokoban", "grpo", "lora"],
+        ["frozen_lake", "starpo", "no_think"],
+    ],
+)
+def test_shipped_experiments_are_healthy(healthy: Path, configs: list[str]) -> None:
+    argv = prepare(["doctor", *(part for name in configs for part in ("--config", name))])
+    lines = list(examine(Subject(argv[1:]), CHECKS))
+    assert [line.check for line in lines] == list(CHECKS)
+    assert not [line for line in lines if line.finding.level is not Level.OK]
 
 
 def test_links_are_counted_pair_by_pair() -> None:

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from ragen_pl.cli.entry_point import main
-from tests.support.tiny_run import CONFIG, command, environment, write_config
+from tests.support.tiny_run import CONFIG, ROOT, command, environment, write_config
 from tests.support.toy_env import Stairs
 
 SHIPPED = ("sokoban", "sokoban_two_boxes", "frozen_lake", "bandit")
@@ -121,6 +121,22 @@ def test_a_hostile_environment_controls_nothing(play, tmp_path: Path) -> None:  
     assert "␛]0;owned␇ [red]markup[/red] ⟨U+202E⟩" in " ".join(text.split())
     assert "␛[2J␍" in text
     assert "more characters" in text
+
+
+def test_log_lines_do_not_control_the_terminal_either(tmp_path: Path) -> None:
+    toy(tmp_path, "Failing")
+    done = subprocess.run(
+        command("play", "--config", "Failing.yaml", "--seed=7"),
+        cwd=tmp_path,
+        env={**environment(), "PYTHONPATH": str(ROOT)},
+        input="on\n",
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=True,
+    )
+    assert "broken ␛[31m" in done.stderr
+    assert "\x1b" not in done.stdout + done.stderr
 
 
 def test_a_failing_environment_ends_its_game(play, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

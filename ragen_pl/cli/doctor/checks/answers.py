@@ -12,6 +12,8 @@ from ragen_pl.types import StopReason, Turn
 
 _SHOWN = 3
 _RARELY = 0.1
+_ENOUGH = 16
+"""Samples from which on none that is valid is a failure."""
 
 
 def check_answers(subject: Subject) -> Iterator[Finding]:
@@ -53,7 +55,7 @@ def check_answers(subject: Subject) -> Iterator[Finding]:
         "raise data.rollout.max_response_tokens, name the format more plainly (data.prompts), use "
         "an instruction-tuned model, or begin with a warm start (data.warm_start.iterations)"
     )
-    if not valid:
+    if not valid and len(turns) >= _ENOUGH:
         yield failure(f"{text}: there would be nothing to learn from", remedy, *details)
     elif valid < _RARELY * len(turns):
         yield warning(text, remedy, *details)
