@@ -128,7 +128,7 @@ def test_log_lines_do_not_control_the_terminal_either(tmp_path: Path) -> None:
     done = subprocess.run(
         command("play", "--config", "Failing.yaml", "--seed=7"),
         cwd=tmp_path,
-        env={**environment(), "PYTHONPATH": str(ROOT)},
+        env={**environment(), "PYTHONPATH": f"{ROOT}{os.pathsep}{Path(__file__).parent}"},
         input="on\n",
         capture_output=True,
         text=True,
