@@ -1,4 +1,4 @@
-"""The command: config files by kind, parsing, errors, resuming, plans.
+"""The command: config files by kind, parsing, errors, resuming, plans, play, chat, doctor.
 
 May not be imported by any other room. This file and ``config_files`` load nothing heavy, so that a
 wrong command fails at once.

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import yaml
 from jsonargparse import set_parsing_settings
@@ -146,12 +146,15 @@ def _fill_hparams_tab(logger: TensorBoardLogger, config: dict[str, Any]) -> None
 class Application(LightningCLI):
     """One command, which its constructor parses, checks, builds and runs."""
 
+    data_kind: ClassVar[type[RolloutDataModule]] = RolloutDataModule
+    """Class of the data module."""
+
     def __init__(self, argv: Sequence[str], earlier: EarlierRun | None = None) -> None:
         self._argv, self._earlier = list(argv), earlier or EarlierRun()
         self._has_ended = False
         super().__init__(
             model_class=StarPO,
-            datamodule_class=RolloutDataModule,
+            datamodule_class=self.data_kind,
             save_config_callback=_RunConfig,
             save_config_kwargs={"save_to_log_dir": False},
             trainer_defaults={
@@ -390,21 +393,6 @@ class Application(LightningCLI):
                     "was not trained on\n"
                     "  give the configs of all evaluation sets to fit as well (docs/evaluation.md)"
                 )
-
-
-class UnstartedApplication(Application):
-    """An application that builds the configured parts, with a stand-in for the trainer, and starts
-    no run."""
-
-    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        # The configured trainer may need devices that this machine does not have.
-        return Trainer(accelerator="cpu", devices=1, logger=False, enable_checkpointing=False)
-
-    def after_instantiate_classes(self) -> None:
-        """Leave run folder and threads as they are."""
-
-    def _run_subcommand(self, subcommand: str) -> None:
-        """Run nothing."""
 
 
 def add_run_keys(parser: LightningArgumentParser, run_dir: str) -> None:

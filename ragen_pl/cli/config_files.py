@@ -13,9 +13,13 @@ import yaml
 
 from ragen_pl.errors import ConfigError
 
-PLAN, NEW, COMPARE, PINS = "plan", "new", "compare", "pins"
+PLAN, PLAY, CHAT, DOCTOR, NEW = "plan", "play", "chat", "doctor", "new"
+COMPARE, PINS = "compare", "pins"
 """The commands that start no run."""
-COMMANDS = ("fit", "validate", "test", "predict", PLAN, NEW, COMPARE, PINS)
+COMMANDS = (
+    *("fit", "validate", "test", "predict"),
+    *(PLAN, PLAY, CHAT, DOCTOR, COMPARE, PINS, NEW),
+)
 CONFIGS = "configs"
 FOLDER = Path(__file__).resolve().parents[2] / CONFIGS
 """The folder of the shipped configs."""

@@ -2,30 +2,43 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ragen_pl.cli.config_files import COMPARE, NEW, PINS, PLAN, prepare
+from ragen_pl.cli.config_files import CHAT, COMPARE, DOCTOR, NEW, PINS, PLAN, PLAY, prepare
 from ragen_pl.cli.new_project import new_project
 from ragen_pl.errors import ConfigError
+from ragen_pl.runtime.visible_text import log_visibly, visible
 from ragen_pl.runtime.wait_policy import limit_spinning
 
 INTERRUPTED = 130
 BAD_CONFIG = 2
+_FUNCTIONS = {
+    PLAN: "ragen_pl.cli.plan.command.plan",
+    PLAY: "ragen_pl.cli.play.command.play",
+    CHAT: "ragen_pl.cli.chat.command.chat",
+    DOCTOR: "ragen_pl.cli.doctor.command.doctor",
+    COMPARE: "ragen_pl.cli.compare.compare_runs",
+    PINS: "ragen_pl.cli.pins.print_pins",
+}
+"""The functions of the commands that start no run. Each takes the arguments after the command, and
+returns the exit status or None for 0."""
 _ROOT = Path(__file__).resolve().parents[2]
 """The folder that holds ``ragen_pl`` and ``callbacks``."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command and return the exit status: 0, 2 for a bad configuration, 130 and 143 after
-    SIGINT and SIGTERM.
+    """Run a command and return the exit status: 0, 1 if ``doctor`` finds a failure, 2 for a bad
+    configuration, 130 and 143 after SIGINT and SIGTERM.
 
     Args:
         argv: The command and its options; None takes those of the process.
     """
     argv = sys.argv[1:] if argv is None else argv
+    log_visibly()
     try:
         if argv and argv[0] == NEW:
             new_project(argv[1:])
@@ -34,13 +47,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         limit_spinning()  # before PyTorch is loaded
         run = _load(prepared)
         with _own_modules_first():
-            run(prepared)
+            status = run(prepared)
     except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {visible(str(error))}", file=sys.stderr)
         return BAD_CONFIG
     except KeyboardInterrupt:  # before the run took over the signals
         return INTERRUPTED
-    return 0
+    return status if isinstance(status, int) else 0
 
 
 def _load(argv: Sequence[str]) -> Callable[[Sequence[str]], object]:
@@ -52,18 +65,10 @@ def _load(argv: Sequence[str]) -> Callable[[Sequence[str]], object]:
     """
     here = Path.cwd()
     with _search_path(p for p in sys.path if here == _ROOT or Path(p).resolve() != here):
-        if argv[:1] == [PLAN]:
-            from ragen_pl.cli.plan.command import plan
-
-            return lambda argv: plan(argv[1:])
-        if argv[:1] == [COMPARE]:
-            from ragen_pl.cli.compare import compare_runs
-
-            return lambda argv: compare_runs(argv[1:])
-        if argv[:1] == [PINS]:
-            from ragen_pl.cli.pins import print_pins
-
-            return lambda argv: print_pins(argv[1:])
+        if argv and argv[0] in _FUNCTIONS:
+            module, _, name = _FUNCTIONS[argv[0]].rpartition(".")
+            function = getattr(importlib.import_module(module), name)
+            return lambda argv: function(argv[1:])
         from ragen_pl.cli.application import run
 
         return run

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import yaml
 
-from ragen_pl.cli.application import UnstartedApplication, run
+from ragen_pl.cli.configured import configured_parts
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.evaluation_sets import EvaluationSet
 
@@ -20,7 +20,7 @@ def print_pins(argv: Sequence[str]) -> None:
     Raises:
         ConfigError: when the configuration is wrong or a set has no initial states.
     """
-    data = run(["fit", *argv], UnstartedApplication).datamodule
+    data = configured_parts(argv).datamodule
     content = {"data": {"evaluation": {"pins": pins_of(data)}}}
     print(yaml.safe_dump(content, sort_keys=False), end="")
 

@@ -128,7 +128,7 @@ class RolloutDataModule(pl.LightningDataModule):
             check_declared(each, f"data.{key}")
         chats.check_actions(envs)
         for key, each in envs.items():
-            check_contract(each, f"data.{key}")
+            self.check_env(each, f"data.{key}")
         for name, term in rollout.reward_terms.items():
             term.check(
                 f"data.rollout.rewards.{name}",
@@ -161,6 +161,14 @@ class RolloutDataModule(pl.LightningDataModule):
         self._demonstrations: RolloutBatch | None = None
         self._evaluation_sets: dict[str, EvaluationSet] = {}
 
+    def check_env(self, env: TextEnv, key: str) -> None:
+        """Check an environment by its contract, before anything else is done with it.
+
+        Raises:
+            ValueError: if it breaks the contract.
+        """
+        check_contract(env, key)
+
     def vocabulary(self) -> Iterable[str]:
         """Yield the texts of this run's environments, and the common texts of every shipped one.
 
@@ -172,13 +180,13 @@ class RolloutDataModule(pl.LightningDataModule):
             prompts = replace(self.prompts, think=think)
             yield from chats.vocabulary(prompts, self.env, actions)
             for name, env in self.eval_sets.items():
-                yield from chats.vocabulary(prompts, env, self._actions_per_turn_on(name))
+                yield from chats.vocabulary(prompts, env, self.actions_per_turn_on(name))
             for env in (kind() for kind in SHIPPED):
                 yield from chats.common_vocabulary(prompts, env, actions)
 
     def words_on(self, eval_set: str) -> Iterable[str]:
         """Yield the pieces of text of an evaluation set, as ``vocabulary``."""
-        actions = self._actions_per_turn_on(eval_set)
+        actions = self.actions_per_turn_on(eval_set)
         yield from chats.vocabulary(self.prompts, self.eval_sets[eval_set], actions)
 
     @property
@@ -214,7 +222,7 @@ class RolloutDataModule(pl.LightningDataModule):
     def evaluation_dialogue(self, eval_set: str) -> Dialogue:
         """Return the wording of the dialogue on an evaluation set; with the policy's tokenizer,
         unless the policy is behind an endpoint."""
-        actions = self._actions_per_turn_on(eval_set)
+        actions = self.actions_per_turn_on(eval_set)
         if self.learner.endpoint is not None:
             return Dialogue(self.prompts, actions)
         return self._chat_with(actions)
@@ -242,7 +250,7 @@ class RolloutDataModule(pl.LightningDataModule):
         """Maximum tokens of a trajectory, in training and in evaluations."""
         return self.evaluation_rollout.max_context
 
-    def _actions_per_turn_on(self, eval_set: str) -> int:
+    def actions_per_turn_on(self, eval_set: str) -> int:
         """Return the maximum actions in one response on an evaluation set."""
         wanted = self.evaluation_rollout.max_actions_per_turn
         return min(wanted, self.eval_sets[eval_set].max_actions)
@@ -465,7 +473,7 @@ class RolloutDataModule(pl.LightningDataModule):
                 sampling=sampling,
                 progress=progress,
             )
-        chat = self._chat_with(self._actions_per_turn_on(eval_set))
+        chat = self._chat_with(self.actions_per_turn_on(eval_set))
         at_once = max(1, len(share) // samples)  # with the memory of one trajectory per state
         with learner.rollout_weights(self.max_context):
             for first in range(0, len(share), at_once):

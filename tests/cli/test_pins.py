@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ragen_pl.cli.application import UnstartedApplication, run
 from ragen_pl.cli.config_files import FOLDER, prepare
+from ragen_pl.cli.configured import configured_parts
 from ragen_pl.cli.entry_point import main
 from ragen_pl.cli.pins import pins_of
 from tests.support.tiny_run import write_config
@@ -23,7 +23,7 @@ def test_the_shipped_sets_are_pinned_as_they_are(
     """All of them, with the paper's, at the size that runs have by default."""
     monkeypatch.chdir(tmp_path)
     given = prepare(["fit", "--config", experiment, "--config", "paper"])
-    data = run(given, UnstartedApplication).datamodule
+    data = configured_parts(given[1:]).datamodule
     assert pins_of(data) == dict(data.evaluation.pins)
     assert len(data.eval_sets) >= 9
 
@@ -75,6 +75,6 @@ def test_sets_are_merged_by_name_and_null_leaves_one_out(
     }
     (tmp_path / "changes.yaml").write_text(yaml.safe_dump(changes))
     given = prepare(["fit", "--config", "sokoban", "--config", "changes.yaml"])
-    data = run(given, UnstartedApplication).datamodule
+    data = configured_parts(given[1:]).datamodule
     assert list(data.eval_sets) == ["default", "wide"]
     assert data.evaluation_set("default").fingerprint == data.evaluation.pins["default"]

@@ -8,7 +8,8 @@ from typing import Any, NoReturn
 
 from transformers import PreTrainedConfig
 
-from ragen_pl.cli.application import Application, UnstartedApplication, run
+from ragen_pl.cli.application import Application
+from ragen_pl.cli.configured import configured_parts
 from ragen_pl.cli.messages import look_up
 from ragen_pl.cli.plan.devices import DEVICES
 from ragen_pl.cli.plan.inputs import Cluster, PlanInput
@@ -81,15 +82,15 @@ def plan(argv: Sequence[str]) -> None:
         print(sizing_table(options.device, device), end="")
         return
     shape = None if options.shape is None else look_up("--shape", options.shape, SHAPES)
-    app = run(["fit", *rest], UnstartedApplication)
+    app = configured_parts(rest)
     attention = getattr(app.model.trainable.policy, "attention", "sdpa")
-    architecture = _architecture(app) if shape is None else shape.config(attention)
-    plan_input = _plan_input(app, architecture)
+    architecture = architecture_of(app) if shape is None else shape.config(attention)
+    plan_input = plan_input_of(app, architecture)
     try:
         cluster = cluster_of(app.config["fit"].trainer)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    _check_supported(app, cluster)
+    check_supported(app, cluster)
     print(render(Planner(plan_input), cluster, options.device, device))
     rows = plan_input.rows(cluster)
     eval_rows = -(-app.datamodule.evaluation.size // cluster.processes)
@@ -100,7 +101,7 @@ def plan(argv: Sequence[str]) -> None:
         )
 
 
-def _check_supported(app: Application, cluster: Cluster) -> None:
+def check_supported(app: Application, cluster: Cluster) -> None:
     """Raise a ConfigError for runs that ``fit`` refuses, and if memory cannot be counted."""
     engine = app.model.engine
     if not isinstance(engine, InProcess):
@@ -113,8 +114,12 @@ def _check_supported(app: Application, cluster: Cluster) -> None:
         raise ConfigError(f"trainer.strategy is {FSDP_NAME} and model.lora is set, {ONE_NETWORK}")
 
 
-def _architecture(app: Application) -> PreTrainedConfig:
-    """Return the policy's architecture; a known model's files are not read for it."""
+def architecture_of(app: Application) -> PreTrainedConfig:
+    """Return the policy's architecture; a known model's files are not read for it.
+
+    Raises:
+        ConfigError: when it is not known before the model is built.
+    """
     policy = app.model.trainable.policy
     if isinstance(policy, PretrainedModel):
         known = shape_of(policy.path)
@@ -127,7 +132,12 @@ def _architecture(app: Application) -> PreTrainedConfig:
     return architecture
 
 
-def _plan_input(app: Application, architecture: PreTrainedConfig) -> PlanInput:
+def plan_input_of(app: Application, architecture: PreTrainedConfig) -> PlanInput:
+    """Return what a plan depends on.
+
+    Raises:
+        ConfigError: when the trainer's precision is not supported.
+    """
     precision = str(app.config["fit"].trainer.precision)
     if precision not in _BF16:
         raise ConfigError(

@@ -1,0 +1,213 @@
+"""The command ``run.py chat``."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ragen_pl.cli.chat.conversation import ContextFullError, Conversation, TokenText
+from ragen_pl.cli.configured import ConfiguredParts
+from ragen_pl.cli.loaded_policy import LoadedPolicy, find_policy
+from ragen_pl.errors import ConfigError
+from ragen_pl.rollout.chat import Chat, system_text
+from ragen_pl.runtime.visible_text import visible
+from ragen_pl.training.run_folder import BEST, LAST
+
+_DESCRIPTION = """\
+Talk to a policy in its own chat template.
+
+  run.py chat runs/sokoban                  the last policy of a run (--policy best: the best one)
+  run.py chat runs/sokoban/checkpoints/last.ckpt
+  run.py chat FOLDER                        of Hugging Face, or of adapters
+
+A run's policy gets the run's system message and forced opening tag, unless --system and --opening
+say otherwise. While it runs:
+"""
+_COMMANDS = {
+    "/system TEXT": "another system message, and a new dialogue",
+    "/temperature T": "another temperature; 0 takes the likeliest token",
+    "/reset": "a new dialogue",
+    "/think": "show raw tokens, special ones among them, or not",
+    "/help": "this list",
+    "/quit": "the end",
+}
+_DEFAULT_CONTEXT, _FIRST_SEED = 4096, 0
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that raises one-line errors and prints no usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"chat: {message}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="run.py chat",
+        description=_DESCRIPTION + _help(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("place", metavar="RUN", type=Path, help="run, checkpoint or folder")
+    parser.add_argument("--policy", choices=(LAST, BEST), default=LAST, help="of a run")
+    parser.add_argument("--system", help="system message (default: the run's, or none)")
+    parser.add_argument("--opening", help="text that begins each response in the policy's place")
+    parser.add_argument("--temperature", type=float, default=1.0, help="(default: 1)")
+    parser.add_argument(
+        "--max_new_tokens", type=int, default=512, help="of one response (default: 512)"
+    )
+    parser.add_argument("--seed", type=int, default=_FIRST_SEED, help="of the sampling noise")
+    return parser
+
+
+def _help() -> str:
+    return "\n".join(f"  {name:<16}{text}" for name, text in _COMMANDS.items())
+
+
+def chat(argv: Sequence[str]) -> None:
+    """Talk to a policy until ``/quit`` or the end of the input.
+
+    Args:
+        argv: Arguments after ``chat``.
+
+    Raises:
+        ConfigError: when there is no policy, or an option is wrong.
+    """
+    options = _parser().parse_args(list(argv))
+    _check_temperature("--temperature", options.temperature)
+    if options.max_new_tokens < 1:
+        raise ConfigError(f"--max_new_tokens is {options.max_new_tokens}; it must be at least 1")
+    policy = find_policy(options.place, options.policy)
+    system, opening = _protocol(policy)
+    _Dialogue(
+        policy,
+        system=system if options.system is None else options.system,
+        opening=opening if options.opening is None else options.opening,
+        options=options,
+    ).run()
+
+
+def _check_temperature(key: str, value: float) -> None:
+    if not 0 <= value < float("inf"):
+        raise ConfigError(f"{key} is {value}; it must be 0 (greedy) or more")
+
+
+def _protocol(policy: LoadedPolicy) -> tuple[str, str]:
+    """Return the system message and the opening of a run's policy; empty for other policies."""
+    parts = policy.parts
+    if parts is None:
+        return "", ""
+    data, language = parts.datamodule, policy.language
+    try:
+        protocol = Chat(
+            data.prompts, language.tokenizer, language.markers, data.max_actions_per_turn
+        )
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return _system(parts), protocol.opening_tag
+
+
+def _system(parts: ConfiguredParts) -> str:
+    """Return the run's system message; where it depends on the start, that of seed 0."""
+    data, env = parts.datamodule, copy.deepcopy(parts.datamodule.env)
+    env.reset(seed=_FIRST_SEED)
+    return system_text(data.prompts, env, data.max_actions_per_turn)
+
+
+class _Dialogue:
+    """The loop of a dialogue on the terminal."""
+
+    def __init__(self, policy: LoadedPolicy, *, system: str, opening: str, options: Any) -> None:
+        self.policy, self.system, self.opening = policy, system, opening
+        self.temperature: float = options.temperature
+        self.max_new_tokens: int = options.max_new_tokens
+        self.raw, self._number = False, -1
+        limit = policy.language.context_limit or _DEFAULT_CONTEXT
+        self.max_context = min(limit, _DEFAULT_CONTEXT)
+        self._generate = policy.sampler(self.max_context, options.seed)
+        self._restart()
+
+    def _restart(self) -> None:
+        self._number += 1
+        self.conversation = Conversation(
+            self.policy.language,
+            self._generate,
+            self.max_context,
+            system=self.system,
+            opening=self.opening,
+            number=self._number,
+        )
+
+    def run(self) -> None:
+        """Talk until ``/quit`` or the end of the input."""
+        reconfigure = getattr(sys.stdout, "reconfigure", None)
+        if reconfigure is not None:  # an encoding without these characters must not end it
+            reconfigure(errors="replace")
+        print(f"{visible(self.policy.source)}, temperature {self.temperature:g}; /help, /quit")
+        while True:
+            try:
+                line = input("you> ")
+            except EOFError:
+                print()
+                return
+            if not sys.stdin.isatty():
+                print(visible(line))  # a pipe has no echo
+            if line.strip() == "/quit":
+                return
+            if line.startswith("/"):
+                self._obey(line.strip())
+            elif line.strip():
+                self._answer(line)
+
+    def _obey(self, line: str) -> None:
+        command, _, rest = line.partition(" ")
+        if command == "/system":
+            self.system = rest.strip()
+            self._restart()
+        elif command == "/temperature":
+            try:
+                value = float(rest)
+                _check_temperature(command, value)
+            except ValueError:  # a ConfigError is one
+                print(f"{command} takes a number, 0 or more")
+                return
+            self.temperature = value
+        elif command == "/reset":
+            self._restart()
+        elif command == "/think":
+            self.raw = not self.raw
+            print(f"raw tokens are {'shown' if self.raw else 'hidden'}")
+        else:
+            print(_help())
+
+    def _answer(self, message: str) -> None:
+        """Show the response as it is sampled; Ctrl-C cuts it off."""
+        conversation = self.conversation
+        before, text = len(conversation.context), TokenText(self.policy.language, raw=self.raw)
+        tokens = conversation.say(
+            message, temperature=self.temperature, max_new_tokens=self.max_new_tokens
+        )
+        is_first = True
+        try:
+            for token in tokens:
+                if is_first:
+                    is_first = False
+                    self._begin(before)
+                print(visible(text.add(token)), end="", flush=True)
+            print(visible(text.rest()))
+        except ContextFullError:
+            print(f"the dialogue is full ({self.max_context} tokens): /reset begins another")
+        except KeyboardInterrupt:
+            print(" …")
+
+    def _begin(self, before: int) -> None:
+        """Show what a response begins with: its raw prompt, or the forced opening."""
+        if self.raw:
+            prompt = self.conversation.context[before:-1]
+            print(visible(str(self.policy.language.tokenizer.decode(prompt))), end="")
+        else:
+            print(f"policy> {visible(self.opening)}", end="")

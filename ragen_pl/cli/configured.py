@@ -1,0 +1,68 @@
+"""The parts that a configuration describes, built without starting a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Trainer
+
+from ragen_pl.cli.application import Application, run
+from ragen_pl.cli.resume import check_continuation, checkpoint_path
+from ragen_pl.training.run_folder import RunMetadata
+
+
+class ConfiguredParts(Application):
+    """An application that builds the configured parts, with a stand-in for the trainer, and starts
+    no run."""
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        # The configured trainer may need devices that this machine does not have.
+        return Trainer(accelerator="cpu", devices=1, logger=False, enable_checkpointing=False)
+
+    def after_instantiate_classes(self) -> None:
+        """Leave run folder and threads as they are."""
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        """Run nothing."""
+
+    @property
+    def run_dir(self) -> Path:
+        """Folder of the run."""
+        return Path(self.config["fit"].run_dir)
+
+    @property
+    def trainer_config(self) -> Any:
+        """The trainer's arguments, which are parsed but not used."""
+        return self.config["fit"].trainer
+
+    def checkpoint(self) -> tuple[Path, RunMetadata] | None:
+        """Find the checkpoint that ``--ckpt_path`` names, and check that it has this
+        configuration's weights; None if none is named.
+
+        Raises:
+            ConfigError: when there is none, or it was made with another model.
+        """
+        wanted = self.config["fit"].ckpt_path
+        if wanted is None:
+            return None
+        path, plain = checkpoint_path(self.run_dir, str(wanted)), self._plain
+        metadata = RunMetadata.read(path)
+        config = {"model": plain["model"], "data": plain["data"]}
+        own = RunMetadata(config, plain["seed_everything"], metadata.threads, metadata.vocabulary)
+        check_continuation(metadata, own, path, resumes_training=False)
+        return path, metadata
+
+
+def configured_parts(
+    argv: Sequence[str], kind: type[ConfiguredParts] = ConfiguredParts
+) -> ConfiguredParts:
+    """Build the parts of a prepared command line, its options being those of ``fit``.
+
+    Raises:
+        ConfigError: when the configuration is wrong.
+    """
+    app = run(["fit", *argv], kind)
+    assert isinstance(app, ConfiguredParts)
+    return app

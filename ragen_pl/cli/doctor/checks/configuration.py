@@ -1,0 +1,20 @@
+"""The configuration as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ragen_pl.cli.doctor.finding import Finding, ok
+from ragen_pl.cli.doctor.subject import Subject
+
+
+def check_configuration(subject: Subject) -> Iterator[Finding]:
+    """Build all parts, none of which has weights; a wrong key or value is raised here."""
+    parts, data = subject.parts, subject.data
+    rollout, model = data.rollout, parts.model
+    trajectories = rollout.num_groups * rollout.online_k * rollout.group_size
+    yield ok(
+        f"{type(data.env).__name__}, {type(model.trainable.policy).__name__}, "
+        f"{type(model.algorithm.advantage).__name__}: {parts.trainer_config.max_epochs} iterations "
+        f"of {trajectories} trajectories, {data.warm_start.iterations} of imitation before them"
+    )

@@ -1,0 +1,24 @@
+"""The environments by their contract."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ragen_pl.cli.doctor.finding import Finding, failure, ok
+from ragen_pl.cli.doctor.subject import Subject
+from ragen_pl.envs.check import check_contract
+
+
+def check_environment(subject: Subject) -> Iterator[Finding]:
+    """Check every environment against ``TextEnv``'s contract."""
+    is_whole = True
+    for key, env in subject.envs.items():
+        try:
+            check_contract(env, key)
+        except ValueError as error:
+            is_whole = False
+            yield failure(
+                str(error), "mend the method that is named (docs/extending.md has the contract)"
+            )
+    if is_whole:
+        yield ok(f"{', '.join(subject.envs)}: TextEnv's contract holds")

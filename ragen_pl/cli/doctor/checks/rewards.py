@@ -1,0 +1,57 @@
+"""Rewards: whether they differ within groups, and which terms never change."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from ragen_pl.cli.doctor.finding import Finding, failure, ok, warning
+from ragen_pl.cli.doctor.subject import Subject
+from ragen_pl.rollout.rewards import ENV
+from ragen_pl.rollout.stats import GroupTable
+
+_MOST_WITHOUT_SIGNAL = 0.8
+
+
+def check_rewards(subject: Subject) -> Iterator[Finding]:
+    """Play between expert and random, and look at the spread of returns and at each term."""
+    groups = subject.written.groups
+    whole = subject.written.all + subject.expert_play
+    whole += [t for group in subject.samples for t in group.trajectories]
+    values: defaultdict[str, set[float]] = defaultdict(set)
+    for trajectory in whole:
+        for turn in trajectory.turns:
+            for name, value in turn.rewards.items():
+                values[name].add(round(value, 9))
+    if len(values[ENV]) == 1:
+        yield failure(
+            f"the environment's reward is {values[ENV].pop():g} in every turn, whatever is played",
+            "let step reward what the agent is to learn",
+        )
+        return
+    found = False
+    for name in subject.data.rollout.reward_terms:
+        if len(values[name]) < 2:
+            found = True
+            what = f"always {values[name].pop():g}" if values[name] else "never given"
+            yield warning(
+                f"data.rollout.rewards.{name} is {what}, in good turns and in nonsense: it teaches "
+                "nothing",
+                f"mend the term, or set data.rollout.rewards.{name} to null",
+            )
+    if not groups:
+        yield ok("actions are free text and there is no expert: spread is not judged")
+        return
+    signal = GroupTable.gather(groups).signal
+    share = 1.0 - float(signal.double().mean())
+    text = (
+        f"{int(signal.sum())} of {len(groups)} groups have members of different returns, in play "
+        f"between expert and random (zero-std fraction {share:.2f})"
+    )
+    if share > _MOST_WITHOUT_SIGNAL:
+        yield failure(
+            text,
+            "reward partial success, or choose easier starts: groups without spread teach nothing",
+        )
+    elif not found:
+        yield ok(text)

@@ -1,0 +1,40 @@
+"""Evaluation starts, which must not be training's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ragen_pl.cli.doctor.finding import Finding, ok, warning
+from ragen_pl.cli.doctor.subject import Subject
+from ragen_pl.envs.eval_seeds import overlap
+from ragen_pl.training.evaluation_sets import EvaluationSet
+
+_TRAINING_STARTS = 1000
+_MOST_STARTS = 256
+_FEW = 8
+"""A task with no more starts than these, such as a bandit with one pair of arms, cannot keep some
+of them apart."""
+
+
+def check_starts(subject: Subject) -> Iterator[Finding]:
+    """Build every evaluation set and compare its starts with the run's first training starts."""
+    data, first = subject.data, subject.first_seed
+    seeds, found = range(first, first + _TRAINING_STARTS), False
+    size = min(data.evaluation.size, _MOST_STARTS)
+    kinds = overlap(data.env, seeds, data.env, ()).starts
+    for index, (name, env) in enumerate(data.eval_sets.items()):
+        eval_set = EvaluationSet.build(name, env, index, size)
+        shared = overlap(env, eval_set.seeds, data.env, seeds)
+        if shared.shared and kinds > _FEW:
+            found = True
+            yield warning(
+                f"data.eval_sets.{name}: {shared.shared} of its {shared.starts} starts are among "
+                f"the run's first {_TRAINING_STARTS} training starts: success on these measures "
+                "training, not generalization",
+                "let the environment keep evaluation starts apart (an argument such as split)",
+            )
+    names = ", ".join(data.eval_sets)
+    if kinds <= _FEW:
+        yield ok(f"the task has {kinds} different starts only, so that {names} repeats training's")
+    elif not found:
+        yield ok(f"none of {names} shares a start with {_TRAINING_STARTS} of training")

@@ -1,0 +1,53 @@
+"""Log-probs of the sampled tokens, computed by the trainer's forward pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ragen_pl.cli.doctor.subject import Subject
+from ragen_pl.models.policy import Policy
+from ragen_pl.rollout.packing import pack
+from ragen_pl.rollout.stats import trainable_trajectories
+from ragen_pl.training.scoring import LogProbPass, forward_policy
+from ragen_pl.types import RolloutBatch
+
+
+@dataclass(frozen=True)
+class Recomputed:
+    """A small rollout with the trainer's log-probs and entropies, each (B, T)."""
+
+    policy: Policy
+    passes: LogProbPass
+    rollout: RolloutBatch
+    log_probs: Tensor
+    entropy: Tensor
+
+
+def recompute(subject: Subject) -> Recomputed | None:
+    """Pack the sampled trajectories and score their tokens; None if nothing was sampled."""
+    trajectories = trainable_trajectories(subject.samples)
+    if not trajectories:
+        return None
+    parts, loaded = subject.parts, subject.policy
+    rollout = pack(
+        trajectories,
+        weights=[1.0] * len(trajectories),
+        temperature=subject.data.rollout.temperature,
+    )
+    model = loaded.language.model
+    model.train()  # as in a run; there is no dropout
+    policy = Policy(model, parts.model.algorithm.values_from_policy)
+    policy.to(model.device)
+    passes = LogProbPass(parts.model.optimization.tokens_per_micro_batch, model.device)
+    log_probs, entropy = torch.zeros_like(rollout.rewards), torch.zeros_like(rollout.rewards)
+    everyone = torch.ones(len(rollout), dtype=torch.bool)
+    with torch.no_grad(), loaded.autocast():
+        for rows, micro_batch in passes.micro_batches(rollout, everyone):
+            output = forward_policy(policy, micro_batch.to(model.device))
+            width = output.log_probs.shape[1]
+            log_probs[rows, :width] = output.log_probs.cpu()
+            entropy[rows, :width] = output.entropy.cpu()
+    return Recomputed(policy, passes, rollout, log_probs, entropy)

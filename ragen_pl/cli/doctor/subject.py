@@ -1,0 +1,229 @@
+"""What the checks look at: the parts of a run, each made when it is first asked for."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import wraps
+from typing import Any, TypeVar
+
+from ragen_pl.cli.configured import ConfiguredParts, configured_parts
+from ragen_pl.cli.doctor.memory import MemoryNeed, memory_need
+from ragen_pl.cli.loaded_policy import LoadedPolicy, untrained_policy
+from ragen_pl.envs.base import TextEnv
+from ragen_pl.errors import ConfigError
+from ragen_pl.rollout.actors import Actor, ExpertActor, NoisyExpertActor, RandomActor
+from ragen_pl.rollout.chat import Chat
+from ragen_pl.rollout.collect import GroupSeed, collect
+from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.episode import ChatEpisode, play_episode
+from ragen_pl.rollout.seeds import SEEDS_PER_RUN
+from ragen_pl.training.datamodule import RolloutDataModule
+from ragen_pl.types import Completion, EpisodeId, Sampling, Trajectory, TrajectoryGroup
+
+_UNLIMITED = 1 << 20
+"""Tokens that no written response reaches."""
+_GROUPS, _MEMBERS = 4, 4
+"""Sampled trajectories."""
+_SLOW = 100_000_000
+"""Parameters from which on one turn is sampled."""
+_PLAYED_GROUPS, _PLAYED_MEMBERS = 8, 4
+_NOISE = 0.5
+"""Share of random turns of a player between expert and random."""
+_SEED_OF_NONSENSE = 7
+
+
+class UnavailableError(Exception):
+    """A part whose making has failed before; the check that asked first has reported why."""
+
+
+T = TypeVar("T")
+
+
+def _once(make: Callable[[Subject], T]) -> property:
+    """Make a property that is computed once; its failure is raised once, too."""
+
+    @wraps(make)
+    def read(subject: Subject) -> T:
+        name = make.__name__
+        if name in subject.failed:
+            cause = subject.failed[name]
+            if isinstance(cause, UnavailableError):
+                raise cause
+            raise UnavailableError(name.replace("_", " ")) from cause
+        if name not in subject.made:
+            try:
+                subject.made[name] = make(subject)
+            except Exception as error:  # kept for those who ask again
+                subject.failed[name] = error
+                raise
+        made: T = subject.made[name]
+        return made
+
+    return property(read)
+
+
+class _UncheckedData(RolloutDataModule):
+    """A data module whose environments are checked apart from it."""
+
+    def check_env(self, env: TextEnv, key: str) -> None:
+        """Check nothing: a check of its own reports this."""
+
+
+class _UncheckedParts(ConfiguredParts):
+    """Parts with environments that may break their contract."""
+
+    data_kind = _UncheckedData
+
+
+@dataclass(frozen=True)
+class Written:
+    """Trajectories that were written without the model, in the chat protocol."""
+
+    groups: list[TrajectoryGroup]
+    """Play between expert and random, several from each start."""
+    nonsense: list[Trajectory]
+    """Responses without format."""
+
+    @property
+    def all(self) -> list[Trajectory]:
+        return [t for group in self.groups for t in group.trajectories] + self.nonsense
+
+
+class Subject:
+    """The parts of a configured run.
+
+    A part whose making fails raises its error to the first who asks and an ``UnavailableError`` to
+    all others, so that each cause is reported once.
+
+    Args:
+        argv: The prepared command line, its options being those of ``fit``.
+    """
+
+    def __init__(self, argv: Sequence[str]) -> None:
+        self.argv = list(argv)
+        self.made: dict[str, Any] = {}
+        self.failed: dict[str, Exception] = {}
+
+    @_once
+    def parts(self) -> ConfiguredParts:
+        """The configured parts, none of which has weights."""
+        return configured_parts(self.argv, _UncheckedParts)
+
+    @property
+    def data(self) -> RolloutDataModule:
+        """The data module."""
+        return self.parts.datamodule  # type: ignore[no-any-return]
+
+    @property
+    def envs(self) -> dict[str, TextEnv]:
+        """All environments by key."""
+        eval_sets = {f"data.eval_sets.{name}": env for name, env in self.data.eval_sets.items()}
+        return {"data.env": self.data.env, **eval_sets}
+
+    @property
+    def first_seed(self) -> int:
+        """The run's first training seed."""
+        return self.data.run_seed * SEEDS_PER_RUN
+
+    @_once
+    def memory(self) -> MemoryNeed:
+        """The planned memory, beside the machine's."""
+        return memory_need(self.parts)
+
+    @_once
+    def policy(self) -> LoadedPolicy:
+        """The policy that the run begins with; not built if the machine could not hold it."""
+        planned = self.made.get("memory")
+        if planned is not None and planned.is_too_much:
+            raise UnavailableError("memory")
+        return untrained_policy(self.parts)
+
+    @_once
+    def chat(self) -> Chat:
+        """The chat protocol with the policy's tokenizer."""
+        language, data = self.policy.language, self.data
+        try:
+            language.check_context(data.rollout.max_context)
+            return Chat(
+                data.prompts, language.tokenizer, language.markers, data.max_actions_per_turn
+            )
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+
+    @property
+    def has_expert(self) -> bool:
+        """Whether the environment has an expert."""
+        return ExpertActor().can_play(self.data.env)
+
+    @property
+    def _unlimited(self) -> RolloutConfig:
+        """The rollout without limits of tokens, to measure what is needed."""
+        return replace(
+            self.data.rollout, max_response_tokens=_UNLIMITED, max_context=64 * _UNLIMITED
+        )
+
+    @_once
+    def written(self) -> Written:
+        """Trajectories without the model."""
+        env = self.data.env
+        actor: Actor = NoisyExpertActor(_NOISE) if self.has_expert else RandomActor()
+        if not actor.can_play(env):  # free text, and nobody to write it
+            return Written([], [self._nonsense(seed) for seed in range(_PLAYED_GROUPS)])
+        groups = []
+        for number in range(_PLAYED_GROUPS):
+            members = [self._play(number, member, actor) for member in range(_PLAYED_MEMBERS)]
+            groups.append(TrajectoryGroup(number, members[0].seed, tuple(members)))
+        return Written(groups, [self._nonsense(number) for number in range(_PLAYED_GROUPS)])
+
+    @_once
+    def expert_play(self) -> list[Trajectory]:
+        """The expert's trajectories; empty without one."""
+        if not self.has_expert:
+            return []
+        return [self._play(number, 0, ExpertActor()) for number in range(2 * _PLAYED_GROUPS)]
+
+    def _episode(self, number: int, member: int) -> ChatEpisode:
+        return ChatEpisode(
+            copy.deepcopy(self.data.env),
+            self.chat,
+            self._unlimited,
+            seed=self.first_seed + number,
+            episode_id=EpisodeId(0, number, member),
+        )
+
+    def _play(self, number: int, member: int, actor: Actor) -> Trajectory:
+        episode = self._episode(number, member)
+        play_episode(episode, actor, random.Random(f"{actor.name} {number} {member}"))
+        return episode.trajectory()
+
+    def _nonsense(self, number: int) -> Trajectory:
+        """Play responses that have no format."""
+        episode, rng = self._episode(number, _SEED_OF_NONSENSE), random.Random(number)
+        while episode.begin_turn():
+            words = rng.sample(["no", "sense", "<b>", "Ω", "1"], 3)
+            episode.receive(self.written_response(" ".join(words)))
+        return episode.trajectory()
+
+    def written_response(self, text: str) -> Completion:
+        """Return a response that was written, not sampled."""
+        (ids,) = self.chat.encode([text])
+        tokens = (*ids, self.chat.markers.end)
+        zeros = (0.0,) * len(tokens)
+        return Completion(tokens, zeros, zeros, stopped=True)
+
+    @_once
+    def samples(self) -> list[TrajectoryGroup]:
+        """A small rollout of the policy."""
+        data, policy, chat = self.data, self.policy, self.chat
+        rollout = replace(data.rollout, group_size=_MEMBERS)
+        if sum(weight.numel() for weight in policy.language.model.parameters()) > _SLOW:
+            rollout = replace(rollout, max_turns=1)
+        sampler = policy.sampler(rollout.max_context, self.parts.model.seed)
+        seeds = [GroupSeed(number, self.first_seed + number) for number in range(_GROUPS)]
+        sampling = Sampling(rollout.temperature, rollout.max_response_tokens)
+        played = collect(data.env, seeds, chat, sampler, rollout, iteration=0, sampling=sampling)
+        sampler.release()
+        return played
