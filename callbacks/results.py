@@ -16,6 +16,8 @@ from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.report.tables import PolicyResult, Validation, format_json, format_results
 from ragen_pl.rollout.actors import Actor
 from ragen_pl.rollout.baselines import BASELINES
+from ragen_pl.runtime.durable_files import write_text
+from ragen_pl.runtime.faults import FaultKind, record_fault
 from ragen_pl.training.access import data_module, learner
 from ragen_pl.training.callback import RolloutCallback, announce, is_done, rollout_callbacks
 from ragen_pl.training.evaluation import summarize_all_ranks
@@ -299,11 +301,12 @@ class Results(RolloutCallback):
             "evaluations": [entry.to_dict() for entry in self.evaluations],
             "history": _columns(self._history),
         }
-        path = _run_dir(trainer) / RESULTS
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_suffix(".json.tmp")
-        draft.write_text(format_json(content))
-        draft.replace(path)
+        try:
+            write_text(_run_dir(trainer) / RESULTS, format_json(content))
+        except OSError as error:  # such as a full disk: the run is worth more than its table
+            text = f"{RESULTS} could not be written ({error}); the one before it is kept"
+            record_fault(FaultKind.WRITE, text)
+            announce(trainer, f"warning: {text}")
 
     def state_dict(self) -> dict[str, Any]:
         """Save the entries so far as plain data."""

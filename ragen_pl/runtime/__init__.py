@@ -1,4 +1,4 @@
-"""Settings of the process: threads and their wait policy, memory allocation, output of libraries.
+"""The process: threads and their wait policy, memory, output of libraries, files, record of faults.
 
 May not import any other room, nor, in this file, PyTorch: the wait policy is set before PyTorch is
 loaded.

@@ -15,6 +15,7 @@ from ragen_pl.distributed.collectives import gather_objects, rank, world_size
 from ragen_pl.envs import SHIPPED
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.check import check_contract, check_declared
+from ragen_pl.envs.fingerprint import code_fingerprint
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.base import LanguageModel
 from ragen_pl.rollout import chat as chats
@@ -169,6 +170,12 @@ class RolloutDataModule(pl.LightningDataModule):
                 yield from chats.vocabulary(prompts, env, actions)
             for env in (kind() for kind in SHIPPED):
                 yield from chats.common_vocabulary(prompts, env, actions)
+
+    def code_fingerprints(self) -> dict[str, str]:
+        """Return fingerprints of the environments' code, by key."""
+        envs = {"data.env": self.env}
+        envs |= {f"data.eval_sets.{name}": env for name, env in self.eval_sets.items()}
+        return {key: code_fingerprint(env) for key, env in envs.items()}
 
     @property
     def max_actions_per_turn(self) -> int:
