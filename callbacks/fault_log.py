@@ -11,7 +11,7 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 
 from ragen_pl.distributed.collectives import gather_objects, rank
-from ragen_pl.runtime.faults import RECORDS, Fault, FaultHandler
+from ragen_pl.runtime.faults import Fault, add_receiver, remove_receiver
 from ragen_pl.training.access import learner
 from ragen_pl.training.callback import RolloutCallback, announce
 
@@ -32,14 +32,14 @@ class FaultLog(RolloutCallback):
         super().__init__()
         self.counts: Counter[str] = Counter()
         """Faults by kind, of all ranks, up to the last iteration's end."""
-        self._handler: _FileHandler | None = None
+        self._file: _FaultFile | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Begin to record."""
         self._stop()
         path = Path(trainer.default_root_dir) / FOLDER / f"rank{rank()}.jsonl"
-        self._handler = _FileHandler(path, pl_module)
-        RECORDS.addHandler(self._handler)
+        self._file = _FaultFile(path, pl_module)
+        add_receiver(self._file.receive)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Stop recording."""
@@ -50,8 +50,8 @@ class FaultLog(RolloutCallback):
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
         """Stop recording; nothing may be gathered here, as other ranks may have exited."""
-        if self._handler is not None:
-            self.counts += self._handler.take()
+        if self._file is not None:
+            self.counts += self._file.take()
         self._tell(trainer)
         self._stop()
 
@@ -65,23 +65,23 @@ class FaultLog(RolloutCallback):
         self._count()
 
     def _count(self) -> None:
-        own = Counter[str]() if self._handler is None else self._handler.take()
+        own = Counter[str]() if self._file is None else self._file.take()
         for counts in gather_objects(own):
             self.counts += counts
 
     def _tell(self, trainer: Trainer) -> None:
-        if self.counts and self._handler is not None:
+        if self.counts and self._file is not None:
             kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self.counts.items()))
-            announce(trainer, f"faults: {kinds}; {self._handler.path.parent} has each of them")
+            announce(trainer, f"faults: {kinds}; {self._file.path.parent} has each of them")
 
     def _stop(self) -> None:
-        if self._handler is not None:
-            RECORDS.removeHandler(self._handler)
-            self._handler = None
+        if self._file is not None:
+            remove_receiver(self._file.receive)
+            self._file = None
 
     def results(self) -> Mapping[str, Any]:
         """Return the number of faults by kind."""
-        own = Counter[str]() if self._handler is None else self._handler.unread
+        own = Counter[str]() if self._file is None else self._file.unread
         return {"faults": dict(self.counts + own)}
 
     def state_dict(self) -> dict[str, Any]:
@@ -93,16 +93,16 @@ class FaultLog(RolloutCallback):
         self.counts = Counter(state_dict["counts"])
 
 
-class _FileHandler(FaultHandler):
-    """Appends each fault to a file, which is created with the first one."""
+class _FaultFile:
+    """A file that each fault is appended to, created with the first one."""
 
     def __init__(self, path: Path, module: LightningModule) -> None:
-        super().__init__()
         self.path, self._module = path, module
         self.unread: Counter[str] = Counter()
         """Faults since ``take``."""
 
     def receive(self, fault: Fault) -> None:
+        """Append a fault as a line."""
         self.unread[fault.kind] += 1
         where = {"iteration": learner(self._module).iteration + 1, **fault.where}
         line = json.dumps({"kind": fault.kind, **where, "text": fault.text})  # escapes everything

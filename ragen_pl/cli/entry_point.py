@@ -10,6 +10,7 @@ from pathlib import Path
 from ragen_pl.cli.config_files import NEW, PLAN, prepare
 from ragen_pl.cli.new_project import new_project
 from ragen_pl.errors import ConfigError
+from ragen_pl.runtime.printable import printable
 from ragen_pl.runtime.wait_policy import limit_spinning
 
 INTERRUPTED = 130
@@ -36,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with _own_modules_first():
             run(prepared)
     except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         return BAD_CONFIG
     except KeyboardInterrupt:  # before the run took over the signals
         return INTERRUPTED

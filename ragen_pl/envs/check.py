@@ -324,7 +324,7 @@ def _is_finite(reward: Any) -> bool:
 def is_plain(state: Any) -> bool:
     """Return whether a state is a dict of JSON types, as ``get_state`` must return."""
     try:
-        json.dumps(state)
-    except (TypeError, ValueError):
+        json.dumps(state, ensure_ascii=False, allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError):  # such as halves of surrogate pairs
         return False
     return isinstance(state, dict)

@@ -8,6 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from ragen_pl.envs.base import TextEnv
+from ragen_pl.envs.boundary import describe_fault
+from ragen_pl.runtime.faults import FaultKind, record_fault
+from ragen_pl.runtime.printable import printable
 
 _LOG = logging.getLogger(__name__)
 
@@ -66,8 +69,11 @@ def eval_seeds(env: TextEnv, size: int) -> list[int]:
         _LOG.warning(
             "environment %s raised in reset for %d of an evaluation set's seeds, such as %d (%s: "
             "%s); other seeds take their place",
-            *(env.name, len(failed), seed, type(cause).__name__, cause),
+            *(env.name, len(failed), seed, type(cause).__name__, printable(f"{cause!s:.300}")),
         )
+        for seed, cause in failed:
+            text = f"reset raised {describe_fault(cause)}"
+            record_fault(FaultKind.ENVIRONMENT, text, env=env.name, seed=seed)
     return seeds
 
 

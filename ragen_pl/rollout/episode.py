@@ -116,11 +116,18 @@ class Episode:
             yield
         except EnvError as error:
             self.stop_reason, self.error = StopReason.ENV_ERROR, str(error)
-            warn_of_env_error(self.env, self.seed, error)
+            identity = self.episode_id
+            warn_of_env_error(
+                self.env,
+                self.seed,
+                error,
+                iteration=identity.iteration + 1,
+                group=identity.group_id,
+                member=identity.member,
+            )
 
     def _begin(self) -> None:
-        self.observation, info = self.env.reset(self.seed, self.noise_seed)
-        self.difficulty = str(info.get("difficulty", ""))
+        self.observation, self.difficulty = self.env.reset(self.seed, self.noise_seed)
         self.actions_left = self.env.max_actions
         if self.opening is not None:
             self._play_opening(self.opening)
@@ -272,9 +279,9 @@ class ChatEpisode(Episode):
         super()._begin()
         self.initial_hash = self.env.state_hash()
         text = self.chat.turn_text(0, self.observation, 0.0, self.actions_left)
-        with calling("instruction"):  # read here, so that a fault counts as the environment's
-            _ = self.env.env.instruction
-        self.context = self.chat.first_context(self.env.env, text)
+        _ = self.env.instruction, self.env.actions
+        with calling("instruction"):  # read once more, so a fault counts as the environment's
+            self.context = self.chat.first_context(self.env.env, text)
 
     @property
     def max_actions(self) -> int:

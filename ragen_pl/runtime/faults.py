@@ -6,18 +6,10 @@ folder; the warnings in the terminal are fewer. docs/faults.md lists the kinds a
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-
-RECORDS = logging.getLogger("ragen_pl.faults")
-"""The logger of all records. It hands them to its own handlers only, none of which prints."""
-RECORDS.propagate = False
-RECORDS.setLevel(logging.INFO)
-RECORDS.addHandler(logging.NullHandler())
-_ATTRIBUTE = "fault"
-"""Attribute of a log record that holds the fault."""
 
 
 class FaultKind(StrEnum):
@@ -48,20 +40,25 @@ class Fault:
     """Where it happened, such as iteration, group, member and seed."""
 
 
+Receiver = Callable[[Fault], None]
+_RECEIVERS: list[Receiver] = []
+_LOCK = threading.RLock()
+
+
+def add_receiver(receiver: Receiver) -> None:
+    """Have a function called with every fault of this process; its calls never overlap."""
+    with _LOCK:
+        _RECEIVERS.append(receiver)
+
+
+def remove_receiver(receiver: Receiver) -> None:
+    """Undo ``add_receiver``."""
+    with _LOCK:
+        _RECEIVERS.remove(receiver)
+
+
 def record_fault(kind: FaultKind, text: str, **where: int | str) -> None:
     """Record a fault; nothing is printed."""
-    RECORDS.info("%s: %s", kind, text, extra={_ATTRIBUTE: Fault(kind, text, where)})
-
-
-class FaultHandler(logging.Handler):
-    """Base class of what receives every fault of this process; add it to ``RECORDS``."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Pass a record's fault on."""
-        fault = getattr(record, _ATTRIBUTE, None)
-        if isinstance(fault, Fault):
-            self.receive(fault)
-
-    def receive(self, fault: Fault) -> None:
-        """Handle a fault; calls never overlap."""
-        raise NotImplementedError
+    with _LOCK:
+        for receiver in _RECEIVERS:
+            receiver(Fault(kind, text, where))

@@ -16,6 +16,7 @@ from ragen_pl.envs import SHIPPED
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.check import check_contract, check_declared
 from ragen_pl.envs.fingerprint import code_fingerprint
+from ragen_pl.envs.workers import EnvHost
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.base import LanguageModel
 from ragen_pl.rollout import chat as chats
@@ -156,6 +157,7 @@ class RolloutDataModule(pl.LightningDataModule):
         self._chat: Chat | None = None
         self._demonstrations: RolloutBatch | None = None
         self._evaluation_sets: dict[str, EvaluationSet] = {}
+        self._host: EnvHost | None = None
 
     def vocabulary(self) -> Iterable[str]:
         """Yield the texts of this run's environments, and the common texts of every shipped one.
@@ -378,6 +380,7 @@ class RolloutDataModule(pl.LightningDataModule):
     def setup(self, stage: str) -> None:
         """Print warnings about the evaluation sets at the start of a run, such as overlap with
         training."""
+        self._start_workers()
         if stage != "fit":
             return
         eval_sets = [self.evaluation_set(name) for name in self.eval_sets]
@@ -386,6 +389,23 @@ class RolloutDataModule(pl.LightningDataModule):
         for eval_set in eval_sets if rank() == 0 else ():
             for warning in eval_set.warnings(self.env, training_seeds):
                 print(warning)
+
+    def _start_workers(self) -> None:
+        """Move the environments to worker processes, if the run has them."""
+        workers, limit = self.rollout.env_workers, self.rollout.step_timeout_s
+        if not workers or self._host is not None:
+            return
+        self._host = host = EnvHost(workers, limit)
+        try:
+            self.env = host.wrap(self.env)
+            self.eval_sets = {name: host.wrap(env) for name, env in self.eval_sets.items()}
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+
+    def teardown(self, stage: str) -> None:
+        """End the worker processes; they start again when they are needed."""
+        if self._host is not None:
+            self._host.close()
 
     def evaluate(
         self, learner: Learner, eval_set: str, temperature: float
