@@ -198,6 +198,8 @@ class _Worker:
         self._pipe: Connection | None = None
         self._here: set[int] = set()
         """Environments that the process holds."""
+        self._loaded: set[bytes] = set()
+        """Pickled environments whose modules it has imported."""
         self._forgotten: list[int] = []
 
     def call(self, number: int, prototype: bytes, calls: Sequence[Call], call: Call) -> Any:
@@ -211,20 +213,30 @@ class _Worker:
             forgotten, self._forgotten = self._forgotten, []
             self._here.difference_update(forgotten)
             history = None if number in self._here else (prototype, list(calls))
+            steps = 1 if history is None else 1 + len(calls)
+            seconds = None if self._limit is None else self._limit * steps
             self._here.add(number)
-            seconds = None if self._limit is None else self._limit * (1 + len(calls or ()))
-            seconds = self._limit if history is None else seconds
-            try:
-                pipe.send((number, history, call, forgotten, seconds))
-                is_there = pipe.poll(seconds)
-                kind, value = pipe.recv() if is_there else ("hung", None)
-            except (EOFError, OSError):
-                kind, value = "died", None
+            kind, value = "value", None
+            if prototype not in self._loaded:  # importing it takes its time
+                kind, value = self._ask(pipe, prototype, _START_S)
+                self._loaded.add(prototype)
+            if kind == "value":
+                message = number, history, call, forgotten, seconds
+                kind, value = self._ask(pipe, message, seconds)
             if kind == "value":
                 return value
             if kind == "error":
                 raise RemoteError(*value)
             raise self._replace(kind, call[0])
+
+    @staticmethod
+    def _ask(pipe: Connection, message: Any, seconds: float | None) -> tuple[str, Any]:
+        """Return the kind of an answer and what it says."""
+        try:
+            pipe.send(message)
+            return pipe.recv() if pipe.poll(seconds) else ("hung", None)
+        except (EOFError, OSError):
+            return "died", None
 
     def _replace(self, what: str, method: str) -> RemoteError:
         """End a process that hangs or has died, and return the error of the call."""
@@ -251,7 +263,7 @@ class _Worker:
         self._process = context.Process(target=_serve, args=(other,), name="ragen-env")
         self._process.start()
         other.close()
-        self._pipe, self._here = own, set()
+        self._pipe, self._here, self._loaded = own, set(), set()
         if not own.poll(_START_S):
             self.stop()
             raise RemoteError(f"did not start within {_START_S:g} s", ("worker", "start"))
@@ -291,17 +303,23 @@ def _serve(pipe: Connection) -> None:
     envs: dict[int, _Hosted] = {}
     while True:
         try:
-            number, history, call, forgotten, seconds = pipe.recv()
+            message = pipe.recv()
         except (EOFError, OSError):
             return
-        for each in forgotten:
-            envs.pop(each, None)
-        _set_alarm(0.0 if seconds is None else seconds + _GRACE_S)
+        value = None
         try:
-            if history is not None:
-                envs[number] = _Hosted(*history)
-            answer: tuple[str, Any] = ("value", envs[number].call(call))
-            data = pickle.dumps(answer)
+            if isinstance(message, bytes):
+                _set_alarm(_START_S + _GRACE_S)
+                _Hosted(message, ())
+            else:
+                number, history, call, forgotten, seconds = message
+                for each in forgotten:
+                    envs.pop(each, None)
+                _set_alarm(0.0 if seconds is None else seconds + _GRACE_S)
+                if history is not None:
+                    envs[number] = _Hosted(*history)
+                value = envs[number].call(call)
+            data = pickle.dumps(("value", value))
         except Exception as error:  # the boundary to user code: any error is theirs
             data = pickle.dumps(("error", (describe_fault(error), kind_of(error))))
         _set_alarm(0.0)

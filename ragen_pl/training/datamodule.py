@@ -35,10 +35,12 @@ from ragen_pl.rollout.stats import (
     Tallies,
     Tally,
     check_room,
+    lost_rollout,
     sum_tallies,
     tally_by_difficulty,
 )
-from ragen_pl.training.callback import is_discarded, is_done, rollout_callbacks
+from ragen_pl.runtime.faults import FaultKind, record_fault
+from ragen_pl.training.callback import announce, is_discarded, is_done, rollout_callbacks
 from ragen_pl.training.collection import Collector, DynamicSampling, collect_groups
 from ragen_pl.training.evaluation_sets import EvaluationConfig, EvaluationSet
 from ragen_pl.types import (
@@ -61,6 +63,9 @@ _COMPARED_TRAINING_SEEDS = 256
 _TRIED_FOR_DIFFICULTIES = 64
 """Number of training seeds, the run's first ones, of which two must differ in difficulty before a
 curriculum chooses by it."""
+
+_MOST_LOST = 3
+"""Rollouts in a row without a single sound trajectory after which a run ends."""
 
 
 class Learner(Protocol):
@@ -158,6 +163,7 @@ class RolloutDataModule(pl.LightningDataModule):
         self._demonstrations: RolloutBatch | None = None
         self._evaluation_sets: dict[str, EvaluationSet] = {}
         self._host: EnvHost | None = None
+        self._lost_in_a_row = _MOST_LOST - 1  # an environment that never worked is told at once
 
     def vocabulary(self) -> Iterable[str]:
         """Yield the texts of this run's environments, and the common texts of every shipped one.
@@ -251,12 +257,36 @@ class RolloutDataModule(pl.LightningDataModule):
         weights = collector.policy_weights(collected)
         if is_discarded(trainer):
             return  # such as after a collapse: no further step on this data
+        if self._is_lost(collected.groups):
+            return
         rollout = collector.pack(collected, weights)
         batches = [] if self._imitates_alone else self._rl_batches(rollout, weights)
         hindsight = self._hindsight_batches(collector.played, iteration)
         for _ in range(self.rollout.ppo_epochs):
             yield from batches
         yield from hindsight  # after RL, whose ratios are those of the weights that sampled
+
+    def _is_lost(self, groups: Sequence[TrajectoryGroup]) -> bool:
+        """Return whether the environment failed in every trajectory; such an iteration has no
+        update.
+
+        Raises:
+            ConfigError: on all ranks, if that has happened in ``_MOST_LOST`` rollouts in a row, or
+                in the first one since the start of the command.
+        """
+        told = lost_rollout(groups, self.env.name)
+        if told is None:
+            self._lost_in_a_row = 0
+            return False
+        self._lost_in_a_row += 1
+        if self._lost_in_a_row >= _MOST_LOST:
+            raise ConfigError(
+                f"{told}\n  mend the environment (the warnings above name its other errors); "
+                "--ckpt_path last then goes on from the last checkpoint"
+            )
+        record_fault(FaultKind.ROLLOUT, told.replace("\n  ", "; "))
+        announce(self.attached_trainer, f"warning: {told}\n  no update in this iteration")
+        return True
 
     @property
     def _imitates_alone(self) -> bool:
@@ -336,6 +366,7 @@ class RolloutDataModule(pl.LightningDataModule):
         state: dict[str, Any] = {
             "seeds": self._seeds.state_dict(since, self._seeds_per_collection),
             "progress": {name: [t.successes, t.trials] for name, t in self._progress.items()},
+            "lost_in_a_row": self._lost_in_a_row,
         }
         if self._memory is not None:
             state["memory"] = self._memory.state_dict()
@@ -346,6 +377,7 @@ class RolloutDataModule(pl.LightningDataModule):
         has changed. Without saved progress, as in older checkpoints, no difficulty counts as
         played; a memory that was not saved, because it is new to the run, begins empty."""
         self._seeds.load_state_dict(state_dict["seeds"])
+        self._lost_in_a_row = state_dict.get("lost_in_a_row", 0)
         saved = state_dict.get("progress", {})
         self._progress = {name: Tally(*counts) for name, counts in saved.items()}
         if self._memory is not None and "memory" in state_dict:
