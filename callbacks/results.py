@@ -24,7 +24,8 @@ from ragen_pl.training.evaluation import summarize_all_ranks
 from ragen_pl.training.run_folder import FINAL, RESULTS, read_results
 from ragen_pl.types import Phase, TrajectoryGroup
 
-_PREFIXES = ("rollout/", "train/", "collapse/", "diagnostics/", "val/", "time/")
+_REPEATED = ("diagnostics/", "val/")
+_PREFIXES = ("rollout/", "train/", "collapse/", "time/", *_REPEATED)
 
 
 class Results(RolloutCallback):
@@ -140,9 +141,12 @@ class Results(RolloutCallback):
 
     def _record_metrics(self, trainer: Trainer, phase: str) -> None:
         row: dict[str, Any] = {"iteration": self._counters.iterations, "phase": str(phase)}
+        # Lightning keeps the last value of a metric: one that is measured less often is repeated
+        # until then, also in a process that resumed the run since it was measured.
+        last = self._history[-1] if self._history else {}
+        row |= {name: value for name, value in last.items() if name.startswith(_REPEATED)}
         for name, value in trainer.callback_metrics.items():
-            # Lightning keeps the last value of a metric: one that is measured less often is
-            # repeated until then. The imitation loss must not be repeated after the warm start.
+            # The imitation loss must not be repeated after the warm start.
             is_stale = phase == Phase.RL and name.startswith("train/imitation")
             if name.startswith(_PREFIXES) and not is_stale and math.isfinite(float(value)):
                 row[name] = float(f"{float(value):.5g}")
