@@ -107,7 +107,7 @@ class Speaker:
     ) -> list[Completion]:
         data: Any = module.trainer.datamodule  # type: ignore[attr-defined]
         chat: Chat = data.chat
-        return [self._say(chat, request, sampling.max_tokens) for request in requests]
+        return [self._say(chat, request, sampling.max_new_tokens) for request in requests]
 
     def _say(self, chat: Chat, request: Request, limit: int) -> Completion:
         draw = random.Random(f"press {request.episode} {request.turn}")
@@ -349,7 +349,7 @@ def _reconcile_environments(account: Account, folder: Path, ledger: str) -> None
 def hangs(account: Account, folder: Path, rng: random.Random) -> None:
     """Environments in workers that hang."""
     ledger = str(folder.with_suffix(".ledger"))
-    rollout = replace(CONFIG, env_workers=2, step_timeout_s=0.3)
+    rollout = replace(CONFIG, env_workers=2, step_timeout_s=0.3, group_size=3)
     env = FaultyWorld(ledger, 0.2, hangs=True)
     attempt(account, Plan(env, 2, rollout=rollout), folder, Speaker(0.0, rng))
     _reconcile_environments(account, folder, ledger)
@@ -359,9 +359,12 @@ def groups(account: Account, folder: Path, rng: random.Random) -> None:
     """Groups all of whose members fail, and rollouts of nothing but such groups."""
     ledger = str(folder.with_suffix(".ledger"))
     rollout = replace(CONFIG, num_groups=2)
-    env = FaultyWorld(ledger, 0.6, whole="seed")
-    attempt(account, Plan(env, 8, rollout=rollout), folder, Speaker(0.0, rng))
+    env = FaultyWorld(ledger, 1.0, whole=True)
+    attempt(account, Plan(env, 9, rollout=rollout), folder, Speaker(0.0, rng))
     _reconcile_environments(account, folder, ledger)
+    lost = sum(line["kind"] == "rollout" for line in lines(folder / "faults/rank0.jsonl"))
+    account.by_name["rollouts lost whole"] += 3
+    reconcile(account, Counter({"rollout": 3}), Counter({"rollout": lost}), folder)
 
 
 def updates(account: Account, folder: Path, rng: random.Random) -> None:

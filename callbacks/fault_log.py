@@ -103,7 +103,7 @@ class _FaultFile:
 
     def receive(self, fault: Fault) -> None:
         """Append a fault as a line."""
-        self.unread[fault.kind] += 1
+        self.unread[str(fault.kind)] += 1  # a checkpoint holds plain data
         where = {"iteration": learner(self._module).iteration + 1, **fault.where}
         line = json.dumps({"kind": fault.kind, **where, "text": fault.text})  # escapes everything
         try:

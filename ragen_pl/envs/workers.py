@@ -14,10 +14,13 @@ import os
 import pickle
 import random
 import signal
+import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import count
 from multiprocessing.connection import Connection
+from types import ModuleType
 from typing import Any, ClassVar
 
 from ragen_pl.envs.base import Picture, Symmetry, TextEnv
@@ -195,6 +198,7 @@ class _Worker:
         self._limit = limit
         self._lock = threading.RLock()
         self._process: Any = None
+        self._needs_main = False
         self._pipe: Connection | None = None
         self._here: set[int] = set()
         """Environments that the process holds."""
@@ -209,6 +213,7 @@ class _Worker:
             RemoteError: when it raised, took too long, or ended the process.
         """
         with self._lock:
+            self._needs_main = self._needs_main or b"__main__" in prototype
             pipe = self._started()
             forgotten, self._forgotten = self._forgotten, []
             self._here.difference_update(forgotten)
@@ -261,7 +266,8 @@ class _Worker:
         own, other = context.Pipe()
         # Not a daemon: those may not start processes, which an environment may want to.
         self._process = context.Process(target=_serve, args=(other,), name="ragen-env")
-        self._process.start()
+        with _START, _without_main(self._needs_main):
+            self._process.start()
         other.close()
         self._pipe, self._here, self._loaded = own, set(), set()
         if not own.poll(_START_S):
@@ -289,6 +295,22 @@ def _kill_group(pid: int) -> None:
             os.killpg(pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):  # it has no group of its own yet
             return
+
+
+_START = threading.Lock()
+
+
+@contextmanager
+def _without_main(needs_main: bool) -> Iterator[None]:
+    """Keep a new process from running the program's main file, which may import anything, unless an
+    environment is defined there."""
+    main = sys.modules["__main__"]
+    if not needs_main:
+        sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 # --- the other side -------------------------------------------------------------------------------
