@@ -330,7 +330,7 @@ Chapter = Callable[[Account, Path, random.Random], None]
 def environments(account: Account, folder: Path, rng: random.Random) -> None:
     """Environments that raise or return nonsense, each method by turns."""
     ledger = str(folder.with_suffix(".ledger"))
-    plan = Plan(FaultyWorld(ledger, 0.6))
+    plan = Plan(FaultyWorld(ledger, 0.6, salt=rng.getrandbits(32)))
     attempt(account, plan, folder, Speaker(0.0, rng))
     _reconcile_environments(account, folder, ledger)
 
@@ -350,7 +350,7 @@ def hangs(account: Account, folder: Path, rng: random.Random) -> None:
     """Environments in workers that hang."""
     ledger = str(folder.with_suffix(".ledger"))
     rollout = replace(CONFIG, env_workers=2, step_timeout_s=0.3, group_size=3)
-    env = FaultyWorld(ledger, 0.2, hangs=True)
+    env = FaultyWorld(ledger, 0.2, hangs=True, salt=rng.getrandbits(32))
     attempt(account, Plan(env, 2, rollout=rollout), folder, Speaker(0.0, rng))
     _reconcile_environments(account, folder, ledger)
 
@@ -359,7 +359,7 @@ def groups(account: Account, folder: Path, rng: random.Random) -> None:
     """Groups all of whose members fail, and rollouts of nothing but such groups."""
     ledger = str(folder.with_suffix(".ledger"))
     rollout = replace(CONFIG, num_groups=2)
-    env = FaultyWorld(ledger, 1.0, whole=True)
+    env = FaultyWorld(ledger, 1.0, whole=True, salt=rng.getrandbits(32))
     attempt(account, Plan(env, 9, rollout=rollout), folder, Speaker(0.0, rng))
     _reconcile_environments(account, folder, ledger)
     lost = sum(line["kind"] == "rollout" for line in lines(folder / "faults/rank0.jsonl"))
@@ -437,7 +437,7 @@ def disks(account: Account, folder: Path, rng: random.Random) -> None:
 def evaluations(account: Account, folder: Path, rng: random.Random) -> None:
     """Evaluation sets on which everything fails, or that cannot be built at all."""
     ledger = str(folder.with_suffix(".ledger"))
-    env = FaultyWorld(ledger, 1.0)
+    env = FaultyWorld(ledger, 1.0, salt=rng.getrandbits(32))
     attempt(account, Plan(NamedLamp(), 2, eval_env=env), folder, Speaker(0.0, rng))
     _reconcile_environments(account, folder, ledger)
 

@@ -79,18 +79,26 @@ class FaultyWorld(NamedLamp):
         whole: Whether faults are in all members of a group or in none; of two groups in a rollout,
             both fail in every third and one in every other of the rest.
         hangs: Whether the fault is a step without an end.
+        salt: Number by which worlds differ in their faults.
     """
 
     def __init__(
-        self, ledger: str, rate: float, *, whole: bool = False, hangs: bool = False
+        self,
+        ledger: str,
+        rate: float,
+        *,
+        whole: bool = False,
+        hangs: bool = False,
+        salt: int = 0,
     ) -> None:
+        self.salt = salt
         self.ledger, self.rate, self.whole, self.hangs = ledger, rate, whole, hangs
         self.seed, self.fault, self.raises = 0, "", False
         self.rng = random.Random(0)
 
     def _plan(self, seed: int, noise: int) -> None:
         """Draw this trajectory's fault."""
-        draw = random.Random(f"fault {seed if self.whole else (seed, noise)}")
+        draw = random.Random(f"fault {self.salt} {seed if self.whole else (seed, noise)}")
         self.fault, self.raises, self.draw = "", False, draw
         fails = seed // 2 % 3 == 2 or seed % 4 == 3 if self.whole else draw.random() < self.rate
         if noise == 0 or not fails:

@@ -153,7 +153,7 @@ class Checkpoints(Checkpoint):
             f"{name} could not be saved ({failure}); the one before it is kept, and the run goes "
             "on: is the disk full?"
         )
-        record_fault(FaultKind.WRITE, text)
+        record_fault(FaultKind.WRITE, text, iteration=trainer.current_epoch + 1)
         announce(trainer, f"warning: {text}")
 
     # --- what else is saved -------------------------------------------------------------------

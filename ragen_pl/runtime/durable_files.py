@@ -58,20 +58,20 @@ def put_in_place(draft: Path, path: Path, before: Path | None = None) -> None:
 
 def _keep(path: Path, before: Path) -> None:
     """Keep a file under a second name, or move a folder to it."""
-    old = before.with_suffix(REPLACED)
+    old, second = before.with_suffix(REPLACED), draft_of(before)
     remove(old)
+    remove(second)
     if before.is_dir() or (path.is_dir() and before.exists()):
         before.rename(old)
     if path.is_dir():
         path.rename(before)
     else:
         try:
-            os.link(path, old)
-            old.replace(before)
+            os.link(path, second)
         except OSError:  # a disk without links
-            shutil.copyfile(path, old)
-            flush(old)
-            old.replace(before)
+            shutil.copyfile(path, second)
+            flush(second)
+        second.replace(before)
     _flush_folder(before)
     remove(old)
 
