@@ -21,13 +21,19 @@ def test_moments_are_drawn_by_the_seed_and_a_save_is_among_them() -> None:
     assert {kill.moment for seed in range(20) for kill in kills(10, seed)} == set(MOMENTS)
 
 
-@pytest.mark.parametrize(("ranks", "count"), [(1, 2), (2, 1)])
-def test_killed_runs_end_as_an_unbroken_one(ranks: int, count: int, tmp_path: Path) -> None:
-    """In one process that forks: kills one process per run and cannot disturb this one."""
+@pytest.mark.parametrize(
+    ("ranks", "then_ranks", "count"),
+    [(1, 1, 2), (2, 2, 1), (1, 2, 1)],
+    ids=["one rank", "two ranks", "one, then two"],
+)
+def test_killed_runs_end_as_an_unbroken_one(
+    ranks: int, then_ranks: int, count: int, tmp_path: Path
+) -> None:
+    """In a process that forks, so that nothing here is disturbed; on other ranks up to rounding."""
     done = subprocess.run(
         [
             *(sys.executable, "benchmarks/resume_campaign.py", str(tmp_path)),
-            *("--kills", str(count), "--ranks", str(ranks)),
+            *("--kills", str(count), "--ranks", str(ranks), "--then_ranks", str(then_ranks)),
         ],
         cwd=ROOT,
         env={**environment(), "PYTHONPATH": str(ROOT)},
