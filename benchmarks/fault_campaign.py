@@ -32,9 +32,9 @@ if __package__ is None or __package__ == "":
 import torch
 from lightning.pytorch import Callback, Trainer
 
-import callbacks.checkpoints as saving
-import callbacks.results as results_module
-import ragen_pl.distributed.checkpoint_io as checkpoint_io
+import callbacks.checkpoints
+import callbacks.results
+import ragen_pl.distributed.checkpoint_io
 from benchmarks.fault_injection import FaultyWorld, note
 from benchmarks.hostile_strings import hostile_strings
 from callbacks import (
@@ -63,6 +63,11 @@ from ragen_pl.training.starpo import StarPO
 from ragen_pl.types import Completion, Request, Sampling
 from tests.support.lamps import NamedLamp
 from tests.support.toy_env import PROMPTS, make_learner
+
+# Any, since their names are replaced by others.
+saving: Any = callbacks.checkpoints
+results_module: Any = callbacks.results
+checkpoint_io: Any = ragen_pl.distributed.checkpoint_io
 
 CONFIG = RolloutConfig(
     num_groups=6,
@@ -160,7 +165,7 @@ class Poison(Callback):
     def on_before_backward(self, trainer: Any, module: Any, loss: torch.Tensor) -> None:
         if self._planted is not None and self._planted[0] == "loss":
             loss.data.fill_(self._planted[1])
-            loss.register_hook(lambda gradient: gradient * float("nan"))
+            loss.register_hook(lambda gradient: gradient * float("nan"))  # type: ignore[no-untyped-call]
 
     def on_after_backward(self, trainer: Any, module: Any) -> None:
         if self._planted is not None and self._planted[0] == "gradient":
@@ -220,7 +225,7 @@ class FullDisk:
             disk._fills("results")
             write(path, text)
 
-        checkpoint_io.torch = Files()  # type: ignore[assignment]
+        checkpoint_io.torch = Files()
         saving.export_policy, saving.put_in_place = exported, moved
         results_module.write_text = written
         try:

@@ -94,12 +94,12 @@ class FaultyWorld(NamedLamp):
         self.salt = salt
         self.ledger, self.rate, self.whole, self.hangs = ledger, rate, whole, hangs
         self.seed, self.fault, self.raises = 0, "", False
-        self.rng = random.Random(0)
+        self.chance = random.Random(0)
 
     def _plan(self, seed: int, noise: int) -> None:
         """Draw this trajectory's fault."""
         draw = random.Random(f"fault {self.salt} {seed if self.whole else (seed, noise)}")
-        self.fault, self.raises, self.draw = "", False, draw
+        self.fault, self.raises, self.chance = "", False, draw
         fails = seed // 2 % 3 == 2 or seed % 4 == 3 if self.whole else draw.random() < self.rate
         if noise == 0 or not fails:
             return
@@ -113,8 +113,8 @@ class FaultyWorld(NamedLamp):
         self.fault = ""
         note(self.ledger, method=_METHOD.get(name, name), seed=self.seed)
         if self.raises:
-            raise self.draw.choice(_RAISED)(f"planted \x1b[31m in {name}\x07")
-        return self.draw.choice(NONSENSE[name])
+            raise self.chance.choice(_RAISED)(f"planted \x1b[31m in {name}\x07")
+        return self.chance.choice(NONSENSE[name])
 
     @property
     def instruction(self) -> str:  # type: ignore[override]

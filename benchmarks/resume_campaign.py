@@ -39,9 +39,9 @@ import torch
 import yaml
 from lightning.pytorch import LightningModule, Trainer
 
-import callbacks.checkpoints as saving
-import callbacks.results as results
-import ragen_pl.distributed.checkpoint_io as checkpoint_io
+import callbacks.checkpoints
+import callbacks.results
+import ragen_pl.distributed.checkpoint_io
 from ragen_pl.cli.application import Application
 from ragen_pl.cli.entry_point import main as command
 from ragen_pl.training.callback import RolloutCallback
@@ -49,6 +49,11 @@ from ragen_pl.training.starpo import StarPO
 from ragen_pl.types import Completion, Request, Sampling
 from tests.support.distributed_job import HEALTHY, WARM, Scripted
 from tests.support.tiny_run import CONFIG
+
+# Any, since their names are replaced by others.
+saving: Any = callbacks.checkpoints
+results: Any = callbacks.results
+checkpoint_io: Any = ragen_pl.distributed.checkpoint_io
 
 ITERATIONS = 12
 _SOLVER = 2
@@ -147,7 +152,7 @@ def _arm(kill: Kill) -> None:
         current[:] = [module]
         on_end(self, trainer, module)
 
-    saving.Checkpoints.on_train_epoch_end = remember  # type: ignore[method-assign]
+    saving.Checkpoints.on_train_epoch_end = remember
 
     def is_time(moment: str) -> bool:
         return kill.moment == moment and bool(current) and current[0].iteration > kill.iteration
@@ -191,7 +196,7 @@ def _arm(kill: Kill) -> None:
             _die()
         write(path, text)
 
-    checkpoint_io.torch = Files()  # type: ignore[assignment]
+    checkpoint_io.torch = Files()
     saving.put_in_place, saving.export_policy = moved, exported
     results.write_text = written
 
@@ -299,7 +304,7 @@ def train(
     for rank in sorted(range(ranks), key=lambda rank: rank != victim):
         _, status = os.waitpid(pids[rank], 0)
         codes[rank] = os.waitstatus_to_exitcode(status)
-        if codes[rank] == -signal.SIGKILL:
+        if rank == victim and codes[rank] == -signal.SIGKILL:
             for other in set(pids) - {pids[rank]}:
                 os.kill(other, signal.SIGKILL)
     return codes
@@ -442,7 +447,7 @@ def main() -> int:
     )
     options = parser.parse_args()
     torch.set_num_threads(1)
-    assert Application  # imported before the forks, which then need not
+    assert Application.__name__  # imported before the forks, which then need not
     then_ranks = options.then_ranks or options.ranks
     return campaign(options.out.resolve(), options.kills, options.seed, options.ranks, then_ranks)
 

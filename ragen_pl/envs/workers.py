@@ -221,7 +221,8 @@ class _Worker:
             steps = 1 if history is None else 1 + len(calls)
             seconds = None if self._limit is None else self._limit * steps
             self._here.add(number)
-            kind, value = "value", None
+            kind = "value"
+            value: Any = None
             if prototype not in self._loaded:  # importing it takes its time
                 kind, value = self._ask(pipe, prototype, _START_S)
                 self._loaded.add(prototype)
@@ -231,7 +232,8 @@ class _Worker:
             if kind == "value":
                 return value
             if kind == "error":
-                raise RemoteError(*value)
+                text, cause = value
+                raise RemoteError(text, cause)
             raise self._replace(kind, call[0])
 
     @staticmethod

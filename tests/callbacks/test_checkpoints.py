@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-import callbacks.checkpoints as saving
-import ragen_pl.distributed.checkpoint_io as checkpoint_io
+import callbacks.checkpoints
+import callbacks.results
 from callbacks import Checkpoints, FaultLog, Results
 from ragen_pl.cli.resume import checkpoint_path, read_metadata
 from ragen_pl.distributed.checkpoint_io import AnyCheckpointIO
@@ -26,6 +26,7 @@ from ragen_pl.training.run_folder import RunMetadata
 from tests.support.doubles import make_trainer
 from tests.support.toy_env import PROMPTS, NamedLamp, make_learner
 
+saving: Any = callbacks.checkpoints
 FULL = OSError(errno.ENOSPC, "No space left on device")
 METADATA = RunMetadata(config={}, seed=0, threads=1, vocabulary=[])
 
@@ -80,7 +81,7 @@ def test_a_full_disk_leaves_the_checkpoint_before_it(
 ) -> None:
     if what == "save":
         torch_save = failing(torch.save, {3, 4})
-        monkeypatch.setattr(checkpoint_io.torch, "save", torch_save)
+        monkeypatch.setattr(torch, "save", torch_save)
     else:
         calls = {3, 4} if what == "export_policy" else {5, 6}  # two moves per save
         monkeypatch.setattr(saving, what, failing(getattr(saving, what), calls))
@@ -114,8 +115,7 @@ def test_a_checkpoint_with_faults_is_plain_data(
 def test_results_that_cannot_be_written_do_not_end_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import callbacks.results as results
-
+    results: Any = callbacks.results
     monkeypatch.setattr(results, "write_text", failing(results.write_text, {2, 3}))
     fit(tmp_path, 3)
     assert "results.json could not be written" in capsys.readouterr().out
@@ -206,7 +206,12 @@ def test_everything_is_on_the_disk_before_it_is_renamed(
 ) -> None:
     events: list[str] = []
     real_sync, real_replace = os.fsync, Path.replace
-    monkeypatch.setattr(os, "fsync", lambda n: (events.append("flush"), real_sync(n))[1])
+
+    def sync(number: int) -> None:
+        events.append("flush")
+        real_sync(number)
+
+    monkeypatch.setattr(os, "fsync", sync)
 
     def replace(self: Path, target: Path) -> Path:
         events.append("rename")
