@@ -249,7 +249,9 @@ class _Worker:
         """End a process that hangs or has died, and return the error of the call."""
         process = self._process
         self.stop()
-        if what == "hung":
+        if what == "hung" and self._limit is None:
+            text = f"could not be called: its module was not imported within {_START_S:g} s"
+        elif what == "hung":
             text = f"took longer than {self._limit:g} s (rollout.step_timeout_s): it was ended"
         else:
             text = f"ended its process (exit code {process.exitcode})"
