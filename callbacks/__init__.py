@@ -4,6 +4,7 @@ from callbacks.checkpoints import Checkpoints
 from callbacks.echo_trap_detector import EchoTrapDetector
 from callbacks.entropy_logger import EntropyLogger
 from callbacks.evaluation_table import EvaluationTable
+from callbacks.fault_log import FaultLog
 from callbacks.gradient_probe import GradientProbe
 from callbacks.interruption import Interruption
 from callbacks.iteration_axis import IterationAxis
@@ -24,6 +25,7 @@ __all__ = [
     "EchoTrapDetector",
     "EntropyLogger",
     "EvaluationTable",
+    "FaultLog",
     "GradientProbe",
     "Interruption",
     "IterationAxis",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,36 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
+from ragen_pl.distributed.checkpoint_io import (
+    WRITE_ERRORS,
+    WRITE_FAILURE,
+    describe_write_error,
+)
+from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.models.export import export_policy
+from ragen_pl.runtime.durable_files import draft_of, put_in_place, recover, remove
+from ragen_pl.runtime.faults import FaultKind, record_fault
 from ragen_pl.training.access import data_module, learner
-from ragen_pl.training.run_folder import BEST, CHECKPOINTS, LAST, METADATA, POLICY, RunMetadata
+from ragen_pl.training.callback import announce
+from ragen_pl.training.run_folder import (
+    BEST,
+    CHECKPOINTS,
+    LAST,
+    METADATA,
+    POLICY,
+    PREVIOUS,
+    RunMetadata,
+)
 
 
 class Checkpoints(Checkpoint):
     """The files ``last.ckpt`` and ``best.ckpt``, and both policies as Hugging Face folders.
 
-    They are saved at the end of iterations only, under a temporary name first: a run that is killed
-    at any moment leaves a complete checkpoint. The best policy is the one with the highest
+    They are saved at the end of iterations only, under a temporary name, and flushed to the disk
+    before they are renamed: a run that is killed at any moment, or loses power, leaves a complete
+    checkpoint. ``previous.ckpt`` is the last one before ``last.ckpt``, for the case that a disk
+    loses that. If a checkpoint cannot be written, such as on a full disk, the one before it stays,
+    the run says so and goes on. The best policy is the one with the highest
     validated success on the first evaluation set, measured every
     ``trainer.check_val_every_n_epoch`` iterations. As the best of many on these initial states, its
     score on them is biased upwards: the results of a run are those of its last policy.
@@ -43,9 +64,14 @@ class Checkpoints(Checkpoint):
         self._validated = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Discard the best score if its policy is not in the folder of this run."""
-        best = Path(trainer.default_root_dir) / CHECKPOINTS / f"{BEST}.ckpt"
-        if not trainer.strategy.broadcast(best.exists() or best.with_suffix(".old").exists()):
+        """Clean the folders after a killed save; discard the best score if its policy is not in the
+        folder of this run."""
+        folder = Path(trainer.default_root_dir)
+        if trainer.is_global_zero:
+            recover(folder / CHECKPOINTS, ".ckpt")
+            recover(folder / POLICY, "")
+        best = folder / CHECKPOINTS / f"{BEST}.ckpt"
+        if not trainer.strategy.broadcast(best.exists()):
             self.best_success = None
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -69,11 +95,14 @@ class Checkpoints(Checkpoint):
     def _copy_last_to_best(self, trainer: Trainer) -> None:
         """Copy the last policy as the best one if there was no validation."""
         folder = Path(trainer.default_root_dir)
-        if trainer.is_global_zero:
-            last, best = (folder / CHECKPOINTS / f"{name}.ckpt" for name in (LAST, BEST))
-            _replace(_copy(last), best)
-            _replace(_copy(folder / POLICY / LAST), folder / POLICY / BEST)
-        trainer.strategy.barrier()
+        places = folder / CHECKPOINTS / f"{LAST}.ckpt", folder / POLICY / LAST
+
+        def copy() -> None:
+            for last in places:
+                best = last.with_name(last.name.replace(LAST, BEST))
+                put_in_place(_copy(last, draft_of(best)), best)
+
+        self._write(trainer, f"{BEST}.ckpt", copy)
 
     def _new_success(self, trainer: Trainer) -> float | None:
         if not self._validated:
@@ -84,17 +113,48 @@ class Checkpoints(Checkpoint):
 
     def _save(self, trainer: Trainer, module: LightningModule, name: str) -> None:
         folder = Path(trainer.default_root_dir)
-        path = folder / CHECKPOINTS / f"{name}.ckpt"
-        draft = path.with_suffix(".tmp")
+        path, policy = folder / CHECKPOINTS / f"{name}.ckpt", folder / POLICY / name
+        drafts = draft_of(path), draft_of(policy)
         if trainer.is_global_zero:
-            _remove(draft)  # a killed run can leave a folder in place of a file, or the reverse
-        trainer.save_checkpoint(draft)
-        draft_policy = folder / POLICY / f"{name}.tmp"
-        export_policy(learner(module).language, draft_policy)
-        if trainer.is_global_zero:
-            _replace(draft, path)
-            _replace(draft_policy, folder / POLICY / name)
-        trainer.strategy.barrier()
+            remove(drafts[0])  # a killed run can leave a folder in place of a file, or the reverse
+        with WRITE_FAILURE.collect():
+            trainer.save_checkpoint(drafts[0])
+            with WRITE_FAILURE.guard():
+                export_policy(learner(module).language, drafts[1])
+
+        def replace_all() -> None:
+            before = path.with_name(f"{PREVIOUS}.ckpt") if name == LAST else None
+            put_in_place(drafts[0], path, before)
+            put_in_place(drafts[1], policy)
+
+        self._write(trainer, path.name, replace_all, WRITE_FAILURE.text, drafts)
+
+    def _write(
+        self,
+        trainer: Trainer,
+        name: str,
+        write: Callable[[], None],
+        failure: str = "",
+        drafts: Sequence[Path] = (),
+    ) -> None:
+        """Write on the first rank if no rank has failed before; every rank must call it."""
+        failure = _first(failure)
+        if not failure and trainer.is_global_zero:
+            try:
+                write()
+            except WRITE_ERRORS as error:
+                failure = describe_write_error(error)
+        failure = _first(failure)
+        if not failure or not trainer.is_global_zero:
+            return
+        for draft in drafts:  # else a full disk would stay full
+            remove(draft)
+        text = (
+            f"{name} could not be saved ({failure}); the one before it is kept, and the run goes "
+            "on: is the disk full?"
+        )
+        record_fault(FaultKind.WRITE, text, iteration=trainer.current_epoch + 1)
+        announce(trainer, f"warning: {text}")
 
     # --- what else is saved -------------------------------------------------------------------
 
@@ -115,32 +175,16 @@ class Checkpoints(Checkpoint):
         self.best_success = state_dict["best_success"]
 
 
-def _replace(draft: Path, path: Path) -> None:
-    """Move a finished draft into place, atomically unless either path is a folder."""
-    if path.is_dir() or (draft.is_dir() and path.exists()):
-        old = path.with_suffix(".old")
-        _remove(old)
-        path.rename(old)
-        draft.rename(path)
-        _remove(old)
-    else:
-        draft.replace(path)
+def _first(own: str) -> str:
+    """Return the first failure of any rank, empty if there is none; every rank must call it."""
+    return next(filter(None, gather_objects(own)), "")
 
 
-def _copy(path: Path) -> Path:
+def _copy(path: Path, copy: Path) -> Path:
     """Copy a checkpoint or a policy's folder, and return the path of the copy."""
-    copy = path.with_suffix(".tmp")
-    _remove(copy)
+    remove(copy)
     if path.is_dir():
         shutil.copytree(path, copy)
     else:
         shutil.copyfile(path, copy)
     return copy
-
-
-def _remove(path: Path) -> None:
-    """Remove a file, a link or a folder, if there is one."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

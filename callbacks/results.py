@@ -16,13 +16,16 @@ from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.report.tables import PolicyResult, Validation, format_json, format_results
 from ragen_pl.rollout.actors import Actor
 from ragen_pl.rollout.baselines import BASELINES
+from ragen_pl.runtime.durable_files import write_text
+from ragen_pl.runtime.faults import FaultKind, record_fault
 from ragen_pl.training.access import data_module, learner
 from ragen_pl.training.callback import RolloutCallback, announce, is_done, rollout_callbacks
 from ragen_pl.training.evaluation import summarize_all_ranks
 from ragen_pl.training.run_folder import FINAL, RESULTS, read_results
 from ragen_pl.types import Evaluation, Phase, TrajectoryGroup
 
-_PREFIXES = ("rollout/", "train/", "collapse/", "diagnostics/", "val/", "time/")
+_REPEATED = ("diagnostics/", "val/")
+_PREFIXES = ("rollout/", "train/", "collapse/", "time/", *_REPEATED)
 
 
 class Results(RolloutCallback):
@@ -138,9 +141,12 @@ class Results(RolloutCallback):
 
     def _record_metrics(self, trainer: Trainer, phase: str) -> None:
         row: dict[str, Any] = {"iteration": self._counters.iterations, "phase": str(phase)}
+        # Lightning keeps the last value of a metric: one that is measured less often is repeated
+        # until then, also in a process that resumed the run since it was measured.
+        last = self._history[-1] if self._history else {}
+        row |= {name: value for name, value in last.items() if name.startswith(_REPEATED)}
         for name, value in trainer.callback_metrics.items():
-            # Lightning keeps the last value of a metric: one that is measured less often is
-            # repeated until then. The imitation loss must not be repeated after the warm start.
+            # The imitation loss must not be repeated after the warm start.
             is_stale = phase == Phase.RL and name.startswith("train/imitation")
             if name.startswith(_PREFIXES) and not is_stale and math.isfinite(float(value)):
                 row[name] = float(f"{float(value):.5g}")
@@ -317,11 +323,12 @@ class Results(RolloutCallback):
             "evaluations": [entry.to_dict() for entry in self.evaluations],
             "history": _columns(self._history),
         }
-        path = _run_dir(trainer) / RESULTS
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_suffix(".json.tmp")
-        draft.write_text(format_json(content))
-        draft.replace(path)
+        try:
+            write_text(_run_dir(trainer) / RESULTS, format_json(content))
+        except OSError as error:  # such as a full disk: the run is worth more than its table
+            text = f"{RESULTS} could not be written ({error}); the one before it is kept"
+            record_fault(FaultKind.WRITE, text)
+            announce(trainer, f"warning: {text}")
 
     def state_dict(self) -> dict[str, Any]:
         """Save the entries so far as plain data."""

@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from ragen_pl.distributed.checkpoint_io import WRITE_ERRORS, describe_write_error
 from ragen_pl.distributed.collectives import rank
+from ragen_pl.runtime.faults import FaultKind, record_fault
 from ragen_pl.training.access import learner
 from ragen_pl.training.callback import announce
 
@@ -40,10 +42,16 @@ class SkippedSteps(Callback):
         if module.skipped_steps == self._skipped_before:
             return
         path = Path(trainer.default_root_dir) / FOLDER / f"rank{rank()}.pt"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        torch.save({"iteration": module.iteration, "batch": asdict(batch.to("cpu"))}, path)
-        announce(
-            trainer,
+        content = {"iteration": module.iteration, "batch": asdict(batch.to("cpu"))}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            torch.save(content, path)
+            where = f"is saved in {path}"
+        except WRITE_ERRORS as error:
+            where = f"could not be saved ({describe_write_error(error)})"
+        text = (
             f"skipped the optimizer step of iteration {module.iteration + 1}: a gradient was not "
-            f"finite; the batch is saved in {path}",
+            f"finite; the batch {where}"
         )
+        record_fault(FaultKind.UPDATE, text, batch=batch_idx)
+        announce(trainer, text)

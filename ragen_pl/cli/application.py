@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -34,7 +35,13 @@ from ragen_pl.cli.key_check import (
 )
 from ragen_pl.cli.messages import qualify, shorten
 from ragen_pl.cli.parser import Parser, place_loggers
-from ragen_pl.cli.resume import EarlierRun, check_continuation, checkpoint_path, leaves
+from ragen_pl.cli.resume import (
+    EarlierRun,
+    check_continuation,
+    checkpoint_path,
+    leaves,
+    read_metadata,
+)
 from ragen_pl.distributed.checkpoint_io import AnyCheckpointIO
 from ragen_pl.distributed.fsdp import FSDP2, FSDP_NAME, check_strategy
 from ragen_pl.errors import ConfigError
@@ -70,6 +77,7 @@ ALWAYS = (
     cb.PhaseTimer,
     cb.ThreadTuning,
     cb.SkippedSteps,
+    cb.FaultLog,
     cb.EvaluationTable,
     cb.SampleDialogues,
     cb.IterationAxis,
@@ -343,7 +351,7 @@ class Application(LightningCLI):
             )
         path = checkpoint_path(Path(config.run_dir), config.ckpt_path)
         self.config_init[self.subcommand]["ckpt_path"] = str(path)
-        return path, RunMetadata.read(path)
+        return path, read_metadata(path)
 
     def _metadata(self, loaded: tuple[Path, RunMetadata] | None) -> RunMetadata:
         """Return this run's metadata; a loaded checkpoint sets the threads and the vocabulary."""
@@ -361,6 +369,8 @@ class Application(LightningCLI):
             seed=plain["seed_everything"],
             threads=configure_threads(threads, processes),
             vocabulary=list(words),
+            env_code=self.datamodule.code_fingerprints(),
+            versions={name: version(name) for name in ("torch", "transformers")},
         )
 
     def _tune_threads(self, threads: int | str, cores: int) -> None:

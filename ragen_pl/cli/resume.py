@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from ragen_pl.errors import ConfigError
-from ragen_pl.training.run_folder import BEST, CHECKPOINTS, CONFIG, LAST, RESULTS, RunMetadata
+from ragen_pl.runtime.durable_files import REPLACED
+from ragen_pl.training.run_folder import (
+    BEST,
+    CHECKPOINTS,
+    CONFIG,
+    LAST,
+    PREVIOUS,
+    RESULTS,
+    RunMetadata,
+)
 
 _WEIGHTS = (
     "model.policy",
@@ -26,15 +35,16 @@ _FIXED = (*_WEIGHTS, "seed", "data.env", "data.prompts", "data.warm_start")
 
 
 def checkpoint_path(run_dir: Path, wanted: str) -> Path:
-    """Resolve ``last``, ``best`` or a path.
+    """Resolve ``last``, ``best``, ``previous`` or a path.
 
     Raises:
         ConfigError: when there is no such checkpoint.
     """
-    if wanted in (LAST, BEST):
+    if wanted in (LAST, BEST, PREVIOUS):
         path = run_dir / CHECKPOINTS / f"{wanted}.ckpt"
-        # Folders are replaced in two steps: a run that was killed in between left the old one.
-        for candidate in (path, path.with_suffix(".old")):
+        # Folders are replaced in two steps: a run that was killed in between left the one before.
+        before = [path.with_name(f"{PREVIOUS}.ckpt")] if wanted == LAST else []
+        for candidate in (path, *before, path.with_suffix(REPLACED)):
             if candidate.exists():
                 return candidate
         found = sorted(str(p) for p in run_dir.glob(f"{CHECKPOINTS}/*.ckpt"))
@@ -42,9 +52,37 @@ def checkpoint_path(run_dir: Path, wanted: str) -> Path:
         raise ConfigError(f"--ckpt_path {wanted}: there is no {path}\n  {hint}")
     if not Path(wanted).exists():
         raise ConfigError(
-            f"--ckpt_path {wanted}: there is no such file; give last, best or the path of a .ckpt"
+            f"--ckpt_path {wanted}: there is no such file; give last, best, previous or the path "
+            "of a .ckpt"
         )
     return Path(wanted)
+
+
+def read_metadata(path: Path) -> RunMetadata:
+    """Read a checkpoint's metadata, after a check that all of the checkpoint is there.
+
+    Raises:
+        ConfigError: when it is damaged or foreign; the message offers a sound one beside it.
+    """
+    try:
+        return RunMetadata.read(path)
+    except ConfigError as error:
+        raise ConfigError(f"{error}\n  {_offer(path)}") from error
+
+
+def _offer(path: Path) -> str:
+    """Name a sound checkpoint in the folder of a refused one, and the option that takes it."""
+    for name in (PREVIOUS, BEST, LAST):
+        other = path.with_name(f"{name}.ckpt")
+        if other != path and other.exists():
+            try:
+                RunMetadata.read(other)
+            except ConfigError:
+                continue
+            is_last = path.stem == LAST and name == PREVIOUS
+            words = "the one before it is sound" if is_last else f"{other.name} is sound"
+            return f"{words}: --ckpt_path {other}"
+    return "there is no sound one beside it: give the path of another .ckpt, or start anew"
 
 
 # --- the earlier run ------------------------------------------------------------------------------
@@ -143,7 +181,14 @@ def check_continuation(
                 f"{name} is {after!r}, but {path} was made with {before!r}\n"
                 f"  set {name} to {before!r}, or start anew without --ckpt_path"
             )
-    return [f"{key}: {before!r} → {after!r}" for key, (before, after) in sorted(changed.items())]
+    lines = [f"{key}: {before!r} → {after!r}" for key, (before, after) in sorted(changed.items())]
+    for key in sorted(old.env_code.keys() & new.env_code.keys()):
+        if old.env_code[key] != new.env_code[key]:
+            lines.append(f"the code of {key}: from here on it may be another task")
+    for name in sorted(old.versions.keys() & new.versions.keys()):
+        if old.versions[name] != new.versions[name]:
+            lines.append(f"{name} {old.versions[name]} → {new.versions[name]}")
+    return lines
 
 
 def _is_set(config: Mapping[str, Any], key: str) -> bool:

@@ -1,14 +1,64 @@
-"""Checkpoints of any number of ranks, loaded by a process that is not sharded."""
+"""Checkpoints as files: saved such that a full disk is no end, loaded from any number of ranks."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
+from safetensors import SafetensorError
+from torch.distributed.checkpoint.api import CheckpointException
 
 from ragen_pl.distributed.shard_folder import META, load_whole
+
+WRITE_ERRORS = (OSError, RuntimeError, SafetensorError, CheckpointException)
+"""What PyTorch, safetensors and Python raise when a disk is full or fails."""
+
+
+def describe_write_error(error: BaseException) -> str:
+    """Describe an error of writing in one line."""
+    if isinstance(error, CheckpointException):
+        error, _ = next(iter(error.failures.values()))
+    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+
+
+class WriteFailure:
+    """The first error of this rank's writes within ``collect``."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        """What failed; empty if nothing did."""
+        self._collects = False
+
+    @contextmanager
+    def collect(self) -> Iterator[None]:
+        """Keep errors of writing within the block instead of raising them.
+
+        Writing is left to some ranks, and the others wait for them: one that raised would leave
+        them waiting.
+        """
+        self.text, self._collects = "", True
+        try:
+            yield
+        finally:
+            self._collects = False
+
+    @contextmanager
+    def guard(self) -> Iterator[None]:
+        """Keep an error of the writes within the block, or raise it outside of ``collect``."""
+        try:
+            yield
+        except WRITE_ERRORS as error:
+            if not self._collects:
+                raise
+            self.text = self.text or describe_write_error(error)
+
+
+WRITE_FAILURE = WriteFailure()
+"""That of this process. Lightning saves through several objects, none of which is ours always."""
 
 
 class AnyCheckpointIO(TorchCheckpointIO):
@@ -17,6 +67,15 @@ class AnyCheckpointIO(TorchCheckpointIO):
     Lightning loads such folders only under the strategy that writes them, and its own command for
     consolidating them fails on them (2.6.6).
     """
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None
+    ) -> None:
+        """Write a file. Lightning would first build it in memory, then write it to ``/tmp``."""
+        file = Path(path)
+        with WRITE_FAILURE.guard():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            torch.save(checkpoint, file)
 
     def load_checkpoint(
         self, path: Any, map_location: Any = None, weights_only: bool | None = None

@@ -12,6 +12,7 @@ from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy, St
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from ragen_pl.distributed.checkpoint_io import WRITE_FAILURE
 from ragen_pl.distributed.sharded_checkpoint import load_sharded
 from ragen_pl.distributed.sharding import frozen_base_weights, materialize, shard
 
@@ -63,6 +64,13 @@ class FSDP2(ModelParallelStrategy):
         """Set the size of the mesh to the number of ranks, which is known only now."""
         self._data_parallel_size = self.num_nodes * self.num_processes
         super().setup_environment()
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None
+    ) -> None:
+        """Save as Lightning does, but let no rank wait for one whose disk is full."""
+        with WRITE_FAILURE.guard():
+            super().save_checkpoint(checkpoint, filepath, storage_options)
 
     def load_checkpoint(
         self, checkpoint_path: Any, weights_only: bool | None = None

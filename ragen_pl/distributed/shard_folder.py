@@ -102,6 +102,19 @@ class _WholePlanner(_PlainPlanner, _EmptyStateDictLoadPlanner):
     """A load planner that reads everything in a folder."""
 
 
+def check_shards(folder: Path) -> None:
+    """Check that every shard is there in full.
+
+    Raises:
+        ConfigError: when the folder's metadata cannot be read, or a shard is missing or too short.
+    """
+    for stored in ShardReader(folder).read_metadata().storage_data.values():
+        file = folder / stored.relative_path
+        size = file.stat().st_size if file.is_file() else 0
+        if size < stored.offset + stored.length:
+            raise _refused(folder, f"{file.name} has {size} bytes, and is not complete")
+
+
 def load_shards(folder: Path, state: dict[str, Any]) -> None:
     """Load the entries of ``state`` from a folder, in place; every rank must call it.
 

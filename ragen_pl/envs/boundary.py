@@ -13,21 +13,36 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from numbers import Real
+from numbers import Integral, Real
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
-from ragen_pl.envs.base import Symmetry, TextEnv
+from ragen_pl.envs.base import MAX_TEXT_LENGTH, Symmetry, TextEnv
 from ragen_pl.envs.check import plain_text
+from ragen_pl.runtime.faults import FaultKind, record_fault
+from ragen_pl.runtime.visible_text import visible
 
 _LOG = logging.getLogger(__name__)
 _LONGEST = 300
 """Maximum characters shown of an environment's error message."""
 LARGEST_REWARD = 1e18
 """Largest absolute reward, so that sums of squared rewards are finite in single precision."""
+
+
+class RemoteError(Exception):
+    """What an environment did in another process, where its traceback stays.
+
+    Args:
+        text: The exception's description, with file and line.
+        kind: A key that is equal for errors of the same cause.
+    """
+
+    def __init__(self, text: str, kind: Hashable) -> None:
+        super().__init__(text)
+        self.kind = kind
 
 
 class EnvError(Exception):
@@ -41,6 +56,17 @@ class EnvError(Exception):
     def __init__(self, text: str, kind: Hashable) -> None:
         super().__init__(text)
         self.kind = kind
+
+
+@dataclass(frozen=True, slots=True)
+class FirstSight:
+    """The checked result of a reset."""
+
+    observation: str
+    difficulty: str
+    """Empty if the environment names none."""
+    optimal_length: int | None
+    """Fewest actions to success; None if the environment does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,24 +92,46 @@ class CheckedEnv:
         """Names of all actions in the current state, or None for free text."""
         with calling("actions"):
             given = self.env.actions
-        if given is not None and not given:
-            raise contract_error("actions", given, "at least one name, or None for free text")
-        return given
+        wanted = "a tuple of at least one name, or None for free text"
+        if given is None:
+            return None
+        is_tuple = isinstance(given, tuple | list)
+        if not is_tuple or not given or not all(_is_text(each) for each in given):
+            raise contract_error("actions", given, wanted)
+        return tuple(given)
 
     @property
     def max_actions(self) -> int:
         """Maximum number of actions in one trajectory."""
         with calling("max_actions"):
-            return self.env.max_actions
+            given: Any = self.env.max_actions
+        if not isinstance(given, int | np.integer) or given < 1:
+            raise contract_error("max_actions", given, "an integer of 1 or more")
+        return int(given)
 
-    def reset(self, seed: int, noise_seed: int) -> tuple[str, Mapping[str, Any]]:
-        """Return the first observation and the info."""
+    @property
+    def instruction(self) -> str:
+        """The task in words."""
+        with calling("instruction"):
+            given: Any = self.env.instruction
+        return _text("instruction", given)
+
+    def reset(self, seed: int, noise_seed: int) -> FirstSight:
+        """Enter the initial state that a seed decides."""
         with calling("reset"):
             given: Any = self.env.reset(seed=seed, options={"noise_seed": noise_seed})
         is_right = isinstance(given, tuple) and len(given) == 2
         if not is_right or not isinstance(given[0], str) or not isinstance(given[1], Mapping):
             raise contract_error("reset", given, "a text and a dict")
-        return given[0], given[1]
+        with calling("reset"):
+            difficulty = str(given[1].get("difficulty", ""))
+            length: Any = given[1].get("optimal_length")
+            is_length = isinstance(length, Integral) and int(length) > 0
+        return FirstSight(
+            _text("reset", given[0]),
+            _text("reset", difficulty),
+            int(length) if is_length else None,
+        )
 
     def step(self, action: str) -> Outcome:
         """Take an action."""
@@ -103,7 +151,7 @@ class CheckedEnv:
             raise contract_error(
                 "step", reward, f"a number as reward, finite and at most {LARGEST_REWARD:g}"
             )
-        return Outcome(observation, gained, *ended)
+        return Outcome(_text("step", observation), gained, *ended)
 
     def state(self) -> dict[str, Any]:
         """Return the current state as plain data."""
@@ -132,9 +180,7 @@ class CheckedEnv:
     def _text(self, method: str, call: Callable[[], Any]) -> str:
         with calling(method):
             given = call()
-        if not isinstance(given, str):
-            raise contract_error(method, given, "a text")
-        return given
+        return _text(method, given)
 
     def difficulty_of(self, seed: int) -> str:
         """Return the difficulty of the initial state that a seed decides; empty if it has none."""
@@ -182,9 +228,10 @@ class CheckedEnv:
         thought, actions = given
         if not isinstance(actions, tuple | list) or not 1 <= len(actions) <= limit:
             raise contract_error(method, given, f"from 1 to {limit} actions")
+        _text(method, thought)
         known = self.actions
         for action in actions:
-            if not isinstance(action, str) or (known is not None and action not in known):
+            if not _is_text(action) or (known is not None and action not in known):
                 names = "texts as actions" if known is None else f"actions of {', '.join(known)}"
                 raise contract_error(method, action, names)
         return thought, tuple(actions)
@@ -223,21 +270,63 @@ def calling(method: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # the boundary to user code: any error is theirs
-        kind = type(error), _origin(error.__traceback__)
-        raise EnvError(f"{method} raised {describe_fault(error)}", kind) from error
+        if isinstance(error, RemoteError):
+            verb = "" if _is_of_worker(error) else "raised "
+            raise EnvError(f"{method} {verb}{error}", error.kind) from error
+        raise EnvError(f"{method} raised {describe_fault(error)}", kind_of(error)) from error
+
+
+def _is_of_worker(error: RemoteError) -> bool:
+    """Return whether an error is of the process, and not an exception of the environment."""
+    return isinstance(error.kind, tuple) and error.kind[:1] == ("worker",)
+
+
+def kind_of(error: Exception) -> Hashable:
+    """Return a key that is equal for exceptions of one type from one line."""
+    return type(error).__qualname__, *_origin(error.__traceback__)
 
 
 def describe_fault(error: Exception) -> str:
     """Describe an exception that user code raised: its type, its message, file and line."""
     file, line = _origin(error.__traceback__)
-    text = f"{type(error).__name__}: {error}"
+    text = f"{type(error).__name__}: {_shown(error, str)}"
     text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]} …"
-    return f"{text} ({Path(file).name}:{line})"
+    return f"{visible(text)} ({Path(file).name}:{line})"
 
 
 def contract_error(method: str, given: object, wanted: str) -> EnvError:
     """Return the error of a method that returned ``given`` in place of ``wanted``."""
-    return EnvError(f"{method} returned {given!r:.80}; it must return {wanted}", (method, wanted))
+    shown = visible(_shown(given, repr)[:80])
+    return EnvError(f"{method} returned {shown}; it must return {wanted}", (method, wanted))
+
+
+def _shown(given: object, show: Callable[[object], str]) -> str:
+    """Return a value as text, even if it cannot be shown."""
+    try:
+        return show(given)
+    except Exception as error:  # user code as well
+        return f"a {type(given).__name__} that cannot be shown ({type(error).__name__})"
+
+
+def _is_text(given: object) -> bool:
+    """Return whether a value is text that fits a model's context and any file."""
+    if not isinstance(given, str) or len(given) > MAX_TEXT_LENGTH:
+        return False
+    try:
+        given.encode()
+    except UnicodeEncodeError:  # halves of surrogate pairs
+        return False
+    return True
+
+
+def _text(method: str, given: Any) -> str:
+    """Return a text as a plain string, or raise the error of a method that returned none."""
+    if isinstance(given, str) and len(given) > MAX_TEXT_LENGTH:
+        wanted = f"at most {MAX_TEXT_LENGTH} characters"
+        raise contract_error(method, f"{len(given)} characters, {given[:20]}…", wanted)
+    if not _is_text(given):
+        raise contract_error(method, given, "a text, without halves of surrogate pairs")
+    return str(given)
 
 
 def _origin(traceback: TracebackType | None) -> tuple[str, int]:
@@ -259,10 +348,15 @@ def warn(kind: Hashable, text: str) -> None:
         _COUNTS[kind] += 1
         count = _COUNTS[kind]
     if count == 10 ** (len(str(count)) - 1):
-        _LOG.warning("%s%s", text, f" ({count} times by now)" if count > 1 else "")
+        _LOG.warning("%s%s", visible(text), f" ({count} times by now)" if count > 1 else "")
 
 
-def warn_of_env_error(env: CheckedEnv, seed: int, error: EnvError) -> None:
-    """Log a warning about an environment's error that ended a trajectory."""
+def warn_of_env_error(env: CheckedEnv, seed: int, error: EnvError, **where: int) -> None:
+    """Record an environment's error that ended a trajectory, and log a warning of it.
+
+    Args:
+        where: The trajectory's identity, for the record.
+    """
     text = f"environment {env.name} (seed {seed}): {error}; its trajectory is left out"
+    record_fault(FaultKind.ENVIRONMENT, str(error), env=env.name, seed=seed, **where)
     warn((type(env.env), error.kind), text)

@@ -344,6 +344,8 @@ def plain_text(state: Any) -> str | None:
     if not isinstance(state, dict):
         return None
     try:
-        return json.dumps(state)
-    except (TypeError, ValueError):
+        text = json.dumps(state, ensure_ascii=False, allow_nan=False)
+        text.encode()
+    except (TypeError, ValueError, RecursionError):  # such as halves of surrogate pairs
         return None
+    return text

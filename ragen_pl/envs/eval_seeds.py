@@ -10,6 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from ragen_pl.envs.base import TextEnv
+from ragen_pl.envs.boundary import describe_fault
+from ragen_pl.runtime.faults import FaultKind, record_fault
+from ragen_pl.runtime.visible_text import visible
 
 _LOG = logging.getLogger(__name__)
 
@@ -87,8 +90,11 @@ def eval_starts(env: TextEnv, size: int) -> list[EvalStart]:
         _LOG.warning(
             "environment %s raised in reset for %d of an evaluation set's seeds, such as %d (%s: "
             "%s); other seeds take their place",
-            *(env.name, len(failed), seed, type(cause).__name__, cause),
+            *(env.name, len(failed), seed, type(cause).__name__, visible(f"{cause!s:.300}")),
         )
+        for seed, cause in failed:
+            text = f"reset raised {describe_fault(cause)}"
+            record_fault(FaultKind.ENVIRONMENT, text, env=env.name, seed=seed)
     return starts
 
 

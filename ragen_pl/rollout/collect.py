@@ -58,7 +58,7 @@ def collect(
         episode_id = EpisodeId(iteration, group.group_id, member)
         return ChatEpisode(own, chat, config, seed=group.seed, episode_id=episode_id)
 
-    with parallel_map(config.env_threads) as mapped:
+    with parallel_map(config.threads) as mapped:
         episodes: list[ChatEpisode] = list(mapped(begin, members, copies))
         _check_starts(episodes, config.group_size)
         live = [episode for episode in episodes if episode.stop_reason is None]

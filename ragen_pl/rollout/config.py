@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -37,6 +38,12 @@ class RolloutConfig:
         env_threads: Threads that step environments in parallel, one copy for each trajectory. 1
             suits environments that compute in Python; more threads suit environments that wait for
             a browser, a sandbox or a server.
+        env_workers: Processes that environments live in, on each rank; 0 plays them in the run's
+            own. They survive an environment that hangs or ends its process, which costs only the
+            trajectory that did.
+        step_timeout_s: Seconds that one call of an environment may take, such as a step; its
+            trajectory then ends as ENV_ERROR, and its worker is replaced. null for no limit. Needs
+            env_workers.
     """
 
     num_groups: int = 8
@@ -51,6 +58,8 @@ class RolloutConfig:
     temperature: float = 1.0
     rewards: dict[str, RewardTerm | None] = field(default_factory=_default_rewards)
     env_threads: int = 1
+    env_workers: int = 0
+    step_timeout_s: float | None = None
 
     def __post_init__(self) -> None:
         for key in (
@@ -71,12 +80,33 @@ class RolloutConfig:
                 "rollout.scale_updates is true, but rollout.online_k is 1: one update cannot "
                 "become fewer; set online_k to 2 or more, or scale_updates to false"
             )
+        if self.env_workers < 0:
+            raise ValueError(
+                f"rollout.env_workers is {self.env_workers}; it must be 0 (none) or more"
+            )
+        if self.step_timeout_s is not None:
+            if not 0 < self.step_timeout_s < math.inf:
+                raise ValueError(
+                    f"rollout.step_timeout_s is {self.step_timeout_s}; it must be a number of "
+                    "seconds above 0, or null for no limit"
+                )
+            if not self.env_workers:
+                raise ValueError(
+                    f"rollout.step_timeout_s is {self.step_timeout_s:g}, but rollout.env_workers "
+                    "is 0: only another process can be ended while it hangs; set "
+                    "rollout.env_workers to 1 or more"
+                )
         if self.temperature <= 0:
             raise ValueError(
                 f"rollout.temperature is {self.temperature}; training samples at a temperature "
                 "above 0 (1.0 is usual)"
             )
         check_names(self.rewards)
+
+    @property
+    def threads(self) -> int:
+        """Threads that step environments, enough to keep every worker busy."""
+        return max(self.env_threads, self.env_workers)
 
     @property
     def is_on_policy(self) -> bool:

@@ -7,7 +7,6 @@ import random
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -122,14 +121,22 @@ class Episode:
             yield
         except EnvError as error:
             self.stop_reason, self.error = StopReason.ENV_ERROR, str(error)
-            warn_of_env_error(self.env, self.seed, error)
+            identity = self.episode_id
+            warn_of_env_error(
+                self.env,
+                self.seed,
+                error,
+                iteration=identity.iteration + 1,
+                group=identity.group_id,
+                member=identity.member,
+            )
 
     def _begin(self) -> None:
-        self.observation, info = self.env.reset(self.seed, self.noise_seed)
-        self.difficulty = str(info.get("difficulty", ""))
+        first = self.env.reset(self.seed, self.noise_seed)
+        self.observation, self.difficulty = first.observation, first.difficulty
         self.actions_left = self.env.max_actions
         if self.opening is None:
-            self.optimal_length = _positive_int(info.get("optimal_length"))
+            self.optimal_length = first.optimal_length
         else:
             self._play_opening(self.opening)
         self.initial_state = self.env.state()
@@ -289,7 +296,8 @@ class DialogueEpisode(Episode):
 
     def _begin(self) -> None:
         super()._begin()
-        with calling("instruction"):  # read here, so that a fault counts as the environment's
+        _ = self.env.instruction, self.env.actions  # checked
+        with calling("instruction"):  # read once more, so a fault counts as the environment's
             self.system = self.dialogue.system_text(self.env.env)
 
     @property
@@ -456,11 +464,6 @@ class ChatEpisode(DialogueEpisode):
         tokens = (*ids, self.chat.markers.end)
         zeros = (0.0,) * len(tokens)
         self.receive(Completion(tokens, zeros, zeros, stopped=True))
-
-
-def _positive_int(given: object) -> int | None:
-    """Return an environment's number, or None if it is none."""
-    return int(given) if isinstance(given, Integral) and int(given) > 0 else None
 
 
 def play_episode(episode: Episode, actor: Actor, rng: random.Random) -> list[Move]:

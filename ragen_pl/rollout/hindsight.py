@@ -218,7 +218,7 @@ class SolutionWriter:
         A way that does not succeed when it is played again, or whose thoughts the environment finds
         untrue, is left out, as most lucky ways of a noisy environment are.
         """
-        with parallel_map(self.rollout.env_threads) as mapped:
+        with parallel_map(self.rollout.threads) as mapped:
             found = list(mapped(lambda group: self._solution(group, iteration), groups))
         return [solution for solution in found if solution is not None]
 

@@ -101,26 +101,25 @@ def sum_tallies(parts: Iterable[Tallies]) -> Tallies:
     return dict(sorted(total.items()))
 
 
-def check_played(groups: Sequence[TrajectoryGroup], env_name: str) -> None:
-    """Refuse a collection in which no trajectory has a turn; every rank must call it.
+def lost_rollout(groups: Sequence[TrajectoryGroup], env_name: str) -> str | None:
+    """Return what to tell of a collection in which the environment failed in every trajectory; None
+    if a trajectory has a turn. Every rank must call it.
 
     Args:
         groups: This rank's groups.
         env_name: The environment's name.
 
     Raises:
-        ConfigError: on all ranks, if no trajectory on any rank has a turn.
+        ConfigError: on all ranks, if no first prompt leaves room for an answer.
     """
     lost = _all_lost(groups)
     if lost is None:
-        return
+        return None
     if lost.no_room:
         raise ConfigError(lost.error)
-    raise ConfigError(
+    return (
         f"environment {env_name} failed in every one of {lost.count} trajectories, so that there "
-        f"is nothing to learn from\n  last: {lost.error}\n"
-        "  mend the environment (the warnings above name its other errors); --ckpt_path last then "
-        "goes on from the last checkpoint"
+        f"is nothing to learn from\n  last: {lost.error}"
     )
 
 

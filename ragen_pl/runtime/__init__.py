@@ -1,5 +1,5 @@
-"""Settings of the process: threads and their wait policy, memory allocation, output of libraries,
-what a terminal is shown.
+"""The process: threads and their wait policy, memory, output of libraries and of its own, files,
+the record of faults.
 
 May not import any other room, nor, in this file, PyTorch: the wait policy is set before PyTorch is
 loaded.

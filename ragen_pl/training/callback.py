@@ -10,6 +10,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
+from ragen_pl.runtime.visible_text import visible
 from ragen_pl.types import Evaluation, Selection, TrainingBatch, TrajectoryGroup
 
 T = TypeVar("T", bound=Callback)
@@ -207,6 +208,7 @@ def announce(trainer: Trainer, text: str) -> None:
     """Print a line once, on rank 0, without breaking a live progress bar."""
     if not trainer.is_global_zero:
         return
+    text = visible(text)
     if trainer.progress_bar_callback is None:
         print(text, flush=True)
     else:

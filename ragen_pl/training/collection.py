@@ -15,7 +15,7 @@ from ragen_pl.rollout.collect import GroupSeed, collect
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.packing import pack
 from ragen_pl.rollout.seeds import MAX_COLLECTIONS
-from ragen_pl.rollout.stats import GroupTable, check_played
+from ragen_pl.rollout.stats import GroupTable
 from ragen_pl.training.callback import rollout_callbacks
 from ragen_pl.types import Generate, RolloutBatch, Sampling, Selection, TrajectoryGroup
 
@@ -189,12 +189,7 @@ class Collector:
         return weights
 
     def pack(self, collected: CollectedGroups, weights: Sequence[Sequence[float]]) -> RolloutBatch:
-        """Pack this rank's trainable trajectories with their policy weights.
-
-        Raises:
-            ConfigError: on all ranks, when no rank has a trajectory with a turn.
-        """
-        check_played(collected.groups, self.env.name)
+        """Pack this rank's trainable trajectories with their policy weights."""
         pairs = [
             (trajectory, weight)
             for group, row in zip(collected.groups, weights, strict=True)

@@ -16,6 +16,8 @@ from ragen_pl.distributed.collectives import gather_objects, rank, world_size
 from ragen_pl.envs import SHIPPED
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.check import check_contract, check_declared
+from ragen_pl.envs.fingerprint import code_fingerprint
+from ragen_pl.envs.workers import EnvHost
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.base import LanguageModel
 from ragen_pl.models.endpoint import EndpointClient
@@ -36,10 +38,12 @@ from ragen_pl.rollout.stats import (
     Tallies,
     Tally,
     check_room,
+    lost_rollout,
     sum_tallies,
     tally_by_difficulty,
 )
-from ragen_pl.training.callback import is_discarded, is_done, rollout_callbacks
+from ragen_pl.runtime.faults import FaultKind, record_fault
+from ragen_pl.training.callback import announce, is_discarded, is_done, rollout_callbacks
 from ragen_pl.training.collection import Collector, DynamicSampling, collect_groups
 from ragen_pl.training.evaluation_sets import EvaluationConfig, EvaluationSet
 from ragen_pl.types import (
@@ -62,6 +66,9 @@ _COMPARED_TRAINING_SEEDS = 256
 _TRIED_FOR_DIFFICULTIES = 64
 """Number of training seeds, the run's first ones, of which two must differ in difficulty before a
 curriculum chooses by it."""
+
+_MOST_LOST = 3
+"""Rollouts in a row without a single sound trajectory after which a run ends."""
 
 
 class Learner(Protocol):
@@ -160,6 +167,8 @@ class RolloutDataModule(pl.LightningDataModule):
         self._chats: dict[int, Chat] = {}
         self._demonstrations: RolloutBatch | None = None
         self._evaluation_sets: dict[str, EvaluationSet] = {}
+        self._host: EnvHost | None = None
+        self._lost_in_a_row = _MOST_LOST - 1  # an environment that never worked is told at once
 
     def check_env(self, env: TextEnv, key: str) -> None:
         """Check an environment by its contract, before anything else is done with it.
@@ -188,6 +197,12 @@ class RolloutDataModule(pl.LightningDataModule):
         """Yield the pieces of text of an evaluation set, as ``vocabulary``."""
         actions = self.actions_per_turn_on(eval_set)
         yield from chats.vocabulary(self.prompts, self.eval_sets[eval_set], actions)
+
+    def code_fingerprints(self) -> dict[str, str]:
+        """Return fingerprints of the environments' code, by key."""
+        envs = {"data.env": self.env}
+        envs |= {f"data.eval_sets.{name}": env for name, env in self.eval_sets.items()}
+        return {key: code_fingerprint(env) for key, env in envs.items()}
 
     @property
     def max_actions_per_turn(self) -> int:
@@ -290,12 +305,36 @@ class RolloutDataModule(pl.LightningDataModule):
         weights = collector.policy_weights(collected)
         if is_discarded(trainer):
             return  # such as after a collapse: no further step on this data
+        if self._is_lost(collected.groups):
+            return
         rollout = collector.pack(collected, weights)
         batches = [] if self._imitates_alone else self._rl_batches(rollout, weights)
         hindsight = self._hindsight_batches(collector.played, iteration)
         for _ in range(self.rollout.ppo_epochs):
             yield from batches
         yield from hindsight  # after RL, whose ratios are those of the weights that sampled
+
+    def _is_lost(self, groups: Sequence[TrajectoryGroup]) -> bool:
+        """Return whether the environment failed in every trajectory; such an iteration has no
+        update.
+
+        Raises:
+            ConfigError: on all ranks, if that has happened in ``_MOST_LOST`` rollouts in a row, or
+                in the first one since the start of the command.
+        """
+        told = lost_rollout(groups, self.env.name)
+        if told is None:
+            self._lost_in_a_row = 0
+            return False
+        self._lost_in_a_row += 1
+        if self._lost_in_a_row >= _MOST_LOST:
+            raise ConfigError(
+                f"{told}\n  mend the environment (the warnings above name its other errors); "
+                "--ckpt_path last then goes on from the last checkpoint"
+            )
+        record_fault(FaultKind.ROLLOUT, told.replace("\n  ", "; "))
+        announce(self.attached_trainer, f"warning: {told}\n  no update in this iteration")
+        return True
 
     @property
     def _imitates_alone(self) -> bool:
@@ -378,6 +417,7 @@ class RolloutDataModule(pl.LightningDataModule):
         state: dict[str, Any] = {
             "seeds": self._seeds.state_dict(since, self._seeds_per_collection),
             "progress": {name: [t.successes, t.trials] for name, t in self._progress.items()},
+            "lost_in_a_row": self._lost_in_a_row,
         }
         if self._memory is not None:
             state["memory"] = self._memory.state_dict()
@@ -388,6 +428,7 @@ class RolloutDataModule(pl.LightningDataModule):
         has changed. Without saved progress, as in older checkpoints, no difficulty counts as
         played; a memory that was not saved, because it is new to the run, begins empty."""
         self._seeds.load_state_dict(state_dict["seeds"])
+        self._lost_in_a_row = state_dict.get("lost_in_a_row", 0)
         saved = state_dict.get("progress", {})
         self._progress = {name: Tally(*counts) for name, counts in saved.items()}
         if self._memory is not None and "memory" in state_dict:
@@ -424,6 +465,7 @@ class RolloutDataModule(pl.LightningDataModule):
     def setup(self, stage: str) -> None:
         """Build the evaluation sets; print warnings about them at the start of a run, such as
         overlap with training."""
+        self._start_workers()
         eval_sets = [self.evaluation_set(name) for name in self.eval_sets]
         if stage != "fit":
             return
@@ -432,6 +474,23 @@ class RolloutDataModule(pl.LightningDataModule):
         for eval_set in eval_sets if rank() == 0 else ():
             for warning in eval_set.warnings(self.env, training_seeds):
                 print(warning)
+
+    def _start_workers(self) -> None:
+        """Move the environments to worker processes, if the run has them."""
+        workers, limit = self.rollout.env_workers, self.rollout.step_timeout_s
+        if not workers or self._host is not None:
+            return
+        self._host = host = EnvHost(workers, limit)
+        try:
+            self.env = host.wrap(self.env)
+            self.eval_sets = {name: host.wrap(env) for name, env in self.eval_sets.items()}
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+
+    def teardown(self, stage: str) -> None:
+        """End the worker processes; they start again when they are needed."""
+        if self._host is not None:
+            self._host.close()
 
     def evaluate(
         self, learner: Learner, eval_set: str, temperature: float, samples: int = 1

@@ -5,20 +5,21 @@ from __future__ import annotations
 import json
 import os
 import pickle
-from dataclasses import asdict, dataclass
+import zipfile
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 
-from ragen_pl.distributed.shard_folder import META
+from ragen_pl.distributed.shard_folder import META, check_shards
 from ragen_pl.errors import ConfigError
 
 CHECKPOINTS, POLICY, TRAJECTORIES = "checkpoints", "policy", "trajectories"
 EVALUATIONS = "evaluations"
 """Folder of the results of ``validate`` and ``test``."""
 CONFIG, RESULTS = "config.yaml", "results.json"
-LAST, BEST = "last", "best"
+LAST, BEST, PREVIOUS = "last", "best", "previous"
 FINAL = "final"
 """Name, in ``RESULTS``, of the policy that a run ended with."""
 METADATA = "metadata"
@@ -39,6 +40,10 @@ class RunMetadata:
     bits of results."""
     vocabulary: list[str]
     """Pieces of text that the embedded model's tokenizer was made from."""
+    env_code: dict[str, str] = field(default_factory=dict)
+    """Fingerprints of the environments' code by key; none in older checkpoints."""
+    versions: dict[str, str] = field(default_factory=dict)
+    """Versions of the packages that decide results, by name; none in older checkpoints."""
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)
@@ -52,6 +57,9 @@ class RunMetadata:
         """
         file = path / META if path.is_dir() else path
         try:
+            _check_whole(file)
+            if path.is_dir():
+                check_shards(path)
             content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
             if not isinstance(content, dict):  # a tensor alone, for instance
                 raise TypeError(type(content).__name__)
@@ -64,13 +72,29 @@ class RunMetadata:
                 )
             return cls(**content[METADATA])
         except (
-            *(OSError, EOFError, RuntimeError, KeyError, TypeError),
-            pickle.UnpicklingError,
+            *(OSError, EOFError, RuntimeError, KeyError, TypeError, ValueError, AttributeError),
+            *(pickle.UnpicklingError, zipfile.BadZipFile),
         ) as error:
+            if isinstance(error, ConfigError):
+                raise
             raise ConfigError(
-                f"--ckpt_path {path}: this is no readable checkpoint of ragen-pl "
-                f"({type(error).__name__}); give last, best or the path of a .ckpt file"
+                f"--ckpt_path {path}: this is no readable checkpoint of ragen-pl, or it is "
+                f"damaged ({type(error).__name__}: {error!s:.60})"
             ) from error
+
+
+def _check_whole(file: Path) -> None:
+    """Read a whole file and compare the checksums in it.
+
+    PyTorch itself reads damaged numbers without an error.
+
+    Raises:
+        zipfile.BadZipFile: when it is damaged, or no file of ``torch.save``.
+    """
+    with zipfile.ZipFile(file) as archive:
+        damaged = archive.testzip()
+    if damaged is not None:
+        raise zipfile.BadZipFile(f"{damaged} is damaged")
 
 
 def is_of(run_dir: Path, checkpoint: Path) -> bool:

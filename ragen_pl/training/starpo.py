@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import cached_property
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.core.optimizer import LightningOptimizer
+from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 
 from ragen_pl.algorithms.coefficients import Coefficients
@@ -31,10 +33,11 @@ from ragen_pl.errors import ConfigError
 from ragen_pl.models import EmbeddedModel, Endpoint, LanguageModel, PolicyModel
 from ragen_pl.models.endpoint import EndpointClient
 from ragen_pl.models.lora import LoRA
+from ragen_pl.models.passport import Passport
 from ragen_pl.models.policy import Critic, Policy, drop_embedding_gradients
 from ragen_pl.models.trainable import TrainableModel
 from ragen_pl.rollout.engines import Engine, InProcess, Sampler
-from ragen_pl.training.callback import clear_iteration_metrics
+from ragen_pl.training.callback import announce, clear_iteration_metrics
 from ragen_pl.training.evaluation import log_evaluation
 from ragen_pl.training.networks import Networks, build_networks
 from ragen_pl.training.optimizers import build_optimizer
@@ -383,6 +386,7 @@ class StarPO(pl.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         for name in frozen_base_weights(self, self.policy):  # these are read from their own files
             checkpoint.get("state_dict", {}).pop(name, None)
+        checkpoint["passport"] = self._passport.plain()
         checkpoint["starpo"] = {
             "iteration": self.iteration,
             "phase": str(self.phase),
@@ -392,7 +396,15 @@ class StarPO(pl.LightningModule):
             "lr_scale": self.lr_scale,
         }
 
+    @cached_property
+    def _passport(self) -> Passport:
+        return Passport.of(self.language, str(self.trainer.precision))
+
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        resumes = self.trainer.state.fn == TrainerFn.FITTING
+        saved = checkpoint.get("passport", {})  # none in older checkpoints
+        for line in self._passport.changes_since(saved, resumes_training=resumes):
+            announce(self.trainer, f"changed since the checkpoint: {line}")
         if "state_dict" in checkpoint:
             checkpoint["state_dict"] |= frozen_base_weights(self, self.policy)
         state = checkpoint["starpo"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,3 +88,22 @@ def test_an_earlier_run_comes_back_unless_the_new_one_has_something_to_show(
     assert (run_dir / CHECKPOINTS / "last.ckpt").exists() == (shown is None)
     assert (tmp_path / "run.1").exists() == (shown is not None)
     assert shown is None or (run_dir / shown).exists()
+
+
+def test_edited_environments_and_other_packages_are_told() -> None:
+    old = replace(
+        metadata(),
+        env_code={"data.env": "a", "data.eval_sets.default": "b"},
+        versions={"torch": "2.12", "transformers": "5.0"},
+    )
+    new = replace(
+        old,
+        env_code={"data.env": "changed", "data.eval_sets.default": "b", "data.eval_sets.new": "c"},
+        versions={"torch": "2.13", "transformers": "5.0"},
+    )
+    path = Path("last.ckpt")
+    assert check_continuation(old, old, path, resumes_training=True) == []
+    assert check_continuation(metadata(), new, path, resumes_training=True) == [], "an older one"
+    code, version = check_continuation(old, new, path, resumes_training=True)
+    assert code.startswith("the code of data.env: ")
+    assert version == "torch 2.12 → 2.13"

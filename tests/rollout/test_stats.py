@@ -8,7 +8,7 @@ import pytest
 
 from ragen_pl.errors import ConfigError
 from ragen_pl.rollout import stats as rollout_stats
-from ragen_pl.rollout.stats import RankMeans, check_played
+from ragen_pl.rollout.stats import RankMeans, lost_rollout
 from ragen_pl.types import StopReason, TrajectoryGroup
 from tests.support.doubles import make_group, make_trajectory
 from tests.support.ranks import on_ranks
@@ -25,7 +25,9 @@ NO_ROOM = failed(StopReason.CONTEXT_FULL, "rollout.max_context is 8")
 
 def check(ranks: list[list[TrajectoryGroup]], monkeypatch: pytest.MonkeyPatch) -> None:
     def one(rank: int) -> None:
-        check_played(ranks[rank], "sokoban")
+        told = lost_rollout(ranks[rank], "sokoban")
+        if told is not None:
+            raise ConfigError(told)
 
     on_ranks(len(ranks), one, monkeypatch, rollout_stats)
 

@@ -20,6 +20,8 @@ PATIENCE = 500.0
 """Seconds for all runs of both strategies; they take a minute on two idle cores."""
 ROUNDING = {
     "scripted": 1e-8,
+    "dynamic": 1e-8,
+    "lora": 1e-5,
     "single_precision": 1e-5,
     "sampled": 1e-5,
     "lora_sampled": 1e-5,
@@ -67,11 +69,11 @@ def test_two_ranks_make_the_updates_of_one(found: Found, strategy: str, run: str
         for ours, theirs in zip(one[stage], two[stage], strict=True):
             assert distance(ours, theirs) < ROUNDING[run]
     begin, *_, end = one["weights"]
-    values = "policy.value_head" if run == "lora_sampled" else "critic"
+    values = "policy.value_head" if run.startswith("lora") else "critic"
     for network in ("policy.model", values):  # what would agree by standing still
         moved = {name: value for name, value in end.items() if name.startswith(network)}
         assert distance(moved, {name: begin[name] for name in moved}) > 1e-4
-    kind = torch.float64 if run == "scripted" else torch.float32
+    kind = torch.float64 if run in ("scripted", "dynamic") else torch.float32
     assert {value.dtype for value in end.values()} == {kind}
 
 
@@ -124,6 +126,18 @@ def test_filter_detector_and_rollback_decide_alike(found: Found, strategy: str) 
     assert sum("train/hindsight_loss" in metrics for metrics in healthy) >= 3
     for ours, theirs in zip(one["metrics"], two["metrics"], strict=True):
         assert theirs == pytest.approx(ours, rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize("run", ["dynamic", "lora"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_hindsight_imitates_alike(found: Found, strategy: str, run: str) -> None:
+    """Beside further collections; with adapters and a value head on the policy itself."""
+    one, two = found["alone"][run]["metrics"], found[strategy][run]["metrics"]
+    assert sum("train/hindsight_loss" in metrics for metrics in one) >= 2
+    if run == "dynamic":
+        assert max(metrics.get("rollout/collections", 1.0) for metrics in one) > 1
+    for ours, theirs in zip(one, two, strict=True):
+        assert theirs == pytest.approx(ours, rel=1e-4, abs=1e-5)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

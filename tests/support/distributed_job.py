@@ -42,6 +42,7 @@ from ragen_pl.rollout.curriculum import Curriculum, TargetSuccess, Uniform
 from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.rollout.hindsight import HindsightImitation
 from ragen_pl.training.callback import RolloutCallback
+from ragen_pl.training.collection import DynamicSampling
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.evaluation_sets import EvaluationConfig
 from ragen_pl.training.starpo import StarPO
@@ -51,6 +52,8 @@ WARM, HEALTHY = 1, 6
 """Iterations of imitation, and of RL before the scripted policy falls silent."""
 RUNS = {
     "scripted": 11,
+    "dynamic": 4,
+    "lora": 4,
     "single_precision": 2,
     "sampled": 3,
     "lora_sampled": 3,
@@ -191,7 +194,11 @@ def make_module(kind: type[StarPO], lora: LoRA | None = None, **optimization: An
     )
 
 
-def make_data(run_seed: int = 0, curriculum: Curriculum = Uniform()) -> RolloutDataModule:  # noqa: B008
+def make_data(
+    run_seed: int = 0,
+    curriculum: Curriculum = Uniform(),  # noqa: B008  frozen, so sharing it is safe
+    dynamic_sampling: DynamicSampling | None = None,
+) -> RolloutDataModule:
     return RolloutDataModule(
         env=Sokoban(),
         eval_sets={"default": Sokoban(split="eval")},
@@ -212,6 +219,7 @@ def make_data(run_seed: int = 0, curriculum: Curriculum = Uniform()) -> RolloutD
         ),
         evaluation=EvaluationConfig(size=2),
         curriculum=curriculum,
+        dynamic_sampling=dynamic_sampling,
         run_seed=run_seed,
     )
 
@@ -229,15 +237,17 @@ def play(
     callbacks: list[Callback] = [chosen, *watchers]
     if run in ("single_precision", "bf16"):  # they use the policy in ways of their own
         callbacks[:0] = [MutualInformation(1, num_prompts=4), GradientProbe(1, num_buckets=2)]
-    with double_precision(run == "scripted"):
+    with double_precision(run in ("scripted", "dynamic")):
         if run.endswith("sampled"):  # blocks are sharded and computed twice
             lora = LoRA(rank=4, alpha=8) if run == "lora_sampled" else None
             module = make_module(StarPO, lora, gradient_checkpointing=True)
         else:
-            module = make_module(Scripted, muon=Muon() if run == "muon" else None)
+            lora = LoRA(rank=4, alpha=8) if run == "lora" else None
+            module = make_module(Scripted, lora, muon=Muon() if run == "muon" else None)
         chosen_by_success = TargetSuccess(pool_factor=2)  # over enough iterations to matter
         curriculum = chosen_by_success if run == "scripted" else Uniform()
-        data = make_data(SEEDS.get(run, 0), curriculum)
+        again = DynamicSampling(3) if run == "dynamic" else None
+        data = make_data(SEEDS.get(run, 0), curriculum, again)
         module.vocabulary = list(data.vocabulary())
         Trainer(
             strategy=strategy,

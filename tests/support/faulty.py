@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import random
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tests.support.toy_env import NamedLamp
+from tests.support.lamps import NamedLamp
 
 When = Callable[["FaultyLamp"], bool]
 """Tells from an environment whether it is time to fail."""
@@ -78,3 +80,32 @@ class FaultyLamp(NamedLamp):
 
     def expert_turn(self, rng: random.Random, max_actions: int) -> tuple[str, tuple[str, ...]]:
         return self._or("expert_turn", super().expert_turn(rng, max_actions))  # type: ignore[no-any-return]
+
+
+class Rebellious(NamedLamp):
+    """At odd seeds, ``step`` does something that no exception tells of.
+
+    Args:
+        deed: ``hang``, ``sleep``, ``die``, or ``withhold``: return what cannot be sent.
+    """
+
+    def __init__(self, deed: str) -> None:
+        self.deed, self.seed, self.presses = deed, 0, 0
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        self.seed, self.presses = seed or 0, 0
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        self.presses += 1
+        if self.seed % 2 and self.presses == 2 - self.seed // 2 % 2:
+            while self.deed == "hang":
+                pass
+            if self.deed == "sleep":
+                time.sleep(1000)
+            if self.deed == "withhold":
+                return "", (lambda: 1), False, False, {}  # type: ignore[return-value]
+            os._exit(7)
+        return super().step(action)

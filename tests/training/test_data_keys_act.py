@@ -155,7 +155,7 @@ def trained(arguments: dict[str, Any]) -> dict[str, Any]:
     return found | {f"alone/{name}": value for name, value in alone.callback_metrics.items()}
 
 
-SPEED_ONLY = ("env_threads",)
+SPEED_ONLY = ("env_threads", "env_workers", "step_timeout_s")
 """Must not change a result."""
 BASES = (THINKING, SILENT, IN_HINDSIGHT, {**IN_HINDSIGHT, "hindsight": PLAIN_HINDSIGHT})
 PROOFS = {"data": KeyProof(RolloutDataModule, trained, BASES, OTHER)}

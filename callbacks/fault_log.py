@@ -1,0 +1,120 @@
+"""The faults of a run, as a file."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+
+from ragen_pl.distributed.collectives import gather_objects, rank
+from ragen_pl.runtime.faults import Fault, add_receiver, remove_receiver
+from ragen_pl.training.access import learner
+from ragen_pl.training.callback import RolloutCallback, announce
+
+FOLDER = "faults"
+LARGEST = 50_000_000
+"""Bytes of a file after which faults are only counted."""
+
+
+class FaultLog(RolloutCallback):
+    """Every fault that the run survived, one JSON object per line in ``faults/rank{n}.jsonl``.
+
+    Each line has the kind of the fault, what happened, and where. ``faults`` in ``results.json``
+    has their number by kind, over all ranks and resumptions. docs/faults.md says what becomes of
+    each kind. A file of 50 MB takes no more lines, and faults are counted only.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+        """Faults by kind, of all ranks, up to the last iteration's end."""
+        self._file: _FaultFile | None = None
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Begin to record."""
+        self._stop()
+        path = Path(trainer.default_root_dir) / FOLDER / f"rank{rank()}.jsonl"
+        self._file = _FaultFile(path, pl_module)
+        add_receiver(self._file.receive)
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Stop recording."""
+        self._tell(trainer)
+        self._stop()
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """Stop recording; nothing may be gathered here, as other ranks may have exited."""
+        if self._file is not None:
+            self.counts += self._file.take()
+        self._tell(trainer)
+        self._stop()
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Count the iteration's faults over all ranks."""
+        super().on_train_epoch_end(trainer, pl_module)
+        self._count()
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Count what failed since the last iteration."""
+        self._count()
+
+    def _count(self) -> None:
+        own = Counter[str]() if self._file is None else self._file.take()
+        for counts in gather_objects(own):
+            self.counts += counts
+
+    def _tell(self, trainer: Trainer) -> None:
+        if self.counts and self._file is not None:
+            kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self.counts.items()))
+            announce(trainer, f"faults: {kinds}; {self._file.path.parent} has each of them")
+
+    def _stop(self) -> None:
+        if self._file is not None:
+            remove_receiver(self._file.receive)
+            self._file = None
+
+    def results(self) -> Mapping[str, Any]:
+        """Return the number of faults by kind."""
+        own = Counter[str]() if self._file is None else self._file.unread
+        return {"faults": dict(self.counts + own)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Save the counts."""
+        return {"counts": dict(self.counts)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue the counts."""
+        self.counts = Counter(state_dict["counts"])
+
+
+class _FaultFile:
+    """A file that each fault is appended to, created with the first one."""
+
+    def __init__(self, path: Path, module: LightningModule) -> None:
+        self.path, self._module = path, module
+        self.unread: Counter[str] = Counter()
+        """Faults since ``take``."""
+
+    def receive(self, fault: Fault) -> None:
+        """Append a fault as a line."""
+        self.unread[str(fault.kind)] += 1  # a checkpoint holds plain data
+        where = {"iteration": learner(self._module).iteration + 1, **fault.where}
+        line = json.dumps({"kind": fault.kind, **where, "text": fault.text})  # escapes everything
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a", encoding="utf-8") as file:
+                if file.tell() < LARGEST:
+                    file.write(line + "\n")
+        except OSError:  # a full disk, of which whoever saves a checkpoint tells
+            self.unread["unwritten"] += 1
+
+    def take(self) -> Counter[str]:
+        """Return the faults since the last call."""
+        taken, self.unread = self.unread, Counter()
+        return taken
