@@ -1,0 +1,93 @@
+"""Differences between runs: success paired by initial state, and settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ragen_pl.report.run_data import RunData
+from ragen_pl.report.tables import PolicyResult
+from ragen_pl.training.evaluation import Difference, paired_difference
+from ragen_pl.training.run_folder import FINAL
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One run's score in a row of the comparison."""
+
+    success: float
+    low: float
+    high: float
+    difference: Difference | None
+    """To the first run, in success; None for the first run itself and where starts differ."""
+    remark: str
+    """Why there is no difference; empty otherwise."""
+
+    @property
+    def verdict(self) -> str:
+        """``better``, ``worse`` or ``no difference shown``, by the 95 % interval."""
+        if self.difference is None:
+            return self.remark
+        if self.difference.low > 0:
+            return "better"
+        return "worse" if self.difference.high < 0 else "no difference shown"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One evaluation set at one temperature, over all runs."""
+
+    eval_set: str
+    temperature: float | None
+    cells: tuple[Cell | None, ...]
+    """By run; None where it was not evaluated."""
+
+
+def compare_scores(runs: Sequence[RunData], policy: str = FINAL) -> list[Row]:
+    """Compare a policy's success between runs, each with the first one that was evaluated."""
+    scores = [
+        {(e.eval_set, e.temperature): e for e in run.evaluations if e.policy == policy}
+        for run in runs
+    ]
+    keys = dict.fromkeys(key for each in scores for key in each)
+    return [
+        Row(eval_set, temperature, _cells([each.get((eval_set, temperature)) for each in scores]))
+        for eval_set, temperature in keys
+    ]
+
+
+def _cells(entries: Sequence[PolicyResult | None]) -> tuple[Cell | None, ...]:
+    first = next((entry for entry in entries if entry is not None), None)
+    return tuple(
+        None if entry is None or first is None else _cell(entry, first) for entry in entries
+    )
+
+
+def _cell(entry: PolicyResult, first: PolicyResult) -> Cell:
+    result = entry.result
+    difference, remark = None, ""
+    if entry is not first:
+        try:
+            difference = paired_difference(first.result, result)
+        except ValueError:
+            remark = "other starts"
+    return Cell(result.success, result.low, result.high, difference, remark)
+
+
+def differing_settings(runs: Sequence[RunData]) -> list[tuple[str, list[Any]]]:
+    """List the keys whose values differ between runs, with each run's value."""
+    flat = [leaves(run.config) for run in runs]
+    keys = dict.fromkeys(key for each in flat for key in each)
+    rows = [(key, [each.get(key, "–") for each in flat]) for key in keys]
+    return [(key, values) for key, values in rows if any(v != values[0] for v in values)]
+
+
+def leaves(tree: Any, path: str = "") -> dict[str, Any]:
+    """Return the values of nested mappings by their dotted keys."""
+    if not (isinstance(tree, Mapping) and tree):
+        return {path: tree} if path else {}
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        found |= leaves(value, f"{path}.{key}" if path else str(key))
+    return found
