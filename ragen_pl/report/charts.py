@@ -74,107 +74,85 @@ def _topic(key: str, title: str, text: str, unit: str, *series: _Series, **kind:
     return _Topic(key, title, text, unit, series, **kind)
 
 
-_TOPICS: dict[str, tuple[_Topic, ...]] = {
-    "The policy": (
-        _topic(
-            "entropy",
-            "Entropy",
-            "Mean entropy of a sampled token. It decays smoothly in a healthy run; a jump means "
-            "that the policy is breaking.",
-            "nats",
-            _Series("rollout/entropy", "all tokens", 0),
-            _Series("rollout/entropy_first_half", "first half of a response", 1),
-            _Series("rollout/entropy_second_half", "second half", 2),
-        ),
-        _topic(
-            "length",
-            "Length",
-            "Tokens of a response and words of a thought. Less than 40 % of the start: reasoning "
-            "is being given up.",
-            "",
-            _Series("rollout/response_length", "tokens per response", 0),
-            _Series("rollout/thought_length", "words per thought", 1),
-        ),
-        _topic(
-            "signal",
-            "Learning signal",
-            "Standard deviation of the return within a group. It falls while success rises; "
-            "falling alone, it is the Echo Trap.",
-            "return",
-            _Series("rollout/in_group_std", "all groups", 0),
-            _Series("rollout/in_group_std_kept", "groups the filter kept", 2),
-        ),
-        _topic(
-            "zero_std",
-            "Groups without signal, tries that vary",
-            "Share of groups whose members all earned the same, and of responses that differ "
-            "within a group.",
-            "share",
-            _Series("rollout/zero_std_fraction", "groups without spread", 3),
-            _Series("rollout/distinct_responses_in_group", "distinct responses in a group", 0),
-            share=True,
-        ),
+_OUTCOMES = (
+    _topic(
+        "signal",
+        "Learning signal",
+        "Standard deviation of the return within a group. Falling while success rises is healthy; "
+        "falling alone is the Echo Trap.",
+        "",
+        _Series("rollout/in_group_std", "all groups", 0),
+        _Series("rollout/in_group_std_kept", "groups the filter kept", 2),
     ),
-    "The update": (
-        _topic(
-            "kl",
-            "Approximate KL",
-            "Between the collecting policy and the updated one. Above 0.015 for long, the alarm "
-            "turns amber.",
-            "nats per token",
-            _Series("train/approx_kl", "of an iteration", 0),
-            _Series("collapse/approx_kl", "as the alarm sees it", 3),
-            is_log=True,
-        ),
-        _topic(
-            "clip",
-            "Clip fraction",
-            "Share of tokens whose ratio is out of bounds. 0 to 0.05 is usual.",
-            "share",
-            _Series("train/clip_fraction", "clipped", 0),
-        ),
-        _topic(
-            "grad_norm",
-            "Gradient norm",
-            "Before clipping. A spike is often the last sign before a collapse.",
-            "",
-            _Series("train/grad_norm_policy", "policy", 0),
-            _Series("train/grad_norm_critic", "critic", 1),
-        ),
-        _topic(
-            "gap",
-            "Log-prob gap",
-            "Mean distance between sampled and recomputed log-probs: below 1e-4 in 32 bit, about "
-            "0.002 in bf16.",
-            "nats",
-            _Series("train/log_prob_gap", "gap", 0),
-            is_log=True,
-        ),
-        _topic(
-            "explained_variance",
-            "Critic",
-            "Explained variance: 1 is a perfect critic, 0 a constant one.",
-            "",
-            _Series("train/explained_variance", "explained variance", 0),
-        ),
-        _topic(
-            "lr",
-            "Learning rate",
-            "As it was used, rollbacks included.",
-            "",
-            _Series("train/lr", "policy", 0),
-            _Series("train/hindsight_lr", "hindsight", 1),
-        ),
+)
+_TOPICS = (
+    _topic(
+        "entropy",
+        "Entropy",
+        "Of a sampled token, in nats. A smooth decay is healthy; a jump means that the policy is "
+        "breaking.",
+        "",
+        _Series("rollout/entropy", "all tokens", 0),
+        _Series("rollout/entropy_first_half", "first half", 1),
+        _Series("rollout/entropy_second_half", "second half", 2),
     ),
-}
+    _topic(
+        "length",
+        "Length",
+        "Tokens of a response, words of a thought. Below 40 % of the start, reasoning is being "
+        "given up.",
+        "",
+        _Series("rollout/response_length", "tokens per response", 0),
+        _Series("rollout/thought_length", "words per thought", 1),
+    ),
+    _topic(
+        "variety",
+        "Groups without signal, and variety",
+        "Groups whose members all earned the same; different responses within a group.",
+        "",
+        _Series("rollout/zero_std_fraction", "groups without signal", 3),
+        _Series("rollout/distinct_responses_in_group", "different responses", 0),
+        share=True,
+    ),
+    _topic(
+        "kl",
+        "Approximate KL",
+        "Between the collecting policy and the updated one, in nats a token. The alarm turns amber "
+        "above 0.015.",
+        "",
+        _Series("train/approx_kl", "of an iteration", 0),
+        _Series("collapse/approx_kl", "as the alarm sees it", 3),
+        is_log=True,
+    ),
+    _topic(
+        "clip",
+        "Clip fraction",
+        "Tokens whose ratio is out of bounds. 0 to 0.05 is usual.",
+        "",
+        _Series("train/clip_fraction", "clipped", 0),
+    ),
+    _topic(
+        "grad_norm",
+        "Gradient norm",
+        "Before clipping. A spike is often the last sign before a collapse.",
+        "",
+        _Series("train/grad_norm_policy", "policy", 0),
+        _Series("train/grad_norm_critic", "critic", 1),
+    ),
+)
 
 
 def learning_charts(run: RunData) -> dict[str, list[Chart]]:
     """Return the learning curves of a run, by the heading they stand under."""
-    groups: dict[str, list[Chart]] = {"Learning": _outcomes(run)}
-    for heading, topics in _TOPICS.items():
-        groups[heading] = [chart for topic in topics if (chart := _chart(topic, run)) is not None]
+    groups = {
+        "Learning": [*_outcomes(run), *_charts(_OUTCOMES, run)],
+        "Policy and update": _charts(_TOPICS, run),
+    }
     return {heading: charts for heading, charts in groups.items() if charts}
+
+
+def _charts(topics: Sequence[_Topic], run: RunData) -> list[Chart]:
+    return [chart for topic in topics if (chart := _chart(topic, run)) is not None]
 
 
 def _chart(topic: _Topic, run: RunData) -> Chart | None:
@@ -188,7 +166,7 @@ def _chart(topic: _Topic, run: RunData) -> Chart | None:
         return None
     y: dict[str, Any] = {"title": {"text": topic.unit}}
     if topic.is_log and all(value > 0 for trace in traces for value in trace["y"]):
-        y |= {"type": "log", "exponentformat": "power", "dtick": 1}
+        y |= {"type": "log", "dtick": 1}
     else:
         y |= {"rangemode": "tozero"}
     if topic.share:
@@ -206,11 +184,12 @@ def _outcomes(run: RunData) -> list[Chart]:
         Chart(
             "success",
             "Success",
-            "Validation with its 95 % interval on every evaluation set, training rollouts, and "
-            "baselines (dotted). Under a curriculum rollouts hold harder and harder starts.",
+            "Evaluation sets with 95 % intervals, training rollouts (under a curriculum their starts "
+            "get harder), baselines dotted.",
             (*_validated(run, "success"), *_rolled(run, "rollout/success"), *_baselines(run)),
             share,
         ),
+        _by_difficulty(run, share),
         Chart(
             "return",
             "Return",
@@ -221,46 +200,20 @@ def _outcomes(run: RunData) -> list[Chart]:
         Chart(
             "thoughts",
             "Thoughts that are true",
-            "Share of turns whose thought is correct for the current state. Outcome reward alone "
-            "can lower it.",
+            "Turns whose thought is correct for the current state. Outcome reward alone can lower it.",
             (*_validated(run, "thought_accuracy"), *_rolled(run, "rollout/thought_accuracy")),
             share,
         ),
         Chart(
             "valid_format",
             "Valid format",
-            "Share of turns that followed the response format entirely. Below 80 % of its best, "
-            "the alarm counts it as a sign.",
+            "Turns that followed the response format entirely. Below 80 % of its best, it is a sign "
+            "of collapse.",
             (*_validated(run, "valid_format"), *_rolled(run, "rollout/valid_format")),
             share,
         ),
-        _by_difficulty(run, share),
-        Chart(
-            "terms",
-            "Reward terms",
-            "The return of training rollouts, term by term.",
-            tuple(
-                trace
-                for tone, (metric, curve) in enumerate(run.curves.items())
-                if metric.startswith("rollout/return/")
-                for trace in line(curve, metric.removeprefix("rollout/return/"), tone)
-            ),
-            {"yaxis": {}} | _warm_start(run),
-        ),
     ]
-    return [_with_tones(chart) for chart in charts if chart.traces]
-
-
-def _with_tones(chart: Chart) -> Chart:
-    """Number the tones of a chart's named traces from 0, where they were chosen by place."""
-    if chart.key not in ("terms",):
-        return chart
-    names = list(dict.fromkeys(trace["name"] for trace in chart.traces))
-    traces = tuple(
-        trace | {"meta": trace["meta"] | {"tone": names.index(trace["name"])}}
-        for trace in chart.traces
-    )
-    return Chart(chart.key, chart.title, chart.text, traces, chart.layout)
+    return [chart for chart in charts if chart.traces]
 
 
 def validated_sets(run: RunData) -> list[str]:
@@ -306,7 +259,7 @@ def _validated(run: RunData, metric: str) -> list[Trace]:
             traces.append(_band(at, [ends[step] for step in at], tone))
         traces.append(
             {
-                "name": label(f"{eval_set} (validation)"),
+                "name": label(eval_set),
                 "x": at,
                 "y": [_rounded(points[step]) for step in at],
                 "mode": "lines+markers",

@@ -38,6 +38,7 @@ def _groups(entries: Sequence[Entry]) -> list[list[Entry]]:
 def _starts(entries: Sequence[Entry]) -> list[list[Entry]]:
     """List the initial states of evaluations, varied ones first."""
     starts = list(_gather(entries, lambda e: (e.eval_set, e.env, e.seed)).values())
+    starts.sort(key=len, reverse=True)  # old evaluations may have been thinned to some starts
 
     def kind(start: list[Entry]) -> Hashable:
         newest = max(start, key=lambda entry: entry.iteration or 0)

@@ -144,18 +144,18 @@ def duration(seconds: float) -> str:
     if whole < 60:
         return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
     if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
+        return f"{whole // 60}\u00a0min {whole % 60}\u00a0s"
     if whole < 48 * 3600:
-        return f"{whole // 3600} h {whole % 3600 // 60} min"
+        return f"{whole // 3600}\u00a0h {whole % 3600 // 60}\u00a0min"
     return f"{whole // 86400} d {whole % 86400 // 3600} h"
 
 
 def quantity(count: float) -> str:
-    """Return a count in at most four figures."""
-    for size, suffix in ((1e9, " B"), (1e6, " M"), (1e4, " k")):
+    """Return a count in three figures."""
+    for size, suffix in ((1e9, "\u202fB"), (1e6, "\u202fM"), (1e3, "\u202fk")):
         if count >= size:
-            return f"{count / (size if size > 1e4 else 1e3):.3g}{suffix}"
-    return f"{count:g}"
+            return f"{count / size:.3g}{suffix}"
+    return f"{count:.3g}"
 
 
 def unique_names(runs: Sequence[RunData]) -> list[str]:

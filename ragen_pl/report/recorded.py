@@ -10,17 +10,21 @@ from typing import Any
 
 ROLLOUT, EVALUATION, PREDICT = "rollout", "evaluation", "predict"
 """Sources of a record."""
+Numbers = tuple[float | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Sampled tokens of a turn; the sequences have equal lengths, or are None where unknown."""
+    """Sampled tokens of a turn. The sequences have equal lengths, or are None where unknown; a
+    number that was not finite is None."""
 
     text: tuple[str, ...]
-    log_probs: tuple[float, ...] | None
-    entropies: tuple[float, ...] | None
-    advantages: tuple[float, ...] | None
-    log_prob_gaps: tuple[float, ...] | None
+    """Together the response; empty for a stop token, and for all but the last token of a split
+    character."""
+    log_probs: Numbers | None
+    entropies: Numbers | None
+    advantages: Numbers | None
+    log_prob_gaps: Numbers | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +80,15 @@ class RecordedTrajectory:
     total_reward: float
     num_actions: int
     stop_reason: str
-    error: str | None
+    error: str
+    """What the environment raised; empty if it did not."""
     system: str
     turns: tuple[RecordedTurn, ...]
     weight: float | None
     """The filter's weight of the policy's loss; None if no filter judged it."""
     selection_reason: str
+    chosen_as: str
+    """What its group stands for among those of its rollout, such as ``best return``."""
     alarm_level: str | None
     """``green``, ``amber`` or ``red``; None if it is unknown."""
     alarm_signs: tuple[str, ...]
@@ -188,11 +195,9 @@ def trajectory(data: Mapping[str, Any], entry: Entry) -> RecordedTrajectory:
     Raises:
         ValueError, TypeError, KeyError, AttributeError: when it holds another structure.
     """
-    messages = [(str(m.get("role", "")), str(m.get("content", ""))) for m in data["messages"]]
-    observations = [content for role, content in messages if role == "user"]
-    responses = [content for role, content in messages if role == "assistant"]
+    system, dialogue = _dialogue(data["messages"])
     turns = tuple(
-        _turn(turn, _at(observations, number), _at(responses, number))
+        _turn(turn, *(dialogue[number] if number < len(dialogue) else ("", "")))
         for number, turn in enumerate(data["turns"])
     )
     metrics, selection, alarm = data["metrics"], data.get("selection"), data.get("alarm")
@@ -201,11 +206,12 @@ def trajectory(data: Mapping[str, Any], entry: Entry) -> RecordedTrajectory:
         total_reward=float(metrics["return"]),
         num_actions=int(metrics.get("num_actions", sum(len(turn.actions) for turn in turns))),
         stop_reason=str(metrics.get("stop_reason") or ""),
-        error=None if metrics.get("error") is None else str(metrics["error"]),
-        system=next((content for role, content in messages if role == "system"), ""),
+        error=str(metrics.get("error") or ""),
+        system=system,
         turns=turns,
         weight=None if selection is None else _number(selection.get("weight")),
         selection_reason="" if selection is None else str(selection.get("reason") or ""),
+        chosen_as="" if selection is None else str(selection.get("chosen_as") or ""),
         alarm_level=None if alarm is None else str(alarm.get("level")),
         alarm_signs=() if alarm is None else tuple(map(str, alarm.get("signs") or ())),
         initial_state=_mapping(data.get("initial_state")),
@@ -233,11 +239,11 @@ def _turn(data: Mapping[str, Any], observation: str, response: str) -> RecordedT
 def _tokens(data: Mapping[str, Any]) -> Tokens:
     text = tuple(map(str, data["text"]))
 
-    def numbers(name: str) -> tuple[float, ...] | None:
+    def numbers(name: str) -> Numbers | None:
         values = data.get(name)
         if values is None or len(values) != len(text):
             return None
-        return tuple(float(value) for value in values)
+        return tuple(map(_number, values))
 
     return Tokens(
         text,
@@ -256,5 +262,17 @@ def _mapping(value: Any) -> Mapping[str, Any] | None:
     return value if isinstance(value, Mapping) and value else None
 
 
-def _at(texts: Sequence[str], number: int) -> str:
-    return texts[number] if number < len(texts) else ""
+
+def _dialogue(messages: Sequence[Mapping[str, Any]]) -> tuple[str, list[tuple[str, str]]]:
+    """Return the system message, and every observation with the answer to it; an actor without a
+    model gives none."""
+    system, pairs = "", list[tuple[str, str]]()
+    for message in messages:
+        role, content = str(message.get("role", "")), str(message.get("content") or "")
+        if role == "system":
+            system = content
+        elif role == "user":
+            pairs.append((content, ""))
+        elif pairs:
+            pairs[-1] = pairs[-1][0], content
+    return system, pairs

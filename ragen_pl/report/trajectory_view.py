@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from ragen_pl.report.recorded import (
     read_trajectories,
 )
 from ragen_pl.report.visible_text import one_line, visible
+from ragen_pl.training.run_folder import FINAL
 
 Json = dict[str, Any]
 _MAX_TEXT = 20_000
@@ -71,8 +73,9 @@ class TrajectoryViews:
             self.systems.append(system)
         return {
             "system": self._system_numbers[system],
-            "error": None if trajectory.error is None else _shown(trajectory.error),
+            "error": _shown(trajectory.error),
             "reason": one_line(trajectory.selection_reason, 300),
+            "chosen": one_line(trajectory.chosen_as, 100),
             "signs": [one_line(sign, 300) for sign in trajectory.alarm_signs],
             "turns": [
                 _turn(turn, picture)
@@ -83,10 +86,12 @@ class TrajectoryViews:
 
 
 def _place(entry: Entry) -> tuple[Any, ...]:
-    """Sort trajectories by time: what has no iteration comes first, the final policy last."""
+    """Sort trajectories from the newest policy to the oldest; actors without one come last."""
     return (
+        entry.iteration is None,
+        -(entry.iteration or 0),
+        entry.policy != FINAL,
         entry.source == ROLLOUT,
-        -1 if entry.iteration is None else entry.iteration,
         entry.path.name,
         entry.group,
         entry.member,
@@ -145,7 +150,7 @@ def _row(
         "return": rounded(trajectory.total_reward),
         "turns": len(trajectory.turns),
         "actions": trajectory.num_actions,
-        "tokens": sum(tokens) if tokens else None,
+        "tokens": sum(tokens) or None,
         "stop": one_line(trajectory.stop_reason, 40),
         "level": level if level in _LEVELS else None,
         "weight": trajectory.weight,
@@ -164,7 +169,7 @@ def _turn(turn: RecordedTurn, picture: int | None) -> Json:
         "valid": turn.is_valid,
         "correct": turn.thought_correct,
         "stopped": turn.stopped,
-        "entropy": None if turn.entropy is None else rounded(turn.entropy),
+        "entropy": rounded(turn.entropy),
         "tokens": None if turn.tokens is None else _tokens(turn.tokens),
     }
 
@@ -184,12 +189,12 @@ def _tokens(tokens: Tokens) -> Json:
     return {"text": [_shown(text) for text in tokens.text], **numbers}
 
 
-def rounded(value: float) -> float | str:
+def rounded(value: float | None) -> float | str | None:
     """Round to four significant digits; a number that is not finite becomes its name, which JSON
     can hold."""
-    if value != value or value in (float("inf"), float("-inf")):
-        return str(value)
-    return float(f"{value:.4g}")
+    if value is None:
+        return None
+    return float(f"{value:.4g}") if math.isfinite(value) else str(value)
 
 
 def _shown(text: str) -> str:

@@ -106,11 +106,11 @@
     const traces = chart.traces.map((trace) => dressed(trace, chart.layout));
     // A baseline's name stands at its line instead of in the legend.
     const names = chart.traces.filter((t) => t.meta.kind === "dash").map((t) => ({
-      xref: "paper", x: 1, xanchor: "right", y: t.y[0], yanchor: t.y[0] > 0.9 ? "top" : "bottom", yshift: 0,
+      xref: "paper", x: t.y[0] > 0.5 ? 0.09 : 1, xanchor: t.y[0] > 0.5 ? "left" : "right", y: t.y[0], yanchor: t.y[0] > 0.9 ? "top" : "bottom",
       text: t.name, showarrow: false, font: { size: 10.5, color: muted },
     }));
     const legend = traces.filter((t) => t.showlegend !== false).length > 1 || chart.traces.some((t) => t.meta.kind === "band");
-    const axis = { gridcolor: grid, zeroline: false, linecolor: grid, tickfont: { size: 11, color: muted }, automargin: true, fixedrange: narrow.matches };
+    const axis = { gridcolor: grid, zeroline: false, linecolor: grid, tickfont: { size: 11, color: muted }, automargin: true, exponentformat: "power", fixedrange: narrow.matches };
     const layout = {
       ...chart.layout,
       autosize: true,
@@ -256,7 +256,7 @@
   let opened = null; // the archive, once it is unpacked
   const items = [];
   const outcome = (success) => make("span", { class: `mark ${success ? "good" : "bad"}`, title: success ? "solved" : "failed" }, success ? "✓" : "✗", make("span", { class: "hidden-text" }, success ? "solved" : "failed"));
-  const signed = (value) => (typeof value === "number" && value > 0 ? `+${value}` : String(value).replace("-", "−"));
+  const signed = (value) => (value === null ? "–" : typeof value === "number" && value > 0 ? `+${value}` : String(value).replace("-", "−"));
   const address = (place) => `#/trajectories/${encodeURIComponent(rows[place].id)}`;
   const runName = (row) => (data.runs.length > 1 ? `${data.runs[row.run].name} · ` : "");
 
@@ -266,7 +266,7 @@
   }
   function listItem(place) {
     const row = rows[place];
-    const details = [row.set !== "training" ? row.set : null, row.difficulty ? `difficulty ${row.difficulty}` : null, `seed ${row.seed}`].filter(Boolean).join(" · ");
+    const details = [row.set !== "training" ? row.set : null, row.difficulty, `seed ${row.seed}`].filter(Boolean).join(" · ");
     return make("li", { role: "option", id: `row-${place}`, "aria-selected": "false", "data-place": place },
       make("span", { class: "thumb", "aria-hidden": "true" }),
       make("div", {}, make("div", { class: "row-title" }, runName(row) + row.moment), make("div", { class: "row-sub" }, details)),
@@ -355,6 +355,8 @@
     ["log_prob", "log-prob", "surprise"], ["gap", "log-prob gap", "diverging"],
   ];
   const MEANING = { advantage: "advantage", entropy: "entropy (nats)", log_prob: "log-prob", gap: "trainer − sampler log-prob" };
+  // Smallest values at which a color is full, so that a policy that is certain does not look alarming.
+  const FULL = { advantage: 0.1, entropy: 0.5, log_prob: 0.7, gap: 0.01 };
   let mode = "entropy";
   const ARROWS = { up: "↑", down: "↓", left: "←", right: "→" };
 
@@ -381,7 +383,10 @@
     return make("span", { class: `chip ${kind}` }, label);
   }
   function heading(row, detail, place) {
-    const copy = make("button", { type: "button", class: "icon", title: "Copy the link", "aria-label": "Copy the link to this trajectory", on: { click: () => navigator.clipboard?.writeText(location.href) } }, "🔗\uFE0E");
+    const copy = make("button", { type: "button", class: "link", "aria-label": "Copy the link to this trajectory", on: { click: async (event) => {
+      const button = event.currentTarget;
+      try { await navigator.clipboard.writeText(location.href); button.textContent = "copied"; } catch { button.textContent = "the address bar has it"; }
+    } } }, "copy link");
     const chips = [
       chip(row.success ? "✓ solved" : "✗ failed", row.success ? "good" : "bad"), chip(`return ${signed(row.return)}`),
       chip(`${row.turns} turn${row.turns === 1 ? "" : "s"}, ${row.actions} action${row.actions === 1 ? "" : "s"}`), row.tokens === null ? null : chip(`${row.tokens} tokens`),
@@ -401,9 +406,9 @@
     const same = rows.map((_, place) => place).filter((place) => rows[place].group === row.group);
     const judged = row.weight !== null;
     if (same.length < 2 && !judged) return [];
-    const reason = opened.details[byId.get(row.id)].reason;
+    const { reason, chosen } = opened.details[byId.get(row.id)];
     const kept = row.weight > 0;
-    const decision = judged ? [chip(kept ? `kept, weight ${row.weight}` : "dropped by the filter", kept ? "good" : ""), reason ? make("p", {}, reason) : null] : [];
+    const decision = judged ? [chip(kept ? `kept, weight ${row.weight}` : "dropped by the filter", kept ? "good" : ""), reason ? make("p", {}, reason.replace(/^(dropped|kept)(: )?/, "")) : null, chosen ? make("p", {}, `recorded as: ${chosen}`) : null] : [];
     const cards = same.map((place) => {
       const other = rows[place], last = other.boards.filter((n) => n !== null).at(-1);
       return make("button", { type: "button", class: "member", "aria-current": other === row ? "true" : null, on: { click: () => { location.hash = address(place); } } },
@@ -413,14 +418,17 @@
     return [make("section", { class: "band", "aria-label": "Group" }, make("div", { class: "band-head" }, make("h2", {}, "Its group"), ...decision), make("div", { class: "members" }, cards))];
   }
   function films(row, boards) {
+    // One temperature, so that the strips differ by training alone; actors without a model have none.
+    const starts = rows.map((_, place) => place).filter((place) => rows[place].start === row.start).reverse();
+    const temperature = row.temperature ?? starts.map((place) => rows[place].temperature).find((each) => each !== null);
     const seen = new Set();
-    const same = rows.map((_, place) => place).filter((place) => {
+    const same = starts.filter((place) => {
       const other = rows[place], key = `${other.run}/${other.file}`;
-      if (other.start !== row.start || (seen.has(key) && other !== row)) return false;
+      if (other !== row && (seen.has(key) || (other.temperature !== null && other.temperature !== temperature))) return false;
       seen.add(key);
       return true;
     });
-    if (same.length < 2 || new Set(same.map((p) => `${rows[p].run}/${rows[p].file}`)).size < 2) return [];
+    if (seen.size < 2) return [];
     const strips = same.map((place) => {
       const other = rows[place], frames = other.boards.filter((n) => n !== null);
       const name = `${runName(other)}${other.moment}`;
@@ -458,8 +466,9 @@
     return [["Thought", places.slice(0, cut)], ["Answer", places.slice(cut)]].filter(([, part]) => part.length);
   }
   function tokenSpan(tokens, place, number) {
-    const shownText = tokens.text[place];
-    return make("span", { class: /^\s*<[^<>]*>\s*$/.test(shownText) ? "token tag" : "token", tabindex: number === 0 && place === 0 ? "0" : "-1", "data-turn": number, "data-token": place }, shownText);
+    // A token without text: the stop token, or a part of a character.
+    const shownText = tokens.text[place] || (place === tokens.text.length - 1 ? "∎" : "·");
+    return make("span", { class: /^\s*(<[^<>]*>)+\s*$/.test(shownText) || !tokens.text[place] ? "token tag" : "token", tabindex: number === 0 && place === 0 ? "0" : "-1", "data-turn": number, "data-token": place }, shownText);
   }
   function turnCard(each, number, boards, row) {
     const parts = [];
@@ -511,7 +520,7 @@
     const values = usable === "plain" ? [] : turns.flatMap((each) => each.tokens?.[usable] ?? []).filter((value) => typeof value === "number");
     const sorted = values.map(strength).sort((a, b) => a - b);
     // The largest values may be far out: the color is full at the 98th of 100.
-    const most = Math.max(sorted[Math.floor(0.98 * (sorted.length - 1))] ?? 0, 1e-12);
+    const most = Math.max(sorted[Math.floor(0.98 * (sorted.length - 1))] ?? 0, FULL[usable] ?? 0);
     for (const span of all(".token")) {
       const value = turns[span.dataset.turn].tokens[usable]?.[span.dataset.token];
       if (typeof value !== "number") { span.style.backgroundColor = ""; continue; }
@@ -530,8 +539,8 @@
   function showTip(span) {
     const tokens = opened.details[current].turns[span.dataset.turn].tokens, place = Number(span.dataset.token);
     const lines = Object.entries(MEANING).filter(([name]) => tokens[name]).map(([name, label]) => make("tr", { class: name === mode ? "on" : null }, make("td", {}, label), make("td", {}, signed(tokens[name][place]))));
-    if (tokens.log_prob) lines.unshift(make("tr", {}, make("td", {}, "probability"), make("td", {}, `${(100 * Math.exp(tokens.log_prob[place])).toPrecision(3)} %`)));
-    tip.replaceChildren(make("b", {}, JSON.stringify(tokens.text[place])), make("table", {}, make("tbody", {}, lines)));
+    if (tokens.log_prob) lines.unshift(make("tr", {}, make("td", {}, "probability"), make("td", {}, `${tokens.log_prob[place] === null ? "–" : (100 * Math.exp(tokens.log_prob[place])).toPrecision(3)} %`)));
+    tip.replaceChildren(make("b", {}, tokens.text[place] ? JSON.stringify(tokens.text[place]) : "a token without text"), make("table", {}, make("tbody", {}, lines)));
     tip.hidden = false;
     const box = span.getClientRects()[0] ?? span.getBoundingClientRect(), width = tip.offsetWidth, height = tip.offsetHeight;
     tip.style.left = `${Math.max(6, Math.min(innerWidth - width - 6, box.left))}px`;
