@@ -13,9 +13,9 @@ import yaml
 
 from ragen_pl.errors import ConfigError
 
-PLAN, NEW = "plan", "new"
+PLAN, NEW, REPORT = "plan", "new", "report"
 """The commands that start no run."""
-COMMANDS = ("fit", "validate", "test", "predict", PLAN, NEW)
+COMMANDS = ("fit", "validate", "test", "predict", PLAN, NEW, REPORT)
 CONFIGS = "configs"
 FOLDER = Path(__file__).resolve().parents[2] / CONFIGS
 """The folder of the shipped configs."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ragen_pl.cli.config_files import NEW, PLAN, prepare
+from ragen_pl.cli.config_files import NEW, PLAN, REPORT, prepare
 from ragen_pl.cli.new_project import new_project
 from ragen_pl.errors import ConfigError
 from ragen_pl.runtime.wait_policy import limit_spinning
@@ -56,6 +56,10 @@ def _load(argv: Sequence[str]) -> Callable[[Sequence[str]], object]:
             from ragen_pl.cli.plan.command import plan
 
             return lambda argv: plan(argv[1:])
+        if argv[:1] == [REPORT]:
+            from ragen_pl.cli.report import report
+
+            return lambda argv: report(argv[1:])
         from ragen_pl.cli.application import run
 
         return run

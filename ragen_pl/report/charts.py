@@ -184,8 +184,8 @@ def _outcomes(run: RunData) -> list[Chart]:
         Chart(
             "success",
             "Success",
-            "Evaluation sets with 95 % intervals, training rollouts (under a curriculum their starts "
-            "get harder), baselines dotted.",
+            "Evaluation sets with 95 % intervals; training rollouts, whose starts get harder under a "
+            "curriculum; baselines dotted.",
             (*_validated(run, "success"), *_rolled(run, "rollout/success"), *_baselines(run)),
             share,
         ),
@@ -200,15 +200,16 @@ def _outcomes(run: RunData) -> list[Chart]:
         Chart(
             "thoughts",
             "Thoughts that are true",
-            "Turns whose thought is correct for the current state. Outcome reward alone can lower it.",
+            "Turns whose thought is correct for the current state. Outcome reward alone can lower "
+            "it.",
             (*_validated(run, "thought_accuracy"), *_rolled(run, "rollout/thought_accuracy")),
             share,
         ),
         Chart(
             "valid_format",
             "Valid format",
-            "Turns that followed the response format entirely. Below 80 % of its best, it is a sign "
-            "of collapse.",
+            "Turns that followed the response format entirely. Below 80 % of its best, it is a "
+            "sign of collapse.",
             (*_validated(run, "valid_format"), *_rolled(run, "rollout/valid_format")),
             share,
         ),
@@ -313,9 +314,7 @@ def _baselines(run: RunData) -> list[Trace]:
 
 def _by_difficulty(run: RunData, layout: Mapping[str, Any]) -> Chart:
     prefix = "rollout/success_at/"
-    names = sorted(
-        (name for name in run.curves if name.startswith(prefix)), key=difficulty_order
-    )
+    names = sorted((name for name in run.curves if name.startswith(prefix)), key=difficulty_order)
     traces = [
         trace
         for tone, name in enumerate(names)
@@ -349,7 +348,9 @@ def line(curve: Curve, name: str, tone: int | str) -> list[Trace]:
     shown = label(name)
     if len(x) < _MIN_SMOOTHED:
         mode = "lines+markers" if len(x) < 12 else "lines"
-        return [{"name": shown, "x": x, "y": y, "mode": mode, "meta": {"tone": tone, "kind": "line"}}]
+        return [
+            {"name": shown, "x": x, "y": y, "mode": mode, "meta": {"tone": tone, "kind": "line"}}
+        ]
     smooth, mean = [], y[0]
     for value in y:
         mean += (1 - _SMOOTHING) * (value - mean)
@@ -486,7 +487,9 @@ def phase_chart(run: RunData) -> Chart | None:
         "yaxis": {"title": {"text": "seconds"}, "rangemode": "tozero"},
         "xaxis": {"range": [0, last_iteration(run) + 1]},
     }
-    text = "Seconds of every iteration. Peaks are iterations after which evaluation sets are played."
+    text = (
+        "Seconds of every iteration. Peaks are iterations after which evaluation sets are played."
+    )
     return Chart("phases", "Where the time goes", text, tuple(traces), layout)
 
 
@@ -533,7 +536,9 @@ def _wrapped(text: str) -> str:
 def sign_charts(run: RunData) -> Chart | None:
     """Draw the indicators behind the alarm, relative to their baselines."""
     traces: list[Trace] = []
-    names = [name for name in run.curves if name.startswith("collapse/") and name.endswith("_ratio")]
+    names = [
+        name for name in run.curves if name.startswith("collapse/") and name.endswith("_ratio")
+    ]
     for tone, name in enumerate(names):
         shown = name.removeprefix("collapse/").removesuffix("_ratio").replace("_", " ")
         x, y = _thinned(run.curves[name])

@@ -59,9 +59,7 @@ def build_report(
         views.add(number, run, 1 / len(runs))
     known = [*defaults, *({} for _ in runs)]
     data = {
-        "runs": [
-            {"name": name, **_figures(run)} for name, run in zip(names, runs, strict=True)
-        ],
+        "runs": [{"name": name, **_figures(run)} for name, run in zip(names, runs, strict=True)],
         "comparison": (
             [chart.plain() for chart in charts.comparison_charts(runs, names)]
             if len(runs) > 1

@@ -262,7 +262,6 @@ def _mapping(value: Any) -> Mapping[str, Any] | None:
     return value if isinstance(value, Mapping) and value else None
 
 
-
 def _dialogue(messages: Sequence[Mapping[str, Any]]) -> tuple[str, list[tuple[str, str]]]:
     """Return the system message, and every observation with the answer to it; an actor without a
     model gives none."""

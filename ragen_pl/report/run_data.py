@@ -11,13 +11,15 @@ from typing import Any
 
 import yaml
 
-from ragen_pl.report.tables import PolicyResult
 from ragen_pl.report.recorded import Entry, TrajectoryFolder
+from ragen_pl.report.tables import PolicyResult
 from ragen_pl.training.run_folder import CONFIG, RESULTS, TRAJECTORIES
 
 TENSORBOARD = "tensorboard"
 ENVIRONMENT = "environment.json"
 """Name, in the run folder, of the versions and the machine of a run."""
+DEFAULTS = "defaults.json"
+"""Name, in the run folder, of the defaults of its keys, in the version that ran."""
 _PREFIXES = ("rollout/", "train/", "val/", "collapse/", "diagnostics/", "time/")
 
 
@@ -75,6 +77,8 @@ class RunData:
     alarm: tuple[AlarmEvent, ...]
     config: Mapping[str, Any]
     """The resolved configuration as it is in the file."""
+    defaults: Mapping[str, Any]
+    """Default values by dotted key, in the version that ran; empty if it did not record them."""
     environment: Mapping[str, str]
     """Versions and machine, by name."""
     entries: tuple[Entry, ...]
@@ -118,6 +122,7 @@ class RunReader:
             seconds_of_iterations=seconds,
             alarm=_alarm(results),
             config=config,
+            defaults=_read_json(self.path / DEFAULTS, [], "defaults"),
             environment=_read_environment(self.path, notes),
             entries=entries,
             notes=tuple(notes),
@@ -176,6 +181,11 @@ def _read_config(run: Path, notes: list[str]) -> dict[str, Any]:
         notes.append(f"No configuration: {CONFIG} holds no keys and values.")
         return {}
     return tree
+
+
+def write_defaults(run: Path, defaults: Mapping[str, Any]) -> None:
+    """Record the defaults of a run's keys, for its report."""
+    (run / DEFAULTS).write_text(json.dumps(defaults, indent=1) + "\n", encoding="utf-8")
 
 
 def _totals(results: Mapping[str, Any]) -> Totals | None:

@@ -9,7 +9,6 @@ from typing import Any
 from ragen_pl.report.boards import Boards
 from ragen_pl.report.charts import difficulty_order
 from ragen_pl.report.chosen import choose
-from ragen_pl.report.run_data import RunData
 from ragen_pl.report.recorded import (
     ROLLOUT,
     Entry,
@@ -18,6 +17,7 @@ from ragen_pl.report.recorded import (
     Tokens,
     read_trajectories,
 )
+from ragen_pl.report.run_data import RunData
 from ragen_pl.report.visible_text import one_line, visible
 from ragen_pl.training.run_folder import FINAL
 

@@ -33,4 +33,3 @@ def _name(match: re.Match[str]) -> str:
     if code == 0x7F:
         return "␡"
     return f"⟨U+{code:04X}⟩"
-
