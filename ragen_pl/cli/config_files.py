@@ -176,7 +176,7 @@ def prepare(argv: Sequence[str]) -> list[str]:
     """Put the command first, then the paths of its configs in the order in which they apply, then
     its options."""
     rest = list(argv)
-    command = next((arg for arg in rest if arg in COMMANDS and arg != NEW), None)
+    command = next((arg for arg in rest if arg in COMMANDS and arg not in (NEW, REPORT)), None)
     if command is not None:
         rest.remove(command)
     names: list[str] = []

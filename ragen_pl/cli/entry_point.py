@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if argv and argv[0] == NEW:
             new_project(argv[1:])
             return 0
-        prepared = prepare(argv)
+        prepared = list(argv) if argv[:1] == [REPORT] else prepare(argv)
         limit_spinning()  # before PyTorch is loaded
         run = _load(prepared)
         with _own_modules_first():

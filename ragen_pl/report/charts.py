@@ -184,8 +184,8 @@ def _outcomes(run: RunData) -> list[Chart]:
         Chart(
             "success",
             "Success",
-            "Evaluation sets with 95 % intervals; training rollouts, whose starts get harder under a "
-            "curriculum; baselines dotted.",
+            "Evaluation sets with 95 % intervals; training rollouts, whose starts get harder under "
+            "a curriculum; baselines dotted.",
             (*_validated(run, "success"), *_rolled(run, "rollout/success"), *_baselines(run)),
             share,
         ),
@@ -586,7 +586,8 @@ def comparison_charts(runs: Sequence[RunData], names: Sequence[str]) -> list[Cha
             for trace in line(run.curves[metric], name, tone)
         ]
         if traces:
-            layout = {"yaxis": {}, "xaxis": x}
+            is_share = metric in ("rollout/success", "rollout/thought_accuracy")
+            layout = {"yaxis": {"tickformat": ".0%"} if is_share else {}, "xaxis": x}
             charts.append(Chart(metric, title, "", tuple(traces), layout))
     return charts
 

@@ -19,8 +19,8 @@ import jinja2
 import yaml
 
 from ragen_pl.report import charts, headline
-from ragen_pl.report.comparison import compare_scores, differing_settings, leaves
 from ragen_pl.report.run_data import RunData
+from ragen_pl.report.side_by_side import compare_scores, differing_settings, leaves
 from ragen_pl.report.trajectory_view import TrajectoryViews
 from ragen_pl.report.visible_text import visible
 
@@ -54,9 +54,9 @@ def build_report(
         defaults: Of each run, the default values of its keys, as far as they are known.
     """
     names = [visible(name) for name in headline.unique_names(runs)]
-    views = TrajectoryViews(max_trajectories)
-    for number, run in enumerate(runs):
-        views.add(number, run, 1 / len(runs))
+    views = TrajectoryViews()
+    for number, (run, limit) in enumerate(zip(runs, shares(runs, max_trajectories), strict=True)):
+        views.add(number, run, limit)
     known = [*defaults, *({} for _ in runs)]
     data = {
         "runs": [{"name": name, **_figures(run)} for name, run in zip(names, runs, strict=True)],
@@ -91,7 +91,10 @@ def build_report(
             for name, run, given in zip(names, runs, known, strict=False)
         ],
         rows=compare_scores(runs) if len(runs) > 1 else [],
-        differing=differing_settings(runs) if len(runs) > 1 else [],
+        differing=[
+            (key, [_plain(value) for value in values])
+            for key, values in (differing_settings(runs) if len(runs) > 1 else [])
+        ],
         num_trajectories=len(views.rows),
         num_found=views.found,
         board_errors=views.boards.errors,
@@ -106,11 +109,30 @@ def build_report(
 
 
 def write_report(path: Path, page: str) -> None:
-    """Write a page so that a reader sees the old one or the new one, never half of it."""
+    """Write a page so that a reader sees the old one or the new one, never half of it.
+
+    Raises:
+        OSError: when it cannot be written; an old page then stays.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    draft.write_text(page, encoding="utf-8", newline="\n")
-    draft.replace(path)
+    try:
+        draft.write_text(page, encoding="utf-8", newline="\n")
+        draft.replace(path)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def shares(runs: Sequence[RunData], limit: int) -> list[int]:
+    """Divide the number of trajectories evenly over runs; what one does not need goes to others."""
+    counts = [len(run.entries) for run in runs]
+    found = [0] * len(runs)
+    left, waiting = limit, sorted(range(len(runs)), key=counts.__getitem__)
+    for done, place in enumerate(waiting):
+        found[place] = min(counts[place], left // (len(waiting) - done))
+        left -= found[place]
+    return found
 
 
 # --- parts ----------------------------------------------------------------------------------------
@@ -166,7 +188,7 @@ def settings(run: RunData, defaults: Mapping[str, Any]) -> list[Setting]:
 
 def _plain(value: Any) -> str:
     """Write a value as it stands in YAML, on one line where it fits."""
-    if isinstance(value, str):
+    if isinstance(value, str) and value:
         return visible(value.strip("\n"))
     text = yaml.safe_dump(value, default_flow_style=True, width=10**6, allow_unicode=True)
     return visible(text.removesuffix("...\n").strip())

@@ -33,27 +33,26 @@ class TrajectoryViews:
     ``rows`` and ``details`` have an entry for each; equal system messages are stored once.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self) -> None:
         self.rows: list[Json] = []
         self.details: list[Json] = []
         self.systems: list[str] = []
         self.boards = Boards()
         self.found = 0
         """Trajectories that the runs recorded."""
-        self._limit = limit
         self._system_numbers: dict[str, int] = {}
 
-    def add(self, number: int, run: RunData, share: float) -> None:
+    def add(self, number: int, run: RunData, limit: int) -> None:
         """Add a run's trajectories.
 
         Args:
             number: The run's place in the report.
             run: The run.
-            share: The run's share of the limit.
+            limit: The most trajectories to show.
         """
         self.found += len(run.entries)
         levels = _levels_by_iteration(run)
-        chosen = choose(run.entries, max(1, round(self._limit * share)))
+        chosen = choose(run.entries, limit)
         for trajectory in read_trajectories(sorted(chosen, key=_place)):
             env = self.boards.environment(run.config, trajectory.entry.eval_set)
             states = [turn.state for turn in trajectory.turns]

@@ -8,8 +8,17 @@ from typing import Any
 
 from ragen_pl.report.run_data import RunData
 from ragen_pl.report.tables import PolicyResult
-from ragen_pl.training.evaluation import Difference, paired_difference
+from ragen_pl.training.evaluation import EvalResult, paired_difference
 from ragen_pl.training.run_folder import FINAL
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """Difference in success to another policy, paired by initial state, with its 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +28,7 @@ class Cell:
     success: float
     low: float
     high: float
-    difference: Difference | None
+    difference: Gain | None
     """To the first run, in success; None for the first run itself and where starts differ."""
     remark: str
     """Why there is no difference; empty otherwise."""
@@ -36,24 +45,27 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One evaluation set at one temperature, over all runs."""
+    """One policy on one evaluation set at one temperature, over all runs."""
 
+    policy: str
     eval_set: str
     temperature: float | None
     cells: tuple[Cell | None, ...]
     """By run; None where it was not evaluated."""
 
 
-def compare_scores(runs: Sequence[RunData], policy: str = FINAL) -> list[Row]:
-    """Compare a policy's success between runs, each with the first one that was evaluated."""
-    scores = [
-        {(e.eval_set, e.temperature): e for e in run.evaluations if e.policy == policy}
-        for run in runs
-    ]
-    keys = dict.fromkeys(key for each in scores for key in each)
+POLICIES = (FINAL, "warm-started")
+"""Policies that are compared between runs."""
+
+
+def compare_scores(runs: Sequence[RunData]) -> list[Row]:
+    """Compare the success of final and warm-started policies, each with the first run that was
+    evaluated."""
+    scores = [{(e.policy, e.eval_set, e.temperature): e for e in run.evaluations} for run in runs]
+    keys = dict.fromkeys(key for each in scores for key in each if key[0] in POLICIES)
     return [
-        Row(eval_set, temperature, _cells([each.get((eval_set, temperature)) for each in scores]))
-        for eval_set, temperature in keys
+        Row(*key, _cells([each.get(key) for each in scores]))
+        for key in sorted(keys, key=lambda key: POLICIES.index(key[0]))
     ]
 
 
@@ -69,17 +81,31 @@ def _cell(entry: PolicyResult, first: PolicyResult) -> Cell:
     difference, remark = None, ""
     if entry is not first:
         try:
-            difference = paired_difference(first.result, result)
+            difference = paired_gain(first.result, result)
         except ValueError:
             remark = "other starts"
     return Cell(result.success, result.low, result.high, difference, remark)
+
+
+def paired_gain(first: EvalResult, second: EvalResult) -> Gain:
+    """Return the second policy's success minus the first one's.
+
+    Raises:
+        ValueError: when they were played on different starts.
+    """
+    found = paired_difference(first, second)
+    return Gain(found.mean, found.low, found.high)
+
+
+ABSENT = "–"
+"""Stands for the value of a key that a run does not have."""
 
 
 def differing_settings(runs: Sequence[RunData]) -> list[tuple[str, list[Any]]]:
     """List the keys whose values differ between runs, with each run's value."""
     flat = [leaves(run.config) for run in runs]
     keys = dict.fromkeys(key for each in flat for key in each)
-    rows = [(key, [each.get(key, "–") for each in flat]) for key in keys]
+    rows = [(key, [each.get(key, ABSENT) for each in flat]) for key in keys]
     return [(key, values) for key, values in rows if any(v != values[0] for v in values)]
 
 
