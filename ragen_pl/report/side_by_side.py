@@ -102,9 +102,10 @@ ABSENT = "–"
 
 
 def differing_settings(runs: Sequence[RunData]) -> list[tuple[str, list[Any]]]:
-    """List the keys whose values differ between runs, with each run's value."""
+    """List the keys whose values differ between runs, with each run's value; the folder, which
+    always does, is left out."""
     flat = [leaves(run.config) for run in runs]
-    keys = dict.fromkeys(key for each in flat for key in each)
+    keys = dict.fromkeys(key for each in flat for key in each if key != "run_dir")
     rows = [(key, [each.get(key, ABSENT) for each in flat]) for key in keys]
     return [(key, values) for key, values in rows if any(v != values[0] for v in values)]
 

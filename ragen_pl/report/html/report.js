@@ -22,8 +22,14 @@
     return element;
   }
 
+  function decoded(text) {
+    const bytes = new Uint8Array(text.length);
+    for (let place = 0; place < text.length; place += 1) bytes[place] = text.charCodeAt(place);
+    return bytes;
+  }
   async function unpack(id) {
-    const bytes = Uint8Array.from(atob(one(`#${id}`).textContent), (c) => c.charCodeAt(0));
+    const text = one(`#${id}`).textContent;
+    const bytes = Uint8Array.fromBase64?.(text) ?? decoded(atob(text));
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
     return new Response(stream).text();
   }
@@ -130,7 +136,15 @@
     return [traces, layout];
   }
 
-  async function draw(place) {
+  // One chart at a time, so that the page answers between two.
+  let queue = Promise.resolve();
+  function draw(place) {
+    queue = queue.then(async () => {
+      await new Promise((ready) => setTimeout(ready));
+      await drawNow(place);
+    }).catch((error) => { place.replaceChildren(make("p", { class: "chart-empty" }, `This chart could not be drawn: ${error.message}`)); });
+  }
+  async function drawNow(place) {
     const chart = drawn.get(place);
     if (!chart) return;
     const plotly = await library();
@@ -251,6 +265,7 @@
   const list = one("#rows");
   let shown = rows.map((_, place) => place);
   let current = null;
+  let wanted = null; // by the keyboard, which may be faster than the page
   let turn = 0;
   let haystack = null;
   let opened = null; // the archive, once it is unpacked
@@ -343,9 +358,10 @@
   }
   function step(by) {
     if (!shown.length) return;
-    const at = shown.indexOf(current);
+    const at = shown.indexOf(wanted ?? current);
     const next = at < 0 ? 0 : Math.min(shown.length - 1, Math.max(0, at + by));
-    location.hash = address(shown[next]);
+    wanted = shown[next];
+    location.hash = address(wanted);
   }
 
   // --- one trajectory ---------------------------------------------------------------------------
@@ -365,7 +381,7 @@
     opened ??= await archive();
     const { boards, systems, details } = opened;
     items[current]?.setAttribute("aria-selected", "false");
-    current = place;
+    current = wanted = place;
     turn = 0;
     items[place].setAttribute("aria-selected", "true");
     list.setAttribute("aria-activedescendant", `row-${place}`);
@@ -613,5 +629,5 @@
   setUpCharts();
   setUpList();
   route();
-  document.documentElement.dataset.ready = "1";
+  root.dataset.ready = Math.round(performance.now());
 })();
