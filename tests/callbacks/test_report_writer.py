@@ -4,48 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from lightning.pytorch import LightningModule, Trainer
 
 import callbacks.report_writer
 from callbacks import ReportWriter
 from callbacks.report_writer import Occasion
-from tests.support.report_runs import write_run
-
-MODULE = cast(LightningModule, None)
-
-
-def stub(run: Path, is_global_zero: bool = True) -> Trainer:
-    return cast(
-        Trainer,
-        SimpleNamespace(
-            default_root_dir=str(run),
-            is_global_zero=is_global_zero,
-            world_size=1,
-            loggers=[],
-            progress_bar_callback=None,
-        ),
-    )
-
-
-def train(writer: ReportWriter, trainer: Trainer) -> list[bool]:
-    """Play a run with a validation after its second iteration; return when there is a report."""
-    page = Path(trainer.default_root_dir) / "report.html"
-    seen = []
-    writer.setup(trainer, MODULE, "fit")
-    writer.on_train_start(trainer, MODULE)
-    for iteration in range(4):
-        writer.on_train_epoch_start(trainer, MODULE)
-        seen.append(page.exists())
-        if iteration == 1:
-            writer.on_validation_end(trainer, MODULE)
-    writer.on_train_end(trainer, MODULE)
-    seen.append(page.exists())
-    writer.teardown(trainer, MODULE, "fit")
-    return seen
+from tests.support.report_runs import MODULE, play, stand_in, write_run
 
 
 @pytest.mark.parametrize(
@@ -57,24 +23,24 @@ def train(writer: ReportWriter, trainer: Trainer) -> list[bool]:
     ],
 )
 def test_when_it_is_written(tmp_path: Path, write: Occasion, seen: list[bool]) -> None:
-    assert train(ReportWriter(write), stub(write_run(tmp_path / "run"))) == seen
+    assert play(ReportWriter(write), stand_in(write_run(tmp_path / "run"))) == seen
 
 
 def test_its_path_is_printed_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = write_run(tmp_path / "run")
-    train(ReportWriter(), stub(run))
+    play(ReportWriter(), stand_in(run))
     assert capsys.readouterr().out == f"report: {run / 'report.html'}\n"
 
 
 def test_other_ranks_write_nothing(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
-    assert not any(train(ReportWriter(), stub(run, is_global_zero=False)))
+    assert not any(play(ReportWriter(), stand_in(run, is_global_zero=False)))
     assert not (run / "environment.json").exists()
 
 
 def test_versions_and_machine_are_recorded(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
-    train(ReportWriter("never"), stub(run))
+    play(ReportWriter("never"), stand_in(run))
     found = json.loads((run / "environment.json").read_text())
     assert {"python", "torch", "lightning", "platform", "processor", "command"} <= set(found)
 
@@ -90,13 +56,13 @@ def test_a_failure_is_told_once_and_stops_nothing(
         raise error
 
     monkeypatch.setattr(callbacks.report_writer, "build_report", fail)
-    train(ReportWriter(), stub(write_run(tmp_path / "run")))
+    play(ReportWriter(), stand_in(write_run(tmp_path / "run")))
     assert capsys.readouterr().out == f"no report: {type(error).__name__}: {error}\n"
 
 
 def test_an_interrupted_run_has_its_report(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
-    writer, trainer = ReportWriter("end"), stub(run)
+    writer, trainer = ReportWriter("end"), stand_in(run)
     writer.setup(trainer, MODULE, "fit")
     writer.on_train_start(trainer, MODULE)
     writer.on_exception(trainer, MODULE, KeyboardInterrupt())
@@ -105,7 +71,7 @@ def test_an_interrupted_run_has_its_report(tmp_path: Path) -> None:
 
 def test_a_run_that_never_began_has_none(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
-    writer, trainer = ReportWriter(), stub(run)
+    writer, trainer = ReportWriter(), stand_in(run)
     writer.setup(trainer, MODULE, "fit")
     writer.on_exception(trainer, MODULE, ValueError("wrong"))
     writer.teardown(trainer, MODULE, "fit")

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import yaml
+from lightning.pytorch import LightningModule, Trainer
 from torch.utils.tensorboard import SummaryWriter
 
+from callbacks import ReportWriter
 from ragen_pl.envs import Sokoban
 from ragen_pl.report.tables import PolicyResult
 from ragen_pl.training.evaluation import EvalResult, wilson_interval
@@ -200,3 +203,38 @@ def write_run(run: Path, texts: Sequence[str] = ("Up Left",), num_groups: int = 
         ]
         write_records(run, f"validation-{iteration:05d}-default.jsonl", validation)
     return run
+
+
+# --- the callback, without a model ---------------------------------------------------------------
+
+MODULE = cast(LightningModule, None)
+
+
+def stand_in(run: Path, is_global_zero: bool = True) -> Trainer:
+    return cast(
+        Trainer,
+        SimpleNamespace(
+            default_root_dir=str(run),
+            is_global_zero=is_global_zero,
+            world_size=1,
+            loggers=[],
+            progress_bar_callback=None,
+        ),
+    )
+
+
+def play(writer: ReportWriter, trainer: Trainer) -> list[bool]:
+    """Play a run with a validation after its second iteration; return when there is a report."""
+    page = Path(trainer.default_root_dir) / "report.html"
+    seen = []
+    writer.setup(trainer, MODULE, "fit")
+    writer.on_train_start(trainer, MODULE)
+    for iteration in range(4):
+        writer.on_train_epoch_start(trainer, MODULE)
+        seen.append(page.exists())
+        if iteration == 1:
+            writer.on_validation_end(trainer, MODULE)
+    writer.on_train_end(trainer, MODULE)
+    seen.append(page.exists())
+    writer.teardown(trainer, MODULE, "fit")
+    return seen
