@@ -195,10 +195,11 @@
       for (const prefix of prefixes) {
         select.append(make("optgroup", { label: prefix }, names.filter((n) => n.split("/")[0] === prefix).map((n) => make("option", {}, n))));
       }
+      select.value = names.includes("train/explained_variance") ? "train/explained_variance" : names[0];
       const place = one(`[data-chart="metric"][data-run="${run}"]`);
       const draws = async () => {
         const traces = (await archive()).metrics[run][select.value];
-        show(place, { key: "metric", title: select.value, text: "", traces, layout: { yaxis: {}, xaxis: {} } });
+        show(place, { key: "metric", title: select.value, text: "", traces, layout: { yaxis: {}, xaxis: { range: [0, data.runs[run].end * 1.01] } } });
       };
       select.addEventListener("change", draws);
       // Unpacked only when it is looked at.
@@ -284,7 +285,7 @@
     const details = [row.set !== "training" ? row.set : null, row.difficulty, `seed ${row.seed}`].filter(Boolean).join(" · ");
     return make("li", { role: "option", id: `row-${place}`, "aria-selected": "false", "data-place": place },
       make("span", { class: "thumb", "aria-hidden": "true" }),
-      make("div", {}, make("div", { class: "row-title" }, runName(row) + row.moment), make("div", { class: "row-sub" }, details)),
+      make("div", {}, make("div", { class: "row-title" }, runName(row) + row.moment, row.set === "training" || row.temperature === null ? null : make("span", { class: "row-sub" }, ` T ${row.temperature}`)), make("div", { class: "row-sub" }, details)),
       make("div", { class: "row-end" }, make("div", {}, row.level && row.level !== "green" ? make("span", { class: `level level-${row.level}`, title: `alarm ${row.level}` }) : null, outcome(row.success), ` ${signed(row.return)}`), make("div", {}, `${row.turns} turn${row.turns === 1 ? "" : "s"}`)));
   }
   function setUpList() {
@@ -554,7 +555,7 @@
   const tip = one("#tip");
   function showTip(span) {
     const tokens = opened.details[current].turns[span.dataset.turn].tokens, place = Number(span.dataset.token);
-    const lines = Object.entries(MEANING).filter(([name]) => tokens[name]).map(([name, label]) => make("tr", { class: name === mode ? "on" : null }, make("td", {}, label), make("td", {}, signed(tokens[name][place]))));
+    const lines = Object.entries(MEANING).filter(([name]) => tokens[name]).map(([name, label]) => make("tr", { class: name === mode ? "on" : null }, make("td", {}, label), make("td", {}, name === "advantage" || name === "gap" ? signed(tokens[name][place]) : String(tokens[name][place] ?? "–").replace("-", "−"))));
     if (tokens.log_prob) lines.unshift(make("tr", {}, make("td", {}, "probability"), make("td", {}, `${tokens.log_prob[place] === null ? "–" : (100 * Math.exp(tokens.log_prob[place])).toPrecision(3)} %`)));
     tip.replaceChildren(make("b", {}, tokens.text[place] ? JSON.stringify(tokens.text[place]) : "a token without text"), make("table", {}, make("tbody", {}, lines)));
     tip.hidden = false;
