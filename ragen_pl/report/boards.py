@@ -38,7 +38,7 @@ class Boards:
         """Build the environment of a run's rollouts or of one of its evaluation sets, to draw with;
         None if it cannot be built here."""
         data = config.get("data") or {}
-        node = (data.get("eval_sets") or {}).get(eval_set, data.get("env"))
+        node = (data.get("eval_sets") or {}).get(eval_set) or data.get("env")
         key = json.dumps(node, sort_keys=True, default=str)
         if key not in self._envs:
             self._envs[key] = self._build(node)

@@ -27,6 +27,8 @@ from ragen_pl.report.visible_text import visible
 REPORT = "report.html"
 """Name of a run's report in its folder."""
 MAX_TRAJECTORIES = 500
+MAX_BYTES = 30_000_000
+"""Bytes of records, over all runs, that a page shows: a browser must unpack them in a second."""
 _ASSETS = Path(__file__).parent / "html"
 
 
@@ -56,7 +58,7 @@ def build_report(
     names = [visible(name) for name in headline.unique_names(runs)]
     views = TrajectoryViews()
     for number, (run, limit) in enumerate(zip(runs, shares(runs, max_trajectories), strict=True)):
-        views.add(number, run, limit)
+        views.add(number, run, limit, MAX_BYTES // len(runs))
     known = [*defaults, *({} for _ in runs)]
     data = {
         "runs": [{"name": name, **_figures(run)} for name, run in zip(names, runs, strict=True)],
@@ -71,8 +73,8 @@ def build_report(
         "boards": views.boards.pictures,
         "systems": views.systems,
         "details": views.details,
-        "metrics": [_metrics(run) for run in runs],
     }
+    metrics = [_metrics(run) for run in runs]
     script = _asset("report.js")
     return _template("page.html.j2").render(
         title=" · ".join(names),
@@ -111,6 +113,7 @@ def build_report(
         policy=content_policy(script, plotly_source()),
         data=to_script_json(data),
         archive=packed(json.dumps(archive, separators=(",", ":"))),
+        metrics=packed(json.dumps(metrics, separators=(",", ":"))),
         library=packed_library(),
     )
 

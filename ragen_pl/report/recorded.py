@@ -54,6 +54,8 @@ class Entry:
     path: Path
     offset: int
     """Byte at which its line begins."""
+    size: int
+    """Bytes of its line."""
     source: str
     iteration: int | None
     policy: str
@@ -138,7 +140,7 @@ def index_file(path: Path) -> FileIndex:
         for line in file:
             if line.strip():
                 try:
-                    entries.append(_entry(json.loads(line), path, offset))
+                    entries.append(_entry(json.loads(line), path, offset, len(line)))
                 except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
                     num_unreadable += 1
             offset += len(line)
@@ -164,7 +166,7 @@ def read_trajectories(entries: Sequence[Entry]) -> Iterator[RecordedTrajectory]:
             continue
 
 
-def _entry(data: Mapping[str, Any], path: Path, offset: int) -> Entry:
+def _entry(data: Mapping[str, Any], path: Path, offset: int, size: int) -> Entry:
     metrics = data["metrics"]
     stem = path.stem
     source = data.get("source") or (PREDICT if stem.startswith("predict-") else ROLLOUT)
@@ -175,6 +177,7 @@ def _entry(data: Mapping[str, Any], path: Path, offset: int) -> Entry:
     return Entry(
         path=path,
         offset=offset,
+        size=size,
         source=str(source),
         iteration=None if iteration is None else int(iteration),
         policy=str(data.get("policy") or ("training" if source == ROLLOUT else "")),

@@ -42,17 +42,22 @@ class TrajectoryViews:
         """Trajectories that the runs recorded."""
         self._system_numbers: dict[str, int] = {}
 
-    def add(self, number: int, run: RunData, limit: int) -> None:
+    def add(self, number: int, run: RunData, limit: int, max_bytes: int) -> None:
         """Add a run's trajectories.
 
         Args:
             number: The run's place in the report.
             run: The run.
             limit: The most trajectories to show.
+            max_bytes: About as many bytes of records may be shown; long responses leave room for
+                fewer trajectories.
         """
         self.found += len(run.entries)
         levels = _levels_by_iteration(run)
         chosen = choose(run.entries, limit)
+        size = sum(entry.size for entry in chosen)
+        if size > max_bytes:
+            chosen = choose(run.entries, int(limit * max_bytes / size))
         for trajectory in read_trajectories(sorted(chosen, key=_place)):
             env = self.boards.environment(run.config, trajectory.entry.eval_set)
             states = [turn.state for turn in trajectory.turns]

@@ -16,6 +16,7 @@ def entry(source: str, iteration: int, group: int, member: int = 0, **facts: obj
     known = {
         "path": Path(f"{source}-{iteration}.jsonl"),
         "offset": 0,
+        "size": 1,
         "source": source,
         "iteration": iteration,
         "policy": "training",

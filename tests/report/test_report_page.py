@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ragen_pl.report import page as page_module
 from ragen_pl.report.page import (
     build_report,
     packed,
@@ -82,8 +83,8 @@ def page(text: str) -> Page:
     return Page(text)
 
 
-def test_four_scripts_and_no_handler(page: Page) -> None:
-    assert set(page.scripts) == {"data", "archive", "library", "own"}
+def test_five_scripts_and_no_handler(page: Page) -> None:
+    assert set(page.scripts) == {"data", "archive", "metrics", "library", "own"}
     assert not [a for _, attributes in page.tags for a in attributes if a.startswith("on")]
     for _, attributes in page.tags:
         for name in ("href", "src"):
@@ -146,7 +147,7 @@ def test_hostile_names_are_escaped(folder: Path, tmp_path: Path) -> None:
     (hostile / "results.json").write_text(json.dumps(results))
     (hostile / "environment.json").write_text(json.dumps({HOSTILE[0]: HOSTILE[1]}))
     found = Page(build_report([RunReader(hostile).read(), RunReader(folder).read()]))
-    assert set(found.scripts) == {"data", "archive", "library", "own"}
+    assert set(found.scripts) == {"data", "archive", "metrics", "library", "own"}
     assert not [a for tag, a in found.tags if tag == "img" or "onerror" in a or "onload" in a]
 
 
@@ -195,6 +196,14 @@ def test_the_limit_is_shared(folder: Path) -> None:
     assert shares([run, run], 20) == [10, 10]
     assert shares([run], 1000) == [len(run.entries)]
     assert Page(build_report([run], 6)).words.count("5 of 32 recorded trajectories") == 1
+
+
+def test_long_responses_leave_room_for_fewer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunReader(folder).read()
+    sizes = [entry.size for entry in run.entries]
+    monkeypatch.setattr(page_module, "MAX_BYTES", sum(sizes) // 2)
+    shown = json.loads(Page(build_report([run])).scripts["data"])["rows"]
+    assert 10 <= len(shown) <= 16 < len(sizes)
 
 
 def test_a_page_is_replaced_at_once(tmp_path: Path) -> None:

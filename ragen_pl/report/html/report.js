@@ -38,6 +38,7 @@
     return () => (promise ??= start());
   }
   const archive = once(async () => JSON.parse(await unpack("archive")));
+  const metrics = once(async () => JSON.parse(await unpack("metrics")));
   const library = once(async () => {
     // Allowed by the hash in the content security policy.
     const script = make("script");
@@ -198,7 +199,7 @@
       select.value = names.includes("train/explained_variance") ? "train/explained_variance" : names[0];
       const place = one(`[data-chart="metric"][data-run="${run}"]`);
       const draws = async () => {
-        const traces = (await archive()).metrics[run][select.value];
+        const traces = (await metrics())[run][select.value];
         show(place, { key: "metric", title: select.value, text: "", traces, layout: { yaxis: {}, xaxis: { range: [0, data.runs[run].end * 1.01] } } });
       };
       select.addEventListener("change", draws);
