@@ -239,8 +239,11 @@ def _turn(data: Mapping[str, Any], observation: str, response: str) -> RecordedT
     )
 
 
-def _tokens(data: Mapping[str, Any]) -> Tokens:
+def _tokens(data: Mapping[str, Any]) -> Tokens | None:
+    """Read the sampled tokens; None where there are none, as of a model behind an endpoint."""
     text = tuple(map(str, data["text"]))
+    if not text:
+        return None
 
     def numbers(name: str) -> Numbers | None:
         values = data.get(name)

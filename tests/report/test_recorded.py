@@ -54,6 +54,15 @@ def test_an_actor_without_a_model_says_nothing(tmp_path: Path) -> None:
     assert [turn.response for turn in found.turns] == ["", ""]
 
 
+def test_an_endpoint_gives_text_without_tokens(tmp_path: Path) -> None:
+    remote = record()
+    for turn in remote["turns"]:
+        turn["tokens"] = {"text": [], "log_probs": [], "entropies": []}
+    path = write_records(tmp_path, "final-default.jsonl", [remote])
+    (found,) = read_trajectories(index_file(path).entries)
+    assert [(turn.tokens, turn.response) for turn in found.turns] == [(None, "Up Left")] * 2
+
+
 def test_a_file_that_changed_since_loses_only_what_changed(tmp_path: Path) -> None:
     path = write_records(tmp_path, "rollout-00010.jsonl", [record(seed=1), record(seed=2)])
     entries = index_file(path).entries

@@ -174,6 +174,25 @@
   function redraw() {
     for (const [place, chart] of drawn) if (place.dataset.done) show(place, chart);
   }
+  // Paper has another width: the charts are drawn again for it, in light colors.
+  let screenTheme = null;
+  addEventListener("beforeprint", () => {
+    screenTheme = root.dataset.theme;
+    root.dataset.theme = "light";
+    root.classList.add("printing");
+    if (!window.Plotly) return;
+    for (const [place, chart] of drawn) {
+      if (!place.clientWidth) continue;
+      const [traces, layout] = plan(chart, place.classList.contains("strip"));
+      window.Plotly.newPlot(place, traces, { ...layout, width: place.clientWidth, height: place.clientHeight }, { staticPlot: true });
+      place.dataset.done = "1";
+    }
+  });
+  addEventListener("afterprint", () => {
+    root.classList.remove("printing");
+    root.dataset.theme = screenTheme;
+    redraw();
+  });
   function card(chart) {
     const place = make("div", { class: "chart", role: "img", "aria-label": `Chart: ${chart.title}. ${chart.text}` });
     show(place, chart);
@@ -517,6 +536,7 @@
     return [make("article", { class: `turn final ${picture ? "" : "no-board"}`, "aria-label": "The end" }, picture ? make("div", {}, picture) : null, make("p", {}, words))];
   }
   function dialogue(detail, systems) {
+    if (!systems[detail.system]) return "";
     return make("details", {}, make("summary", {}, "System message and instructions"), make("pre", { dir: "auto" }, systems[detail.system]));
   }
   function markTurn(number, scroll) {
