@@ -166,7 +166,7 @@ def _chart(topic: _Topic, run: RunData) -> Chart | None:
         return None
     y: dict[str, Any] = {"title": {"text": topic.unit}}
     if topic.is_log and all(value > 0 for trace in traces for value in trace["y"]):
-        y |= {"type": "log"}
+        y |= {"type": "log", "dtick": "D2"}
     else:
         y |= {"rangemode": "tozero"}
     if topic.share:

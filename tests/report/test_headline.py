@@ -28,7 +28,8 @@ def test_success_before_and_after(run: RunData) -> None:
 def test_a_running_run_has_its_latest_validation(run: RunData) -> None:
     (gain,) = gains(replace(run, evaluations=run.evaluations[:2]))
     assert gain.after is not None
-    assert (gain.after.name, gain.after.value) == ("iteration 40", pytest.approx(40 / 60))
+    assert gain.after.name == "iteration 40"
+    assert gain.after.value == pytest.approx(40 / 60)
 
 
 def test_stretches_of_the_alarm_have_their_reasons(run: RunData) -> None:

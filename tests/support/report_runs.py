@@ -196,7 +196,11 @@ def write_run(run: Path, texts: Sequence[str] = ("Up Left",), num_groups: int = 
     ]
     write_records(run, "rollout-00010.jsonl", groups)
     for iteration in (10, 20):
-        facts = {"source": "evaluation", "eval_set": "default", "iteration": iteration}
+        facts: dict[str, Any] = {
+            "source": "evaluation",
+            "eval_set": "default",
+            "iteration": iteration,
+        }
         validation = [
             record(seed=9 + k, group=k, text=text, selection=None, **facts)
             for k, text in enumerate(texts)

@@ -128,7 +128,7 @@
       hoverlabel: { bgcolor: css("--surface"), bordercolor: css("--line-strong"), font: { color: text, size: 12 }, namelength: 34 },
       showlegend: legend && !strip,
       legend: { orientation: "h", x: 0, y: 1.01, yanchor: "bottom", xanchor: "left", font: { size: 11, color: muted }, bgcolor: "rgba(0,0,0,0)", itemwidth: 30 },
-      xaxis: { ...axis, showgrid: false, hoverformat: "d", ticks: "", unifiedhovertitle: { text: "iteration %{x}" }, ...chart.layout.xaxis },
+      xaxis: { ...axis, showgrid: false, hoverformat: "d", ticks: "", spikecolor: css("--curve-muted"), spikethickness: 1, spikedash: "dot", unifiedhovertitle: { text: "iteration %{x}" }, ...chart.layout.xaxis },
       yaxis: { ...axis, nticks: 6, ...chart.layout.yaxis, title: { ...(chart.layout.yaxis?.title ?? {}), font: { size: 11, color: muted }, standoff: 6 } },
       shapes: (chart.layout.shapes ?? []).map((shape) => ({ ...shape, name: undefined, fillcolor: css("--warm"), line: { width: 0 } })),
       annotations: names,
@@ -202,7 +202,8 @@
   function setUpCharts() {
     for (const place of all("[data-groups]")) {
       for (const group of data.runs[place.dataset.groups].groups) {
-        place.append(make("h2", { class: "section" }, group.heading), make("div", { class: "charts" }, group.charts.map(card)));
+        const warm = group.charts.some((chart) => chart.layout.shapes);
+        place.append(make("h2", { class: "section" }, group.heading, warm ? make("span", { class: "aside" }, "shaded: warm start") : null), make("div", { class: "charts" }, group.charts.map(card)));
       }
     }
     for (const place of all("[data-chart]")) {
