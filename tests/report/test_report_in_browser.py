@@ -130,7 +130,9 @@ def test_turns_and_tokens_by_keyboard(browser: Any, path: Path) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("part", ["overview", "trajectories", "configuration"])
+@pytest.mark.parametrize(
+    "part", ["overview", "trajectories", "trajectories/0.rollout-00010.1.1", "configuration"]
+)
 def test_a_phone_needs_no_sideways_scrolling(
     browser: Any, path: Path, scheme: str, part: str
 ) -> None:
