@@ -272,7 +272,7 @@ def _template(name: str) -> jinja2.Template:
     )
     environment.filters |= {
         "percent": lambda share: f"{100 * share:.1f} %",
-        "points": lambda share: f"{100 * share:+.1f}",
+        "points": lambda share: f"{100 * share:+.1f}".replace("-", "−"),
         "duration": headline.duration,
         "quantity": headline.quantity,
         "visible": visible,

@@ -174,7 +174,7 @@ def _read_config(run: Path, notes: list[str]) -> dict[str, Any]:
     except FileNotFoundError:
         notes.append(f"No configuration: {CONFIG} is missing.")
         return {}
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         notes.append(f"No configuration: {CONFIG} cannot be read ({type(error).__name__}).")
         return {}
     if not isinstance(tree, dict):
