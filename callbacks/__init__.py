@@ -10,6 +10,7 @@ from callbacks.interruption import Interruption
 from callbacks.iteration_axis import IterationAxis
 from callbacks.mutual_information import MutualInformation
 from callbacks.phase_timer import PhaseTimer
+from callbacks.report_writer import ReportWriter
 from callbacks.results import Results
 from callbacks.rollback import Rollback
 from callbacks.rollout_metrics import RolloutMetrics
@@ -31,6 +32,7 @@ __all__ = [
     "IterationAxis",
     "MutualInformation",
     "PhaseTimer",
+    "ReportWriter",
     "Results",
     "Rollback",
     "RolloutMetrics",

@@ -83,6 +83,8 @@ class EchoTrapDetector(RolloutCallback):
         self._history: list[Indicators] = []
         self._grad_norm: float | None = None
         self._approx_kl: float | None = None
+        self._raised: list[dict[str, Any]] = []
+        """Iteration, level and reason of every rollout that was not green."""
 
     @property
     def level(self) -> Level:
@@ -132,6 +134,10 @@ class EchoTrapDetector(RolloutCallback):
         self.record({f"collapse/{name}": value for name, value in found.ratios.items()})
         self.record({"collapse/level": float(found.level)})
         before, self.assessment = self.assessment, found
+        if found.level is not Level.GREEN:
+            name = found.level.name.lower()
+            entry = {"iteration": self.iteration + 1, "level": name, "reason": found.reason}
+            self._raised.append(entry)
         self.red_in_a_row = self.red_in_a_row + 1 if found.level is Level.RED else 0
         if self.stop and self.red_in_a_row >= self.patience:
             self._stop_if_allowed(trainer, found.reason)
@@ -170,6 +176,10 @@ class EchoTrapDetector(RolloutCallback):
             "rate or a smaller keep_fraction; echo_trap.stop false only warns.",
         )
 
+    def results(self) -> dict[str, Any]:
+        """Return when the alarm was raised, and why."""
+        return {"alarm": self._raised}
+
     def state_dict(self) -> dict[str, Any]:
         """Save the history as plain numbers; after a stop, red iterations count from 0 again."""
         return {
@@ -179,6 +189,7 @@ class EchoTrapDetector(RolloutCallback):
             "approx_kl": self._approx_kl,
             "level": int(self.level),
             "forewarns": self.assessment.forewarns,
+            "raised": list(self._raised),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -188,6 +199,7 @@ class EchoTrapDetector(RolloutCallback):
         self._grad_norm = state_dict["grad_norm"]
         self._approx_kl = state_dict.get("approx_kl")
         forewarns = state_dict.get("forewarns", False)
+        self._raised = list(state_dict.get("raised", ()))
         self.assessment = Assessment(Level(state_dict["level"]), "", {}, forewarns)
 
 

@@ -23,6 +23,7 @@ from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.plugins import CheckpointIO
 
 import callbacks as cb
+from ragen_pl.cli.config_defaults import config_defaults
 from ragen_pl.cli.config_files import COMMANDS, config_paths
 from ragen_pl.cli.key_check import (
     Schema,
@@ -46,6 +47,7 @@ from ragen_pl.distributed.checkpoint_io import AnyCheckpointIO
 from ragen_pl.distributed.fsdp import FSDP2, FSDP_NAME, check_strategy
 from ragen_pl.errors import ConfigError
 from ragen_pl.models import EmbeddedModel, Endpoint, PolicyModel
+from ragen_pl.report.run_data import write_defaults
 from ragen_pl.runtime.allocator import retain_freed_memory
 from ragen_pl.runtime.out_of_memory import explain_out_of_memory
 from ragen_pl.runtime.third_party_output import silence_libraries
@@ -70,6 +72,7 @@ GROUPS: dict[str, type[Callback]] = {
     "checkpoints": cb.Checkpoints,
     "trajectories": cb.TrajectoryWriter,
     "display": cb.RunDisplay,
+    "report": cb.ReportWriter,
 }
 """Callbacks with keys that every run has, by the name of their group of keys."""
 ALWAYS = (
@@ -114,6 +117,7 @@ class _RunConfig(SaveConfigCallback):
             path.parent.mkdir(parents=True, exist_ok=True)
             self.parser.save(self.config, path, skip_unset=False, overwrite=True, multifile=False)
             config = yaml.safe_load(path.read_text(encoding="utf-8"))
+            write_defaults(path.parent, default_values(config))
             for logger in trainer.loggers:
                 logger.log_hyperparams(config)
                 if isinstance(logger, TensorBoardLogger):
@@ -430,6 +434,14 @@ def add_run_keys(parser: LightningArgumentParser, run_dir: str) -> None:
         help="Threads PyTorch computes with; auto tries, takes the fastest number, and tries "
         "again when the machine becomes busy or quiet.",
     )
+
+
+def default_values(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the defaults of the keys of a run's configuration, as far as they are known."""
+    groups = {"trainer": Trainer, "model": StarPO, "data": RolloutDataModule, **GROUPS}
+    own = {"seed_everything": 0, "threads": "auto", "ckpt_path": None, "weights_only": True}
+    trainer = {f"trainer.{name}": value for name, value in _TRAINER_DEFAULTS.items()}
+    return own | config_defaults(config, groups) | trainer
 
 
 def _refuse_endpoint(policy: PolicyModel) -> None:

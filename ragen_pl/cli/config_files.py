@@ -14,12 +14,14 @@ import yaml
 from ragen_pl.errors import ConfigError
 
 PLAN, PLAY, CHAT, DOCTOR, NEW = "plan", "play", "chat", "doctor", "new"
-COMPARE, PINS = "compare", "pins"
+COMPARE, PINS, REPORT = "compare", "pins", "report"
 """The commands that start no run."""
 COMMANDS = (
     *("fit", "validate", "test", "predict"),
-    *(PLAN, PLAY, CHAT, DOCTOR, COMPARE, PINS, NEW),
+    *(PLAN, PLAY, CHAT, DOCTOR, COMPARE, PINS, REPORT, NEW),
 )
+READS_RUNS = (COMPARE, REPORT)
+"""The commands that take folders of runs in place of a configuration."""
 CONFIGS = "configs"
 FOLDER = Path(__file__).resolve().parents[2] / CONFIGS
 """The folder of the shipped configs."""
@@ -180,7 +182,8 @@ def prepare(argv: Sequence[str]) -> list[str]:
     """Put the command first, then the paths of its configs in the order in which they apply, then
     its options."""
     rest = list(argv)
-    command = next((arg for arg in rest if arg in COMMANDS and arg not in (NEW, COMPARE)), None)
+    own = (NEW, *READS_RUNS)
+    command = next((arg for arg in rest if arg in COMMANDS and arg not in own), None)
     if command is not None:
         rest.remove(command)
     names: list[str] = []

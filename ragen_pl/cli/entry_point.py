@@ -8,7 +8,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ragen_pl.cli.config_files import CHAT, COMPARE, DOCTOR, NEW, PINS, PLAN, PLAY, prepare
+from ragen_pl.cli.config_files import (
+    CHAT,
+    COMPARE,
+    DOCTOR,
+    NEW,
+    PINS,
+    PLAN,
+    PLAY,
+    READS_RUNS,
+    REPORT,
+    prepare,
+)
 from ragen_pl.cli.new_project import new_project
 from ragen_pl.errors import ConfigError
 from ragen_pl.runtime.visible_text import log_visibly, visible
@@ -23,6 +34,7 @@ _FUNCTIONS = {
     DOCTOR: "ragen_pl.cli.doctor.command.doctor",
     COMPARE: "ragen_pl.cli.compare.compare_runs",
     PINS: "ragen_pl.cli.pins.print_pins",
+    REPORT: "ragen_pl.cli.report.report",
 }
 """The functions of the commands that start no run. Each takes the arguments after the command, and
 returns the exit status or None for 0."""
@@ -43,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if argv and argv[0] == NEW:
             new_project(argv[1:])
             return 0
-        prepared = list(argv) if argv[:1] == [COMPARE] else prepare(argv)
+        prepared = list(argv) if argv and argv[0] in READS_RUNS else prepare(argv)
         limit_spinning()  # before PyTorch is loaded
         run = _load(prepared)
         with _own_modules_first():

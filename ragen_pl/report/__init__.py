@@ -1,4 +1,4 @@
-"""Presentation of a run: tables of results, trajectories as records.
+"""Presentation of a run: tables of results, trajectories as records, the HTML report.
 
 May not measure or decide anything: it presents what other packages measured.
 """

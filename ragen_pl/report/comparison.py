@@ -92,7 +92,7 @@ def compare_what_is_comparable(
     differences, refused = list[Difference](), list[str]()
     for key in shared:
         try:
-            differences.append(_difference(ours[key], theirs[key]))
+            differences.append(difference_of(ours[key], theirs[key]))
         except ValueError as error:
             refused.append(f"{_named([key])}: {error}")
     return Comparison(tuple(differences), tuple(refused))
@@ -116,7 +116,12 @@ def paired_by_start(first: EvalResult, second: EvalResult) -> PairedDifference:
     return paired_difference(list(old.values()), [new[seed] for seed in old])
 
 
-def _difference(first: PolicyResult, second: PolicyResult) -> Difference:
+def difference_of(first: PolicyResult, second: PolicyResult) -> Difference:
+    """Compare two policies on the evaluation set that both results are of.
+
+    Raises:
+        ValueError: when the sets differ, by their fingerprints or their initial states.
+    """
     known = None not in (first.fingerprint, second.fingerprint)
     if known and first.fingerprint != second.fingerprint:
         raise ValueError(

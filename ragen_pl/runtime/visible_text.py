@@ -7,6 +7,7 @@ import re
 import unicodedata
 
 _KEPT = "\n\t"
+_BREAKS = {ord(character): None for character in _KEPT}
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Unicode categories that move the cursor, change the direction of writing or show nothing."""
 _PICTURES = {**{code: chr(0x2400 + code) for code in range(0x20)}, 0x7F: "␡"}
@@ -21,7 +22,9 @@ def visible(text: str, longest: int = _LONGEST) -> str:
     characters are replaced; line breaks and tabs are kept. Text beyond ``longest`` characters is
     counted, not shown.
     """
-    shown = "".join(map(_sign, text[:longest].replace("\r\n", "\n")))
+    shown = text[:longest].replace("\r\n", "\n")
+    if not shown.translate(_BREAKS).isprintable():  # the rest is slow
+        shown = "".join(map(_sign, shown))
     rest = len(text) - longest
     return f"{shown} … ({rest} more characters)" if rest > 0 else shown
 

@@ -37,6 +37,7 @@ from tests.support.doubles import (
     make_trajectory,
     make_turn,
 )
+from tests.support.report_runs import play, stand_in, write_run
 from tests.support.toy_env import PROMPTS, NamedLamp, make_learner
 
 
@@ -128,6 +129,16 @@ def collapsed(callback: Any) -> Outcome:
     return {**watch.seen, **told, "events": events, "end": trainer.current_epoch}
 
 
+def reported(callback: Any) -> Outcome:
+    """Play a run that has trajectories; note when there is a report, and how much it shows."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        run = write_run(Path(folder) / "run")
+        seen = play(callback, stand_in(run))
+        page = run / "report.html"
+        shown = re.search(r'class="count">(\d+)<', page.read_text()) if page.exists() else None
+    return {"seen": seen, "trajectories": None if shown is None else shown[1]}
+
+
 def diverse_groups() -> list[TrajectoryGroup]:
     """Make groups of which each has the most of something else."""
     returns = ([0.0, 0.0, 3.0, 3.1], [2.0, 2.1, 2.0, 2.1], [5.0] * 4, [0.0, 0.1, 0.2, 1.0])
@@ -185,6 +196,9 @@ PROOFS = {
         trained,
         {"every_n_iterations": (2, 0), "num_prompts": (2, 1), "num_responses": (1, 0)},
         {"every_n_iterations": 1},
+    ),
+    "ReportWriter": proof(
+        "ReportWriter", reported, {"write": ("end", "never"), "max_trajectories": (3, -1)}
     ),
     "Results": proof(
         "Results", doubled, {"temperatures": ((0.5,), (-1.0,)), "write_every": (2, 0)}

@@ -296,6 +296,19 @@ def test_a_resumed_run_stops_where_the_whole_one_did() -> None:
     assert 12 + run(second, make_trainer(), rollouts[12:]) == whole
 
 
+def test_the_results_say_when_it_was_raised_and_why() -> None:
+    first, second = (EchoTrapDetector(baseline_iterations=5, stop=False) for _ in range(2))
+    run(first, make_trainer(), [good()] * 10)
+    assert first.results() == {"alarm": []}
+    run(first, make_trainer(), [dead()] * 20)
+    raised = first.results()["alarm"]
+    assert {entry["level"] for entry in raised} <= {"amber", "red"}
+    assert raised[-1]["level"] == "red"
+    assert all(entry["reason"] for entry in raised)
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert second.results() == first.results()
+
+
 @pytest.mark.parametrize("key", ["baseline_iterations", "patience"])
 def test_bad_arguments_are_refused(key: str) -> None:
     with pytest.raises(ValueError, match=f"{key} is 0"):

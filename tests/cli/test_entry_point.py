@@ -34,7 +34,7 @@ class Sized(Sokoban):
 
 GROUPS = (
     *("seed_everything", "run_dir", "threads", "model", "data", "filter", "echo_trap"),
-    *("rollback", "entropy", "results", "checkpoints", "trajectories", "display"),
+    *("rollback", "entropy", "results", "checkpoints", "trajectories", "display", "report"),
 )
 
 

@@ -1,0 +1,81 @@
+"""The command ``run.py report``: the HTML report of one run, or of several to compare."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from ragen_pl.cli.application import default_values
+from ragen_pl.errors import ConfigError
+from ragen_pl.report.page import MAX_TRAJECTORIES, REPORT, build_report, write_report
+from ragen_pl.report.run_data import RunReader
+
+_DESCRIPTION = """\
+Write one HTML file about a run: learning curves, alarm, evaluations, configuration, and its
+trajectories turn by turn. Several runs are also compared with the first. The file needs no network.
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that raises one-line errors and prints no usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"report: {message}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="run.py report",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help=f"file to write (default: {REPORT} in the first run's folder; comparison.html there "
+        "for several)",
+    )
+    parser.add_argument(
+        "--max_trajectories",
+        type=int,
+        default=MAX_TRAJECTORIES,
+        help="trajectories in the page, spread over iterations, evaluation sets and outcomes "
+        f"(default: {MAX_TRAJECTORIES})",
+    )
+    return parser
+
+
+def report(argv: Sequence[str]) -> Path:
+    """Write a report and return its path.
+
+    Args:
+        argv: Arguments after ``report``.
+
+    Raises:
+        ConfigError: when a folder holds no run, or the file cannot be written.
+    """
+    given = _parser().parse_args(argv)
+    if given.max_trajectories < 0:
+        raise ConfigError(
+            f"report: --max_trajectories is {given.max_trajectories}; it must be 0 or more"
+        )
+    if len({path.resolve() for path in given.runs}) < len(given.runs):
+        raise ConfigError("report: a run is named twice; give each folder once")
+    try:
+        runs = [RunReader(path).read() for path in given.runs]
+    except ValueError as error:
+        raise ConfigError(f"report: {error}") from error
+    name = REPORT if len(runs) == 1 else "comparison.html"
+    path: Path = given.out or given.runs[0] / name
+    # A run of an earlier version recorded no defaults: those of this version stand in.
+    defaults = [run.defaults or default_values(dict(run.config)) for run in runs]
+    try:
+        write_report(path, build_report(runs, given.max_trajectories, defaults))
+    except OSError as error:
+        raise ConfigError(f"report: {path} cannot be written: {error.strerror}") from error
+    print(f"report: {path} ({path.stat().st_size / 1e6:.1f} MB)")
+    return path

@@ -1,0 +1,62 @@
+"""Figures: what they show of a run's metrics."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ragen_pl.report import charts
+from ragen_pl.report.run_data import Curve, RunData, RunReader
+from tests.support.report_runs import write_run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunData:
+    return RunReader(write_run(tmp_path_factory.mktemp("charts") / "run")).read()
+
+
+def traces(run: RunData, key: str) -> list[dict[str, object]]:
+    found = [c for group in charts.learning_charts(run).values() for c in group if c.key == key]
+    return list(found[0].traces)
+
+
+def test_validation_has_its_interval_and_the_evaluations_between(run: RunData) -> None:
+    band, points = traces(run, "success")[:2]
+    assert points["x"] == [4, 10, 20, 30, 40]  # 4: the warm-started policy
+    assert points["y"][0] == 0.25  # type: ignore[index]
+    assert band["x"] == [4, 10, 20, 30, 40, 40, 30, 20, 10, 4]
+
+
+def test_baselines_are_level(run: RunData) -> None:
+    (random,) = [t for t in traces(run, "success") if t["meta"]["kind"] == "dash"]  # type: ignore[index]
+    assert (random["name"], random["y"]) == ("random, default", [0.0, 0.0])
+
+
+def test_the_phases_of_an_iteration_add_up_to_it(run: RunData) -> None:
+    known = replace(run, seconds_of_iterations={10: 5.0})
+    phases = charts.phase_seconds(known)
+    assert sum(values.get(10, 0.0) for values in phases.values()) == pytest.approx(5.0)
+    assert phases["warm start"] == dict.fromkeys(range(1, 5), 1.0)
+    assert phases["evaluate and save"] == {10: pytest.approx(3.3)}
+
+
+def test_a_long_curve_is_thinned_to_means() -> None:
+    count = 10 * charts.MAX_POINTS
+    curve = Curve(tuple(range(count)), tuple(float(k % 10) for k in range(count)))
+    faint, smooth = charts.line(curve, "x", 0)
+    assert len(faint["x"]) == charts.MAX_POINTS
+    assert set(faint["y"]) == {4.5}
+    assert smooth["customdata"] == faint["y"]
+
+
+def test_names_are_no_markup() -> None:
+    assert (
+        charts.label("<a href='javascript:1'>x</a>\u202e")
+        == "&lt;a href='javascript:1'&gt;x&lt;/a&gt;⟨U+202E⟩"
+    )
+
+
+def test_difficulties_sort_by_number() -> None:
+    names = ["9-10", "2-3", "hard", "10-12"]
+    assert sorted(names, key=charts.difficulty_order) == ["2-3", "9-10", "10-12", "hard"]
