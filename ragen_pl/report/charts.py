@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
@@ -606,8 +606,6 @@ _COMPARED = {
 
 def _only(run: RunData, eval_set: str) -> RunData:
     """Return a run with one evaluation set."""
-    from dataclasses import replace
-
     prefix = f"val/{eval_set}/"
     curves = {name: curve for name, curve in run.curves.items() if name.startswith(prefix)}
     kept = tuple(entry for entry in run.evaluations if entry.eval_set == eval_set)
