@@ -180,7 +180,8 @@ class Results(RolloutCallback):
             if baseline.can_play(env):
                 self._announce_start(trainer, module, baseline.name, eval_set)
                 groups = data.evaluate_baseline(eval_set, baseline)
-                self.evaluations += self._summarize(trainer, baseline.name, eval_set, None, groups)
+                played = Evaluation(eval_set, None, tuple(groups))
+                self.evaluations += self._summarize(trainer, baseline.name, played, None)
 
     def _evaluate(
         self, trainer: Trainer, module: LightningModule, policy: str, *, in_full: bool
@@ -189,33 +190,30 @@ class Results(RolloutCallback):
         ``in_full``, on the first evaluation set at all temperatures.
         """
         data, results = data_module(trainer), list[PolicyResult]()
+        iterations = self._counters.iterations
         for index, eval_set in enumerate(data.eval_sets):
             for temperature in (
                 self.temperatures if in_full and index == 0 else self.temperatures[:1]
             ):
                 self._announce_start(trainer, module, policy, eval_set)
                 groups = data.evaluate(learner(module), eval_set, temperature)
-                found = self._summarize(trainer, policy, eval_set, temperature, groups)
-                results += [replace(one, iterations=self._counters.iterations) for one in found]
+                played = Evaluation(eval_set, temperature, tuple(groups))
+                results += self._summarize(trainer, policy, played, iterations)
         return results
 
     def _summarize(
-        self,
-        trainer: Trainer,
-        policy: str,
-        eval_set: str,
-        temperature: float | None,
-        groups: list[TrajectoryGroup],
+        self, trainer: Trainer, policy: str, evaluation: Evaluation, iterations: int | None
     ) -> list[PolicyResult]:
         """Score the trajectories of all ranks; no result if the environment failed in all."""
-        evaluation = Evaluation(eval_set, temperature, tuple(groups))
         for callback in rollout_callbacks(trainer):
-            callback.on_evaluation_end(trainer, trainer.lightning_module, policy, evaluation)
-        result = summarize_all_ranks(trainer, f"{policy} on {eval_set}", groups)
+            module = trainer.lightning_module
+            callback.on_evaluation_end(trainer, module, policy, evaluation, iterations)
+        eval_set, temperature = evaluation.eval_set, evaluation.temperature
+        result = summarize_all_ranks(trainer, f"{policy} on {eval_set}", list(evaluation.groups))
         if result is None:
             return []
         fingerprint = data_module(trainer).evaluation_set(eval_set).fingerprint
-        return [PolicyResult(policy, eval_set, temperature, result, fingerprint=fingerprint)]
+        return [PolicyResult(policy, eval_set, temperature, result, iterations, fingerprint)]
 
     def _announce_start(
         self, trainer: Trainer, module: LightningModule, policy: str, eval_set: str

@@ -155,15 +155,19 @@ class TrajectoryWriter(RolloutCallback):
             announce(trainer, f"trajectories on {outputs.eval_set}: {path}")
 
     def on_evaluation_end(
-        self, trainer: Trainer, module: LightningModule, policy: str, evaluation: Evaluation
+        self,
+        trainer: Trainer,
+        module: LightningModule,
+        policy: str,
+        evaluation: Evaluation,
+        iterations: int | None,
     ) -> None:
         """Write an evaluation of the closing table."""
         if self.evaluations:
-            iteration = None if evaluation.temperature is None else learner(module).iteration
             name = files.evaluation_file(
                 policy, evaluation.eval_set, temperature=evaluation.temperature
             )
-            occasion = _occasion("evaluation", iteration, policy, evaluation)
+            occasion = _occasion("evaluation", iterations, policy, evaluation)
             self._write_evaluation(trainer, name, evaluation, occasion)
 
     def _write_scored(

@@ -102,7 +102,12 @@ class RolloutCallback(Callback):
         """Called before an explicit evaluation, such as that of the final policy."""
 
     def on_evaluation_end(
-        self, trainer: Trainer, module: LightningModule, policy: str, evaluation: Evaluation
+        self,
+        trainer: Trainer,
+        module: LightningModule,
+        policy: str,
+        evaluation: Evaluation,
+        iterations: int | None,
     ) -> None:
         """Called after an explicit evaluation with this rank's groups.
 
@@ -111,6 +116,7 @@ class RolloutCallback(Callback):
             module: The module.
             policy: Who played: ``random``, ``expert``, ``untrained``, ``warm-started``, ``final``.
             evaluation: The episodes.
+            iterations: Iterations that trained the policy; None for actors without a model.
         """
 
     def on_evaluation_progress(

@@ -300,7 +300,7 @@ def test_ranks_write_together_what_one_writes_alone(
         writer.on_training_batch(trainer, MODULE, make_batch(own, weights))
         shared = own + ([] if groups[0] in own else [groups[0]])  # played by both ranks
         evaluation = Evaluation("a", None, tuple(shared))
-        writer.on_evaluation_end(trainer, NO_TRAINER, "expert", evaluation)
+        writer.on_evaluation_end(trainer, NO_TRAINER, "expert", evaluation, None)
 
     write(groups, tmp_path / "alone")
     on_ranks(
