@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import random
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -31,6 +31,11 @@ _FIRST_VARIANT = 1 << 20
 environment in which the variant is written down."""
 _ROUNDING = 1e-6
 """Returns that differ by less are equal."""
+_DISCOUNT = 0.99
+"""Per action: of two ways that are equally sure, the shorter one is better."""
+_CONVERGED = 1e-9
+_MAX_SWEEPS = 200
+"""Value iteration ends after so many sweeps, or when no value grows by ``_CONVERGED``."""
 
 
 @dataclass(frozen=True)
@@ -158,47 +163,105 @@ class Solution:
     """Actions of the group's shortest successful member."""
 
 
-def shortest_way(trajectories: Iterable[Trajectory]) -> tuple[str, ...] | None:
-    """Return the fewest actions from the common initial state to success within the transitions of
-    all members; None if no member succeeded.
+@dataclass(frozen=True, slots=True)
+class _Transitions:
+    """What the members of a group saw of a world, its states told apart by their anchor keys."""
 
-    States are told apart by ``TextEnv.anchor_key``. If an action led to different states, as in a
-    noisy environment, only its most frequent outcome counts, the first one among equals. The way
-    may then be longer than a lucky member's, and there may be none.
+    start: str
+    goals: frozenset[str]
+    """States in which a member succeeded."""
+    outcomes: dict[str, dict[str, Counter[str]]]
+    """The states that followed, by state and action, in the order in which they were first seen."""
+
+    @classmethod
+    def of(cls, trajectories: Iterable[Trajectory]) -> _Transitions | None:
+        """Collect the transitions of trajectories from one initial state; None without any."""
+        outcomes: dict[str, dict[str, Counter[str]]] = {}
+        goals, start = set(), None
+        for trajectory in trajectories:
+            if not trajectory.is_trainable:
+                continue
+            for turn in trajectory.turns:
+                key = turn.anchor_key
+                start = key if start is None else start
+                for action, after in zip(turn.actions, turn.reached_keys, strict=True):
+                    outcomes.setdefault(key, {}).setdefault(action, Counter())[after] += 1
+                    key = after
+            if trajectory.success:
+                goals.add(key)
+        return None if start is None else cls(start, frozenset(goals), outcomes)
+
+    @property
+    def noise(self) -> float:
+        """The share of transitions that did not lead where their action mostly led."""
+        seen = [found for actions in self.outcomes.values() for found in actions.values()]
+        total = sum(found.total() for found in seen)
+        return 1.0 - sum(max(found.values()) for found in seen) / total if total else 0.0
+
+    def modes(self) -> dict[str, dict[str, str]]:
+        """Return the most frequent outcomes, by state and action, as far as a goal can be reached
+        by most frequent outcomes alone; the first ones seen among equals."""
+        modes = {
+            key: {action: found.most_common(1)[0][0] for action, found in actions.items()}
+            for key, actions in self.outcomes.items()
+        }
+        reaching, before = set(self.goals), -1
+        while len(reaching) > before:
+            before = len(reaching)
+            reaching |= {key for key, actions in modes.items() if reaching & {*actions.values()}}
+        return {
+            key: {action: after for action, after in actions.items() if after in reaching}
+            for key, actions in modes.items()
+        }
+
+    def values(self) -> dict[str, dict[str, float]]:
+        """Return how surely an action leads to a goal, by state and action: value iteration with
+        slightly discounted success."""
+        values = dict.fromkeys(self.goals, 1.0)
+        noise = self.noise
+        result: dict[str, dict[str, float]] = {}
+        for _ in range(_MAX_SWEEPS):
+            change, result = 0.0, {key: {} for key in self.outcomes}
+            for key, actions in self.outcomes.items():
+                for action, found in actions.items():
+                    tries = found.total() + noise
+                    sure = sum(n / tries * values.get(after, 0.0) for after, n in found.items())
+                    result[key][action] = _DISCOUNT * sure
+                if key not in self.goals:
+                    value = max(result[key].values())
+                    change = max(change, value - values.get(key, 0.0))
+                    values[key] = value
+            if change < _CONVERGED:
+                break
+        return result
+
+
+def best_way(trajectories: Iterable[Trajectory]) -> tuple[str, ...] | None:
+    """Return the actions that most surely lead from the common initial state to success, as far as
+    the transitions of all members tell; None if no member succeeded.
+
+    The probability of an outcome is its share among the tries of its action, and what was never
+    tried leads nowhere. Where actions had different outcomes, one lucky try proves little: every
+    action then counts as tried once more in vain, with the weight of the observed noise. The way
+    goes by most frequent outcomes, visits no state twice, and takes the best of the actions from
+    whose outcome success can still be reached so. It may be longer than a lucky member's.
+
+    In a world without noise it is the shortest way.
     """
-    outcomes: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-    actions: defaultdict[str, dict[str, None]] = defaultdict(dict)
-    goals: set[str] = set()
-    start: str | None = None
-    for trajectory in trajectories:
-        if not trajectory.is_trainable:
-            continue
-        for turn in trajectory.turns:
-            key = turn.anchor_key
-            start = key if start is None else start
-            for action, after in zip(turn.actions, turn.reached_keys, strict=True):
-                outcomes[key, action][after] += 1
-                actions[key][action] = None
-                key = after
-        if trajectory.success:
-            goals.add(key)
-    if start is None:
+    seen = _Transitions.of(trajectories)
+    if seen is None:
         return None
-    ways: dict[str, tuple[str, ...]] = {start: ()}
-    layer = [start]
-    while layer:
-        following = []
-        for key in layer:
-            for action in actions[key]:
-                ((after, _),) = outcomes[key, action].most_common(1)
-                if after in ways:
-                    continue
-                ways[after] = (*ways[key], action)
-                if after in goals:
-                    return ways[after]
-                following.append(after)
-        layer = following
-    return None
+    values, modes = seen.values(), seen.modes()
+    way: list[str] = []
+    key, passed = seen.start, set[str]()
+    while key not in seen.goals:
+        passed.add(key)
+        ahead = [a for a, after in modes.get(key, {}).items() if after not in passed]
+        if not ahead:
+            return None
+        way.append(max(ahead, key=values[key].__getitem__))
+        key = modes[key][way[-1]]
+    return tuple(way)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +292,7 @@ class SolutionWriter:
             return None
         num_actions = fewest = min(map(_num_actions, solved))
         if self.config.rewrites(self.env, think=self.chat.prompts.think):
-            way = shortest_way(members)
+            way = best_way(members)
             rows = () if way is None else self._written(group, way, iteration)
             num_actions = fewest if way is None else len(way)
         else:
