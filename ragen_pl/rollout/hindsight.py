@@ -1,7 +1,8 @@
 """Hindsight imitation: the policy's own solutions, with thoughts that hold in hindsight.
 
 If any member of a group succeeded, the shortest way from its initial state to success within the
-transitions of *all* members is known, whatever they thought on the way. It becomes the thought and
+transitions of *all* members is known, whatever they thought on the way; in a noisy environment, the
+surest one. It becomes the thought and
 the actions of a response to imitate. The way is the policy's own discovery: no expert and no search
 of the environment is consulted, and rewards stay as they are.
 
@@ -50,10 +51,10 @@ class HindsightImitation:
         fresh: Share of each batch that comes from this iteration's solutions, if there are any; the
             rest comes from the whole memory, hard ones preferred.
         rewrite: Whether the environment writes the thoughts, by ``hindsight_turn``, along the
-            shortest way that the group found. false, and any environment that writes no thoughts,
+            best way that the group found. false, and any environment that writes no thoughts,
             imitates the successful members with the highest return as they were sampled, except for
             turns that broke the format or whose thought was untrue. In a noisy environment this
-            prefers ways that succeed often, where the shortest one may be luck.
+            prefers ways that succeed often.
         variants: How many times a rewritten solution is written down, each with an opening and a
             symmetry of its own.
         opening: Maximum number of moves at the beginning of a rewritten solution that are played
@@ -158,7 +159,7 @@ class Solution:
     success_rate: float
     """Share of the group's members that succeeded."""
     num_actions: int
-    """Actions of the shortest way that is imitated."""
+    """Actions of the way that is imitated."""
     fewest_sampled: int
     """Actions of the group's shortest successful member."""
 
