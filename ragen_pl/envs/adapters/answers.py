@@ -14,12 +14,11 @@ LONGEST = 10_000
 """Characters of the longest answer that is scored."""
 _LONGEST_EXPRESSION = 300
 _WORD = r"[A-Za-z]\w*"
-_TOKENS = re.compile(rf"(?:\s|{_WORD}|\d{{1,20}}(?:\.\d{{1,20}})?|\*\*|[-+*/(),])*")
-_FUNCTIONS = frozenset(
-    "sin cos tan asin acos atan sinh cosh tanh exp log sqrt Abs pi E C".split()
-)
-_POWER = re.compile(r"\*\*\s*(.{0,8})", re.DOTALL)
-_EXPONENT = re.compile(r"-?\d{1,2}(?![\w.])|\(-?\d{1,2}\)|\(-?\d{1,2}/\d{1,2}\)")
+_TOKEN = re.compile(rf"\s+|{_WORD}|\d+(?:\.\d+)?|[-+*/(),]")
+_LONG_NUMBER = re.compile(r"\d{21}")
+_FUNCTIONS = frozenset(("sin", "cos", "tan", "asin", "acos", "atan", "exp", "log", "sqrt", "pi"))
+_POWER = re.compile(r"\*\*\s*")
+_EXPONENT = re.compile(r"(?:-?\d{1,2}(?![\w.])|\(-?\d{1,2}\)|\(-?\d{1,2}/\d{1,2}\))(?!\s*\*\*)")
 
 
 def is_number_expression(answer: str) -> bool:
@@ -34,14 +33,19 @@ def is_expression(answer: str) -> bool:
     """
     words = re.findall(_WORD, answer)
     known = all(len(word) == 1 or word in _FUNCTIONS for word in words)
-    powers = [found[1].lstrip() for found in _POWER.finditer(answer)]
-    small = all(_EXPONENT.match(power) and "**" not in power for power in powers)
+    small = all(_EXPONENT.match(answer, power.end()) for power in _POWER.finditer(answer))
     nested = re.search(r"\)\s*\*\*", answer) is not None
     return _is_expression(answer) and known and small and not nested
 
 
 def _is_expression(answer: str) -> bool:
-    return len(answer) <= _LONGEST_EXPRESSION and _TOKENS.fullmatch(answer) is not None
+    """Return whether an answer is made of words, numbers, operators and brackets only.
+
+    Tokens are removed one after the other, in linear time: one pattern for the whole answer would
+    try every way to divide it.
+    """
+    is_short = len(answer) <= _LONGEST_EXPRESSION and not _LONG_NUMBER.search(answer)
+    return is_short and not _TOKEN.sub("", answer)
 
 
 def is_literal(answer: str) -> bool:

@@ -172,7 +172,8 @@ class MiniGrid(ReplayState):
             self._follow()
         if self._advice is None:
             raise ValueError("BabyAI's bot gave up: an earlier action led to where it knows no way")
-        env, bot, advice = copy.deepcopy((self._env, self._bot, self._advice))
+        env, bot = copy.deepcopy((self._env, self._bot))
+        advice: int | None = self._advice
         actions: list[str] = []
         while advice is not None and len(actions) < max_actions:
             actions.append(ACTIONS[advice])

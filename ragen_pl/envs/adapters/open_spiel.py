@@ -120,9 +120,8 @@ class OpenSpiel(TextEnv):
             lines.append(self.rules)
         if loaded.num_players() > 1:
             lines.append(f"You are player {self._seat + 1} of {loaded.num_players()}.")
-        lines.append(
-            f"Choose a legal action; another one changes nothing and costs {-self.illegal_penalty:g}."
-        )
+        cost = f"{-self.illegal_penalty:g}"
+        lines.append(f"Choose a legal action; another one changes nothing and costs {cost}.")
         return "\n".join(lines)
 
     def reset(
@@ -269,7 +268,9 @@ def _compiled(pattern: str | None) -> re.Pattern[str] | None:
     try:
         return None if pattern is None else re.compile(pattern)
     except re.error as error:
-        raise ValueError(f"success_pattern: {pattern!r} is no regular expression: {error}") from error
+        raise ValueError(
+            f"success_pattern: {pattern!r} is no regular expression: {error}"
+        ) from error
 
 
 def _random_legal(env: TextEnv, rng: random.Random) -> str:

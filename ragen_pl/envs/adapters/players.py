@@ -22,6 +22,7 @@ _TIE = 1e-9
 class Player(ABC):
     """A way to choose moves, for any seat of a game."""
 
+    @abstractmethod
     def check(self, game: Any) -> None:
         """Refuse a game that this player cannot play.
 
@@ -37,6 +38,9 @@ class Player(ABC):
 @dataclass(frozen=True)
 class RandomPlay(Player):
     """A player of uniformly random legal moves."""
+
+    def check(self, game: Any) -> None:
+        """Accept every game."""
 
     def choose(self, state: Any, rng: random.Random) -> int:
         """Choose any legal action."""
@@ -96,7 +100,8 @@ class _Search:
 
     def _search(self, state: Any) -> float:
         if state.is_chance_node():
-            return sum(p * self._value(state.child(each)) for each, p in state.chance_outcomes())
+            outcomes = state.chance_outcomes()
+            return sum(float(p) * self._value(state.child(each)) for each, p in outcomes)
         sign = _sign(state.current_player())
         return sign * max(sign * self._value(state.child(action)) for action in _legal(state))
 
