@@ -16,7 +16,7 @@ import numpy as np
 
 from ragen_pl.envs.adapters.answers import may_be_scored
 from ragen_pl.envs.adapters.packages import load
-from ragen_pl.envs.adapters.pieces import frequent_pieces, sampled_texts
+from ragen_pl.envs.adapters.pieces import frequent_pieces
 from ragen_pl.envs.adapters.replay import ReplayState
 from ragen_pl.envs.adapters.splits import Split, enter_split
 from ragen_pl.envs.base import one_of
@@ -36,7 +36,7 @@ HASH_DEPENDENT = frozenset(
 _CORRECT = 0.999
 """Least score of a correct answer: partly right and merely well-formed answers score less."""
 _LONGEST_ECHO = 200
-_SAMPLED = 150
+_SAMPLED = 100
 """Items that the vocabulary is taken from."""
 _LOCK = threading.Lock()
 """Held while global random state is exchanged."""
@@ -81,7 +81,6 @@ class ReasoningGym(ReplayState):
         self._config = json.dumps(config or {}, sort_keys=True)
         self._start = 0
         self._last: tuple[str, float] | None = None
-        self._texts: list[str] | None = None
         metadata = self._item["metadata"]
         if difficulty is not None and difficulty not in metadata:
             raise ValueError(
@@ -156,9 +155,8 @@ class ReasoningGym(ReplayState):
     def vocabulary(self) -> Iterator[str]:
         """List lines and words of sampled questions, and of the verdicts."""
         yield from ("Your answer ", " is wrong (score ", " is correct.", ").")
-        if self._texts is None:
-            self._texts = frequent_pieces(sampled_texts(self, _SAMPLED))
-        yield from self._texts
+        yield from self.instruction.splitlines(keepends=True)
+        yield from _pieces(self.task, self._config)
 
 
 def _check_task(task: str) -> None:
@@ -194,6 +192,13 @@ def _item(task: str, config: str, seed: int) -> dict[str, Any]:
 @lru_cache(maxsize=64)
 def _scorer(task: str, config: str) -> Any:
     return _dataset(task, config, 0)
+
+
+@lru_cache(maxsize=64)
+def _pieces(task: str, config: str) -> tuple[str, ...]:
+    """Return frequent lines and words of questions, which all splits of a task share."""
+    questions = (_item(task, config, seed)["question"] for seed in range(_SAMPLED))
+    return tuple(frequent_pieces(map(str, questions)))
 
 
 def _dataset(task: str, config: str, seed: int) -> Any:
