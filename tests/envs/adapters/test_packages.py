@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,9 +24,10 @@ from ragen_pl.errors import ConfigError
 def test_a_missing_package_names_the_extra(
     monkeypatch: pytest.MonkeyPatch, package: str, make: Callable[[], TextEnv]
 ) -> None:
-    for name in [name for name in sys.modules if name.startswith(f"{package}.")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, package, None)
+    def fail(module: str) -> None:
+        raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+
+    monkeypatch.setattr("ragen_pl.envs.adapters.packages.importlib.import_module", fail)
     with pytest.raises(ConfigError, match=rf"needs the package {package}.*\.\[envs\]"):
         make()
 
