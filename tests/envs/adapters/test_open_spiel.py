@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("pyspiel", reason="needs the extra envs: pip install -e '.[envs]'")
 
 from ragen_pl.envs.adapters import MCTS, Minimax, MonteCarlo, OpenSpiel, RandomPlay
-from ragen_pl.envs.adapters.splits import split_of
+from ragen_pl.envs.adapters.splits import Split, split_of
 
 
 def score(env: OpenSpiel, games: int, choose: Callable[[OpenSpiel, random.Random], str]) -> float:
@@ -143,7 +143,7 @@ def test_an_opening_gives_more_starts() -> None:
 def test_a_game_with_one_start_cannot_be_split() -> None:
     env = OpenSpiel("cliff_walking", success_return=-100.0, split="train")
     env.reset(seed=0)
-    other = "eval" if split_of(env.start_key()) == "train" else "train"
+    other: Split = "eval" if split_of(env.start_key()) == "train" else "train"
     held_out = OpenSpiel("cliff_walking", split=other)
     with pytest.raises(ValueError, match="too few of them to hold some out; use split: all"):
         held_out.reset(seed=0)
