@@ -34,6 +34,7 @@ _MOST_NAMED = 32
 text."""
 _SAMPLED = 40
 """Episodes that the vocabulary is taken from."""
+_MOST_OPENINGS = 100
 _ENDED = "The game has ended."
 
 
@@ -137,14 +138,26 @@ class OpenSpiel(TextEnv):
     def _begin(self, seed: int) -> str:
         """Begin a game and return a key of its first decision."""
         rng = random.Random(f"open_spiel {self.game} {self.opening} {seed}")
-        state = None
-        while state is None:  # an opening may end a game, or be another seat's turn for ever
-            self._seat = rng.randrange(_game(self.game).num_players())
-            state = self._opened(rng)
-        self._state, self._num_actions, self._illegal = state, 0, None
+        self._state, self._num_actions, self._illegal = self._first_decision(rng), 0, None
         if self._names is not None:
             self.actions = self._names[self._seat]
         return self.start_key()
+
+    def _first_decision(self, rng: random.Random) -> Any:
+        """Take a seat and return a game at its first decision.
+
+        Raises:
+            ValueError: if games keep ending before it.
+        """
+        for _ in range(_MOST_OPENINGS):
+            self._seat = rng.randrange(_game(self.game).num_players())
+            state = self._opened(rng)
+            if state is not None:
+                return state
+        raise ValueError(
+            f"opening: {_MOST_OPENINGS} games of {self.game} in a row ended within "
+            f"{self.opening} moves or before this seat's first; shorten the opening"
+        )
 
     def _opened(self, rng: random.Random) -> Any | None:
         """Return a game after its opening, at the seat's first decision; None if it has ended."""
@@ -164,7 +177,7 @@ class OpenSpiel(TextEnv):
         refuse_after_end(self, self._has_ended)
         self._num_actions += 1
         before = self._return
-        number = self._legal().get(action.strip().casefold())
+        number = self._number_of(action.strip())
         self._illegal = " ".join(action.split())[:40] if number is None else None
         if number is not None:
             self._state.apply_action(number)
@@ -192,9 +205,14 @@ class OpenSpiel(TextEnv):
     def _has_ended(self) -> bool:
         return self._state.is_terminal() or self._num_actions >= self.max_actions
 
-    def _legal(self) -> dict[str, int]:
-        """Map the legal actions' names, in lower case, to OpenSpiel's numbers."""
-        return {self._name_of(number).casefold(): number for number in self._legal_numbers()}
+    def _number_of(self, name: str) -> int | None:
+        """Return OpenSpiel's number of a legal action; None if there is none of this name.
+
+        Upper and lower case count only where they tell actions apart, as in chess.
+        """
+        legal = {self._name_of(number): number for number in self._legal_numbers()}
+        alike = [each for each in legal if each.casefold() == name.casefold()]
+        return legal.get(alike[0] if len(alike) == 1 else name)
 
     def _legal_numbers(self) -> list[int]:
         ended = self._state.is_terminal() or self._state.current_player() != self._seat

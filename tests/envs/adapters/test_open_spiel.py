@@ -30,9 +30,12 @@ def by_expert(env: OpenSpiel, rng: random.Random) -> str:
     return env.expert_turn(rng, 1)[1][0]
 
 
+def legal_names(env: OpenSpiel) -> list[str]:
+    return env.render_text().split("Legal: ")[1].split(", ")
+
+
 def at_random(env: OpenSpiel, rng: random.Random) -> str:
-    legal = env.render_text().split("Legal: ")[1].split(", ")
-    return rng.choice(legal)
+    return rng.choice(legal_names(env))
 
 
 def test_perfect_play_never_loses_and_two_perfect_players_draw() -> None:
@@ -138,6 +141,30 @@ def test_an_opening_gives_more_starts() -> None:
         return len({env.reset(seed=seed) and env.start_key() for seed in range(60)})
 
     assert starts(plain) <= 10 < starts(opened)
+
+
+def test_an_opening_longer_than_the_game_is_an_error() -> None:
+    env = OpenSpiel("tic_tac_toe", split="all", opening=30)
+    with pytest.raises(ValueError, match=r"opening: 100 games .* shorten the opening"):
+        env.reset(seed=0)
+
+
+def test_case_counts_where_it_tells_actions_apart() -> None:
+    env = OpenSpiel("chess", split="all", expert=RandomPlay())
+    env.reset(seed=0)
+    rng = random.Random(0)
+    for _ in range(3000):  # until a pawn and a bishop on the b file can take on the same square
+        legal = legal_names(env)
+        both = [name for name in legal if name.startswith("b") and f"B{name[1:]}" in legal]
+        if both:
+            break
+        _, _, terminated, truncated, _ = env.step(rng.choice(legal))
+        if terminated or truncated:
+            env.reset(seed=rng.randrange(10_000))
+    pawn, bishop, other = both[0], f"B{both[0][1:]}", next(n for n in legal if n[0] == "N")
+    assert env._number_of(pawn) != env._number_of(bishop)
+    assert env._number_of(other.lower()) == env._number_of(other)
+    assert env._number_of(bishop.upper()) is None
 
 
 def test_a_game_with_one_start_cannot_be_split() -> None:
