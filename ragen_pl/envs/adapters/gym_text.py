@@ -13,7 +13,7 @@ import numpy as np
 from ragen_pl.envs.adapters.pieces import frequent_pieces, sampled_texts
 from ragen_pl.envs.adapters.replay import ReplayState
 from ragen_pl.envs.adapters.splits import Split, enter_split
-from ragen_pl.envs.base import MAX_TEXT_LENGTH
+from ragen_pl.envs.base import MAX_TEXT_LENGTH, one_of
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+>")
 _SAMPLED = 60
@@ -66,7 +66,7 @@ class GymText(ReplayState):
         self.instruction, self.max_actions = instruction, max_actions
         self.actions = None if actions is None else tuple(actions)
         self.success_key, self.success_reward = success_key, success_reward
-        self.split = split
+        self.split = one_of("split", split, Split)
         self._env = _maker(make)(**(arguments or {}))
         self._numbers = _numbers(self._env, self.actions)
         self._text = ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -124,18 +125,22 @@ def _legal(state: Any) -> Iterator[int]:
 class MCTS(Player):
     """OpenSpiel's Monte Carlo tree search.
 
-    Where information is hidden, it searches over what the seat cannot tell apart (IS-MCTS), so it
-    does not look at hidden cards.
+    Where information is hidden, it searches in several states that the seat cannot tell apart from
+    the true one, and takes the move that most of them want; it does not look at hidden cards.
+    (OpenSpiel's own search for such games, IS-MCTS, does not repeat itself with equal seeds.)
 
     Args:
         simulations: Simulated games per move.
+        worlds: States to divide them among, where information is hidden.
     """
 
     simulations: int = 100
+    worlds: int = 10
 
     def __post_init__(self) -> None:
-        if self.simulations < 1:
-            raise ValueError(f"simulations: {self.simulations} is not positive")
+        for key in ("simulations", "worlds"):
+            if getattr(self, key) < 1:
+                raise ValueError(f"{key}: {getattr(self, key)} is not positive")
 
     def check(self, game: Any) -> None:
         """Refuse games that pay before their end, and hidden information that cannot be guessed."""
@@ -148,18 +153,21 @@ class MCTS(Player):
         _check_hidden("MCTS", game)
 
     def choose(self, state: Any, rng: random.Random) -> int:
-        """Choose the most visited action."""
-        pyspiel = load("pyspiel", "MCTS")
-        game = state.get_game()
+        """Choose the most visited action, or the one that most worlds want."""
+        if state.get_game().get_type().information.name == "PERFECT_INFORMATION":
+            return self._search(state, self.simulations, rng)
+        seat, each = state.current_player(), max(1, self.simulations // self.worlds)
+        worlds = (state.resample_from_infostate(seat, rng.random) for _ in range(self.worlds))
+        votes = Counter(self._search(world, each, rng) for world in worlds)
+        return max(sorted(votes), key=votes.__getitem__)
+
+    def _search(self, state: Any, simulations: int, rng: random.Random) -> int:
+        pyspiel, game = load("pyspiel", "MCTS"), state.get_game()
         evaluator = pyspiel.RandomRolloutEvaluator(1, rng.randrange(2**31))
-        width, seed = _width(game), rng.randrange(2**31)
-        if game.get_type().information.name == "PERFECT_INFORMATION":
-            bot = pyspiel.MCTSBot(
-                game, evaluator, width, self.simulations, _MEGABYTES, True, seed, False
-            )
-        else:
-            most_visited = pyspiel.ISMCTSFinalPolicyType.MAX_VISIT_COUNT
-            bot = pyspiel.ISMCTSBot(seed, evaluator, width, self.simulations, -1, most_visited)
+        seed, solve, verbose = rng.randrange(2**31), True, False
+        bot = pyspiel.MCTSBot(
+            game, evaluator, _width(game), simulations, _MEGABYTES, solve, seed, verbose
+        )
         return int(bot.step(state))
 
 

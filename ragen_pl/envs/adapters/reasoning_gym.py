@@ -121,11 +121,12 @@ class ReasoningGym(ReplayState):
         return str(self._item["question"]).strip()
 
     def play(self, action: str) -> tuple[float, bool, bool, dict[str, Any]]:
-        """Score an answer."""
+        """Score an answer; a correct one and the last try end the episode."""
         score = _score(self.task, self._config, action, self._item)
         correct = score >= _CORRECT
         self._last = (action, score)
-        return float(correct), correct, False, {"success": correct, "score": score}
+        is_last = len(self.moves) + 1 >= self.max_actions
+        return float(correct), correct or is_last, False, {"success": correct, "score": score}
 
     def render_text(self) -> str:
         """Return the question and what became of the last answer."""

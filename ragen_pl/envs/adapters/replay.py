@@ -56,8 +56,8 @@ class ReplayState(TextEnv):
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take an action; the last one that ``max_actions`` allows truncates the episode."""
         refuse_after_end(self, self._has_ended)
-        self._moves = (*self._moves, action)
         reward, terminated, truncated, info = self.play(action)
+        self._moves = (*self._moves, action)  # not where it was refused
         truncated = not terminated and (truncated or len(self._moves) >= self.max_actions)
         self._has_ended = terminated or truncated
         return self.render_text(), reward, terminated, truncated, info

@@ -14,8 +14,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gymnasium.utils.env_checker import check_env
 
 from ragen_pl.envs.adapters import (
+    MCTS,
     GymText,
     MiniGrid,
     Minimax,
@@ -44,7 +46,10 @@ GAMES: dict[str, Make] = {
         "2048(max_tile=64)", expert=MonteCarlo(2, 4), success_pattern=r"\b64\b", max_actions=20
     ),
     "blackjack": lambda: OpenSpiel("blackjack", max_actions=8),
-    "leduc_poker": lambda: OpenSpiel("leduc_poker", view="information_state"),
+    "leduc_poker": lambda: OpenSpiel(
+        "leduc_poker", opponent=MCTS(20), view="information_state", max_actions=8
+    ),
+    "tic_tac_toe-mcts": lambda: OpenSpiel("tic_tac_toe", opponent=MCTS(20), opening=2),
     "kuhn_poker": lambda: OpenSpiel("kuhn_poker", split="all"),
     "hex": lambda: OpenSpiel("hex(board_size=3)", opening=1),
     "othello": lambda: OpenSpiel("othello", opening=2, expert=RandomPlay(), max_actions=3),
@@ -105,6 +110,11 @@ def play(env: TextEnv, seed: int, noise_seed: int) -> list[list[object]]:
 
 def test_the_checker_finds_nothing(env: TextEnv) -> None:
     check_contract(env, "env")
+
+
+@pytest.mark.filterwarnings("ignore:.*render")
+def test_gymnasium_s_checker_finds_nothing(env: TextEnv) -> None:
+    check_env(env, skip_render_check=True)
 
 
 def test_seeds_decide_everything_and_leave_global_random_state_alone(env: TextEnv) -> None:

@@ -105,6 +105,7 @@ def test_what_has_no_text_is_refused() -> None:
         ({"make": "no.such.thing"}, "make: 'no.such.thing' is neither"),
         ({"make": "nothing"}, "make: 'nothing' is neither"),
         ({"make": f"{__name__}.Echo", "max_actions": 0}, "max_actions: 0"),
+        ({"make": f"{__name__}.Echo", "split": "evla"}, "did you mean 'eval'"),
     ],
 )
 def test_bad_arguments_are_named(arguments: dict[str, Any], words: str) -> None:

@@ -129,3 +129,4 @@ def test_an_unknown_action_is_named() -> None:
     env.reset(seed=0)
     with pytest.raises(ValueError, match="action: 'jump' is none of left, right"):
         env.step("jump")
+    assert env.get_state()["moves"] == []

@@ -198,7 +198,19 @@ def test_bad_arguments_are_named(arguments: dict[str, Any], words: str) -> None:
         OpenSpiel(**arguments)
 
 
-@pytest.mark.parametrize("make", [lambda: MCTS(0), lambda: MonteCarlo(0), lambda: MonteCarlo(1, 0)])
+@pytest.mark.parametrize("game", ["leduc_poker", "blackjack", "kuhn_poker", "connect_four"])
+@pytest.mark.parametrize("player", [MCTS(40), MonteCarlo(5)])
+def test_players_repeat_themselves_with_equal_seeds(game: str, player: Any) -> None:
+    env = OpenSpiel(game, expert=player, split="all")
+    env.reset(seed=1)
+    for seed in range(20):
+        choices = {env.expert_turn(random.Random(seed), 1) for _ in range(3)}
+        assert len(choices) == 1
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: MCTS(0), lambda: MCTS(1, 0), lambda: MonteCarlo(0), lambda: MonteCarlo(1, 0)]
+)
 def test_players_do_something(make: Callable[[], Any]) -> None:
     with pytest.raises(ValueError, match="0 is not positive"):
         make()

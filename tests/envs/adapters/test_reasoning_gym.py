@@ -41,11 +41,11 @@ def test_a_wrong_answer_earns_nothing_and_may_be_corrected() -> None:
     assert (reward, terminated, info["success"]) == (1.0, True, True)
 
 
-def test_the_last_try_truncates() -> None:
+def test_the_last_try_ends_the_episode() -> None:
     env = ReasoningGym("countdown", tries=2)
     env.reset(seed=1)
     assert env.step("no")[2:4] == (False, False)
-    assert env.step("no")[2:4] == (False, True)
+    assert env.step("no")[2:] == (True, False, {"success": False, "score": 0.0})
     with pytest.raises(RuntimeError, match="the episode has ended"):
         env.step("no")
 
