@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import gymnasium
 import numpy as np
 
+from ragen_pl.envs.adapters.global_random import GlobalRandom
 from ragen_pl.envs.adapters.pieces import frequent_pieces, sampled_texts
 from ragen_pl.envs.adapters.replay import ReplayState
 from ragen_pl.envs.adapters.splits import Split, enter_split
@@ -29,8 +31,8 @@ class GymText(ReplayState):
     is no text is shown as Python writes it.
 
     The seed decides the initial state. ``noise_seed`` decides what is random later if the
-    environment draws from gymnasium's ``np_random``; otherwise the seed decides that, too, and the
-    members of a group meet the same.
+    environment draws from gymnasium's ``np_random`` or, with ``global_random``, from the global
+    generators; otherwise the seed decides that, too, and the members of a group meet the same.
 
     Args:
         make: What makes the environment: the dotted path of a class or function, or a name that
@@ -42,6 +44,8 @@ class GymText(ReplayState):
         success_key: Entry of ``info`` that says whether a terminated episode is a success; null
             goes by its last reward.
         success_reward: Least last reward of a success, if ``success_key`` is null.
+        global_random: Whether the environment seeds or reads Python's or numpy's global generators,
+            as GEM's do; it then gets states of its own, and its steps wait for each other.
         split: ``train`` or ``eval`` for disjoint first observations; ``all`` for tasks with too
             few.
         max_actions: Maximum actions per trajectory.
@@ -49,7 +53,7 @@ class GymText(ReplayState):
 
     instruction = ""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (one argument per key)
         self,
         make: str,
         instruction: str,
@@ -57,6 +61,7 @@ class GymText(ReplayState):
         actions: Sequence[str] | None = None,
         success_key: str | None = None,
         success_reward: float = 1.0,
+        global_random: bool = False,
         split: Split = "train",
         max_actions: int = 20,
     ) -> None:
@@ -67,7 +72,9 @@ class GymText(ReplayState):
         self.actions = None if actions is None else tuple(actions)
         self.success_key, self.success_reward = success_key, success_reward
         self.split = one_of("split", split, Split)
-        self._env = _maker(make)(**(arguments or {}))
+        self._random = GlobalRandom(0) if global_random else None
+        with self._own_random():
+            self._env = _maker(make)(**(arguments or {}))
         self._numbers = _numbers(self._env, self.actions)
         self._text = ""
         self._info: Mapping[str, Any] = {}
@@ -80,17 +87,26 @@ class GymText(ReplayState):
         inner = getattr(self._env, "unwrapped", self._env)
         if isinstance(inner, gymnasium.Env):
             inner.np_random = np.random.default_rng([seed, noise_seed])
+        if self._random is not None:
+            self._random.seed(seed, noise_seed)
         return {"difficulty": str(self._info.get("difficulty", ""))}
 
     def _ask(self, seed: int) -> str:
-        observation, self._info = self._env.reset(seed=seed)
+        if self._random is not None:
+            self._random.seed(seed)
+        with self._own_random():
+            observation, self._info = self._env.reset(seed=seed)
         self._text = _text_of(observation)
         return self._text
+
+    def _own_random(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._random is None else self._random.installed()
 
     def play(self, action: str) -> tuple[float, bool, bool, dict[str, Any]]:
         """Take an action, by its number if it has one."""
         given = action if self._numbers is None else self._numbers[action]
-        observation, reward, terminated, truncated, info = self._env.step(given)
+        with self._own_random():
+            observation, reward, terminated, truncated, info = self._env.step(given)
         self._text = _text_of(observation)
         if self.success_key is None:
             succeeds = float(reward) >= self.success_reward

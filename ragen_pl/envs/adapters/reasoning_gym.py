@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 import os
 import random
-import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
 from ragen_pl.envs.adapters.answers import may_be_scored
+from ragen_pl.envs.adapters.global_random import GlobalRandom
 from ragen_pl.envs.adapters.packages import load
 from ragen_pl.envs.adapters.pieces import frequent_pieces
 from ragen_pl.envs.adapters.replay import ReplayState
@@ -38,8 +35,6 @@ _CORRECT = 0.999
 _LONGEST_ECHO = 200
 _SAMPLED = 100
 """Items that the vocabulary is taken from."""
-_LOCK = threading.Lock()
-"""Held while global random state is exchanged."""
 
 
 class ReasoningGym(ReplayState):
@@ -185,7 +180,7 @@ def _check_task(task: str) -> None:
 @lru_cache(maxsize=4096)
 def _item(task: str, config: str, seed: int) -> dict[str, Any]:
     """Generate the item of a seed; all members of a group share it, so nothing may change it."""
-    with _private_random(seed):
+    with GlobalRandom(seed).installed():  # a few tasks seed or read the global generators
         item: dict[str, Any] = _dataset(task, config, seed)[0]
     return item
 
@@ -214,26 +209,9 @@ def _score(task: str, config: str, answer: str, item: Mapping[str, Any]) -> floa
     """Return the score of an answer in [0, 1]; 0 if it may not be scored or the scorer fails."""
     if not may_be_scored(task, answer):
         return 0.0
-    with _private_random(0):
+    with GlobalRandom().installed():
         try:
             score = float(_scorer(task, config).score_answer(answer, item))
         except Exception:  # scorers raise on answers of another form than they expect
             return 0.0
     return min(max(score, 0.0), 1.0) if score == score else 0.0
-
-
-@contextmanager
-def _private_random(seed: int) -> Iterator[None]:
-    """Seed the global random state within the context and restore it after.
-
-    A few tasks seed or read it. The lock is held: environments are stepped in threads.
-    """
-    with _LOCK:
-        kept, kept_numpy = random.getstate(), np.random.get_state()
-        random.seed(seed)
-        np.random.seed(seed % 2**32)
-        try:
-            yield
-        finally:
-            random.setstate(kept)
-            np.random.set_state(kept_numpy)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import random
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ragen_pl.envs.adapters import GymText
+from ragen_pl.envs.check import check_contract
 
 
 class Echo:
@@ -88,6 +92,33 @@ def test_numbers_get_names_and_noise() -> None:
         assert env.reset(seed=0, options={"noise_seed": noise_seed})[0] == text
         hands.add(env.step("hit")[0])
     assert len(hands) > 1
+
+
+class Dice:
+    """Seeds and reads the global generator, as some packages do."""
+
+    def reset(self, seed: int) -> tuple[str, dict[str, Any]]:
+        random.seed(seed)
+        return f"start {random.random()}", {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        return f"{random.random()} {np.random.random()}", 0.0, False, False, {}
+
+
+def test_global_generators_are_the_environment_s_own() -> None:
+    env = GymText(f"{__name__}.Dice", "Roll.", global_random=True, split="all")
+    before = random.getstate(), str(np.random.get_state())
+    starts, rolls = set(), set()
+    for noise_seed in (1, 2, 3, 1):
+        starts.add(env.reset(seed=5, options={"noise_seed": noise_seed})[0])
+        other = copy.deepcopy(env)
+        rolls.add((env.step("roll")[0], env.step("roll")[0]))
+        assert other.step("roll")[0] in {first for first, _ in rolls}
+    assert (len(starts), len(rolls)) == (1, 3)
+    assert (random.getstate(), str(np.random.get_state())) == before
+    check_contract(env, "env")
+    with pytest.raises(ValueError, match=r"from equal states with equal noise|twice"):
+        check_contract(GymText(f"{__name__}.Dice", "Roll.", split="all"), "env")
 
 
 def test_what_has_no_text_is_refused() -> None:
