@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable, Iterator
 
 from ragen_pl.envs.base import TextEnv
 
-_WORD = re.compile(r"[ \t]*[^\s]+|\n")
+_WORD = re.compile(r"[ \t]{2,}\d+|[ \t]*[^\s\d]+|\n")
+"""Numbers are pieces only in columns: elsewhere they are written with the tokens of all numbers, so
+that 7 is the same token in a question and in its answer."""
 _LINE = re.compile(r"[^\n]+\n?")
 _RARE = 0.05
 """Share of the texts that must contain a piece."""

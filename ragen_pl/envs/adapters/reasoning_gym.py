@@ -192,9 +192,9 @@ def _scorer(task: str, config: str) -> Any:
 
 @lru_cache(maxsize=64)
 def _pieces(task: str, config: str) -> tuple[str, ...]:
-    """Return frequent lines and words of questions, which all splits of a task share."""
-    questions = (_item(task, config, seed)["question"] for seed in range(_SAMPLED))
-    return tuple(frequent_pieces(map(str, questions)))
+    """Return frequent lines and words of items, which all splits of a task share."""
+    items = (_item(task, config, seed) for seed in range(_SAMPLED))
+    return tuple(frequent_pieces(f"{item['question']}\n{item['answer']}" for item in items))
 
 
 def _dataset(task: str, config: str, seed: int) -> Any:

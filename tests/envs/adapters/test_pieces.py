@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import product
 
 from ragen_pl.envs.adapters.pieces import frequent_pieces
 
@@ -16,7 +17,14 @@ def test_frequent_lines_and_words_become_pieces_and_rare_numbers_do_not() -> Non
     assert not any(piece.strip().isdigit() and len(piece.strip()) > 2 for piece in pieces)
 
 
+def test_a_number_is_a_piece_in_columns_only() -> None:
+    pieces = frequent_pieces(["a 7, b\n   16    2", "c 7, d\n   16    4"])
+    assert "   16" in pieces
+    assert not any("7" in piece for piece in pieces if "\n" not in piece)
+
+
 def test_there_are_at_most_four_hundred() -> None:
-    texts = [" ".join(f"word{n}" for n in range(900))] * 3
+    words = ("".join(letters) for letters in product("abcdefghij", repeat=3))
+    texts = [" ".join(words)] * 3
     assert len(frequent_pieces(texts)) == 400
     assert frequent_pieces([]) == []
