@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
-from typing import Any, ClassVar, TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 import gymnasium
 from gymnasium import spaces
@@ -61,7 +61,8 @@ class TextEnv(gymnasium.Env[str, str]):
     passes its seed through ``resolve_seed`` (or ``super().reset``).
     """
 
-    name: ClassVar[str]
+    name: str
+    """A short name of the task; environments of equal names are evaluated as the same task."""
     actions: tuple[str, ...] | None
     """Names of all actions, or None for free text. If the names depend on the initial state (as a
     bandit's arms do), an instance sets them in ``reset`` and ``set_state``."""

@@ -1,0 +1,178 @@
+"""``GymText``: any environment with gymnasium's ``reset`` and ``step`` and actions in words."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from ragen_pl.envs.adapters.global_random import GlobalRandom
+from ragen_pl.envs.adapters.pieces import frequent_pieces, sampled_texts
+from ragen_pl.envs.adapters.replay import ReplayState
+from ragen_pl.envs.adapters.splits import Split, enter_split
+from ragen_pl.envs.base import MAX_TEXT_LENGTH, one_of
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+>")
+_SAMPLED = 60
+"""Episodes that the vocabulary is taken from."""
+
+
+class GymText(ReplayState):
+    """An environment of another package whose actions are texts, or numbers with names.
+
+    It must have ``reset(seed=...)``, which returns an observation and an info, and ``step``, which
+    returns gymnasium's five values: gymnasium's own environments, GEM's, or your own. Its episodes
+    must follow from the seed, since states are restored by playing them again. An observation that
+    is no text is shown as Python writes it.
+
+    The seed decides the initial state. ``noise_seed`` decides what is random later if the
+    environment draws from gymnasium's ``np_random`` or, with ``global_random``, from the global
+    generators; otherwise the seed decides that, too, and the members of a group meet the same.
+
+    Args:
+        make: What makes the environment: the dotted path of a class or function, or a name that
+            ``gymnasium.make`` knows.
+        arguments: Arguments to make it with.
+        instruction: The task in words.
+        actions: Names of the actions; null for free text. If the environment's actions are numbers,
+            the first name stands for its first action.
+        success_key: Entry of ``info`` that says whether a terminated episode is a success; null
+            goes by its last reward.
+        success_reward: Least last reward of a success, if ``success_key`` is null.
+        global_random: Whether the environment seeds or reads Python's or numpy's global generators,
+            as GEM's do; it then gets states of its own, and its steps wait for each other.
+        split: ``train`` or ``eval`` for disjoint first observations; ``all`` for tasks with too
+            few.
+        max_actions: Maximum actions per trajectory.
+    """
+
+    instruction = ""
+
+    def __init__(  # noqa: PLR0913 (one argument per key)
+        self,
+        make: str,
+        instruction: str,
+        arguments: dict[str, Any] | None = None,
+        actions: Sequence[str] | None = None,
+        success_key: str | None = None,
+        success_reward: float = 1.0,
+        global_random: bool = False,
+        split: Split = "train",
+        max_actions: int = 20,
+    ) -> None:
+        if max_actions < 1:
+            raise ValueError(f"max_actions: {max_actions} is not positive")
+        self.name = re.sub(r"\W+", "_", make.rpartition(".")[2] or make).lower()
+        self.instruction, self.max_actions = instruction, max_actions
+        self.actions = None if actions is None else tuple(actions)
+        self.success_key, self.success_reward = success_key, success_reward
+        self.split = one_of("split", split, Split)
+        self._random = GlobalRandom(0) if global_random else None
+        with self._own_random():
+            self._env = _maker(make)(**(arguments or {}))
+        self._numbers = _numbers(self._env, self.actions)
+        self._text = ""
+        self._info: Mapping[str, Any] = {}
+        self._texts: list[str] | None = None
+        self._ask(0)
+
+    def begin(self, seed: int, noise_seed: int) -> dict[str, Any]:
+        """Reset the environment with the seed."""
+        enter_split(seed, self.split, self._ask)
+        inner = getattr(self._env, "unwrapped", self._env)
+        if isinstance(inner, gymnasium.Env):
+            inner.np_random = np.random.default_rng([seed, noise_seed])
+        if self._random is not None:
+            self._random.seed(seed, noise_seed)
+        return {"difficulty": str(self._info.get("difficulty", ""))}
+
+    def _ask(self, seed: int) -> str:
+        if self._random is not None:
+            self._random.seed(seed)
+        with self._own_random():
+            observation, self._info = self._env.reset(seed=seed)
+        self._text = _text_of(observation)
+        return self._text
+
+    def _own_random(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._random is None else self._random.installed()
+
+    def play(self, action: str) -> tuple[float, bool, bool, dict[str, Any]]:
+        """Take an action, by its number if it has one."""
+        given = action if self._numbers is None else self._numbers[action]
+        with self._own_random():
+            observation, reward, terminated, truncated, info = self._env.step(given)
+        self._text = _text_of(observation)
+        if self.success_key is None:
+            succeeds = float(reward) >= self.success_reward
+        else:
+            succeeds = bool(info.get(self.success_key, False))
+        success = bool(terminated) and succeeds
+        return float(reward), bool(terminated), bool(truncated), {"success": success}
+
+    def render_text(self) -> str:
+        """Return the last observation."""
+        return self._text
+
+    def vocabulary(self) -> Iterator[str]:
+        """List lines and words of sampled episodes; of first observations if actions are free."""
+        if self._texts is None:
+            choose = None if self.actions is None else (lambda env, rng: rng.choice(env.actions))
+            self._texts = frequent_pieces(sampled_texts(self, _SAMPLED, choose))
+        yield from self._texts
+
+
+def _maker(path: str) -> Callable[..., Any]:
+    """Return what makes the environment.
+
+    Raises:
+        ValueError: if nothing of this name can be imported or is registered.
+    """
+    if path in gymnasium.registry:
+        return lambda **arguments: gymnasium.make(path, disable_env_checker=True, **arguments)
+    module, _, name = path.rpartition(".")
+    try:
+        made: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(
+            f"make: {path!r} is neither a name that gymnasium knows nor the path of a class or "
+            f"function that can be imported: {error}"
+        ) from error
+    return made
+
+
+def _numbers(env: Any, actions: Sequence[str] | None) -> dict[str, int] | None:
+    """Map the names of actions to numbers; None if the environment takes texts.
+
+    Raises:
+        ValueError: if the numbers and names do not match.
+    """
+    space = getattr(env, "action_space", None)
+    if not isinstance(space, gymnasium.spaces.Discrete):
+        return None
+    if actions is None or len(actions) != space.n:
+        raise ValueError(
+            f"actions: {None if actions is None else list(actions)} must name the environment's "
+            f"{space.n} actions, in the order of their numbers"
+        )
+    return {name: int(space.start) + place for place, name in enumerate(actions)}
+
+
+def _text_of(observation: Any) -> str:
+    """Return an observation as text.
+
+    Raises:
+        ValueError: if it has no readable form.
+    """
+    text = observation if isinstance(observation, str) else str(observation)
+    if _ADDRESS.search(text):
+        raise ValueError(
+            f"GymText: an observation is {text[:80]}, which has no text: wrap the environment so "
+            "that observations are texts"
+        )
+    return text[:MAX_TEXT_LENGTH]

@@ -1,0 +1,132 @@
+"""Levels of MiniGrid and BabyAI in words: the view, the bot, and what is refused."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("minigrid", reason="needs the extra envs: pip install -e '.[envs]'")
+
+from ragen_pl.envs.adapters import MiniGrid
+from ragen_pl.envs.adapters.minigrid import _drawn, _listed
+
+EMPTY, WALL, DOOR, KEY, BALL = 1, 2, 4, 5, 6
+
+
+def view(*things: tuple[int, int, int, int, int]) -> Any:
+    """Make a view of 7 × 7 cells from (ahead, right, kind, color, state) and free cells."""
+    image = np.zeros((7, 7, 3), dtype=np.uint8)
+    image[:, :, 0] = EMPTY
+    for ahead, right, *cell in things:
+        image[3 + right, 6 - ahead] = cell
+    return image
+
+
+def test_things_in_view_are_listed_with_their_places_the_nearest_first() -> None:
+    things = [(3, -2, KEY, 4, 0), (1, 0, BALL, 2, 0), (0, 2, DOOR, 0, 2)]
+    assert _listed(view(*things)) == (
+        "You see blue ball 1 ahead, locked red door 2 right, yellow key 3 ahead 2 left"
+    )
+    assert _listed(view()) == "You see nothing"
+
+
+def test_only_the_nearest_walls_are_listed() -> None:
+    walls = [(2, 0), (4, 0), (0, -1), (0, -3), (3, 1)]
+    assert _listed(view(*((a, r, WALL, 5, 0) for a, r in walls))) == (
+        "You see wall 1 left, wall 2 ahead"
+    )
+
+
+def test_the_grid_has_two_letters_a_cell() -> None:
+    drawn = _drawn(view((1, 0, DOOR, 3, 1), (0, -3, WALL, 5, 0), (6, 3, BALL, 1, 0))).split("\n")
+    assert drawn[-2:] == [".. .. .. pd .. .. ..", "## .. .. ^^ .. .. .."]
+    assert drawn[0] == ".. .. .. .. .. .. go"
+    assert {len(row) for row in drawn} == {20}
+
+
+@pytest.mark.parametrize("level", ["BabyAI-GoToLocal-v0", "BabyAI-PickupLoc-v0"])
+def test_the_bot_succeeds_in_turns_of_several_actions(level: str) -> None:
+    env = MiniGrid(level, max_actions=40)
+    for seed in range(6):
+        env.reset(seed=seed)
+        ended = False
+        while not ended:
+            for action in env.expert_turn(random.Random(0), 3)[1]:
+                _, reward, terminated, truncated, info = env.step(action)
+                ended = terminated or truncated
+        assert info["success"]
+        assert 0.1 < reward <= 1.0
+
+
+def test_the_bot_finds_its_way_after_actions_of_others() -> None:
+    env, rng = MiniGrid("BabyAI-GoToRedBallGrey-v0", max_actions=60), random.Random(0)
+    successes = 0
+    for seed in range(6):
+        env.reset(seed=seed)
+        ended = False
+        while not ended:
+            astray = rng.random() < 0.3
+            action = (
+                rng.choice(env.actions[:3])
+                if astray
+                else env.expert_turn(random.Random(0), 1)[1][0]
+            )
+            _, _, terminated, truncated, info = env.step(action)
+            ended = terminated or truncated
+        successes += info["success"]
+    assert successes >= 5
+
+
+def test_noise_moves_the_obstacles() -> None:
+    env = MiniGrid("MiniGrid-Dynamic-Obstacles-6x6-v0", view="grid", split="all")
+    after = set()
+    for noise_seed in range(8):
+        env.reset(seed=2, options={"noise_seed": noise_seed})
+        after.add(env.step("left")[0])
+    assert len(after) > 1
+
+
+def test_nothing_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    env = MiniGrid("BabyAI-GoToLocal-v0")
+    for seed in range(30):
+        env.reset(seed=seed)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_state_has_a_picture() -> None:
+    env = MiniGrid("BabyAI-GoToLocal-v0")
+    env.reset(seed=0)
+    env.step("left")
+    picture = env.render()
+    assert (picture.dtype, picture.ndim, picture.shape[2]) == (np.uint8, 3, 3)
+
+
+def test_levels_of_minigrid_have_no_bot() -> None:
+    env = MiniGrid("MiniGrid-DoorKey-5x5-v0")
+    with pytest.raises(ValueError, match="DoorKey-5x5-v0 has no expert, only levels of BabyAI"):
+        env.expert_turn(random.Random(0), 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"level": "BabyAI-GoToLoca-v0"}, "did you mean 'BabyAI-GoToLocal-v0'"),
+        ({"view": "picture"}, "view: 'picture'"),
+        ({"max_actions": 0}, "max_actions: 0"),
+        ({"split": "test"}, "split: 'test'"),
+    ],
+)
+def test_bad_arguments_are_named(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        MiniGrid(**arguments)
+
+
+def test_an_unknown_action_is_named() -> None:
+    env = MiniGrid("BabyAI-GoToLocal-v0")
+    env.reset(seed=0)
+    with pytest.raises(ValueError, match="action: 'jump' is none of left, right"):
+        env.step("jump")
+    assert env.get_state()["moves"] == []
