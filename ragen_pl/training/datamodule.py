@@ -12,7 +12,7 @@ import lightning.pytorch as pl
 
 from ragen_pl.distributed.batch_sharding import optimizer_batches
 from ragen_pl.distributed.collectives import gather_objects, rank, world_size
-from ragen_pl.envs import SHIPPED
+from ragen_pl.envs import COVERED
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.check import check_contract, check_declared
 from ragen_pl.errors import ConfigError
@@ -157,7 +157,7 @@ class RolloutDataModule(pl.LightningDataModule):
         self._evaluation_sets: dict[str, EvaluationSet] = {}
 
     def vocabulary(self) -> Iterable[str]:
-        """Yield the texts of this run's environments, and the common texts of every shipped one.
+        """Yield the texts of this run's environments, and the common texts of those in ``COVERED``.
 
         The common texts have no board symbols: those of environments that the run does not use are
         split into smaller tokens.
@@ -167,7 +167,7 @@ class RolloutDataModule(pl.LightningDataModule):
             prompts = replace(self.prompts, think=think)
             for env in (self.env, *self.eval_sets.values()):
                 yield from chats.vocabulary(prompts, env, actions)
-            for env in (kind() for kind in SHIPPED):
+            for env in (kind() for kind in COVERED):
                 yield from chats.common_vocabulary(prompts, env, actions)
 
     @property
