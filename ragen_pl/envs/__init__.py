@@ -9,9 +9,9 @@ from ragen_pl.envs.check import check_contract
 from ragen_pl.envs.frozen_lake.env import FrozenLake
 from ragen_pl.envs.rubik.env import Rubik
 from ragen_pl.envs.sokoban.env import Sokoban
-# from ragen_pl.envs.sudoku.env import Sudoku
+from ragen_pl.envs.sudoku.env import Sudoku
 
-SHIPPED: tuple[type[TextEnv], ...] = (Sokoban, FrozenLake, Bandit, Rubik)
+SHIPPED: tuple[type[TextEnv], ...] = (Sokoban, FrozenLake, Bandit, Rubik, Sudoku)
 """The shipped environments."""
 COVERED: tuple[type[TextEnv], ...] = (Sokoban, FrozenLake, Bandit)
 """Those of the first paper. Every embedded tokenizer covers their dialogues beside those of the
@@ -24,6 +24,7 @@ __all__ = [
     "FrozenLake",
     "Rubik",
     "Sokoban",
+    "Sudoku",
     "TextEnv",
     "check_contract",
 ]

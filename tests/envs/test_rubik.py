@@ -188,7 +188,7 @@ def test_random_turns_may_partly_undo_each_other() -> None:
         seen[info["optimal_length"]] += 1
     assert seen.keys() <= {2, 4, 6}  # every turn is an odd permutation of the corners
     assert len(seen) > 1
-    with pytest.raises(ValueError, match="too rare.* set scramble to 'turns'"):
+    with pytest.raises(ValueError, match=r"too rare.* set scramble to 'turns'"):
         Rubik(longest=13)
     Rubik(longest=13, scramble="turns")
 

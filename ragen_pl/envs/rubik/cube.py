@@ -1,8 +1,8 @@
 """The 2×2×2 cube: stickers, turns, and the symmetries of the cube, all derived from its geometry.
 
 A cube is a text of 24 color letters: the faces U, R, F, D, L, B one after another, each read row by
-row as the unfolded net shows it. It is solved if every face has one color, however the whole cube is
-held.
+row as the unfolded net shows it. It is solved if every face has one color, however the whole cube
+is held.
 
 Turns have Singmaster's names: a letter turns its face a quarter clockwise as seen from outside, a
 letter with ' counterclockwise. There are twelve, all of length one (the quarter-turn metric).
@@ -18,7 +18,7 @@ from typing import NamedTuple
 FACES = "URFDLB"
 """Upper, right, front, lower (down), left and back face."""
 COLORS = "WRGYOB"
-"""White, red, green, yellow, orange and blue: the solved cube's colors in the order of ``FACES``."""
+"""White, red, green, yellow, orange, blue: the solved cube's colors in the order of ``FACES``."""
 ACTIONS = tuple(face + way for face in FACES for way in ("", "'"))
 
 _Vector = tuple[int, int, int]
