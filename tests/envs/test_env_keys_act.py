@@ -68,7 +68,7 @@ PROOFS = {
     ),
     "Sudoku": proof(
         Sudoku,
-        {"size": (9,), "fewest_empty": (5,), "most_empty": (8,), "max_actions": (10,)},
+        {"size": (9, 4), "fewest_empty": (5,), "most_empty": (8,), "max_actions": (10,)},
         {},
         {"size": 9},
     ),

@@ -16,7 +16,7 @@ from ragen_pl.envs.check import check_contract
 from ragen_pl.envs.eval_seeds import FIRST_EVAL_SEED, eval_seeds
 from ragen_pl.envs.picture import CELL
 from ragen_pl.envs.sudoku.env import Sudoku, Thought
-from ragen_pl.envs.sudoku.forms import form_of, line_orders, sampled_symmetries, solution_form
+from ragen_pl.envs.sudoku.forms import GridSymmetry, digit_exchanges, form_of, solution_form
 from ragen_pl.envs.sudoku.grid import (
     REASONS,
     Grid,
@@ -163,12 +163,38 @@ def test_guesses_are_named_in_the_difficulty() -> None:
     raise AssertionError("no puzzle needed a guess")
 
 
-@given(number=st.integers(0, 47), seed=st.integers(0, 50), size=st.sampled_from([4, 9]))
-def test_symmetries_keep_solutions_reasons_and_forms(number: int, seed: int, size: int) -> None:
-    givens = sample_puzzle(seed % 5, size, 4 * size - 7, "singles", "train").givens
+def random_order(size: int, rng: random.Random) -> list[int]:
+    """Exchange rows (or columns) within bands, and bands."""
+    box = layout(size).box
+    bands = [rng.sample(range(first, first + box), box) for first in range(0, size, box)]
+    rng.shuffle(bands)
+    return [line for band in bands for line in band]
+
+
+def random_symmetry(size: int, rng: random.Random) -> GridSymmetry:
+    """Sample from all symmetries of Sudoku."""
+    rows, columns = random_order(size, rng), random_order(size, rng)
+    cells = [row * size + column for row in rows for column in columns]
+    if rng.random() < 0.5:
+        cells = [cell % size * size + cell // size for cell in cells]
+    return GridSymmetry(tuple(cells), (0, *rng.sample(range(1, size + 1), size)))
+
+
+def test_exchanges_of_digits_are_the_symmetries_that_keep_places() -> None:
+    for size, number in ((4, 24), (9, 48)):
+        found = digit_exchanges(size)
+        assert len(found) == len({each.digits for each in found}) == number
+        assert found[0].digits == tuple(range(size + 1))
+        assert all(each.cells == tuple(range(size * size)) for each in found)
+
+
+@given(rng=st.randoms(use_true_random=False), size=st.sampled_from([4, 9]))
+def test_symmetries_keep_solutions_reasons_and_forms(rng: random.Random, size: int) -> None:
+    seed = rng.randrange(5)
+    givens = sample_puzzle(seed, size, 4 * size - 7, "singles", "train").givens
     solution = unique_solution(givens)
     assert solution is not None
-    symmetry = sampled_symmetries(size)[number]
+    symmetry = random_symmetry(size, rng)
     image = symmetry.image(givens)
     assert unique_solution(image) == symmetry.image(solution)
     assert form_of(image) == form_of(givens)
@@ -180,13 +206,6 @@ def test_symmetries_keep_solutions_reasons_and_forms(number: int, seed: int, siz
             here = {each for each in REASONS[:4] if holds_by(givens, cell, digit, each)}
             there = {each for each in REASONS[:4] if holds_by(image, *place, each)}
             assert [len(here & kind) for kind in lines] == [len(there & kind) for kind in lines]
-
-
-def test_line_orders_keep_bands() -> None:
-    orders = list(line_orders(4))
-    assert len(orders) == len(set(orders)) == 8
-    assert all(order[0] // 2 == order[1] // 2 != order[2] // 2 == order[3] // 2 for order in orders)
-    assert len(list(line_orders(9))) == 6**4
 
 
 def test_other_puzzles_have_other_forms() -> None:
@@ -360,16 +379,31 @@ def test_an_episode_without_a_legal_action_is_over() -> None:
     assert ends > 10
 
 
-def test_hindsight_has_words_for_what_no_reason_shows() -> None:
-    env = puzzle(HARD, size=9, fewest_empty=1, most_empty=1, max_actions=81)
-    solution = unique_solution(grid(HARD)) or ()
-    plan = (f"1,2,{solution[1]}", f"1,3,{solution[2]}")
-    thought, actions = env.hindsight_turn(plan, 2) or ("", ())
-    assert (thought, actions) == (f"{plan[0]} guess {plan[1]} row", plan)
-    assert env.thought_correct(thought)
-    assert not env.thought_correct(f"{plan[1]} row")  # before the other one
-    assert env.thought_correct(f"{plan[1]} guess")
-    assert env.hindsight_turn(("1,1,4",), 1) is None
+def test_hindsight_has_words_for_a_guess_only_where_no_digit_has_a_reason() -> None:
+    env = Sudoku(size=9, fewest_empty=50, most_empty=50, max_actions=60, reasoning="any")
+    info = {"difficulty": ""}
+    for seed in range(60):
+        _, info = env.reset(seed=seed)
+        if info["difficulty"].endswith("guess"):
+            break
+    assert info["difficulty"].endswith("guess")
+    thought, guesses = "", 0
+    while " guess" not in thought:
+        solution = unique_solution(tuple(env.get_state()["givens"])) or ()
+        board = env.get_state()["board"]
+        unclear = [c for c in range(81) if not board[c] and not reason_for(board, c, solution[c])]
+        thought, actions = env.expert_turn(random.Random(0), 1)
+        if unclear and " guess" not in thought:
+            cell, guesses = unclear[0], guesses + 1
+            name = f"{cell // 9 + 1},{cell % 9 + 1},{solution[cell]}"
+            assert env.hindsight_turn((name,), 1) is None
+            assert not env.thought_correct(f"{name} guess")
+        assert env.hindsight_turn(actions, 1) == (thought, actions)
+        assert env.thought_correct(thought)
+        env.step(actions[0])
+    assert guesses
+    filled = env.get_state()["board"].index(next(filter(None, env.get_state()["board"])))
+    assert env.hindsight_turn((f"{filled // 9 + 1},{filled % 9 + 1},1",), 1) is None
 
 
 def test_givens_without_a_single_solution_are_refused() -> None:

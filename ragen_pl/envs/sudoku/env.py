@@ -18,12 +18,13 @@ from ragen_pl.envs.base import (
 )
 from ragen_pl.envs.boards import BoardSplit
 from ragen_pl.envs.sudoku import text as words
-from ragen_pl.envs.sudoku.forms import GridSymmetry, form_of, sampled_symmetries
+from ragen_pl.envs.sudoku.forms import GridSymmetry, digit_exchanges, form_of
 from ragen_pl.envs.sudoku.grid import (
     REASONS,
     Grid,
     Placement,
     fits,
+    has_reason,
     holds_by,
     layout,
     next_placement,
@@ -279,7 +280,8 @@ class Sudoku(TextEnv):
         """Return whether a thought, in the expert's format, is true of the current state.
 
         Every digit must be right, and each reason hold when the digits before it are placed; a
-        ``guess`` is true if no other reason would be. ``stuck`` is true after a wrong digit.
+        ``guess`` is true where no other reason shows any digit. ``stuck`` is true after a wrong
+        digit.
         """
         return all(self._judge(thought.split(" ")))
 
@@ -308,20 +310,30 @@ class Sudoku(TextEnv):
     def hindsight_turn(
         self, plan: Sequence[str], max_actions: int
     ) -> tuple[str, tuple[str, ...]] | None:
-        """Return the first placements of a plan with the reasons that are at hand, as the expert
-        would write its own; None if the plan contains what cannot be placed."""
+        """Return the first placements of a plan with the reasons for them, as the expert would
+        write its own.
+
+        It is None if a digit was guessed while others had reasons, for which there are no true
+        words, or if the plan contains what cannot be placed.
+        """
         board, placements = list(self._board), list[Placement]()
         for name in plan[:max_actions]:
             cell, digit = words.actions_by_name(self.size)[name]
             if board[cell] or not fits(board, cell, digit):
                 return None
-            placements.append(Placement(cell, digit, reason_for(board, cell, digit) or "guess"))
+            reason = reason_for(board, cell, digit) or "guess"
+            if self.thought == "reasons" and reason == "guess" and has_reason(board):
+                return None
+            placements.append(Placement(cell, digit, reason))
             board[cell] = digit
         return self._turn(placements)
 
     def symmetries(self) -> tuple[Symmetry, ...]:
-        """Return a fixed sample of 48 symmetries: exchanges of digits, bands, rows within bands,
-        columns alike, and the transposition."""
+        """Return exchanges of digits: all 24 of four digits, 48 of nine.
+
+        Those of rows, columns and bands are left out: the images of a solution would place digits
+        in an order that neither the expert nor the policy has.
+        """
         return _symmetries(self.size)
 
     def thought_grounding(self, thought: str, actions: tuple[str, ...]) -> float:
@@ -342,13 +354,13 @@ class Sudoku(TextEnv):
 def _is_reason(board: Sequence[int], cell: int, digit: int, reason: str) -> bool:
     """Return whether a word is a true reason for a digit that is right."""
     if reason == "guess":
-        return reason_for(board, cell, digit) is None
+        return not has_reason(board)
     return any(reason == known and holds_by(board, cell, digit, known) for known in REASONS[:4])
 
 
 @lru_cache(maxsize=4)
 def _symmetries(size: int) -> tuple[Symmetry, ...]:
-    return tuple(_symmetry(size, each) for each in sampled_symmetries(size))
+    return tuple(_symmetry(size, each) for each in digit_exchanges(size))
 
 
 def _symmetry(size: int, each: GridSymmetry) -> Symmetry:

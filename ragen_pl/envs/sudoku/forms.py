@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from itertools import combinations, permutations, product
+from itertools import combinations, permutations
+from math import factorial
 from typing import NamedTuple
 
-from ragen_pl.envs.sudoku.grid import Grid, layout, layout_of
+from ragen_pl.envs.sudoku.grid import Grid, layout_of
 
 _ROUNDS = 4
 """Rounds in ``form_of``; more tell no more grids apart."""
-_SAMPLED = 48
+_MOST_EXCHANGES = 48
 
 
 class GridSymmetry(NamedTuple):
@@ -36,37 +37,18 @@ class GridSymmetry(NamedTuple):
         return tuple(moved)
 
 
-def line_orders(size: int) -> Iterator[tuple[int, ...]]:
-    """Iterate over the orders of rows (or columns) that keep bands together."""
-    box = layout(size).box
-    within = list(permutations(range(box)))
-    for bands in permutations(range(box)):
-        for inner in product(within, repeat=box):
-            yield tuple(
-                band * box + line
-                for band, lines in zip(bands, inner, strict=True)
-                for line in lines
-            )
-
-
-def _places(rows: Sequence[int], columns: Sequence[int], *, transposed: bool) -> tuple[int, ...]:
-    size = len(rows)
-    pairs = product(rows, columns)
-    return tuple(b * size + a if transposed else a * size + b for a, b in pairs)
-
-
 # One cache entry per size: an environment asks again for every solution that is shown in images.
 @lru_cache(maxsize=4)
-def sampled_symmetries(size: int) -> tuple[GridSymmetry, ...]:
-    """Return a fixed random sample of the symmetries, the identity first."""
-    rng = random.Random(f"sudoku symmetries {size}")
-    orders, digits = list(line_orders(size)), list(range(1, size + 1))
-    found = [GridSymmetry(tuple(range(size * size)), (0, *digits))]
-    while len(found) < _SAMPLED:
-        rng.shuffle(digits)
-        places = _places(rng.choice(orders), rng.choice(orders), transposed=rng.random() < 0.5)
-        found.append(GridSymmetry(places, (0, *digits)))
-    return tuple(found)
+def digit_exchanges(size: int) -> tuple[GridSymmetry, ...]:
+    """Return the exchanges of digits that leave the places alone, the identity first; of 9×9 grids
+    a fixed random sample."""
+    cells, digits = tuple(range(size * size)), list(range(1, size + 1))
+    if factorial(size) <= _MOST_EXCHANGES:
+        return tuple(GridSymmetry(cells, (0, *order)) for order in permutations(digits))
+    rng, orders = random.Random(f"sudoku digits {size}"), {tuple(digits): None}
+    while len(orders) < _MOST_EXCHANGES:
+        orders[tuple(rng.sample(digits, size))] = None
+    return tuple(GridSymmetry(cells, (0, *order)) for order in orders)
 
 
 def form_of(grid: Sequence[int]) -> str:

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple, get_args
 Grid = tuple[int, ...]
 Reason = Literal["cell", "row", "column", "box", "guess"]
 """Why a digit belongs into a cell: no other digit fits the cell; or the digit fits no other cell of
-its row, column or box; or, if none of these shows it, a guess that is right."""
+its row, column or box; or, where no cell has such a reason, a guess that is right."""
 REASONS: tuple[Reason, ...] = get_args(Reason)
 
 
@@ -88,6 +88,16 @@ def holds_by(grid: Sequence[int], cell: int, digit: int, reason: Reason) -> bool
     return not any(
         other != cell and not grid[other] and fits(grid, other, digit)
         for other in of.units[kind][of.units_of[cell][kind]]
+    )
+
+
+def has_reason(grid: Sequence[int]) -> bool:
+    """Return whether a reason shows a digit of any empty cell."""
+    return any(
+        reason_for(grid, cell, digit)
+        for cell, given in enumerate(grid)
+        if not given
+        for digit in candidates(grid, cell)
     )
 
 
