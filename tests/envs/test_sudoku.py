@@ -248,7 +248,8 @@ def test_rewards_are_the_paper_s() -> None:
     before = env.get_state()["board"]
     for action in ("1,2,2", "1,2,4", "2,1,4", "1,1,1"):  # filled; filled; in the row; given
         _, reward, *_, info = env.step(action)
-        assert (reward, info["legal"]) == (pytest.approx(-0.1), False)
+        assert reward == pytest.approx(-0.1)
+        assert not info["legal"]
     assert env.get_state()["board"] == before
     assert env.get_state()["num_actions"] == 5
 

@@ -70,16 +70,18 @@ def _determinant(matrix: _Matrix) -> int:
     return a * (e * i - f * h) - b * (d * i - f * g) + c * (d * h - e * g)
 
 
+def _unit(axis: int, sign: int) -> _Vector:
+    x, y, z = (sign * (each == axis) for each in range(3))
+    return x, y, z
+
+
 def _orthogonal_matrices() -> tuple[_Matrix, ...]:
     """List the 48 symmetries of a cube, the identity first."""
     found = []
     for order in permutations(range(3)):
         for signs in product((1, -1), repeat=3):
-            rows = [
-                tuple(sign * (column == axis) for column in range(3))
-                for axis, sign in zip(order, signs, strict=True)
-            ]
-            found.append((rows[0], rows[1], rows[2]))
+            one, two, three = (_unit(axis, sign) for axis, sign in zip(order, signs, strict=True))
+            found.append((one, two, three))
     return tuple(found)
 
 

@@ -289,22 +289,17 @@ class Sudoku(TextEnv):
         """Return whether each word of a thought holds."""
         if list(stated) == [words.STUCK]:
             return [self._is_stuck]
-        has_reasons = self.thought == "reasons"
-        step, held = 2 if has_reasons else 1, list[bool]()
-        board, known = list(self._board), words.actions_by_name(self.size)
-        for place in range(0, len(stated), step):
-            action, reason = known.get(stated[place]), stated[place + 1 : place + step]
-            is_right = (
-                action is not None
-                and not board[action.cell]
-                and self._solution[action.cell] == action.digit
-            )
-            held.append(is_right)
-            if has_reasons:
-                is_reason = bool(reason) and is_right and action is not None
-                held.append(is_reason and _is_reason(board, *action, reason[0]))
-            if is_right and action is not None:
-                board[action.cell] = action.digit
+        words_each = 2 if self.thought == "reasons" else 1
+        board, known, held = list(self._board), words.actions_by_name(self.size), list[bool]()
+        for place in range(0, len(stated), words_each):
+            action, reason = known.get(stated[place]), stated[place + 1 : place + words_each]
+            if action is None or board[action.cell] or self._solution[action.cell] != action.digit:
+                held += [False] * words_each
+                continue
+            held.append(True)
+            if self.thought == "reasons":
+                held.append(bool(reason) and _is_reason(board, *action, reason[0]))
+            board[action.cell] = action.digit
         return held
 
     def hindsight_turn(
