@@ -21,23 +21,17 @@ _TURNS = tuple(name for name in ACTIONS if name[0] in "URF")
 
 
 @lru_cache(maxsize=_DEPTH + 1)
-def _layer(depth: int) -> frozenset[str]:
-    """Return the recolored cubes that are ``depth`` turns from the solved one."""
+def positions_at(depth: int) -> frozenset[str]:
+    """Return the recolored cubes that are ``depth`` turns, at most seven, from the solved one."""
+    assert depth <= _DEPTH, depth
     if depth == 0:
         return frozenset((SOLVED,))
-    nearer = _layer(depth - 1) | (_layer(depth - 2) if depth > 1 else frozenset())
-    return frozenset(_neighbors(_layer(depth - 1))) - nearer
+    nearer = positions_at(depth - 1) | (positions_at(depth - 2) if depth > 1 else frozenset())
+    return frozenset(_neighbors(positions_at(depth - 1))) - nearer
 
 
 def _neighbors(cubes: Iterable[str]) -> Iterable[str]:
     return (turn(cube, name) for cube in cubes for name in _TURNS)
-
-
-def positions_at(distance: int) -> frozenset[str]:
-    """Return the cubes that are at most seven turns from the solved one, however held or colored:
-    one of each 24."""
-    assert distance <= _DEPTH, distance
-    return _layer(distance)
 
 
 def distance(cube: str, limit: int = FARTHEST) -> int | None:
@@ -48,12 +42,12 @@ def distance(cube: str, limit: int = FARTHEST) -> int | None:
 @lru_cache(maxsize=1 << 16)
 def _recolored_distance(cube: str, limit: int) -> int | None:
     for depth in range(min(limit, _DEPTH) + 1):
-        if cube in _layer(depth):
+        if cube in positions_at(depth):
             return depth
     seen = layer = {cube}
     for turns in range(1, limit - _DEPTH + 1):
         layer = set(_neighbors(layer)) - seen
-        if not layer.isdisjoint(_layer(_DEPTH)):
+        if not layer.isdisjoint(positions_at(_DEPTH)):
             return _DEPTH + turns
         seen = seen | layer
     return None
