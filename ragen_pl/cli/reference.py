@@ -121,7 +121,8 @@ def _groups(annotation: Any) -> Iterator[type]:
 
 
 def _is_ours(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] in _OURS
+    is_public = not kind.__name__.startswith("_")
+    return is_public and kind.__module__.partition(".")[0] in _OURS
 
 
 def _choices(kind: type) -> list[type]:

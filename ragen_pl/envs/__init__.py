@@ -7,10 +7,24 @@ from ragen_pl.envs.bandit import Bandit
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.check import check_contract
 from ragen_pl.envs.frozen_lake.env import FrozenLake
+from ragen_pl.envs.rubik.env import Rubik
 from ragen_pl.envs.sokoban.env import Sokoban
+from ragen_pl.envs.sudoku.env import Sudoku
 
-SHIPPED: tuple[type[TextEnv], ...] = (Sokoban, FrozenLake, Bandit)
-"""The shipped environments; every embedded tokenizer covers their dialogues, so that one policy can
-play all of them."""
+SHIPPED: tuple[type[TextEnv], ...] = (Sokoban, FrozenLake, Bandit, Rubik, Sudoku)
+"""The shipped environments."""
+COVERED: tuple[type[TextEnv], ...] = (Sokoban, FrozenLake, Bandit)
+"""Those of the first paper. Every embedded tokenizer covers their dialogues beside those of the
+run's own environments, so that one policy can play all of them."""
 
-__all__ = ["SHIPPED", "Bandit", "FrozenLake", "Sokoban", "TextEnv", "check_contract"]
+__all__ = [
+    "COVERED",
+    "SHIPPED",
+    "Bandit",
+    "FrozenLake",
+    "Rubik",
+    "Sokoban",
+    "Sudoku",
+    "TextEnv",
+    "check_contract",
+]

@@ -81,6 +81,12 @@ class TextEnv(gymnasium.Env[str, str]):
         return AnyText(MAX_TEXT_LENGTH) if self.actions is None else ActionNames(self)
 
     @property
+    def actions_text(self) -> str:
+        """What a prompt says of the actions: by default all names. An environment with many names
+        may describe their form."""
+        return "free text" if self.actions is None else ", ".join(self.actions)
+
+    @property
     @abstractmethod
     def instruction(self) -> str:
         """The task in words, with the legend of this configuration."""

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from itertools import count
 from multiprocessing.connection import Connection
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any
 
 from ragen_pl.envs.base import Symmetry, TextEnv
 from ragen_pl.envs.boundary import RemoteError, describe_fault, kind_of
@@ -89,7 +89,7 @@ class EnvHost:
         return number, self._workers[number % len(self._workers)]
 
 
-class RemoteEnv(TextEnv):
+class _RemoteEnv(TextEnv):
     """An environment whose methods run in a process of a host.
 
     Args:
@@ -98,7 +98,7 @@ class RemoteEnv(TextEnv):
         calls: What has happened to it since its last reset.
     """
 
-    name: ClassVar[str] = "remote"
+    name = "remote"
 
     def __init__(self, host: EnvHost, prototype: bytes, calls: Sequence[Call]) -> None:
         self._host, self._prototype, self._calls = host, prototype, list(calls)
@@ -144,23 +144,23 @@ class RemoteEnv(TextEnv):
 
 
 def _forward(method: str) -> Callable[..., Any]:
-    def forwarded(self: RemoteEnv, *args: Any, **kwargs: Any) -> Any:
+    def forwarded(self: _RemoteEnv, *args: Any, **kwargs: Any) -> Any:
         return self._call(method, *args, **kwargs)
 
     return forwarded
 
 
-def _draw(self: RemoteEnv, state: Mapping[str, Any]) -> Drawing | None:
+def _draw(self: _RemoteEnv, state: Mapping[str, Any]) -> Drawing | None:
     return self._call("draw", dict(state))  # type: ignore[no-any-return]
 
 
-def _expert_turn(self: RemoteEnv, rng: random.Random, max_actions: int) -> Any:
+def _expert_turn(self: _RemoteEnv, rng: random.Random, max_actions: int) -> Any:
     value, state = self._call("expert_turn", rng, max_actions)
     rng.setstate(state)
     return value
 
 
-def _symmetries(self: RemoteEnv) -> tuple[Symmetry, ...]:
+def _symmetries(self: _RemoteEnv) -> tuple[Symmetry, ...]:
     number, size = self._call("symmetries")
 
     def image(index: int, part: str) -> Callable[[Any], Any]:
@@ -169,15 +169,15 @@ def _symmetries(self: RemoteEnv) -> tuple[Symmetry, ...]:
     return tuple(Symmetry(image(i, "state"), image(i, "action")) for i in range(size))
 
 
-def _vocabulary(self: RemoteEnv) -> Iterable[str]:
+def _vocabulary(self: _RemoteEnv) -> Iterable[str]:
     return self._call("vocabulary")  # type: ignore[no-any-return]
 
 
 _SPECIAL_METHODS = dict(zip(_SPECIAL, (_draw, _expert_turn, _symmetries, _vocabulary), strict=True))
-_CLASSES: dict[type, type[RemoteEnv]] = {}
+_CLASSES: dict[type, type[_RemoteEnv]] = {}
 
 
-def _remote_class(kind: type[TextEnv], name: str) -> type[RemoteEnv]:
+def _remote_class(kind: type[TextEnv], name: str) -> type[_RemoteEnv]:
     """Return a class that hands on what a class of environments defines, and has its name."""
     if kind not in _CLASSES:
         wanted = [each for each in _IF_DEFINED if getattr(kind, each) is not getattr(TextEnv, each)]
@@ -185,7 +185,7 @@ def _remote_class(kind: type[TextEnv], name: str) -> type[RemoteEnv]:
         for each, method in _SPECIAL_METHODS.items():
             if getattr(kind, each) is not getattr(TextEnv, each):
                 methods[each] = method
-        _CLASSES[kind] = type(kind.__name__, (RemoteEnv,), {**methods, "name": name})
+        _CLASSES[kind] = type(kind.__name__, (_RemoteEnv,), {**methods, "name": name})
     return _CLASSES[kind]
 
 

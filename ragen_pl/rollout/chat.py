@@ -272,7 +272,7 @@ def system_text(prompts: Prompts, env: TextEnv, max_actions_per_turn: int) -> st
     think = prompts.think
     return prompts.system.format(
         instruction=env.instruction.strip(),
-        actions="free text" if env.actions is None else ", ".join(env.actions),
+        actions=env.actions_text,
         separator=SEPARATOR,
         max_actions_per_turn=max_actions_per_turn,
         format=prompts.response_format_think if think else prompts.response_format_answer,

@@ -13,7 +13,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 from ragen_pl.distributed.batch_sharding import optimizer_batches
 from ragen_pl.distributed.collectives import gather_objects, rank, world_size
-from ragen_pl.envs import SHIPPED
+from ragen_pl.envs import COVERED
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.check import check_contract, check_declared
 from ragen_pl.envs.fingerprint import code_fingerprint
@@ -179,7 +179,7 @@ class RolloutDataModule(pl.LightningDataModule):
         check_contract(env, key)
 
     def vocabulary(self) -> Iterable[str]:
-        """Yield the texts of this run's environments, and the common texts of every shipped one.
+        """Yield the texts of this run's environments, and the common texts of those in ``COVERED``.
 
         The common texts have no board symbols: those of environments that the run does not use are
         split into smaller tokens.
@@ -190,7 +190,7 @@ class RolloutDataModule(pl.LightningDataModule):
             yield from chats.vocabulary(prompts, self.env, actions)
             for name, env in self.eval_sets.items():
                 yield from chats.vocabulary(prompts, env, self.actions_per_turn_on(name))
-            for env in (kind() for kind in SHIPPED):
+            for env in (kind() for kind in COVERED):
                 yield from chats.common_vocabulary(prompts, env, actions)
 
     def words_on(self, eval_set: str) -> Iterable[str]:

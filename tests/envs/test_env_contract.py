@@ -22,7 +22,10 @@ from ragen_pl.envs.bandit import Bandit
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.frozen_lake.env import SYMBOLS, FrozenLake
 from ragen_pl.envs.picture import CELL
+from ragen_pl.envs.rubik.cube import SOLVED, turn
+from ragen_pl.envs.rubik.env import Rubik
 from ragen_pl.envs.sokoban.env import Sokoban
+from ragen_pl.envs.sudoku.env import Sudoku
 
 VARIANTS: dict[str, Callable[[], TextEnv]] = {
     "sokoban": Sokoban,
@@ -43,6 +46,14 @@ VARIANTS: dict[str, Callable[[], TextEnv]] = {
     "lake-paper": lambda: FrozenLake(intended=1 / 3),
     "lake-dry": lambda: FrozenLake(intended=1.0),
     "lake-large-eval": lambda: FrozenLake(size=6, split="eval"),
+    "rubik": Rubik,
+    "rubik-far-eval": lambda: Rubik(4, 9, split="eval", thought="facts_and_plan"),
+    "rubik-turns": lambda: Rubik(1, 8, scramble="turns"),
+    "sudoku": Sudoku,
+    "sudoku-grid-eval": lambda: Sudoku(observation="grid", split="eval"),
+    "sudoku-plan": lambda: Sudoku(thought="plan"),
+    "sudoku-nine": lambda: Sudoku(9, 30, 40, max_actions=60, observation="grid"),
+    "sudoku-nine-any": lambda: Sudoku(9, 2, 9, reasoning="any"),
 }
 SEEDS = (0, 5, 13, 19)
 _HASHES = """
@@ -167,7 +178,13 @@ def test_an_anchor_is_the_state_without_its_counter(env: TextEnv) -> None:
         whole = env.state_hash()
         env.set_state({**state, "num_actions": 3})
         assert (env.state_hash() != whole, env.anchor_key()) == (True, anchor)
-    moved = {"player": state["player"] + 1} if "player" in state else {"choice": "Dragon"}
+    moved: dict[str, Any] = {"choice": "Dragon"}
+    if "player" in state:
+        moved = {"player": state["player"] + 1}
+    elif "stickers" in state:
+        moved = {"stickers": turn(SOLVED, "R")}
+    elif "board" in state:
+        moved = {"board": state["givens"][::-1]}
     env.set_state({**state, **moved})
     assert env.anchor_key() != anchor
 
@@ -283,7 +300,7 @@ def test_legend_names_the_live_symbols() -> None:
 
 @given(text=st.text(max_size=40))
 def test_any_thought_can_be_judged(text: str) -> None:
-    for env in (Sokoban(), FrozenLake(), Bandit()):
+    for env in (Sokoban(), FrozenLake(), Bandit(), Rubik(), Sudoku()):
         env.reset(seed=0)
         assert env.thought_correct(text) in (False, None)
         thought, _ = env.expert_turn(random.Random(0), 3)
@@ -306,6 +323,18 @@ def test_any_thought_can_be_judged(text: str) -> None:
         (FrozenLake, {"intended": 1.5}, "intended: 1.5"),
         (FrozenLake, {"frozen_probability": 0.0}, r"frozen_probability: 0\.0"),
         (FrozenLake, {"max_actions": 0}, "max_actions: 0"),
+        (Rubik, {"shortest": 0}, "shortest: 0"),
+        (Rubik, {"shortest": 6}, "longest, which is 5"),
+        (Rubik, {"longest": 13}, "longest: 13"),
+        (Rubik, {"max_actions": 4}, "max_actions: 4"),
+        (Rubik, {"scramble": "turn"}, "did you mean 'turns'"),
+        (Rubik, {"thought": "facts"}, "thought: 'facts'"),
+        (Sudoku, {"size": 6}, "size: 6 is neither of 4, 9"),
+        (Sudoku, {"fewest_empty": 0}, "fewest_empty: 0"),
+        (Sudoku, {"most_empty": 13}, "most_empty: 13"),
+        (Sudoku, {"max_actions": 9}, "max_actions: 9"),
+        (Sudoku, {"reasoning": "any"}, "no puzzle of size 4"),
+        (Sudoku, {"observation": "gird"}, "did you mean 'grid'"),
     ],
 )
 def test_bad_arguments_are_named(

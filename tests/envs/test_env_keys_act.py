@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ragen_pl import envs
-from ragen_pl.envs import Bandit, FrozenLake, Sokoban
+from ragen_pl.envs import Bandit, FrozenLake, Rubik, Sokoban, Sudoku
 from ragen_pl.envs.base import TextEnv
 from tests.support.config_key_effects import KeyProof, Outcome, every_key, spelled
 
@@ -37,13 +37,15 @@ def transcript(env: TextEnv, seed: int) -> list[Any]:
     return told
 
 
-def proof(kind: type[TextEnv], others: dict[str, tuple[Any, ...]], **base: Any) -> KeyProof:
+def proof(
+    kind: type[TextEnv], others: dict[str, tuple[Any, ...]], *bases: dict[str, Any]
+) -> KeyProof:
     def play(arguments: dict[str, Any]) -> Outcome:
         env = kind(**arguments)
         return {str(seed): transcript(env, seed) for seed in SEEDS}
 
     named = {f"{kind.__name__}.{key}": values for key, values in others.items()}
-    return KeyProof(kind, play, (base,), named)
+    return KeyProof(kind, play, bases or ({},), named)
 
 
 PROOFS = {
@@ -58,7 +60,18 @@ PROOFS = {
         },
     ),
     # The paper's own pair is the same on both splits, as the constructor says.
-    "Bandit": proof(Bandit, {}, pair="named"),
+    "Bandit": proof(Bandit, {}, {"pair": "named"}),
+    "Rubik": proof(
+        Rubik,
+        {"shortest": (2,), "longest": (5,), "max_actions": (6,)},
+        {"shortest": 4, "longest": 6},
+    ),
+    "Sudoku": proof(
+        Sudoku,
+        {"size": (9, 4), "fewest_empty": (5,), "most_empty": (8,), "max_actions": (10,)},
+        {},
+        {"size": 9},
+    ),
 }
 
 

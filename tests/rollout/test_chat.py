@@ -10,8 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragen_pl.envs.sokoban.env import Sokoban
+from ragen_pl.envs.sudoku.env import Sudoku
 from ragen_pl.models.embedded import END, USER, build_tokenizer, read_markers
-from ragen_pl.rollout.chat import Chat, Prompts, _find_blocks, parse_response, vocabulary
+from ragen_pl.rollout.chat import (
+    Chat,
+    Prompts,
+    _find_blocks,
+    parse_response,
+    system_text,
+    vocabulary,
+)
 
 MOVES = ("Up", "Down", "Left", "Right")
 
@@ -136,3 +144,10 @@ def test_prompts_name_the_unknown_field() -> None:
         Prompts(turn="{state} {observation}")
     with pytest.raises(ValueError, match="observation"):
         Prompts(turn="Turn {turn}")
+
+
+def test_a_prompt_lists_the_actions_or_says_what_they_look_like() -> None:
+    assert "Actions: Up, Down, Left, Right\n" in system_text(Prompts(), Sokoban(), 3)
+    prompt = system_text(Prompts(), Sudoku(), 3)
+    assert "Actions: row,column,digit, each from 1 to 4\n" in prompt
+    assert "1,1,1" not in prompt

@@ -17,7 +17,7 @@ from ragen_pl.envs.adapters.packages import load
 from ragen_pl.envs.adapters.pieces import frequent_pieces, sampled_texts
 from ragen_pl.envs.adapters.replay import ReplayState
 from ragen_pl.envs.adapters.splits import Split, enter_split
-from ragen_pl.envs.base import Picture, hash_without, one_of
+from ragen_pl.envs.base import hash_without, one_of
 
 View = Literal["objects", "grid"]
 
@@ -146,12 +146,9 @@ class MiniGrid(ReplayState):
         seen = _listed(self._image) if self.view == "objects" else _drawn(self._image)
         return f"Mission: {self._env.mission}\n{seen}\nYou carry {held}"
 
-    def draw(self, state: Any) -> Picture:
-        """Draw the whole level at a state; the agent's view is lit."""
-        env = copy.deepcopy(self)
-        env.set_state(state)
-        picture: Picture = env._env.get_frame(tile_size=32)
-        return picture
+    def render(self) -> Any:
+        """Render the whole level as MiniGrid does; the agent's view is lit."""
+        return self._env.get_frame(tile_size=32)
 
     def anchor_key(self) -> str:
         """Return a key of all that is in the level, seen or not."""

@@ -1,0 +1,1 @@
+"""Sudoku: the environment, its grids, reasons, puzzles, symmetries, text and pictures."""
