@@ -20,6 +20,7 @@ import docstring_parser
 from lightning.pytorch.cli import LightningArgumentParser
 
 import callbacks
+import ragen_pl.envs.adapters  # noqa: F401  # whose classes are listed
 from ragen_pl.cli.application import (
     ALWAYS,
     GROUPS,
@@ -121,13 +122,13 @@ def _groups(annotation: Any) -> Iterator[type]:
 
 
 def _is_ours(kind: type) -> bool:
-    is_public = not kind.__name__.startswith("_")
-    return is_public and kind.__module__.partition(".")[0] in _OURS
+    return kind.__module__.partition(".")[0] in _OURS
 
 
 def _choices(kind: type) -> list[type]:
     """List the shipped classes that may be given for a class, itself included, sorted by name."""
-    found = {cls for cls in (kind, *subclasses(kind)) if _is_ours(cls) and not _is_abstract(cls)}
+    ours = (cls for cls in (kind, *subclasses(kind)) if _is_ours(cls))
+    found = {cls for cls in ours if not (cls.__name__.startswith("_") or _is_abstract(cls))}
     return sorted(found, key=lambda cls: cls.__name__)
 
 

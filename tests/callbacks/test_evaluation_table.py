@@ -29,6 +29,7 @@ def test_an_evaluation_does_not_log_into_the_training(
     assert "biased upwards" not in capsys.readouterr().out
     after = {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()}
     written = {run_dir / "evaluations" / name for name in ("last.json", "last.txt")}
+    written.add(run_dir / "trajectories" / "validate-00001-default.jsonl")
     assert after.keys() - before.keys() == written
     assert {path: after[path] for path in before} == before
     check_results(run_dir)

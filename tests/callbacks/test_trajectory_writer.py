@@ -263,7 +263,11 @@ def played(folder: Path, rank: int = 0) -> Any:
         opening_tag="<think>", token_text=lambda _: "", decode=lambda _: "", prompts=PROMPTS
     )
     data = SimpleNamespace(
-        env=env, chat=chat, eval_sets={"a": env}, rollout=SimpleNamespace(temperature=1.0)
+        env=env,
+        chat=chat,
+        eval_sets={"a": env},
+        evaluation_dialogue=lambda _: chat,
+        rollout=SimpleNamespace(temperature=1.0),
     )
     return SimpleNamespace(
         datamodule=data, callbacks=[], default_root_dir=str(folder), is_global_zero=rank == 0

@@ -69,6 +69,7 @@ def test_without_a_curriculum_the_seeds_are_those_of_the_stream() -> None:
     assert at(5, data).state_dict() == {
         "seeds": {"iteration": 4, "position": 16},
         "progress": {},
+        "lost_in_a_row": 2,
     }
     assert not data.chooses_starts
 

@@ -155,7 +155,7 @@ def trained(arguments: dict[str, Any]) -> dict[str, Any]:
     return found | {f"alone/{name}": value for name, value in alone.callback_metrics.items()}
 
 
-SPEED_ONLY = ("env_threads", "env_workers", "step_timeout_s")
+SPEED_ONLY = ("env_threads", "env_workers")
 """Must not change a result."""
 BASES = (THINKING, SILENT, IN_HINDSIGHT, {**IN_HINDSIGHT, "hindsight": PLAIN_HINDSIGHT})
 PROOFS = {"data": KeyProof(RolloutDataModule, trained, BASES, OTHER)}
@@ -177,7 +177,11 @@ def test_the_same_run_twice_is_the_same() -> None:
 
 @pytest.mark.parametrize(("subject", "path"), every_key(PROOFS), ids=spelled)
 def test_a_key_of_the_data_acts(subject: str, path: tuple[str, ...]) -> None:
-    if path[-1] in SPEED_ONLY:
+    if path == ("rollout", "step_timeout_s"):  # a limit that only workers can keep
+        assert PROOFS[subject].effect(0, path, 4.0) is Effect.REFUSED
+        limited = replace(ROLLOUT, env_workers=1, step_timeout_s=60.0)
+        assert not differ(trained(THINKING), trained({**THINKING, "rollout": limited}))
+    elif path[-1] in SPEED_ONLY:
         assert PROOFS[subject].effect(0, path, 4) is Effect.IGNORED
     elif path == ("dynamic_sampling",):  # where it acts some groups must lack a spread
         assert PROOFS[subject].effect(1, path, None) is Effect.CHANGED
@@ -193,7 +197,7 @@ def test_a_key_of_the_data_acts(subject: str, path: tuple[str, ...]) -> None:
         wide = EvaluationConfig(at_least=Budget(max_actions_per_turn=2))
         data = RolloutDataModule(**THINKING | {"evaluation": wide})
         assert data.max_actions_per_turn == 1
-        assert data.evaluation_dialogue("default").max_actions_per_turn == 2
+        assert data.actions_per_turn_on("default") == 2
     else:
         PROOFS[subject].check(path)
 

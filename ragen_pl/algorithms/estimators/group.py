@@ -55,7 +55,7 @@ class _ScaledGroupRelative(_GroupRelative):
 
 @dataclass(frozen=True)
 class DrGRPO(_ScaledGroupRelative):
-    """Dr. GRPO: return minus group mean, without division (2503.20783)."""
+    """Dr GRPO: return minus group mean, without division (2503.20783)."""
 
     def compare(self, rollout: RolloutBatch, rewards: Tensor) -> Tensor:
         rewards, mask = rewards * self.reward_scale, rollout.loss_mask
