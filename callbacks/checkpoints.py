@@ -83,8 +83,9 @@ class Checkpoints(Checkpoint):
         success = self._new_success(trainer)
         self._validated = False
         if success is not None and (self.best_success is None or success > self.best_success):
-            self.best_success = success
-            self._save(trainer, pl_module, BEST)
+            before, self.best_success = self.best_success, success  # saved with the checkpoint
+            if not self._save(trainer, pl_module, BEST):
+                self.best_success = before
         done = trainer.current_epoch + 1
         is_end = trainer.should_stop or done == trainer.max_epochs
         if is_end or done % self.every_n_iterations == 0:
@@ -111,7 +112,8 @@ class Checkpoints(Checkpoint):
         value = trainer.callback_metrics.get(f"val/{eval_set}/success")
         return None if value is None else float(value)
 
-    def _save(self, trainer: Trainer, module: LightningModule, name: str) -> None:
+    def _save(self, trainer: Trainer, module: LightningModule, name: str) -> bool:
+        """Save checkpoint and policy; return whether they could be written, on every rank."""
         folder = Path(trainer.default_root_dir)
         path, policy = folder / CHECKPOINTS / f"{name}.ckpt", folder / POLICY / name
         drafts = draft_of(path), draft_of(policy)
@@ -127,7 +129,7 @@ class Checkpoints(Checkpoint):
             put_in_place(drafts[0], path, before)
             put_in_place(drafts[1], policy)
 
-        self._write(trainer, path.name, replace_all, WRITE_FAILURE.text, drafts)
+        return self._write(trainer, path.name, replace_all, WRITE_FAILURE.text, drafts)
 
     def _write(
         self,
@@ -136,8 +138,9 @@ class Checkpoints(Checkpoint):
         write: Callable[[], None],
         failure: str = "",
         drafts: Sequence[Path] = (),
-    ) -> None:
-        """Write on the first rank if no rank has failed before; every rank must call it."""
+    ) -> bool:
+        """Write on the first rank if no rank has failed before; return whether it worked. Every
+        rank must call it."""
         failure = _first(failure)
         if not failure and trainer.is_global_zero:
             try:
@@ -146,7 +149,7 @@ class Checkpoints(Checkpoint):
                 failure = describe_write_error(error)
         failure = _first(failure)
         if not failure or not trainer.is_global_zero:
-            return
+            return not failure
         for draft in drafts:  # else a full disk would stay full
             remove(draft)
         text = (
@@ -155,6 +158,7 @@ class Checkpoints(Checkpoint):
         )
         record_fault(FaultKind.WRITE, text, iteration=trainer.current_epoch + 1)
         announce(trainer, f"warning: {text}")
+        return False
 
     # --- what else is saved -------------------------------------------------------------------
 

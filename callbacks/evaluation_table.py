@@ -12,6 +12,8 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 from ragen_pl.report.tables import PolicyResult, format_json, format_scores
 from ragen_pl.rollout.baselines import BASELINES
+from ragen_pl.runtime.durable_files import write_text
+from ragen_pl.runtime.faults import FaultKind, record_fault
 from ragen_pl.training.access import completed_iterations, data_module, learner
 from ragen_pl.training.callback import announce, rollout_callbacks
 from ragen_pl.training.evaluation import log_metrics, metrics_of, summarize_all_ranks
@@ -129,10 +131,13 @@ class EvaluationTable(Callback):
                 **({} if usage is None else {"usage": usage.to_dict()}),
                 "evaluations": [entry.to_dict() for entry in results],
             }
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(format_json(content), encoding="utf-8")
-            path.with_suffix(".txt").write_text("\n".join(lines[1:]) + "\n", encoding="utf-8")
-            lines += ["", str(path)]
+            try:
+                write_text(path, format_json(content))
+                write_text(path.with_suffix(".txt"), "\n".join(lines[1:]) + "\n")
+                lines += ["", str(path)]
+            except OSError as error:  # the scores are printed all the same
+                record_fault(FaultKind.WRITE, f"{path.name} was not written: {error}")
+                lines += ["", f"{path} cannot be written: {error}"]
         announce(trainer, "\n".join(lines))
         if Path(str(trainer.ckpt_path)).stem == BEST:
             announce(trainer, _SELECTION_BIAS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,12 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 
 from ragen_pl.distributed.collectives import gather_objects, rank
-from ragen_pl.runtime.faults import Fault, add_receiver, remove_receiver
+from ragen_pl.runtime.faults import Fault, Receiver, add_receiver, remove_receiver
 from ragen_pl.training.access import learner
 from ragen_pl.training.callback import RolloutCallback, announce
 
 FOLDER = "faults"
+_MOST_EARLY = 10_000
 LARGEST = 50_000_000
 """Bytes of a file after which faults are only counted."""
 
@@ -33,6 +34,11 @@ class FaultLog(RolloutCallback):
         self.counts: Counter[str] = Counter()
         """Faults by kind, of all ranks, up to the last iteration's end."""
         self._file: _FaultFile | None = None
+        self._early: deque[Fault] = deque(maxlen=_MOST_EARLY)
+        """Faults before ``setup``: Lightning lets the data module build its evaluation sets
+        first."""
+        self._receive_early: Receiver | None = self._early.append
+        add_receiver(self._receive_early)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Begin to record."""
@@ -40,6 +46,9 @@ class FaultLog(RolloutCallback):
         path = Path(trainer.default_root_dir) / FOLDER / f"rank{rank()}.jsonl"
         self._file = _FaultFile(path, pl_module)
         add_receiver(self._file.receive)
+        for fault in self._early:
+            self._file.receive(fault)
+        self._early.clear()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Stop recording."""
@@ -75,6 +84,9 @@ class FaultLog(RolloutCallback):
             announce(trainer, f"faults: {kinds}; {self._file.path.parent} has each of them")
 
     def _stop(self) -> None:
+        if self._receive_early is not None:
+            remove_receiver(self._receive_early)
+            self._receive_early = None
         if self._file is not None:
             remove_receiver(self._file.receive)
             self._file = None

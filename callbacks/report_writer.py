@@ -11,6 +11,7 @@ from lightning.pytorch import LightningModule, Trainer
 from ragen_pl.report.environment import write_environment
 from ragen_pl.report.page import MAX_TRAJECTORIES, REPORT, build_report, write_report
 from ragen_pl.report.run_data import RunReader
+from ragen_pl.runtime.faults import FaultKind, record_fault
 from ragen_pl.training.callback import RolloutCallback, announce
 
 Occasion = Literal["validations", "end", "never"]
@@ -111,6 +112,7 @@ class ReportWriter(RolloutCallback):
             act()
             self._has_failed = False
         except Exception as error:  # a report is never worth a run, whatever is wrong with it
+            record_fault(FaultKind.WRITE, f"no report: {type(error).__name__}: {error}")
             if not self._has_failed:
                 announce(trainer, f"no report: {type(error).__name__}: {error}")
             self._has_failed = True

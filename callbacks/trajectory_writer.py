@@ -27,6 +27,7 @@ from ragen_pl.report.trajectory_record import (
 )
 from ragen_pl.rollout.chat import Dialogue
 from ragen_pl.rollout.packing import MAX_MEMBERS
+from ragen_pl.runtime.faults import FaultKind, record_fault
 from ragen_pl.training.access import completed_iterations, data_module, learner
 from ragen_pl.training.callback import RolloutCallback, announce, find_callback
 from ragen_pl.training.run_folder import TRAJECTORIES
@@ -219,6 +220,7 @@ class TrajectoryWriter(RolloutCallback):
             )
 
     def _tell_of_error(self, trainer: Trainer, path: Path, error: OSError) -> None:
+        record_fault(FaultKind.WRITE, f"{path.name} was not written: {error}")
         if not self._has_told_of_error:
             self._has_told_of_error = True
             announce(trainer, f"{path} cannot be changed ({error}); the run goes on without it")

@@ -14,6 +14,7 @@ from ragen_pl.report.comparison import (
     read_policy,
     to_json,
 )
+from ragen_pl.runtime.visible_text import visible
 
 _DESCRIPTION = """\
 Compare policies on the evaluation sets that they share, paired by initial state: success of each,
@@ -85,7 +86,7 @@ def compare_runs(argv: Sequence[str]) -> None:
     if refused and not any(each.differences for each in found.values()):
         raise ConfigError("compare: " + "\n".join(refused[:3]))
     if given.json:
-        print(to_json(found, names[0]))
+        print(to_json(found, names[0]))  # JSON escapes control characters
         return
     tables = (format_comparison(each, names[0], name) for name, each in found.items())
-    print("\n\n".join(tables))
+    print("\n\n".join(map(visible, tables)))

@@ -76,7 +76,7 @@ class EnvHost:
                 f"{type(env).__name__} cannot ({describe_fault(error)}): create what it holds in "
                 "reset, or set rollout.env_workers to 0"
             ) from error
-        return _remote_class(type(env), env.name)(self, prototype, [])
+        return _remote_class(type(env))(self, prototype, [], env.name)
 
     def close(self) -> None:
         """End the processes; a later call starts new ones."""
@@ -96,16 +96,16 @@ class _RemoteEnv(TextEnv):
         host: The processes.
         prototype: The environment before its first reset, pickled.
         calls: What has happened to it since its last reset.
+        name: Its name, which instances of one class may have of their own.
     """
 
-    name = "remote"
-
-    def __init__(self, host: EnvHost, prototype: bytes, calls: Sequence[Call]) -> None:
+    def __init__(self, host: EnvHost, prototype: bytes, calls: Sequence[Call], name: str) -> None:
         self._host, self._prototype, self._calls = host, prototype, list(calls)
+        self.name = name
         self._number, self._worker = host.place()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TextEnv:
-        return type(self)(self._host, self._prototype, self._calls)
+        return type(self)(self._host, self._prototype, self._calls, self.name)
 
     def __del__(self) -> None:
         worker = getattr(self, "_worker", None)
@@ -177,15 +177,17 @@ _SPECIAL_METHODS = dict(zip(_SPECIAL, (_draw, _expert_turn, _symmetries, _vocabu
 _CLASSES: dict[type, type[_RemoteEnv]] = {}
 
 
-def _remote_class(kind: type[TextEnv], name: str) -> type[_RemoteEnv]:
-    """Return a class that hands on what a class of environments defines, and has its name."""
+def _remote_class(kind: type[TextEnv]) -> type[_RemoteEnv]:
+    """Return a class that hands on what a class of environments defines."""
     if kind not in _CLASSES:
         wanted = [each for each in _IF_DEFINED if getattr(kind, each) is not getattr(TextEnv, each)]
         methods: dict[str, Any] = {each: _forward(each) for each in (*_ALWAYS, *wanted)}
         for each, method in _SPECIAL_METHODS.items():
             if getattr(kind, each) is not getattr(TextEnv, each):
                 methods[each] = method
-        _CLASSES[kind] = type(kind.__name__, (_RemoteEnv,), {**methods, "name": name})
+        if kind.actions_text is not TextEnv.actions_text:
+            methods["actions_text"] = property(lambda self: self._call("actions_text"))
+        _CLASSES[kind] = type(kind.__name__, (_RemoteEnv,), methods)
     return _CLASSES[kind]
 
 
@@ -379,7 +381,7 @@ class _Hosted:
 
     def call(self, call: Call) -> Any:
         method, args, kwargs = call
-        if method in ("instruction", "actions", "max_actions"):
+        if method in ("instruction", "actions", "max_actions", "actions_text"):
             return getattr(self._env, method)
         if method == "image":
             number, index, part, given = args

@@ -54,11 +54,13 @@ class Boards:
             return None
         module, _, name = str(node["class_path"]).rpartition(".")
         try:
-            env = getattr(importlib.import_module(module), name)(**(node.get("init_args") or {}))
+            kind = getattr(importlib.import_module(module), name)
+            if not (isinstance(kind, type) and issubclass(kind, TextEnv)):
+                return None  # nothing else that a file names is called
+            return kind(**(node.get("init_args") or {}))
         except Exception as error:  # the boundary to user code, which may not be installed here
             self.errors.setdefault(name, f"{type(error).__name__}: {error}")
             return None
-        return env if isinstance(env, TextEnv) else None
 
     def _draw(self, env: TextEnv, state: Mapping[str, Any]) -> int | None:
         try:

@@ -98,15 +98,25 @@ def compare_what_is_comparable(
     return Comparison(tuple(differences), tuple(refused))
 
 
-def paired_by_start(first: EvalResult, second: EvalResult) -> PairedDifference:
+def paired_by_start(
+    first: EvalResult, second: EvalResult, *, same_set: bool = False
+) -> PairedDifference:
     """Compare two results of one evaluation set, second minus first.
+
+    Args:
+        first: Result of one policy.
+        second: Result of the other one.
+        same_set: Whether both are known to be of one set, so that starts of which one result is
+            missing, as where the environment failed, are left out.
 
     Raises:
         ValueError: when they have different initial states. (One at which the environment failed
             for a policy is missing from that policy's result.)
     """
     old, new = _success_by_seed(first), _success_by_seed(second)
-    if old.keys() != new.keys():
+    if same_set and old.keys() & new.keys():
+        old = {seed: success for seed, success in old.items() if seed in new}
+    elif old.keys() != new.keys():
         unpaired = sorted(old.keys() ^ new.keys())
         raise ValueError(
             f"the policies were not played on the same starts: {len(unpaired)} seeds are in only "
@@ -133,7 +143,7 @@ def difference_of(first: PolicyResult, second: PolicyResult) -> Difference:
         first.temperature,
         first.result.success,
         second.result.success,
-        paired_by_start(first.result, second.result),
+        paired_by_start(first.result, second.result, same_set=known),
         known,
     )
 

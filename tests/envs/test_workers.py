@@ -17,6 +17,7 @@ import pytest
 
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.sokoban.env import Sokoban
+from ragen_pl.envs.sudoku.env import Sudoku
 from ragen_pl.envs.workers import EnvHost
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.runtime.faults import Fault, FaultKind, add_receiver, remove_receiver
@@ -151,3 +152,17 @@ def test_no_process_is_left(doing: str, signum: int | None, tmp_path: Path) -> N
 def test_keys_that_cannot_act_are_refused(keys: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         RolloutConfig(**keys)
+
+
+def test_what_a_prompt_says_is_the_same_and_names_are_each_instances_own(host: EnvHost) -> None:
+    sudoku = Sudoku()
+    far = host.wrap(sudoku)
+    sudoku.reset(seed=0)
+    far.reset(seed=0)
+    public = ["name", *(each for each in dir(TextEnv) if not each.startswith("_"))]
+    texts = [each for each in public if isinstance(getattr(sudoku, each, None), str)]
+    assert {"actions_text", "instruction", "name"} <= set(texts)
+    assert [getattr(far, each) for each in texts] == [getattr(sudoku, each) for each in texts]
+    one, other = Sudoku(), Sudoku()
+    one.name, other.name = "one", "other"
+    assert [host.wrap(one).name, copy.deepcopy(host.wrap(other)).name] == ["one", "other"]

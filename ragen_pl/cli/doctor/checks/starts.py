@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ragen_pl.cli.doctor.finding import Finding, ok, warning
+from ragen_pl.cli.doctor.finding import Finding, failure, ok, warning
 from ragen_pl.cli.doctor.subject import Subject
 from ragen_pl.envs.eval_seeds import overlap
+from ragen_pl.errors import ConfigError
 from ragen_pl.training.evaluation_sets import EvaluationSet
 
 _TRAINING_STARTS = 1000
@@ -23,7 +24,13 @@ def check_starts(subject: Subject) -> Iterator[Finding]:
     size = min(data.evaluation.size, _MOST_STARTS)
     kinds = overlap(data.env, seeds, data.env, ()).starts
     for index, (name, env) in enumerate(data.eval_sets.items()):
-        eval_set = EvaluationSet.build(name, env, index, size)
+        pin = data.evaluation.pins.get(name)
+        try:
+            eval_set = EvaluationSet.build(name, env, index, size, pin)
+        except ConfigError as error:
+            found = True
+            yield failure(str(error), "as the message says")
+            continue
         shared = overlap(env, eval_set.seeds, data.env, seeds)
         if shared.shared and kinds > _FEW:
             found = True

@@ -1,0 +1,33 @@
+"""No fault is lost, however early it happens."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from callbacks import FaultLog, fault_log
+from ragen_pl.runtime.faults import FaultKind, record_fault
+
+
+def test_faults_before_setup_are_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fault_log, "learner", lambda module: SimpleNamespace(iteration=0))
+    log, module = FaultLog(), cast(Any, None)
+    trainer = cast(Any, SimpleNamespace(default_root_dir=str(tmp_path), is_global_zero=False))
+    record_fault(FaultKind.ENVIRONMENT, "while evaluation sets are built", seed=3)
+    log.setup(trainer, module, "fit")
+    record_fault(FaultKind.WRITE, "later")
+    log.on_train_end(trainer, module)
+    assert log.results() == {"faults": {"environment": 1, "write": 1}}
+    log.teardown(trainer, module, "fit")
+    record_fault(FaultKind.WRITE, "after the end")
+    lines = (tmp_path / "faults/rank0.jsonl").read_text().splitlines()
+    assert [json.loads(line)["text"] for line in lines] == [
+        "while evaluation sets are built",
+        "later",
+    ]
