@@ -283,7 +283,7 @@ def train(plan: Plan, folder: Path, speaker: Speaker) -> None:
             EchoTrapDetector(stop=False),
             EntropyLogger(),
             RolloutMetrics(),
-            TrajectoryWriter(every_n_iterations=1),
+            TrajectoryWriter(every_n_iterations=1, groups=None, max_mb=10_000.0),
             SkippedSteps(),
             *plan.callbacks,
             Checkpoints(every_n_iterations=1),
@@ -399,7 +399,7 @@ def policies(account: Account, folder: Path, rng: random.Random) -> None:
     speaker = Speaker(0.3, rng)
     attempt(account, Plan(NamedLamp()), folder, speaker)
     written: Counter[tuple[int, ...]] = Counter()
-    for path in sorted((folder / "trajectories").glob("iteration-*.jsonl")):
+    for path in sorted((folder / "trajectories").glob("rollout-*.jsonl")):
         for record in lines(path):
             written.update(_responses(record))
     account.by_name += speaker.kinds
