@@ -20,7 +20,6 @@ import docstring_parser
 from lightning.pytorch.cli import LightningArgumentParser
 
 import callbacks
-import ragen_pl.envs.adapters  # noqa: F401  # whose classes are listed
 from ragen_pl.cli.application import (
     ALWAYS,
     GROUPS,
@@ -61,6 +60,8 @@ _POINTS = (-1.0, 0.0, 0.5, 1.0, 2.0)
 """Candidate bounds of a range of numbers."""
 _COUNTS = range(-2, 65)
 """Integers that are tried to find a range of integers."""
+_ADAPTERS = "ragen_pl.envs.adapters"
+"""Described in docs/environments.md: the packages needed to try their values may be missing."""
 _OURS = ("ragen_pl", "callbacks")
 _ABBREVIATIONS = ("e.g", "i.e", "eq", "cf")
 _EXAMPLES: dict[Any, Any] = {int: 1, float: 1.0, str: "x"}
@@ -127,7 +128,11 @@ def _is_ours(kind: type) -> bool:
 
 def _choices(kind: type) -> list[type]:
     """List the shipped classes that may be given for a class, itself included, sorted by name."""
-    ours = (cls for cls in (kind, *subclasses(kind)) if _is_ours(cls))
+    ours = (
+        cls
+        for cls in (kind, *subclasses(kind))
+        if _is_ours(cls) and not cls.__module__.startswith(_ADAPTERS)
+    )
     found = {cls for cls in ours if not (cls.__name__.startswith("_") or _is_abstract(cls))}
     return sorted(found, key=lambda cls: cls.__name__)
 

@@ -94,7 +94,8 @@ def trajectory_record(
         log_probs += [0.0] * len(turn.prompt_ids)
         log_probs += turn.completion.log_probs
         messages.append({"role": "user", "content": turn.observation})
-        if trajectory.system:  # a baseline, which has no prompts, says nothing
+        # A baseline, which has no prompts, says nothing.
+        if trajectory.system or turn.completion.token_ids or turn.response:
             messages.append({"role": "assistant", "content": chat.opening_tag + turn.response})
         end = at + len(turn.completion.token_ids)
         turns.append(_turn_record(turn, chat, _slice(estimates, at, end)))
