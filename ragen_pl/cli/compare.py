@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
+from ragen_pl.cli.command_parser import CommandParser
 from ragen_pl.errors import ConfigError
 from ragen_pl.report.comparison import (
     compare_what_is_comparable,
@@ -23,20 +22,8 @@ equal. Every policy is compared with the first. Sets with different fingerprints
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser that raises one-line errors and prints no usage."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"compare: {message}")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="run.py compare",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+def _parser() -> CommandParser:
+    parser = CommandParser("compare", _DESCRIPTION)
     parser.add_argument(
         "runs",
         nargs="+",

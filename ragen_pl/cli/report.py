@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from ragen_pl.cli.application import default_values
+from ragen_pl.cli.command_parser import CommandParser
 from ragen_pl.errors import ConfigError
 from ragen_pl.report.page import MAX_TRAJECTORIES, REPORT, build_report, write_report
 from ragen_pl.report.run_data import RunReader
@@ -18,20 +17,8 @@ trajectories turn by turn. Several runs are also compared with the first. The fi
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser that raises one-line errors and prints no usage."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"report: {message}")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="run.py report",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+def _parser() -> CommandParser:
+    parser = CommandParser("report", _DESCRIPTION)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run")
     parser.add_argument(
         "--out",

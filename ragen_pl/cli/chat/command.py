@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import copy
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from ragen_pl.cli.chat.conversation import ContextFullError, Conversation, TokenText
+from ragen_pl.cli.command_parser import CommandParser
 from ragen_pl.cli.configured import ConfiguredParts
 from ragen_pl.cli.loaded_policy import LoadedPolicy, find_policy
 from ragen_pl.errors import ConfigError
@@ -38,20 +38,8 @@ _COMMANDS = {
 _DEFAULT_CONTEXT, _FIRST_SEED = 4096, 0
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser that raises one-line errors and prints no usage."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"chat: {message}")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="run.py chat",
-        description=_DESCRIPTION + _help(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+def _parser() -> CommandParser:
+    parser = CommandParser("chat", _DESCRIPTION + _help())
     parser.add_argument("place", metavar="RUN", type=Path, help="run, checkpoint or folder")
     parser.add_argument("--policy", choices=(LAST, BEST), default=LAST, help="of a run")
     parser.add_argument("--system", help="system message (default: the run's, or none)")

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import textwrap
 import time
 from collections.abc import Sequence
 from contextlib import redirect_stdout
-from typing import Any, NoReturn
+from typing import Any
 
+from ragen_pl.cli.command_parser import CommandParser
 from ragen_pl.cli.doctor.checks import CHECKS
 from ragen_pl.cli.doctor.examination import Line, examine
 from ragen_pl.cli.doctor.finding import Level
 from ragen_pl.cli.doctor.subject import Subject
-from ragen_pl.errors import ConfigError
 from ragen_pl.runtime.visible_text import visible
 
 _DESCRIPTION = """\
@@ -24,13 +23,6 @@ rewards, lengths, memory, threads, devices, sampling, run folder. Takes the conf
 fit. The exit status is 1 if something has failed.
 """
 _WIDTH, _INDENT = 100, 25
-
-
-class _Parser(argparse.ArgumentParser):
-    """A parser that raises one-line errors and prints no usage."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"doctor: {message}")
 
 
 def doctor(argv: Sequence[str]) -> int:
@@ -42,12 +34,7 @@ def doctor(argv: Sequence[str]) -> int:
     Returns:
         The exit status: 1 if a check has failed, else 0.
     """
-    parser = _Parser(
-        prog="run.py doctor",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = CommandParser("doctor", _DESCRIPTION)
     parser.add_argument("--json", action="store_true", help="print JSON, for other programs")
     options, rest = parser.parse_known_args(list(argv))
     begin, lines, out = time.monotonic(), list[Line](), sys.stdout

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from transformers import PreTrainedConfig
 
 from ragen_pl.cli.application import Application
+from ragen_pl.cli.command_parser import CommandParser
 from ragen_pl.cli.configured import configured_parts
 from ragen_pl.cli.messages import look_up
 from ragen_pl.cli.plan.devices import DEVICES
@@ -30,20 +30,8 @@ configs and options of fit (--config, --model..., --data..., --trainer.devices, 
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser that raises one-line errors and prints no usage."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"plan: {message}")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="run.py plan",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+def _parser() -> CommandParser:
+    parser = CommandParser("plan", _DESCRIPTION)
     parser.add_argument(
         "--device",
         default="h100",

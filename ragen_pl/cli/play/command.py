@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
+from ragen_pl.cli.command_parser import CommandParser
 from ragen_pl.cli.configured import ConfiguredParts, configured_parts
 from ragen_pl.cli.loaded_policy import LoadedPolicy, policy_of_checkpoint, untrained_policy
 from ragen_pl.cli.play.game import Game
@@ -39,20 +39,8 @@ _PLAYERS = ("person", "policy", "expert", "random")
 _ACTORS = {"expert": ExpertActor, "random": RandomActor}
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser that raises one-line errors and prints no usage."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"play: {message}")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="run.py play",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+def _parser() -> CommandParser:
+    parser = CommandParser("play", _DESCRIPTION)
     parser.add_argument(
         "--player",
         choices=_PLAYERS,
