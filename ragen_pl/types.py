@@ -177,6 +177,9 @@ class Trajectory:
     turns: tuple[Turn, ...]
     initial_state: Mapping[str, Any]
     """Initial state of the environment; empty if the environment failed before it was known."""
+    start_key: str
+    """The environment's key of the initial state (``TextEnv.start_key``): equal for equal tasks,
+    also where their states differ in what the agent does not see; empty as the state is."""
     final_state: Mapping[str, Any]
     """Final state of the environment; empty if the environment failed."""
     stop_reason: StopReason

@@ -177,6 +177,10 @@ class CheckedEnv:
         """Return a key of the current state without its counters."""
         return self._text("anchor_key", self.env.anchor_key)
 
+    def start_key(self) -> str:
+        """Return the key of the current state as an initial state."""
+        return self._text("start_key", self.env.start_key)
+
     def _text(self, method: str, call: Callable[[], Any]) -> str:
         with calling(method):
             given = call()

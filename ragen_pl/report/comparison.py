@@ -113,7 +113,8 @@ def paired_by_start(
         ValueError: when they have different initial states. (One at which the environment failed
             for a policy is missing from that policy's result.)
     """
-    old, new = _success_by_seed(first), _success_by_seed(second)
+    known = (first.repeated_seeds, second.repeated_seeds)
+    old, new = _success_by_start(first, known), _success_by_start(second, known)
     if same_set and old.keys() & new.keys():
         old = {seed: success for seed, success in old.items() if seed in new}
     elif old.keys() != new.keys():
@@ -148,12 +149,21 @@ def difference_of(first: PolicyResult, second: PolicyResult) -> Difference:
     )
 
 
-def _success_by_seed(result: EvalResult) -> dict[int, float]:
-    """Average success per seed."""
+def _success_by_start(
+    result: EvalResult, repeated: Sequence[Mapping[int, int]]
+) -> dict[int, float]:
+    """Average success per initial state, by the smallest seed that has it.
+
+    Args:
+        result: One policy's result.
+        repeated: ``repeated_seeds`` of all results that are compared: where the environment failed
+            for one of them, its own lacks seeds.
+    """
     outcomes: defaultdict[int, list[float]] = defaultdict(list)
     for seeds, success in ((result.solved_seeds, 1.0), (result.failed_seeds, 0.0)):
         for seed in seeds:
-            outcomes[seed].append(success)
+            start = min(each.get(seed, seed) for each in repeated)
+            outcomes[start].append(success)
     return {seed: fmean(values) for seed, values in sorted(outcomes.items())}
 
 

@@ -42,6 +42,7 @@ class PolicyResult:
             **asdict(self.result),
             "by_difficulty": difficulties,
             "pass_at": {str(k): value for k, value in self.result.pass_at.items()},
+            "repeated_seeds": {str(k): seed for k, seed in self.result.repeated_seeds.items()},
         }
 
     @classmethod
@@ -54,6 +55,7 @@ class PolicyResult:
             for name, (success, count) in rest.pop("by_difficulty").items()
         }
         pass_at = {int(k): float(value) for k, value in rest.pop("pass_at", {}).items()}
+        repeated = {int(k): int(seed) for k, seed in rest.pop("repeated_seeds", {}).items()}
         solved, failed = tuple(rest.pop("solved_seeds")), tuple(rest.pop("failed_seeds"))
         result = EvalResult(
             **rest,
@@ -61,6 +63,7 @@ class PolicyResult:
             solved_seeds=solved,
             failed_seeds=failed,
             pass_at=pass_at,
+            repeated_seeds=repeated,
         )
         known = {name: data[name] for name in own if name in data}
         return cls(result=result, **known)

@@ -104,6 +104,7 @@ class Episode:
         self.observation, self.difficulty = "", ""
         self.optimal_length: int | None = None
         self.initial_state: dict[str, Any] = {}
+        self.start_key = ""
         self._keeps_states = True
         self.turns: list[Turn] = []
         self.actions_left = 0
@@ -140,6 +141,7 @@ class Episode:
         else:
             self._play_opening(self.opening)
         self.initial_state = self.env.state()
+        self.start_key = self.env.start_key()
 
     def _play_opening(self, opening: Opening) -> None:
         self.env.enter_image(opening.symmetry)
@@ -257,6 +259,7 @@ class Episode:
             difficulty=self.difficulty,
             turns=tuple(self.turns),
             initial_state=self.initial_state,
+            start_key=self.start_key,
             final_state=final_state,
             stop_reason=self.stop_reason,
             success=self.success and not self._has_failed,

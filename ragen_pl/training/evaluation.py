@@ -13,7 +13,6 @@ trajectories, and the interval holds for that state alone.
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -58,6 +57,9 @@ class EvalResult:
     pass_at: Mapping[int, float] = field(default_factory=dict)
     """Unbiased estimate of pass@k by k, averaged over initial states; k is 1, 2, 4 … and the number
     of trajectories per initial state."""
+    repeated_seeds: Mapping[int, int] = field(default_factory=dict)
+    """Seeds whose initial state another seed of the evaluation set has too (equal ``start_key``),
+    each with the smallest seed of that state."""
     action_ratio: float | None = None
     """Mean, over solved trajectories, of the actions used over the fewest possible; None where the
     environment does not know these, or nothing was solved."""
@@ -83,7 +85,7 @@ def summarize(groups: Sequence[TrajectoryGroup]) -> EvalResult:
     for trajectory in trajectories:
         if trajectory.difficulty:
             by_difficulty[trajectory.difficulty].append(trajectory.success)
-        by_start[json.dumps(trajectory.initial_state, sort_keys=True)].append(trajectory.success)
+        by_start[trajectory.start_key].append(trajectory.success)
     effective = effective_sample_size(list(by_start.values()))
     low, high = wilson_interval(num_successes / len(trajectories) * effective, effective)
     return EvalResult(
@@ -102,8 +104,20 @@ def summarize(groups: Sequence[TrajectoryGroup]) -> EvalResult:
         failed_seeds=tuple(t.seed for t in trajectories if not t.success),
         env_errors=sum(len(group.trajectories) for group in groups) - len(trajectories),
         pass_at=_pass_at(groups),
+        repeated_seeds=_repeated_seeds(groups),
         action_ratio=_action_ratio(trajectories),
     )
+
+
+def _repeated_seeds(groups: Sequence[TrajectoryGroup]) -> dict[int, int]:
+    """Return the smallest seed of the same initial state, by seed; initial states that only one
+    seed has are left out."""
+    seeds_of: defaultdict[str, set[int]] = defaultdict(set)
+    for group in groups:
+        for trajectory in group.trajectories:
+            if trajectory.start_key:  # unknown where the reset failed
+                seeds_of[trajectory.start_key].add(trajectory.seed)
+    return {seed: min(seeds) for seeds in seeds_of.values() if len(seeds) > 1 for seed in seeds}
 
 
 def _pass_at(groups: Sequence[TrajectoryGroup]) -> dict[int, float]:

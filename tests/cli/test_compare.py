@@ -72,6 +72,23 @@ def test_several_tries_at_a_start_are_one_pair(
     assert (found["starts"], found["p_value"] < 0.01) == (12, True)
 
 
+def test_seeds_of_one_start_are_one_pair(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Twenty seeds of two bandits: not twenty independent wins, however small their p would be."""
+
+    def played(wins: bool) -> list[TrajectoryGroup]:
+        groups = [make_group([float(wins)], group_id=i, seed=i) for i in range(20)]
+        keyed = [replace(g.trajectories[0], start_key=str(g.seed % 2)) for g in groups]
+        return [replace(g, trajectories=(t,)) for g, t in zip(groups, keyed, strict=True)]
+
+    first = write_results(tmp_path / "a", [result_of(played(False))])
+    second = write_results(tmp_path / "b", [result_of(played(True))])
+    assert main(["compare", str(first), str(second), "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["comparisons"][0]["differences"]
+    assert (found["difference"], found["starts"], found["p_value"]) == (1.0, 2, 0.5)
+
+
 def test_policies_of_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     groups = [make_group([float(i > 2)], group_id=i, seed=i) for i in range(6)]
     none = [make_group([0.0], group_id=i, seed=i) for i in range(6)]

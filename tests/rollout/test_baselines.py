@@ -84,7 +84,7 @@ def test_baselines_exist_only_where_they_can_play() -> None:
     [
         ("reset", RuntimeError("it broke"), "reset raised RuntimeError: it broke"),
         ("get_state", RuntimeError("it broke"), "get_state raised"),
-        ("state_hash", RuntimeError("it broke"), "anchor_key raised"),  # which asks for it
+        ("state_hash", RuntimeError("it broke"), "start_key raised"),  # which asks for it
         ("step", RuntimeError("it broke"), "step raised"),
         ("reward", math.nan, "step returned nan"),
         ("expert_turn", ("", ("north",)), "expert_turn returned 'north'"),

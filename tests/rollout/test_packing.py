@@ -44,6 +44,7 @@ def trajectory(turns: list[Turn], member: int = 0) -> Trajectory:
         difficulty="",
         turns=tuple(turns),
         initial_state={},
+        start_key="",
         final_state={},
         stop_reason=StopReason.MAX_TURNS,
         success=False,

@@ -75,6 +75,7 @@ def make_trajectory(
         difficulty=difficulty,
         turns=tuple(turns),
         initial_state={"seed": seed},
+        start_key=str(seed),
         final_state={},
         stop_reason=stop_reason,
         success=success,

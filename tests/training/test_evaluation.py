@@ -57,10 +57,12 @@ def test_one_start_under_many_seeds_is_one_start() -> None:
     """As on a bandit's evaluation set: other seeds, the same two states."""
     left = [make_trajectory([make_turn(1.0)], seed=n, success=True) for n in range(20)]
     right = [make_trajectory([make_turn(0.0)], seed=n) for n in range(20, 40)]
-    sides = [replace(t, initial_state={"first": t.success}) for t in (*left, *right)]
+    # The states hold the seed, as those of ``ReplayState`` do: only their keys are equal.
+    sides = [replace(t, start_key=f"first: {t.success}") for t in (*left, *right)]
     result = summarize([TrajectoryGroup(t.seed, t.seed, (t,)) for t in sides])
     assert (result.success, result.count) == (0.5, 40)
     assert (result.low, result.high) == pytest.approx(wilson_interval(1, 2))
+    assert result.repeated_seeds == {seed: 0 if seed < 20 else 20 for seed in range(40)}
 
 
 def test_summary_without_thoughts_or_difficulties() -> None:
