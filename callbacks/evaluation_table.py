@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,17 +13,16 @@ from ragen_pl.report.tables import PolicyResult, format_json, format_scores
 from ragen_pl.rollout.baselines import BASELINES
 from ragen_pl.runtime.durable_files import write_text
 from ragen_pl.runtime.faults import FaultKind, record_fault
-from ragen_pl.training.access import completed_iterations, data_module, learner
+from ragen_pl.training.access import completed_iterations, data_module, learner, policy_name
 from ragen_pl.training.callback import announce, rollout_callbacks
 from ragen_pl.training.evaluation import log_metrics, metrics_of, summarize_all_ranks
-from ragen_pl.training.run_folder import BEST, EVALUATIONS, FINAL, read_results
-from ragen_pl.types import Evaluation, TrajectoryGroup
+from ragen_pl.training.run_folder import BEST, EVALUATIONS, FINAL, file_name_of, read_results
+from ragen_pl.types import Evaluation
 
 _SELECTION_BIAS = (
     "best.ckpt was selected by its success on the first evaluation set, so its success there is "
     "biased upwards; report the results of last.ckpt"
 )
-UNTRAINED = "untrained"
 
 
 class EvaluationTable(Callback):
@@ -69,14 +67,15 @@ class EvaluationTable(Callback):
         if trainer.state.fn == TrainerFn.FITTING or not isinstance(batch, Evaluation):
             return
         policy, eval_set = policy_name(trainer, module), batch.eval_set
-        self._add(trainer, module, policy, eval_set, batch.temperature, batch.groups)
+        self._add(trainer, module, policy, batch)
         if trainer.state.fn == TrainerFn.PREDICTING:
             return
         data = data_module(trainer)
         for temperature in data.evaluation.temperatures[1:]:
             _announce_start(trainer, module, f"{policy}, greedy, on {eval_set}")
             groups = data.evaluate(learner(module), eval_set, temperature)
-            found = self._add(trainer, module, policy, eval_set, temperature, groups)
+            played = Evaluation(eval_set, temperature, tuple(groups))
+            found = self._add(trainer, module, policy, played)
             for result in found:
                 names = {
                     f"val/{eval_set}/greedy/{n}": v for n, v in metrics_of(result.result).items()
@@ -86,23 +85,26 @@ class EvaluationTable(Callback):
             if baseline.can_play(data.eval_sets[eval_set]):
                 _announce_start(trainer, module, f"{baseline.name} on {eval_set}")
                 groups = data.evaluate_baseline(eval_set, baseline)
-                self._add(trainer, module, baseline.name, eval_set, None, groups)
+                played = Evaluation(eval_set, None, tuple(groups))
+                self._add(trainer, module, baseline.name, played)
 
     def _add(
         self,
         trainer: Trainer,
         module: LightningModule,
         policy: str,
-        eval_set: str,
-        temperature: float | None,
-        groups: Sequence[TrajectoryGroup],
+        evaluation: Evaluation,
     ) -> list[PolicyResult]:
         """Add the result of one policy at one temperature; none if everything failed."""
-        result = summarize_all_ranks(trainer, f"{policy} on {eval_set}", groups)
-        if result is None:
-            return []
+        eval_set, temperature = evaluation.eval_set, evaluation.temperature
         is_of_run = temperature is not None and trainer.ckpt_path is not None
         iterations = completed_iterations(trainer, module) if is_of_run else None
+        if trainer.state.fn != TrainerFn.PREDICTING:  # whose trajectories have a file of their own
+            for callback in rollout_callbacks(trainer):
+                callback.on_evaluation_end(trainer, module, policy, evaluation, iterations)
+        result = summarize_all_ranks(trainer, f"{policy} on {eval_set}", evaluation.groups)
+        if result is None:
+            return []
         fingerprint = data_module(trainer).evaluation_set(eval_set).fingerprint
         entry = PolicyResult(policy, eval_set, temperature, result, iterations, fingerprint)
         self._results.append(entry)
@@ -122,7 +124,7 @@ class EvaluationTable(Callback):
         if usage is not None:
             lines += ["", str(usage)]
         if trainer.state.fn != TrainerFn.PREDICTING:
-            path = run_dir / EVALUATIONS / f"{_file_name(policy)}.json"
+            path = run_dir / EVALUATIONS / f"{file_name_of(policy)}.json"
             evaluation = data_module(trainer).evaluation
             content = {
                 "policy": policy,
@@ -143,11 +145,6 @@ class EvaluationTable(Callback):
             announce(trainer, _SELECTION_BIAS)
 
 
-def policy_name(trainer: Trainer, module: LightningModule) -> str:
-    """Name the policy that is evaluated: its checkpoint, or where its weights come from."""
-    return str(trainer.ckpt_path or learner(module).trainable.policy.origin or UNTRAINED)
-
-
 def _announce_start(trainer: Trainer, module: LightningModule, description: str) -> None:
     for callback in rollout_callbacks(trainer):
         callback.on_evaluation_start(trainer, module, description)
@@ -164,10 +161,3 @@ def _earlier_policies(run_dir: Path, results: Sequence[PolicyResult]) -> list[Po
         for each in entries
         if each.policy not in (*baselines, FINAL) and (each.eval_set, each.fingerprint) in played
     ]
-
-
-def _file_name(policy: str) -> str:
-    """Return a checkpoint's stem, or a policy's name with characters that file names may have."""
-    path = Path(policy)
-    name = path.stem if path.suffix == ".ckpt" else policy
-    return re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._") or UNTRAINED

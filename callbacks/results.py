@@ -21,7 +21,7 @@ from ragen_pl.runtime.faults import FaultKind, record_fault
 from ragen_pl.training.access import data_module, learner
 from ragen_pl.training.callback import RolloutCallback, announce, is_done, rollout_callbacks
 from ragen_pl.training.evaluation import summarize_all_ranks
-from ragen_pl.training.run_folder import FINAL, RESULTS, read_results
+from ragen_pl.training.run_folder import FINAL, RESULTS, UNTRAINED, read_results
 from ragen_pl.types import Evaluation, Phase, TrajectoryGroup
 
 _REPEATED = ("diagnostics/", "val/")
@@ -103,9 +103,9 @@ class Results(RolloutCallback):
         for baseline in BASELINES:
             if baseline.name not in done:
                 self._evaluate_baseline(trainer, pl_module, baseline)
-        if "untrained" not in done and trainer.global_step == 0:
+        if UNTRAINED not in done and trainer.global_step == 0:
             in_full = data.warm_start.iterations == 0
-            self.evaluations += self._evaluate(trainer, pl_module, "untrained", in_full=in_full)
+            self.evaluations += self._evaluate(trainer, pl_module, UNTRAINED, in_full=in_full)
         self._write(trainer)
 
     def _keep_earlier_final(self, trainer: Trainer) -> None:

@@ -28,9 +28,9 @@ from ragen_pl.report.trajectory_record import (
 from ragen_pl.rollout.chat import Dialogue
 from ragen_pl.rollout.packing import MAX_MEMBERS
 from ragen_pl.runtime.faults import FaultKind, record_fault
-from ragen_pl.training.access import completed_iterations, data_module, learner
+from ragen_pl.training.access import completed_iterations, data_module, learner, policy_name
 from ragen_pl.training.callback import RolloutCallback, announce, find_callback
-from ragen_pl.training.run_folder import TRAJECTORIES
+from ragen_pl.training.run_folder import TRAJECTORIES, file_name_of
 from ragen_pl.types import Evaluation, Selection, TrainingBatch, TrajectoryGroup
 
 _MEGABYTE = 1_000_000
@@ -134,15 +134,13 @@ class TrajectoryWriter(RolloutCallback):
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *_: Any
     ) -> None:
-        """Write an evaluation set."""
-        is_fit = trainer.state.fn == TrainerFn.FITTING
-        self._write_scored(trainer, pl_module, files.VALIDATION if is_fit else "validate", batch)
-
-    def on_test_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *_: Any
-    ) -> None:
-        """Write an evaluation set."""
-        self._write_scored(trainer, pl_module, "test", batch)
+        """Write an evaluation set during training."""
+        is_wanted = self.evaluations and not trainer.sanity_checking
+        if is_wanted and trainer.state.fn == TrainerFn.FITTING and isinstance(batch, Evaluation):
+            iteration = completed_iterations(trainer, pl_module)
+            name = files.evaluation_file(files.VALIDATION, batch.eval_set, iteration)
+            occasion = _occasion("evaluation", iteration, TRAINING, batch, _alarm(trainer))
+            self._write_evaluation(trainer, name, batch, occasion)
 
     def on_predict_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *_: Any, **__: Any
@@ -150,8 +148,9 @@ class TrajectoryWriter(RolloutCallback):
         """Write an evaluation set."""
         if isinstance(outputs, Evaluation):
             name = files.evaluation_file("predict", outputs.eval_set)
-            iteration = completed_iterations(trainer, pl_module)
-            occasion = _occasion("predict", iteration, TRAINING, outputs)
+            is_of_run = trainer.ckpt_path is not None
+            iteration = completed_iterations(trainer, pl_module) if is_of_run else None
+            occasion = _occasion("predict", iteration, policy_name(trainer, pl_module), outputs)
             path = self._write_evaluation(trainer, name, outputs, occasion)
             announce(trainer, f"trajectories on {outputs.eval_set}: {path}")
 
@@ -163,25 +162,16 @@ class TrajectoryWriter(RolloutCallback):
         evaluation: Evaluation,
         iterations: int | None,
     ) -> None:
-        """Write an evaluation of the closing table."""
+        """Write an evaluation of the closing table, or of ``validate`` and ``test``."""
         if self.evaluations:
+            who, command = file_name_of(policy), trainer.state.fn
             name = files.evaluation_file(
-                policy, evaluation.eval_set, temperature=evaluation.temperature
+                who if command in (None, TrainerFn.FITTING) else f"{command.value}-{who}",
+                evaluation.eval_set,
+                temperature=evaluation.temperature,
             )
             occasion = _occasion("evaluation", iterations, policy, evaluation)
             self._write_evaluation(trainer, name, evaluation, occasion)
-
-    def _write_scored(
-        self, trainer: Trainer, module: LightningModule, kind: str, batch: Any
-    ) -> None:
-        """Write an evaluation of the policy that is being trained, or of a checkpoint of it."""
-        if not self.evaluations or trainer.sanity_checking or not isinstance(batch, Evaluation):
-            return
-        iteration = completed_iterations(trainer, module)
-        name = files.evaluation_file(kind, batch.eval_set, iteration)
-        alarm = _alarm(trainer) if kind == files.VALIDATION else None
-        occasion = _occasion("evaluation", iteration, TRAINING, batch, alarm)
-        self._write_evaluation(trainer, name, batch, occasion)
 
     def _write_evaluation(
         self, trainer: Trainer, name: str, evaluation: Evaluation, occasion: Occasion

@@ -9,9 +9,9 @@ from itertools import groupby
 from ragen_pl.report.charts import LEVELS, validated_sets
 from ragen_pl.report.run_data import RunData
 from ragen_pl.report.tables import PolicyResult
-from ragen_pl.training.run_folder import FINAL
+from ragen_pl.training.run_folder import FINAL, UNTRAINED
 
-_BEFORE = ("warm-started", "untrained")
+_BEFORE = ("warm-started", UNTRAINED)
 """Policies that the final one is compared with; the first that was evaluated counts."""
 
 

@@ -9,6 +9,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
 from ragen_pl.training.datamodule import RolloutDataModule
+from ragen_pl.training.run_folder import UNTRAINED
 from ragen_pl.training.starpo import StarPO
 
 
@@ -32,3 +33,8 @@ def completed_iterations(trainer: Trainer, module: LightningModule) -> int:
     if trainer.state.fn == TrainerFn.FITTING:
         return trainer.current_epoch + 1
     return learner(module).iteration
+
+
+def policy_name(trainer: Trainer, module: LightningModule) -> str:
+    """Name the policy that is evaluated: its checkpoint, or where its weights come from."""
+    return str(trainer.ckpt_path or learner(module).trainable.policy.origin or UNTRAINED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import zipfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ CONFIG, RESULTS = "config.yaml", "results.json"
 LAST, BEST, PREVIOUS = "last", "best", "previous"
 FINAL = "final"
 """Name, in ``RESULTS``, of the policy that a run ended with."""
+UNTRAINED = "untrained"
 METADATA = "metadata"
 """Key of the metadata in a checkpoint."""
 _FORMER_METADATA = "run"
@@ -95,6 +97,13 @@ def _check_whole(file: Path) -> None:
         damaged = archive.testzip()
     if damaged is not None:
         raise zipfile.BadZipFile(f"{damaged} is damaged")
+
+
+def file_name_of(policy: str) -> str:
+    """Return a checkpoint's stem, or a policy's name with characters that file names may have."""
+    path = Path(policy)
+    name = path.stem if path.suffix == ".ckpt" else policy
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._") or UNTRAINED
 
 
 def is_of(run_dir: Path, checkpoint: Path) -> bool:

@@ -29,9 +29,14 @@ def test_an_evaluation_does_not_log_into_the_training(
     assert "biased upwards" not in capsys.readouterr().out
     after = {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()}
     written = {run_dir / "evaluations" / name for name in ("last.json", "last.txt")}
-    written.add(run_dir / "trajectories" / "validate-00001-default.jsonl")
+    kept = ("last-default-T0.5", "last-default-T0", "random-default", "expert-default")
+    written |= {run_dir / "trajectories" / f"validate-{name}.jsonl" for name in kept}
     assert after.keys() - before.keys() == written
     assert {path: after[path] for path in before} == before
+    line = (run_dir / "trajectories/validate-last-default-T0.jsonl").read_text().splitlines()[0]
+    record = json.loads(line)
+    place = "runs/tiny/checkpoints/last.ckpt"  # not the policy that is being trained
+    assert (record["policy"], record["temperature"], record["iteration"]) == (place, 0.0, 1)
     check_results(run_dir)
     assert main([*evaluate, "best", "--trainer.logger", "true"]) == 0
     assert "biased upwards" in capsys.readouterr().out

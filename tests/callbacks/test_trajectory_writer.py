@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.trainer.states import TrainerFn
 
 from callbacks import EchoTrapDetector, Results, TrajectoryWriter, VarianceFilter, trajectory_writer
 from callbacks.trajectory_writer import GroupFacts, choose_groups
@@ -270,7 +271,11 @@ def played(folder: Path, rank: int = 0) -> Any:
         rollout=SimpleNamespace(temperature=1.0),
     )
     return SimpleNamespace(
-        datamodule=data, callbacks=[], default_root_dir=str(folder), is_global_zero=rank == 0
+        datamodule=data,
+        callbacks=[],
+        default_root_dir=str(folder),
+        is_global_zero=rank == 0,
+        state=SimpleNamespace(fn=TrainerFn.FITTING),
     )
 
 
