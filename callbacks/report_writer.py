@@ -9,8 +9,9 @@ from typing import Literal
 from lightning.pytorch import LightningModule, Trainer
 
 from ragen_pl.report.environment import write_environment
-from ragen_pl.report.page import MAX_TRAJECTORIES, REPORT, build_report, write_report
+from ragen_pl.report.page import MAX_TRAJECTORIES, REPORT, build_report
 from ragen_pl.report.run_data import RunReader
+from ragen_pl.runtime.durable_files import write_text
 from ragen_pl.runtime.faults import FaultKind, record_fault
 from ragen_pl.training.callback import RolloutCallback, announce
 
@@ -102,7 +103,7 @@ class ReportWriter(RolloutCallback):
                 logger.save()  # flush the events
             run = reader.read()
             page = build_report([run], self.max_trajectories, [run.defaults])
-            write_report(_run_dir(trainer) / REPORT, page)
+            write_text(_run_dir(trainer) / REPORT, page)
 
         self._guard(trainer, act)
 

@@ -27,6 +27,7 @@ from ragen_pl.report.trajectory_record import (
 )
 from ragen_pl.rollout.chat import Dialogue
 from ragen_pl.rollout.packing import MAX_MEMBERS
+from ragen_pl.runtime.durable_files import write_lines
 from ragen_pl.runtime.faults import FaultKind, record_fault
 from ragen_pl.training.access import completed_iterations, data_module, learner, policy_name
 from ragen_pl.training.callback import RolloutCallback, announce, find_callback
@@ -193,7 +194,7 @@ class TrajectoryWriter(RolloutCallback):
         }
         if trainer.is_global_zero:
             try:
-                files.write_records(path, (everyone[place] for place in sorted(everyone)))
+                write_lines(path, (everyone[place] for place in sorted(everyone)))
                 self._limit_size(trainer, path)
             except OSError as error:
                 self._tell_of_error(trainer, path, error)

@@ -40,7 +40,6 @@ from ragen_pl.cli.resume import (
     EarlierRun,
     check_continuation,
     checkpoint_path,
-    leaves,
     read_metadata,
 )
 from ragen_pl.distributed.checkpoint_io import AnyCheckpointIO
@@ -48,6 +47,7 @@ from ragen_pl.distributed.fsdp import FSDP2, FSDP_NAME, check_strategy
 from ragen_pl.errors import ConfigError
 from ragen_pl.models import EmbeddedModel, Endpoint, PolicyModel
 from ragen_pl.report.run_data import write_defaults
+from ragen_pl.report.side_by_side import leaves
 from ragen_pl.runtime.allocator import retain_freed_memory
 from ragen_pl.runtime.out_of_memory import explain_out_of_memory
 from ragen_pl.runtime.third_party_output import silence_libraries

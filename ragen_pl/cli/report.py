@@ -8,8 +8,9 @@ from pathlib import Path
 from ragen_pl.cli.application import default_values
 from ragen_pl.cli.command_parser import CommandParser
 from ragen_pl.errors import ConfigError
-from ragen_pl.report.page import MAX_TRAJECTORIES, REPORT, build_report, write_report
+from ragen_pl.report.page import MAX_TRAJECTORIES, REPORT, build_report
 from ragen_pl.report.run_data import RunReader
+from ragen_pl.runtime.durable_files import write_text
 
 _DESCRIPTION = """\
 Write one HTML file about a run: learning curves, alarm, evaluations, configuration, and its
@@ -61,7 +62,7 @@ def report(argv: Sequence[str]) -> Path:
     # A run of an earlier version recorded no defaults: those of this version stand in.
     defaults = [run.defaults or default_values(dict(run.config)) for run in runs]
     try:
-        write_report(path, build_report(runs, given.max_trajectories, defaults))
+        write_text(path, build_report(runs, given.max_trajectories, defaults))
     except OSError as error:
         raise ConfigError(f"report: {path} cannot be written: {error.strerror}") from error
     print(f"report: {path} ({path.stat().st_size / 1e6:.1f} MB)")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ragen_pl.errors import ConfigError
+from ragen_pl.report.side_by_side import leaves
 from ragen_pl.runtime.durable_files import REPLACED
 from ragen_pl.training.run_folder import (
     BEST,
@@ -135,16 +136,6 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tup
         for key in {**before, **after}
         if before.get(key) != after.get(key)
     }
-
-
-def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Iterate over (dotted key, value) of nested mappings."""
-    if isinstance(tree, Mapping) and tree:
-        for key, value in tree.items():
-            yield from leaves(value, f"{path}.{key}" if path else str(key))
-    else:
-        # YAML gives lists back where constructors hold tuples.
-        yield path, list(tree) if isinstance(tree, tuple) else tree
 
 
 def check_continuation(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import sys
 from importlib import metadata
@@ -12,6 +11,7 @@ from pathlib import Path
 import torch
 
 from ragen_pl.report.run_data import ENVIRONMENT
+from ragen_pl.runtime.durable_files import write_text
 from ragen_pl.runtime.threads import usable_cores
 
 _PACKAGES = (
@@ -39,12 +39,8 @@ def describe_environment(num_processes: int) -> dict[str, str]:
 
 def write_environment(run_dir: Path, num_processes: int) -> None:
     """Record versions and machine in a run folder; those of the latest start stay."""
-    run_dir.mkdir(parents=True, exist_ok=True)
-    path = run_dir / ENVIRONMENT
-    draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     content = json.dumps(describe_environment(num_processes), indent=1)
-    draft.write_text(content + "\n", encoding="utf-8")
-    draft.replace(path)
+    write_text(run_dir / ENVIRONMENT, content + "\n")
 
 
 def _version(package: str) -> str | None:

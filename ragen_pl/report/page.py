@@ -6,7 +6,6 @@ import base64
 import gzip
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -118,22 +117,6 @@ def build_report(
     )
 
 
-def write_report(path: Path, page: str) -> None:
-    """Write a page so that a reader sees the old one or the new one, never half of it.
-
-    Raises:
-        OSError: when it cannot be written; an old page then stays.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        draft.write_text(page, encoding="utf-8", newline="\n")
-        draft.replace(path)
-    except OSError:
-        draft.unlink(missing_ok=True)
-        raise
-
-
 def shares(runs: Sequence[RunData], limit: int) -> list[int]:
     """Divide the number of trajectories evenly over runs; what one does not need goes to others."""
     counts = [len(run.entries) for run in runs]
@@ -193,7 +176,7 @@ def settings(run: RunData, defaults: Mapping[str, Any]) -> list[Setting]:
             _plain(defaults[key]) if key in defaults else None,
             key in defaults and defaults[key] != value,
         )
-        for key, value in leaves(run.config).items()
+        for key, value in leaves(run.config)
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,17 +86,17 @@ ABSENT = "–"
 def differing_settings(runs: Sequence[RunData]) -> list[tuple[str, list[Any]]]:
     """List the keys whose values differ between runs, with each run's value; the folder, which
     always does, is left out."""
-    flat = [leaves(run.config) for run in runs]
+    flat = [dict(leaves(run.config)) for run in runs]
     keys = dict.fromkeys(key for each in flat for key in each if key != "run_dir")
     rows = [(key, [each.get(key, ABSENT) for each in flat]) for key in keys]
     return [(key, values) for key, values in rows if any(v != values[0] for v in values)]
 
 
-def leaves(tree: Any, path: str = "") -> dict[str, Any]:
-    """Return the values of nested mappings by their dotted keys."""
-    if not (isinstance(tree, Mapping) and tree):
-        return {path: tree} if path else {}
-    found: dict[str, Any] = {}
-    for key, value in tree.items():
-        found |= leaves(value, f"{path}.{key}" if path else str(key))
-    return found
+def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Iterate over (dotted key, value) of nested mappings."""
+    if isinstance(tree, Mapping) and tree:
+        for key, value in tree.items():
+            yield from leaves(value, f"{path}.{key}" if path else str(key))
+    elif path:
+        # YAML gives lists back where constructors hold tuples.
+        yield path, list(tree) if isinstance(tree, tuple) else tree

@@ -1,11 +1,10 @@
-"""Files of trajectories in a run folder: names, atomic writing, and the limit of their size."""
+"""Files of trajectories in a run folder: names, versions, and the limit of their size."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -13,11 +12,12 @@ from urllib.parse import quote
 
 from ragen_pl.errors import ConfigError
 from ragen_pl.report.trajectory_record import SCHEMA
+from ragen_pl.runtime.durable_files import DRAFT, write_lines
 
 ROLLOUT, VALIDATION = "rollout", "validation"
 THINNED_TO = 16
 """Initial states that a thinned evaluation keeps: its first ones, the same in every evaluation."""
-_PREDICTIONS, _DRAFT = "predict-", ".tmp"
+_PREDICTIONS = "predict-"
 _NUMBERED = re.compile(rf"({ROLLOUT}|{VALIDATION})-(\d+)")
 
 
@@ -39,26 +39,6 @@ def evaluation_file(
     """
     parts = [kind, *([] if iteration is None else [f"{iteration:05d}"]), quote(eval_set, safe=" ")]
     return "-".join([*parts, *([] if temperature is None else [f"T{temperature:g}"])]) + ".jsonl"
-
-
-def write_records(path: Path, lines: Iterable[str]) -> None:
-    """Write a file as a whole: a process that is killed at any moment leaves the old one or the
-    new one.
-
-    Raises:
-        OSError: if it cannot be written, as when the disk is full; an old file then stays.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}{_DRAFT}")
-    try:
-        with draft.open("w", encoding="ascii", newline="\n") as file:
-            file.writelines(lines)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    except OSError:
-        draft.unlink(missing_ok=True)
-        raise
 
 
 def read_records(path: Path) -> Iterator[dict[str, Any]]:
@@ -180,7 +160,7 @@ def _thin(path: Path) -> int:
                 return 0
         except (ValueError, KeyError, TypeError):
             return 0
-    write_records(path, kept)
+    write_lines(path, kept)
     return size - path.stat().st_size
 
 
@@ -191,7 +171,7 @@ def remove_after(folder: Path, iteration: int) -> None:
     Raises:
         OSError: if one cannot be removed.
     """
-    for draft in folder.glob(f".*{_DRAFT}"):
+    for draft in folder.glob(f".*{DRAFT}"):
         draft.unlink()
     for file in _files(folder):
         if file.iteration > iteration:

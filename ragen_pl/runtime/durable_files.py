@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 DRAFT, REPLACED = ".tmp", ".old"
@@ -94,11 +95,31 @@ def recover(folder: Path, suffix: str) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a file atomically; what was there is left if the disk is full."""
+    """Replace a file atomically; ``write_lines`` says what else it promises."""
+    write_lines(path, (text,))
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Replace a file atomically: a process that is killed at any moment leaves the old one or the
+    new one.
+
+    Processes that write the same file do not disturb each other; the last one wins.
+
+    Raises:
+        OSError: if it cannot be written, as when the disk is full or a folder has its name; an old
+            file then stays.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(f"{path.suffix}{DRAFT}")
-    draft.write_text(text, encoding="utf-8")
-    put_in_place(draft, path)
+    draft = path.with_name(f".{path.name}.{os.getpid()}{DRAFT}")
+    try:
+        with draft.open("w", encoding="utf-8", newline="\n") as file:
+            file.writelines(lines)
+        flush(draft)
+        draft.replace(path)  # refuses to replace a folder
+        _flush_folder(path)
+    except OSError:
+        draft.unlink(missing_ok=True)  # else a full disk would stay full
+        raise
 
 
 def remove(path: Path) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from ragen_pl.report.page import build_report, write_report
+from ragen_pl.report.page import build_report
 from ragen_pl.report.run_data import RunReader
+from ragen_pl.runtime.durable_files import write_text
 from tests.support.report_runs import HOSTILE, record, write_records, write_run
 
 playwright = pytest.importorskip("playwright.sync_api", reason="pip install -e '.[browser]'")
@@ -48,7 +49,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_records(run, f"rollout-{iteration:05d}.jsonl", records)
     data = RunReader(run).read()
     assert len(data.entries) > 500
-    write_report(folder / "report.html", build_report([data]))
+    write_text(folder / "report.html", build_report([data]))
     return folder / "report.html"
 
 

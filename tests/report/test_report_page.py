@@ -23,7 +23,6 @@ from ragen_pl.report.page import (
     shares,
     to_script_json,
     unpacked,
-    write_report,
 )
 from ragen_pl.report.run_data import RunReader
 from ragen_pl.runtime.visible_text import visible
@@ -204,11 +203,3 @@ def test_long_responses_leave_room_for_fewer(folder: Path, monkeypatch: pytest.M
     monkeypatch.setattr(page_module, "MAX_BYTES", sum(sizes) // 2)
     shown = json.loads(Page(build_report([run])).scripts["data"])["rows"]
     assert 10 <= len(shown) <= 16 < len(sizes)
-
-
-def test_a_page_is_replaced_at_once(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "report.html"
-    write_report(path, "one")
-    write_report(path, "two")
-    assert path.read_text() == "two"
-    assert list(path.parent.iterdir()) == [path]

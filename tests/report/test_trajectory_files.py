@@ -1,9 +1,8 @@
-"""Files of trajectories: written whole, read strictly, bounded in size."""
+"""Files of trajectories: read strictly, bounded in size."""
 
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from ragen_pl.errors import ConfigError
 from ragen_pl.report import trajectory_files as files
 from ragen_pl.report.trajectory_record import SCHEMA
+from ragen_pl.runtime.durable_files import write_lines
 
 LINE = 100
 """Bytes of a line here."""
@@ -23,7 +23,7 @@ def line(group: int) -> str:
 
 def make(folder: Path, name: str, groups: int) -> Path:
     path = folder / name
-    files.write_records(path, (line(group) for group in range(groups)))
+    write_lines(path, (line(group) for group in range(groups)))
     return path
 
 
@@ -33,39 +33,6 @@ def names(folder: Path) -> list[str]:
 
 def count(path: Path) -> int:
     return len(path.read_text().splitlines())
-
-
-def test_a_write_that_fails_leaves_the_old_file_and_no_draft(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = make(tmp_path, "final-a.jsonl", 2)
-
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
-        files.write_records(path, [line(7)])
-    assert names(tmp_path) == ["final-a.jsonl"]
-    assert count(path) == 2
-
-
-def test_a_killed_write_leaves_the_old_file_and_the_next_one_replaces_the_draft(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = make(tmp_path, "final-a.jsonl", 2)
-
-    def killed(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", killed)
-        with pytest.raises(KeyboardInterrupt):
-            files.write_records(path, [line(7)])
-    assert count(path) == 2
-    files.write_records(path, [line(7)])
-    assert count(path) == 1
-    assert names(tmp_path) == ["final-a.jsonl"]
 
 
 @pytest.mark.parametrize(
