@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
+from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.report.tables import PolicyResult, format_json, format_scores
 from ragen_pl.rollout.baselines import BASELINES
 from ragen_pl.runtime.durable_files import write_text
@@ -114,12 +117,12 @@ class EvaluationTable(Callback):
 
     def _report(self, trainer: Trainer, module: LightningModule) -> None:
         results, self._results = self._results, []
+        endpoint = learner(module).endpoint
+        usage = None if endpoint is None else reduce(add, gather_objects(endpoint.usage))
         if not results or not trainer.is_global_zero:
             return
         policy, run_dir = policy_name(trainer, module), Path(trainer.default_root_dir)
         results += _earlier_policies(run_dir, results)
-        endpoint = learner(module).endpoint
-        usage = None if endpoint is None else endpoint.usage
         lines = ["", format_scores(results)]
         if usage is not None:
             lines += ["", str(usage)]

@@ -44,7 +44,7 @@ class FaultLog(RolloutCallback):
         """Begin to record."""
         self._stop()
         path = Path(trainer.default_root_dir) / FOLDER / f"rank{rank()}.jsonl"
-        self._file = _FaultFile(path, pl_module)
+        self._file = _FaultFile(path, pl_module, is_first=rank() == 0)
         add_receiver(self._file.receive)
         for fault in self._early:
             self._file.receive(fault)
@@ -106,16 +106,23 @@ class FaultLog(RolloutCallback):
 
 
 class _FaultFile:
-    """A file that each fault is appended to, created with the first one."""
+    """A file that each fault is appended to, created with the first one.
 
-    def __init__(self, path: Path, module: LightningModule) -> None:
-        self.path, self._module = path, module
+    Args:
+        path: The file.
+        module: The module, which knows the iteration.
+        is_first: Whether this is rank 0, which counts faults that all ranks share.
+    """
+
+    def __init__(self, path: Path, module: LightningModule, *, is_first: bool) -> None:
+        self.path, self._module, self._is_first = path, module, is_first
         self.unread: Counter[str] = Counter()
         """Faults since ``take``."""
 
     def receive(self, fault: Fault) -> None:
         """Append a fault as a line."""
-        self.unread[str(fault.kind)] += 1  # a checkpoint holds plain data
+        if self._is_first or not fault.is_shared:
+            self.unread[str(fault.kind)] += 1  # a checkpoint holds plain data
         where = {"iteration": learner(self._module).iteration + 1, **fault.where}
         line = json.dumps({"kind": fault.kind, **where, "text": fault.text})  # escapes everything
         try:

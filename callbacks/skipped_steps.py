@@ -11,7 +11,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ragen_pl.distributed.checkpoint_io import WRITE_ERRORS, describe_write_error
 from ragen_pl.distributed.collectives import rank
-from ragen_pl.runtime.faults import FaultKind, record_fault
+from ragen_pl.runtime.faults import FaultKind, record_shared_fault
 from ragen_pl.training.access import learner
 from ragen_pl.training.callback import announce
 
@@ -53,5 +53,5 @@ class SkippedSteps(Callback):
             f"skipped the optimizer step of iteration {module.iteration + 1}: a gradient was not "
             f"finite; the batch {where}"
         )
-        record_fault(FaultKind.UPDATE, text, batch=batch_idx)
+        record_shared_fault(FaultKind.UPDATE, text, batch=batch_idx)
         announce(trainer, text)

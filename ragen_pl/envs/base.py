@@ -144,6 +144,12 @@ class TextEnv(gymnasium.Env[str, str]):
         _, info = copy.deepcopy(self).reset(seed=seed, options={"noise_seed": 0})
         return str(info.get("difficulty", ""))
 
+    @property
+    def has_expert(self) -> bool:
+        """Whether ``expert_turn`` can be asked; by default, whether there is such a method. A class
+        some of whose tasks have an expert says which."""
+        return type(self).expert_turn is not TextEnv.expert_turn
+
     def expert_turn(self, rng: random.Random, max_actions: int) -> tuple[str, tuple[str, ...]]:
         """Return an expert's thought and its next actions, at most ``max_actions``.
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.boundary import describe_fault
-from ragen_pl.runtime.faults import FaultKind, record_fault
+from ragen_pl.runtime.faults import FaultKind, record_shared_fault
 from ragen_pl.runtime.visible_text import visible
 
 _LOG = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ def eval_starts(env: TextEnv, size: int) -> list[EvalStart]:
         )
         for seed, cause in failed:
             text = f"reset raised {describe_fault(cause)}"
-            record_fault(FaultKind.ENVIRONMENT, text, env=env.name, seed=seed)
+            record_shared_fault(FaultKind.ENVIRONMENT, text, env=env.name, seed=seed)
     return starts
 
 

@@ -65,6 +65,15 @@ class Usage:
     seconds: float = 0.0
     """Waiting time summed over requests, which overlap."""
 
+    def __add__(self, other: Usage) -> Usage:
+        """Add the usage of another rank."""
+        sums = {
+            name: getattr(self, name) + getattr(other, name)
+            for name in asdict(self)
+            if name != "model"
+        }
+        return Usage(self.model, **sums)
+
     def to_dict(self) -> dict[str, Any]:
         """Return JSON types."""
         return asdict(self) | {"seconds": round(self.seconds, 3)}

@@ -63,7 +63,7 @@ class ExpertActor(Actor):
     name = "expert"
 
     def can_play(self, env: TextEnv) -> bool:
-        return type(env).expert_turn is not TextEnv.expert_turn
+        return env.has_expert
 
     def act(self, env: CheckedEnv, rng: random.Random, max_actions: int) -> Move:
         thought, actions = env.expert_turn(rng, max_actions)

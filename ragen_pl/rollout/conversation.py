@@ -16,6 +16,7 @@ from ragen_pl.rollout.chat import Dialogue
 from ragen_pl.rollout.collect import GroupSeed
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.episode import DialogueEpisode, Response
+from ragen_pl.runtime.faults import FaultKind, record_fault
 from ragen_pl.types import (
     Completion,
     EpisodeId,
@@ -76,6 +77,8 @@ class Conversation(DialogueEpisode):
             )
         except EndpointError as error:
             self.stop_reason, self.error = StopReason.ENDPOINT_ERROR, str(error)
+            place = {"seed": self.seed, "group": self.episode_id.group_id}
+            record_fault(FaultKind.ENDPOINT, str(error), **place, member=self.episode_id.member)
             warn(("endpoint", "no answer"), f"{error}; trajectories that it ends are excluded")
             return
         with self.env_errors():

@@ -25,6 +25,8 @@ class FaultKind(StrEnum):
     """A loss or a gradient was not finite: an optimizer step that was skipped."""
     EVALUATION = "evaluation"
     """An evaluation set on which every trajectory failed: no result."""
+    ENDPOINT = "endpoint"
+    """An endpoint did not answer for the policy: one trajectory is left out."""
     WRITE = "write"
     """A file could not be written: the one before it was kept."""
 
@@ -38,6 +40,8 @@ class Fault:
     """What happened, in one line."""
     where: Mapping[str, int | str] = field(default_factory=dict)
     """Where it happened, such as iteration, group, member and seed."""
+    is_shared: bool = False
+    """Whether every rank records this same fault, which is then counted once."""
 
 
 Receiver = Callable[[Fault], None]
@@ -58,7 +62,22 @@ def remove_receiver(receiver: Receiver) -> None:
 
 
 def record_fault(kind: FaultKind, text: str, **where: int | str) -> None:
-    """Record a fault; nothing is printed."""
+    """Record a fault; nothing is printed.
+
+    Args:
+        kind: What failed.
+        text: What happened, in one line.
+        where: Where it happened, such as iteration, group, member and seed.
+    """
+    _hand_on(Fault(kind, text, where))
+
+
+def record_shared_fault(kind: FaultKind, text: str, **where: int | str) -> None:
+    """Record a fault that every rank records, and which is counted once."""
+    _hand_on(Fault(kind, text, where, is_shared=True))
+
+
+def _hand_on(fault: Fault) -> None:
     with _LOCK:
         for receiver in _RECEIVERS:
-            receiver(Fault(kind, text, where))
+            receiver(fault)

@@ -12,7 +12,7 @@ import lightning.pytorch as pl
 from lightning.pytorch.trainer.states import TrainerFn
 
 from ragen_pl.distributed.batch_sharding import optimizer_batches
-from ragen_pl.distributed.collectives import gather_objects, rank, world_size
+from ragen_pl.distributed.collectives import all_or_none, gather_objects, rank, world_size
 from ragen_pl.envs import COVERED
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.check import check_contract, check_declared
@@ -42,7 +42,7 @@ from ragen_pl.rollout.stats import (
     sum_tallies,
     tally_by_difficulty,
 )
-from ragen_pl.runtime.faults import FaultKind, record_fault
+from ragen_pl.runtime.faults import FaultKind, record_shared_fault
 from ragen_pl.training.callback import announce, is_discarded, is_done, rollout_callbacks
 from ragen_pl.training.collection import Collector, DynamicSampling, collect_groups
 from ragen_pl.training.evaluation_sets import EvaluationConfig, EvaluationSet
@@ -143,7 +143,7 @@ class RolloutDataModule(pl.LightningDataModule):
                 think=prompts.think,
                 max_response_tokens=rollout.max_response_tokens,
             )
-        if warm_start.iterations and type(env).expert_turn is TextEnv.expert_turn:
+        if warm_start.iterations and not env.has_expert:
             raise ValueError(
                 f"data.warm_start.iterations is {warm_start.iterations}, but {type(env).__name__} "
                 "has no expert_turn to imitate: write one, or set it to 0"
@@ -332,7 +332,7 @@ class RolloutDataModule(pl.LightningDataModule):
                 f"{told}\n  mend the environment (the warnings above name its other errors); "
                 "--ckpt_path last then goes on from the last checkpoint"
             )
-        record_fault(FaultKind.ROLLOUT, told.replace("\n  ", "; "))
+        record_shared_fault(FaultKind.ROLLOUT, told.replace("\n  ", "; "))
         announce(self.attached_trainer, f"warning: {told}\n  no update in this iteration")
         return True
 
@@ -522,15 +522,18 @@ class RolloutDataModule(pl.LightningDataModule):
                 )
 
         if learner.endpoint is not None:
-            return converse(
-                chosen.env,
-                share,
-                self.evaluation_dialogue(eval_set),
-                learner.endpoint,
-                rollout,
-                iteration=iteration,
-                sampling=sampling,
-                progress=progress,
+            client = learner.endpoint
+            return all_or_none(
+                lambda: converse(
+                    chosen.env,
+                    share,
+                    self.evaluation_dialogue(eval_set),
+                    client,
+                    rollout,
+                    iteration=iteration,
+                    sampling=sampling,
+                    progress=progress,
+                )
             )
         chat = self._chat_with(self.actions_per_turn_on(eval_set))
         at_once = max(1, len(share) // samples)  # with the memory of one trajectory per state

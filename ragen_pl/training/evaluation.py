@@ -21,7 +21,7 @@ from statistics import fmean
 from lightning.pytorch import LightningModule, Trainer
 
 from ragen_pl.distributed.collectives import gather_objects
-from ragen_pl.runtime.faults import FaultKind, record_fault
+from ragen_pl.runtime.faults import FaultKind, record_shared_fault
 from ragen_pl.training.callback import announce
 from ragen_pl.training.statistics import effective_sample_size, pass_at_k, wilson_interval
 from ragen_pl.types import Evaluation, Trajectory, TrajectoryGroup
@@ -166,7 +166,7 @@ def summarize_all_ranks(
     played = {group.group_id: group for part in gather_objects(groups) for group in part}
     if not any(t.counts for group in played.values() for t in group.trajectories):
         text = f"{name}: no result, the environment failed in every trajectory"
-        record_fault(FaultKind.EVALUATION, text)
+        record_shared_fault(FaultKind.EVALUATION, text)
         announce(trainer, text)
         return None
     return summarize([played[group_id] for group_id in sorted(played)])

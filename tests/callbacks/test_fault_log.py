@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from callbacks import FaultLog, fault_log
-from ragen_pl.runtime.faults import FaultKind, record_fault
+from ragen_pl.runtime.faults import FaultKind, record_fault, record_shared_fault
 
 
 def test_faults_before_setup_are_in_the_file(
@@ -31,3 +31,25 @@ def test_faults_before_setup_are_in_the_file(
         "while evaluation sets are built",
         "later",
     ]
+
+
+def test_a_fault_that_all_ranks_share_is_counted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = cast(Any, None)
+    monkeypatch.setattr(fault_log, "learner", lambda module: SimpleNamespace(iteration=0))
+    trainer = cast(Any, SimpleNamespace(default_root_dir=str(tmp_path), is_global_zero=False))
+
+    def count(own_rank: int) -> dict[str, int]:
+        monkeypatch.setattr(fault_log, "rank", lambda: own_rank)
+        log = FaultLog()
+        log.setup(trainer, module, "fit")
+        record_shared_fault(FaultKind.UPDATE, "a skipped step")
+        record_fault(FaultKind.ENVIRONMENT, "one trajectory")
+        log.on_train_end(trainer, module)
+        log.teardown(trainer, module, "fit")
+        assert len((tmp_path / f"faults/rank{own_rank}.jsonl").read_text().splitlines()) == 2
+        return dict(log.counts)
+
+    assert count(0) == {"update": 1, "environment": 1}
+    assert count(1) == {"environment": 1}

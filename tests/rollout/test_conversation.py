@@ -17,6 +17,7 @@ from ragen_pl.rollout.chat import Dialogue, Prompts
 from ragen_pl.rollout.collect import GroupSeed
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.conversation import converse
+from ragen_pl.runtime.faults import Fault, FaultKind, add_receiver, remove_receiver
 from ragen_pl.types import Sampling, StopReason, TrajectoryGroup
 from tests.support.chat_server import Answer, completion, serving
 from tests.support.toy_env import NamedLamp
@@ -175,7 +176,12 @@ def test_a_failing_endpoint_ends_its_trajectories_and_no_other(
         is_dark = "dark" in body["messages"][1]["content"]
         return Answer("out of order", 500) if is_dark and len(body["messages"]) > 2 else press(body)
 
-    groups = play(sometimes, retries=1)
+    faults: list[Fault] = []
+    add_receiver(faults.append)
+    try:
+        groups = play(sometimes, retries=1)
+    finally:
+        remove_receiver(faults.append)
     for group in groups:
         for played in group.trajectories:
             if group.seed % 2:
@@ -186,6 +192,8 @@ def test_a_failing_endpoint_ends_its_trajectories_and_no_other(
                 assert not played.counts
                 assert not played.success
     assert sum(not t.counts for group in groups for t in group.trajectories) >= 2
+    lost = sum(not t.counts for group in groups for t in group.trajectories)
+    assert [fault.kind for fault in faults] == [FaultKind.ENDPOINT] * lost
     assert any("trajectories that it ends are excluded" in r.getMessage() for r in caplog.records)
 
 

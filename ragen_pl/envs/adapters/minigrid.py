@@ -154,13 +154,18 @@ class MiniGrid(ReplayState):
         """Return a key of all that is in the level, seen or not."""
         return hash_without({"level": self.level, "place": self._place()})
 
+    @property
+    def has_expert(self) -> bool:
+        """Whether the level is one of BabyAI's, for which there is a bot."""
+        return hasattr(self._env, "instrs")
+
     def expert_turn(self, rng: random.Random, max_actions: int) -> tuple[str, tuple[str, ...]]:
         """Return the next actions of BabyAI's bot, which knows only what the agent has seen.
 
         Raises:
             ValueError: if the level is none of BabyAI's.
         """
-        if not hasattr(self._env, "instrs"):
+        if not self.has_expert:
             raise ValueError(
                 f"{self.level} has no expert, only levels of BabyAI have: set "
                 "data.warm_start.iterations to 0"

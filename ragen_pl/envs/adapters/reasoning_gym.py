@@ -133,20 +133,29 @@ class ReasoningGym(ReplayState):
         judged = f"Your answer {echo} {verdict}"
         return f"{self._question}\n{judged}" if self.repeat_question else judged
 
+    @property
+    def has_expert(self) -> bool:
+        """Whether this item comes with an answer, as all items of a task do or none."""
+        return bool(self._answer)
+
+    @property
+    def _answer(self) -> str:
+        """The answer that comes with the item; empty without one."""
+        item = self._item
+        return str(item["answer"] or item["metadata"].get("example_correct_answer") or "").strip()
+
     def expert_turn(self, rng: random.Random, max_actions: int) -> tuple[str, tuple[str, ...]]:
         """Return the answer that comes with the item, without a thought.
 
         Raises:
             ValueError: if the item comes without one.
         """
-        item = self._item
-        answer = item["answer"] or item["metadata"].get("example_correct_answer")
-        if not answer:
+        if not self.has_expert:
             raise ValueError(
                 f"reasoning-gym gives no answer to this item of {self.task}: without an expert, "
                 "set data.warm_start.iterations to 0"
             )
-        return "", (str(answer).strip(),)
+        return "", (self._answer,)
 
     def vocabulary(self) -> Iterator[str]:
         """List lines and words of sampled questions, and of the verdicts."""

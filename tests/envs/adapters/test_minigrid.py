@@ -106,6 +106,8 @@ def test_a_state_has_a_picture() -> None:
 
 def test_levels_of_minigrid_have_no_bot() -> None:
     env = MiniGrid("MiniGrid-DoorKey-5x5-v0")
+    assert not env.has_expert
+    assert MiniGrid("BabyAI-GoToLocal-v0").has_expert
     with pytest.raises(ValueError, match="DoorKey-5x5-v0 has no expert, only levels of BabyAI"):
         env.expert_turn(random.Random(0), 1)
 

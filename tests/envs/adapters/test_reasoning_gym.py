@@ -91,6 +91,8 @@ def test_tasks_that_depend_on_the_hash_seed_need_it_pinned(monkeypatch: pytest.M
 def test_items_without_an_answer_have_no_expert() -> None:
     env = ReasoningGym("propositional_logic")
     env.reset(seed=0)
+    assert not env.has_expert
+    assert ReasoningGym("countdown").has_expert
     with pytest.raises(ValueError, match="gives no answer to this item of propositional_logic"):
         env.expert_turn(random.Random(0), 1)
 
