@@ -13,8 +13,9 @@ from ragen_pl.cli.configured import ConfiguredParts, configured_parts
 from ragen_pl.cli.doctor.memory import MemoryNeed, memory_need
 from ragen_pl.cli.loaded_policy import LoadedPolicy, untrained_policy
 from ragen_pl.envs.base import TextEnv
+from ragen_pl.envs.boundary import CheckedEnv
 from ragen_pl.errors import ConfigError
-from ragen_pl.rollout.actors import Actor, ExpertActor, NoisyExpertActor, RandomActor
+from ragen_pl.rollout.actors import Actor, ExpertActor, Move, NoisyExpertActor, RandomActor
 from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.collect import GroupSeed, collect
 from ragen_pl.rollout.config import RolloutConfig
@@ -31,7 +32,8 @@ _SLOW = 100_000_000
 """Parameters from which on one turn is sampled."""
 _PLAYED_GROUPS, _PLAYED_MEMBERS = 8, 4
 _NOISE = 0.5
-"""Share of random turns of a player between expert and random."""
+"""Share of random turns, or of turns meant for another start, of a player between expert and
+random."""
 _SEED_OF_NONSENSE = 7
 
 
@@ -90,6 +92,25 @@ class Written:
     @property
     def all(self) -> list[Trajectory]:
         return [t for group in self.groups for t in group.trajectories] + self.nonsense
+
+
+class _MisplacedExpert(ExpertActor):
+    """The expert of free-text actions, who in a share of the turns answers for another start:
+    well-formed and mostly wrong, as random actions are where actions have names.
+
+    Args:
+        env: The environment.
+        seed: Seed of the other start.
+    """
+
+    name = "misplaced_expert"
+
+    def __init__(self, env: TextEnv, seed: int) -> None:
+        self._other = CheckedEnv(copy.deepcopy(env))
+        self._other.reset(seed, 0)
+
+    def act(self, env: CheckedEnv, rng: random.Random, max_actions: int) -> Move:
+        return super().act(self._other if rng.random() < _NOISE else env, rng, max_actions)
 
 
 class Subject:
@@ -169,7 +190,11 @@ class Subject:
     def written(self) -> Written:
         """Trajectories without the model."""
         env = self.data.env
-        actor: Actor = NoisyExpertActor(_NOISE) if self.has_expert else RandomActor()
+        actor: Actor = RandomActor()
+        if self.has_expert and env.actions is None:
+            actor = _MisplacedExpert(env, self.first_seed + _PLAYED_GROUPS)
+        elif self.has_expert:
+            actor = NoisyExpertActor(_NOISE)
         if not actor.can_play(env):  # free text, and nobody to write it
             return Written([], [self._nonsense(seed) for seed in range(_PLAYED_GROUPS)])
         groups = []
