@@ -1,0 +1,268 @@
+"""The table of environments in docs/environments.md: who succeeds, how fast, how long texts are.
+
+``python benchmarks/environments.py OUT_DIR [ROW …] [--starts 200] [--seconds 20] [--runs FOLDER]``
+
+Every configuration of ``benchmarks/environments.yaml`` is played on held-out seeds by a random
+player (uniform over the named actions, legal or not; none where actions are free text) and by the
+environment's expert, one action a turn, until the starts or the processor's seconds are used up.
+``--runs`` is a folder of finished runs; one of a row's name adds the success of its warm-started
+and final policy on its own first evaluation set. Writes ``environments.json``, to which a later
+call adds, and ``environments.md``; ``--docs`` puts the table into docs/environments.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import yaml
+from jsonargparse import ArgumentParser
+
+if __name__ == "__main__":  # started as a file, the packages beside it must be found
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from ragen_pl.envs.base import TextEnv
+from ragen_pl.envs.eval_seeds import eval_starts
+from ragen_pl.errors import ConfigError
+from ragen_pl.models.embedded import build_tokenizer
+from ragen_pl.report.tables import PolicyResult
+from ragen_pl.rollout.actors import Actor, ExpertActor, RandomActor
+from ragen_pl.rollout.baselines import play_baseline
+from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.runtime.durable_files import write_text
+from ragen_pl.training.evaluation import summarize
+from ragen_pl.training.run_folder import FINAL, read_results
+from ragen_pl.types import Trajectory
+
+CONFIGURATIONS = Path(__file__).with_name("environments.yaml")
+DOCS = Path(__file__).resolve().parent.parent / "docs" / "environments.md"
+BEGIN, END = "<!-- benchmarks/environments.py -->", "<!-- end of the table -->"
+"""What the table stands between in the docs."""
+_FEWEST = 5
+"""Episodes that are played however long they take."""
+_OBSERVATIONS = 200
+"""Observations whose tokens are counted."""
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A row of the table."""
+
+    name: str
+    env: Mapping[str, Any]
+    """``class_path`` and ``init_args``."""
+    task: str = ""
+    """The task of RAGEN-2 that this is or stands in for."""
+    note: str = ""
+
+    def build(self) -> TextEnv:
+        """Return the environment.
+
+        Raises:
+            ConfigError: when a package it needs is not installed.
+        """
+        parser = ArgumentParser(exit_on_error=False)
+        parser.add_subclass_arguments(TextEnv, "env", required=True)
+        built = parser.instantiate(parser.parse_object({"env": dict(self.env)}))
+        env: TextEnv = built.env
+        return env
+
+
+@dataclass(frozen=True)
+class Played:
+    """What a player reached."""
+
+    success: float
+    low: float
+    high: float
+    episodes: int
+    per_second: float
+    """Episodes per second of processor time, the player's thinking included."""
+    actions: float
+    """Mean actions per episode."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Everything measured of a configuration."""
+
+    random: Played | None
+    expert: Played | None
+    characters: float
+    """Mean per observation, of the expert's episodes or else the random player's."""
+    tokens: float
+    """Mean per observation, in the embedded model's tokenizer of this environment alone."""
+
+
+def read_configurations() -> dict[str, Configuration]:
+    """Read the rows of the table, by name."""
+    content = yaml.safe_load(CONFIGURATIONS.read_text(encoding="utf-8"))
+    return {str(name): Configuration(str(name), **given) for name, given in content.items()}
+
+
+def measure(env: TextEnv, starts: int, seconds: float) -> Row:
+    """Play an environment with both players."""
+    seeds = [start.seed for start in eval_starts(env, starts)]
+    random, seen = _play(env, RandomActor(), seeds, seconds)
+    expert, by_expert = _play(env, ExpertActor(), seeds, seconds)
+    texts = list(islice(_observations(by_expert or seen), _OBSERVATIONS))
+    if not texts:  # free text without an expert: what the agent sees first
+        texts = [env.reset(seed=seed)[0] for seed in seeds[:_FEWEST]]
+    tokenizer = build_tokenizer(env.vocabulary())
+    return Row(
+        random,
+        expert,
+        fmean(map(len, texts)),
+        fmean(len(tokenizer.encode(text, add_special_tokens=False)) for text in texts),
+    )
+
+
+def _play(
+    env: TextEnv, actor: Actor, seeds: Sequence[int], seconds: float
+) -> tuple[Played | None, list[Trajectory]]:
+    if not actor.can_play(env):
+        return None, []
+    budget = RolloutConfig(max_turns=env.max_actions, max_actions_per_turn=1)
+    groups, begun = [], time.process_time()
+    for number, seed in enumerate(seeds):
+        groups.append(play_baseline(env, seed, number, budget, actor))
+        if number + 1 >= _FEWEST and time.process_time() - begun > seconds:
+            break
+    spent = time.process_time() - begun
+    result = summarize(groups)
+    played = [each for group in groups for each in group.trajectories]
+    actions = fmean(sum(len(turn.actions) for turn in each.turns) for each in played)
+    rate = len(groups) / max(spent, 1e-9)
+    return Played(result.success, result.low, result.high, result.count, rate, actions), played
+
+
+def _observations(trajectories: Iterable[Trajectory]) -> Iterator[str]:
+    return (turn.observation for each in trajectories for turn in each.turns)
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+
+def table(
+    configurations: Mapping[str, Configuration], rows: Mapping[str, Row], runs: Path | None
+) -> str:
+    """Return the table as Markdown."""
+    head = (
+        *("configuration", "RAGEN-2's task", "random", "expert", "warm-started → final"),
+        *("episodes/s random, expert", "actions", "characters", "tokens"),
+    )
+    lines = [head, ("---",) * len(head)]
+    for name, each in configurations.items():
+        if name in rows:
+            lines.append(_cells(each, rows[name], runs))
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cells(each: Configuration, row: Row, runs: Path | None) -> tuple[str, ...]:
+    best = row.expert or row.random
+    speeds = [_short(played.per_second) if played else "–" for played in (row.random, row.expert)]
+    return (
+        f"`{each.name}`" + (f", {each.note}" if each.note else ""),
+        each.task or "",
+        _success(row.random),
+        _success(row.expert),
+        "" if runs is None else _trained(runs / each.name),
+        ", ".join(speeds),
+        "–" if best is None else f"{best.actions:.1f}",
+        f"{row.characters:.0f}",
+        f"{row.tokens:.0f}",
+    )
+
+
+def _success(played: Played | None) -> str:
+    if played is None:
+        return "–"
+    return f"{100 * played.success:.0f} [{100 * played.low:.0f}, {100 * played.high:.0f}]"
+
+
+def _short(number: float) -> str:
+    """Round to two digits."""
+    return f"{float(f'{number:.2g}'):,.0f}" if number >= 1 else f"{number:.2g}"
+
+
+def _trained(run_dir: Path) -> str:
+    """Return the success of a run's warm-started and final policy on its first set."""
+    content = read_results(run_dir)
+    if content is None:
+        return ""
+    first: dict[str, PolicyResult] = {}
+    for entry in map(PolicyResult.from_dict, content["evaluations"]):
+        first.setdefault(entry.policy, entry)
+    found = []
+    for policy in ("warm-started", FINAL):
+        if policy in first:
+            result = first[policy].result
+            found.append(
+                f"{100 * result.success:.0f} [{100 * result.low:.0f}, {100 * result.high:.0f}]"
+            )
+    return " → ".join(found)
+
+
+def put_into(text: str, content: str) -> str:
+    """Replace what stands between the marks of a page.
+
+    Raises:
+        ConfigError: when the page has no such marks.
+    """
+    if BEGIN not in text or END not in text:
+        raise ConfigError(f"{DOCS} has no table: it needs the lines {BEGIN} and {END}")
+    before, after = text.split(BEGIN, 1)[0], text.split(END, 1)[1]
+    return f"{before}{BEGIN}\n\n{content}\n\n{END}{after}"
+
+
+def _played(content: Mapping[str, Any] | None) -> Played | None:
+    return None if content is None else Played(**content)
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Measure what was asked for, and write the table of everything measured so far."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("out", type=Path, help="folder for results and table")
+    parser.add_argument("rows", nargs="*", help="names of rows; all by default")
+    parser.add_argument("--starts", type=int, default=200, help="held-out starts of a player")
+    parser.add_argument("--seconds", type=float, default=20.0, help="processor time of a player")
+    parser.add_argument("--runs", type=Path, help="folder of finished runs, by names of rows")
+    parser.add_argument("--docs", action="store_true", help="put the table into the docs")
+    args = parser.parse_args(given)
+    configurations = read_configurations()
+    unknown = [name for name in args.rows if name not in configurations]
+    if unknown:
+        parser.error(f"there is no row {unknown[0]!r}; there are {', '.join(configurations)}")
+    path = args.out / "environments.json"
+    rows: dict[str, Row] = {}
+    if path.is_file():
+        for name, each in json.loads(path.read_text(encoding="utf-8")).items():
+            rows[name] = Row(
+                _played(each["random"]), _played(each["expert"]), each["characters"], each["tokens"]
+            )
+    for name in args.rows or configurations:
+        try:
+            env = configurations[name].build()
+        except ConfigError as error:
+            print(f"{name}: left out, {error}")
+            continue
+        rows[name] = measure(env, args.starts, args.seconds)
+        print(name, rows[name])
+        write_text(path, json.dumps({key: asdict(row) for key, row in rows.items()}, indent=1))
+    found = table(configurations, rows, args.runs)
+    write_text(args.out / "environments.md", found + "\n")
+    if args.docs:
+        write_text(DOCS, put_into(DOCS.read_text(encoding="utf-8"), found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
