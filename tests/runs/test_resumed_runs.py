@@ -134,12 +134,12 @@ def test_a_run_that_collects_again_resumes_bit_for_bit(folder: Path, updating: b
     "memory",
     [
         ("State",),
-        ("Compact", "--data.rollout.memory.budget", 400, "--data.rollout.max_context", 420),
+        ("Compact", "--data.rollout.memory.budget", 320),
     ],
     ids=["state", "compact"],
 )
 def test_a_run_whose_memory_cuts_resumes_bit_for_bit(memory: tuple[object, ...]) -> None:
-    cutting = ("--data.rollout.memory", *memory, "--data.rollout.max_turns", 6)
+    cutting = ("--data.rollout.memory", *memory, "--data.rollout.max_turns", 12)
     fit("--run_dir", "whole", *cutting)
     with pytest.raises(SystemExit, match="9"):
         fit(
