@@ -41,6 +41,8 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "Compact": ("--data.rollout.memory.budget", "192"),
 }
 """Options of each memory beside its name."""
+TEMPERATURE = 0.5
+"""Of the evaluations whose scores are told."""
 COSTS = "memory_costs.json"
 
 
@@ -98,7 +100,11 @@ def read(folder: Path) -> dict[str, Any]:
     """Return what a finished run scored and cost."""
     costs = json.loads((folder / COSTS).read_text())
     results = json.loads((folder / "results.json").read_text())
-    scores = {each["policy"]: each for each in results["evaluations"]}
+    scores = {
+        each["policy"]: each
+        for each in results["evaluations"]
+        if each["temperature"] in (None, TEMPERATURE)
+    }
     final, played = scores["final"], costs["trajectories"]
     return {
         "random": scores["random"]["success"],

@@ -119,7 +119,8 @@ class Compact(Memory):
     trained on like a turn's without actions and rewards, at the end of the sequence before.
 
     Args:
-        budget: Maximum tokens of the context; null is ``max_context``.
+        budget: Maximum tokens of the context; null is ``max_context``, also where evaluations have
+            a larger one.
         request: The message that asks for a summary.
     """
 
