@@ -248,7 +248,7 @@ def test_demonstrations_are_dealt_whole() -> None:
         rows = len(first) + len(second)
         assert rows == len(packed), "two batches are a pass over all six"
         assert int(first.loss_mask.sum() + second.loss_mask.sum()) == int(packed.loss_mask.sum())
-    assert len(ids.unique()) == 6
+    assert len(torch.unique(ids)) == 6
 
 
 # --- what is refused ------------------------------------------------------------------------------

@@ -87,7 +87,7 @@ def test_sampled_log_probs_are_the_trainers_in_every_sequence(
     for batch in watch.batches:
         rollout = batch.rollout
         assert bool(rollout.sequence_index.any()) == memory.cuts
-        assert rollout.trajectory_ids.unique().numel() == 3 * 4 * 2
+        assert torch.unique(rollout.trajectory_ids).numel() == 3 * 4 * 2
         assert not batch.advantages[~rollout.loss_mask].any()
     sequences = float(trainer.callback_metrics["rollout/sequences_per_trajectory"])
     assert (sequences > 1) == memory.cuts
