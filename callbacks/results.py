@@ -86,7 +86,7 @@ class Results(RolloutCallback):
     ) -> None:
         """Count what all ranks collected, including what dynamic sampling discards."""
         trajectories = [t for group in groups for t in group.trajectories]
-        tokens = sum(len(turn.completion.token_ids) for t in trajectories for turn in t.turns)
+        tokens = sum(len(each.completion.token_ids) for t in trajectories for each in t.answers)
         for count, sampled in gather_objects((len(trajectories), tokens)):
             self._counters.trajectories += count
             self._counters.sampled_tokens += sampled

@@ -13,7 +13,7 @@ from ragen_pl.rollout.stats import RankMeans, Tallies, sum_tallies, tally_by_dif
 from ragen_pl.training.access import find_data_module
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.statistics import pass_at_k
-from ragen_pl.types import StopReason, Trajectory, TrajectoryGroup
+from ragen_pl.types import StopReason, Trajectory, TrajectoryGroup, Turn
 
 _STOP_REASONS = [each for each in StopReason if each is not StopReason.ENDPOINT_ERROR]
 """Reasons why a trajectory of a rollout ends; a policy behind an endpoint is not trained."""
@@ -57,7 +57,9 @@ class RolloutMetrics(RolloutCallback):
         for group in groups:
             _add_pass_at_k(self._averages, group)
             for trajectory in group.trajectories:
-                self._tokens += sum(len(turn.completion.token_ids) for turn in trajectory.turns)
+                self._tokens += sum(
+                    len(answer.completion.token_ids) for answer in trajectory.answers
+                )
                 _add_stop_reason(self._averages, trajectory)
                 if trajectory.counts:
                     self._counted += 1
@@ -128,6 +130,7 @@ def _add_trajectory(averages: RankMeans, trajectory: Trajectory) -> None:
     averages.add("return", trajectory.total_reward)
     averages.add("turns", len(turns))
     averages.add("actions", sum(len(turn.actions) for turn in turns))
+    _add_memory(averages, trajectory)
     thoughts: Sequence[bool] = [
         turn.thought_correct for turn in turns if turn.thought_correct is not None
     ]
@@ -135,3 +138,21 @@ def _add_trajectory(averages: RankMeans, trajectory: Trajectory) -> None:
         averages.add("thought_accuracy", sum(thoughts), len(thoughts))
     grounded = [turn.thought_grounding for turn in turns if turn.thought_grounding is not None]
     averages.add("grounding", sum(grounded), len(grounded))
+
+
+def _add_memory(averages: RankMeans, trajectory: Trajectory) -> None:
+    """Add what the memory made of a trajectory."""
+    if not trajectory.turns:
+        return
+    sequences = trajectory.sequences
+    averages.add("sequences_per_trajectory", len(sequences))
+    averages.add("sequence_length", sum(len(s.token_ids) for s in sequences), len(sequences))
+    for sequence in sequences:
+        seen = 0
+        for answer in sequence.answers:
+            seen += len(answer.prompt_ids)
+            if isinstance(answer, Turn):
+                averages.add("context_tokens", seen)
+            else:
+                averages.add("summary_length", len(answer.completion.token_ids))
+            seen += len(answer.completion.token_ids)

@@ -372,13 +372,15 @@ def _estimates(
     rows = batch.rows(torch.isin(rollout.group_ids, ids) & (rollout.policy_weights > 0)).to("cpu")
     has_gaps = recomputes and not batch.on_policy
     gaps = rows.old_log_probs - rows.rollout.sampled_log_probs
-    found = {}
-    for row, mask in enumerate(rows.rollout.loss_mask):
+    found: dict[tuple[int, int], TokenEstimates] = {}
+    for row, mask in enumerate(rows.rollout.loss_mask):  # a trajectory's rows in their order
         group = int(rows.rollout.group_ids[row])
         member = int(rows.rollout.trajectory_ids[row]) % MAX_MEMBERS
+        before = found.get((group, member), TokenEstimates((), () if has_gaps else None))
+        gaps_before = before.log_prob_gaps
         found[group, member] = TokenEstimates(
-            _floats(rows.advantages[row][mask]),
-            _floats(gaps[row][mask]) if has_gaps else None,
+            before.advantages + _floats(rows.advantages[row][mask]),
+            None if gaps_before is None else gaps_before + _floats(gaps[row][mask]),
         )
     return found
 

@@ -77,10 +77,10 @@ class Request:
     """
 
     prefix_ids: tuple[int, ...]
-    """All tokens so far, this turn's prompt included."""
+    """All tokens that the agent sees, this turn's prompt included."""
     episode: EpisodeId
     turn: int
-    """Counted from 0."""
+    """Number of the episode's request, from 0: a turn's or a summary's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,17 +109,47 @@ class Completion:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """One turn; the concatenated ``token_ids`` of all turns are those of the trajectory."""
+class Answer:
+    """Base class of what the agent answers to one prompt: a turn, or a summary."""
 
     prompt_ids: tuple[int, ...]
-    """The context that this turn adds before its completion, without that of earlier turns."""
+    """The context that is added before the completion."""
     completion: Completion
+    anchor_key: str
+    """Key of the state before the answer, without the state's counters; GiGPO compares answers with
+    equal keys. The key of a summary is that of no turn."""
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """The prompt's tokens and the sampled ones."""
+        return self.prompt_ids + self.completion.token_ids
+
+    @property
+    def loss_mask(self) -> tuple[bool, ...]:
+        """Which of ``token_ids`` were sampled."""
+        return (False,) * len(self.prompt_ids) + (True,) * len(self.completion.token_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary(Answer):
+    """What the agent wrote to itself when its context was full; it earns nothing by itself."""
+
+    request: str
+    """The text that asked for it."""
+    text: str
+    """The sampled text, decoded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn(Answer):
+    """One turn.
+
+    Its completion was sampled after the ``token_ids`` of the training sequence's earlier answers
+    and its own ``prompt_ids``.
+    """
+
     observation: str
     """The observation that the agent saw before it answered."""
-    anchor_key: str
-    """Key of the state before the turn, without the state's counters; GiGPO compares turns with
-    equal keys."""
     state: Mapping[str, Any] | None
     """The environment's state before the turn, enough to draw it; None if it is too large to keep
     (``rollout.episode.MAX_STATE_LENGTH``)."""
@@ -143,21 +173,59 @@ class Turn:
     thought_grounding: float | None
     """Share of the thought's statements that hold, in [0, 1]; None if it cannot be judged or no
     reward term asks for it."""
+    begins_sequence: bool = False
+    """Whether the memory cut the context before this turn: ``prompt_ids`` is then all that the
+    agent saw, and begins a training sequence. The first turn always begins one."""
+    summary: Summary | None = None
+    """What the agent wrote before this turn, at the end of the training sequence before."""
 
     @property
-    def token_ids(self) -> tuple[int, ...]:
-        """The prompt's tokens and the sampled ones."""
-        return self.prompt_ids + self.completion.token_ids
-
-    @property
-    def loss_mask(self) -> tuple[bool, ...]:
-        """Which of ``token_ids`` were sampled."""
-        return (False,) * len(self.prompt_ids) + (True,) * len(self.completion.token_ids)
+    def answers(self) -> tuple[Answer, ...]:
+        """What the agent sampled, in order: the summary, if there is one, and the turn itself."""
+        return (self,) if self.summary is None else (self.summary, self)
 
     @property
     def reward(self) -> float:
         """The sum of all reward terms."""
         return sum(self.rewards.values())
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSequence:
+    """One training sequence: what the agent read and sampled from a beginning of its context to the
+    next."""
+
+    answers: tuple[Answer, ...]
+    first_answer: int
+    """Number of the first answer in its trajectory."""
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """All tokens, answer after answer: the prompt's, then the sampled ones."""
+        return tuple(token for answer in self.answers for token in answer.token_ids)
+
+    @property
+    def loss_mask(self) -> tuple[bool, ...]:
+        """Which of ``token_ids`` were sampled."""
+        return tuple(sampled for answer in self.answers for sampled in answer.loss_mask)
+
+
+def token_sequences(turns: Sequence[Turn]) -> tuple[TokenSequence, ...]:
+    """Divide the answers of successive turns, from the first one on, into training sequences."""
+    sequences: list[TokenSequence] = []
+    answers: list[Answer] = []
+    count = 0
+    for turn in turns:
+        if turn.summary is not None:
+            answers.append(turn.summary)
+        if turn.begins_sequence and answers:
+            sequences.append(TokenSequence(tuple(answers), count))
+            count += len(answers)
+            answers = []
+        answers.append(turn)
+    if answers:
+        sequences.append(TokenSequence(tuple(answers), count))
+    return tuple(sequences)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,19 +267,31 @@ class Trajectory:
         assert self.turns or may_be_empty, f"no turn, but ended as {self.stop_reason}"
 
     @property
+    def sequences(self) -> tuple[TokenSequence, ...]:
+        """The training sequences: one, unless the memory cut the context."""
+        return token_sequences(self.turns)
+
+    @property
+    def answers(self) -> tuple[Answer, ...]:
+        """Everything that the agent sampled, in order."""
+        return tuple(answer for turn in self.turns for answer in turn.answers)
+
+    @property
     def token_ids(self) -> tuple[int, ...]:
-        """All tokens, turn after turn: the prompt's, then the sampled ones."""
-        return tuple(token for turn in self.turns for token in turn.token_ids)
+        """The tokens of all training sequences, one after the other."""
+        return tuple(token for answer in self.answers for token in answer.token_ids)
 
     @property
     def loss_mask(self) -> tuple[bool, ...]:
         """Which of ``token_ids`` were sampled."""
-        return tuple(sampled for turn in self.turns for sampled in turn.loss_mask)
+        return tuple(sampled for answer in self.answers for sampled in answer.loss_mask)
 
     def prefix_ids(self, turn: int) -> tuple[int, ...]:
-        """Return all tokens before a turn's completion, the turn's prompt included."""
-        earlier = (token for before in self.turns[:turn] for token in before.token_ids)
-        return (*earlier, *self.turns[turn].prompt_ids)
+        """Return all tokens that the agent saw before a turn's completion, the turn's prompt
+        included."""
+        *earlier, this = token_sequences(self.turns[: turn + 1])[-1].answers
+        before = (token for answer in earlier for token in answer.token_ids)
+        return (*before, *this.prompt_ids)
 
     @property
     def total_reward(self) -> float:
@@ -285,7 +365,7 @@ class TensorBatch:
         return self._map(lambda value: to_device(value, device))
 
     def rows(self, index: Tensor) -> Self:
-        """Return the trajectories at ``index`` (int or bool, (B,))."""
+        """Return the rows at ``index`` (int or bool, (B,))."""
         return self._map(lambda value: value[index])
 
     def cut(self, length: int) -> Self:
@@ -297,6 +377,10 @@ class TensorBatch:
 class RolloutBatch(TensorBatch):
     """Trajectories as tensors, with recorded data only; the learner's estimates are in
     ``TrainingBatch``.
+
+    A row is a training sequence. A trajectory has several, in this order and on the same rank, if
+    its memory cut the context; turns are numbered through all of them, and a summary counts as a
+    turn without reward.
 
     ``turn_ends ⊆ loss_mask ⊆ attention_mask`` and ``thought_mask ⊆ loss_mask``; rewards are zero
     except at turn ends. Index t refers to token t in every tensor.
@@ -328,7 +412,11 @@ class RolloutBatch(TensorBatch):
     group_ids: Tensor
     """(B,) int."""
     trajectory_ids: Tensor
-    """(B,) int: unique within the iteration, over all ranks."""
+    """(B,) int: unique within the iteration, over all ranks; equal in rows of one trajectory."""
+    sequence_index: Tensor
+    """(B,) int: the row's number among those of its trajectory, from 0."""
+    trajectory_tokens: Tensor
+    """(B,) int: loss tokens in all rows of the row's trajectory."""
     successes: Tensor
     """(B,) bool."""
     policy_weights: Tensor
@@ -341,7 +429,9 @@ class RolloutBatch(TensorBatch):
         names = ("attention_mask", "loss_mask", "turn_index", "state_ids", "turn_ends", "rewards")
         for name in (*names, "outcome_rewards", "thought_rewards", "thought_mask"):
             assert getattr(self, name).shape == shape, f"{name} is not (B, T)"
-        for name in ("group_ids", "successes", "policy_weights"):
+        for name in ("group_ids", "sequence_index", "trajectory_tokens", "successes"):
+            assert getattr(self, name).shape == shape[:1], f"{name} is not (B,)"
+        for name in ("trajectory_ids", "policy_weights"):
             assert getattr(self, name).shape == shape[:1], f"{name} is not (B,)"
 
     def __len__(self) -> int:
@@ -349,7 +439,7 @@ class RolloutBatch(TensorBatch):
 
     @property
     def lengths(self) -> Tensor:
-        """(B,) int: tokens of each trajectory."""
+        """(B,) int: tokens of each row."""
         return self.attention_mask.sum(1)
 
 
@@ -376,7 +466,7 @@ class TrainingBatch(TensorBatch):
 
     @property
     def lengths(self) -> Tensor:
-        """(B,) int: tokens of each trajectory."""
+        """(B,) int: tokens of each row."""
         return self.rollout.lengths
 
 

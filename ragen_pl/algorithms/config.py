@@ -152,6 +152,23 @@ class Algorithm:
                 "rollout.group_size to 2 or more, or choose GAE or ReinforcePlusPlus"
             )
 
+    def check_memory(self, *, cuts: bool) -> None:
+        """Check that the policy loss sees what it needs of a trajectory.
+
+        Args:
+            cuts: Whether the memory may cut a trajectory into several training sequences.
+
+        Raises:
+            ValueError: for a loss that needs whole trajectories.
+        """
+        if cuts and self.policy_loss.needs_whole_trajectories:
+            name = type(self.policy_loss).__name__
+            raise ValueError(
+                f"algorithm.policy_loss is {name}, whose ratio is that of a whole trajectory, but "
+                "data.rollout.memory cuts trajectories into several training sequences: choose "
+                "another policy_loss, such as Clip, or set data.rollout.memory to Full"
+            )
+
     def check_thoughts(self, *, think: bool, judged: bool) -> None:
         """Check that there are rewards of thoughts to credit to their tokens.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -28,6 +29,9 @@ class TokenLoss:
 
 class PolicyLoss(ABC):
     """A loss per sampled token."""
+
+    needs_whole_trajectories: ClassVar[bool] = False
+    """Whether the loss of a token depends on all tokens of its trajectory."""
 
     @abstractmethod
     def __call__(
@@ -80,12 +84,15 @@ class Clip(PolicyLoss):
 class GSPO(PolicyLoss):
     """GSPO: clipping by the ratio of the trajectory, normalized by its length (2507.18071).
 
-    This ratio is much closer to 1 than that of a token, and so are the bounds.
+    This ratio is much closer to 1 than that of a token, and so are the bounds. It needs all tokens
+    of a trajectory in one training sequence: a memory that cuts the context is refused.
 
     Args:
         clip_low: The trajectory ratio's lower bound is 1 - clip_low.
         clip_high: The trajectory ratio's upper bound is 1 + clip_high.
     """
+
+    needs_whole_trajectories: ClassVar[bool] = True
 
     clip_low: float = 3e-4
     clip_high: float = 4e-4

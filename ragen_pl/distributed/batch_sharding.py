@@ -72,7 +72,8 @@ def balance_by_tokens(tokens: Tensor, ranks: int) -> Tensor:
 def optimizer_batches(own: TrainingBatch, count: int) -> list[TrainingBatch]:
     """Exchange trajectories between the ranks and return this rank's part of every optimizer batch.
 
-    Every rank must call it. A part may be empty; its rows are sorted by trajectory id.
+    Every rank must call it. A part may be empty; its rows are sorted by trajectory id. All rows of
+    a trajectory stay together.
 
     Args:
         own: The trajectories that this rank sampled.
@@ -87,15 +88,31 @@ def optimizer_batches(own: TrainingBatch, count: int) -> list[TrainingBatch]:
             rollout.attention_mask.sum(1),
         )
     ).cpu()
-    table = torch.cat(gather_objects(columns), dim=1)
-    ids, groups, kept, tokens = table[:, torch.argsort(table[0])]
+    ids, groups, kept, tokens = _by_trajectory(torch.cat(gather_objects(columns), dim=1))
     assignment = assign_batches(groups, kept > 0, tokens, count, world_size())
     if world_size() == 1:
         batch_of = assignment.batch[torch.searchsorted(ids, columns[0])]
     else:
         own = _exchange(own, assignment.rank[torch.searchsorted(ids, columns[0])])
-        batch_of = assignment.batch[assignment.rank == rank()]
+        own_ids = own.rollout.trajectory_ids.cpu()
+        batch_of = assignment.batch[torch.searchsorted(ids, own_ids)]
     return [own.rows(batch_of == batch) for batch in range(count)]
+
+
+def _by_trajectory(table: Tensor) -> Tensor:
+    """Merge the columns of rows of one trajectory, whose tokens are added up.
+
+    Args:
+        table: Trajectory id, group id, whether the policy is trained on it, and tokens; (4, B).
+
+    Returns:
+        The same for each trajectory, sorted by its id.
+    """
+    ids, of_row = torch.unique(table[0], return_inverse=True)
+    merged = torch.zeros(4, len(ids), dtype=table.dtype)
+    merged[:3, of_row] = table[:3]
+    merged[3].index_add_(0, of_row, table[3])
+    return merged
 
 
 def regroup(own: TrainingBatch) -> TrainingBatch:
@@ -118,7 +135,8 @@ def _exchange(own: TrainingBatch, destination: Tensor) -> TrainingBatch:
     outgoing = {other: own.rows(destination == other) for other in set(destination.tolist()) - {me}}
     incoming = [sent[me] for sent in gather_objects(outgoing) if me in sent]
     rows = concatenate_batches([own.rows(destination == me), *incoming])
-    return rows.rows(torch.argsort(rows.rollout.trajectory_ids))
+    # Rows of a trajectory come from one rank, in order.
+    return rows.rows(torch.argsort(rows.rollout.trajectory_ids, stable=True))
 
 
 def concatenate_batches(parts: Sequence[Batch]) -> Batch:

@@ -241,23 +241,27 @@ Aggregation = Literal["token_mean", "sequence_mean_token_mean", "sequence_mean_t
 trajectories (Dr. GRPO, 2503.20783)."""
 
 
-def loss_denominator(mask: Tensor, aggregation: Aggregation) -> Tensor:
+def loss_denominator(mask: Tensor, trajectory_ids: Tensor, aggregation: Aggregation) -> Tensor:
     """Count the tokens, or the trajectories with at least one token, to divide the sum by.
 
     Args:
         mask: (B, T) bool: this rank's sampled tokens of the optimizer batch.
+        trajectory_ids: (B,) int: the trajectory of each row, all of whose rows are on this rank.
         aggregation: One of ``Aggregation``.
 
     Returns:
         A float32 scalar, to be summed over all ranks by the caller.
     """
-    counted = mask if aggregation == "token_mean" else mask.any(1)
-    return counted.sum().float()
+    if aggregation == "token_mean":
+        return mask.sum().float()
+    trajectories = torch.unique(trajectory_ids[mask.any(1)])
+    return torch.tensor(float(len(trajectories)), device=mask.device)
 
 
 def aggregate(
     values: Tensor,
     mask: Tensor,
+    trajectory_tokens: Tensor,
     aggregation: Aggregation,
     total: Tensor,
     weights: Tensor | None = None,
@@ -266,13 +270,15 @@ def aggregate(
 
     Args:
         values: (B, T).
-        mask: (B, T) bool; whole trajectories, so that their lengths are known here.
+        mask: (B, T) bool.
+        trajectory_tokens: (B,) int: loss tokens of each row's trajectory, whose other rows may be
+            in other micro-batches.
         aggregation: One of ``Aggregation``.
         total: The sum of ``loss_denominator`` over all ranks.
-        weights: (B,), one per trajectory; None is 1 for each.
+        weights: (B,), that of each row's trajectory; None is 1 for each.
     """
     if weights is not None:
         values = values * weights[:, None]
     if aggregation == "sequence_mean_token_mean":
-        values = values / mask.sum(1, keepdim=True).clamp(min=1)
+        values = values / trajectory_tokens[:, None].clamp(min=1)
     return masked_sum(values, mask) / total.clamp(min=1)

@@ -45,6 +45,10 @@ class RecordedTurn:
     state: Mapping[str, Any] | None
     """The environment's state before the turn; None if it was not recorded."""
     tokens: Tokens | None
+    begins_sequence: bool
+    """Whether the memory cut the context before the turn."""
+    summary: str
+    """What the agent wrote to itself before the turn; empty without a summary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +240,8 @@ def _turn(data: Mapping[str, Any], observation: str, response: str) -> RecordedT
         entropy=_number(data.get("entropy")),
         state=_mapping(data.get("state")),
         tokens=None if not tokens else _tokens(tokens),
+        begins_sequence=bool(data.get("begins_sequence")),
+        summary=str(data.get("summary") or ""),
     )
 
 

@@ -78,7 +78,7 @@ def trajectory_record(
     estimates: TokenEstimates | None = None,
 ) -> dict[str, Any]:
     """Return a trajectory in JSON types; ``token_ids``, ``loss_mask`` and ``log_probs`` have equal
-    lengths.
+    lengths, which ``sequence_lengths`` divides into training sequences.
 
     Args:
         trajectory: The episode.
@@ -91,8 +91,11 @@ def trajectory_record(
     log_probs: list[float] = []
     turns, at, alarm = [], 0, occasion.alarm
     for turn in trajectory.turns:
-        log_probs += [0.0] * len(turn.prompt_ids)
-        log_probs += turn.completion.log_probs
+        for answer in turn.answers:
+            log_probs += [0.0] * len(answer.prompt_ids)
+            log_probs += answer.completion.log_probs
+        if turn.summary is not None:
+            at += len(turn.summary.completion.token_ids)
         messages.append({"role": "user", "content": turn.observation})
         # A baseline, which has no prompts, says nothing.
         if trajectory.system or turn.completion.token_ids or turn.response:
@@ -116,6 +119,7 @@ def trajectory_record(
         "token_ids": list(trajectory.token_ids),
         "loss_mask": [int(sampled) for sampled in trajectory.loss_mask],
         "log_probs": _numbers(log_probs),
+        "sequence_lengths": [len(sequence.token_ids) for sequence in trajectory.sequences],
         "turns": turns,
         "selection": None
         if selection is None
@@ -158,6 +162,8 @@ def _turn_record(turn: Turn, chat: Dialogue, estimates: TokenEstimates | None) -
         "is_valid": turn.is_valid,
         "thought_correct": turn.thought_correct,
         "stopped": completion.stopped,
+        "begins_sequence": turn.begins_sequence,
+        "summary": None if turn.summary is None else turn.summary.text,
         "entropy": _number(sum(entropies) / max(1, len(entropies))),
         "tokens": {
             "text": token_texts(completion, turn.response, chat) if isinstance(chat, Chat) else [],

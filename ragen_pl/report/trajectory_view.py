@@ -172,6 +172,8 @@ def _turn(turn: RecordedTurn, picture: int | None) -> Json:
         "correct": turn.thought_correct,
         "stopped": turn.stopped,
         "entropy": rounded(turn.entropy),
+        "cut": turn.begins_sequence,
+        "summary": visible(turn.summary),
         "tokens": None if turn.tokens is None else _tokens(turn.tokens),
     }
 

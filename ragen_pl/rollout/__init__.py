@@ -10,6 +10,7 @@ from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.curriculum import ByDifficulty, Curriculum, TargetSuccess, Uniform
 from ragen_pl.rollout.demonstrations import WarmStart, demonstrate
 from ragen_pl.rollout.engines import VLLM, Engine, InProcess
+from ragen_pl.rollout.memory import Compact, Full, Memory, State, Window
 from ragen_pl.rollout.packing import micro_batches, pack
 from ragen_pl.rollout.rewards import Format, Grounding, Overlong, PlayedTurn, RewardTerm, Truth
 
@@ -18,23 +19,28 @@ __all__ = [
     "Actor",
     "ByDifficulty",
     "Chat",
+    "Compact",
     "Curriculum",
     "Engine",
     "ExpertActor",
     "Format",
+    "Full",
     "Grounding",
     "GroupSeed",
     "InProcess",
+    "Memory",
     "Overlong",
     "PlayedTurn",
     "Prompts",
     "RandomActor",
     "RewardTerm",
     "RolloutConfig",
+    "State",
     "TargetSuccess",
     "Truth",
     "Uniform",
     "WarmStart",
+    "Window",
     "collect",
     "demonstrate",
     "micro_batches",

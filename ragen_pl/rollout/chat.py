@@ -166,6 +166,20 @@ class Dialogue:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A message of the past and the agent's answer to it."""
+
+    text: str
+    """The message."""
+    token_ids: tuple[int, ...]
+    """The answer, as it was sampled."""
+    stopped: bool
+    """Whether the answer ended by itself."""
+    is_summary: bool = False
+    """Whether the answer is a summary, which no forced tag opens."""
+
+
 class Chat(Dialogue):
     """The chat protocol of one run: renders prompts to token ids and parses responses.
 
@@ -215,8 +229,30 @@ class Chat(Dialogue):
 
     def later_context(self, text: str, *, stopped: bool) -> Segments:
         """Return a later turn's text with its markers, which first end a response that did not."""
-        closing = () if stopped else (self.markers.end,)
-        return (*closing, *self.markers.later(text), *self._forced)
+        return (*self._closing(stopped), *self.markers.later(text), *self._forced)
+
+    def summary_context(self, request: str, *, stopped: bool) -> Segments:
+        """Return the request for a summary with its markers, as ``later_context``."""
+        return (*self._closing(stopped), *self.markers.later(request))
+
+    def cut_context(self, system: str, exchanges: Sequence[Exchange], text: str) -> Segments:
+        """Return a context that begins anew, up to the beginning of the response.
+
+        Args:
+            system: The system message.
+            exchanges: What stays of the past; answers keep their tokens.
+            text: The text of the next turn.
+        """
+        texts = [*(exchange.text for exchange in exchanges), text]
+        context = [*self.markers.first(system, texts[0])]
+        for exchange, following in zip(exchanges, texts[1:], strict=True):
+            context += () if exchange.is_summary else self._forced
+            context += (*exchange.token_ids, *self._closing(exchange.stopped))
+            context += self.markers.later(following)
+        return (*context, *self._forced)
+
+    def _closing(self, stopped: bool) -> Segments:
+        return () if stopped else (self.markers.end,)
 
     def count_thought_tokens(self, token_ids: Sequence[int]) -> int:
         """Return the number of a response's first tokens that hold nothing but its thought.

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ragen_pl.rollout.memory import Full, Memory
 from ragen_pl.rollout.rewards import Format, RewardTerm, check_names
 
 
@@ -29,7 +30,10 @@ class RolloutConfig:
         max_turns: Maximum turns per trajectory (K).
         max_actions_per_turn: Maximum actions in one response.
         max_response_tokens: Maximum tokens of one response.
-        max_context: Maximum tokens of a whole trajectory.
+        max_context: Maximum tokens that the agent reads and writes in one context: of a whole
+            trajectory, unless the memory cuts it.
+        memory: How much of the past the agent sees (``ragen_pl.rollout.memory``): Full, Window,
+            State or Compact.
         temperature: Sampling temperature. There is no top-p or top-k: they would bias the
             importance ratio.
         rewards: Terms of each turn's reward beside the environment's
@@ -55,6 +59,7 @@ class RolloutConfig:
     max_actions_per_turn: int = 2
     max_response_tokens: int = 32
     max_context: int = 1024
+    memory: Memory = Full()  # noqa: RUF009  frozen, so sharing it is safe
     temperature: float = 1.0
     rewards: dict[str, RewardTerm | None] = field(default_factory=_default_rewards)
     env_threads: int = 1
@@ -101,6 +106,7 @@ class RolloutConfig:
                 f"rollout.temperature is {self.temperature}; training samples at a temperature "
                 "above 0 (1.0 is usual)"
             )
+        self.memory.check(self.max_context)
         check_names(self.rewards)
 
     @property

@@ -11,6 +11,7 @@ import numpy as np
 
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.boundary import warn
+from ragen_pl.errors import ConfigError
 from ragen_pl.models.endpoint import EndpointClient, EndpointError, Message, Reply
 from ragen_pl.rollout.chat import Dialogue
 from ragen_pl.rollout.collect import GroupSeed
@@ -52,20 +53,30 @@ class Conversation(DialogueEpisode):
         seed: int,
         episode_id: EpisodeId,
     ) -> None:
-        self.messages: list[Message] = []
         self._client = client
+        self._text = ""
+        self._exchanges: list[tuple[str, str]] = []
         super().__init__(env, dialogue, config, seed=seed, episode_id=episode_id)
 
     def _begin(self) -> None:
         super()._begin()
-        if self._client.endpoint.system_role:
-            self.messages.append({"role": "system", "content": self.system})
-            self._say(self.next_turn_text)
-        else:
-            self._say(f"{self.system}\n{self.next_turn_text}")
+        self._text = self.next_turn_text
 
-    def _say(self, text: str) -> None:
-        self.messages.append({"role": "user", "content": text})
+    @property
+    def messages(self) -> list[Message]:
+        """The system message, what the memory keeps of earlier turns, and the current turn's."""
+        said = [*(text for text, _ in self._exchanges), self._text]
+        answers = [answer for _, answer in self._exchanges]
+        messages: list[Message] = []
+        if self._client.endpoint.system_role:
+            messages.append({"role": "system", "content": self.system})
+        else:
+            said[0] = f"{self.system}\n{said[0]}"
+        for text, answer in zip(said, answers, strict=False):
+            messages.append({"role": "user", "content": text})
+            messages.append({"role": "assistant", "content": answer})
+        messages.append({"role": "user", "content": said[-1]})
+        return messages
 
     def play_turn(self, sampling: Sampling) -> None:
         """Ask for one response and play it."""
@@ -83,9 +94,11 @@ class Conversation(DialogueEpisode):
             return
         with self.env_errors():
             self._play_turn(self._read(reply))
-            self.messages.append({"role": "assistant", "content": reply.content})
+            self._exchanges.append((self._text, reply.content))
             if self.stop_reason is None:
-                self._say(self.next_turn_text)
+                kept = self.config.memory.kept(len(self._exchanges))
+                self._exchanges = self._exchanges[len(self._exchanges) - kept :]
+                self._text = self.next_turn_text
 
     def _read(self, reply: Reply) -> Response:
         tag = self.dialogue.opening_tag
@@ -120,8 +133,14 @@ def converse(
         progress: Called with (finished, total) after every trajectory; it may raise to interrupt.
 
     Raises:
-        ConfigError: when the endpoint refuses every request.
+        ConfigError: when the endpoint refuses every request; for a memory that writes summaries.
     """
+    if config.memory.summary_request is not None:
+        raise ConfigError(
+            f"data.rollout.memory is {type(config.memory).__name__}, but model.policy is Endpoint, "
+            "whose tokens are not counted here, so that nothing says when to write a summary: "
+            "choose Full, Window or State"
+        )
     places = [(group, member) for group in group_seeds for member in range(config.group_size)]
     is_over = threading.Event()
 

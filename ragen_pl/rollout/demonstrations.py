@@ -155,13 +155,17 @@ def demonstration_batches(
 ) -> Iterator[Demonstration]:
     """Yield this rank's share of one iteration's batches; each pass over the fixed set is shuffled
     anew."""
-    size = len(demonstrations)
+    ids = torch.unique(demonstrations.trajectory_ids)
+    size = len(ids)
     first = iteration * config.updates_per_iteration * config.batch_size
     total = config.iterations * config.updates_per_iteration
     for update in range(config.updates_per_iteration):
         wanted = range(first + update * config.batch_size, first + (update + 1) * config.batch_size)
-        rows = torch.tensor([_shuffled_row(at, size, seed) for at in wanted])
-        tokens = demonstrations.attention_mask.sum(1)[rows]
+        chosen = torch.tensor([_shuffled(at, size, seed) for at in wanted])
+        rows = torch.cat(
+            [torch.nonzero(demonstrations.trajectory_ids == i)[:, 0] for i in ids[chosen]]
+        )
+        tokens = demonstrations.lengths[rows]
         rows = rows[balance_by_tokens(tokens, world_size()) == rank()]
         progress = (iteration * config.updates_per_iteration + update) / total
         yield Demonstration.of(demonstrations.rows(rows), progress=progress)
@@ -170,8 +174,8 @@ def demonstration_batches(
 _ORDERS: dict[tuple[int, int, int], torch.Tensor] = {}
 
 
-def _shuffled_row(at: int, size: int, seed: int) -> int:
-    """Return the row at index ``at`` of an endless sequence of shuffled passes."""
+def _shuffled(at: int, size: int, seed: int) -> int:
+    """Return the demonstration at index ``at`` of an endless sequence of shuffled passes."""
     key = (seed, at // size, size)
     if key not in _ORDERS:
         _ORDERS.clear()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -23,10 +23,11 @@ from ragen_pl.envs.boundary import (
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.message_markers import Segments
 from ragen_pl.rollout.actors import Actor, Move
-from ragen_pl.rollout.chat import Chat, Dialogue
+from ragen_pl.rollout.chat import SEPARATOR, Chat, Dialogue, Exchange
 from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.memory import Memory, written_summary
 from ragen_pl.rollout.rewards import ENV, PlayedTurn, evaluate
-from ragen_pl.types import Completion, EpisodeId, Request, StopReason, Trajectory, Turn
+from ragen_pl.types import Completion, EpisodeId, Request, StopReason, Summary, Trajectory, Turn
 
 
 class OverlongResponseError(ConfigError):
@@ -50,6 +51,8 @@ class Response:
     thought: str = ""
     thought_tokens: int = 0
     is_valid: bool = True
+    begins_sequence: bool = False
+    summary: Summary | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +204,8 @@ class Episode:
                 is_valid=response.is_valid,
                 thought_correct=judgment.thought_correct,
                 thought_grounding=judgment.thought_grounding,
+                begins_sequence=response.begins_sequence,
+                summary=response.summary,
             )
         )
         if self.stop_reason is None:
@@ -361,7 +366,8 @@ class DialogueEpisode(Episode):
 class ChatEpisode(DialogueEpisode):
     """An episode in the agent's chat protocol: prompts out, completions in.
 
-    Each turn calls ``request`` and then ``receive``.
+    Each turn calls ``request`` and then ``receive``, and so does each summary that the memory asks
+    for before a turn.
     """
 
     def __init__(
@@ -381,40 +387,116 @@ class ChatEpisode(DialogueEpisode):
         """The next turn's prompt, not yet encoded."""
         self.prefix: list[int] = []
         self.prompt: tuple[int, ...] = ()
+        self.writes_summary = False
+        """Whether the request that was made last is for a summary."""
+        self._text = ""
+        self._exchanges: list[Exchange] = []
+        self._begins_sequence = False
+        self._summary: Summary | None = None
+        self._summaries = self._reserve = 0
         super().__init__(env, chat, config, seed=seed, episode_id=episode_id, opening=opening)
 
     def _begin(self) -> None:
         super()._begin()
         self.initial_hash = self.env.state_hash()
-        self.context = self.chat.first_context(self.env.env, self.next_turn_text)
+        self._text = self.next_turn_text
+        self.context = self.chat.first_context(self.env.env, self._text)
+        request = self.memory.summary_request
+        if request is not None:
+            asked = self.chat.encode_parts(
+                [self.chat.summary_context(request, stopped=stopped) for stopped in (True, False)]
+            )
+            self._reserve = max(map(len, asked)) + self.config.max_response_tokens
+
+    @property
+    def memory(self) -> Memory:
+        """What stays in the context."""
+        return self.config.memory
 
     def request(self, prompt: tuple[int, ...]) -> Request | None:
-        """Append the encoded context and return the request; None if it does not fit."""
+        """Append the encoded context and return the request; None if it does not fit.
+
+        If the turn would leave no room for a summary after it, a summary is requested first.
+        """
+        if self._begins_sequence:
+            self.prefix.clear()
         self.prompt = prompt
-        room = self.config.max_context - len(self.prefix) - len(self.prompt)
-        if room < self.config.max_response_tokens:
-            self.stop_reason = StopReason.CONTEXT_FULL
-            if not self.turns:
-                self._warn_of_first_prompt()
-            return None
+        if not self._fits(len(self.prefix) + len(prompt)):
+            if not self._can_summarize():
+                self.stop_reason = StopReason.CONTEXT_FULL
+                if not self.turns:
+                    self._warn_of_first_prompt()
+                return None
+            self._ask_for_summary()
         self.prefix.extend(self.prompt)
-        return Request(tuple(self.prefix), self.episode_id, len(self.turns))
+        number = len(self.turns) + self._summaries
+        return Request(tuple(self.prefix), self.episode_id, number)
+
+    def _fits(self, context: int) -> bool:
+        """Return whether a response, and a summary after it, fit behind this many tokens."""
+        room = self.memory.limit(self.config.max_context) - context - self._reserve
+        return room >= self.config.max_response_tokens
+
+    def _can_summarize(self) -> bool:
+        """Return whether the turn fits into a context that begins with a summary, however long."""
+        request = self.memory.summary_request
+        if request is None or not self.prefix:
+            return False
+        longest = Exchange(request, (), stopped=False, is_summary=True)
+        context = self.chat.cut_context(self.system, [longest], self._text)
+        (prompt,) = self.chat.encode_parts([context])
+        return self._fits(len(prompt) + self.config.max_response_tokens)
+
+    def _ask_for_summary(self) -> None:
+        request = self.memory.summary_request
+        assert request is not None
+        stopped = self.turns[-1].completion.stopped
+        context = self.chat.summary_context(request, stopped=stopped)
+        (self.prompt,) = self.chat.encode_parts([context])
+        self.writes_summary = True
 
     def _warn_of_first_prompt(self) -> None:
-        needed = len(self.prompt) + self.config.max_response_tokens
+        needed = len(self.prompt) + self.config.max_response_tokens + self._reserve
+        limit = self.memory.limit(self.config.max_context)
+        key = "max_context" if limit == self.config.max_context else "memory.budget"
+        summary = f" and a summary up to {self._reserve}" if self._reserve else ""
         self.error = (
-            f"rollout.max_context is {self.config.max_context}, but the first prompt of "
+            f"rollout.{key} is {limit}, but the first prompt of "
             f"{self.env.name} (seed {self.seed}) takes {len(self.prompt)} tokens and its answer up "
-            f"to {self.config.max_response_tokens}: set rollout.max_context to {needed} or more"
+            f"to {self.config.max_response_tokens}{summary}: set rollout.{key} to {needed} or more"
         )
         warn((type(self.env.env), "context"), f"{self.error}; no turn is played from this start")
 
     def receive(self, completion: Completion) -> None:
-        """Parse the completion, play the turn and prepare the next context."""
+        """Parse the completion, play the turn and prepare the next context; or take the completion
+        as the summary that was asked for."""
         with self.env_errors():
+            if self.writes_summary:
+                self._receive_summary(completion)
+                return
             self._play_turn(self._parse(completion))
             self.prefix.extend(completion.token_ids)
+            self._exchanges.append(Exchange(self._text, completion.token_ids, completion.stopped))
+            self._summary, self._begins_sequence = None, False
             self._prepare_context()
+
+    def _receive_summary(self, completion: Completion) -> None:
+        """Put a summary in the place of all exchanges."""
+        request = self.memory.summary_request
+        assert request is not None
+        self._summary = Summary(
+            prompt_ids=self.prompt,
+            completion=completion,
+            # Summaries are comparable to each other, but not to the turns in the same state.
+            anchor_key=f"summary: {self.env.anchor_key()}",
+            request=request,
+            text=self.chat.decode(completion.token_ids),
+        )
+        self._summaries += 1
+        self.writes_summary, self._begins_sequence = False, True
+        tokens, stopped = completion.token_ids, completion.stopped
+        self._exchanges = [Exchange(request, tokens, stopped, is_summary=True)]
+        self.context = self.chat.cut_context(self.system, self._exchanges, self._text)
 
     def _parse(self, completion: Completion) -> Response:
         text = self.chat.decode(completion.token_ids)
@@ -427,19 +509,50 @@ class ChatEpisode(DialogueEpisode):
             thought=parsed.thought,
             thought_tokens=self.chat.count_thought_tokens(completion.token_ids),
             is_valid=parsed.is_valid and completion.stopped,
+            begins_sequence=self._begins_sequence,
+            summary=self._summary,
         )
 
     def _prepare_context(self) -> None:
         if self.stop_reason is not None:
             return
-        stopped = self.turns[-1].completion.stopped
-        self.context = self.chat.later_context(self.next_turn_text, stopped=stopped)
+        self._text = self.next_turn_text
+        kept = self.memory.kept(len(self._exchanges))
+        if kept == len(self._exchanges):
+            stopped = self.turns[-1].completion.stopped
+            self.context = self.chat.later_context(self._text, stopped=stopped)
+            return
+        self._exchanges = self._exchanges[len(self._exchanges) - kept :]
+        self.context = self.chat.cut_context(self.system, self._exchanges, self._text)
+        self._begins_sequence = True
 
     def begin_turn(self) -> bool:
-        if self.stop_reason is not None:
-            return False
-        (prompt,) = self.chat.encode_parts([self.context])
-        return self.request(prompt) is not None
+        """Prepare the next turn, for players that write no summaries: one is written for them."""
+        while self.stop_reason is None:
+            (prompt,) = self.chat.encode_parts([self.context])
+            if self.request(prompt) is None:
+                return False
+            if not self.writes_summary:
+                return True
+            self.receive(self._written_summary())
+        return False
+
+    def _written_summary(self) -> Completion:
+        """Return a summary of the latest actions, as many as fit."""
+        room = self.config.max_response_tokens - 1
+        actions = [action for turn in self.turns for action in turn.actions]
+        for first in range(max(0, len(actions) - room), len(actions) + 1):
+            text = written_summary(len(self.turns), actions[first:], f" {SEPARATOR} ")
+            (ids,) = self.chat.encode([text])
+            if len(ids) <= room:
+                break
+        return self._written(ids[:room])
+
+    def _written(self, token_ids: Sequence[int]) -> Completion:
+        """Return a whole answer that was not sampled."""
+        tokens = (*token_ids, self.chat.markers.end)
+        zeros = (0.0,) * len(tokens)
+        return Completion(tokens, zeros, zeros, stopped=True)
 
     def take(self, move: Move) -> None:
         """Write an actor's move as the response that the policy would have to sample.
@@ -464,9 +577,7 @@ class ChatEpisode(DialogueEpisode):
                 f"rollout.max_response_tokens is {self.config.max_response_tokens}, but a "
                 f"demonstration takes {len(ids) + 1}: raise it to about {(len(ids) + 1) * 3 // 2}"
             )
-        tokens = (*ids, self.chat.markers.end)
-        zeros = (0.0,) * len(tokens)
-        self.receive(Completion(tokens, zeros, zeros, stopped=True))
+        self.receive(self._written(ids))
 
 
 def play_episode(episode: Episode, actor: Actor, rng: random.Random) -> list[Move]:

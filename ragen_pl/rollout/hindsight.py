@@ -25,7 +25,14 @@ from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.collect import parallel_map
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.episode import ChatEpisode, Opening, OverlongResponseError
-from ragen_pl.types import EpisodeId, Trajectory, TrajectoryGroup, Turn
+from ragen_pl.types import (
+    Answer,
+    EpisodeId,
+    Trajectory,
+    TrajectoryGroup,
+    Turn,
+    token_sequences,
+)
 
 _FIRST_VARIANT = 1 << 20
 """Member number of a solution's first variant, beyond those of a group: it seeds the noise of the
@@ -103,12 +110,18 @@ class HindsightImitation:
         Raises:
             ValueError: if ``variants``, ``opening``, ``first_turn_only`` or ``symmetries`` is set,
                 but responses are imitated as they were sampled; or if ``symmetries`` is, but the
-                environment has none; for several ``ppo_epochs`` of an RL that is left out.
+                environment has none; for several ``ppo_epochs`` of an RL that is left out; for
+                rewritten solutions with a memory of summaries, which nobody could write.
         """
         if self.alone and rollout.ppo_epochs > 1:
             raise ValueError(
                 f"rollout.ppo_epochs is {rollout.ppo_epochs}, but hindsight.alone leaves RL's "
                 "updates out: set one of them back"
+            )
+        if rollout.memory.summary_request is not None and self.rewrites(env, think=think):
+            raise ValueError(
+                f"rollout.memory is {type(rollout.memory).__name__}, but a rewritten solution has "
+                "no summaries to imitate: set hindsight.rewrite to false, or hindsight to null"
             )
         wanted = {
             "variants": self.variants > 1,
@@ -141,7 +154,7 @@ class HindsightImitation:
 
 @dataclass(frozen=True, slots=True)
 class TokenRow:
-    """A trajectory to imitate, as tokens."""
+    """A training sequence to imitate, as tokens."""
 
     token_ids: tuple[int, ...]
     loss_mask: tuple[bool, ...]
@@ -155,7 +168,7 @@ class Solution:
     iteration: int
     group_id: int
     rows: tuple[TokenRow, ...]
-    """Its variants."""
+    """The training sequences of its variants."""
     success_rate: float
     """Share of the group's members that succeeded."""
     num_actions: int
@@ -321,7 +334,7 @@ class SolutionWriter:
             episode_id = EpisodeId(iteration, group.group_id, _FIRST_VARIANT + number)
             turns = self._write(group.seed, image[length:], opening, episode_id)
             is_short = rng.random() < self.config.first_turn_only
-            rows.append(_row(turns[:1] if is_short else turns))
+            rows += _rows(turns[:1] if is_short else turns)
         return tuple(row for row in rows if any(row.loss_mask))
 
     def _images(self, seed: int, way: tuple[str, ...]) -> list[tuple[Symmetry, tuple[str, ...]]]:
@@ -378,19 +391,27 @@ def _num_actions(trajectory: Trajectory) -> int:
 def _sampled(solved: Sequence[Trajectory]) -> tuple[TokenRow, ...]:
     """Return the trajectories of the highest return as they were sampled."""
     best = max(trajectory.total_reward for trajectory in solved)
-    rows = (_row(t.turns) for t in solved if t.total_reward > best - _ROUNDING)
+    rows = (row for t in solved if t.total_reward > best - _ROUNDING for row in _rows(t.turns))
     return tuple(row for row in rows if any(row.loss_mask))  # equal ones count as often as sampled
 
 
-def _row(turns: Sequence[Turn]) -> TokenRow:
-    """Return the tokens of all turns; only valid responses without an untrue thought are to be
-    imitated."""
-    is_right = [turn.is_valid and turn.thought_correct is not False for turn in turns]
-    return TokenRow(
-        tuple(token for turn in turns for token in turn.token_ids),
-        tuple(
-            sampled and right
-            for turn, right in zip(turns, is_right, strict=True)
-            for sampled in turn.loss_mask
-        ),
-    )
+def _rows(turns: Sequence[Turn]) -> list[TokenRow]:
+    """Return the training sequences of turns; only summaries, and valid responses without an untrue
+    thought, are to be imitated."""
+    return [
+        TokenRow(
+            sequence.token_ids,
+            tuple(
+                sampled and _is_right(answer)
+                for answer in sequence.answers
+                for sampled in answer.loss_mask
+            ),
+        )
+        for sequence in token_sequences(turns)
+    ]
+
+
+def _is_right(answer: Answer) -> bool:
+    if not isinstance(answer, Turn):
+        return True
+    return answer.is_valid and answer.thought_correct is not False

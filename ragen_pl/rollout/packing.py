@@ -13,7 +13,14 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ragen_pl.ops.shape_buckets import round_down
-from ragen_pl.types import ImitationBatch, RolloutBatch, TrainingBatch, Trajectory
+from ragen_pl.types import (
+    Answer,
+    ImitationBatch,
+    RolloutBatch,
+    TrainingBatch,
+    Trajectory,
+    Turn,
+)
 
 MAX_MEMBERS = 4096
 """Maximum size of a group: a trajectory's id is its group's id times this, plus its member."""
@@ -27,22 +34,29 @@ def pack(
     imitated: Sequence[Sequence[bool]] | None = None,
     temperature: float = 1.0,
 ) -> RolloutBatch:
-    """Write each trajectory's turns into one row, with its masks and turn ends.
+    """Write each training sequence into one row, with its masks and turn ends.
 
     Args:
-        trajectories: The trajectories, one per row; a rank may have none.
+        trajectories: The trajectories; a rank may have none.
         weights: Policy weight of each trajectory.
         imitated: Whether each turn of each demonstration carries loss; by default, every turn does.
+            Summaries always do.
         temperature: The temperature at which the tokens were sampled.
 
     Returns:
-        B rows, right-padded to the longest.
+        B rows, right-padded to the longest; those of a trajectory follow each other.
     """
-    rows = [
-        _row(trajectory, imitated[index] if imitated else [True] * len(trajectory.turns))
+    written = [
+        _rows(trajectory, imitated[index] if imitated else [True] * len(trajectory.turns))
         for index, trajectory in enumerate(trajectories)
-    ] or [_Row([0], [False], [False], [0], [0], [False], *[[0.0]] * 4)]  # dropped again below
-    count = len(trajectories)
+    ]
+    rows = [row for of_trajectory in written for row in of_trajectory]
+    owners = [index for index, of_trajectory in enumerate(written) for _ in of_trajectory]
+    tokens = [sum(sum(row.loss_mask) for row in of_trajectory) for of_trajectory in written]
+    count = len(rows)
+    # Without any trajectory, a row is padded and dropped again below.
+    rows = rows or [_Row([0], [False], [False], [0], [0], [False], *[[0.0]] * 4)]
+    owned = [trajectories[index] for index in owners]
     lengths = torch.tensor([len(row.input_ids) for row in rows])
     attention_mask = torch.arange(int(lengths.max()))[None] < lengths[:, None]
     columns = {
@@ -54,12 +68,17 @@ def pack(
     return RolloutBatch(
         **columns,
         attention_mask=attention_mask[:count],
-        group_ids=torch.tensor([t.group_id for t in trajectories], dtype=torch.long),
+        group_ids=torch.tensor([t.group_id for t in owned], dtype=torch.long),
         trajectory_ids=torch.tensor(
-            [t.group_id * MAX_MEMBERS + t.member for t in trajectories], dtype=torch.long
+            [t.group_id * MAX_MEMBERS + t.member for t in owned], dtype=torch.long
         ),
-        successes=torch.tensor([t.success for t in trajectories], dtype=torch.bool),
-        policy_weights=torch.tensor(weights, dtype=torch.float32),
+        sequence_index=torch.tensor(
+            [number for of_trajectory in written for number in range(len(of_trajectory))],
+            dtype=torch.long,
+        ),
+        trajectory_tokens=torch.tensor([tokens[index] for index in owners], dtype=torch.long),
+        successes=torch.tensor([t.success for t in owned], dtype=torch.bool),
+        policy_weights=torch.tensor([weights[index] for index in owners], dtype=torch.float32),
         temperature=temperature,
     )
 
@@ -86,33 +105,60 @@ class _Row:
     sampled_log_probs: list[float] = field(default_factory=list)
 
 
-def _row(trajectory: Trajectory, imitated: Sequence[bool]) -> _Row:
-    """Return a trajectory's row; a turn that is not imitated has no loss, reward or log-prob."""
-    row = _Row(input_ids=list(trajectory.token_ids))
-    for number, (turn, is_imitated) in enumerate(zip(trajectory.turns, imitated, strict=True)):
-        length, before = len(turn.token_ids), len(turn.prompt_ids)
-        row.turn_index += [number] * length
-        row.state_ids += [_state_id(turn.anchor_key)] * length
-        if is_imitated:
-            thought, zeros = turn.thought_tokens, [0.0] * (length - 1)
-            # A thought that could not be parsed has no tokens to credit: the whole turn pays.
-            judged = turn.thought_reward if thought else 0.0
-            row.loss_mask += turn.loss_mask
-            row.thought_mask += [before <= place < before + thought for place in range(length)]
-            row.turn_ends += [False] * (length - 1) + [True]
-            row.rewards += [*zeros, turn.reward]
-            row.outcome_rewards += [*zeros, turn.reward - judged]
-            row.thought_rewards += [*zeros, judged]
-            row.sampled_log_probs += [*[0.0] * before, *turn.completion.log_probs]
-        else:
-            for marks in (row.loss_mask, row.thought_mask, row.turn_ends):
-                marks += [False] * length
-            for numbers in (
-                *(row.rewards, row.outcome_rewards, row.thought_rewards),
-                row.sampled_log_probs,
-            ):
-                numbers += [0.0] * length
-    return row
+def _rows(trajectory: Trajectory, imitated: Sequence[bool]) -> list[_Row]:
+    """Return a row for each training sequence of a trajectory.
+
+    A turn that is not imitated has no loss, reward or log-prob.
+    """
+    is_imitated = iter(imitated)
+    rows = []
+    for sequence in trajectory.sequences:
+        row = _Row(input_ids=list(sequence.token_ids))
+        for number, answer in enumerate(sequence.answers, start=sequence.first_answer):
+            row.turn_index += [number] * len(answer.token_ids)
+            row.state_ids += [_state_id(answer.anchor_key)] * len(answer.token_ids)
+            if not isinstance(answer, Turn):
+                _add_loss(row, answer, reward=0.0, thought_reward=0.0, thought_tokens=0)
+            elif next(is_imitated):
+                # A thought that could not be parsed has no tokens to credit: the whole turn pays.
+                judged = answer.thought_reward if answer.thought_tokens else 0.0
+                _add_loss(
+                    row,
+                    answer,
+                    reward=answer.reward,
+                    thought_reward=judged,
+                    thought_tokens=answer.thought_tokens,
+                )
+            else:
+                _add_context(row, len(answer.token_ids))
+        rows.append(row)
+    return rows
+
+
+def _add_loss(
+    row: _Row, answer: Answer, *, reward: float, thought_reward: float, thought_tokens: int
+) -> None:
+    """Add an answer that carries loss."""
+    length, before = len(answer.token_ids), len(answer.prompt_ids)
+    zeros = [0.0] * (length - 1)
+    row.loss_mask += answer.loss_mask
+    row.thought_mask += [before <= place < before + thought_tokens for place in range(length)]
+    row.turn_ends += [False] * (length - 1) + [True]
+    row.rewards += [*zeros, reward]
+    row.outcome_rewards += [*zeros, reward - thought_reward]
+    row.thought_rewards += [*zeros, thought_reward]
+    row.sampled_log_probs += [*[0.0] * before, *answer.completion.log_probs]
+
+
+def _add_context(row: _Row, length: int) -> None:
+    """Add tokens without loss."""
+    for marks in (row.loss_mask, row.thought_mask, row.turn_ends):
+        marks += [False] * length
+    for numbers in (
+        *(row.rewards, row.outcome_rewards, row.thought_rewards),
+        row.sampled_log_probs,
+    ):
+        numbers += [0.0] * length
 
 
 def _state_id(anchor_key: str) -> int:

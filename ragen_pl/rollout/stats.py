@@ -216,7 +216,7 @@ class GroupTable:
 
 
 def _facts(trajectory: Trajectory) -> tuple[float, float, float, float, float]:
-    entropies = [h for turn in trajectory.turns for h in turn.completion.entropy_estimates]
+    entropies = [h for answer in trajectory.answers for h in answer.completion.entropy_estimates]
     length = len(entropies)
     mean = sum(entropies) / max(1, length)
     size = sum(abs(turn.reward) for turn in trajectory.turns)

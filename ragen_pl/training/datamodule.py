@@ -192,6 +192,7 @@ class RolloutDataModule(pl.LightningDataModule):
                 yield from chats.vocabulary(prompts, env, self.actions_per_turn_on(name))
             for env in (kind() for kind in COVERED):
                 yield from chats.common_vocabulary(prompts, env, actions)
+        yield from self.rollout.memory.vocabulary()
 
     def words_on(self, eval_set: str) -> Iterable[str]:
         """Yield the pieces of text of an evaluation set, as ``vocabulary``."""

@@ -29,7 +29,7 @@ class Budget:
         max_turns: Turns per trajectory.
         max_actions_per_turn: Actions in one response.
         max_response_tokens: Tokens of one response.
-        max_context: Tokens of a whole trajectory.
+        max_context: Tokens of one context: of a whole trajectory, unless the memory cuts it.
     """
 
     max_turns: int | None = None

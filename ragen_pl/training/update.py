@@ -38,6 +38,7 @@ from ragen_pl.ops.losses import (
 )
 from ragen_pl.ops.masked import explained_variance, masked_sum
 from ragen_pl.training.scoring import LogProbPass, ValueFunction, forward_policy, forward_values
+from ragen_pl.training.trajectory_layout import TrajectoryLayout
 from ragen_pl.types import ImitationBatch, RolloutBatch, TrainingBatch
 
 # --- 1. advantages --------------------------------------------------------------------------------
@@ -47,6 +48,9 @@ def compute_advantages(
     rollout: RolloutBatch, values: Tensor, algorithm: Algorithm, kl_penalty: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return advantages and the critic's targets, each (B, T).
+
+    They are estimated along trajectories: where one is several rows, the estimator sees its sampled
+    tokens in one, so that credit passes from each row to the one before.
 
     With a ``thought_advantage``, the estimator sees the rewards without the terms that judge the
     thought, which are added to the advantages of the thought's tokens.
@@ -62,6 +66,13 @@ def compute_advantages(
         kl_penalty: KL penalty of each token, (B, T), subtracted at that token, whichever tokens the
             rewards are credited to.
     """
+    layout = TrajectoryLayout.of(rollout)
+    if layout is not None:
+        penalty = None if kl_penalty is None else layout.joined(kl_penalty)
+        advantages, returns = compute_advantages(
+            layout.trajectories(rollout), layout.joined(values), algorithm, penalty
+        )
+        return layout.divided(advantages), layout.divided(returns)
     separate = algorithm.thought_advantage
     if separate is not None:
         rollout = replace(rollout, rewards=rollout.outcome_rewards)
@@ -102,7 +113,8 @@ class LossDenominators:
     def of(cls, rollout: RolloutBatch, aggregation: Aggregation) -> LossDenominators:
         """Count over all ranks; every rank must call it."""
         mask = kept_tokens(rollout)
-        own = torch.stack([mask.sum().float(), loss_denominator(mask, aggregation)])
+        counted = loss_denominator(mask, rollout.trajectory_ids, aggregation)
+        own = torch.stack([mask.sum().float(), counted])
         found = all_reduce_sum(own)
         return cls(found[0], *found.clamp(min=1))
 
@@ -138,13 +150,13 @@ class PolicyObjective:
             surrogate = surrogate * truncated_importance_weights(
                 old, rollout.sampled_log_probs, cap
             )
-        policy_loss = self._mean(surrogate, mask, rollout.policy_weights)
-        loss = policy_loss - self.coefficients.entropy * self._mean(output.entropy, mask)
+        policy_loss = self._mean(surrogate, rollout, rollout.policy_weights)
+        loss = policy_loss - self.coefficients.entropy * self._mean(output.entropy, rollout)
         kl = torch.zeros_like(log_probs)
         if ref_log_probs is not None:
             assert algorithm.kl is not None
             kl = kl_estimate(log_probs, ref_log_probs, algorithm.kl.estimator)
-            loss = loss + self.coefficients.kl * self._mean(kl, mask)
+            loss = loss + self.coefficients.kl * self._mean(kl, rollout)
         with torch.no_grad():
             approx_kl = kl_estimate(old, log_probs, "k3")
             gap = (old - rollout.sampled_log_probs).abs()
@@ -152,9 +164,15 @@ class PolicyObjective:
             means = [masked_sum(each, mask) / self.denominators.for_metrics for each in per_token]
             return loss, torch.stack([policy_loss, *means]).float().cpu()
 
-    def _mean(self, values: Tensor, mask: Tensor, weights: Tensor | None = None) -> Tensor:
-        denominator = self.denominators.for_loss
-        return aggregate(values, mask, self.algorithm.aggregation, denominator, weights)
+    def _mean(self, values: Tensor, rollout: RolloutBatch, weights: Tensor | None = None) -> Tensor:
+        return aggregate(
+            values,
+            kept_tokens(rollout),
+            rollout.trajectory_tokens,
+            self.algorithm.aggregation,
+            self.denominators.for_loss,
+            weights,
+        )
 
 
 class ValueObjective:

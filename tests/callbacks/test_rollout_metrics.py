@@ -12,7 +12,7 @@ from callbacks import EntropyLogger, RolloutMetrics, entropy_logger
 from ragen_pl.distributed.collectives import gather_objects as gather
 from ragen_pl.rollout import stats as rollout_stats
 from ragen_pl.training.callback import RolloutCallback
-from ragen_pl.types import StopReason, TrajectoryGroup
+from ragen_pl.types import Completion, StopReason, Summary, TrajectoryGroup
 from tests.support.doubles import make_group, make_trajectory, make_turn
 
 NOTHING = cast(Any, None)
@@ -35,6 +35,22 @@ def two_trajectories() -> list[TrajectoryGroup]:
     )
     bad = make_trajectory([make_turn(0.0, is_valid=False, response="?")], member=1)
     return [TrajectoryGroup(0, 0, (good, bad))]
+
+
+def test_what_the_memory_made_of_trajectories() -> None:
+    completion = Completion((7,) * 5, (-0.5,) * 5, (0.5,) * 5, stopped=True)
+    summary = Summary((4,), completion, "summary", "?", "")
+    cut = replace(make_turn(), prompt_ids=(1,) * 10, begins_sequence=True, summary=summary)
+    whole, divided = [make_turn(), make_turn()], [make_turn(), cut]
+    rows = tuple(make_trajectory(turns, member=n) for n, turns in enumerate((whole, divided)))
+    metrics = recorded(RolloutMetrics(), [TrajectoryGroup(0, 0, rows)])
+    assert metrics["rollout/sequences_per_trajectory"] == 1.5
+    # Prompts of 3 tokens and answers of 2: 10 tokens; 3 + 2 + 1 + 5, and 10 + 2.
+    assert metrics["rollout/sequence_length"] == (10 + 11 + 12) / 3
+    assert metrics["rollout/context_tokens"] == (3 + 8 + 3 + 10) / 4
+    assert metrics["rollout/summary_length"] == 5
+    assert metrics["rollout/sampled_tokens"] == 13
+    assert "rollout/summary_length" not in recorded(RolloutMetrics(), two_trajectories())
 
 
 def test_rollout_metrics() -> None:

@@ -63,12 +63,15 @@ def test_groups_stay_together_and_kept_ones_are_spread_over_the_batches() -> Non
     assert assigned.batch.bincount().tolist() == [6, 6]
 
 
+@pytest.mark.parametrize("cuts", [False, True])
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_ranks_exchange_what_one_process_would_hold(
-    ranks: int, monkeypatch: pytest.MonkeyPatch
+    ranks: int, cuts: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every row arrives once and complete, in the same optimizer batch, from any rank."""
-    rollout = worlds.collection(seed=1, sizes=(3, 2, 4, 2))
+    """Every row arrives once and complete, in the same optimizer batch, from any rank; all rows of
+    a trajectory arrive on one rank, in order."""
+    rollout = worlds.collection(seed=1, sizes=(3, 2, 4, 2), cuts=cuts)
+    assert bool(rollout.sequence_index.any()) == cuts
     alone = optimizer_batches(annotated(rollout), 2)
     parts = [rollout.rows(rollout.group_ids % ranks == rank) for rank in range(ranks)]
     shares = [annotated(part.cut(int(part.attention_mask.sum(1).max()))) for part in parts]
@@ -77,10 +80,16 @@ def test_ranks_exchange_what_one_process_would_hold(
     )
     for number, whole in enumerate(alone):
         found = concatenate_batches([batches[number] for batches in together])
-        order = torch.argsort(found.rollout.trajectory_ids)
+        order = torch.argsort(found.rollout.trajectory_ids, stable=True)
         assert_equal(found.rows(order), whole)
+        ids = [set(b[number].rollout.trajectory_ids.tolist()) for b in together]
+        assert len(set.union(*ids)) == sum(map(len, ids))
         tokens = [int(b[number].rollout.attention_mask.sum()) for b in together]
-        assert max(tokens) - min(tokens) <= 2 * int(whole.rollout.attention_mask.sum(1).max())
+        of_trajectory = torch.bincount(
+            torch.unique(whole.rollout.trajectory_ids, return_inverse=True)[1],
+            weights=whole.rollout.lengths.float(),
+        )
+        assert max(tokens) - min(tokens) <= 2 * int(of_trajectory.max())
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 5])

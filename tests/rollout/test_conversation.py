@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import huggingface_hub.constants
@@ -17,6 +18,7 @@ from ragen_pl.rollout.chat import Dialogue, Prompts
 from ragen_pl.rollout.collect import GroupSeed
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.conversation import converse
+from ragen_pl.rollout.memory import Compact, Full, State, Window
 from ragen_pl.runtime.faults import Fault, FaultKind, add_receiver, remove_receiver
 from ragen_pl.types import Sampling, StopReason, TrajectoryGroup
 from tests.support.chat_server import Answer, completion, serving
@@ -130,6 +132,34 @@ def test_a_model_without_system_messages() -> None:
     first = min((each.body["messages"] for each in asked), key=len)
     assert [message["role"] for message in first] == ["user"]
     assert first[0]["content"].index("Actions: on, off") < first[0]["content"].index("State:")
+
+
+@pytest.mark.parametrize("system_role", [True, False])
+def test_messages_follow_the_memory(system_role: bool) -> None:
+    """Windows keep the last turns, and every first message without a role of its own begins with
+    the system message."""
+    wide = replace(ROLLOUT, max_turns=4)
+    for memory, most in ((Window(2), 2), (State(), 1), (Full(), 3)):
+        with serving(press) as (url, asked):
+            groups = play_at(url, rollout=replace(wide, memory=memory), system_role=system_role)
+        turns = max(len(t.turns) for group in groups for t in group.trajectories)
+        assert turns == 3
+        texts = [
+            [m["content"] for m in each.body["messages"] if m["role"] == "user"] for each in asked
+        ]
+        assert max(map(len, texts)) == most
+        for each in asked:
+            first, *_ = each.body["messages"]
+            assert first["role"] == ("system" if system_role else "user")
+            assert "Actions: on, off" in first["content"]
+            assert sum("Actions: on, off" in m["content"] for m in each.body["messages"]) == 1
+            assert each.body["messages"][-1]["role"] == "user"
+
+
+def test_summaries_need_the_tokens_of_the_policy() -> None:
+    compact = replace(ROLLOUT, memory=Compact())
+    with pytest.raises(ConfigError, match=r"memory is Compact, but model.policy is End"):
+        play(press, rollout=compact)
 
 
 @pytest.mark.parametrize(

@@ -130,6 +130,29 @@ def test_a_run_that_collects_again_resumes_bit_for_bit(folder: Path, updating: b
     assert max(histories[0]["rollout/collections"][2:]) > 1
 
 
+@pytest.mark.parametrize(
+    "memory",
+    [
+        ("State",),
+        ("Compact", "--data.rollout.memory.budget", 320),
+    ],
+    ids=["state", "compact"],
+)
+def test_a_run_whose_memory_cuts_resumes_bit_for_bit(memory: tuple[object, ...]) -> None:
+    cutting = ("--data.rollout.memory", *memory, "--data.rollout.max_turns", 12)
+    fit("--run_dir", "whole", *cutting)
+    with pytest.raises(SystemExit, match="9"):
+        fit(
+            *("--run_dir", "parts", *cutting),
+            *("--trainer.callbacks+=tests.runs.test_resumed_runs.StopAt",),
+            *("--trainer.callbacks.iteration", 3),
+        )
+    fit("--run_dir", "parts", *cutting, "--ckpt_path", "last")
+    assert_equal_ends("whole", "parts")
+    history = json.loads(Path("whole/results.json").read_text())["history"]
+    assert max(history["rollout/sequences_per_trajectory"][2:]) > 1
+
+
 def test_a_run_with_a_memory_of_solutions_resumes_bit_for_bit(folder: Path) -> None:
     learnable = (
         *("--data.env", "ragen_pl.envs.Bandit", "--data.rollout.max_turns", 1),

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ragen_pl.rollout.packing import pack
-from ragen_pl.types import Completion, RolloutBatch, Trajectory
+from ragen_pl.types import Completion, RolloutBatch, Summary, Trajectory, Turn
 from tests.support.doubles import make_trajectory, make_turn
 
 SIZES = (3, 2, 1, 2)
@@ -47,9 +47,34 @@ def trajectories(seed: int, sizes: Sequence[int] = SIZES, context: int = 2) -> l
     return members
 
 
-def collection(seed: int, sizes: Sequence[int] = SIZES, context: int = 2) -> RolloutBatch:
+def with_cuts(drawn: Sequence[Trajectory], seed: int) -> list[Trajectory]:
+    """Cut contexts before some of the turns, some of them after a summary; the sampled tokens of
+    turns stay as they are."""
+    draw = Random(seed)
+
+    def after(turn: Turn) -> Turn:
+        if draw.random() < 0.3:
+            return turn
+        summary = None
+        if draw.random() < 0.4:
+            sampled = tuple(draw.randrange(WORDS) for _ in range(draw.randint(1, 3)))
+            known = (-0.5,) * len(sampled)
+            completion = Completion(sampled, known, known, True)
+            summary = Summary((1, 2), completion, f"summary: {turn.anchor_key}", "?", "")
+        past = tuple(draw.randrange(WORDS) for _ in range(draw.randint(0, 4)))
+        return replace(
+            turn, prompt_ids=past + turn.prompt_ids, begins_sequence=True, summary=summary
+        )
+
+    return [replace(t, turns=(t.turns[0], *map(after, t.turns[1:]))) for t in drawn]
+
+
+def collection(
+    seed: int, sizes: Sequence[int] = SIZES, context: int = 2, *, cuts: bool = False
+) -> RolloutBatch:
     """Pack made-up trajectories; some are dropped and some weigh less."""
     drawn = trajectories(seed, sizes, context)
+    drawn = with_cuts(drawn, seed) if cuts else drawn
     weights = [Random(seed + row).choice([0.0, 0.5, 1.0, 1.0]) for row in range(len(drawn))]
     rollout = pack(drawn, weights=weights)
     return replace(rollout, rewards=rollout.rewards.double())

@@ -21,6 +21,7 @@ from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.curriculum import TargetSuccess, Uniform
 from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.rollout.hindsight import HindsightImitation
+from ragen_pl.rollout.memory import State, Window
 from ragen_pl.rollout.rewards import Format, Grounding, Overlong, RewardTerm, Truth
 from ragen_pl.training.collection import DynamicSampling
 from ragen_pl.training.datamodule import RolloutDataModule
@@ -103,6 +104,7 @@ OTHER: Mapping[str, tuple[Any, ...]] = {
     "RolloutConfig.max_actions_per_turn": (2,),
     "RolloutConfig.max_response_tokens": (12,),
     "RolloutConfig.max_context": (60,),
+    "RolloutConfig.memory": (State(), Window(2)),
     "RolloutConfig.temperature": (0.5,),
     "RolloutConfig.rewards": (
         {"format": Format(), "overlong": Overlong(buffer=8, penalty=-0.5)},

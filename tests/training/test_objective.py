@@ -51,6 +51,8 @@ def batch(seed: int, rows: int = 6, length: int = 9) -> RolloutBatch:
         sampled_log_probs=-torch.rand(rows, length, generator=generator).double(),
         group_ids=torch.arange(rows) // 2,
         trajectory_ids=torch.arange(rows),
+        sequence_index=torch.zeros(rows, dtype=torch.long),
+        trajectory_tokens=loss_mask.sum(1),
         successes=torch.arange(rows) % 3 == 1,
         policy_weights=weights,
     )

@@ -18,7 +18,7 @@ from torch import Tensor
 from ragen_pl.algorithms import coefficients as coefficients_module
 from ragen_pl.algorithms.coefficients import Coefficients
 from ragen_pl.algorithms.config import Algorithm, Control, EntropyBonus, KLPenalty
-from ragen_pl.algorithms.estimators import CriticConfig, group, trajectory
+from ragen_pl.algorithms.estimators import CriticConfig, Success, group, trajectory
 from ragen_pl.distributed import collectives as distributed
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.policy import Critic, Policy
@@ -136,8 +136,10 @@ def on_two_ranks(
     return on_ranks(2, work, monkeypatch, *MODULES)
 
 
-def check_every_split(algorithm: Algorithm, monkeypatch: pytest.MonkeyPatch, seed: int = 0) -> None:
-    rollout = collection(seed)
+def check_every_split(
+    algorithm: Algorithm, monkeypatch: pytest.MonkeyPatch, seed: int = 0, *, cuts: bool = False
+) -> None:
+    rollout = collection(seed, cuts=cuts)
     whole = update(algorithm, rollout, ONE, tiny(algorithm))
     assert float(whole.gradients["policy.model.head.weight"].abs().max()) > 1e-4
     shuffled = torch.randperm(len(rollout), generator=torch.Generator().manual_seed(seed))
@@ -163,6 +165,22 @@ def test_no_split_changes_the_update(
     facts = ESTIMATORS[estimator]
     algorithm = Algorithm(facts.estimator, LOSSES[loss], aggregation, entropy=ENTROPY)  # type: ignore[arg-type]
     check_every_split(algorithm, monkeypatch)
+
+
+@pytest.mark.parametrize(("estimator", "aggregation"), rounds(ESTIMATORS))
+def test_no_split_changes_the_update_where_the_memory_cuts(
+    estimator: str, aggregation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of one trajectory are in several micro-batches, in any order."""
+    kl = KLPenalty(0.5, place="reward" if aggregation == "token_mean" else "loss")
+    advantage = ESTIMATORS[estimator].estimator
+    algorithm = Algorithm(
+        advantage,
+        aggregation=aggregation,  # type: ignore[arg-type]
+        kl=None if isinstance(advantage, Success) else kl,
+        entropy=ENTROPY,
+    )
+    check_every_split(algorithm, monkeypatch, seed=3, cuts=True)
 
 
 @pytest.mark.parametrize(

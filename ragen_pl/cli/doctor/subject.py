@@ -20,6 +20,7 @@ from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.collect import GroupSeed, collect
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.episode import ChatEpisode, play_episode
+from ragen_pl.rollout.memory import Full
 from ragen_pl.rollout.seeds import SEEDS_PER_RUN
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.types import Completion, EpisodeId, Sampling, Trajectory, TrajectoryGroup
@@ -181,9 +182,15 @@ class Subject:
 
     @property
     def _unlimited(self) -> RolloutConfig:
-        """The rollout without limits of tokens, to measure what is needed."""
+        """The rollout without limits of tokens, and so without summaries, to measure what is
+        needed."""
+        rollout = self.data.rollout
+        memory = rollout.memory if rollout.memory.summary_request is None else Full()
         return replace(
-            self.data.rollout, max_response_tokens=_UNLIMITED, max_context=64 * _UNLIMITED
+            rollout,
+            max_response_tokens=_UNLIMITED,
+            max_context=64 * _UNLIMITED,
+            memory=memory,
         )
 
     @_once

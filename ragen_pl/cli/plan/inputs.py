@@ -69,6 +69,11 @@ class PlanInput:
         """Whether ``fsdp`` accepts the run: it refuses adapters of several networks on one base."""
         return self.trainable.lora is None or self.algorithm.is_single_network
 
+    @property
+    def sequences(self) -> int:
+        """Largest number of training sequences of a trajectory."""
+        return self.rollout.memory.max_sequences(self.rollout.max_turns)
+
     def rows(self, cluster: Cluster) -> int:
         """Return the number of trajectories that one process samples; groups are not split."""
         groups = -(-self.rollout.num_groups * self.rollout.online_k // cluster.processes)
@@ -76,13 +81,15 @@ class PlanInput:
 
     @property
     def sampled_tokens(self) -> int:
-        """Largest number of sampled tokens of a trajectory; all other tokens come from the
+        """Largest number of sampled tokens of a training sequence; all other tokens come from the
         environment and the chat template."""
         rollout = self.rollout
         return min(rollout.max_context - 1, rollout.max_turns * rollout.max_response_tokens)
 
     @property
     def micro_batch_rows(self) -> int:
-        """Number of trajectories of the maximum length that fit a micro-batch."""
+        """Number of training sequences of the maximum length that fit a micro-batch."""
         budget = self.optimization.tokens_per_micro_batch
-        return min(rows_within(budget, self.rollout.max_context), self.trajectories)
+        return min(
+            rows_within(budget, self.rollout.max_context), self.trajectories * self.sequences
+        )

@@ -168,5 +168,6 @@ def plan_memory(
 def _batch_bytes(plan_input: PlanInput, cluster: Cluster) -> int:
     """Return the bytes of the trajectories' tensors, which exist as a rollout and once more as
     optimizer batches."""
-    tokens = plan_input.rows(cluster) * plan_input.rollout.max_context
+    rows = plan_input.rows(cluster) * plan_input.sequences
+    tokens = rows * plan_input.rollout.max_context
     return 2 * _BATCH_BYTES_PER_TOKEN * tokens

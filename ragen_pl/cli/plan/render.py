@@ -66,10 +66,13 @@ def _parameters(counts: ParameterCounts) -> str:
 
 def _run(plan_input: PlanInput, cluster: Cluster) -> str:
     rows, rollout = plan_input.rows(cluster), plan_input.rollout
+    most = plan_input.sequences
+    divided = f" in each of up to {most} training sequences" if most > 1 else ""
+    units = "sequences" if most > 1 else "trajectories"
     return (
-        f"{plan_input.trajectories} trajectories of at most {rollout.max_context} tokens per "
-        f"iteration, {rows} per process;\nmicro-batches of {plan_input.micro_batch_rows} "
-        f"trajectories; {cluster.processes} processes ({cluster.num_nodes} nodes of "
+        f"{plan_input.trajectories} trajectories of at most {rollout.max_context} tokens{divided} "
+        f"per iteration, {rows} per process;\nmicro-batches of {plan_input.micro_batch_rows} "
+        f"{units}; {cluster.processes} processes ({cluster.num_nodes} nodes of "
         f"{cluster.devices} devices)"
     )
 

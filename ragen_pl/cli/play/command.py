@@ -22,6 +22,7 @@ from ragen_pl.models.base import LanguageModel, PolicyModel
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.rollout.actors import ExpertActor, RandomActor
 from ragen_pl.rollout.chat import Chat
+from ragen_pl.rollout.memory import Full
 from ragen_pl.training.run_folder import CHECKPOINTS, CONFIG, LAST
 
 _DESCRIPTION = """\
@@ -99,7 +100,8 @@ def play(argv: Sequence[str]) -> None:
     chat = _chat(parts, policy, screen, options.eval_set)
     rollout = data.rollout if options.eval_set is None else data.evaluation_rollout
     if policy is None:  # no model's context limits who writes answers
-        rollout = replace(rollout, max_context=max(rollout.max_context, 1 << 20))
+        memory = rollout.memory if rollout.memory.summary_request is None else Full()
+        rollout = replace(rollout, max_context=max(rollout.max_context, 1 << 20), memory=memory)
     session = Session(
         screen,
         lambda number, attempt: Game(starts.at(number), chat, rollout, attempt),

@@ -352,7 +352,7 @@
     update();
   }
   function text(detail) {
-    return detail.turns.map((t) => `${t.thought}\n${t.response}\n${t.actions.join(" ")}`).join("\n") + (detail.error ?? "") + detail.reason;
+    return detail.turns.map((t) => `${t.summary}\n${t.thought}\n${t.response}\n${t.actions.join(" ")}`).join("\n") + (detail.error ?? "") + detail.reason;
   }
   async function update() {
     const words = one("#search").value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -511,8 +511,10 @@
   function turnCard(each, number, boards, row) {
     const parts = [];
     const chips = [each.valid === false ? chip("format not followed", "bad") : null, each.correct === true ? chip("thought true", "good") : each.correct === false ? chip("thought false", "bad") : null,
-      each.stopped === false ? chip("cut off", "bad") : null, each.entropy === null || !each.tokens ? null : chip(`entropy ${each.entropy}`)];
+      each.stopped === false ? chip("cut off", "bad") : null, each.entropy === null || !each.tokens ? null : chip(`entropy ${each.entropy}`),
+      each.cut ? chip("context cut") : null];
     parts.push(make("div", { class: "turn-head" }, make("h2", {}, `Turn ${number + 1}`), chips));
+    if (each.summary) parts.push(make("div", { class: "part" }, make("h3", {}, "Its summary before"), make("div", { class: "said", dir: "auto" }, each.summary)));
     if (each.tokens) {
       for (const [label, places] of split(each.tokens)) {
         parts.push(make("div", { class: "part" }, make("h3", {}, label), make("div", { class: "said", dir: "auto" }, places.map((place) => tokenSpan(each.tokens, place, number)))));

@@ -76,7 +76,8 @@ class InProcess(Engine):
 class InProcessSampler:
     """A sampler with the policy's own weights and a cached row per trajectory.
 
-    A row's cache is kept as long as its prefix only grows: each turn reads the new tokens once.
+    A row's cache is kept as far as its prefix stays the same: each turn reads the new tokens once,
+    and what follows the first change, such as a cut by the memory, again.
     Call ``reset`` after the weights change. The noise of a row is a function of (run seed, its
     identity) alone, so its samples do not depend on the rest of the batch.
 
@@ -166,8 +167,7 @@ class InProcessSampler:
         source, lengths, new_ids = [], [], []
         for request in requests:
             slot, seen = self.rows.get(request.episode, (0, ()))
-            if request.prefix_ids[: len(seen)] != seen:
-                slot, seen = 0, ()
+            seen = _common_prefix(seen, request.prefix_ids)
             # The last token of a fully cached prefix is read again, for its logits.
             seen = seen[: len(request.prefix_ids) - 1]
             source.append(slot)
@@ -255,6 +255,14 @@ class InProcessSampler:
             logits = self._forward(cache, ids, counts)
         cache.active_rows = slice(0, len(order))
         return sampled, order
+
+
+def _common_prefix(seen: Ids, wanted: Ids) -> Ids:
+    """Return the tokens with which both begin."""
+    if wanted[: len(seen)] == seen:
+        return seen
+    pairs = zip(seen, wanted, strict=False)
+    return seen[: next((i for i, (a, b) in enumerate(pairs) if a != b), len(wanted))]
 
 
 @contextmanager

@@ -95,6 +95,31 @@ def test_each_weight_is_cast_once_a_call_without_the_trainers_cast_cache() -> No
     assert torch.is_autocast_cache_enabled() == before
 
 
+def test_a_cut_context_is_read_from_the_first_change_on(language: LanguageModel) -> None:
+    """The part that stays the same, such as the system message, is not read again; rows that only
+    grow are not affected."""
+    engine, fresh = decoder(language), decoder(language)
+    system, ids = tuple(range(5, 25)), [EpisodeId(0, 0, m) for m in range(2)]
+    first = [Request((*system, 30 + m), ids[m], 0) for m in range(2)]
+    answers = engine(first, Sampling(1.0, 6))
+    said = tuple(answers[1].token_ids)
+    cut, grown = (*system, 40, 41, 42), (*system, 31, *said, 4, 43)
+    second = [Request(cut, ids[0], 1), Request(grown, ids[1], 1)]
+    before = engine.tokens_processed
+    found = engine(second, Sampling(1.0, 6))
+    decoded = sum(len(each.token_ids) - 1 for each in found)
+    # Of the grown row, the last sampled token was not read before.
+    assert engine.tokens_processed - before == 3 + 3 + decoded
+    wanted = fresh(second, Sampling(1.0, 6))
+    for one, other in zip(found, wanted, strict=True):
+        assert one.token_ids == other.token_ids
+        assert one.log_probs == pytest.approx(other.log_probs, abs=1e-5)
+    shorter = engine([Request(cut[:21], ids[0], 2)], Sampling(1.0, 6))
+    assert (
+        shorter[0].token_ids == fresh([Request(cut[:21], ids[0], 2)], Sampling(1.0, 6))[0].token_ids
+    )
+
+
 def test_copies_of_weights_are_kept_across_turns_and_renewed_after_an_update() -> None:
     language = EmbeddedModel(hidden_size=32, intermediate_size=48, num_heads=4).build(PIECES, 3)
     use_fused_rms_norm(language.model)

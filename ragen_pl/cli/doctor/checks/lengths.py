@@ -1,4 +1,4 @@
-"""The budgets of tokens: of a response, and of a whole trajectory."""
+"""The budgets of tokens: of a response, and of a context."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ragen_pl.cli.doctor.finding import Finding, failure, ok, warning
 from ragen_pl.cli.doctor.subject import Subject
-from ragen_pl.types import StopReason, Trajectory
+from ragen_pl.types import StopReason, TokenSequence, Trajectory
 
 _FEW, _MANY = 0.1, 0.5
 """Shares of trajectories from which on cuts are a warning and a failure."""
@@ -38,11 +38,15 @@ def check_lengths(subject: Subject) -> Iterator[Finding]:
             f"set data.rollout.max_response_tokens to about {longest * 3 // 2}",
         )
         return
+    if rollout.memory.summary_request is not None:
+        yield _check_summaries(whole, subject)
+        return
     worst = _longest(whole, subject)
     share = sum(_is_cut(each, subject, longest) for each in whole) / len(whole)
     sampled = [each for group in subject.samples for each in group.trajectories]
     full = sum(each.stop_reason is StopReason.CONTEXT_FULL for each in sampled)
-    budget = f"first prompt {first} tokens, whole trajectory up to {worst}"
+    unit = "a training sequence" if rollout.memory.cuts else "whole trajectory"
+    budget = f"first prompt {first} tokens, {unit} up to {worst}"
     if longest is not None:
         budget += f", the expert's longest response {longest} of {rollout.max_response_tokens}"
     if share > _FEW:
@@ -62,9 +66,32 @@ def _longest_response(subject: Subject) -> int | None:
     return max(lengths, default=None)
 
 
+def _check_summaries(whole: list[Trajectory], subject: Subject) -> Finding:
+    """Compare a context of a summary and one turn, after which a summary must fit, with the
+    budget."""
+    rollout, chat = subject.data.rollout, subject.chat
+    request = rollout.memory.summary_request
+    assert request is not None
+    (asked,) = chat.encode_parts([chat.summary_context(request, stopped=False)])
+    first = max(len(each.turns[0].prompt_ids) for each in whole)
+    later = max((len(t.prompt_ids) for each in whole for t in each.turns[1:]), default=0)
+    # The first message is the request, and the turn's own message comes after the summary.
+    needed = first + later + 2 * len(asked) + 3 * rollout.max_response_tokens
+    limit = rollout.memory.limit(rollout.max_context)
+    found = (
+        f"a context with a summary, a turn and the next summary takes up to {needed} tokens; "
+        f"memory {type(rollout.memory).__name__} has {limit}"
+    )
+    if needed > limit:
+        return warning(found, f"set data.rollout.max_context (and memory.budget) to {needed}")
+    return ok(found)
+
+
 def _longest(whole: list[Trajectory], subject: Subject) -> int:
-    """Return the tokens of a trajectory of all turns with responses of the largest size."""
+    """Return the tokens of the longest training sequence with responses of the largest size."""
     rollout = subject.data.rollout
+    if rollout.memory.cuts:
+        return max(_room(sequence, subject) for each in whole for sequence in each.sequences)
     first = max(len(each.turns[0].prompt_ids) for each in whole)
     later = max((len(t.prompt_ids) for each in whole for t in each.turns[1:]), default=0)
     # Environments end sooner than max_turns if their actions are used up.
@@ -72,9 +99,19 @@ def _longest(whole: list[Trajectory], subject: Subject) -> int:
     return first + (turns - 1) * later + turns * rollout.max_response_tokens
 
 
+def _room(sequence: TokenSequence, subject: Subject) -> int:
+    """Return the tokens of a sequence that was played without limits, and of a response of the
+    largest size at its end."""
+    last = len(sequence.answers[-1].completion.token_ids)
+    return len(sequence.token_ids) - last + subject.data.rollout.max_response_tokens
+
+
 def _is_cut(trajectory: Trajectory, subject: Subject, response: int | None) -> bool:
     """Return whether a trajectory would be cut if each response were as long as the expert's."""
     rollout = subject.data.rollout
+    if rollout.memory.cuts:
+        longest = max(_room(sequence, subject) for sequence in trajectory.sequences)
+        return longest > rollout.max_context
     length = rollout.max_response_tokens if response is None else response
     used = 0
     for turn in trajectory.turns:
