@@ -54,7 +54,7 @@ def nothing_left() -> Iterator[None]:
     while (left := descendants(os.getpid()) - before) and time.monotonic() < deadline:
         time.sleep(0.01)
     ctypes.CDLL(None).prctl(_SUBREAPER, 0, 0, 0, 0)
-    assert not left
+    assert not [Path(f"/proc/{each}/stat").read_text() for each in left]
     assert open_files() == files
 
 
@@ -314,9 +314,12 @@ def test_the_limits_hold_at_full_size() -> None:
 
 @pytest.mark.run
 def test_a_program_ends_with_the_run_that_started_it() -> None:
-    source = "import time; print('begun', flush=True); time.sleep(100)"
-    code = f"from ragen_pl.envs.sandbox import run_python; run_python({source!r})"
-    run = subprocess.Popen([sys.executable, "-c", code])
+    code = "from ragen_pl.envs.sandbox import require_sandbox, run_python\nrequire_sandbox()\n"
+    code += "print('ready', flush=True)\nrun_python('import time; time.sleep(100)')"
+    run = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert run.stdout is not None
+    assert run.stdout.readline() == "ready\n"
+    run.stdout.close()
     deadline = time.monotonic() + 60
     while len(found := descendants(run.pid)) < 3 and time.monotonic() < deadline:
         time.sleep(0.05)
