@@ -328,8 +328,8 @@ def test_a_program_ends_with_the_run_that_started_it() -> None:
     found = descendants(run.pid)
     run.kill()
     run.wait()
-    while descendants(os.getpid()) & found and time.monotonic() < deadline:
-        for each in found:  # they are this process's now
+    while (left := descendants(os.getpid())) and time.monotonic() < deadline:
+        for each in left:  # they are this process's now
             with suppress(ChildProcessError):
                 os.waitpid(each, os.WNOHANG)
         time.sleep(0.01)
