@@ -80,7 +80,11 @@ def _results(problem: Problem, reports: str) -> Iterator[Result]:
             return
         if not isinstance(report, dict):
             return
-        yield _result(problem, problem.cases[number] if problem.cases else None, report)
+        case = problem.cases[number] if problem.cases else None
+        try:
+            yield _result(problem, case, report)
+        except RecursionError:
+            yield Result("error", "the output is nested too deeply")
 
 
 def _result(problem: Problem, case: Case | None, report: Mapping[str, Any]) -> Result:
@@ -115,9 +119,9 @@ def same_number(one: float, other: float) -> bool:
     """Return whether two numbers are equal: integers exactly, others up to a millionth."""
     if isinstance(one, int) and isinstance(other, int):
         return one == other
-    if math.isnan(one) or math.isnan(other):
-        return math.isnan(one) and math.isnan(other)
     try:
+        if math.isnan(one) or math.isnan(other):
+            return math.isnan(one) and math.isnan(other)
         return math.isclose(one, other, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
     except OverflowError:  # an integer that no float holds
         return False
