@@ -1,20 +1,54 @@
-"""Skip what needs the optional packages of environments, where they are missing."""
+"""Skip what needs optional packages or programs of environments, where they are missing."""
 
 from __future__ import annotations
+
+import shutil
 
 import pytest
 
 from ragen_pl.cli.config_files import FOLDER
+from ragen_pl.envs.sandbox import require_sandbox
+from ragen_pl.errors import ConfigError
+
+_OPTIONAL = ("ragen_pl.envs.adapters.", "ragen_pl.envs.code.", "ragen_pl.envs.proof.")
+
+
+def _text(experiment: str) -> str:
+    return (FOLDER / "experiment" / f"{experiment}.yaml").read_text(encoding="utf-8")
 
 
 def is_adapted(experiment: str) -> bool:
-    """Return whether an experiment's environment is an adapter to another package."""
-    text = (FOLDER / "experiment" / f"{experiment}.yaml").read_text(encoding="utf-8")
-    return "ragen_pl.envs.adapters." in text
+    """Return whether an experiment's environment needs something optional."""
+    return any(name in _text(experiment) for name in _OPTIONAL)
 
 
 def need_packages(experiment: str) -> None:
-    """Skip the test of an experiment whose environment is an adapter to a missing package."""
-    if is_adapted(experiment):
+    """Skip the test of an experiment whose environment needs something that is missing."""
+    text = _text(experiment)
+    if "ragen_pl.envs.adapters." in text:
         for package in ("pyspiel", "reasoning_gym", "minigrid"):
-            pytest.importorskip(package, reason="needs the extra envs: pip install -e '.[envs]'")
+            need(package)
+    if "ragen_pl.envs.code." in text:
+        need("reasoning_gym")
+        need_sandbox()
+    if "ragen_pl.envs.proof." in text:
+        need_coq()
+
+
+def need(package: str) -> None:
+    """Skip a test, or a module of tests, where a package of the extra envs is missing."""
+    pytest.importorskip(package, reason="needs the extra envs: pip install -e '.[envs]'")
+
+
+def need_sandbox() -> None:
+    """Skip a test, or a module of tests, where no sandbox can be had."""
+    try:
+        require_sandbox()
+    except ConfigError as error:
+        pytest.skip(f"needs bubblewrap: {error}", allow_module_level=True)
+
+
+def need_coq() -> None:
+    """Skip a test, or a module of tests, where Coq is missing."""
+    if shutil.which("coqtop") is None:
+        pytest.skip("needs Coq: apt-get install coq libcoq-stdlib", allow_module_level=True)

