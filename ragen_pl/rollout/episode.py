@@ -429,8 +429,10 @@ class ChatEpisode(DialogueEpisode):
     def _prepare_context(self) -> None:
         if self.stop_reason is not None:
             return
-        stopped = self.turns[-1].completion.stopped
-        self.context = self.chat.later_context(self.next_turn_text, stopped=stopped)
+        turn = self.turns[-1]
+        self.context = self.chat.later_context(
+            self.next_turn_text, stopped=turn.completion.stopped, called=bool(turn.actions)
+        )
 
     def begin_turn(self) -> bool:
         if self.stop_reason is not None:
