@@ -212,8 +212,10 @@ class ChatTemplate:
         system, first_user, answered, opened, assistant = two
         again = [system, first_user, answered, opened, three[4], opened, assistant]
         end, *user = self._segments(opened)
-        if three != again or end != markers.end or (system, first_user) != (
-            *(frame.system, frame.first_user),
+        if (
+            three != again
+            or end != markers.end
+            or (system, first_user) != (*(frame.system, frame.first_user),)
         ):
             return markers
         result = replace(markers, user=tuple(user), assistant=self._segments(assistant))

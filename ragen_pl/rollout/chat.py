@@ -105,9 +105,7 @@ def _pattern(opening: str, closing: str, think: bool) -> re.Pattern[str]:
     return re.compile(thought + re.escape(opening) + inner, re.DOTALL)
 
 
-def _find_blocks(
-    text: str, *, think: bool, enclosure: Enclosure = ANSWER
-) -> re.Match[str] | None:
+def _find_blocks(text: str, *, think: bool, enclosure: Enclosure = ANSWER) -> re.Match[str] | None:
     """Return what a search for the blocks finds, in linear time.
 
     If they do not follow the first opening tag, they follow no later one, and nothing after the

@@ -9,13 +9,14 @@ _HERMES = (
     "{% set talk = messages[1:] %}{% endif %}"
     "{% if tools %}{{ '\n\n# Tools\n<tools>' }}{% for tool in tools %}"
     "{{ '\n' + tool | tojson }}{% endfor %}"
-    "{{ '\n</tools>\nCall one as <tool_call>\n{\"name\": ..., \"arguments\": ...}\n</tool_call>' }}"
+    '{{ \'\n</tools>\nCall one as <tool_call>\n{"name": ..., "arguments": ...}\n</tool_call>\' }}'
     "{% endif %}{{ '<|im_end|>\n' }}"
     "{% for m in talk %}{% if m.role == 'tool' %}"
-    "{{ '<|im_start|>user\n<tool_response>\n' + m.content + '\n</tool_response><|im_end|>\n' }}"
+    "{{ '<|im_start|>user\n<tool_response>\n' + m.content + "
+    "'\n</tool_response><|im_end|>\n' }}"
     "{% else %}{{ '<|im_start|>' + m.role }}"
     "{% if m.content or not m.tool_calls %}{{ '\n' + m.content }}{% endif %}"
-    "{% for call in m.tool_calls or [] %}{{ '\n<tool_call>\n{\"name\": \"' + call.function.name "
+    '{% for call in m.tool_calls or [] %}{{ \'\n<tool_call>\n{"name": "\' + call.function.name '
     "+ '\", \"arguments\": ' + call.function.arguments | tojson + '}\n</tool_call>' }}{% endfor %}"
     "{{ '<|im_end|>\n' }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
@@ -36,7 +37,8 @@ TOOL_TEMPLATES = {
     "hermes": _HERMES,
     "bare": _BARE,
     "no results": _HERMES.replace(
-        "{{ '<|im_start|>user\n<tool_response>\n' + m.content + '\n</tool_response><|im_end|>\n' }}",
+        "{{ '<|im_start|>user\n<tool_response>\n' + m.content + "
+        "'\n</tool_response><|im_end|>\n' }}",
         "{{ raise_exception('no results here') }}",
     ),
 }
@@ -44,7 +46,7 @@ TOOL_TEMPLATES = {
 REFUSED = {
     "moves the tools": _HERMES.replace("{% if tools %}", "{% if tools and talk | length < 3 %}"),
     "calls as tags": _HERMES.replace(
-        "{{ '\n<tool_call>\n{\"name\": \"' + call.function.name "
+        '{{ \'\n<tool_call>\n{"name": "\' + call.function.name '
         "+ '\", \"arguments\": ' + call.function.arguments | tojson + '}\n</tool_call>' }}",
         "{{ '<function=' + call.function.name + '>' }}",
     ),

@@ -84,7 +84,7 @@ class Bm25sIndex:
     """An index of the package bm25s, held in arrays."""
 
     def __init__(self, documents: Sequence[Document]) -> None:
-        self._bm25s = load("bm25s", "engine: bm25s")
+        self._bm25s = load("bm25s", "engine: bm25s", "search")
         texts = [f"{each.title} {each.title} {each.text}" for each in documents]
         tokens = self._bm25s.tokenize(texts, stopwords="en", show_progress=False)
         self._index = self._bm25s.BM25()

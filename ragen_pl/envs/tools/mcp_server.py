@@ -41,7 +41,7 @@ class MCPServer(Toolbox):
             raise ValueError("command: it is empty; name the program that serves the tools")
         if not timeout_s > 0:
             raise ValueError(f"timeout_s: {timeout_s} is not positive")
-        load("mcp", "MCPServer")
+        load("mcp", "MCPServer", "mcp")
         self._command = tuple(command)
         self._environment = tuple(sorted((environment or {}).items()))
         self._timeout_s = timeout_s
@@ -140,12 +140,10 @@ class _Connection:
                     request.fail(self._error)
             self._loop.close()
 
-    async def _serve(
-        self, command: Sequence[str], environment: Sequence[tuple[str, str]]
-    ) -> None:
+    async def _serve(self, command: Sequence[str], environment: Sequence[tuple[str, str]]) -> None:
         """Start the server and talk to it until it ends."""
-        mcp = load("mcp", "MCPServer")
-        stdio = load("mcp.client.stdio", "MCPServer")
+        mcp = load("mcp", "MCPServer", "mcp")
+        stdio = load("mcp.client.stdio", "MCPServer", "mcp")
         program, *arguments = command
         variables = {**stdio.get_default_environment(), **dict(environment)}
         server = mcp.StdioServerParameters(command=program, args=arguments, env=variables)
@@ -205,7 +203,7 @@ _LOST = ("CONNECTION_CLOSED", "REQUEST_TIMEOUT")
 
 
 def _is_lost(error: Any) -> bool:
-    types = load("mcp.types", "MCPServer")
+    types = load("mcp.types", "MCPServer", "mcp")
     return error.error.code in {getattr(types, name) for name in _LOST}
 
 

@@ -151,7 +151,7 @@ class ToolQuestions(QuestionEnv):
 
     name = "tool_questions"
 
-    def __init__(  # noqa: PLR0913 (one argument per key)
+    def __init__(
         self,
         questions: str,
         tools: Sequence[Toolbox] = (),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -18,7 +17,7 @@ class ToolUnavailableError(Exception):
     """
 
 
-class Toolbox(ABC):
+class Toolbox:
     """Tools for an agent: by default the public methods of a subclass, which return texts.
 
     It is copied with its environment, so it holds settings alone; what is large or runs, such as an
