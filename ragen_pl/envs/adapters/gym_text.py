@@ -12,10 +12,10 @@ import gymnasium
 import numpy as np
 
 from ragen_pl.envs.adapters.global_random import GlobalRandom
-from ragen_pl.envs.adapters.pieces import frequent_pieces, sampled_texts
 from ragen_pl.envs.adapters.replay import ReplayState
-from ragen_pl.envs.adapters.splits import Split, enter_split
 from ragen_pl.envs.base import MAX_TEXT_LENGTH, one_of
+from ragen_pl.envs.pieces import frequent_pieces, sampled_texts
+from ragen_pl.envs.splits import Split, enter_split
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+>")
 _SAMPLED = 60

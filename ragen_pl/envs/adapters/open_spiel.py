@@ -8,8 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal
 
-from ragen_pl.envs.adapters.packages import load
-from ragen_pl.envs.adapters.pieces import frequent_pieces, sampled_texts
 from ragen_pl.envs.adapters.players import (
     MCTS,
     MonteCarlo,
@@ -17,7 +15,6 @@ from ragen_pl.envs.adapters.players import (
     RandomPlay,
     advance_choice,
 )
-from ragen_pl.envs.adapters.splits import Split, enter_split
 from ragen_pl.envs.base import (
     TextEnv,
     hash_without,
@@ -26,6 +23,9 @@ from ragen_pl.envs.base import (
     refuse_after_end,
     resolve_seed,
 )
+from ragen_pl.envs.packages import load
+from ragen_pl.envs.pieces import frequent_pieces, sampled_texts
+from ragen_pl.envs.splits import Split, enter_split
 
 View = Literal["observation", "information_state"]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from ragen_pl.envs.adapters.packages import load
+from ragen_pl.envs.packages import load
 
 _MOST_POSITIONS = 50_000
 """Positions that an exact search may visit; more would take minutes and gigabytes."""

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("pyspiel", reason="needs the extra envs: pip install -e '.[envs]'")
 
 from ragen_pl.envs.adapters import MCTS, Minimax, MonteCarlo, OpenSpiel, RandomPlay
-from ragen_pl.envs.adapters.splits import Split, split_of
+from ragen_pl.envs.splits import Split, split_of
 
 
 def score(env: OpenSpiel, games: int, choose: Callable[[OpenSpiel, random.Random], str]) -> float:

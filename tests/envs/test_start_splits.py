@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ragen_pl.envs.adapters.splits import Split, enter_split, split_of
+from ragen_pl.envs.splits import Split, enter_split, split_of
 
 
 def tries(seed: int, split: Split, key: Callable[[int], str]) -> list[int]:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ragen_pl.envs.adapters import MiniGrid, OpenSpiel, ReasoningGym
-from ragen_pl.envs.adapters.packages import load
 from ragen_pl.envs.base import TextEnv
+from ragen_pl.envs.packages import load
 from ragen_pl.errors import ConfigError
 
 
@@ -27,7 +27,7 @@ def test_a_missing_package_names_the_extra(
     def fail(module: str) -> None:
         raise ModuleNotFoundError(f"No module named {package!r}", name=package)
 
-    monkeypatch.setattr("ragen_pl.envs.adapters.packages.importlib.import_module", fail)
+    monkeypatch.setattr("ragen_pl.envs.packages.importlib.import_module", fail)
     with pytest.raises(ConfigError, match=rf"needs the package {package}.*\.\[envs\]"):
         make()
 

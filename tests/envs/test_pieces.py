@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from itertools import product
 
-from ragen_pl.envs.adapters.pieces import frequent_pieces
+from ragen_pl.envs.pieces import frequent_pieces
 
 
 def test_frequent_lines_and_words_become_pieces_and_rare_numbers_do_not() -> None:
