@@ -1,4 +1,4 @@
-"""The import of optional packages, which the extra ``envs`` installs."""
+"""The import of optional packages, which extras install."""
 
 from __future__ import annotations
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 
-from ragen_pl.envs.adapters.splits import Split
 from ragen_pl.envs.search_qa import world as invented
 from ragen_pl.envs.search_qa.files import Contexts, questions_of
+from ragen_pl.envs.splits import Split
 from ragen_pl.envs.tools.calls import CallForm
 from ragen_pl.envs.tools.index import Corpus, Engine
 from ragen_pl.envs.tools.questions import Question, QuestionEnv, Reward

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
-from ragen_pl.envs.adapters.replay import ReplayState
+from ragen_pl.envs.replay import ReplayState
 from ragen_pl.envs.tools.calls import Call, CallForm, WrongCallError, read_call, written
 from ragen_pl.envs.tools.schema import ToolSchema, own_methods, schema_of
 from ragen_pl.envs.tools.toolbox import Toolbox, ToolUnavailableError

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Literal, Protocol
 
-from ragen_pl.envs.adapters.packages import load
+from ragen_pl.envs.packages import load
 from ragen_pl.errors import ConfigError
 
 Engine = Literal["sqlite", "bm25s"]

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ragen_pl.envs.adapters.packages import load
+from ragen_pl.envs.packages import load
 from ragen_pl.envs.tools.schema import ToolSchema
 from ragen_pl.envs.tools.toolbox import Toolbox, ToolUnavailableError
 

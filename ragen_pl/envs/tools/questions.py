@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
-from ragen_pl.envs.adapters.splits import Split, enter_split
 from ragen_pl.envs.base import one_of
+from ragen_pl.envs.splits import Split, enter_split
 from ragen_pl.envs.tools.calls import CallForm
 from ragen_pl.envs.tools.env import ToolEnv
 from ragen_pl.envs.tools.scoring import exact_match, f1_score, normalized

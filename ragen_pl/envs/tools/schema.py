@@ -68,7 +68,7 @@ def schema_of(method: Callable[..., Any]) -> ToolSchema:
     properties, required = dict[str, Any](), list[str]()
     for parameter in list(inspect.signature(method).parameters.values())[1:]:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise ValueError(f"{what} takes {parameter}: name each argument")
+            raise ValueError(f"{what} takes *{parameter.name}: name each argument")
         if parameter.kind is parameter.POSITIONAL_ONLY:
             raise ValueError(f"{what} takes {parameter.name} by position only: remove the slash")
         if parameter.name not in hints:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
 
-from ragen_pl.envs.adapters.replay import ReplayState
-from ragen_pl.envs.adapters.splits import Split, enter_split
 from ragen_pl.envs.base import one_of
+from ragen_pl.envs.replay import ReplayState
+from ragen_pl.envs.splits import Split, enter_split
 from ragen_pl.envs.tools.index import Engine, index_of
 from ragen_pl.envs.web_shop import catalogue
 from ragen_pl.envs.web_shop.pages import (
