@@ -197,7 +197,8 @@ def goal_of(instruction: Instruction, rng: random.Random) -> Goal:
         options = tuple(drawn.values())
         named = ", and ".join(f"{name}: {value}" for name, value in drawn.items())
         text += f" with {named}" if named else ""
-    bounds = [bound for bound in _PRICE_BOUNDS if bound > product.price][:4]
+    price = product.price
+    bounds = [bound for bound in _PRICE_BOUNDS if bound > price][:4]
     limit = max(rng.sample(bounds, 2)) if len(bounds) >= 2 else None
     text += "" if limit is None else f", and price lower than {limit:.2f} dollars"
     return Goal(product, text, instruction.attributes, options, limit)
