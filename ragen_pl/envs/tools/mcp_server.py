@@ -75,6 +75,15 @@ _OPEN: dict[_Key, _Connection] = {}
 _OPENING = threading.Lock()
 
 
+@atexit.register
+def end_servers() -> None:
+    """End the servers of this process; the next call starts them again."""
+    with _OPENING:
+        for connection in _OPEN.values():
+            connection.close()
+        _OPEN.clear()
+
+
 class _Connection:
     """A running server: one thread talks to it, others wait for what it says."""
 
@@ -95,7 +104,6 @@ class _Connection:
             self.close()
             late = f"did not start within {timeout_s:g} s (timeout_s)"
             raise ToolUnavailableError(f"{self._what} {self._error or late}")
-        atexit.register(self.close)
 
     @property
     def has_ended(self) -> bool:

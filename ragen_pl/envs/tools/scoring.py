@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import re
 import string
 from collections import Counter
 from collections.abc import Iterable
 
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_ARTICLES = ("a", "an", "the")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalized(answer: str) -> str:
-    """Return an answer in lower case, without punctuation, articles and further spaces."""
-    text = _ARTICLES.sub(" ", answer.lower().translate(_PUNCTUATION))
-    return " ".join(text.split())
+    """Return an answer in lower case, without punctuation, articles and further spaces.
+
+    One of articles alone, such as the choice A, keeps them.
+    """
+    words = answer.lower().translate(_PUNCTUATION).split()
+    return " ".join([word for word in words if word not in _ARTICLES] or words)
 
 
 def exact_match(answer: str, golds: Iterable[str]) -> bool:

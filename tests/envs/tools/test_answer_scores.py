@@ -11,6 +11,8 @@ from ragen_pl.envs.tools.scoring import exact_match, f1_score, normalized
 def test_form_does_not_count() -> None:
     assert normalized("  The U.S.  Army,\n") == "us army"
     assert exact_match("an Apple!", ["pear", "apple"])
+    assert exact_match("(A)", ["a"])
+    assert not exact_match("the", ["a"])
     assert not exact_match("apples", ["apple"])
 
 
