@@ -68,18 +68,19 @@ def test_the_dialogue_is_what_the_template_renders(shape: str, think: bool) -> N
     assert played.turns[0].is_valid
     assert played.turns[0].actions == (search("works"),)
     say(played, "Hm." if think else "Hm")
-    assert not played.turns[1].is_valid
-    assert played.turns[1].actions == ()
+    is_call = shape == "bare" and not think  # there, whatever is said is one
+    assert played.turns[1].is_valid is is_call
+    assert played.turns[1].actions == (("Hm",) if is_call else ())
     tag = talk.opening_tag
     role = "user" if shape == "no results" else "tool"
-    found = played.observation
+    found = played.turns[1].observation
     messages = [
         {"role": "system", "content": played.system.strip()},
         {"role": "user", "content": first},
         {"role": "assistant", "content": tag + said},
         {"role": role, "content": found},
         {"role": "assistant", "content": tag + ("Hm." if think else "Hm")},
-        {"role": "user", "content": found},
+        {"role": role if is_call else "user", "content": played.observation},
     ]
     rendered = ChatTemplate(talk.tokenizer, {}, played.env.env.tools).render(messages)
     assert whole(played) == f"{rendered}{tag}"
@@ -92,7 +93,7 @@ def test_in_the_answer_the_system_message_has_the_tools() -> None:
     played = episode(chat("chatml"))
     assert '{"name": "search", "description": "Search the documents' in played.system
     assert "Format: <think>...</think><answer>...</answer>" in played.system
-    say(played, f"I look.</think><answer>{search("works")}</answer>")
+    say(played, f"I look.</think><answer>{search('works')}</answer>")
     assert played.turns[0].is_valid
     assert "1. " in played.observation
     say(played, '</think><answer>{"name": "finnish"}</answer>')

@@ -12,6 +12,7 @@ from ragen_pl.envs.replay import ReplayState
 from ragen_pl.envs.tools.calls import Call, CallForm, WrongCallError, read_call, written
 from ragen_pl.envs.tools.schema import ToolSchema, own_methods, schema_of
 from ragen_pl.envs.tools.toolbox import Toolbox, ToolUnavailableError
+from ragen_pl.errors import ConfigError
 
 _LONGEST_REASON = 300
 
@@ -194,10 +195,11 @@ def _told(run: Callable[[], str], name: str) -> str:
     Raises:
         WrongCallError: if it raised; the message tells the agent.
         ToolUnavailableError: if it cannot be reached.
+        ConfigError: if what it needs is not installed.
     """
     try:
         return run()
-    except ToolUnavailableError:
+    except (ToolUnavailableError, ConfigError):
         raise
     except Exception as error:  # the boundary to tools: an agent's arguments may be anything
         reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Literal, Protocol
 
+from ragen_pl.envs.base import one_of
 from ragen_pl.envs.packages import load
 from ragen_pl.errors import ConfigError
 
@@ -107,6 +108,18 @@ _KINDS: dict[str, type[SqliteIndex] | type[Bm25sIndex]] = {
     "sqlite": SqliteIndex,
     "bm25s": Bm25sIndex,
 }
+
+
+def checked_engine(engine: Engine) -> Engine:
+    """Return an engine after checking that it can be used.
+
+    Raises:
+        ValueError: if there is no such engine.
+        ConfigError: if its package is not installed.
+    """
+    if one_of("engine", engine, Engine) == "bm25s":
+        load("bm25s", "engine: bm25s", "search")
+    return engine
 
 
 def query_words(query: str) -> list[str]:

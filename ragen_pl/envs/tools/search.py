@@ -9,8 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ragen_pl.envs.base import one_of
-from ragen_pl.envs.tools.index import Corpus, Document, Engine, index_of
+from ragen_pl.envs.tools.index import Corpus, Document, Engine, checked_engine, index_of
 from ragen_pl.envs.tools.toolbox import Toolbox
 
 NOTHING = "Nothing found."
@@ -89,7 +88,7 @@ class SearchTool(Toolbox):
     def __init__(self, corpus: Corpus, engine: Engine, most: int) -> None:
         if most < 1:
             raise ValueError(f"top_k: {most} is not positive")
-        self._corpus, self._engine = corpus, one_of("engine", engine, Engine)
+        self._corpus, self._engine = corpus, checked_engine(engine)
         self._most = most
 
     def search(self, query: str) -> str:

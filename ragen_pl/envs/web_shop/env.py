@@ -12,7 +12,7 @@ from typing import Any, Literal
 from ragen_pl.envs.base import one_of
 from ragen_pl.envs.replay import ReplayState
 from ragen_pl.envs.splits import Split, enter_split
-from ragen_pl.envs.tools.index import Engine, index_of
+from ragen_pl.envs.tools.index import Engine, checked_engine, index_of
 from ragen_pl.envs.web_shop import catalogue
 from ragen_pl.envs.web_shop.pages import (
     BACK,
@@ -170,7 +170,7 @@ class WebShop(ReplayState):
         self.results_per_page, self.max_actions = results_per_page, max_actions
         self.observation: Observation = one_of("observation", observation, Observation)
         self.reward: Reward = one_of("reward", reward, Reward)
-        self.engine: Engine = one_of("engine", engine, Engine)
+        self.engine = checked_engine(engine)
         self.split: Split = one_of("split", split, Split)
         self._goal = self._goal_of(0)
         self._visit = Visit()
