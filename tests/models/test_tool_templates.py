@@ -40,8 +40,8 @@ def test_appended_contexts_with_results_are_the_templates_own(shape: str) -> Non
     messages = conversation("Find it.", [], "Where?")
     for turn, result in enumerate(("1. Oslo: a town", "2. {}", "3. <b>")):
         text = rendered(template, messages)
-        assert tokenizer.decode(encode_segments(tokenizer, [parts])[0]) == text
         (ids,) = encode_segments(tokenizer, [parts])
+        assert tokenizer.decode(list(ids)) == text
         assert list(ids) == tokenizer(text, add_special_tokens=False)["input_ids"]
         said = f"{markers.opening}{CALL}{markers.closing}"
         parts += (said, markers.message.end, *markers.result.later(result))

@@ -72,7 +72,8 @@ class ToolEnv(ReplayState):
             ValueError: if two have one name, or a public method cannot be a tool.
         """
         found: dict[str, ToolSchema] = {}
-        offered = (_own_schemas(type(self)), *(box.schemas() for box in self.toolboxes))
+        own = _own_schemas(type(self))  # type: ignore[arg-type]  # a class can be hashed
+        offered = (own, *(box.schemas() for box in self.toolboxes))
         for schema in (each for schemas in offered for each in schemas):
             if schema.name in found:
                 raise ValueError(f"tools: {type(self).__name__} has two named {schema.name}")

@@ -34,7 +34,7 @@ class Toolbox:
         Raises:
             ValueError: if a public method cannot be a tool.
         """
-        return _schemas_of(type(self))
+        return _schemas_of(type(self))  # type: ignore[arg-type]  # a class can be hashed
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> str:
         """Call a tool with arguments that its schema allows.

@@ -44,7 +44,7 @@ class Vault(ToolEnv):
     name = "vault"
     instruction = "Open the vault."
     max_actions = 4
-    toolboxes = (Oracle(),)
+    toolboxes: tuple[Toolbox, ...] = (Oracle(),)
 
     def begin(self, seed: int, noise_seed: int) -> dict[str, Any]:
         self._digit, self._tried = seed % 10, list[int]()

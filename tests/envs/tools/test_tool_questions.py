@@ -12,7 +12,7 @@ import pytest
 from ragen_pl.envs.check import check_contract
 from ragen_pl.envs.tools import Calculator, Search, ToolQuestions
 
-LINES = [
+LINES: list[dict[str, Any]] = [
     {
         "question": f"How much is {n} times the number of legs of a spider?",
         "answer": 8 * n,
@@ -21,7 +21,7 @@ LINES = [
     }
     for n in range(30)
 ]
-DOCUMENTS = [
+DOCUMENTS: list[dict[str, Any]] = [
     {"title": "Spider", "text": "A spider has 8 legs."},
     {"title": "Ant", "sentences": ["An ant has 6 legs.", " It is no spider."]},
 ]
