@@ -277,10 +277,14 @@ class Chat(Dialogue):
 
     def first_context(self, env: TextEnv, text: str) -> Segments:
         """Return system message and first turn's text, with their markers and the forced tag."""
-        markers = self.markers
-        if self.prompts.tools == "template":
-            markers = self._markers_with(env.tools).message
-        return (*markers.first(self.system_text(env), text), *self._forced)
+        return (*self.markers_for(env).first(self.system_text(env), text), *self._forced)
+
+    def markers_for(self, env: TextEnv) -> ChatMarkers:
+        """Return the markers of dialogues in an environment, with its tools among them if the
+        template shows them."""
+        if self.prompts.tools == "answer":
+            return self.markers
+        return self._markers_with(env.tools).message
 
     def later_context(self, text: str, *, stopped: bool, called: bool = False) -> Segments:
         """Return a later turn's text with its markers, which first end a response that did not.

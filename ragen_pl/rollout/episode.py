@@ -383,7 +383,8 @@ class ChatEpisode(DialogueEpisode):
     def _begin(self) -> None:
         super()._begin()
         self.initial_hash = self.env.state_hash()
-        self.context = self.chat.first_context(self.env.env, self.next_turn_text)
+        with calling("tools"):
+            self.context = self.chat.first_context(self.env.env, self.next_turn_text)
 
     def request(self, prompt: tuple[int, ...]) -> Request | None:
         """Append the encoded context and return the request; None if it does not fit."""

@@ -141,8 +141,10 @@ def fault(arguments: Mapping[str, Any], schema: ToolSchema) -> str | None:
     return None
 
 
-def _mismatch(value: Any, schema: Mapping[str, Any]) -> str | None:
-    """Return what a value should have been; None if it is right."""
+def _mismatch(value: Any, schema: Any) -> str | None:
+    """Return what a value should have been; None if it is right or cannot be checked."""
+    if not isinstance(schema, Mapping):  # JSON Schema allows true and false
+        return None
     if "enum" in schema:
         known = list(schema["enum"])
         fits = any(type(value) is type(each) and value == each for each in known)

@@ -244,9 +244,10 @@ class WebShop(ReplayState):
         """Press what has a text, if the page has it."""
         visit = self._visit
         pressed = [part for part in self._parts() if part.kind != "text"]
-        part = next((part for part in reversed(pressed) if part.text.lower() == text), None)
-        if part is None:
+        fitting = [part for part in pressed if part.text.lower() == text]
+        if not fitting:
             return
+        part = next((part for part in reversed(fitting) if part.kind == "option"), fitting[-1])
         if part.kind == "link":
             seen = visit.seen | {part.text}
             self._visit = replace(visit, place="item", asin=part.text, chosen={}, seen=seen)
@@ -257,8 +258,9 @@ class WebShop(ReplayState):
             self._visit = self._pressed(part.text)
 
     def _option_of(self, value: str) -> str:
+        """Return the option that a value is of; of several, the last one, as in the original."""
         options = self._shop.products[self._visit.asin].options
-        return next(name for name, values in options.items() if value in values)
+        return next(name for name in reversed(options) if value in options[name])
 
     def _pressed(self, button: str) -> Visit:
         """Return where a button leads."""

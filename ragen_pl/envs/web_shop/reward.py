@@ -99,7 +99,8 @@ def _names_anywhere(product: Product, text: str) -> bool:
 
 
 def _color(value: str) -> str:
-    """Return the first color that a value names; the value itself if there is none."""
+    """Return the color that a value names, the first of the list; the value itself if there is
+    none."""
     return next((color for color in _COLORS if color in value), value)
 
 
