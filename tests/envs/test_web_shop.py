@@ -325,6 +325,20 @@ def test_a_partial_purchase_earns_its_score_or_nothing() -> None:
     assert same == again
 
 
+def test_a_value_of_two_options_counts_for_the_last(tmp_path: Path) -> None:
+    item = {
+        **ITEMS[0],
+        "customization_options": {"Color": [{"value": "red"}], "Trim": [{"value": "Red"}]},
+    }
+    for name, content in (("items", [item]), ("known", KNOWN)):
+        (tmp_path / name).write_text(json.dumps(content))
+    env = WebShop(str(tmp_path / "items"), str(tmp_path / "known"), split="all")
+    env.reset(seed=0)
+    for action in ("search[tea]", "click[B000TEA001]", "click[RED]"):
+        env.step(action)
+    assert env._visit.chosen == {"trim": "red"}
+
+
 @pytest.mark.parametrize("size", [60, 400])
 @pytest.mark.parametrize("split", ["train", "eval"])
 def test_the_expert_buys_what_is_wanted(size: int, split: Any) -> None:

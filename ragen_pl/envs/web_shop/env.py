@@ -260,7 +260,7 @@ class WebShop(ReplayState):
     def _option_of(self, value: str) -> str:
         """Return the option that a value is of; of several, the last one, as in the original."""
         options = self._shop.products[self._visit.asin].options
-        return next(name for name in reversed(options) if value in options[name])
+        return next(name for name in reversed(list(options)) if value in options[name])
 
     def _pressed(self, button: str) -> Visit:
         """Return where a button leads."""
