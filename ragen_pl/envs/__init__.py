@@ -8,10 +8,13 @@ from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.check import check_contract
 from ragen_pl.envs.frozen_lake.env import FrozenLake
 from ragen_pl.envs.rubik.env import Rubik
+from ragen_pl.envs.search_qa.env import SearchQA
 from ragen_pl.envs.sokoban.env import Sokoban
 from ragen_pl.envs.sudoku.env import Sudoku
+from ragen_pl.envs.tools.env import ToolEnv
+from ragen_pl.envs.web_shop.env import WebShop
 
-SHIPPED: tuple[type[TextEnv], ...] = (Sokoban, FrozenLake, Bandit, Rubik, Sudoku)
+SHIPPED: tuple[type[TextEnv], ...] = (Sokoban, FrozenLake, Bandit, Rubik, Sudoku, SearchQA, WebShop)
 """The shipped environments."""
 COVERED: tuple[type[TextEnv], ...] = (Sokoban, FrozenLake, Bandit)
 """Those of the first paper. Every embedded tokenizer covers their dialogues beside those of the
@@ -23,8 +26,11 @@ __all__ = [
     "Bandit",
     "FrozenLake",
     "Rubik",
+    "SearchQA",
     "Sokoban",
     "Sudoku",
     "TextEnv",
+    "ToolEnv",
+    "WebShop",
     "check_contract",
 ]

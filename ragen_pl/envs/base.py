@@ -87,6 +87,12 @@ class TextEnv(gymnasium.Env[str, str]):
         return "free text" if self.actions is None else ", ".join(self.actions)
 
     @property
+    def tools(self) -> Sequence[Mapping[str, Any]]:
+        """JSON schemas of the tools that an action calls, as chat templates take them; none if
+        actions are no calls."""
+        return ()
+
+    @property
     @abstractmethod
     def instruction(self) -> str:
         """The task in words, with the legend of this configuration."""

@@ -1,4 +1,4 @@
-"""The import of optional packages, which the extra ``envs`` installs."""
+"""The import of optional packages, which extras install."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Any
 from ragen_pl.errors import ConfigError
 
 
-def load(module: str, adapter: str) -> Any:
+def load(module: str, adapter: str, extra: str = "envs") -> Any:
     """Import a module of an optional package.
 
     Args:
         module: Dotted name of the module.
         adapter: The class that needs it, for the message.
+        extra: The extra that installs it.
 
     Raises:
         ConfigError: if the package is not installed; the message names the extra that installs it.
@@ -26,10 +27,10 @@ def load(module: str, adapter: str) -> Any:
         package = module.partition(".")[0]
         if error.name != package and not module.startswith(f"{error.name}."):
             raise  # the package is there, and one that it needs is not
-        raise _missing(package, adapter) from error
+        raise _missing(package, adapter, extra) from error
 
 
-def folder_of(package: str, adapter: str) -> Path:
+def folder_of(package: str, adapter: str, extra: str = "envs") -> Path:
     """Return the folder of an optional package whose files are read, without importing it.
 
     Raises:
@@ -37,12 +38,12 @@ def folder_of(package: str, adapter: str) -> Path:
     """
     spec = find_spec(package)
     if spec is None or spec.origin is None:
-        raise _missing(package, adapter)
+        raise _missing(package, adapter, extra)
     return Path(spec.origin).parent
 
 
-def _missing(package: str, adapter: str) -> ConfigError:
+def _missing(package: str, adapter: str, extra: str) -> ConfigError:
     return ConfigError(
         f"{adapter} needs the package {package}, which is not installed: run "
-        "pip install -c constraints.txt -e '.[envs]'"
+        f"pip install -c constraints.txt -e '.[{extra}]'"
     )

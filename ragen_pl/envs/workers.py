@@ -41,6 +41,8 @@ _IF_DEFINED = (
 )
 _SPECIAL = ("draw", "expert_turn", "symmetries", "vocabulary")
 """Methods whose arguments or values cannot be handed on as they are."""
+_PROPERTIES = ("actions_text", "tools")
+"""Properties that have a default."""
 
 Call = tuple[str, tuple[Any, ...], dict[str, Any]]
 """Method, arguments, named arguments."""
@@ -150,6 +152,10 @@ def _forward(method: str) -> Callable[..., Any]:
     return forwarded
 
 
+def _forward_property(name: str) -> property:
+    return property(lambda self: self._call(name))
+
+
 def _draw(self: _RemoteEnv, state: Mapping[str, Any]) -> Drawing | None:
     return self._call("draw", dict(state))  # type: ignore[no-any-return]
 
@@ -185,8 +191,9 @@ def _remote_class(kind: type[TextEnv]) -> type[_RemoteEnv]:
         for each, method in _SPECIAL_METHODS.items():
             if getattr(kind, each) is not getattr(TextEnv, each):
                 methods[each] = method
-        if kind.actions_text is not TextEnv.actions_text:
-            methods["actions_text"] = property(lambda self: self._call("actions_text"))
+        for each in _PROPERTIES:
+            if getattr(kind, each) is not getattr(TextEnv, each):
+                methods[each] = _forward_property(each)
         _CLASSES[kind] = type(kind.__name__, (_RemoteEnv,), methods)
     return _CLASSES[kind]
 
@@ -381,7 +388,7 @@ class _Hosted:
 
     def call(self, call: Call) -> Any:
         method, args, kwargs = call
-        if method in ("instruction", "actions", "max_actions", "actions_text"):
+        if method in ("instruction", "actions", "max_actions", *_PROPERTIES):
             return getattr(self._env, method)
         if method == "image":
             number, index, part, given = args

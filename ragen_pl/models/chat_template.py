@@ -8,20 +8,29 @@ special-cased by name.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jinja2.exceptions import TemplateError
 from transformers import PreTrainedTokenizerFast
 
-from ragen_pl.models.message_markers import ChatMarkers, Segments, encode_segments
+from ragen_pl.models.message_markers import (
+    ChatMarkers,
+    Segments,
+    ToolMarkers,
+    encode_segments,
+)
 
-Messages = list[dict[str, str]]
+Messages = list[dict[str, Any]]
 
 _CALENDAR = "{%- macro strftime_now(format) -%}26 Jul 2024{%- endmacro -%}"
 """Current date in templates that include it; fixed, so that a resumed run has the same prompts."""
+
+_CALL = re.compile(r"([^{]*)(\{.*\})([^}]*)", re.DOTALL)
+"""A call in JSON and the texts around it."""
 
 _THOUGHTFUL = "<think>I go up.</think><answer>Up</answer>"
 _PLAIN = "Move to the box, then push."
@@ -57,20 +66,27 @@ class ChatTemplate:
     Args:
         tokenizer: The model's tokenizer.
         options: Variables of the template besides the messages.
+        tools: JSON schemas of the tools that conversations may call.
 
     Raises:
         ValueError: when the tokenizer has no template, or the template does not use an option.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerFast,
+        options: Mapping[str, Any],
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
         self.tokenizer, self.options = tokenizer, options
+        self.tools = [dict(tool) for tool in tools] or None
         self.source = _CALENDAR
         if not tokenizer.chat_template:
             raise ValueError(
                 f"policy.path is {tokenizer.name_or_path}, a model without a chat template: choose "
                 "one that was trained to chat, or put a chat_template.jinja into its folder"
             )
-        self.source += tokenizer.get_chat_template()
+        self.source += tokenizer.get_chat_template(tools=self.tools)
         for name in options:
             if not re.search(rf"\b{re.escape(name)}\b", self.source):
                 raise ValueError(
@@ -78,15 +94,16 @@ class ChatTemplate:
                     f"use {name!r}: leave it out"
                 )
 
-    def render(self, messages: Messages) -> str | None:
+    def render(self, messages: Messages, *, add_generation_prompt: bool = True) -> str | None:
         """Return the text up to the beginning of the response; None if the template fails."""
         try:
             return str(
                 self.tokenizer.apply_chat_template(
                     messages,  # type: ignore[arg-type]
+                    tools=self.tools,  # type: ignore[arg-type]
                     chat_template=self.source,
                     tokenize=False,
-                    add_generation_prompt=True,
+                    add_generation_prompt=add_generation_prompt,
                     **self.options,
                 )
             )
@@ -126,10 +143,113 @@ class ChatTemplate:
             assistant=self._segments(frame.assistant),
             end=end,
             strips=True,
+            tool_template=self,
         )
         self._check(frame, markers)
         keeps = frame.answered == frame.assistant and self._keeps(frame, _THOUGHTFUL)
         return markers, not keeps
+
+    def tool_markers(self, tools: Sequence[Mapping[str, Any]]) -> ToolMarkers:
+        """Return the markers of conversations with tools, and the texts around a call.
+
+        If the template has no messages for results, they are user messages.
+
+        Raises:
+            ValueError: if the template has no tools, or calls are not written in JSON.
+        """
+        given = ChatTemplate(self.tokenizer, self.options, tools)
+        frame = given._frame(has_system_role=True) or given._frame(has_system_role=False)
+        names = [str(tool["function"]["name"]) for tool in tools]
+        text = "" if frame is None else frame.system + frame.first_user
+        if frame is None or not all(name in text for name in names):
+            raise ValueError(
+                "prompts.tools is template, but policy.path names a model whose chat template does "
+                "not show tools, or moves them when a turn is added: set prompts.tools to answer"
+            )
+        markers, _ = given.markers()
+        opening, closing = given._call_form()
+        return ToolMarkers(markers, given._result_markers(frame, markers), opening, closing)
+
+    def _call_form(self) -> tuple[str, str]:
+        """Return the texts before and after the JSON of a call.
+
+        Raises:
+            ValueError: if the template writes calls in another form.
+        """
+        call = {"name": "tool0mark", "arguments": {"argument0mark": "value0mark"}}
+        asked = conversation("system0mark", [], "user0mark")
+        function = {"type": "function", "id": "call00000", "function": call}
+        said = {"role": "assistant", "content": "", "tool_calls": [function]}
+        plain = {"role": "assistant", "content": "response0mark"}
+        texts = [self.render([*asked, each], add_generation_prompt=False) for each in (said, plain)]
+        around = _between(texts[1], ["response0mark"])
+        if texts[0] is not None and around is not None:
+            before, after = around
+            text = texts[0].removeprefix(before).removesuffix(after)
+            match = _CALL.fullmatch(text)
+            if match is not None and texts[0] == before + text + after and _is_call(match[2]):
+                return match[1].lstrip(), match[3].rstrip()
+        raise ValueError(
+            "prompts.tools is template, but policy.path names a model whose chat template does not "
+            "write calls as JSON with a name and arguments: set prompts.tools to answer"
+        )
+
+    def _result_markers(self, frame: _Frame, markers: ChatMarkers) -> ChatMarkers:
+        """Return the markers around results of calls; those of user messages if there are none of
+        their own, or if contexts with them could not be kept."""
+        pieces = []
+        for turns in (2, 3):
+            marks = ["system0mark"]
+            for turn in range(turns):
+                marks += [f"user{turn}mark", f"response{turn}mark"]
+            marks.pop()
+            users, responses = marks[1::2], marks[2::2]
+            talk = conversation(marks[0], list(zip(users, responses, strict=False)), users[-1])
+            pieces.append(_between(self._render_with_results(frame, talk), marks))
+        two, three = pieces
+        if two is None or three is None:
+            return markers
+        system, first_user, answered, opened, assistant = two
+        again = [system, first_user, answered, opened, three[4], opened, assistant]
+        end, *user = self._segments(opened)
+        if (
+            three != again
+            or end != markers.end
+            or (system, first_user) != (*(frame.system, frame.first_user),)
+        ):
+            return markers
+        result = replace(markers, user=tuple(user), assistant=self._segments(assistant))
+        return result if self._keeps_results(frame, markers, result) else markers
+
+    def _render_with_results(self, frame: _Frame, talk: Messages) -> str | None:
+        """Render a conversation whose later user messages are results of calls."""
+        first = 2 if frame.has_system_role else 1
+        talk = talk if frame.has_system_role else folded(talk)
+        return self.render(
+            [
+                {**each, "role": "tool", "name": "tool0", "tool_call_id": "call00000"}
+                if place >= first and each["role"] == "user"
+                else each
+                for place, each in enumerate(talk)
+            ]
+        )
+
+    def _keeps_results(self, frame: _Frame, markers: ChatMarkers, result: ChatMarkers) -> bool:
+        """Return whether appending gives the template's text and the tokenizer's tokens."""
+        talk = conversation("Rules.\n1. Push.", [("#_P\n#X_", _PLAIN)], "State:\n__#")
+        text = self._render_with_results(frame, talk)
+        if text is None:
+            return False
+        tokens = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        first = markers.first("Rules.\n1. Push.", "#_P\n#X_")
+        context = (
+            *first[: len(first) - len(markers.assistant)],
+            *self._segments(frame.answered),
+            _PLAIN,
+            markers.end,
+            *result.later("State:\n__#"),
+        )
+        return encode_segments(self.tokenizer, [context])[0] == tuple(tokens)
 
     def _frame(self, *, has_system_role: bool) -> _Frame | None:
         """Extract the frame from conversations of one to three turns; None if a new turn changes
@@ -214,6 +334,16 @@ def folded(messages: Messages) -> Messages:
     """Move the system message to the beginning of the first user message."""
     system, first, *rest = messages
     return [{"role": "user", "content": f"{system['content']}\n\n{first['content']}"}, *rest]
+
+
+def _is_call(text: str) -> bool:
+    """Return whether a text is the JSON of a call, with one of the usual names of the arguments."""
+    try:
+        given = json.loads(text)
+    except ValueError:
+        return False
+    arguments = given.get("arguments", given.get("parameters"))
+    return bool(given.get("name") == "tool0mark" and arguments == {"argument0mark": "value0mark"})
 
 
 def _between(text: str | None, marks: Sequence[str]) -> list[str] | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any, Protocol
 
 from transformers import PreTrainedTokenizerFast
 
@@ -28,6 +29,8 @@ class ChatMarkers:
     """The token that ends a response; the agent samples it to end its turn."""
     strips: bool = False
     """Whether leading and trailing white space of messages is removed."""
+    tool_template: ToolTemplate | None = None
+    """The form of tools in the model's chat template; None if there is no template."""
 
     def first(self, system: str, user: str) -> Segments:
         """Return the first context, up to the beginning of the response."""
@@ -40,6 +43,33 @@ class ChatMarkers:
 
     def _message(self, text: str) -> str:
         return text.strip() if self.strips else text
+
+
+@dataclass(frozen=True, slots=True)
+class ToolMarkers:
+    """The markers of conversations in which tools are known and called."""
+
+    message: ChatMarkers
+    """The markers around messages, the tools among those before the first."""
+    result: ChatMarkers
+    """The same with ``user`` and ``assistant`` around the result of a call in place of a user
+    message, if the template knows results."""
+    opening: str
+    """Text before the JSON of a call; may be empty."""
+    closing: str
+    """Text after it; may be empty."""
+
+
+class ToolTemplate(Protocol):
+    """A chat template, asked for its form of tools."""
+
+    def tool_markers(self, tools: Sequence[Mapping[str, Any]]) -> ToolMarkers:
+        """Return the markers of conversations with these tools.
+
+        Raises:
+            ValueError: if the template has no tools, or calls are not written in JSON.
+        """
+        ...
 
 
 def encode_texts(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[list[int]]:

@@ -5,16 +5,25 @@ Sampled tokens are decoded here for the environment and never encoded again.
 
 from __future__ import annotations
 
+import json
 import re
 import string
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
 
 from transformers import PreTrainedTokenizerFast
 
 from ragen_pl.envs.base import TextEnv
-from ragen_pl.models.message_markers import ChatMarkers, Segments, encode_segments, encode_texts
+from ragen_pl.models.message_markers import (
+    ChatMarkers,
+    Segments,
+    ToolMarkers,
+    encode_segments,
+    encode_texts,
+)
 
 SEPARATOR = "||"
 THINK_FORMAT = "<think>...</think><answer>...</answer>"
@@ -35,6 +44,9 @@ class Prompts:
             {observation}.
         response_format_think: Text of {format} if ``think`` is true.
         response_format_answer: Text of {format} if ``think`` is false.
+        tools: Where the agent calls the tools of an environment that has some, and learns of them:
+            in its answer and the system message (``answer``), or in the form that the model's chat
+            template has for tools, with results as its messages for results (``template``).
     """
 
     think: bool = True
@@ -47,6 +59,7 @@ class Prompts:
     turn: str = "Reward: {reward}\nActions left: {actions_left}\nState:\n{observation}"
     response_format_think: str = THINK_FORMAT
     response_format_answer: str = ANSWER_FORMAT
+    tools: Literal["answer", "template"] = "answer"
 
     def __post_init__(self) -> None:
         for key, known in (("system", _SYSTEM_FIELDS), ("turn", _TURN_FIELDS)):
@@ -70,26 +83,49 @@ class ParsedResponse:
     """Whether every part of the response followed the format."""
 
 
-_THINK = re.compile(r"<think>(.*?)</think>\s*<answer>(.*?)</answer>", re.DOTALL)
-_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
-_END = "</answer>"
+@dataclass(frozen=True, slots=True)
+class Enclosure:
+    """The texts around the part of a response that is carried out."""
+
+    opening: str
+    closing: str
+
+    def pattern(self, *, think: bool) -> re.Pattern[str]:
+        """Return the pattern of the thought, if there is one, and of this part."""
+        return _pattern(self.opening.strip(), self.closing.strip(), think)
 
 
-def _find_blocks(text: str, *, think: bool) -> re.Match[str] | None:
+ANSWER = Enclosure("<answer>", "</answer>")
+
+
+@lru_cache(maxsize=16)
+def _pattern(opening: str, closing: str, think: bool) -> re.Pattern[str]:
+    inner = f"(.*?){re.escape(closing)}" if closing else r"(.*)\Z"
+    thought = r"<think>(.*?)</think>\s*" if think else ""
+    return re.compile(thought + re.escape(opening) + inner, re.DOTALL)
+
+
+def _find_blocks(text: str, *, think: bool, enclosure: Enclosure = ANSWER) -> re.Match[str] | None:
     """Return what a search for the blocks finds, in linear time.
 
     If they do not follow the first opening tag, they follow no later one, and nothing after the
     last closing tag belongs to them. A plain search would try every opening tag up to the end of
     the text, which takes minutes for a long text of nothing but tags.
     """
-    start, end = text.find("<think>" if think else "<answer>"), text.rfind(_END)
+    opening, closing = enclosure.opening.strip(), enclosure.closing.strip()
+    start, end = text.find("<think>" if think else opening), text.rfind(closing)
     if start < 0 or end < 0:
         return None
-    return (_THINK if think else _ANSWER).match(text, start, end + len(_END))
+    return enclosure.pattern(think=think).match(text, start, end + len(closing))
 
 
 def parse_response(
-    text: str, *, think: bool, known: tuple[str, ...] | None, max_actions: int
+    text: str,
+    *,
+    think: bool,
+    known: tuple[str, ...] | None,
+    max_actions: int,
+    enclosure: Enclosure = ANSWER,
 ) -> ParsedResponse:
     """Parse a response, its forced opening tag included; any string is accepted.
 
@@ -110,8 +146,9 @@ def parse_response(
         think: Whether a think block is required.
         known: The environment's action names, or None if actions are free text.
         max_actions: Actions allowed in one turn.
+        enclosure: What stands around the answer.
     """
-    match = _find_blocks(text, think=think)
+    match = _find_blocks(text, think=think, enclosure=enclosure)
     if match is None:
         return ParsedResponse(thought="", actions=(), is_valid=False)
     thought, answer = (match[1].strip(), match[2]) if think else ("", match[1])
@@ -132,16 +169,20 @@ class Dialogue:
     Args:
         prompts: The wording of the prompts.
         max_actions_per_turn: Maximum actions in one response.
+        enclosure: What stands around the answer.
     """
 
-    def __init__(self, prompts: Prompts, max_actions_per_turn: int) -> None:
+    def __init__(
+        self, prompts: Prompts, max_actions_per_turn: int, enclosure: Enclosure = ANSWER
+    ) -> None:
         self.prompts = prompts
         self.max_actions_per_turn = max_actions_per_turn
-        self.opening_tag = "<think>" if prompts.think else "<answer>"
+        self.enclosure = enclosure
+        self.opening_tag = "<think>" if prompts.think else enclosure.opening
 
     def system_text(self, env: TextEnv) -> str:
         """Return the system message of an environment in its current state."""
-        return system_text(self.prompts, env, self.max_actions_per_turn)
+        return system_text(self.prompts, env, self.max_actions_per_turn, self.enclosure)
 
     def turn_text(self, turn: int, observation: str, reward: float, actions_left: int) -> str:
         """Fill in the turn template; the reward of the first turn is 0."""
@@ -163,6 +204,7 @@ class Dialogue:
             think=self.prompts.think,
             known=known,
             max_actions=self.max_actions_per_turn,
+            enclosure=self.enclosure,
         )
 
 
@@ -178,6 +220,8 @@ class Exchange:
     """Whether the answer ended by itself."""
     is_summary: bool = False
     """Whether the answer is a summary, which no forced tag opens."""
+    called: bool = False
+    """Whether the answer called tools, whose results the next message has."""
 
 
 class Chat(Dialogue):
@@ -197,9 +241,10 @@ class Chat(Dialogue):
         markers: ChatMarkers,
         max_actions_per_turn: int,
     ) -> None:
-        super().__init__(prompts, max_actions_per_turn)
         self.tokenizer = tokenizer
         self.markers = markers
+        self._tool_markers: dict[str, ToolMarkers] = {}
+        super().__init__(prompts, max_actions_per_turn, self._enclosure(prompts))
         header = self.decode(encode_segments(tokenizer, [markers.assistant])[0]).rstrip()
         self._forced: Segments = () if header.endswith(self.opening_tag) else (self.opening_tag,)
         if header.endswith("<think>") and not prompts.think:
@@ -209,6 +254,29 @@ class Chat(Dialogue):
                 "by policy.template_options"
             )
         self._pieces: dict[int, str] = {}
+
+    def _enclosure(self, prompts: Prompts) -> Enclosure:
+        """Return what stands around an answer, or around a call in the template's form.
+
+        Raises:
+            ValueError: if the template has no form of calls that can be read.
+        """
+        if prompts.tools == "answer":
+            return ANSWER
+        markers = self._markers_with(_PROBE)
+        return Enclosure(markers.opening, markers.closing)
+
+    def _markers_with(self, tools: Sequence[Mapping[str, Any]]) -> ToolMarkers:
+        """Return the markers of conversations with these tools."""
+        if self.markers.tool_template is None:
+            raise ValueError(
+                "prompts.tools is template, but the policy has no chat template with tools: set "
+                "prompts.tools to answer, or choose a pretrained model whose template has them"
+            )
+        key = json.dumps(tools, sort_keys=True, default=dict)
+        if key not in self._tool_markers:
+            self._tool_markers[key] = self.markers.tool_template.tool_markers(tools)
+        return self._tool_markers[key]
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Encode plain texts; special tokens written out in a text are encoded as ordinary text."""
@@ -225,30 +293,59 @@ class Chat(Dialogue):
 
     def first_context(self, env: TextEnv, text: str) -> Segments:
         """Return system message and first turn's text, with their markers and the forced tag."""
-        return (*self.markers.first(self.system_text(env), text), *self._forced)
+        return (*self.markers_for(env).first(self.system_text(env), text), *self._forced)
 
-    def later_context(self, text: str, *, stopped: bool) -> Segments:
-        """Return a later turn's text with its markers, which first end a response that did not."""
-        return (*self._closing(stopped), *self.markers.later(text), *self._forced)
+    def markers_for(self, env: TextEnv) -> ChatMarkers:
+        """Return the markers of dialogues in an environment, with its tools among them if the
+        template shows them."""
+        if self.prompts.tools == "answer":
+            return self.markers
+        return self._markers_with(env.tools).message
+
+    def _markers_after(self, *, called: bool) -> ChatMarkers:
+        """Return the markers of a message after a response.
+
+        Args:
+            called: Whether the message is the result of what the response called.
+        """
+        if self.prompts.tools == "answer":
+            return self.markers
+        probed = self._markers_with(_PROBE)  # those between messages name no tool
+        return probed.result if called else probed.message
+
+    def later_context(self, text: str, *, stopped: bool, called: bool = False) -> Segments:
+        """Return a later turn's text with its markers, which first end a response that did not.
+
+        Args:
+            text: The turn's text.
+            stopped: Whether the response before it has ended.
+            called: Whether the text is the result of what the response called.
+        """
+        markers = self._markers_after(called=called)
+        return (*self._closing(stopped), *markers.later(text), *self._forced)
 
     def summary_context(self, request: str, *, stopped: bool) -> Segments:
         """Return the request for a summary with its markers, as ``later_context``."""
-        return (*self._closing(stopped), *self.markers.later(request))
+        markers = self._markers_after(called=False)
+        return (*self._closing(stopped), *markers.later(request))
 
-    def cut_context(self, system: str, exchanges: Sequence[Exchange], text: str) -> Segments:
+    def cut_context(
+        self, env: TextEnv, system: str, exchanges: Sequence[Exchange], text: str
+    ) -> Segments:
         """Return a context that begins anew, up to the beginning of the response.
 
         Args:
+            env: The environment, whose tools the template may show.
             system: The system message.
             exchanges: What stays of the past; answers keep their tokens.
             text: The text of the next turn.
         """
         texts = [*(exchange.text for exchange in exchanges), text]
-        context = [*self.markers.first(system, texts[0])]
+        context = [*self.markers_for(env).first(system, texts[0])]
         for exchange, following in zip(exchanges, texts[1:], strict=True):
             context += () if exchange.is_summary else self._forced
             context += (*exchange.token_ids, *self._closing(exchange.stopped))
-            context += self.markers.later(following)
+            context += self._markers_after(called=exchange.called).later(following)
         return (*context, *self._forced)
 
     def _closing(self, stopped: bool) -> Segments:
@@ -267,7 +364,7 @@ class Chat(Dialogue):
         for token in token_ids:
             text += self.token_text(token)
             ends.append(len(text))
-        match = _find_blocks(text, think=True)
+        match = _find_blocks(text, think=True, enclosure=self.enclosure)
         return bisect_right(ends, match.end(1)) if match is not None else 0
 
     def token_text(self, token: int) -> str:
@@ -279,9 +376,45 @@ class Chat(Dialogue):
     def response_text(self, thought: str, actions: Sequence[str]) -> str:
         """Return the text of a response, without the forced opening tag."""
         answer = f" {SEPARATOR} ".join(actions)
+        opening, closing = self.enclosure.opening, self.enclosure.closing
         if self.prompts.think:
-            return f"{thought}</think><answer>{answer}</answer>"
-        return f"{answer}</answer>"
+            return f"{thought}</think>{opening}{answer}{closing}"
+        return f"{answer}{closing}"
+
+
+_PROBE: Sequence[Mapping[str, Any]] = (
+    {
+        "type": "function",
+        "function": {
+            "name": "probe0",
+            "description": "A tool.",
+            "parameters": {
+                "type": "object",
+                "properties": {"argument": {"type": "string"}},
+                "required": ["argument"],
+            },
+        },
+    },
+)
+"""A tool by which the template's form is found out."""
+
+
+def check_tools(prompts: Prompts, envs: dict[str, TextEnv]) -> None:
+    """Refuse environments without tools where the model's template is to show them.
+
+    Args:
+        prompts: The wording of the dialogue.
+        envs: Environments by their keys below ``data``.
+
+    Raises:
+        ValueError: if there is one; the message names its key.
+    """
+    for key, env in envs.items() if prompts.tools == "template" else ():
+        if not env.tools:
+            raise ValueError(
+                f"data.prompts.tools is template, but data.{key} is {type(env).__name__}, whose "
+                "actions are not calls of tools: set data.prompts.tools to answer"
+            )
 
 
 def check_actions(envs: dict[str, TextEnv]) -> None:
@@ -303,15 +436,20 @@ def check_actions(envs: dict[str, TextEnv]) -> None:
                 )
 
 
-def system_text(prompts: Prompts, env: TextEnv, max_actions_per_turn: int) -> str:
-    """Fill in the system template with the environment's instruction and actions."""
-    think = prompts.think
+def system_text(
+    prompts: Prompts, env: TextEnv, max_actions_per_turn: int, enclosure: Enclosure = ANSWER
+) -> str:
+    """Fill in the system template with the environment's instruction and actions.
+
+    Tools that the chat template shows are not listed again.
+    """
+    form = prompts.response_format_think if prompts.think else prompts.response_format_answer
     return prompts.system.format(
         instruction=env.instruction.strip(),
-        actions=env.actions_text,
+        actions="one call of a tool" if prompts.tools == "template" else env.actions_text,
         separator=SEPARATOR,
         max_actions_per_turn=max_actions_per_turn,
-        format=prompts.response_format_think if think else prompts.response_format_answer,
+        format=form.replace(ANSWER_FORMAT, f"{enclosure.opening}...{enclosure.closing}"),
     )
 
 

@@ -400,7 +400,8 @@ class ChatEpisode(DialogueEpisode):
         super()._begin()
         self.initial_hash = self.env.state_hash()
         self._text = self.next_turn_text
-        self.context = self.chat.first_context(self.env.env, self._text)
+        with calling("tools"):
+            self.context = self.chat.first_context(self.env.env, self._text)
         request = self.memory.summary_request
         if request is not None:
             asked = self.chat.encode_parts(
@@ -443,7 +444,7 @@ class ChatEpisode(DialogueEpisode):
         if request is None or not self.prefix:
             return False
         longest = Exchange(request, (), stopped=False, is_summary=True)
-        context = self.chat.cut_context(self.system, [longest], self._text)
+        context = self.chat.cut_context(self.env.env, self.system, [longest], self._text)
         (prompt,) = self.chat.encode_parts([context])
         return self._fits(len(prompt) + self.config.max_response_tokens)
 
@@ -476,7 +477,10 @@ class ChatEpisode(DialogueEpisode):
                 return
             self._play_turn(self._parse(completion))
             self.prefix.extend(completion.token_ids)
-            self._exchanges.append(Exchange(self._text, completion.token_ids, completion.stopped))
+            called = bool(self.turns[-1].actions)
+            self._exchanges.append(
+                Exchange(self._text, completion.token_ids, completion.stopped, called=called)
+            )
             self._summary, self._begins_sequence = None, False
             self._prepare_context()
 
@@ -496,7 +500,7 @@ class ChatEpisode(DialogueEpisode):
         self.writes_summary, self._begins_sequence = False, True
         tokens, stopped = completion.token_ids, completion.stopped
         self._exchanges = [Exchange(request, tokens, stopped, is_summary=True)]
-        self.context = self.chat.cut_context(self.system, self._exchanges, self._text)
+        self.context = self.chat.cut_context(self.env.env, self.system, self._exchanges, self._text)
 
     def _parse(self, completion: Completion) -> Response:
         text = self.chat.decode(completion.token_ids)
@@ -519,11 +523,13 @@ class ChatEpisode(DialogueEpisode):
         self._text = self.next_turn_text
         kept = self.memory.kept(len(self._exchanges))
         if kept == len(self._exchanges):
-            stopped = self.turns[-1].completion.stopped
-            self.context = self.chat.later_context(self._text, stopped=stopped)
+            turn = self.turns[-1]
+            self.context = self.chat.later_context(
+                self._text, stopped=turn.completion.stopped, called=bool(turn.actions)
+            )
             return
         self._exchanges = self._exchanges[len(self._exchanges) - kept :]
-        self.context = self.chat.cut_context(self.system, self._exchanges, self._text)
+        self.context = self.chat.cut_context(self.env.env, self.system, self._exchanges, self._text)
         self._begins_sequence = True
 
     def begin_turn(self) -> bool:

@@ -136,6 +136,7 @@ class RolloutDataModule(pl.LightningDataModule):
         chats.check_actions(envs)
         for key, each in envs.items():
             self.check_env(each, f"data.{key}")
+        chats.check_tools(prompts, envs)
         for name, term in rollout.reward_terms.items():
             term.check(
                 f"data.rollout.rewards.{name}",
@@ -240,6 +241,11 @@ class RolloutDataModule(pl.LightningDataModule):
         unless the policy is behind an endpoint."""
         actions = self.actions_per_turn_on(eval_set)
         if self.learner.endpoint is not None:
+            if self.prompts.tools == "template":
+                raise ConfigError(
+                    "data.prompts.tools is template, but the policy is behind an endpoint, which "
+                    "applies a template of its own: set data.prompts.tools to answer"
+                )
             return Dialogue(self.prompts, actions)
         return self._chat_with(actions)
 

@@ -15,6 +15,7 @@ from ragen_pl import envs
 from ragen_pl.envs import Bandit, FrozenLake, Rubik, Sokoban, Sudoku
 from ragen_pl.envs.base import TextEnv
 from tests.support.config_key_effects import KeyProof, Outcome, every_key, spelled
+from tests.support.text_env_proofs import TEXT_PROOFS
 
 SEEDS = range(6)
 
@@ -72,6 +73,7 @@ PROOFS = {
         {},
         {"size": 9},
     ),
+    **TEXT_PROOFS,
 }
 
 
@@ -86,4 +88,6 @@ def test_the_same_play_twice_is_the_same(subject: str) -> None:
 
 @pytest.mark.parametrize(("subject", "path"), every_key(PROOFS), ids=spelled)
 def test_a_key_of_an_environment_acts(subject: str, path: tuple[str, ...]) -> None:
+    if path == ("engine",):
+        pytest.importorskip("bm25s", reason="needs the extra search: pip install -e '.[search]'")
     PROOFS[subject].check(path)

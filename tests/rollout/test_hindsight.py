@@ -427,7 +427,8 @@ def test_on_ice_what_is_written_holds_if_nothing_slips() -> None:
         for solution in writer(env, chat, config).solutions([group], 0):
             num_rows += len(solution.rows)
             for row in solution.rows:
-                thoughts = [chats._THINK.search(text)[1] for text in responses(row, chat)]  # type: ignore[index]
+                pattern = chats.ANSWER.pattern(think=True)
+                thoughts = [pattern.search(text)[1] for text in responses(row, chat)]  # type: ignore[index]
                 for thought, later in pairwise(thoughts):
                     assert later.split()[2:] == thought.split()[5:], "three steps are done"
     assert num_rows > 30

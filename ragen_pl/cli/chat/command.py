@@ -5,15 +5,15 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ragen_pl.cli.chat.conversation import ContextFullError, Conversation, TokenText
 from ragen_pl.cli.command_parser import CommandParser
-from ragen_pl.cli.configured import ConfiguredParts
 from ragen_pl.cli.loaded_policy import LoadedPolicy, find_policy
 from ragen_pl.errors import ConfigError
-from ragen_pl.rollout.chat import Chat, system_text
+from ragen_pl.rollout.chat import Chat
 from ragen_pl.runtime.visible_text import visible
 from ragen_pl.training.run_folder import BEST, LAST
 
@@ -70,7 +70,7 @@ def chat(argv: Sequence[str]) -> None:
     if options.max_new_tokens < 1:
         raise ConfigError(f"--max_new_tokens is {options.max_new_tokens}; it must be at least 1")
     policy = find_policy(options.place, options.policy)
-    system, opening = _protocol(policy)
+    policy, system, opening = _protocol(policy)
     _Dialogue(
         policy,
         system=system if options.system is None else options.system,
@@ -84,26 +84,24 @@ def _check_temperature(key: str, value: float) -> None:
         raise ConfigError(f"{key} is {value}; it must be 0 (greedy) or more")
 
 
-def _protocol(policy: LoadedPolicy) -> tuple[str, str]:
-    """Return the system message and the opening of a run's policy; empty for other policies."""
+def _protocol(policy: LoadedPolicy) -> tuple[LoadedPolicy, str, str]:
+    """Return a policy with the markers of its run, the run's system message and its opening, which
+    are empty for other policies; where they depend on the start, those of seed 0."""
     parts = policy.parts
     if parts is None:
-        return "", ""
+        return policy, "", ""
     data, language = parts.datamodule, policy.language
+    env = copy.deepcopy(data.env)
+    env.reset(seed=_FIRST_SEED)
     try:
         protocol = Chat(
             data.prompts, language.tokenizer, language.markers, data.max_actions_per_turn
         )
+        markers = protocol.markers_for(env)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    return _system(parts), protocol.opening_tag
-
-
-def _system(parts: ConfiguredParts) -> str:
-    """Return the run's system message; where it depends on the start, that of seed 0."""
-    data, env = parts.datamodule, copy.deepcopy(parts.datamodule.env)
-    env.reset(seed=_FIRST_SEED)
-    return system_text(data.prompts, env, data.max_actions_per_turn)
+    policy = replace(policy, language=replace(language, markers=markers))
+    return policy, protocol.system_text(env), protocol.opening_tag
 
 
 class _Dialogue:

@@ -9,7 +9,7 @@ from ragen_pl.envs.adapters.minigrid import MiniGrid
 from ragen_pl.envs.adapters.open_spiel import OpenSpiel
 from ragen_pl.envs.adapters.players import MCTS, Minimax, MonteCarlo, Player, RandomPlay
 from ragen_pl.envs.adapters.reasoning_gym import ReasoningGym
-from ragen_pl.envs.adapters.replay import ReplayState
+from ragen_pl.envs.replay import ReplayState
 
 __all__ = [
     "MCTS",

@@ -12,9 +12,9 @@ import gymnasium
 import numpy as np
 
 from ragen_pl.envs.adapters.global_random import GlobalRandom
-from ragen_pl.envs.adapters.replay import ReplayState
 from ragen_pl.envs.base import MAX_TEXT_LENGTH, one_of
 from ragen_pl.envs.pieces import frequent_pieces, sampled_texts
+from ragen_pl.envs.replay import ReplayState
 from ragen_pl.envs.splits import Split, enter_split
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+>")

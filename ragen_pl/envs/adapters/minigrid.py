@@ -13,10 +13,10 @@ from typing import Any, Literal
 import gymnasium
 import numpy as np
 
-from ragen_pl.envs.adapters.replay import ReplayState
 from ragen_pl.envs.base import hash_without, one_of
 from ragen_pl.envs.packages import load
 from ragen_pl.envs.pieces import frequent_pieces, sampled_texts
+from ragen_pl.envs.replay import ReplayState
 from ragen_pl.envs.splits import Split, enter_split
 
 View = Literal["objects", "grid"]

@@ -12,10 +12,10 @@ from typing import Any
 
 from ragen_pl.envs.adapters.answers import may_be_scored
 from ragen_pl.envs.adapters.global_random import GlobalRandom
-from ragen_pl.envs.adapters.replay import ReplayState
 from ragen_pl.envs.base import one_of
 from ragen_pl.envs.packages import load
 from ragen_pl.envs.pieces import frequent_pieces
+from ragen_pl.envs.replay import ReplayState
 from ragen_pl.envs.splits import Split, enter_split
 from ragen_pl.errors import ConfigError
 

@@ -1,0 +1,1 @@
+"""Questions to be answered by searching: RAGEN-2's SearchQA."""

@@ -1,0 +1,229 @@
+"""``MCPServer``: the tools of a server of the Model Context Protocol, as a subprocess."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ragen_pl.envs.packages import load
+from ragen_pl.envs.tools.schema import ToolSchema
+from ragen_pl.envs.tools.toolbox import Toolbox, ToolUnavailableError
+
+_Key = tuple[int, tuple[str, ...], tuple[tuple[str, str], ...], float]
+
+
+class MCPServer(Toolbox):
+    """The tools of an MCP server that is started as a subprocess and talked to over its pipes.
+
+    It starts when the tools are first asked for. All trajectories of a process share it, so it must
+    keep nothing between calls. One that ends is started again for the next trajectory.
+
+    Args:
+        command: The program and its arguments, such as ``[python, -m, my_server]``.
+        environment: Variables of the program beside a few safe ones, such as ``PATH``.
+        timeout_s: Seconds that a start or a call may take.
+    """
+
+    is_repeatable = False
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        timeout_s: float = 30.0,
+    ) -> None:
+        if not command:
+            raise ValueError("command: it is empty; name the program that serves the tools")
+        if not timeout_s > 0:
+            raise ValueError(f"timeout_s: {timeout_s} is not positive")
+        load("mcp", "MCPServer", "mcp")
+        self._command = tuple(command)
+        self._environment = tuple(sorted((environment or {}).items()))
+        self._timeout_s = timeout_s
+
+    def schemas(self) -> tuple[ToolSchema, ...]:
+        """Return what the server says of its tools.
+
+        Raises:
+            ToolUnavailableError: if it does not start or answer.
+        """
+        return self._connection().schemas
+
+    def call(self, name: str, arguments: Mapping[str, Any]) -> str:
+        """Call a tool and return its texts, those of a refused call included.
+
+        Raises:
+            ToolUnavailableError: if the server does not start or answer.
+        """
+        return self._connection().call(name, arguments)
+
+    def _connection(self) -> _Connection:
+        key = (os.getpid(), self._command, self._environment, self._timeout_s)
+        with _OPENING:
+            found = _OPEN.get(key)
+            if found is None or found.has_ended:
+                found = _OPEN[key] = _Connection(self._command, self._environment, self._timeout_s)
+        return found
+
+
+_OPEN: dict[_Key, _Connection] = {}
+_OPENING = threading.Lock()
+
+
+@atexit.register
+def end_servers() -> None:
+    """End the servers of this process; the next call starts them again."""
+    with _OPENING:
+        for connection in _OPEN.values():
+            connection.close()
+        _OPEN.clear()
+
+
+class _Connection:
+    """A running server: one thread talks to it, others wait for what it says."""
+
+    def __init__(
+        self, command: Sequence[str], environment: Sequence[tuple[str, str]], timeout_s: float
+    ) -> None:
+        self._what = f"the MCP server {' '.join(command)}"
+        self._timeout_s = timeout_s
+        self.schemas: tuple[ToolSchema, ...] = ()
+        self._error = ""
+        self._is_ready, self._loop = threading.Event(), asyncio.new_event_loop()
+        self._calls: asyncio.Queue[_Request | None] = asyncio.Queue()
+        self._thread = threading.Thread(
+            target=self._run, args=(command, environment), name="mcp", daemon=True
+        )
+        self._thread.start()
+        if not self._is_ready.wait(timeout_s) or self._error:
+            self.close()
+            late = f"did not start within {timeout_s:g} s (timeout_s)"
+            raise ToolUnavailableError(f"{self._what} {self._error or late}")
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether a new connection is needed."""
+        return bool(self._error) or not self._thread.is_alive()
+
+    def call(self, name: str, arguments: Mapping[str, Any]) -> str:
+        """Return what a tool says."""
+        request = _Request(name, dict(arguments))
+        try:
+            self._loop.call_soon_threadsafe(self._calls.put_nowait, request)
+        except RuntimeError:  # the loop has ended
+            raise ToolUnavailableError(f"{self._what} {self._error or 'has ended'}") from None
+        if not request.is_done.wait(self._timeout_s + 1.0) or request.error:
+            self._error = self._error or request.error or f"gave no answer to {name}"
+            raise ToolUnavailableError(f"{self._what} {self._error}")
+        return request.text
+
+    def close(self) -> None:
+        """End the server."""
+        if self._thread.is_alive() and not self._loop.is_closed():
+            try:
+                self._loop.call_soon_threadsafe(self._calls.put_nowait, None)
+            except RuntimeError:  # it ended meanwhile
+                return
+            self._thread.join(5.0)
+
+    def _run(self, command: Sequence[str], environment: Sequence[tuple[str, str]]) -> None:
+        try:
+            self._loop.run_until_complete(self._serve(command, environment))
+        except Exception as error:  # the boundary to the server: whatever ends it is told
+            cause: BaseException = error
+            while isinstance(cause, BaseExceptionGroup):
+                cause = cause.exceptions[0]
+            self._error = self._error or f"failed: {type(cause).__name__}: {cause}"
+        finally:
+            self._error = self._error or "has ended"
+            self._is_ready.set()
+            while not self._calls.empty():
+                request = self._calls.get_nowait()
+                if request is not None:
+                    request.fail(self._error)
+            self._loop.close()
+
+    async def _serve(self, command: Sequence[str], environment: Sequence[tuple[str, str]]) -> None:
+        """Start the server and talk to it until it ends."""
+        mcp = load("mcp", "MCPServer", "mcp")
+        stdio = load("mcp.client.stdio", "MCPServer", "mcp")
+        program, *arguments = command
+        variables = {**stdio.get_default_environment(), **dict(environment)}
+        server = mcp.StdioServerParameters(command=program, args=arguments, env=variables)
+        with Path(os.devnull).open("w", encoding="utf-8") as unread:  # not over the run's display
+            pipes = stdio.stdio_client(server, errlog=unread)
+            await self._hand_on(mcp, pipes)
+
+    async def _hand_on(self, mcp: Any, pipes: Any) -> None:
+        """Hand on calls, one at a time."""
+        async with mcp.Client(pipes, read_timeout_seconds=self._timeout_s) as client:
+            self.schemas = await _listed(client)
+            self._is_ready.set()
+            while (request := await self._calls.get()) is not None:
+                try:
+                    answer = await client.call_tool(request.name, request.arguments)
+                except mcp.MCPError as error:
+                    if _is_lost(error):
+                        request.fail(f"failed: {error}")
+                        raise
+                    request.finish(f"Error: {error}")
+                except BaseException as error:
+                    request.fail(f"failed: {type(error).__name__}: {error}")
+                    raise
+                else:
+                    request.finish(_text(answer))
+
+
+class _Request:
+    """A call on its way to the server and back."""
+
+    def __init__(self, name: str, arguments: dict[str, Any]) -> None:
+        self.name, self.arguments = name, arguments
+        self.text = self.error = ""
+        self.is_done = threading.Event()
+
+    def finish(self, text: str) -> None:
+        self.text = text
+        self.is_done.set()
+
+    def fail(self, error: str) -> None:
+        self.error = error
+        self.is_done.set()
+
+
+async def _listed(client: Any) -> tuple[ToolSchema, ...]:
+    """Return the schemas of all pages."""
+    found, page = list[ToolSchema](), await client.list_tools()
+    found += map(_schema, page.tools)
+    while page.next_cursor:
+        page = await client.list_tools(cursor=page.next_cursor)
+        found += map(_schema, page.tools)
+    return tuple(found)
+
+
+_LOST = ("CONNECTION_CLOSED", "REQUEST_TIMEOUT")
+"""Names of the errors after which the server is given up."""
+
+
+def _is_lost(error: Any) -> bool:
+    types = load("mcp.types", "MCPServer", "mcp")
+    return error.error.code in {getattr(types, name) for name in _LOST}
+
+
+def _schema(tool: Any) -> ToolSchema:
+    return ToolSchema(tool.name, tool.description or tool.name, dict(tool.input_schema))
+
+
+def _text(answer: Any) -> str:
+    """Return the texts of an answer; other contents are named."""
+    parts = [
+        each.text if each.type == "text" else f"({each.type}, which cannot be shown)"
+        for each in answer.content
+    ]
+    text = "\n".join(parts)
+    return f"Error: {text}" if answer.is_error else text

@@ -1,0 +1,210 @@
+"""Questions with known answers, to be answered with tools; ``ToolQuestions`` takes yours."""
+
+from __future__ import annotations
+
+import random
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+from ragen_pl.envs.base import one_of
+from ragen_pl.envs.splits import Split, enter_split
+from ragen_pl.envs.tools.calls import CallForm
+from ragen_pl.envs.tools.env import ToolEnv
+from ragen_pl.envs.tools.scoring import exact_match, f1_score, normalized
+from ragen_pl.envs.tools.search import json_lines
+from ragen_pl.envs.tools.toolbox import Toolbox
+
+Reward = Literal["exact", "f1"]
+_LEAST_F1 = 0.3
+"""Least F1 that earns anything (RAGEN-2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question and its answers."""
+
+    text: str
+    answers: tuple[str, ...]
+    difficulty: str = ""
+    calls: tuple[tuple[str, str], ...] = ()
+    """Tool and text argument of the calls that lead to the answer, as far as they are known."""
+
+
+def reward_of(answer: str, golds: Sequence[str], kind: Reward) -> float:
+    """Return the reward of an answer: 1 for an exact match; otherwise, if ``kind`` is ``f1``, the
+    F1 if it is 0.3 or more (RAGEN-2); else 0."""
+    if exact_match(answer, golds):
+        return 1.0
+    score = f1_score(answer, golds) if kind == "f1" else 0.0
+    return score if score >= _LEAST_F1 else 0.0
+
+
+class QuestionEnv(ToolEnv):
+    """A question that ``finish`` answers; other tools find out what is needed.
+
+    Args:
+        tools: Tools beside those of the environment.
+        reward: Reward of an answer that is only partly right: its F1 from 0.3 on, or none.
+        split: ``train`` or ``eval`` for disjoint questions; ``all`` for every one.
+        calls: Form of a call in the prompt: JSON, or ``name[text]`` as in RAGEN-2. Both are read.
+        repeat_question: Whether every observation has the question.
+        max_actions: Maximum calls of an episode, the answer included.
+    """
+
+    def __init__(
+        self,
+        tools: Sequence[Toolbox] = (),
+        reward: Reward = "f1",
+        split: Split = "train",
+        calls: CallForm = "json",
+        repeat_question: bool = True,
+        max_actions: int = 10,
+    ) -> None:
+        if max_actions < 1:
+            raise ValueError(f"max_actions: {max_actions} is not positive")
+        self.toolboxes, self.max_actions = tuple(tools), max_actions
+        self.reward: Reward = one_of("reward", reward, Reward)
+        self.split: Split = one_of("split", split, Split)
+        self.calls: CallForm = one_of("calls", calls, CallForm)
+        self.repeats_task = repeat_question
+        self._start = 0
+
+    @abstractmethod
+    def _question_of(self, seed: int) -> Question:
+        """Return the question that a seed decides."""
+
+    @property
+    def _question(self) -> Question:
+        return self._question_of(self._start)
+
+    @property
+    def task(self) -> str:
+        """The question."""
+        return f"Question: {self._question.text}"
+
+    def begin(self, seed: int, noise_seed: int) -> dict[str, Any]:
+        """Ask the question that the seed decides."""
+        enter_split(seed, self.split, self._ask)
+        info: dict[str, Any] = {"difficulty": self._question.difficulty}
+        if self._question.calls:
+            info["optimal_length"] = len(self._question.calls) + 1
+        return info
+
+    def _ask(self, seed: int) -> str:
+        self._start = seed
+        return self._split_key(self._question)
+
+    def _split_key(self, question: Question) -> str:
+        """Return what no two splits have in common."""
+        return question.text
+
+    def finish(self, answer: str) -> str:
+        """Give the answer and end.
+
+        Args:
+            answer: The answer, as short as possible.
+        """
+        golds = self._question.answers
+        right = exact_match(answer, golds)
+        self.end(reward_of(answer, golds, self.reward), success=right)
+        return "The answer is right." if right else "The answer is not right."
+
+    def expert_turn(self, rng: random.Random, max_actions: int) -> tuple[str, tuple[str, ...]]:
+        """Return the next of the known calls, or the answer after them.
+
+        Raises:
+            ValueError: if no calls of the question are known.
+        """
+        question = self._question
+        if not question.calls:
+            raise ValueError(
+                "a question comes without the calls that lead to its answer: without an expert, "
+                "set data.warm_start.iterations to 0"
+            )
+        for name, text in question.calls:
+            argument = self.schemas[name].only_text
+            call = self.written(name, **{str(argument): text})
+            if call not in self.moves:
+                return f"I need {text}.", (call,)
+        return "I know it.", (self.written("finish", answer=question.answers[0]),)
+
+    def vocabulary(self) -> Iterator[str]:
+        """List what is around questions, calls and verdicts."""
+        yield from super().vocabulary()
+        yield from ("Question: ", "I need ", "I know it.", "\n1. ", "\n2. ", "\n3. ", "Error: ")
+        yield from ("The answer is right.", "The answer is not right.", "Nothing found.")
+
+
+class ToolQuestions(QuestionEnv):
+    """Questions of your own, answered with tools that the configuration names.
+
+    A file has JSON lines: ``question``, ``answer`` (a text or a list), and if you like
+    ``difficulty`` and, for an expert, ``calls``: a list of pairs of a tool and its text.
+
+    Args:
+        questions: File of JSON lines.
+        instruction: The task in words.
+    """
+
+    name = "tool_questions"
+
+    def __init__(
+        self,
+        questions: str,
+        tools: Sequence[Toolbox] = (),
+        instruction: str = "Answer the question. Use the tools, then finish.",
+        reward: Reward = "f1",
+        split: Split = "train",
+        calls: CallForm = "json",
+        repeat_question: bool = True,
+        max_actions: int = 10,
+    ) -> None:
+        super().__init__(tools, reward, split, calls, repeat_question, max_actions)
+        self._path, self._instruction = questions, instruction
+        _questions(questions)
+
+    @property
+    def instruction(self) -> str:
+        """The task in words."""
+        return self._instruction
+
+    def _question_of(self, seed: int) -> Question:
+        known = _questions(self._path)
+        return known[random.Random(f"question {seed}").randrange(len(known))]
+
+
+@lru_cache(maxsize=16)
+def _questions(path: str) -> tuple[Question, ...]:
+    """Read questions.
+
+    Raises:
+        ValueError: if the file has none, or a line is no question.
+    """
+    found = tuple(
+        _question(line, f"questions: {path}, line {number}")
+        for number, line in json_lines(path, "questions")
+    )
+    if not found:
+        raise ValueError(f"questions: {path} has no questions")
+    return found
+
+
+def _question(line: Mapping[str, Any], place: str) -> Question:
+    text, golds = line.get("question"), answers_of(line)
+    calls = line.get("calls", ())
+    if not isinstance(text, str) or not golds:
+        raise ValueError(f'{place} has no "question" and "answer" that are texts')
+    if not all(isinstance(each, list) and len(each) == 2 for each in calls):
+        raise ValueError(f'{place}: "calls" must be pairs of a tool and its text')
+    pairs = tuple((str(tool), str(argument)) for tool, argument in calls)
+    return Question(text, golds, str(line.get("difficulty", "")), pairs)
+
+
+def answers_of(line: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the right answers of a question, the one to be given first; empty if it has none."""
+    given = line.get("answer", line.get("golden_answers", ()))
+    golds = [given] if isinstance(given, str | int | float) else list(given or ())
+    return tuple(str(gold) for gold in golds if normalized(str(gold)))

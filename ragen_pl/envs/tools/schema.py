@@ -1,0 +1,195 @@
+"""Schemas of tools: JSON Schema from a method's signature and docstring, and the check of a call's
+arguments against it."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import docstring_parser
+
+_TYPES: Mapping[type, str] = {str: "string", int: "integer", float: "number", bool: "boolean"}
+_SHOWN = 60
+"""Maximum characters shown of a wrong value."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSchema:
+    """What an agent is told of a tool."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    """JSON Schema of the object of arguments."""
+
+    def as_function(self) -> dict[str, Any]:
+        """Return the form that chat templates and OpenAI's interface take."""
+        function = {
+            "name": self.name,
+            "description": self.description,
+            "parameters": dict(self.parameters),
+        }
+        return {"type": "function", "function": function}
+
+    @property
+    def only_text(self) -> str | None:
+        """The name of the argument, if the tool takes exactly one and this is a text."""
+        properties = self.parameters.get("properties", {})
+        match list(properties.items()):
+            case [(name, {"type": "string"})]:
+                return str(name)
+        return None
+
+
+def schema_of(method: Callable[..., Any]) -> ToolSchema:
+    """Return the schema of a method.
+
+    Parameters may be texts, numbers, booleans, ``Literal``s of texts, lists of these, or one of
+    these or None.
+
+    Args:
+        method: The function, ``self`` included.
+
+    Raises:
+        ValueError: if it has no docstring, or a parameter without an annotation or of another type;
+            the message says what to do.
+    """
+    what = f"{method.__qualname__}, a tool since its name does not begin with an underscore,"
+    described = docstring_parser.parse(inspect.getdoc(method) or "")
+    summary = " ".join(filter(None, (described.short_description, described.long_description)))
+    if not summary:
+        raise ValueError(f"{what} has no docstring: say in one what the tool does")
+    hints = typing.get_type_hints(method)
+    texts = {each.arg_name: " ".join((each.description or "").split()) for each in described.params}
+    properties, required = dict[str, Any](), list[str]()
+    for parameter in list(inspect.signature(method).parameters.values())[1:]:
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise ValueError(f"{what} takes *{parameter.name}: name each argument")
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            raise ValueError(f"{what} takes {parameter.name} by position only: remove the slash")
+        if parameter.name not in hints:
+            raise ValueError(f"{what} has no type for {parameter.name}: annotate it")
+        kind = _json_type(hints[parameter.name])
+        if kind is None:
+            raise ValueError(
+                f"{what} has a {parameter.name} of type {hints[parameter.name]}: use str, int, "
+                "float, bool, Literal of texts, lists of these, or one of these | None"
+            )
+        text = texts.get(parameter.name)
+        properties[parameter.name] = {**kind, "description": text} if text else kind
+        if parameter.default is parameter.empty:
+            required.append(parameter.name)
+    parameters = {"type": "object", "properties": properties, "required": required}
+    return ToolSchema(method.__name__, " ".join(summary.split()), parameters)
+
+
+def _json_type(annotation: Any) -> dict[str, Any] | None:
+    """Return the JSON Schema of an annotation; None if there is none."""
+    if annotation in _TYPES:
+        return {"type": _TYPES[annotation]}
+    origin, given = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Literal and all(isinstance(each, str) for each in given):
+        return {"type": "string", "enum": list(given)}
+    if origin is list and len(given) == 1:
+        items = _json_type(given[0])
+        return None if items is None else {"type": "array", "items": items}
+    if origin in (types.UnionType, typing.Union) and len(given) == 2 and type(None) in given:
+        (other,) = (each for each in given if each is not type(None))
+        kind = _json_type(other)
+        if kind is None or "enum" in kind:
+            return None
+        return {**kind, "type": [kind["type"], "null"]}
+    return None
+
+
+def own_methods(kind: type, base: type) -> Iterator[Callable[..., Any]]:
+    """Iterate over the public methods that subclasses of a base define, in the order in which they
+    are written.
+
+    Args:
+        kind: The class.
+        base: The class whose names are not counted.
+    """
+    names = dict.fromkeys(name for each in reversed(kind.__mro__) for name in vars(each))
+    for name in names:
+        method = getattr(kind, name, None)
+        if not name.startswith("_") and not hasattr(base, name) and inspect.isfunction(method):
+            yield method
+
+
+def fault(arguments: Mapping[str, Any], schema: ToolSchema) -> str | None:
+    """Return what is wrong with a call's arguments; None if nothing is.
+
+    Of a schema that another program wrote, only what is understood here is checked.
+    """
+    properties: Mapping[str, Any] = schema.parameters.get("properties", {})
+    takes = f"{schema.name} takes {', '.join(properties) or 'no arguments'}"
+    unknown = [name for name in arguments if name not in properties]
+    if unknown and schema.parameters.get("additionalProperties") in (None, False):
+        return f"{takes}; there is no {_shown(unknown[0])}"
+    missing = [each for each in schema.parameters.get("required", ()) if each not in arguments]
+    if missing:
+        return f"{takes}; {missing[0]} is missing"
+    for name, value in arguments.items():
+        wanted = _mismatch(value, properties.get(name, {}))
+        if wanted is not None:
+            return f"{name} of {schema.name} is {_shown(value)}; it must be {wanted}"
+    return None
+
+
+def _mismatch(value: Any, schema: Any) -> str | None:
+    """Return what a value should have been; None if it is right or cannot be checked."""
+    if not isinstance(schema, Mapping):  # JSON Schema allows true and false
+        return None
+    if "enum" in schema:
+        known = list(schema["enum"])
+        fits = any(type(value) is type(each) and value == each for each in known)
+        return None if fits else f"one of {', '.join(map(str, known))}"
+    kind = schema.get("type")
+    kinds = kind if isinstance(kind, list) else [kind]
+    if not any(_is_of(value, each) for each in kinds):
+        return " or ".join(_NAMES.get(str(each), str(each)) for each in kinds)
+    if isinstance(value, list):
+        wanted = (_mismatch(each, schema.get("items", {})) for each in value)
+        first = next((each for each in wanted if each is not None), None)
+        return None if first is None else f"a list, each {first}"
+    return None
+
+
+_NAMES = {
+    "string": "a text",
+    "integer": "an integer",
+    "number": "a number",
+    "boolean": "true or false",
+    "array": "a list",
+    "object": "an object",
+}
+
+
+def _is_of(value: Any, kind: Any) -> bool:
+    """Return whether a value from JSON is of a type of JSON Schema."""
+    match kind:
+        case "string":
+            return isinstance(value, str)
+        case "integer":
+            return isinstance(value, int) and not isinstance(value, bool)
+        case "number":
+            return isinstance(value, int | float) and not isinstance(value, bool)
+        case "boolean":
+            return isinstance(value, bool)
+        case "array":
+            return isinstance(value, list)
+        case "object":
+            return isinstance(value, dict)
+        case "null":
+            return value is None
+    return True  # a schema without a type, or of a kind that is not checked here
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

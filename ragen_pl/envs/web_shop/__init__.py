@@ -1,0 +1,1 @@
+"""A shop on the web: WebShop's pages and reward."""

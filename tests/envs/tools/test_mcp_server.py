@@ -1,0 +1,96 @@
+"""The tools of an MCP server in a subprocess."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("mcp", reason="needs the extra mcp: pip install -e '.[mcp]'")
+
+from ragen_pl.envs.tools import MCPServer, ToolEnv, ToolUnavailableError
+from ragen_pl.envs.tools.mcp_server import end_servers
+
+SERVER = [sys.executable, str(Path(__file__).parents[2] / "support" / "mcp_tools.py")]
+
+pytestmark = pytest.mark.run
+
+
+@pytest.fixture(autouse=True)
+def _ended() -> Iterator[None]:
+    yield
+    end_servers()
+
+
+class Asking(ToolEnv):
+    """An environment with the server's tools alone."""
+
+    name, instruction, task = "asking", "Ask.", "Why?"
+
+    def __init__(self, timeout_s: float = 30.0) -> None:
+        self.toolboxes = (MCPServer(SERVER, timeout_s=timeout_s),)
+
+    def begin(self, seed: int, noise_seed: int) -> dict[str, Any]:
+        return {}
+
+
+def call(name: str, **arguments: Any) -> str:
+    return json.dumps({"name": name, "arguments": arguments})
+
+
+def test_an_agent_calls_the_server_and_is_told_of_wrong_calls() -> None:
+    env = Asking()
+    names = [tool["function"]["name"] for tool in env.tools]
+    assert names == ["add", "process", "broken", "leave", "sleep"]
+    env.reset(seed=0)
+    assert env.step(call("add", a=1, b=2))[0] == "Why?\n3"
+    assert env.step(call("add", a=1, b="2"))[0] == (
+        "Why?\nError: b of add is '2'; it must be an integer"
+    )
+    assert "Error executing tool broken" in env.step(call("broken"))[0]
+    assert "there is no tool 'subtract'" in env.step(call("subtract"))[0]
+
+
+def test_copies_share_the_server_and_states_are_restored_without_it() -> None:
+    env = Asking()
+    env.reset(seed=0)
+    first = env.step(call("process"))[0]
+    twin = pickle.loads(pickle.dumps(copy.deepcopy(env)))
+    assert twin.step(call("process"))[0] == first
+    end_servers()
+    twin.set_state(json.loads(json.dumps(env.get_state())))
+    assert twin.render_text() == first
+    assert twin.step(call("process"))[0] != first  # another process
+
+
+def test_a_server_that_ends_or_hangs_ends_the_trajectory_and_starts_again() -> None:
+    env = Asking(timeout_s=15.0)
+    env.reset(seed=0)
+    assert env.step(call("add", a=2, b=2))[0] == "Why?\n4"
+    with pytest.raises(ToolUnavailableError, match="failed: Connection closed"):
+        env.step(call("leave"))
+    env.reset(seed=0)
+    assert env.step(call("add", a=2, b=3))[0] == "Why?\n5"
+    slow = MCPServer(SERVER, {"HURRY": "1"}, timeout_s=8.0)
+    assert slow.call("add", {"a": 1, "b": 1}) == "2"
+    with pytest.raises(ToolUnavailableError, match="timed out"):
+        slow.call("sleep", {"seconds": 60})
+
+
+@pytest.mark.parametrize("command", [["/nowhere"], [sys.executable, "-c", "print(1)"]])
+def test_what_is_no_server_is_named(command: list[str]) -> None:
+    with pytest.raises(ToolUnavailableError, match=f"the MCP server {command[0]}.* failed: "):
+        MCPServer(command, timeout_s=10.0).schemas()
+
+
+def test_other_arguments_are_refused() -> None:
+    with pytest.raises(ValueError, match="command: it is empty"):
+        MCPServer([])
+    with pytest.raises(ValueError, match="timeout_s: 0 is not positive"):
+        MCPServer(["x"], timeout_s=0)

@@ -1,0 +1,75 @@
+"""Tools in the model's own chat template: contexts equal its rendering, or the model is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from ragen_pl.envs.tools.schema import ToolSchema
+from ragen_pl.models.chat_template import ChatTemplate, conversation
+from ragen_pl.models.embedded import build_tokenizer, read_markers
+from ragen_pl.models.message_markers import Segments, encode_segments
+from ragen_pl.rollout.chat import Chat, Prompts
+from tests.support.templates import TEMPLATES, make_tokenizer
+from tests.support.tool_templates import REFUSED, TOOL_TEMPLATES
+
+SCHEMA = ToolSchema(
+    "search",
+    "Search the documents.",
+    {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]},
+)
+TOOLS = [SCHEMA.as_function()]
+CALL = '{"name": "search", "arguments": {"query": "Oslo"}}'
+
+
+def rendered(template: ChatTemplate, messages: list[dict[str, Any]]) -> str:
+    text = ChatTemplate(template.tokenizer, {}, TOOLS).render(messages)
+    assert text is not None
+    return text
+
+
+@pytest.mark.parametrize("shape", TOOL_TEMPLATES)
+def test_appended_contexts_with_results_are_the_templates_own(shape: str) -> None:
+    tokenizer = make_tokenizer(TOOL_TEMPLATES[shape])
+    template = ChatTemplate(tokenizer, {})
+    markers = template.tool_markers(TOOLS)
+    role = "user" if shape == "no results" else "tool"
+    parts: Segments = markers.message.first("Find it.", "Where?")
+    messages = conversation("Find it.", [], "Where?")
+    for turn, result in enumerate(("1. Oslo: a town", "2. {}", "3. <b>")):
+        text = rendered(template, messages)
+        (ids,) = encode_segments(tokenizer, [parts])
+        assert tokenizer.decode(list(ids)) == text
+        assert list(ids) == tokenizer(text, add_special_tokens=False)["input_ids"]
+        said = f"{markers.opening}{CALL}{markers.closing}"
+        parts += (said, markers.message.end, *markers.result.later(result))
+        messages += [{"role": "assistant", "content": said}, {"role": role, "content": result}]
+        assert json.loads(CALL)["name"] in text, turn
+
+
+@pytest.mark.parametrize(
+    ("shape", "opening", "closing"),
+    [("hermes", "<tool_call>\n", "\n</tool_call>"), ("bare", "", "")],
+)
+def test_the_form_of_a_call_is_read_from_the_template(
+    shape: str, opening: str, closing: str
+) -> None:
+    markers = ChatTemplate(make_tokenizer(TOOL_TEMPLATES[shape]), {}).tool_markers(TOOLS)
+    assert (markers.opening, markers.closing) == (opening, closing)
+
+
+@pytest.mark.parametrize("shape", [*TEMPLATES, *REFUSED])
+def test_a_template_without_tools_is_refused(shape: str) -> None:
+    tokenizer = make_tokenizer({**TEMPLATES, **REFUSED}[shape])
+    markers, _ = ChatTemplate(tokenizer, {}).markers()
+    wanted = "write calls as JSON" if shape == "calls as tags" else "does not show tools"
+    with pytest.raises(ValueError, match=f"{wanted}.*set prompts.tools to answer"):
+        Chat(Prompts(tools="template"), tokenizer, markers, 1)
+
+
+def test_the_embedded_model_has_no_template_with_tools() -> None:
+    tokenizer = build_tokenizer(["a"])
+    with pytest.raises(ValueError, match="the policy has no chat template with tools"):
+        Chat(Prompts(tools="template"), tokenizer, read_markers(tokenizer), 1)

@@ -1,0 +1,157 @@
+"""Episodes in which tools are called, in the answer and in the form of the model's template."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from ragen_pl.envs import SearchQA, Sokoban
+from ragen_pl.models.chat_template import ChatTemplate
+from ragen_pl.rollout.actors import ExpertActor
+from ragen_pl.rollout.chat import Chat, Enclosure, Prompts, check_tools, parse_response
+from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.episode import ChatEpisode, play_episode
+from ragen_pl.training.datamodule import RolloutDataModule
+from ragen_pl.types import Completion, EpisodeId, StopReason
+from tests.support.templates import TEMPLATES, make_tokenizer
+from tests.support.tool_templates import TOOL_TEMPLATES
+
+CONFIG = RolloutConfig(
+    max_turns=6, max_actions_per_turn=1, max_response_tokens=120, max_context=6000
+)
+CALL = Enclosure("<tool_call>\n", "\n</tool_call>")
+
+
+def chat(shape: str = "hermes", **prompts: Any) -> Chat:
+    tokenizer = make_tokenizer({**TEMPLATES, **TOOL_TEMPLATES}[shape])
+    markers, _ = ChatTemplate(tokenizer, {}).markers()
+    return Chat(Prompts(**prompts), tokenizer, markers, 1)
+
+
+def episode(talk: Chat) -> ChatEpisode:
+    env = SearchQA(people=60, top_k=1)
+    return ChatEpisode(env, talk, CONFIG, seed=3, episode_id=EpisodeId(0, 0, 0))
+
+
+def say(played: ChatEpisode, text: str) -> None:
+    """Answer the next turn with a text."""
+    assert played.begin_turn()
+    (ids,) = played.chat.encode([text])
+    tokens = (*ids, played.chat.markers.end)
+    zeros = (0.0,) * len(tokens)
+    played.receive(Completion(tokens, zeros, zeros, stopped=True))
+
+
+def search(query: str) -> str:
+    return json.dumps({"name": "search", "arguments": {"query": query}})
+
+
+def whole(played: ChatEpisode) -> str:
+    """Return the dialogue so far as the model sees it, the next context included."""
+    played.begin_turn()
+    return str(played.chat.tokenizer.decode(played.prefix))
+
+
+@pytest.mark.parametrize("think", [True, False])
+@pytest.mark.parametrize("shape", ["hermes", "bare", "no results"])
+def test_the_dialogue_is_what_the_template_renders(shape: str, think: bool) -> None:
+    talk = chat(shape, think=think, tools="template", turn="{observation}")
+    played = episode(talk)
+    first, opening = played.observation, talk.enclosure.opening
+    thought = "I look.</think>" + opening if think else ""
+    said = thought + search("works") + talk.enclosure.closing
+    say(played, said)
+    assert played.turns[0].is_valid
+    assert played.turns[0].actions == (search("works"),)
+    say(played, "Hm." if think else "Hm")
+    is_call = shape == "bare" and not think  # there, whatever is said is one
+    assert played.turns[1].is_valid is is_call
+    assert played.turns[1].actions == (("Hm",) if is_call else ())
+    tag = talk.opening_tag
+    role = "user" if shape == "no results" else "tool"
+    found = played.turns[1].observation
+    messages = [
+        {"role": "system", "content": played.system.strip()},
+        {"role": "user", "content": first},
+        {"role": "assistant", "content": tag + said},
+        {"role": role, "content": found},
+        {"role": "assistant", "content": tag + ("Hm." if think else "Hm")},
+        {"role": role if is_call else "user", "content": played.observation},
+    ]
+    rendered = ChatTemplate(talk.tokenizer, {}, played.env.env.tools).render(messages)
+    assert whole(played) == f"{rendered}{tag}"
+    assert "1. " in found
+    assert rendered is not None
+    assert rendered.count('"description": "Search the documents') == 1
+
+
+def test_in_the_answer_the_system_message_has_the_tools() -> None:
+    played = episode(chat("chatml"))
+    assert '{"name": "search", "description": "Search the documents' in played.system
+    assert "Format: <think>...</think><answer>...</answer>" in played.system
+    say(played, f"I look.</think><answer>{search('works')}</answer>")
+    assert played.turns[0].is_valid
+    assert "1. " in played.observation
+    say(played, '</think><answer>{"name": "finnish"}</answer>')
+    assert "Error: there is no tool 'finnish'" in whole(played)
+
+
+@pytest.mark.parametrize("think", [True, False])
+@pytest.mark.parametrize("shape", ["hermes", "bare", "chatml"])
+def test_the_expert_s_calls_are_demonstrations_in_either_form(shape: str, think: bool) -> None:
+    tools: Any = "answer" if shape == "chatml" else "template"
+    talk = chat(shape, think=think, tools=tools)
+    played = episode(talk)
+    moves = play_episode(played, ExpertActor(), random.Random(0))
+    assert played.stop_reason is StopReason.TERMINATED
+    assert played.success
+    assert all(turn.is_valid for turn in played.turns)
+    assert [turn.actions for turn in played.turns] == [move.actions for move in moves]
+    opening, closing = talk.enclosure.opening, talk.enclosure.closing
+    for turn in played.turns:
+        assert (talk.opening_tag + turn.response).endswith(f"{opening}{turn.actions[0]}{closing}")
+        assert (turn.thought_tokens > 0) is think
+
+
+@pytest.mark.parametrize(
+    ("text", "actions", "is_valid"),
+    [
+        ('<tool_call>\n{"a": 1}\n</tool_call>', ('{"a": 1}',), True),
+        ('<tool_call>{"a": 1}</tool_call>\n', ('{"a": 1}',), True),
+        ('So: <tool_call>{"a": 1}</tool_call>', ('{"a": 1}',), False),
+        ("<tool_call>1</tool_call><tool_call>2</tool_call>", ("1",), False),
+        ("<tool_call></tool_call>", (), False),
+        ("<tool_call>1", (), False),
+        ("<answer>1</answer>", (), False),
+    ],
+)
+def test_calls_are_parsed_as_answers_are(text: str, actions: Sequence[str], is_valid: bool) -> None:
+    parsed = parse_response(text, think=False, known=None, max_actions=1, enclosure=CALL)
+    assert (parsed.actions, parsed.is_valid) == (actions, is_valid)
+    thinking = parse_response(
+        f"<think>why</think>{text}", think=True, known=None, max_actions=1, enclosure=CALL
+    )
+    if not text.startswith("So"):
+        assert (thinking.actions, thinking.is_valid) == (actions, is_valid)
+
+
+def test_a_bare_call_is_the_rest_of_the_response() -> None:
+    bare = Enclosure("", "")
+    parsed = parse_response(
+        "<think>a</think>\n{1}</x>\n", think=True, known=None, max_actions=1, enclosure=bare
+    )
+    assert (parsed.thought, parsed.actions, parsed.is_valid) == ("a", ("{1}</x>",), True)
+    assert not parse_response("{1}", think=True, known=None, max_actions=1, enclosure=bare).actions
+
+
+def test_environments_without_tools_are_refused() -> None:
+    prompts, envs = Prompts(tools="template"), {"env": SearchQA(), "eval_sets.x": Sokoban()}
+    with pytest.raises(ValueError, match=r"data.prompts.tools is template, but data.eval_sets.x"):
+        check_tools(prompts, envs)
+    check_tools(Prompts(), envs)
+    with pytest.raises(ValueError, match=r"data.env is Sokoban, whose actions are not calls"):
+        RolloutDataModule(Sokoban(), {"default": Sokoban()}, prompts)

@@ -1,0 +1,45 @@
+"""A small MCP server for tests, run as a program over its standard input and output."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from mcp.server.mcpserver import MCPServer
+
+server = MCPServer("tests")
+
+
+@server.tool()
+def add(a: int, b: int) -> str:
+    """Add two numbers."""
+    return str(a + b)
+
+
+@server.tool()
+def process() -> str:
+    """Name the process."""
+    return str(os.getpid())
+
+
+@server.tool()
+def broken() -> str:
+    """Raise."""
+    raise RuntimeError("it is broken")
+
+
+@server.tool()
+def leave() -> str:
+    """End the server in the middle of the call."""
+    os._exit(3)
+
+
+@server.tool()
+def sleep(seconds: float) -> str:
+    """Wait."""
+    time.sleep(seconds)
+    return "awake"
+
+
+if __name__ == "__main__":
+    server.run()

@@ -1,0 +1,55 @@
+"""Chat templates with tools, in the shapes that models have, written for these tests."""
+
+from __future__ import annotations
+
+_HERMES = (
+    "{% set talk = messages %}"
+    "{{ '<|im_start|>system\n' }}"
+    "{% if messages[0].role == 'system' %}{{ messages[0].content }}"
+    "{% set talk = messages[1:] %}{% endif %}"
+    "{% if tools %}{{ '\n\n# Tools\n<tools>' }}{% for tool in tools %}"
+    "{{ '\n' + tool | tojson }}{% endfor %}"
+    '{{ \'\n</tools>\nCall one as <tool_call>\n{"name": ..., "arguments": ...}\n</tool_call>\' }}'
+    "{% endif %}{{ '<|im_end|>\n' }}"
+    "{% for m in talk %}{% if m.role == 'tool' %}"
+    "{{ '<|im_start|>user\n<tool_response>\n' + m.content + "
+    "'\n</tool_response><|im_end|>\n' }}"
+    "{% else %}{{ '<|im_start|>' + m.role }}"
+    "{% if m.content or not m.tool_calls %}{{ '\n' + m.content }}{% endif %}"
+    '{% for call in m.tool_calls or [] %}{{ \'\n<tool_call>\n{"name": "\' + call.function.name '
+    "+ '\", \"arguments\": ' + call.function.arguments | tojson + '}\n</tool_call>' }}{% endfor %}"
+    "{{ '<|im_end|>\n' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+_BARE = (
+    "{{ bos_token }}{% for m in messages %}"
+    "{% set role = 'ipython' if m.role == 'tool' else m.role %}"
+    "{{ '<|start_header_id|>' + role + '<|end_header_id|>\n\n' }}"
+    "{% if m.tool_calls %}{{ '{\"name\": \"' + m.tool_calls[0].function.name + '\", ' "
+    "+ '\"parameters\": ' + m.tool_calls[0].function.arguments | tojson + '}' }}"
+    "{% else %}{{ m.content | trim }}{% endif %}"
+    "{% if loop.first and tools %}{{ '\n\nTools:' }}{% for tool in tools %}"
+    "{{ '\n' + tool | tojson }}{% endfor %}{% endif %}"
+    "{{ '<|eot_id|>' }}{% endfor %}{% if add_generation_prompt %}"
+    "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
+)
+TOOL_TEMPLATES = {
+    "hermes": _HERMES,
+    "bare": _BARE,
+    "no results": _HERMES.replace(
+        "{{ '<|im_start|>user\n<tool_response>\n' + m.content + "
+        "'\n</tool_response><|im_end|>\n' }}",
+        "{{ raise_exception('no results here') }}",
+    ),
+}
+"""Shapes, no copies: of Qwen and Hermes, of Llama 3, and one that knows calls but no results."""
+REFUSED = {
+    "moves the tools": _HERMES.replace("{% if tools %}", "{% if tools and talk | length < 3 %}"),
+    "calls as tags": _HERMES.replace(
+        '{{ \'\n<tool_call>\n{"name": "\' + call.function.name '
+        "+ '\", \"arguments\": ' + call.function.arguments | tojson + '}\n</tool_call>' }}",
+        "{{ '<function=' + call.function.name + '>' }}",
+    ),
+}
+"""Templates whose tools cannot be used: one that shows them in short conversations alone, and one
+that writes calls in another form than JSON."""
