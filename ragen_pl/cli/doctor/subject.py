@@ -13,6 +13,7 @@ from ragen_pl.cli.configured import ConfiguredParts, configured_parts
 from ragen_pl.cli.doctor.memory import MemoryNeed, memory_need
 from ragen_pl.cli.loaded_policy import LoadedPolicy, untrained_policy
 from ragen_pl.envs.base import TextEnv
+from ragen_pl.envs.contract_kit.examination import UnavailableError
 from ragen_pl.errors import ConfigError
 from ragen_pl.rollout.actors import Actor, ExpertActor, NoisyExpertActor, RandomActor
 from ragen_pl.rollout.chat import Chat
@@ -33,10 +34,6 @@ _PLAYED_GROUPS, _PLAYED_MEMBERS = 8, 4
 _NOISE = 0.5
 """Share of random turns of a player between expert and random."""
 _SEED_OF_NONSENSE = 7
-
-
-class UnavailableError(Exception):
-    """A part whose making has failed before; the check that asked first has reported why."""
 
 
 T = TypeVar("T")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ragen_pl.cli.doctor.finding import Finding, failure, ok
 from ragen_pl.cli.doctor.subject import Subject
 from ragen_pl.rollout.actors import ExpertActor
 from ragen_pl.rollout.baselines import play_baseline
+from ragen_pl.runtime.findings import Finding, failure, ok
 from ragen_pl.types import StopReason, Trajectory
 
 _STARTS = 24

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ragen_pl.cli.doctor.finding import Finding, failure, ok, warning
 from ragen_pl.cli.doctor.subject import Subject
 from ragen_pl.envs.eval_seeds import overlap
 from ragen_pl.errors import ConfigError
+from ragen_pl.runtime.findings import Finding, failure, ok, warning
 from ragen_pl.training.evaluation_sets import EvaluationSet
 
 _TRAINING_STARTS = 1000
