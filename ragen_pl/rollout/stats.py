@@ -185,23 +185,38 @@ class GroupTable:
     """Float64: mean over the sampled tokens, in nats."""
     weights: Tensor
     """(G,) float64: ``TrajectoryGroup.weight``."""
+    envs: tuple[str, ...] = ()
+    """``TrajectoryGroup.env`` of each group; empty without a mixture."""
 
     @classmethod
     def gather(cls, groups: Sequence[TrajectoryGroup]) -> GroupTable:
         """Gather the groups of all ranks; every rank must call it."""
         own = [
-            (group.group_id, group.weight, [_facts(t) for t in group.trajectories])
+            (group.group_id, group.weight, group.env, [_facts(t) for t in group.trajectories])
             for group in groups
         ]
         rows = sorted((row for part in gather_objects(own) for row in part), key=lambda row: row[0])
-        size = max((len(facts) for _, _, facts in rows), default=0)
+        size = max((len(facts) for *_, facts in rows), default=0)
         table = torch.zeros(len(rows), size, 5, dtype=torch.float64)
-        for row, (_, _, facts) in zip(table, rows, strict=True):
+        for row, (*_, facts) in zip(table, rows, strict=True):
             row[: len(facts)] = torch.tensor(facts, dtype=torch.float64)
         valid, returns, sizes, lengths, entropies = table.unbind(dim=2)
-        ids = tuple(group_id for group_id, _, _ in rows)
-        weights = torch.tensor([weight for _, weight, _ in rows], dtype=torch.float64)
-        return cls(ids, valid > 0, returns, sizes, lengths, entropies, weights)
+        ids = tuple(group_id for group_id, *_ in rows)
+        weights = torch.tensor([weight for _, weight, *_ in rows], dtype=torch.float64)
+        names = tuple(env for _, _, env, _ in rows)
+        envs = names if any(names) else ()
+        return cls(ids, valid > 0, returns, sizes, lengths, entropies, weights, envs)
+
+    @property
+    def env_names(self) -> tuple[str, ...]:
+        """The environments of the mixture that have groups; ``("",)`` without a mixture."""
+        return tuple(sorted(set(self.envs))) or ("",)
+
+    def places(self, env: str) -> Tensor:
+        """Return the places, ascending, of the groups of an environment; of all without a
+        mixture."""
+        names = self.envs or ("",) * len(self.group_ids)
+        return torch.tensor([at for at, name in enumerate(names) if name == env], dtype=torch.long)
 
     @property
     def signal(self) -> Tensor:

@@ -118,7 +118,10 @@ class Subject:
     def envs(self) -> dict[str, TextEnv]:
         """All environments by key."""
         eval_sets = {f"data.eval_sets.{name}": env for name, env in self.data.eval_sets.items()}
-        return {"data.env": self.data.env, **eval_sets}
+        training = self.data.envs.items()
+        return {f"data.envs.{name}" if name else "data.env": env for name, env in training} | (
+            eval_sets
+        )
 
     @property
     def first_seed(self) -> int:
