@@ -11,7 +11,7 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any, Literal
 
 from ragen_pl.distributed.collectives import gather_objects
@@ -19,7 +19,7 @@ from ragen_pl.envs.base import TextEnv
 from ragen_pl.rollout.collect import GroupSeed
 from ragen_pl.rollout.curriculum import Curriculum, choose_starts, rounded_counts
 from ragen_pl.rollout.seeds import group_seeds
-from ragen_pl.rollout.stats import Tallies, Tally, sum_tallies, tally_by_difficulty
+from ragen_pl.rollout.stats import Tallies, Tally, sum_tallies
 from ragen_pl.types import Trajectory, TrajectoryGroup
 
 _DECAY = 0.8
@@ -203,9 +203,10 @@ class Mixture:
         by_env = groups_by_env(played)
         for name, running in self._running.items():
             own = by_env.get(name, [])
-            parts = gather_objects((tally_by_difficulty(own), [_facts(group) for group in own]))
+            curriculum = self.curricula[name]
+            parts = gather_objects((curriculum.tally(own), [_facts(group) for group in own]))
             tallies = sum_tallies(part for part, _ in parts)
-            running.progress = self.curricula[name].learn(running.progress, tallies)
+            running.progress = curriculum.learn(running.progress, tallies)
             # In the order of group ids, so that sums do not depend on the number of ranks.
             facts = sorted(each for _, part in parts for each in part)
             running.add([fact for _, group in facts for fact in group])
@@ -220,7 +221,7 @@ class Mixture:
     @property
     def chooses_starts(self) -> bool:
         """Whether the curriculum of an environment chooses among more starts than are played."""
-        return any(curriculum.pool_size(1) > 1 for curriculum in self.curricula.values())
+        return any(each.by_start or each.pool_size(1) > 1 for each in self.curricula.values())
 
     @property
     def running_success(self) -> dict[str, float]:
@@ -230,6 +231,7 @@ class Mixture:
             f"{name}/{difficulty}": tally.success
             for name, running in self._running.items()
             for difficulty, tally in running.progress.items()
+            if not self.curricula[name].by_start
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -237,7 +239,7 @@ class Mixture:
         return {
             name: {
                 "position": running.position,
-                "progress": {d: [t.successes, t.trials] for d, t in running.progress.items()},
+                "progress": {key: list(astuple(t)) for key, t in running.progress.items()},
                 "sums": [running.trajectories, running.tokens, running.total, running.squares],
             }
             for name, running in self._running.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import astuple, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Protocol, cast
@@ -43,7 +43,6 @@ from ragen_pl.rollout.stats import (
     check_room,
     lost_rollout,
     sum_tallies,
-    tally_by_difficulty,
 )
 from ragen_pl.runtime.faults import FaultKind, record_fault
 from ragen_pl.training.callback import announce, is_discarded, is_done, rollout_callbacks
@@ -171,9 +170,9 @@ class RolloutDataModule(pl.LightningDataModule):
             )
         first_seed = run_seed * SEEDS_PER_RUN
         curricula = {"": curriculum} if self.mixture is None else self.mixture.curricula
-        for name, each in curricula.items():
+        for name, chooser in curricula.items():
             tried = range(first_seed, first_seed + _TRIED_FOR_DIFFICULTIES)
-            each.check(self.envs[name], tried)
+            chooser.check(self.envs[name], tried)
         self.eval_sets, self.prompts = evaluated, prompts
         self.rollout, self.warm_start, self.evaluation = rollout, warm_start, evaluation
         self.dynamic_sampling, self.run_seed = dynamic_sampling, run_seed
@@ -385,7 +384,7 @@ class RolloutDataModule(pl.LightningDataModule):
         if self.mixture is not None:
             self.mixture.learn(played)
             return
-        tallies = sum_tallies(gather_objects(tally_by_difficulty(played)))
+        tallies = sum_tallies(gather_objects(self.curriculum.tally(played)))
         self._progress = self.curriculum.learn(self._progress, tallies)
 
     def _is_lost(self, groups: Sequence[TrajectoryGroup]) -> bool:
@@ -464,7 +463,8 @@ class RolloutDataModule(pl.LightningDataModule):
         """Whether the curriculum chooses among more starts than are played."""
         if self.mixture is not None:
             return self.mixture.chooses_starts
-        return self._seeds_per_collection > self._groups_per_collection
+        more = self._seeds_per_collection > self._groups_per_collection
+        return more or self.curriculum.by_start
 
     @property
     def running_success(self) -> dict[str, float]:
@@ -472,6 +472,8 @@ class RolloutDataModule(pl.LightningDataModule):
         none. In a mixture, names are those of the environment and of the difficulty."""
         if self.mixture is not None:
             return self.mixture.running_success
+        if self.curriculum.by_start:
+            return {}
         return {name: tally.success for name, tally in self._progress.items()}
 
     @property
@@ -500,7 +502,7 @@ class RolloutDataModule(pl.LightningDataModule):
         since = max(0, self.learner.iteration - self.warm_start.iterations)
         state: dict[str, Any] = {
             "seeds": self._seeds.state_dict(since, self._seeds_per_collection),
-            "progress": {name: [t.successes, t.trials] for name, t in self._progress.items()},
+            "progress": {name: list(astuple(t)) for name, t in self._progress.items()},
             "lost_in_a_row": self._lost_in_a_row,
         }
         if self.mixture is not None:
