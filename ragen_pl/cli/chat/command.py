@@ -100,7 +100,8 @@ def _protocol(policy: LoadedPolicy) -> tuple[str, str]:
 
 
 def _system(parts: ConfiguredParts) -> str:
-    """Return the run's system message; where it depends on the start, that of seed 0."""
+    """Return the run's system message; where it depends on the start, that of seed 0, and in a
+    mixture that of the first environment."""
     data, env = parts.datamodule, copy.deepcopy(parts.datamodule.env)
     env.reset(seed=_FIRST_SEED)
     return system_text(data.prompts, env, data.max_actions_per_turn)

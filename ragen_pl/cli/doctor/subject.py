@@ -142,21 +142,38 @@ class Subject:
         return untrained_policy(self.parts)
 
     @_once
-    def chat(self) -> Chat:
-        """The chat protocol with the policy's tokenizer."""
+    def chats(self) -> dict[str, Chat]:
+        """The chat protocols with the policy's tokenizer, by training environment."""
         language, data = self.policy.language, self.data
         try:
             language.check_context(data.rollout.max_context)
-            return Chat(
-                data.prompts, language.tokenizer, language.markers, data.max_actions_per_turn
-            )
+            return {
+                name: Chat(
+                    data.prompts,
+                    language.tokenizer,
+                    language.markers,
+                    data.actions_per_turn_in(name),
+                )
+                for name in data.envs
+            }
         except ValueError as error:
             raise ConfigError(str(error)) from error
 
     @property
+    def chat(self) -> Chat:
+        """The chat protocol; in a mixture, that of the first environment."""
+        chats: dict[str, Chat] = self.chats
+        return next(iter(chats.values()))
+
+    @property
     def has_expert(self) -> bool:
-        """Whether the environment has an expert."""
-        return ExpertActor().can_play(self.data.env)
+        """Whether every training environment has an expert."""
+        return all(ExpertActor().can_play(env) for env in self.data.envs.values())
+
+    def env_of(self, number: int) -> str:
+        """Return the name of the training environment of a trial: all of a mixture, in turn."""
+        names = list(self.data.envs)
+        return names[number % len(names)]
 
     @property
     def _unlimited(self) -> RolloutConfig:
@@ -168,9 +185,8 @@ class Subject:
     @_once
     def written(self) -> Written:
         """Trajectories without the model."""
-        env = self.data.env
         actor: Actor = NoisyExpertActor(_NOISE) if self.has_expert else RandomActor()
-        if not actor.can_play(env):  # free text, and nobody to write it
+        if not all(map(actor.can_play, self.data.envs.values())):  # free text, nobody to write it
             return Written([], [self._nonsense(seed) for seed in range(_PLAYED_GROUPS)])
         groups = []
         for number in range(_PLAYED_GROUPS):
@@ -186,9 +202,10 @@ class Subject:
         return [self._play(number, 0, ExpertActor()) for number in range(2 * _PLAYED_GROUPS)]
 
     def _episode(self, number: int, member: int) -> ChatEpisode:
+        name = self.env_of(number)
         return ChatEpisode(
-            copy.deepcopy(self.data.env),
-            self.chat,
+            copy.deepcopy(self.data.envs[name]),
+            self.chats[name],
             self._unlimited,
             seed=self.first_seed + number,
             episode_id=EpisodeId(0, number, member),
@@ -217,13 +234,17 @@ class Subject:
     @_once
     def samples(self) -> list[TrajectoryGroup]:
         """A small rollout of the policy."""
-        data, policy, chat = self.data, self.policy, self.chat
+        data, policy = self.data, self.policy
         rollout = replace(data.rollout, group_size=_MEMBERS)
         if sum(weight.numel() for weight in policy.language.model.parameters()) > _SLOW:
             rollout = replace(rollout, max_turns=1)
         sampler = policy.sampler(rollout.max_context, self.parts.model.seed)
-        seeds = [GroupSeed(number, self.first_seed + number) for number in range(_GROUPS)]
         sampling = Sampling(rollout.temperature, rollout.max_response_tokens)
-        played = collect(data.env, seeds, chat, sampler, rollout, iteration=0, sampling=sampling)
+        played: list[TrajectoryGroup] = []
+        for name, env in data.envs.items():
+            own = [number for number in range(_GROUPS) if self.env_of(number) == name]
+            seeds = [GroupSeed(number, self.first_seed + number) for number in own]
+            chat = self.chats[name]
+            played += collect(env, seeds, chat, sampler, rollout, iteration=0, sampling=sampling)
         sampler.release()
         return played
