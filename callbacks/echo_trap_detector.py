@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
+from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.ops.echo_trap.assess import GREEN, Assessment, Level, assess
 from ragen_pl.ops.echo_trap.indicators import Indicators
 from ragen_pl.ops.echo_trap.thresholds import CollapseThresholds
+from ragen_pl.rollout.mixture import groups_by_env
 from ragen_pl.rollout.stats import GroupTable, RankMeans, trainable_trajectories
 from ragen_pl.training.access import learner
 from ragen_pl.training.callback import RolloutCallback, announce, may_stop
@@ -38,7 +40,8 @@ class EchoTrapDetector(RolloutCallback):
     approximate KL of updates. Under a curriculum they are those of the environment's own mix of
     starts (``TrajectoryGroup.weight``). A policy that becomes certain because it has become good
     raises no alarm. Warm-start iterations do not count. A first rollout without a single valid turn
-    is reported immediately, although nothing has fallen yet.
+    is reported immediately, although nothing has fallen yet. In a mixture every environment has an
+    alarm of its own, and the run has the worst one's level.
 
     | level | meaning | what happens |
     |---|---|---|
@@ -80,7 +83,8 @@ class EchoTrapDetector(RolloutCallback):
         """The assessment of the latest rollout."""
         self.red_in_a_row = 0
         self._collected: list[TrajectoryGroup] = []
-        self._history: list[Indicators] = []
+        self._histories: dict[str, list[Indicators]] = {}
+        """The rollouts so far by environment; ``""`` without a mixture."""
         self._grad_norm: float | None = None
         self._approx_kl: float | None = None
         self._raised: list[dict[str, Any]] = []
@@ -94,12 +98,12 @@ class EchoTrapDetector(RolloutCallback):
     @property
     def position(self) -> int:
         """The number of rollouts in the history."""
-        return len(self._history)
+        return max(map(len, self._histories.values()), default=0)
 
     @property
     def has_baseline(self) -> bool:
         """Whether the baseline is complete; until then green means little."""
-        return len(self._history) > self.baseline_iterations
+        return self.position > self.baseline_iterations
 
     @property
     def is_sound(self) -> bool:
@@ -108,7 +112,8 @@ class EchoTrapDetector(RolloutCallback):
 
     def rewind(self, position: int) -> None:
         """Keep only the first ``position`` rollouts, those up to the state that was restored."""
-        del self._history[position:]
+        for history in self._histories.values():
+            del history[position:]
         self.red_in_a_row, self._grad_norm, self._approx_kl = 0, None, None
         self.assessment = GREEN
 
@@ -124,14 +129,9 @@ class EchoTrapDetector(RolloutCallback):
     ) -> None:
         """Assess the rollout; every rank gets the same result."""
         collected, self._collected = self._collected, []
-        indicators = measure(collected, self._grad_norm, self._approx_kl)
-        if indicators is None:  # every environment raised: no evidence about the policy
+        found = self._assess(trainer, collected)
+        if found is None:  # every environment raised: no evidence about the policy
             return
-        self._history.append(indicators)
-        if len(self._history) == 1 and indicators.valid_format == 0.0:
-            announce(trainer, _NO_VALID_TURN)
-        found = assess(self._history, self.baseline_iterations, self.thresholds)
-        self.record({f"collapse/{name}": value for name, value in found.ratios.items()})
         self.record({"collapse/level": float(found.level)})
         before, self.assessment = self.assessment, found
         if found.level is not Level.GREEN:
@@ -144,6 +144,28 @@ class EchoTrapDetector(RolloutCallback):
         elif (found.level, not found.forewarns) > (before.level, not before.forewarns):
             name = found.level.name.lower()
             announce(trainer, f"echo trap {name} (iteration {self.iteration + 1}): {found.reason}")
+
+    def _assess(self, trainer: Trainer, groups: Sequence[TrajectoryGroup]) -> Assessment | None:
+        """Assess each environment and return the worst assessment; None without a trajectory."""
+        by_env = groups_by_env(groups)
+        names = sorted({name for part in gather_objects(list(by_env)) for name in part})
+        found: list[Assessment] = []
+        for name in names:
+            indicators = measure(by_env.get(name, []), self._grad_norm, self._approx_kl)
+            if indicators is None:
+                continue
+            history = self._histories.setdefault(name, [])
+            history.append(indicators)
+            if len(history) == 1 and indicators.valid_format == 0.0:
+                announce(trainer, f"{name}: {_NO_VALID_TURN}" if name else _NO_VALID_TURN)
+            own = assess(history, self.baseline_iterations, self.thresholds)
+            place = f"collapse/{name}" if name else "collapse"
+            self.record({f"{place}/{key}": value for key, value in own.ratios.items()})
+            if name:
+                self.record({f"{place}/level": float(own.level)})
+                own = replace(own, reason=f"{name}: {own.reason}" if own.reason else "")
+            found.append(own)
+        return max(found, key=lambda each: (each.level, not each.forewarns), default=None)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Keep the update's metrics for the next assessment, which precedes the next update.
@@ -183,7 +205,8 @@ class EchoTrapDetector(RolloutCallback):
     def state_dict(self) -> dict[str, Any]:
         """Save the history as plain numbers; after a stop, red iterations count from 0 again."""
         return {
-            "history": [list(astuple(indicators)) for indicators in self._history],
+            "history": _plain(self._histories.get("", [])),
+            "histories": {name: _plain(each) for name, each in self._histories.items() if name},
             "red_in_a_row": 0 if self.reason else self.red_in_a_row,
             "grad_norm": self._grad_norm,
             "approx_kl": self._approx_kl,
@@ -194,13 +217,20 @@ class EchoTrapDetector(RolloutCallback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the history; in a run resumed after a stop, red iterations count from 0."""
-        self._history = [Indicators(*values) for values in state_dict["history"]]
+        saved = {"": state_dict["history"], **state_dict.get("histories", {})}
+        self._histories = {
+            name: [Indicators(*values) for values in rows] for name, rows in saved.items() if rows
+        }
         self.red_in_a_row = int(state_dict["red_in_a_row"])
         self._grad_norm = state_dict["grad_norm"]
         self._approx_kl = state_dict.get("approx_kl")
         forewarns = state_dict.get("forewarns", False)
         self._raised = list(state_dict.get("raised", ()))
         self.assessment = Assessment(Level(state_dict["level"]), "", {}, forewarns)
+
+
+def _plain(history: Sequence[Indicators]) -> list[list[Any]]:
+    return [list(astuple(indicators)) for indicators in history]
 
 
 def measure(

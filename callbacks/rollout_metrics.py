@@ -9,6 +9,7 @@ from lightning.pytorch import LightningModule, Trainer
 
 from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.report.tables import MAX_DIFFICULTIES
+from ragen_pl.rollout.mixture import groups_by_env
 from ragen_pl.rollout.stats import RankMeans, Tallies, sum_tallies, tally_by_difficulty
 from ragen_pl.training.access import find_data_module
 from ragen_pl.training.callback import RolloutCallback
@@ -28,13 +29,16 @@ class RolloutMetrics(RolloutCallback):
     ``success_uniform`` is success in the environment's own mix of starts. All metrics are averages
     over everything that all ranks played in an iteration, before any filter and before dynamic
     sampling discards groups. Trajectories whose environment failed count only in the shares of stop
-    reasons; those whose first prompt did not fit count as failures.
+    reasons; those whose first prompt did not fit count as failures. In a mixture success, return,
+    tokens and valid format are also split by environment, and difficulties are named after it.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._averages = RankMeans()
         self._played: Tallies = {}
+        self._of_env: dict[str, list[int]] = {}
+        """Trajectories and sampled tokens of each environment of a mixture."""
         self._terms: dict[str, float] = defaultdict(float)
         self._counted = 0
         self._collections = 0
@@ -44,7 +48,7 @@ class RolloutMetrics(RolloutCallback):
         self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
     ) -> None:
         """Reset the counts, which an interrupted rollout may have left behind."""
-        self._averages, self._played = RankMeans(), {}
+        self._averages, self._played, self._of_env = RankMeans(), {}, {}
         self._terms, self._counted = defaultdict(float), 0
         self._collections, self._tokens = 0, 0
 
@@ -53,7 +57,11 @@ class RolloutMetrics(RolloutCallback):
     ) -> None:
         """Count all trajectories of a collection."""
         self._collections += 1
-        self._played = sum_tallies((self._played, tally_by_difficulty(groups)))
+        for env, own in groups_by_env(groups).items():
+            tallies = tally_by_difficulty(own)
+            if env:
+                tallies = {f"{env}/{name}" if name else name: t for name, t in tallies.items()}
+            self._played = sum_tallies((self._played, tallies))
         for group in groups:
             _add_pass_at_k(self._averages, group)
             for trajectory in group.trajectories:
@@ -67,8 +75,38 @@ class RolloutMetrics(RolloutCallback):
                         for name, value in turn.rewards.items():
                             self._terms[name] += value
                     _add_trajectory(self._averages, trajectory)
+                    if group.env:
+                        self._add_to_env(group.env, trajectory)
                     success = float(trajectory.success)
                     self._averages.add("success_uniform", success, weight=group.weight)
+
+    def _add_to_env(self, env: str, trajectory: Trajectory) -> None:
+        """Count a trajectory in the metrics of its environment of a mixture."""
+        turns, add = trajectory.turns, self._averages.add
+        tokens = sum(len(turn.completion.token_ids) for turn in turns)
+        add(f"{env}/success", float(trajectory.success))
+        add(f"{env}/return", trajectory.total_reward)
+        add(f"{env}/tokens", float(tokens))
+        add(f"{env}/valid_format", float(sum(turn.is_valid for turn in turns)), len(turns))
+        own = self._of_env.setdefault(env, [0, 0])
+        own[0] += 1
+        own[1] += tokens
+
+    def _env_shares(self) -> dict[str, float]:
+        """Return the shares of trajectories and of sampled tokens of each environment of a mixture,
+        over all ranks."""
+        sums: dict[str, list[int]] = {}
+        for part in gather_objects(self._of_env):
+            for env, (trajectories, tokens) in part.items():
+                own = sums.setdefault(env, [0, 0])
+                own[0] += trajectories
+                own[1] += tokens
+        totals = [max(1, sum(own[place] for own in sums.values())) for place in (0, 1)]
+        return {
+            f"rollout/{env}/{name}": own[place] / totals[place]
+            for env, own in sums.items()
+            for place, name in enumerate(("share_of_trajectories", "share_of_tokens"))
+        }
 
     def on_rollout_end(
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
@@ -82,6 +120,7 @@ class RolloutMetrics(RolloutCallback):
             running = data.running_success
             if len(running) <= MAX_DIFFICULTIES:
                 self.record({f"rollout/running_success/{name}": p for name, p in running.items()})
+        self.record(self._env_shares())
         self.record(_by_difficulty(sum_tallies(gather_objects(self._played))))
         self.record({f"rollout/{name}": value for name, value in means.items()})
         self.record({f"rollout/return/{name}": value for name, value in self._terms_mean().items()})

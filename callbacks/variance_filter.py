@@ -43,9 +43,9 @@ class VarianceFilter(RolloutCallback):
     """StarPO-S's trajectory filter: the policy learns from the most uncertain groups (RAGEN §4).
 
     A group's score is the standard deviation of its members' returns; the groups with the highest
-    scores are kept, chosen over all ranks. Whether the critic learns from the others too is its own
-    key, ``critic.train_on``. ``rule`` and ``score`` select other filters (RAGEN-2, arXiv
-    2604.06268: top-p over variances).
+    scores are kept, chosen over all ranks. In a mixture, groups compete within their environment.
+    Whether the critic learns from the others too is its own key, ``critic.train_on``. ``rule`` and
+    ``score`` select other filters (RAGEN-2, arXiv 2604.06268: top-p over variances).
 
     Args:
         keep_fraction: Share of groups to keep; 1 keeps every group. Must be null if ``rule`` is
@@ -150,9 +150,17 @@ class VarianceFilter(RolloutCallback):
     def explain(self, table: GroupTable, weights: Tensor) -> list[str]:
         """Return why each group of a table got the weights of ``weigh``, in words."""
         scores, std = self._scores(table), table.std
-        ranks = {group: rank for rank, group in enumerate(ranking(scores).tolist(), start=1)}
         heaviest = [max(row, default=0.0) for row in weights.tolist()]
-        rule = f"{_spelled(self.rule)} keeps {sum(weight > 0 for weight in heaviest)} groups"
+        ranks, among, rules = dict[int, int](), dict[int, int](), dict[int, str]()
+        for env in table.env_names:
+            places = table.places(env)
+            order = places[ranking(scores[places])].tolist()
+            ranks |= {group: rank for rank, group in enumerate(order, start=1)}
+            count = sum(heaviest[group] > 0 for group in places.tolist())
+            where = f" of {env}" if env else ""
+            rule = f"{_spelled(self.rule)} keeps {count} groups{where}"
+            rules |= dict.fromkeys(places.tolist(), rule)
+            among |= dict.fromkeys(places.tolist(), len(order))
         reasons = []
         for group, weight in enumerate(heaviest):
             score = f"{_SCORE_NAMES[self.score]} {float(scores[group]):.3g}"
@@ -161,7 +169,7 @@ class VarianceFilter(RolloutCallback):
             elif self.rule is None:
                 why = "every group is"
             elif group in ranks:
-                why = f"{score}, rank {ranks[group]} of {len(ranks)}; {rule}"
+                why = f"{score}, rank {ranks[group]} of {among[group]}; {rules[group]}"
             elif std[group].isnan():
                 why = "the environment failed in all members but one"
             else:
@@ -173,10 +181,13 @@ class VarianceFilter(RolloutCallback):
         """Return every member's policy weight, (G, N), and record what was kept."""
         signal = table.signal
         by_group = torch.ones(len(signal), dtype=torch.float64)
-        if self.rule is not None:
-            by_group = self.rule(self._scores(table)).double()
-        kept = (by_group > 0).double()
-        by_group = by_group * float(_mean(kept)) ** _SCALING_EXPONENTS[self.loss_scaling]
+        scores = self._scores(table)
+        for env in table.env_names:  # environments of a mixture do not compete
+            own = table.places(env)
+            if self.rule is not None:
+                by_group[own] = self.rule(scores[own]).double()
+            kept = (by_group[own] > 0).double()
+            by_group[own] *= float(_mean(kept)) ** _SCALING_EXPONENTS[self.loss_scaling]
         members = table.valid
         if self.keep_per_group is not None:
             members = max_variance_subset(table.returns, members, self.keep_per_group)
@@ -204,6 +215,18 @@ class VarianceFilter(RolloutCallback):
                 "rollout/zero_std_fraction": float(_mean(signal[scored].logical_not().double())),
             }
         )
+        for env in table.env_names if table.envs else ():
+            own = table.places(env)
+            measured = own[scored[own]]
+            self.record(
+                {
+                    f"rollout/{env}/kept_fraction": float(_mean(kept[own].double())),
+                    f"rollout/{env}/in_group_std": float(_mean(std[measured])),
+                    f"rollout/{env}/zero_std_fraction": float(
+                        _mean(signal[measured].logical_not().double())
+                    ),
+                }
+            )
 
 
 def _active_rule(keep_fraction: float | None, rule: FilterRule | None) -> FilterRule | None:

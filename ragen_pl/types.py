@@ -320,6 +320,8 @@ class TrajectoryGroup:
     weight: float = 1.0
     """How much less likely it was to be collected than without a curriculum: the group's weight in
     averages over the environment's own mix of starts. It has no effect on losses."""
+    env: str = ""
+    """Name of its environment in the run's mixture; empty in a run with a single environment."""
 
     @property
     def returns(self) -> tuple[float, ...]:
@@ -423,6 +425,10 @@ class RolloutBatch(TensorBatch):
     """(B,) float ≥ 0."""
     temperature: float = 1.0
     """Sampling temperature of the tokens; 1 for the expert's tokens."""
+    env_ids: Tensor | None = None
+    """(B,) int: each row's environment, as its place in ``env_names``; None without a mixture."""
+    env_names: tuple[str, ...] = ()
+    """The environments of the mixture, in the same order on every rank."""
 
     def __post_init__(self) -> None:
         shape = self.input_ids.shape

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from ragen_pl.algorithms.estimators import GAE, AdvantageEstimator, CriticConfig, Success
@@ -102,6 +104,24 @@ class ThoughtAdvantage:
 
 
 @dataclass(frozen=True)
+class EnvAlgorithm:
+    """What differs in one environment of a mixture.
+
+    Args:
+        advantage: The advantage estimator there; null for the run's. With a critic it must be the
+            run's critic, which is trained on the targets of the run's estimator everywhere.
+        coef: Factor of the advantages there, and so of the weight in the policy loss.
+    """
+
+    advantage: AdvantageEstimator | None = None
+    coef: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.coef < math.inf:
+            raise ValueError(f"per_env coef is {self.coef}; it must be positive and finite")
+
+
+@dataclass(frozen=True)
 class Algorithm:
     """The terms of the loss; the defaults are StarPO-S with PPO (RAGEN §3, §4.3).
 
@@ -117,6 +137,8 @@ class Algorithm:
             the ratio of its probability under the trainer's model to that under the engine, up to
             this cap (2 is usual). null applies no correction, which is right for the engine
             ``InProcess``.
+        per_env: What differs in single environments of a mixture, by their names in ``data.envs``.
+            The policy loss, the KL and entropy terms and the critic are the run's in all of them.
     """
 
     advantage: AdvantageEstimator = GAE()  # noqa: RUF009  frozen, so sharing it is safe
@@ -126,8 +148,11 @@ class Algorithm:
     entropy: EntropyBonus = EntropyBonus()
     thought_advantage: ThoughtAdvantage | None = None
     tis_cap: float | None = None
+    per_env: Mapping[str, EnvAlgorithm] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for name, own in self.per_env.items():
+            self._check_override(f"algorithm.per_env.{name}.advantage", own.advantage)
         if self.tis_cap is not None and self.tis_cap < 1:
             raise ValueError(
                 f"algorithm.tis_cap is {self.tis_cap}; it must be at least 1 "
@@ -139,15 +164,45 @@ class Algorithm:
                 "loss, or kl to null"
             )
 
+    def _check_override(self, key: str, own: AdvantageEstimator | None) -> None:
+        if own is None or own.critic is None or own.critic == self.critic:
+            return
+        if self.critic is None:
+            raise ValueError(
+                f"{key} is {type(own).__name__}, which needs a critic, but algorithm.advantage is "
+                f"{type(self.advantage).__name__}, without one: choose an estimator with a critic "
+                "for the run, and others where it is not wanted"
+            )
+        raise ValueError(
+            f"{key} has a critic of its own, but a run has one for all environments: give it the "
+            "same critic as algorithm.advantage"
+        )
+
+    def check_envs(self, names: Collection[str]) -> None:
+        """Check that overrides name environments of the mixture.
+
+        Args:
+            names: The environments of the mixture; empty without one.
+
+        Raises:
+            ValueError: for any other name.
+        """
+        for name in self.per_env:
+            if name not in names:
+                known = f"data.envs has {', '.join(names)}" if names else "there is no data.envs"
+                raise ValueError(f"algorithm.per_env names {name!r}, but {known}")
+
     def check_groups(self, group_size: int) -> None:
         """Check that groups are large enough for the estimator.
 
         Raises:
             ValueError: for groups of one with an estimator that compares members of a group.
         """
-        if self.advantage.compares_members and group_size == 1:
+        own = [each.advantage for each in self.per_env.values() if each.advantage is not None]
+        comparing = next((each for each in (self.advantage, *own) if each.compares_members), None)
+        if comparing is not None and group_size == 1:
             raise ValueError(
-                f"rollout.group_size is 1, but {type(self.advantage).__name__} compares a "
+                f"rollout.group_size is 1, but {type(comparing).__name__} compares a "
                 "trajectory with the others of its group and would learn nothing: set "
                 "rollout.group_size to 2 or more, or choose GAE or ReinforcePlusPlus"
             )

@@ -337,6 +337,7 @@ class Application(LightningCLI):
             data, terms = self.datamodule, self.datamodule.rollout.reward_terms.values()
             self.model.algorithm.check_groups(data.rollout.group_size)
             self.model.algorithm.check_memory(cuts=data.rollout.memory.cuts)
+            self.model.algorithm.check_envs([name for name in data.envs if name])
             self.model.algorithm.check_thoughts(
                 think=data.prompts.think, judged=any(term.judges_thought for term in terms)
             )

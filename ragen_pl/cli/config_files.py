@@ -14,11 +14,11 @@ import yaml
 from ragen_pl.errors import ConfigError
 
 PLAN, PLAY, CHAT, DOCTOR, NEW = "plan", "play", "chat", "doctor", "new"
-COMPARE, PINS, REPORT = "compare", "pins", "report"
+COMPARE, PINS, REPORT, CHECK_ENV = "compare", "pins", "report", "check-env"
 """The commands that start no run."""
 COMMANDS = (
     *("fit", "validate", "test", "predict"),
-    *(PLAN, PLAY, CHAT, DOCTOR, COMPARE, PINS, REPORT, NEW),
+    *(PLAN, PLAY, CHAT, DOCTOR, CHECK_ENV, COMPARE, PINS, REPORT, NEW),
 )
 READS_RUNS = (COMPARE, REPORT)
 """The commands that take folders of runs in place of a configuration."""
@@ -88,8 +88,9 @@ def read_config(path: Path) -> dict[str, Any]:
 def in_order(paths: Sequence[Path]) -> list[Path]:
     """Sort configs by kind, whatever order they were given in.
 
-    A file outside the folders of ``KINDS`` counts as an experiment if it names ``data.env``;
-    otherwise it applies after all kinds. Files of the same rank keep the order given.
+    A file outside the folders of ``KINDS`` counts as an experiment if it names ``data.env`` or
+    ``data.envs``; otherwise it applies after all kinds. Files of the same rank keep the order
+    given.
 
     Raises:
         ConfigError: when two files of one kind disagree, so that their order would decide.
@@ -111,6 +112,8 @@ def _rank(path: Path, kind: str | None) -> int:
     if kind is not None:
         return KINDS.index(kind)
     data = read_config(path).get("data")
+    if isinstance(data, dict) and data.get("envs"):
+        return KINDS.index("experiment")
     env = data.get("env") if isinstance(data, dict) else None
     names_env = "class_path" in env if isinstance(env, dict) else env is not None
     return KINDS.index("experiment") if names_env else len(KINDS)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ragen_pl.cli.config_files import (
     CHAT,
+    CHECK_ENV,
     COMPARE,
     DOCTOR,
     NEW,
@@ -32,6 +33,7 @@ _FUNCTIONS = {
     PLAY: "ragen_pl.cli.play.command.play",
     CHAT: "ragen_pl.cli.chat.command.chat",
     DOCTOR: "ragen_pl.cli.doctor.command.doctor",
+    CHECK_ENV: "ragen_pl.cli.check_env.check_env",
     COMPARE: "ragen_pl.cli.compare.compare_runs",
     PINS: "ragen_pl.cli.pins.print_pins",
     REPORT: "ragen_pl.cli.report.report",
@@ -43,7 +45,8 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command and return the exit status: 0, 1 if ``doctor`` finds a failure, 2 for a bad
+    """Run a command and return the exit status: 0, 1 if ``doctor`` or ``check-env``
+    finds a failure, 2 for a bad
     configuration, 130 and 143 after SIGINT and SIGTERM.
 
     Args:

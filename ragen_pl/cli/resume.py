@@ -31,7 +31,7 @@ _NULLABLE = ("model.algorithm.kl", "model.lora")
 """Keys that decide, by being null or not, whether weights of a reference and adapters exist."""
 _NULLABLE_IN_TRAINING = (*_NULLABLE, "model.optimization.muon")
 """Keys that decide, by being null or not, which weights and moments a resumed training needs."""
-_FIXED = (*_WEIGHTS, "seed", "data.env", "data.prompts", "data.warm_start")
+_FIXED = (*_WEIGHTS, "seed", "data.env", "data.envs", "data.prompts", "data.warm_start")
 """Keys that a resumed training must share with the run before; all others may change."""
 
 

@@ -25,6 +25,8 @@ class GroupSeed:
     seed: int
     weight: float = 1.0
     """As ``TrajectoryGroup.weight``."""
+    env: str = ""
+    """As ``TrajectoryGroup.env``."""
 
 
 def collect(

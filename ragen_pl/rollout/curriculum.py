@@ -2,7 +2,8 @@
 
 A curriculum that chooses is offered more seeds than are wanted, the next ones of the run's seed
 stream, and their difficulties, which the environment names without playing. Seeds that are not
-chosen are not offered again. Demonstrations and evaluation sets have seeds of their own.
+chosen are not offered again; ``LevelReplay`` plays some of those that were chosen again.
+Demonstrations and evaluation sets have seeds of their own.
 """
 
 from __future__ import annotations
@@ -13,13 +14,21 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from ragen_pl.distributed.collectives import gather_objects, rank, world_size
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.boundary import CheckedEnv, EnvError
 from ragen_pl.errors import ConfigError
 from ragen_pl.rollout.collect import GroupSeed
-from ragen_pl.rollout.stats import Tallies, Tally, sum_tallies
+from ragen_pl.rollout.stats import (
+    Tallies,
+    Tally,
+    sum_tallies,
+    tally_by_difficulty,
+    tally_by_start,
+)
+from ragen_pl.types import TrajectoryGroup
 
 UNKNOWN = ""
 """Difficulty of a start for which the environment names none."""
@@ -35,6 +44,17 @@ class Curriculum(ABC):
     starts, the *progress*, is a tally per difficulty, which is passed in and saved with the run.
     All methods are pure functions, called with equal arguments on every rank.
     """
+
+    by_start: ClassVar[bool] = False
+    """Whether the progress is a tally per start, by its seed, instead of one per difficulty."""
+
+    def tally(self, groups: Sequence[TrajectoryGroup]) -> Tallies:
+        """Count what was played, as ``learn`` takes it."""
+        return tally_by_start(groups) if self.by_start else tally_by_difficulty(groups)
+
+    def candidates(self, pool: Sequence[GroupSeed], progress: Tallies) -> list[GroupSeed]:
+        """Return the starts to choose from: the pool, or further ones with negative group ids."""
+        return list(pool)
 
     def pool_size(self, wanted: int) -> int:
         """Return the number of candidates from which ``wanted`` starts are chosen."""
@@ -135,6 +155,11 @@ class ByDifficulty(Curriculum):
             success: Running success rate at it; None where it has not been played.
         """
 
+    def weigh(self, difficulty: str, tally: Tally | None) -> float:
+        """Return the weight, ≥ 0, of a difficulty by all that is known of it; None where it has not
+        been played. By default that is ``weight`` of the success rate."""
+        return self.weight(difficulty, None if tally is None else tally.success)
+
     def pool_size(self, wanted: int) -> int:
         """Return ``pool_factor`` candidates per start."""
         return self.pool_factor * wanted
@@ -170,7 +195,7 @@ class ByDifficulty(Curriculum):
 
     def _checked_weight(self, difficulty: str, tally: Tally | None) -> float:
         success = None if tally is None else tally.success
-        weight = self.weight(difficulty, success)
+        weight = self.weigh(difficulty, tally)
         if not 0 <= weight < math.inf:  # NaN is not
             raise ConfigError(
                 f"data.curriculum is {type(self).__name__}, whose weight({difficulty!r}, "
@@ -241,6 +266,150 @@ class TargetSuccess(ByDifficulty):
         return max(self.floor, won * lost)
 
 
+@dataclass(frozen=True)
+class LearningProgress(ByDifficulty):
+    """A preference for difficulties at which the policy has most to learn: SEC, the self-evolving
+    curriculum (arXiv 2505.14970).
+
+    The gain of a difficulty is the mean absolute advantage of its trajectories, the distance of a
+    return from its group's mean in standard deviations: 0 where all members get the same, and
+    2·√(p(1−p)) on average for a success rate of p in a large group. Difficulties are weighted by
+    exp(gain / temperature) with running gains (SEC's temporal difference, weighted by
+    trajectories); one that has not been played counts with the largest gain, 1. Unlike
+    ``TargetSuccess`` it sees partial rewards, too.
+
+    Args:
+        temperature: Temperature of the choice; a small one plays little but the best.
+    """
+
+    temperature: float = 0.4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.01 <= self.temperature < math.inf:
+            raise ValueError(
+                f"curriculum.temperature is {self.temperature}; it must be at least 0.01 (0.2 to 1 "
+                "is usual)"
+            )
+
+    def weight(self, difficulty: str, success: float | None) -> float:
+        """Return the weight of a difficulty of which only the success is known, with the gain that
+        a large group would have."""
+        gain = 1.0 if success is None else 2.0 * math.sqrt(success * (1.0 - success))
+        return self._weight_of(gain)
+
+    def weigh(self, difficulty: str, tally: Tally | None) -> float:
+        """Return the weight by the running gain."""
+        return self._weight_of(1.0 if tally is None else tally.gain)
+
+    def _weight_of(self, gain: float) -> float:
+        return math.exp((gain - 1.0) / self.temperature)
+
+
+@dataclass(frozen=True)
+class LevelReplay(Curriculum):
+    """Prioritized level replay (Jiang et al., arXiv 2010.03934): starts from which there was much
+    to learn are played again.
+
+    A part of each collection are starts that were played before, the rest new ones. The score of a
+    start is the mean absolute advantage of its trajectories when it was last played
+    (``LearningProgress``). A start is replayed with a probability that falls with the rank of its
+    score, and rises with the time since it was last played. Averages over the environment's own mix
+    of starts leave replayed ones out.
+
+    Args:
+        replay: Share of the starts that are replayed once there are enough to replay.
+        memory: Number of starts that are remembered, those of the highest scores.
+        score_temperature: Temperature β of the priority by rank, rank^(−1/β); the smaller, the more
+            the best ranks are preferred.
+        staleness: Share ρ of the probability that goes by the time since a start was last played.
+    """
+
+    by_start: ClassVar[bool] = True
+    replay: float = 0.5
+    memory: int = 1000
+    score_temperature: float = 0.3
+    staleness: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.replay < 1:
+            raise ValueError(f"curriculum.replay is {self.replay}; it must lie in (0, 1)")
+        if self.memory < 1:
+            raise ValueError(f"curriculum.memory is {self.memory}; it must be at least 1")
+        if not 0.01 <= self.score_temperature < math.inf:
+            raise ValueError(
+                f"curriculum.score_temperature is {self.score_temperature}; it must be at least "
+                "0.01 (0.1 to 1 is usual)"
+            )
+        if not 0 <= self.staleness <= 1:
+            raise ValueError(f"curriculum.staleness is {self.staleness}; it must lie in [0, 1]")
+
+    def candidates(self, pool: Sequence[GroupSeed], progress: Tallies) -> list[GroupSeed]:
+        """Return the new starts and the remembered ones."""
+        known = [GroupSeed(-1 - place, int(seed)) for place, seed in enumerate(progress)]
+        return [*pool, *known]
+
+    def choose(
+        self,
+        pool: Sequence[GroupSeed],
+        difficulties: Sequence[str],
+        wanted: int,
+        progress: Tallies,
+        rng: random.Random,
+    ) -> list[GroupSeed]:
+        """Choose remembered starts by their priority and fill up with new ones, in their order."""
+        fresh = [start for start in pool if start.group_id >= 0]
+        known = [start for start in pool if start.group_id < 0]
+        count = min(round(self.replay * wanted), len(known) // 2)  # else each would be certain
+        priorities = self.priorities(progress)
+        replayed: list[GroupSeed] = []
+        for _ in range(count):
+            weights = [priorities[str(start.seed)] for start in known]
+            (start,) = rng.choices(known, weights)
+            known.remove(start)
+            replayed.append(replace(start, weight=_REPLAYED))
+        return [*fresh[: wanted - count], *replayed]
+
+    def priorities(self, progress: Tallies) -> dict[str, float]:
+        """Return the probability of each remembered start to be replayed next."""
+        ranking = sorted(progress, key=lambda seed: (-progress[seed].gain, int(seed)))
+        by_rank = {seed: rank ** (-1 / self.score_temperature) for rank, seed in _ranked(ranking)}
+        ages = {seed: _age(tally) for seed, tally in progress.items()}
+        total, oldest = math.fsum(by_rank.values()), math.fsum(ages.values())
+        even = 1.0 / max(1, len(progress))
+        return {
+            seed: (1.0 - self.staleness) * by_rank[seed] / total
+            + self.staleness * (ages[seed] / oldest if oldest else even)
+            for seed in progress
+        }
+
+    def learn(self, progress: Tallies, played: Tallies) -> Tallies:
+        """Remember what was played, at its latest score, and let the rest grow older."""
+        older = {seed: tally.scaled(_AGING) for seed, tally in progress.items()}
+        latest = {seed: tally.scaled(1.0 / tally.trials) for seed, tally in played.items()}
+        merged = {**older, **latest}
+        best = sorted(
+            merged, key=lambda seed: (-merged[seed].gain, -merged[seed].trials, int(seed))
+        )
+        return {seed: merged[seed] for seed in sorted(best[: self.memory], key=int)}
+
+
+_AGING = 0.99
+"""Factor by which a remembered start's tally shrinks in an iteration, from 1 trial when it was
+played, which keeps its score and tells its age."""
+_REPLAYED = 1e-6
+"""Weight of a replayed start in averages over the environment's own mix of starts."""
+
+
+def _ranked(items: Sequence[str]) -> Iterable[tuple[int, str]]:
+    return enumerate(items, start=1)
+
+
+def _age(tally: Tally) -> float:
+    """Return the iterations since a remembered start was last played."""
+    return max(0.0, math.log(tally.trials) / math.log(_AGING))
+
+
 def choose_starts(
     curriculum: Curriculum,
     env: TextEnv,
@@ -258,9 +427,11 @@ def choose_starts(
     Raises:
         ConfigError: if the curriculum does not return as many different candidates as are wanted.
     """
+    pool = curriculum.candidates(pool, progress)
     if len(pool) == wanted:
         return list(pool)
-    chosen = curriculum.choose(pool, _difficulties(env, pool), wanted, progress, rng)
+    names = [UNKNOWN] * len(pool) if curriculum.by_start else _difficulties(env, pool)
+    chosen = curriculum.choose(pool, names, wanted, progress, rng)
     if not all(0 < start.weight < math.inf for start in chosen):  # NaN is not
         raise ConfigError(
             f"data.curriculum is {type(curriculum).__name__}, whose choose returned starts with "

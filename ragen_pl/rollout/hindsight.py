@@ -146,6 +146,15 @@ class HindsightImitation:
                 "write TextEnv.symmetries, or set it to false"
             )
 
+    def fitted(self, env: TextEnv, *, think: bool) -> HindsightImitation:
+        """Return the keys for one environment of a mixture, without those that cannot act there."""
+        own = self
+        if type(env).symmetries is TextEnv.symmetries:
+            own = replace(own, symmetries=False)
+        if not own.rewrites(env, think=think):
+            own = replace(own, variants=1, opening=0, first_turn_only=0.0, symmetries=False)
+        return own
+
     def rewrites(self, env: TextEnv, *, think: bool) -> bool:
         """Return whether responses are written anew; without thoughts, actions alone suffice."""
         has_thoughts = type(env).hindsight_turn is not TextEnv.hindsight_turn

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -59,7 +59,7 @@ def pack(
     owned = [trajectories[index] for index in owners]
     lengths = torch.tensor([len(row.input_ids) for row in rows])
     attention_mask = torch.arange(int(lengths.max()))[None] < lengths[:, None]
-    columns = {
+    columns: dict[str, Any] = {
         column.name: pad_sequence(
             [_tensor(getattr(row, column.name)) for row in rows], batch_first=True
         )[:count]

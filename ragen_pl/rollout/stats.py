@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -15,6 +16,9 @@ from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.errors import ConfigError
 from ragen_pl.ops.selection import group_std, has_signal
 from ragen_pl.types import Trajectory, TrajectoryGroup
+
+_ROUNDING = 1e-9
+"""Standard deviation, relative to the returns, that rounding alone can cause."""
 
 
 class RankMeans:
@@ -64,18 +68,27 @@ class Tally:
 
     successes: float
     trials: float
+    gains: float = 0.0
+    """Sum of the trajectories' learning gains (``learning_gains``)."""
 
     @property
     def success(self) -> float:
         """The success rate; there must be trials."""
         return self.successes / self.trials
 
+    @property
+    def gain(self) -> float:
+        """The mean learning gain; there must be trials."""
+        return self.gains / self.trials
+
     def __add__(self, other: Tally) -> Tally:
-        return Tally(self.successes + other.successes, self.trials + other.trials)
+        return Tally(
+            self.successes + other.successes, self.trials + other.trials, self.gains + other.gains
+        )
 
     def scaled(self, factor: float) -> Tally:
         """Return the tally with every trajectory weighted by a factor."""
-        return Tally(factor * self.successes, factor * self.trials)
+        return Tally(factor * self.successes, factor * self.trials, factor * self.gains)
 
 
 Tallies = Mapping[str, Tally]
@@ -85,11 +98,39 @@ Tallies = Mapping[str, Tally]
 def tally_by_difficulty(groups: Sequence[TrajectoryGroup]) -> Tallies:
     """Count trajectories and successes by difficulty, without those whose environment failed."""
     return sum_tallies(
-        {trajectory.difficulty: Tally(float(trajectory.success), 1.0)}
+        {trajectory.difficulty: Tally(float(trajectory.success), 1.0, gain)}
         for group in groups
-        for trajectory in group.trajectories
-        if trajectory.counts
+        for trajectory, gain in _counted(group)
     )
+
+
+def tally_by_start(groups: Sequence[TrajectoryGroup]) -> Tallies:
+    """Count as ``tally_by_difficulty``, but by the seed of the start."""
+    return sum_tallies(
+        {str(group.seed): Tally(float(trajectory.success), 1.0, gain)}
+        for group in groups
+        for trajectory, gain in _counted(group)
+    )
+
+
+def _counted(group: TrajectoryGroup) -> Iterator[tuple[Trajectory, float]]:
+    """Iterate over the members that count, with their learning gains."""
+    members = [trajectory for trajectory in group.trajectories if trajectory.counts]
+    yield from zip(members, learning_gains([m.total_reward for m in members]), strict=True)
+
+
+def learning_gains(returns: Sequence[float]) -> list[float]:
+    """Return each trajectory's absolute advantage: |return − mean| / standard deviation of the
+    group, as a proxy for what can be learned from it (SEC, arXiv 2505.14970); zeros where the
+    returns are equal, up to rounding. Their mean is at most 1.
+    """
+    if not returns:
+        return []
+    mean = fmean(returns)
+    std = math.sqrt(fmean((each - mean) ** 2 for each in returns))
+    if std <= _ROUNDING * (1.0 + max(map(abs, returns))):
+        return [0.0] * len(returns)
+    return [abs(each - mean) / std for each in returns]
 
 
 def sum_tallies(parts: Iterable[Tallies]) -> Tallies:
@@ -185,23 +226,38 @@ class GroupTable:
     """Float64: mean over the sampled tokens, in nats."""
     weights: Tensor
     """(G,) float64: ``TrajectoryGroup.weight``."""
+    envs: tuple[str, ...] = ()
+    """``TrajectoryGroup.env`` of each group; empty without a mixture."""
 
     @classmethod
     def gather(cls, groups: Sequence[TrajectoryGroup]) -> GroupTable:
         """Gather the groups of all ranks; every rank must call it."""
         own = [
-            (group.group_id, group.weight, [_facts(t) for t in group.trajectories])
+            (group.group_id, group.weight, group.env, [_facts(t) for t in group.trajectories])
             for group in groups
         ]
         rows = sorted((row for part in gather_objects(own) for row in part), key=lambda row: row[0])
-        size = max((len(facts) for _, _, facts in rows), default=0)
+        size = max((len(facts) for *_, facts in rows), default=0)
         table = torch.zeros(len(rows), size, 5, dtype=torch.float64)
-        for row, (_, _, facts) in zip(table, rows, strict=True):
+        for row, (*_, facts) in zip(table, rows, strict=True):
             row[: len(facts)] = torch.tensor(facts, dtype=torch.float64)
         valid, returns, sizes, lengths, entropies = table.unbind(dim=2)
-        ids = tuple(group_id for group_id, _, _ in rows)
-        weights = torch.tensor([weight for _, weight, _ in rows], dtype=torch.float64)
-        return cls(ids, valid > 0, returns, sizes, lengths, entropies, weights)
+        ids = tuple(group_id for group_id, *_ in rows)
+        weights = torch.tensor([weight for _, weight, *_ in rows], dtype=torch.float64)
+        names = tuple(env for _, _, env, _ in rows)
+        envs = names if any(names) else ()
+        return cls(ids, valid > 0, returns, sizes, lengths, entropies, weights, envs)
+
+    @property
+    def env_names(self) -> tuple[str, ...]:
+        """The environments of the mixture that have groups; ``("",)`` without a mixture."""
+        return tuple(sorted(set(self.envs))) or ("",)
+
+    def places(self, env: str) -> Tensor:
+        """Return the places, ascending, of the groups of an environment; of all without a
+        mixture."""
+        names = self.envs or ("",) * len(self.group_ids)
+        return torch.tensor([at for at, name in enumerate(names) if name == env], dtype=torch.long)
 
     @property
     def signal(self) -> Tensor:

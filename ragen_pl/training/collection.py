@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+import torch
 from lightning.pytorch import Trainer
+from torch import Tensor
 
 from ragen_pl.distributed.collectives import T, gather_objects, rank, world_size
 from ragen_pl.envs.base import TextEnv
@@ -91,10 +94,14 @@ def collect_groups(
     for collection in range(1, dynamic.max_collections + 1):
         table = GroupTable.gather(own)
         signal = table.signal
-        if int(signal.sum()) >= len(wanted) or collection == dynamic.max_collections:
+        has_enough = all(int(signal[places].sum()) >= n for places, n in _by_env(table, wanted))
+        if has_enough or collection == dynamic.max_collections:
             break
         own = own + collect_own(_rank_share(seeds_of(collection)))
-    chosen = fill_with_signal(signal, len(wanted)).tolist()
+    are_chosen = torch.zeros_like(signal)
+    for places, count in _by_env(table, wanted):
+        are_chosen[places] = fill_with_signal(signal[places], count)
+    chosen = are_chosen.tolist()
     has_signal = dict(zip(table.group_ids, signal.tolist(), strict=True))
     chosen_ids = {
         group_id for group_id, is_chosen in zip(table.group_ids, chosen, strict=True) if is_chosen
@@ -105,22 +112,37 @@ def collect_groups(
     return CollectedGroups(groups, [has_signal[group.group_id] for group in groups])
 
 
+def _by_env(table: GroupTable, wanted: Sequence[GroupSeed]) -> list[tuple[Tensor, int]]:
+    """Return, for each environment, the places of its groups in a table and the number of groups
+    that are wanted of it."""
+    counts = Counter(seed.env for seed in wanted)
+    return [(table.places(env), count) for env, count in counts.items()]
+
+
 def _rank_share(items: Sequence[T]) -> list[T]:
     return list(items[rank() :: world_size()])
 
 
 class Collector:
-    """Collections of one iteration, with the rollout callbacks around them."""
+    """Collections of one iteration, with the rollout callbacks around them.
+
+    Args:
+        trainer: The trainer, with the callbacks.
+        envs: The environments by the names that group seeds have; ``""`` without a mixture.
+        chats: Their chat protocols.
+        config: The budgets.
+        generate: The sampler.
+    """
 
     def __init__(
         self,
         trainer: Trainer,
-        env: TextEnv,
-        chat: Chat,
+        envs: Mapping[str, TextEnv],
+        chats: Mapping[str, Chat],
         config: RolloutConfig,
         generate: Generate,
     ) -> None:
-        self.trainer, self.env, self.chat = trainer, env, chat
+        self.trainer, self.envs, self.chats = trainer, envs, chats
         self.config, self.generate = config, generate
         self.callbacks = list(rollout_callbacks(trainer))
         self.played: list[TrajectoryGroup] = []
@@ -140,20 +162,29 @@ class Collector:
             for callback in self.callbacks:
                 callback.on_rollout_start(trainer, module, iteration, size)
 
-        def progress(finished: int, total: int) -> None:
-            for callback in self.callbacks:
-                callback.on_rollout_progress(trainer, module, before + finished, before + total)
+        played: list[TrajectoryGroup] = []
 
-        groups = collect(
-            self.env,
-            seeds,
-            self.chat,
-            self.generate,
-            self.config,
-            iteration=iteration,
-            sampling=Sampling(self.config.temperature, self.config.max_response_tokens),
-            progress=progress,
-        )
+        def progress(finished: int, _: int) -> None:
+            done = before + len(played) * self.config.group_size + finished
+            for callback in self.callbacks:
+                callback.on_rollout_progress(trainer, module, done, before + size)
+
+        for name, env in self.envs.items():
+            own = [seed for seed in seeds if seed.env == name]
+            if not own:
+                continue
+            collected = collect(
+                env,
+                own,
+                self.chats[name],
+                self.generate,
+                self.config,
+                iteration=iteration,
+                sampling=Sampling(self.config.temperature, self.config.max_response_tokens),
+                progress=progress,
+            )
+            played += [replace(group, env=name) for group in collected] if name else collected
+        groups = sorted(played, key=lambda group: group.group_id)
         self._num_trajectories += size
         self.played += groups
         for callback in self.callbacks:
@@ -188,16 +219,52 @@ class Collector:
             callback.on_selection(trainer, trainer.lightning_module, list(groups), whole)
         return weights
 
-    def pack(self, collected: CollectedGroups, weights: Sequence[Sequence[float]]) -> RolloutBatch:
-        """Pack this rank's trainable trajectories with their policy weights."""
+    def pack(
+        self,
+        collected: CollectedGroups,
+        weights: Sequence[Sequence[float]],
+        reward_scales: Mapping[str, float] | None = None,
+    ) -> RolloutBatch:
+        """Pack this rank's trainable trajectories with their policy weights.
+
+        Args:
+            collected: The groups.
+            weights: Policy weight of each trajectory, by group.
+            reward_scales: Factors of the rewards by environment, in a mixture; None without one.
+        """
         pairs = [
             (trajectory, weight)
             for group, row in zip(collected.groups, weights, strict=True)
             for trajectory, weight in zip(group.trajectories, row, strict=True)
             if trajectory.is_trainable
         ]
-        return pack(
+        rollout = pack(
             [trajectory for trajectory, _ in pairs],
             weights=[weight for _, weight in pairs],
             temperature=self.config.temperature,
         )
+        if reward_scales is None:
+            return rollout
+        env_of = {group.group_id: group.env for group in collected.groups}
+        return mixed(rollout, env_of, reward_scales)
+
+
+def mixed(
+    rollout: RolloutBatch, env_of: Mapping[int, str], reward_scales: Mapping[str, float]
+) -> RolloutBatch:
+    """Return a rollout of a mixture, whose rows know their environment.
+
+    Args:
+        rollout: The packed trajectories.
+        env_of: The environment of each group, by group id.
+        reward_scales: Factors of the rewards, by environment.
+    """
+    names = tuple(reward_scales)
+    envs = [env_of[group_id] for group_id in rollout.group_ids.tolist()]
+    factors = torch.tensor([reward_scales[env] for env in envs], dtype=rollout.rewards.dtype)
+    rewards = {
+        name: getattr(rollout, name) * factors[:, None]
+        for name in ("rewards", "outcome_rewards", "thought_rewards")
+    }
+    env_ids = torch.tensor([names.index(env) for env in envs], dtype=torch.long)
+    return replace(rollout, **rewards, env_ids=env_ids, env_names=names)

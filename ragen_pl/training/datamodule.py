@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import astuple, replace
+from functools import partial
+from types import MappingProxyType
 from typing import Any, Protocol, cast
 
 import lightning.pytorch as pl
 from lightning.pytorch.trainer.states import TrainerFn
 
-from ragen_pl.distributed.batch_sharding import optimizer_batches
+from ragen_pl.distributed.batch_sharding import concatenate_batches, optimizer_batches
 from ragen_pl.distributed.collectives import all_or_none, gather_objects, rank, world_size
 from ragen_pl.envs import COVERED
 from ragen_pl.envs.base import TextEnv
@@ -30,7 +32,8 @@ from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.conversation import converse
 from ragen_pl.rollout.curriculum import Curriculum, Uniform, choose_starts
 from ragen_pl.rollout.demonstrations import WarmStart, demonstrate, demonstration_batches
-from ragen_pl.rollout.hindsight import HindsightImitation, SolutionWriter
+from ragen_pl.rollout.hindsight import HindsightImitation, Solution, SolutionWriter
+from ragen_pl.rollout.mixture import Mixture, MixtureConfig, env_of_set, groups_by_env
 from ragen_pl.rollout.packing import num_updates
 from ragen_pl.rollout.seeds import FIRST_DEMONSTRATION, SEEDS_PER_RUN, SeedStream, group_seeds
 from ragen_pl.rollout.solution_memory import SolutionMemory
@@ -40,7 +43,6 @@ from ragen_pl.rollout.stats import (
     check_room,
     lost_rollout,
     sum_tallies,
-    tally_by_difficulty,
 )
 from ragen_pl.runtime.faults import FaultKind, record_shared_fault
 from ragen_pl.training.callback import announce, is_discarded, is_done, rollout_callbacks
@@ -99,9 +101,10 @@ class RolloutDataModule(pl.LightningDataModule):
     """Rollouts to train on, demonstrations for the warm start, and evaluations.
 
     Args:
-        env: The environment to train in.
+        env: The environment to train in; null if there is a mixture.
         eval_sets: Environments to evaluate in, by name; the first is the default evaluation set.
-            Configurations are merged by name, and null leaves a set out.
+            Configurations are merged by name, and null leaves a set out. In a mixture, a set
+            belongs to the environment with whose name its own begins.
         prompts: Wording and format of the dialogue.
         rollout: Size and limits of a rollout.
         warm_start: Imitation before RL.
@@ -109,13 +112,16 @@ class RolloutDataModule(pl.LightningDataModule):
         hindsight: Imitation of the policy's own solutions beside RL; null for none.
         dynamic_sampling: Further collections when too few groups have signal; null collects once.
         curriculum: Choice of the starts to collect, by difficulty and success so far.
+        envs: A mixture of environments to train in, by name, in place of ``env``. Configurations
+            are merged by name, and null leaves an environment out.
+        mixture: Shares of the environments of a mixture, and what each has of its own.
         run_seed: Seed of all initial states and of the environments' noise.
     """
 
     def __init__(  # noqa: PLR0913 (one argument per key)
         self,
-        env: TextEnv,
-        eval_sets: Mapping[str, TextEnv | None],
+        env: TextEnv | None = None,
+        eval_sets: Mapping[str, TextEnv | None] = MappingProxyType({}),
         prompts: Prompts = Prompts(),  # noqa: B008  frozen, so sharing it is safe
         rollout: RolloutConfig = RolloutConfig(),  # noqa: B008
         warm_start: WarmStart = WarmStart(),  # noqa: B008
@@ -123,44 +129,65 @@ class RolloutDataModule(pl.LightningDataModule):
         evaluation: EvaluationConfig = EvaluationConfig(),  # noqa: B008
         dynamic_sampling: DynamicSampling | None = None,
         curriculum: Curriculum = Uniform(),  # noqa: B008
+        envs: Mapping[str, TextEnv | None] = MappingProxyType({}),
+        mixture: MixtureConfig = MixtureConfig(),  # noqa: B008
         run_seed: int = 0,
     ) -> None:
         super().__init__()
+        self.envs = _training_envs(env, envs)
+        self.env = next(iter(self.envs.values()))
         if dynamic_sampling is not None:
             dynamic_sampling.check(rollout.group_size)
         evaluation.check_pins(eval_sets)
         evaluated = {name: each for name, each in eval_sets.items() if each is not None}
-        envs = {"env": env, **{f"eval_sets.{name}": each for name, each in evaluated.items()}}
-        for key, each in envs.items():
+        self.mixture = self._mixture(mixture, curriculum, run_seed)
+        keys = {_key_of(name): each for name, each in self.envs.items()}
+        keys |= {f"eval_sets.{name}": each for name, each in evaluated.items()}
+        for key, each in keys.items():
             check_declared(each, f"data.{key}")
-        chats.check_actions(envs)
-        for key, each in envs.items():
+        chats.check_actions(keys)
+        for key, each in keys.items():
             self.check_env(each, f"data.{key}")
-        chats.check_tools(prompts, envs)
+        chats.check_tools(prompts, keys)
         for name, term in rollout.reward_terms.items():
-            term.check(
+            check_term = partial(
+                term.check,
                 f"data.rollout.rewards.{name}",
-                env,
                 think=prompts.think,
                 max_response_tokens=rollout.max_response_tokens,
             )
-        if warm_start.iterations and not env.has_expert:
+            _accepting(check_term, self.envs)
+        if warm_start.iterations and not self._demonstrating:
+            names = " or ".join(type(each).__name__ for each in self.envs.values())
             raise ValueError(
-                f"data.warm_start.iterations is {warm_start.iterations}, but {type(env).__name__} "
+                f"data.warm_start.iterations is {warm_start.iterations}, but {names} "
                 "has no expert_turn to imitate: write one, or set it to 0"
             )
+        if self.mixture is not None:
+            self.mixture.check_difficulties("data.warm_start", warm_start.difficulties)
         if not evaluated:
             raise ValueError(
                 "data.eval_sets is empty; name at least one evaluation set to evaluate on"
             )
         first_seed = run_seed * SEEDS_PER_RUN
-        curriculum.check(env, range(first_seed, first_seed + _TRIED_FOR_DIFFICULTIES))
-        self.env, self.eval_sets, self.prompts = env, evaluated, prompts
+        curricula = {"": curriculum} if self.mixture is None else self.mixture.curricula
+        for name, chooser in curricula.items():
+            tried = range(first_seed, first_seed + _TRIED_FOR_DIFFICULTIES)
+            chooser.check(self.envs[name], tried)
+        self.eval_sets, self.prompts = evaluated, prompts
         self.rollout, self.warm_start, self.evaluation = rollout, warm_start, evaluation
         self.dynamic_sampling, self.run_seed = dynamic_sampling, run_seed
         self.hindsight, self._memory = hindsight, None
+        self._hindsight_of: dict[str, HindsightImitation] = {}
         if hindsight is not None:
-            hindsight.check(env, rollout, think=prompts.think)
+            check = partial(hindsight.check, rollout=rollout, think=prompts.think)
+            _accepting(check, self.envs)
+            self._hindsight_of = {
+                name: hindsight
+                if self.mixture is None
+                else hindsight.fitted(each, think=prompts.think)
+                for name, each in self.envs.items()
+            }
             self._memory = SolutionMemory(hindsight, run_seed)
         self.curriculum = curriculum
         self._progress: Tallies = {}
@@ -170,6 +197,29 @@ class RolloutDataModule(pl.LightningDataModule):
         self._evaluation_sets: dict[str, EvaluationSet] = {}
         self._host: EnvHost | None = None
         self._lost_in_a_row = _MOST_LOST - 1  # an environment that never worked is told at once
+
+    def _mixture(
+        self, config: MixtureConfig, curriculum: Curriculum, run_seed: int
+    ) -> Mixture | None:
+        """Return the mixture; None with a single environment.
+
+        Raises:
+            ValueError: for keys of a mixture without one, and for names that it does not have.
+        """
+        if "" not in self.envs:
+            config.check_names(self.envs)
+            return Mixture(self.envs, config, curriculum, run_seed)
+        if config != MixtureConfig():
+            raise ValueError(
+                "data.mixture is set, but data.envs is empty: name the environments of the mixture "
+                "there, or leave data.mixture out"
+            )
+        return None
+
+    @property
+    def _demonstrating(self) -> list[str]:
+        """Names of the environments that have an expert."""
+        return [name for name, env in self.envs.items() if env.has_expert]
 
     def check_env(self, env: TextEnv, key: str) -> None:
         """Check an environment by its contract, before anything else is done with it.
@@ -185,10 +235,11 @@ class RolloutDataModule(pl.LightningDataModule):
         The common texts have no board symbols: those of environments that the run does not use are
         split into smaller tokens.
         """
-        actions = self.max_actions_per_turn
+        actions = max(map(self.actions_per_turn_in, self.envs))
         for think in (True, False):
             prompts = replace(self.prompts, think=think)
-            yield from chats.vocabulary(prompts, self.env, actions)
+            for name, env in self.envs.items():
+                yield from chats.vocabulary(prompts, env, self.actions_per_turn_in(name))
             for name, env in self.eval_sets.items():
                 yield from chats.vocabulary(prompts, env, self.actions_per_turn_on(name))
             for env in (kind() for kind in COVERED):
@@ -202,14 +253,19 @@ class RolloutDataModule(pl.LightningDataModule):
 
     def code_fingerprints(self) -> dict[str, str]:
         """Return fingerprints of the environments' code, by key."""
-        envs = {"data.env": self.env}
+        envs = {f"data.{_key_of(name)}": env for name, env in self.envs.items()}
         envs |= {f"data.eval_sets.{name}": env for name, env in self.eval_sets.items()}
         return {key: code_fingerprint(env) for key, env in envs.items()}
 
     @property
     def max_actions_per_turn(self) -> int:
-        """Maximum actions in one response, limited by the environment's maximum per episode."""
-        return min(self.rollout.max_actions_per_turn, self.env.max_actions)
+        """Maximum actions in one response, limited by the environment's maximum per episode; in a
+        mixture, its first environment's."""
+        return self.actions_per_turn_in(next(iter(self.envs)))
+
+    def actions_per_turn_in(self, name: str) -> int:
+        """Return the maximum actions in one response in a training environment."""
+        return min(self.rollout.max_actions_per_turn, self.envs[name].max_actions)
 
     @property
     def attached_trainer(self) -> pl.Trainer:
@@ -230,6 +286,11 @@ class RolloutDataModule(pl.LightningDataModule):
             ConfigError: when the model's context is too short or the prompts do not fit the model.
         """
         return self._chat_with(self.max_actions_per_turn)
+
+    @property
+    def chats(self) -> dict[str, Chat]:
+        """The chat protocols of training, by environment."""
+        return {name: self._chat_with(self.actions_per_turn_in(name)) for name in self.envs}
 
     @property
     def dialogue(self) -> Dialogue:
@@ -300,26 +361,34 @@ class RolloutDataModule(pl.LightningDataModule):
             )
             return
         learner.begin_iteration(Phase.RL)
-        collector = Collector(trainer, self.env, self.chat, self.rollout, learner.generate)
+        collector = Collector(trainer, self.envs, self.chats, self.rollout, learner.generate)
         with learner.rollout_weights(self.max_context):
             collected = collect_groups(
                 lambda seeds: collector.collect(seeds, iteration),
                 lambda nth: self.group_seeds(iteration, nth),
                 self.dynamic_sampling,
             )
-        played = sum_tallies(gather_objects(tally_by_difficulty(collector.played)))
-        self._progress = self.curriculum.learn(self._progress, played)
+        self._learn_of(collector.played)
         weights = collector.policy_weights(collected)
         if is_discarded(trainer):
             return  # such as after a collapse: no further step on this data
         if self._is_lost(collected.groups):
             return
-        rollout = collector.pack(collected, weights)
+        scales = None if self.mixture is None else self.mixture.reward_scales()
+        rollout = collector.pack(collected, weights, scales)
         batches = [] if self._imitates_alone else self._rl_batches(rollout, weights)
         hindsight = self._hindsight_batches(collector.played, iteration)
         for _ in range(self.rollout.ppo_epochs):
             yield from batches
         yield from hindsight  # after RL, whose ratios are those of the weights that sampled
+
+    def _learn_of(self, played: Sequence[TrajectoryGroup]) -> None:
+        """Let the curriculum, or the mixture, take note of this rank's groups."""
+        if self.mixture is not None:
+            self.mixture.learn(played)
+            return
+        tallies = sum_tallies(gather_objects(self.curriculum.tally(played)))
+        self._progress = self.curriculum.learn(self._progress, tallies)
 
     def _is_lost(self, groups: Sequence[TrajectoryGroup]) -> bool:
         """Return whether the environment failed in every trajectory; such an iteration has no
@@ -329,7 +398,7 @@ class RolloutDataModule(pl.LightningDataModule):
             ConfigError: on all ranks, if that has happened in ``_MOST_LOST`` rollouts in a row, or
                 in the first one since the start of the command.
         """
-        told = lost_rollout(groups, self.env.name)
+        told = lost_rollout(groups, ", ".join(env.name for env in self.envs.values()))
         if told is None:
             self._lost_in_a_row = 0
             return False
@@ -364,8 +433,12 @@ class RolloutDataModule(pl.LightningDataModule):
         not."""
         if self.hindsight is None or self._memory is None:
             return []
-        writer = SolutionWriter(self.env, self.chat, self.rollout, self.hindsight, self.run_seed)
-        return self._memory.batches(writer.solutions(groups, iteration), iteration)
+        solutions, by_env, chats = list[Solution](), groups_by_env(groups), self.chats
+        for name, env in self.envs.items():
+            config, own = self._hindsight_of[name], by_env.get(name, [])
+            writer = SolutionWriter(env, chats[name], self.rollout, config, self.run_seed)
+            solutions += writer.solutions(own, iteration)
+        return self._memory.batches(solutions, iteration)
 
     def forget_since(self, iteration: int) -> None:
         """Forget the solutions found from an iteration on, because its policy was rolled back."""
@@ -377,6 +450,8 @@ class RolloutDataModule(pl.LightningDataModule):
 
         Every rank must call it, and gets the same ones.
         """
+        if self.mixture is not None:
+            return self.mixture.group_seeds(iteration, collection, self._groups_per_collection)
         since = iteration - self.warm_start.iterations
         position = self._seeds.position(since, self._seeds_per_collection)
         pool = group_seeds(self.run_seed, position, self._seeds_per_collection, collection)
@@ -389,12 +464,19 @@ class RolloutDataModule(pl.LightningDataModule):
     @property
     def chooses_starts(self) -> bool:
         """Whether the curriculum chooses among more starts than are played."""
-        return self._seeds_per_collection > self._groups_per_collection
+        if self.mixture is not None:
+            return self.mixture.chooses_starts
+        more = self._seeds_per_collection > self._groups_per_collection
+        return more or self.curriculum.by_start
 
     @property
     def running_success(self) -> dict[str, float]:
         """The success rate at each difficulty by which the curriculum chooses; empty if it keeps
-        none."""
+        none. In a mixture, names are those of the environment and of the difficulty."""
+        if self.mixture is not None:
+            return self.mixture.running_success
+        if self.curriculum.by_start:
+            return {}
         return {name: tally.success for name, tally in self._progress.items()}
 
     @property
@@ -423,9 +505,11 @@ class RolloutDataModule(pl.LightningDataModule):
         since = max(0, self.learner.iteration - self.warm_start.iterations)
         state: dict[str, Any] = {
             "seeds": self._seeds.state_dict(since, self._seeds_per_collection),
-            "progress": {name: [t.successes, t.trials] for name, t in self._progress.items()},
+            "progress": {name: list(astuple(t)) for name, t in self._progress.items()},
             "lost_in_a_row": self._lost_in_a_row,
         }
+        if self.mixture is not None:
+            state["mixture"] = self.mixture.state_dict()
         if self._memory is not None:
             state["memory"] = self._memory.state_dict()
         return state
@@ -438,6 +522,8 @@ class RolloutDataModule(pl.LightningDataModule):
         self._lost_in_a_row = state_dict.get("lost_in_a_row", 0)
         saved = state_dict.get("progress", {})
         self._progress = {name: Tally(*counts) for name, counts in saved.items()}
+        if self.mixture is not None and "mixture" in state_dict:
+            self.mixture.load_state_dict(state_dict["mixture"])
         if self._memory is not None and "memory" in state_dict:
             self._memory.load_state_dict(state_dict["memory"])
 
@@ -445,14 +531,34 @@ class RolloutDataModule(pl.LightningDataModule):
     def demonstrations(self) -> RolloutBatch:
         """The expert's trajectories, played once and kept."""
         if self._demonstrations is None:
-            self._demonstrations = demonstrate(
-                self.env,
-                self.chat,
-                self.rollout,
-                self.warm_start,
-                first_seed=self.run_seed * SEEDS_PER_RUN + FIRST_DEMONSTRATION,
-            )
+            first_seed, chats = self.run_seed * SEEDS_PER_RUN + FIRST_DEMONSTRATION, self.chats
+            parts = [
+                demonstrate(self.envs[name], chats[name], self.rollout, own, first_seed=first_seed)
+                for name, own in self._warm_starts().items()
+            ]
+            self._demonstrations = parts[0] if len(parts) == 1 else concatenate_batches(parts)
         return self._demonstrations
+
+    def _warm_starts(self) -> dict[str, WarmStart]:
+        """Return the warm start of each environment with an expert; in a mixture, with its share of
+        the demonstrations and the difficulties that are named after it."""
+        config, names = self.warm_start, self._demonstrating
+        if self.mixture is None:
+            return dict.fromkeys(names, config)
+        share = {name: self.mixture.config.share(name) for name in names}
+        counts = {n: config.demonstrations * s / sum(share.values()) for n, s in share.items()}
+        return {
+            name: replace(
+                config,
+                demonstrations=max(1, round(count)),
+                difficulties=tuple(
+                    each.removeprefix(f"{name}/")
+                    for each in config.difficulties
+                    if each.startswith(f"{name}/")
+                ),
+            )
+            for name, count in counts.items()
+        }
 
     def evaluation_set(self, name: str) -> EvaluationSet:
         """Return an evaluation set with its fixed initial states; every rank must call it.
@@ -479,7 +585,14 @@ class RolloutDataModule(pl.LightningDataModule):
         first = self.run_seed * SEEDS_PER_RUN
         training_seeds = range(first, first + _COMPARED_TRAINING_SEEDS)
         for eval_set in eval_sets if rank() == 0 else ():
-            for warning in eval_set.warnings(self.env, training_seeds):
+            name = env_of_set(eval_set.name, self.envs)
+            if name is None:
+                print(
+                    f"data.eval_sets.{eval_set.name} begins with the name of no environment of the "
+                    f"mixture ({', '.join(self.envs)}): it evaluates a task that is not trained on"
+                )
+                continue
+            for warning in eval_set.warnings(self.envs[name], training_seeds):
                 print(warning)
 
     def _start_workers(self) -> None:
@@ -489,7 +602,10 @@ class RolloutDataModule(pl.LightningDataModule):
             return
         self._host = host = EnvHost(workers, limit)
         try:
-            self.env = host.wrap(self.env)
+            self.envs = {name: host.wrap(env) for name, env in self.envs.items()}
+            self.env = next(iter(self.envs.values()))
+            if self.mixture is not None:
+                self.mixture.envs = self.envs
             self.eval_sets = {name: host.wrap(env) for name, env in self.eval_sets.items()}
         except ValueError as error:
             raise ConfigError(str(error)) from error
@@ -573,6 +689,55 @@ class RolloutDataModule(pl.LightningDataModule):
 
     test_dataloader = val_dataloader
     predict_dataloader = val_dataloader
+
+
+def _training_envs(env: TextEnv | None, envs: Mapping[str, TextEnv | None]) -> dict[str, TextEnv]:
+    """Return the environments to train in by name; a single one has the name ``""``.
+
+    Raises:
+        ValueError: unless there is either one environment or a mixture of at least two.
+    """
+    mixed = {name: each for name, each in envs.items() if each is not None}
+    if env is not None and mixed:
+        raise ValueError(
+            f"data.env is {type(env).__name__}, but data.envs has {', '.join(mixed)}: set data.env "
+            "to null, or leave data.envs out"
+        )
+    if env is not None:
+        return {"": env}
+    if not mixed:
+        raise ValueError("data.env is null; give the environment to train in, or data.envs")
+    if len(mixed) == 1:
+        (name,) = mixed
+        raise ValueError(f"data.envs has {name} alone, which is no mixture: set data.env to it")
+    for name in mixed:
+        if not name or "/" in name or name != name.strip():
+            raise ValueError(f"data.envs has the name {name!r}; it must be a word without a slash")
+    return mixed
+
+
+def _key_of(name: str) -> str:
+    """Return the key, below ``data``, of a training environment."""
+    return f"envs.{name}" if name else "env"
+
+
+def _accepting(check: Callable[[TextEnv], None], envs: Mapping[str, TextEnv]) -> set[str]:
+    """Return the names of the environments that a check accepts, at least one.
+
+    Raises:
+        ValueError: the check's, if it accepts none.
+    """
+    accepted, refusal = set[str](), None
+    for name, env in envs.items():
+        try:
+            check(env)
+        except ValueError as error:
+            refusal = error
+        else:
+            accepted.add(name)
+    if refusal is not None and not accepted:
+        raise refusal
+    return accepted
 
 
 class IterationLoader:

@@ -56,8 +56,8 @@ def compute_advantages(
     thought, which are added to the advantages of the thought's tokens.
 
     Advantages are whitened over the sampled tokens of all kept trajectories of the rollout, across
-    ranks. The critic's targets cover every trajectory, so values must be given wherever the critic
-    is trained.
+    ranks; in a mixture, over those of each environment by itself. The critic's targets cover every
+    trajectory, so values must be given wherever the critic is trained.
 
     Args:
         rollout: This rank's whole rollout.
@@ -73,6 +73,27 @@ def compute_advantages(
             layout.trajectories(rollout), layout.joined(values), algorithm, penalty
         )
         return layout.divided(advantages), layout.divided(returns)
+    if rollout.env_ids is None:
+        return _advantages(rollout, values, algorithm, kl_penalty)
+    advantages, returns = torch.zeros_like(values), torch.zeros_like(values)
+    for index, name in enumerate(rollout.env_names):  # on every rank, even without rows of it
+        own = torch.nonzero(rollout.env_ids == index)[:, 0]
+        penalty = None if kl_penalty is None else kl_penalty[own]
+        part, override = rollout.rows(own), algorithm.per_env.get(name)
+        estimates, targets = _advantages(part, values[own], algorithm, penalty)
+        if override is not None:
+            if override.advantage is not None:  # the critic's targets stay the run's
+                replaced = replace(algorithm, advantage=override.advantage, per_env={})
+                estimates, _ = _advantages(part, values[own], replaced, penalty)
+            estimates = override.coef * estimates
+        advantages[own], returns[own] = estimates.to(advantages), targets.to(returns)
+    return advantages, returns
+
+
+def _advantages(
+    rollout: RolloutBatch, values: Tensor, algorithm: Algorithm, kl_penalty: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Return advantages and the critic's targets of trajectories in one environment."""
     separate = algorithm.thought_advantage
     if separate is not None:
         rollout = replace(rollout, rewards=rollout.outcome_rewards)

@@ -56,9 +56,9 @@ def test_what_dynamic_sampling_throws_away_is_judged_too() -> None:
     for part in (good(), dead()):
         callback.on_collection_end(trainer, MODULE, part)
     callback.on_rollout_end(trainer, MODULE, good())
-    assert callback._history[-1].zero_std_fraction == 0.5
+    assert callback._histories[""][-1].zero_std_fraction == 0.5
     judge_rollout(callback, trainer, good())
-    assert callback._history[-1].zero_std_fraction == 0.0
+    assert callback._histories[""][-1].zero_std_fraction == 0.0
 
 
 def run(callback: EchoTrapDetector, trainer: Any, rollouts: list[list[TrajectoryGroup]]) -> int:
@@ -204,10 +204,10 @@ def test_the_gradient_norm_is_that_of_the_update_before() -> None:
     trainer.callback_metrics[GRAD_NORM] = torch.tensor(3.0)
     callback.on_train_epoch_end(trainer, MODULE)
     judge_rollout(callback, trainer, good())
-    assert callback._history[-1].grad_norm == 3.0
+    assert callback._histories[""][-1].grad_norm == 3.0
     callback.on_train_epoch_end(trainer, cast(Any, SimpleNamespace(phase="warm_start")))
     judge_rollout(callback, trainer, good())
-    assert callback._history[-1].grad_norm is None
+    assert callback._histories[""][-1].grad_norm is None
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_only_several_updates_tell_how_far_they_went(
     trainer.callback_metrics |= {APPROX_KL: torch.tensor(moved), UPDATES: torch.tensor(updates)}
     callback.on_train_epoch_end(trainer, MODULE)
     judge_rollout(callback, trainer, good())
-    assert callback._history[-1].approx_kl == (known and pytest.approx(known))
+    assert callback._histories[""][-1].approx_kl == (known and pytest.approx(known))
 
 
 @pytest.mark.parametrize("found", [{}, {UPDATES: 0.0}, {UPDATES: 2.0, APPROX_KL: float("nan")}])
@@ -231,8 +231,8 @@ def test_an_iteration_that_measured_no_update_tells_nothing_of_one(found: dict[s
     trainer.callback_metrics |= {name: torch.tensor(value) for name, value in found.items()}
     callback.on_train_epoch_end(trainer, MODULE)
     judge_rollout(callback, trainer, good())
-    assert callback._history[-1].approx_kl is None
-    assert callback._history[-1].grad_norm is None
+    assert callback._histories[""][-1].approx_kl is None
+    assert callback._histories[""][-1].grad_norm is None
     assert callback.level is Level.GREEN
 
 

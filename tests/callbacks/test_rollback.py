@@ -75,7 +75,7 @@ def test_a_driven_collapse_recovers(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert abs(module.weight.item()) < 0.1
     assert detector.reason is None
     # The norm of the last update before the rollback is not the restored policy's.
-    assert detector._history[event["restored"]].grad_norm is None
+    assert detector._histories[""][event["restored"]].grad_norm is None
     assert module.trainer.callback_metrics["collapse/rollbacks"] == 1
     printed = capsys.readouterr().out
     assert (
@@ -129,7 +129,7 @@ def test_a_resumed_run_is_led_back_alike(tmp_path: Path) -> None:
         assert resumed.state() == module.state()
         assert resumed.lr_scale == 0.5
         assert resumed.global_step == module.global_step
-        assert other._history == detector._history
+        assert other._histories == detector._histories
 
 
 def test_few_snapshots_are_kept_and_those_before_an_alarm_are_dropped(tmp_path: Path) -> None:

@@ -340,7 +340,7 @@ def test_ranks_write_together_what_one_writes_alone(
 
 def test_the_alarm_of_the_rollout_is_recorded(tmp_path: Path) -> None:
     detector = EchoTrapDetector()
-    detector._history = [cast(Any, None)]
+    detector._histories = {"": [cast(Any, None)]}
     detector.assessment = Assessment(Level.AMBER, "a and b", {}, signs=("a", "b"))
     trainer, writer = played(tmp_path), TrajectoryWriter(1)
     trainer.callbacks = [detector]

@@ -85,7 +85,8 @@ def test_a_config_makes_a_run(
     app = assemble("--config", experiment, *overlays)
     assert app.config["fit"].run_dir == str(Path("runs") / experiment)
     assert app.trainer.default_root_dir == app.config["fit"].run_dir
-    assert experiment.startswith(app.datamodule.env.name)
+    data = app.datamodule
+    assert data.mixture is not None or experiment.startswith(data.env.name)
     assert app.datamodule.env.actions != ()
 
 

@@ -16,48 +16,16 @@ from ragen_pl.rollout.engines.base import Autocast
 from ragen_pl.rollout.engines.in_process import InProcessSampler
 from ragen_pl.rollout.rewards import PlayedTurn, RewardTerm
 from ragen_pl.types import Completion, Request, Sampling
+from tests.support.broken_envs import Cheat as Cheat
+from tests.support.broken_envs import Endless as Endless
+from tests.support.broken_envs import Gambler as Gambler
+from tests.support.broken_envs import Gossip as Gossip
+from tests.support.broken_envs import Hopeless as Hopeless
+from tests.support.broken_envs import Restless as Restless
+from tests.support.broken_envs import Stingy as Stingy
 from tests.support.toy_env import Stairs
 
 Step = tuple[str, float, bool, bool, dict[str, Any]]
-
-
-class Restless(Stairs):
-    """Begins where its past says, not where the seed does."""
-
-    def reset(
-        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
-    ) -> tuple[str, dict[str, Any]]:
-        _, info = super().reset(seed=seed, options=options)
-        self.resets = getattr(self, "resets", 0) + 1
-        self.lit = self.resets % 2 == 0
-        return self.render_text(), info
-
-
-class Gambler(Stairs):
-    """Throws the dice of all."""
-
-    def step(self, action: str) -> Step:
-        random.random()
-        return super().step(action)
-
-
-class Gossip(Stairs):
-    """Tells all copies what it did."""
-
-    told: ClassVar[list[str]] = []
-
-    def step(self, action: str) -> Step:
-        self.told.append(action)
-        return super().step(action)
-
-
-class Endless(Stairs):
-    """Succeeds without an end."""
-
-    def step(self, action: str) -> Step:
-        text, reward, *_ = super().step(action)
-        self.is_over = False
-        return text, reward, False, False, {"success": True}
 
 
 class Tagged(Stairs):
@@ -66,28 +34,6 @@ class Tagged(Stairs):
     def expert_turn(self, rng: random.Random, max_actions: int) -> tuple[str, tuple[str, ...]]:
         thought, actions = super().expert_turn(rng, max_actions)
         return f"{thought}</think><answer>", actions
-
-
-class Stingy(Stairs):
-    """Pays nothing."""
-
-    def step(self, action: str) -> Step:
-        text, _, *rest = super().step(action)
-        return text, 0.0, *rest  # type: ignore[return-value]
-
-
-class Cheat(Stairs):
-    """Has an expert that plays what is no action."""
-
-    def expert_turn(self, rng: random.Random, max_actions: int) -> tuple[str, tuple[str, ...]]:
-        return "", ("fly",)
-
-
-class Hopeless(Stairs):
-    """Has an expert that never succeeds."""
-
-    def expert_turn(self, rng: random.Random, max_actions: int) -> tuple[str, tuple[str, ...]]:
-        return "", ("off" if self.lit else "on",)
 
 
 class Leaky(Stairs):

@@ -211,7 +211,7 @@ def test_what_is_saved_is_plain() -> None:
     data = at(4, make_data(TargetSuccess()))
     data._progress = {"lit": Tally(2.0, 3.0)}
     state = data.state_dict()
-    assert state["progress"] == {"lit": [2.0, 3.0]}
+    assert state["progress"] == {"lit": [2.0, 3.0, 0.0]}
     again = make_data(TargetSuccess())
     again.load_state_dict(state)
     assert again.running_success == {"lit": pytest.approx(2 / 3)}

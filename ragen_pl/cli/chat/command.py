@@ -86,7 +86,8 @@ def _check_temperature(key: str, value: float) -> None:
 
 def _protocol(policy: LoadedPolicy) -> tuple[LoadedPolicy, str, str]:
     """Return a policy with the markers of its run, the run's system message and its opening, which
-    are empty for other policies; where they depend on the start, those of seed 0."""
+    are empty for other policies; where they depend on the start, those of seed 0, and in a
+    mixture those of the first environment."""
     parts = policy.parts
     if parts is None:
         return policy, "", ""

@@ -14,6 +14,7 @@ from ragen_pl.cli.doctor.memory import MemoryNeed, memory_need
 from ragen_pl.cli.loaded_policy import LoadedPolicy, untrained_policy
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.boundary import CheckedEnv
+from ragen_pl.envs.contract_kit.examination import UnavailableError
 from ragen_pl.errors import ConfigError
 from ragen_pl.rollout.actors import Actor, ExpertActor, Move, NoisyExpertActor, RandomActor
 from ragen_pl.rollout.chat import Chat
@@ -36,10 +37,6 @@ _NOISE = 0.5
 """Share of random turns, or of turns meant for another start, of a player between expert and
 random."""
 _SEED_OF_NONSENSE = 7
-
-
-class UnavailableError(Exception):
-    """A part whose making has failed before; the check that asked first has reported why."""
 
 
 T = TypeVar("T")
@@ -143,7 +140,10 @@ class Subject:
     def envs(self) -> dict[str, TextEnv]:
         """All environments by key."""
         eval_sets = {f"data.eval_sets.{name}": env for name, env in self.data.eval_sets.items()}
-        return {"data.env": self.data.env, **eval_sets}
+        training = self.data.envs.items()
+        return {f"data.envs.{name}" if name else "data.env": env for name, env in training} | (
+            eval_sets
+        )
 
     @property
     def first_seed(self) -> int:
@@ -164,21 +164,38 @@ class Subject:
         return untrained_policy(self.parts)
 
     @_once
-    def chat(self) -> Chat:
-        """The chat protocol with the policy's tokenizer."""
+    def chats(self) -> dict[str, Chat]:
+        """The chat protocols with the policy's tokenizer, by training environment."""
         language, data = self.policy.language, self.data
         try:
             language.check_context(data.rollout.max_context)
-            return Chat(
-                data.prompts, language.tokenizer, language.markers, data.max_actions_per_turn
-            )
+            return {
+                name: Chat(
+                    data.prompts,
+                    language.tokenizer,
+                    language.markers,
+                    data.actions_per_turn_in(name),
+                )
+                for name in data.envs
+            }
         except ValueError as error:
             raise ConfigError(str(error)) from error
 
     @property
+    def chat(self) -> Chat:
+        """The chat protocol; in a mixture, that of the first environment."""
+        chats: dict[str, Chat] = self.chats
+        return next(iter(chats.values()))
+
+    @property
     def has_expert(self) -> bool:
-        """Whether the environment has an expert."""
-        return ExpertActor().can_play(self.data.env)
+        """Whether every training environment has an expert."""
+        return all(ExpertActor().can_play(env) for env in self.data.envs.values())
+
+    def env_of(self, number: int) -> str:
+        """Return the name of the training environment of a trial: all of a mixture, in turn."""
+        names = list(self.data.envs)
+        return names[number % len(names)]
 
     @property
     def _unlimited(self) -> RolloutConfig:
@@ -196,19 +213,24 @@ class Subject:
     @_once
     def written(self) -> Written:
         """Trajectories without the model."""
-        env = self.data.env
-        actor: Actor = RandomActor()
-        if self.has_expert and env.actions is None:
-            actor = _MisplacedExpert(env, self.first_seed + _PLAYED_GROUPS)
-        elif self.has_expert:
-            actor = NoisyExpertActor(_NOISE)
-        if not actor.can_play(env):  # free text, and nobody to write it
+        actors = {name: self._between(env) for name, env in self.data.envs.items()}
+        if not all(actors[name].can_play(env) for name, env in self.data.envs.items()):
+            # Free text, and nobody to write it.
             return Written([], [self._nonsense(seed) for seed in range(_PLAYED_GROUPS)])
         groups = []
         for number in range(_PLAYED_GROUPS):
+            actor = actors[self.env_of(number)]
             members = [self._play(number, member, actor) for member in range(_PLAYED_MEMBERS)]
             groups.append(TrajectoryGroup(number, members[0].seed, tuple(members)))
         return Written(groups, [self._nonsense(number) for number in range(_PLAYED_GROUPS)])
+
+    def _between(self, env: TextEnv) -> Actor:
+        """Return a player between expert and random; a random one where there is no expert."""
+        if not self.has_expert:
+            return RandomActor()
+        if env.actions is None:
+            return _MisplacedExpert(env, self.first_seed + _PLAYED_GROUPS)
+        return NoisyExpertActor(_NOISE)
 
     @_once
     def expert_play(self) -> list[Trajectory]:
@@ -218,9 +240,10 @@ class Subject:
         return [self._play(number, 0, ExpertActor()) for number in range(2 * _PLAYED_GROUPS)]
 
     def _episode(self, number: int, member: int) -> ChatEpisode:
+        name = self.env_of(number)
         return ChatEpisode(
-            copy.deepcopy(self.data.env),
-            self.chat,
+            copy.deepcopy(self.data.envs[name]),
+            self.chats[name],
             self._unlimited,
             seed=self.first_seed + number,
             episode_id=EpisodeId(0, number, member),
@@ -249,13 +272,17 @@ class Subject:
     @_once
     def samples(self) -> list[TrajectoryGroup]:
         """A small rollout of the policy."""
-        data, policy, chat = self.data, self.policy, self.chat
+        data, policy = self.data, self.policy
         rollout = replace(data.rollout, group_size=_MEMBERS)
         if sum(weight.numel() for weight in policy.language.model.parameters()) > _SLOW:
             rollout = replace(rollout, max_turns=1)
         sampler = policy.sampler(rollout.max_context, self.parts.model.seed)
-        seeds = [GroupSeed(number, self.first_seed + number) for number in range(_GROUPS)]
         sampling = Sampling(rollout.temperature, rollout.max_response_tokens)
-        played = collect(data.env, seeds, chat, sampler, rollout, iteration=0, sampling=sampling)
+        played: list[TrajectoryGroup] = []
+        for name, env in data.envs.items():
+            own = [number for number in range(_GROUPS) if self.env_of(number) == name]
+            seeds = [GroupSeed(number, self.first_seed + number) for number in own]
+            chat = self.chats[name]
+            played += collect(env, seeds, chat, sampler, rollout, iteration=0, sampling=sampling)
         sampler.release()
         return played

@@ -39,6 +39,11 @@ class Starts:
 
     def __init__(self, data: RolloutDataModule, eval_set: str | None, temperature: float) -> None:
         self._data, self._name, self._temperature = data, eval_set, temperature
+        if eval_set is None and data.mixture is not None:
+            raise ConfigError(
+                f"play: data.envs is a mixture of {', '.join(data.envs)}: say what to play by an "
+                f"evaluation set, --eval_set {' or '.join(data.eval_sets)}"
+            )
         if eval_set is not None and eval_set not in data.eval_sets:
             raise ConfigError(
                 f"--eval_set is {eval_set}, which is not among data.eval_sets: "

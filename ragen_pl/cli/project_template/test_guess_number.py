@@ -8,11 +8,11 @@ from pathlib import Path
 from guess_number import GuessNumber
 
 from ragen_pl.cli import main
-from ragen_pl.envs.check import check_contract
+from ragen_pl.envs.contract_kit import assert_contract
 
 
 def test_the_environment_keeps_its_contract() -> None:
-    check_contract(GuessNumber(), "data.env")
+    assert_contract(GuessNumber())
 
 
 def test_two_iterations_run(tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ from ragen_pl.cli.config_files import prepare
 from ragen_pl.cli.doctor import memory
 from ragen_pl.cli.doctor.checks import CHECKS
 from ragen_pl.cli.doctor.checks.devices import link_counts
-from ragen_pl.cli.doctor.examination import examine
-from ragen_pl.cli.doctor.finding import Level
 from ragen_pl.cli.doctor.subject import Subject
 from ragen_pl.cli.entry_point import main
+from ragen_pl.envs.contract_kit.examination import examine
+from ragen_pl.runtime.findings import Level
 from tests.support.templates import save_model
 from tests.support.tiny_run import CONFIG
 

@@ -1,5 +1,7 @@
 """The checks by name, in the order in which they run: what later ones need comes first."""
 
+from collections.abc import Callable, Iterator, Mapping
+
 from ragen_pl.cli.doctor.checks.answers import check_answers
 from ragen_pl.cli.doctor.checks.checkpoint import check_checkpoint
 from ragen_pl.cli.doctor.checks.configuration import check_configuration
@@ -17,9 +19,10 @@ from ragen_pl.cli.doctor.checks.starts import check_starts
 from ragen_pl.cli.doctor.checks.storage import check_storage
 from ragen_pl.cli.doctor.checks.template import check_template
 from ragen_pl.cli.doctor.checks.threads import check_threads
-from ragen_pl.cli.doctor.finding import Check
+from ragen_pl.cli.doctor.subject import Subject
+from ragen_pl.runtime.findings import Finding
 
-CHECKS: dict[str, Check] = {
+CHECKS: Mapping[str, Callable[[Subject], Iterator[Finding]]] = {
     "configuration": check_configuration,
     "threads": check_threads,
     "devices": check_devices,

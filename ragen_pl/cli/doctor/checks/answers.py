@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ragen_pl.cli.doctor.finding import Finding, failure, ok, warning
 from ragen_pl.cli.doctor.subject import Subject
 from ragen_pl.rollout.chat import Chat
+from ragen_pl.runtime.findings import Finding, failure, ok, warning
 from ragen_pl.runtime.visible_text import one_line
 from ragen_pl.types import StopReason, Turn
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 
 from ragen_pl.cli.doctor.checks.storage import existing_folder
-from ragen_pl.cli.doctor.finding import Finding, failure, ok, warning
 from ragen_pl.cli.doctor.subject import Subject
 from ragen_pl.cli.plan.render import gib
 from ragen_pl.distributed.checkpoint_io import AnyCheckpointIO
+from ragen_pl.runtime.findings import Finding, failure, ok, warning
 from ragen_pl.training.run_folder import METADATA, RunMetadata
 
 _COPIES = 9

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ragen_pl.cli.doctor.finding import Finding, ok
 from ragen_pl.cli.doctor.subject import Subject
+from ragen_pl.runtime.findings import Finding, ok
 
 
 def check_configuration(subject: Subject) -> Iterator[Finding]:
@@ -13,8 +13,9 @@ def check_configuration(subject: Subject) -> Iterator[Finding]:
     parts, data = subject.parts, subject.data
     rollout, model = data.rollout, parts.model
     trajectories = rollout.num_groups * rollout.online_k * rollout.group_size
+    envs = " and ".join(type(env).__name__ for env in data.envs.values())
     yield ok(
-        f"{type(data.env).__name__}, {type(model.trainable.policy).__name__}, "
+        f"{envs}, {type(model.trainable.policy).__name__}, "
         f"{type(model.algorithm.advantage).__name__}: {parts.trainer_config.max_epochs} iterations "
         f"of {trajectories} trajectories, {data.warm_start.iterations} of imitation before them"
     )

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import torch
 
-from ragen_pl.cli.doctor.finding import Finding, failure, ok, warning
 from ragen_pl.cli.doctor.subject import Subject
+from ragen_pl.runtime.findings import Finding, failure, ok, warning
 from ragen_pl.runtime.threads import usable_cores
 
 _SLOW_LINKS = {"SYS", "NODE", "PHB"}

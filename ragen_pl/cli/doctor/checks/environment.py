@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ragen_pl.cli.doctor.finding import Finding, failure, ok
 from ragen_pl.cli.doctor.subject import Subject
 from ragen_pl.envs.check import check_contract
+from ragen_pl.runtime.findings import Finding, failure, ok
 
 
 def check_environment(subject: Subject) -> Iterator[Finding]:

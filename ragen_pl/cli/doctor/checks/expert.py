@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ragen_pl.cli.doctor.finding import Finding, failure, ok
 from ragen_pl.cli.doctor.subject import Subject
 from ragen_pl.rollout.actors import ExpertActor
 from ragen_pl.rollout.baselines import play_baseline
+from ragen_pl.runtime.findings import Finding, failure, ok
 from ragen_pl.types import StopReason, Trajectory
 
 _STARTS = 24
@@ -23,7 +23,8 @@ def check_expert(subject: Subject) -> Iterator[Finding]:
     played: list[Trajectory] = []
     for number in range(_STARTS):
         seed = subject.first_seed + number
-        group = play_baseline(data.env, seed, number, data.rollout, ExpertActor())
+        env = data.envs[subject.env_of(number)]
+        group = play_baseline(env, seed, number, data.rollout, ExpertActor())
         played.extend(group.trajectories)
     failed = [each for each in played if each.stop_reason is StopReason.ENV_ERROR]
     if failed:
@@ -36,7 +37,7 @@ def check_expert(subject: Subject) -> Iterator[Finding]:
     if not solved:
         yield failure(
             f"the expert solved none of {len(played)} starts within {data.rollout.max_turns} turns "
-            f"and {data.env.max_actions} actions, so that there is nothing to imitate",
+            f"and the environment's max_actions, so that there is nothing to imitate",
             "mend expert_turn, or raise data.rollout.max_turns or the environment's max_actions",
         )
         return

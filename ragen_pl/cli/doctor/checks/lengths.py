@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ragen_pl.cli.doctor.finding import Finding, failure, ok, warning
 from ragen_pl.cli.doctor.subject import Subject
+from ragen_pl.runtime.findings import Finding, failure, ok, warning
 from ragen_pl.types import StopReason, TokenSequence, Trajectory
 
 _FEW, _MANY = 0.1, 0.5

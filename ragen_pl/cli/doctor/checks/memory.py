@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ragen_pl.cli.doctor.finding import Finding, failure, ok, warning
 from ragen_pl.cli.doctor.subject import Subject
 from ragen_pl.cli.plan.render import gib
 from ragen_pl.errors import ConfigError
+from ragen_pl.runtime.findings import Finding, failure, ok, warning
 
 
 def check_memory(subject: Subject) -> Iterator[Finding]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ragen_pl.cli.doctor.finding import Finding, ok
 from ragen_pl.cli.doctor.subject import Subject
+from ragen_pl.runtime.findings import Finding, ok
 
 
 def check_model(subject: Subject) -> Iterator[Finding]:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import torch
 
 from ragen_pl.algorithms.coefficients import Coefficients
-from ragen_pl.cli.doctor.finding import Finding, failure, ok, warning
 from ragen_pl.cli.doctor.recomputed import Recomputed, recompute
 from ragen_pl.cli.doctor.subject import Subject
+from ragen_pl.runtime.findings import Finding, failure, ok, warning
 from ragen_pl.training.update import Update
 from ragen_pl.types import TrainingBatch
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from ragen_pl.cli.doctor.finding import Finding, failure, ok, warning
 from ragen_pl.cli.doctor.subject import Subject
+from ragen_pl.envs.contract_kit.checks.rewards import constant_reward, spread_finding
 from ragen_pl.rollout.rewards import ENV
 from ragen_pl.rollout.stats import GroupTable
-
-_MOST_WITHOUT_SIGNAL = 0.8
+from ragen_pl.runtime.findings import Finding, Level, ok, warning
 
 
 def check_rewards(subject: Subject) -> Iterator[Finding]:
@@ -24,10 +23,7 @@ def check_rewards(subject: Subject) -> Iterator[Finding]:
             for name, value in turn.rewards.items():
                 values[name].add(round(value, 9))
     if len(values[ENV]) == 1:
-        yield failure(
-            f"the environment's reward is {values[ENV].pop():g} in every turn, whatever is played",
-            "let step reward what the agent is to learn",
-        )
+        yield constant_reward(values[ENV].pop())
         return
     found = False
     for name in subject.data.rollout.reward_terms:
@@ -43,15 +39,6 @@ def check_rewards(subject: Subject) -> Iterator[Finding]:
         yield ok("actions are free text and there is no expert: spread is not judged")
         return
     signal = GroupTable.gather(groups).signal
-    share = 1.0 - float(signal.double().mean())
-    text = (
-        f"{int(signal.sum())} of {len(groups)} groups have members of different returns, in play "
-        f"between expert and random (zero-std fraction {share:.2f})"
-    )
-    if share > _MOST_WITHOUT_SIGNAL:
-        yield failure(
-            text,
-            "reward partial success, or choose easier starts: groups without spread teach nothing",
-        )
-    elif not found:
-        yield ok(text)
+    spread = spread_finding(int(signal.sum()), len(groups), "between expert and random")
+    if spread.level is not Level.OK or not found:
+        yield spread

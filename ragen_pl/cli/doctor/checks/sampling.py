@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from ragen_pl.cli.doctor.finding import Finding, failure, ok, warning
 from ragen_pl.cli.doctor.recomputed import recompute
 from ragen_pl.cli.doctor.subject import Subject
+from ragen_pl.runtime.findings import Finding, failure, ok, warning
 
 _LARGEST_GAP = 0.02
 """Mean difference in a token's log-prob that rounding to bfloat16 does not reach."""

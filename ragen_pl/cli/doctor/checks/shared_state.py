@@ -1,88 +1,20 @@
-"""State that copies of an environment share: global random generators, classes and modules."""
+"""State that copies of an environment share."""
 
 from __future__ import annotations
 
-import copy
-import pickle
-import random
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-import numpy as np
-
-from ragen_pl.cli.doctor.finding import Finding, failure, ok, warning
 from ragen_pl.cli.doctor.subject import Subject
-from ragen_pl.envs.base import TextEnv
-
-_STEPS, _FREE_TEXT = 8, "an answer"
+from ragen_pl.envs.contract_kit.shared_state import find_shared_state
+from ragen_pl.runtime.findings import Finding, ok
 
 
 def check_shared_state(subject: Subject) -> Iterator[Finding]:
     """Play an episode in every environment and look what has changed outside of it."""
     found = False
     for key, env in subject.envs.items():
-        before = _outside(env)
-        _play(copy.deepcopy(env), subject.first_seed)
-        changed = [name for name, value in _outside(env).items() if before.get(name) != value]
-        for name in changed:
+        for finding in find_shared_state(env, key, subject.first_seed):
             found = True
-            if name in _GENERATORS:
-                yield failure(
-                    f"{key} draws from {name}'s global random state, so that runs cannot be "
-                    "repeated or resumed",
-                    'draw from random.Random(seed), and later from options["noise_seed"]',
-                )
-            else:
-                yield warning(
-                    f"{key} changes {name} while it plays, which all its copies share: "
-                    "trajectories influence one another",
-                    "keep it in the instance and in get_state",
-                )
+            yield finding
     if not found:
         yield ok("environments keep their state to themselves")
-
-
-def _play(env: TextEnv, seed: int) -> None:
-    """Play a few random steps; an error is another check's."""
-    rng = random.Random(seed)
-    try:
-        env.reset(seed=seed, options={"noise_seed": 1})
-        for _ in range(min(_STEPS, env.max_actions)):
-            action = _FREE_TEXT if env.actions is None else rng.choice(env.actions)
-            _, _, terminated, truncated, _ = env.step(action)
-            if terminated or truncated:
-                return
-    except Exception:  # the boundary to user code; the check of the contract reports it
-        return
-
-
-_GENERATORS: dict[str, Callable[[], bytes]] = {
-    "random": lambda: pickle.dumps(random.getstate()),
-    "numpy.random": lambda: pickle.dumps(np.random.get_state()),
-}
-
-
-def _outside(env: TextEnv) -> dict[str, bytes]:
-    """Return the plain data outside of the environment that its code can reach, by name."""
-    found = {name: state() for name, state in _GENERATORS.items()}
-    for kind in type(env).__mro__:
-        if not issubclass(kind, TextEnv) or kind is TextEnv:
-            continue
-        module = sys.modules.get(kind.__module__)
-        for owner, values in (
-            (f"{kind.__name__}.", vars(kind)),
-            (f"{kind.__module__}.", {} if module is None else vars(module)),
-        ):
-            for name, value in values.items():
-                if isinstance(value, list | dict | set | int | float | str) and (
-                    not name.startswith("__")
-                ):
-                    found[owner + name] = _pickled(value)
-    return found
-
-
-def _pickled(value: object) -> bytes:
-    try:
-        return pickle.dumps(value)
-    except Exception:  # what cannot be pickled is no plain data
-        return b""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ragen_pl.cli.doctor.finding import Finding, failure, ok, warning
 from ragen_pl.cli.doctor.subject import Subject
 from ragen_pl.envs.eval_seeds import overlap
 from ragen_pl.errors import ConfigError
+from ragen_pl.rollout.mixture import env_of_set
+from ragen_pl.runtime.findings import Finding, failure, ok, warning
 from ragen_pl.training.evaluation_sets import EvaluationSet
 
 _TRAINING_STARTS = 1000
@@ -22,7 +23,8 @@ def check_starts(subject: Subject) -> Iterator[Finding]:
     data, first = subject.data, subject.first_seed
     seeds, found = range(first, first + _TRAINING_STARTS), False
     size = min(data.evaluation.size, _MOST_STARTS)
-    kinds = overlap(data.env, seeds, data.env, ()).starts
+    kinds = {name: overlap(env, seeds, env, ()).starts for name, env in data.envs.items()}
+    few = [name for name, count in kinds.items() if count <= _FEW]
     for index, (name, env) in enumerate(data.eval_sets.items()):
         pin = data.evaluation.pins.get(name)
         try:
@@ -31,8 +33,11 @@ def check_starts(subject: Subject) -> Iterator[Finding]:
             found = True
             yield failure(str(error), "as the message says")
             continue
-        shared = overlap(env, eval_set.seeds, data.env, seeds)
-        if shared.shared and kinds > _FEW:
+        own = env_of_set(name, data.envs)
+        if own is None:  # a task that is not trained on
+            continue
+        shared = overlap(env, eval_set.seeds, data.envs[own], seeds)
+        if shared.shared and own not in few:
             found = True
             yield warning(
                 f"data.eval_sets.{name}: {shared.shared} of its {shared.starts} starts are among "
@@ -41,7 +46,9 @@ def check_starts(subject: Subject) -> Iterator[Finding]:
                 "let the environment keep evaluation starts apart (an argument such as split)",
             )
     names = ", ".join(data.eval_sets)
-    if kinds <= _FEW:
-        yield ok(f"the task has {kinds} different starts only, so that {names} repeats training's")
+    if few == [""]:
+        count = kinds[""]
+        yield ok(f"the task has {count} different starts only, so that {names} repeats training's")
     elif not found:
-        yield ok(f"none of {names} shares a start with {_TRAINING_STARTS} of training")
+        but = f"; {', '.join(few)} has {_FEW} different starts or fewer" if few else ""
+        yield ok(f"none of {names} shares a start with {_TRAINING_STARTS} of training{but}")

@@ -7,9 +7,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from ragen_pl.cli.doctor.finding import Finding, failure, ok, warning
 from ragen_pl.cli.doctor.subject import Subject
 from ragen_pl.cli.plan.render import gib
+from ragen_pl.runtime.findings import Finding, failure, ok, warning
 
 _LEAST = 1 << 29
 """Bytes that logs and results may take beside the checkpoints."""

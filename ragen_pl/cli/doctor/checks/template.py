@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ragen_pl.cli.doctor.finding import Finding, failure, ok
 from ragen_pl.cli.doctor.subject import Subject
 from ragen_pl.models.chat_template import ChatTemplate
+from ragen_pl.runtime.findings import Finding, failure, ok
 
 _MEND = "give the model another template, as a chat_template.jinja in its folder"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from ragen_pl.cli.doctor.finding import Finding, ok, warning
 from ragen_pl.cli.doctor.subject import Subject
+from ragen_pl.runtime.findings import Finding, ok, warning
 from ragen_pl.runtime.threads import fixed_threads, usable_cores
 from ragen_pl.runtime.wait_policy import describe_waiting
 

@@ -1,33 +1,32 @@
-"""The examination: every check in order, whatever the others find."""
+"""The examination of a subject: every check in order, whatever the others find."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import TypeVar
 
-from ragen_pl.cli.doctor.finding import Check, Finding, Level
-from ragen_pl.cli.doctor.subject import Subject, UnavailableError
 from ragen_pl.envs.boundary import EnvError, describe_fault
 from ragen_pl.errors import ConfigError
+from ragen_pl.runtime.findings import Finding, Level, Line
 
 _ENV_LOG = "ragen_pl.envs"
 
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A finding with the check that it is from."""
-
-    check: str
-    finding: Finding
-    seconds: float
-    """Time since the check began."""
+T = TypeVar("T")
 
 
-def examine(subject: Subject, checks: Mapping[str, Check]) -> Iterator[Line]:
-    """Run the checks and yield their findings."""
+class UnavailableError(Exception):
+    """A part whose making has failed before; the check that asked first has reported why."""
+
+
+def examine(subject: T, checks: Mapping[str, Callable[[T], Iterator[Finding]]]) -> Iterator[Line]:
+    """Run the checks by name and yield their findings.
+
+    A check yields one finding, or one for each thing that is wrong. What it raises becomes a
+    failure.
+    """
     with _quiet_environments():
         for name, check in checks.items():
             begin = time.monotonic()
@@ -35,7 +34,7 @@ def examine(subject: Subject, checks: Mapping[str, Check]) -> Iterator[Line]:
                 yield Line(name, finding, time.monotonic() - begin)
 
 
-def _findings(subject: Subject, check: Check) -> Iterator[Finding]:
+def _findings(subject: T, check: Callable[[T], Iterator[Finding]]) -> Iterator[Finding]:
     try:
         yield from check(subject)
     except UnavailableError as error:

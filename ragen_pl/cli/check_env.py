@@ -1,0 +1,95 @@
+"""The command ``run.py check-env``: the contract kit on an environment."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from ragen_pl.cli.command_parser import CommandParser
+from ragen_pl.cli.doctor.subject import Subject
+from ragen_pl.cli.findings_page import print_findings
+from ragen_pl.cli.key_check import explain, refuse_broken_modules
+from ragen_pl.cli.parser import Parser
+from ragen_pl.envs.base import TextEnv
+from ragen_pl.envs.contract_kit import examine_env
+from ragen_pl.envs.contract_kit.subject import SECONDS
+from ragen_pl.errors import ConfigError
+from ragen_pl.runtime.findings import Line
+
+_DESCRIPTION = """\
+Examine an environment, in a few seconds: starts, noise, states, copies, processes, hostile answers,
+speed, expert, random play, rewards. The exit status is 1 if something has failed.
+
+  check-env --env my_envs.Mine --env.size 6     one environment, with keys of its own
+  check-env --config sokoban                    all environments of a configuration
+"""
+
+
+def check_env(argv: Sequence[str]) -> int:
+    """Print one line per check of each environment, with what is wrong and how to mend it.
+
+    Args:
+        argv: Arguments after ``check-env``, with paths in place of the names of configs.
+
+    Returns:
+        The exit status: 1 if a check has failed, else 0.
+    """
+    parser = CommandParser("check-env", _DESCRIPTION)
+    parser.add_argument("--env", metavar="CLASS", help="class of the environment (--env.KEY: keys)")
+    parser.add_argument("--json", action="store_true", help="print JSON, for other programs")
+    parser.add_argument(
+        "--seconds",
+        type=_seconds,
+        default=SECONDS,
+        help="time after which a check of a slow environment tries no further start",
+    )
+    options, rest = parser.parse_known_args(list(argv))
+    envs = _configured(rest) if options.env is None else {"env": _built(options.env, rest)}
+    return print_findings(_examined(envs, options.seconds), as_json=options.json)
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number of seconds")
+    return seconds
+
+
+def _examined(envs: Mapping[str, TextEnv], seconds: float) -> Iterator[Line]:
+    for key, env in envs.items():
+        for line in examine_env(env, key, seconds):
+            yield replace(line, subject=f"{key} ({type(env).__name__})")
+
+
+def _configured(argv: Sequence[str]) -> Mapping[str, TextEnv]:
+    """Return the environments of a configuration by key."""
+    if not argv:
+        raise ConfigError(
+            "check-env is given no environment; give a class, such as "
+            "check-env --env ragen_pl.envs.Sokoban, or a configuration, such as --config sokoban"
+        )
+    return Subject(argv).envs
+
+
+def _built(name: str, argv: Sequence[str]) -> TextEnv:
+    """Return an environment, built of a class and keys as in a configuration.
+
+    Raises:
+        ConfigError: for an unknown class or key, or a value that the constructor refuses.
+    """
+    given = ["--env", name, *argv]
+    parser = Parser()
+    parser.add_argument("--env", type=TextEnv, required=True)
+    try:
+        built = parser.instantiate_classes(parser.parse_args(given)).env
+    except ConfigError as error:
+        refuse_broken_modules(given)  # a module's own error may look like a wrong value
+        whole = ConfigError(str(error.__cause__ or error))  # which names the key, too
+        whole.__cause__ = error.__cause__
+        found = explain(whole, given, {"env": TextEnv})
+        raise (error if found is whole else found) from error
+    except ValueError as error:
+        raise ConfigError(f"--env {name}: {error}") from error
+    assert isinstance(built, TextEnv)
+    return built

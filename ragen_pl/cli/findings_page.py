@@ -1,0 +1,39 @@
+"""The page that ``doctor`` and ``check-env`` print: a line per finding, or JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable
+from contextlib import redirect_stdout
+
+from ragen_pl.runtime.findings import Line, has_failed, summary
+
+
+def print_findings(found: Iterable[Line], *, as_json: bool) -> int:
+    """Print findings as they are made; return the exit status, 1 if one is a failure, else 0.
+
+    What the checks themselves print goes to standard error.
+    """
+    begin, lines, out, subject = time.monotonic(), list[Line](), sys.stdout, ""
+    reconfigure = getattr(out, "reconfigure", None)
+    if reconfigure is not None:  # an encoding without these characters must not end it
+        reconfigure(errors="replace")
+    with redirect_stdout(sys.stderr):
+        for line in found:
+            lines.append(line)
+            if as_json:
+                continue
+            if line.subject != subject:
+                print(f"\n{line.subject}" if subject else line.subject, file=out)
+            subject = line.subject
+            print(line.text, file=out, flush=True)
+    seconds, failed = time.monotonic() - begin, has_failed(lines)
+    if as_json:
+        plain = [line.plain for line in lines]
+        page = {"ok": not failed, "seconds": round(seconds, 1), "findings": plain}
+        print(json.dumps(page, indent=1))
+    else:
+        print(f"\n{summary(lines, seconds)}")
+    return int(failed)

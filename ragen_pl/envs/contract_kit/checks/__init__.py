@@ -1,0 +1,33 @@
+"""The checks by name, in the order in which they run."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from ragen_pl.envs.contract_kit.checks.answers import check_answers
+from ragen_pl.envs.contract_kit.checks.contract import check_contract_of
+from ragen_pl.envs.contract_kit.checks.copies import check_copies
+from ragen_pl.envs.contract_kit.checks.episodes import check_episodes
+from ragen_pl.envs.contract_kit.checks.players import check_expert, check_random
+from ragen_pl.envs.contract_kit.checks.processes import check_processes
+from ragen_pl.envs.contract_kit.checks.questions import check_questions
+from ragen_pl.envs.contract_kit.checks.rewards import check_rewards
+from ragen_pl.envs.contract_kit.checks.shared_state import check_shared_state
+from ragen_pl.envs.contract_kit.checks.speed import check_speed
+from ragen_pl.envs.contract_kit.checks.starts import check_starts
+from ragen_pl.envs.contract_kit.subject import Subject
+from ragen_pl.runtime.findings import Finding
+
+CHECKS: Mapping[str, Callable[[Subject], Iterator[Finding]]] = {
+    "contract": check_contract_of,
+    "starts": check_starts,
+    "episodes": check_episodes,
+    "questions": check_questions,
+    "copies": check_copies,
+    "shared state": check_shared_state,
+    "processes": check_processes,
+    "hostile answers": check_answers,
+    "expert": check_expert,
+    "random play": check_random,
+    "rewards": check_rewards,
+    "speed": check_speed,
+}
+"""A further check is a function and a line here."""

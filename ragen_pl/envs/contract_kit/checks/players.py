@@ -1,0 +1,73 @@
+"""Players: the expert succeeds, random play does not always."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+from ragen_pl.envs.boundary import CheckedEnv, EnvError
+from ragen_pl.envs.contract_kit.subject import Subject
+from ragen_pl.envs.contract_kit.trial import go_on, play_as_expert, play_at_random
+from ragen_pl.runtime.findings import Finding, failure, ok, warning
+
+_TOO_EASY = 0.95
+_FEWEST = 8
+_OFF_PATH, _OFF_PATH_TURNS = 16, 3
+
+
+def check_expert(subject: Subject) -> Iterator[Finding]:
+    """Let the expert play: its actions must be legal, and it must succeed now and then."""
+    if not subject.has_expert:
+        yield ok("it has no expert, which a warm start would need")
+        return
+    played = subject.expert_play
+    solved = sum(trial.success for trial in played)
+    text = f"the expert solves {solved} of {len(played)} starts"
+    if not solved:
+        yield failure(
+            f"{text} within {subject.env.max_actions} actions: there is nothing to imitate",
+            "mend expert_turn, or raise max_actions",
+        )
+        return
+    lost = list(_lost(subject))
+    if lost:
+        yield warning(
+            f"{text}, but raises in {len(lost)} of {_OFF_PATH} episodes with random moves: "
+            f"{lost[0]}",
+            "let it find a way from any state; a warm start with random_turns leaves such "
+            "demonstrations out",
+        )
+        return
+    actions = sum(len(trial.steps) for trial in played) / len(played)
+    yield ok(f"{text}, in {actions:.1f} actions on average")
+
+
+def _lost(subject: Subject) -> Iterator[EnvError]:
+    """Yield the errors of the expert after random moves."""
+    env = CheckedEnv(subject.copy())
+    for seed in subject.in_time(range(_OFF_PATH)):
+        env.reset(seed, 0)
+        rng = random.Random(seed)
+        for _ in range(_OFF_PATH_TURNS):
+            early = go_on(env, rng, play_at_random, most=2)
+            if early and early[-1].has_ended:
+                break
+            try:
+                later = go_on(env, rng, play_as_expert, most=1)
+            except EnvError as error:
+                yield error
+                break
+            if later and later[-1].has_ended:
+                break
+
+
+def check_random(subject: Subject) -> Iterator[Finding]:
+    """Let chance play: a task that it solves teaches nothing."""
+    played = subject.random_play
+    solved = sum(trial.success for trial in played)
+    what = "random actions" if subject.env.actions is not None else "meaningless texts"
+    text = f"{what} solve {solved} of {len(played)} starts"
+    if len(played) >= _FEWEST and solved >= _TOO_EASY * len(played):
+        yield warning(f"{text}: there is nothing to learn", "make the task harder")
+        return
+    yield ok(text)

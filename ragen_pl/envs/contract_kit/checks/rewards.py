@@ -1,0 +1,76 @@
+"""Rewards: whether they differ, and whether they do so within a group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ragen_pl.envs.contract_kit.subject import Subject
+from ragen_pl.envs.contract_kit.trial import Player, play, play_at_random, play_between
+from ragen_pl.runtime.findings import Finding, failure, ok, warning
+
+_GROUPS, _MEMBERS = 8, 6
+_MOST_WITHOUT_SIGNAL = 0.8
+_LARGE = 1000.0
+_ROUNDING = 1e-9
+
+
+def check_rewards(subject: Subject) -> Iterator[Finding]:
+    """Play groups between expert and random, and look at the spread of their returns."""
+    players: list[Player] = [play_at_random] * _MEMBERS
+    if subject.has_expert:  # from random play to the expert's
+        players = [play_between(member / (_MEMBERS - 1)) for member in range(_MEMBERS)]
+    env = subject.copy()
+    groups = [
+        [play(env, seed, n, player, f"member {n}") for n, player in enumerate(players)]
+        for seed in subject.in_time(range(_GROUPS))
+    ]
+    trials = [trial for group in groups for trial in group]
+    trials += [*subject.random_play, *subject.expert_play]
+    rewards = {round(step.reward, 9) for trial in trials for step in trial.steps}
+    by_chance = subject.env.actions is None and not subject.has_expert
+    if len(rewards) == 1 and not by_chance:
+        yield constant_reward(rewards.pop())
+        return
+    largest = max(map(abs, rewards), default=0.0)
+    if largest > _LARGE:
+        yield warning(
+            f"a reward has the size {largest:g}: it outweighs all others in a batch",
+            "scale rewards to about 1",
+        )
+        return
+    if by_chance:
+        yield ok("actions are free text and there is no expert: spread is not judged")
+        return
+    returns = [[trial.total_reward for trial in group] for group in groups]
+    spread = sum(max(each) - min(each) > _ROUNDING * (1 + largest) for each in returns)
+    between = "between expert and random" if subject.has_expert else "of random actions"
+    yield spread_finding(spread, len(groups), between)
+
+
+def constant_reward(reward: float) -> Finding:
+    """Return the finding of an environment whose reward never changes."""
+    return failure(
+        f"the environment's reward is {reward:g} in every turn, whatever is played",
+        "let step reward what the agent is to learn",
+    )
+
+
+def spread_finding(spread: int, groups: int, play: str) -> Finding:
+    """Return the finding about groups whose members' returns differ.
+
+    Args:
+        spread: Number of these groups.
+        groups: Number of groups that were played.
+        play: How they were played, such as ``of random actions``.
+    """
+    share = 1.0 - spread / groups
+    text = (
+        f"{spread} of {groups} groups have members of different returns, in play {play} "
+        f"(zero-std fraction {share:.2f})"
+    )
+    if share > _MOST_WITHOUT_SIGNAL:
+        return failure(
+            text,
+            "reward partial success, or choose easier starts: groups without spread teach nothing",
+        )
+    return ok(text)

@@ -1,0 +1,49 @@
+"""Starts: any seed gives one, and seeds give different ones."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from ragen_pl.envs.boundary import CheckedEnv, EnvError
+from ragen_pl.envs.contract_kit.subject import Subject
+from ragen_pl.envs.eval_seeds import FIRST_EVAL_SEED
+from ragen_pl.runtime.findings import Finding, failure, ok, warning
+
+_TRIED = 64
+_FAR_SEEDS = (
+    ("the last training seed of run seed 0", (1 << 31) - 1),
+    ("a demonstration's seed", 1 << 31),
+    ("an evaluation set's seed", FIRST_EVAL_SEED),
+    ("a training seed of run seed 3", 3 << 32),
+)
+"""Seeds that runs use, of which generators with 32 bits refuse some."""
+
+
+def check_starts(subject: Subject) -> Iterator[Finding]:
+    """Reset to many seeds, large ones among them."""
+    env = CheckedEnv(subject.copy())
+    for what, seed in _FAR_SEEDS:
+        try:
+            env.reset(seed, 0)
+        except EnvError as error:
+            yield failure(
+                f"seed {seed}, {what}: {error}",
+                "accept any seed of 0 or more; reduce it for a generator that takes fewer bits",
+            )
+            return
+    keys, difficulties = Counter[str](), Counter[str]()
+    for seed in subject.in_time(range(_TRIED)):
+        difficulties[env.reset(seed, 0).difficulty] += 1
+        keys[env.env.start_key()] += 1
+    total = sum(keys.values())
+    if total > 1 and len(keys) == 1:
+        yield warning(
+            f"all of {total} seeds give the same start: there is nothing to generalize to",
+            "draw the start from random.Random(seed), unless the task has a single one",
+        )
+        return
+    named = sorted(name for name in difficulties if name)
+    told = f"; difficulties {', '.join(named[:8])}" if named else ""
+    more = f" and {len(named) - 8} more" if len(named) > 8 else ""
+    yield ok(f"{len(keys)} different starts of {total} seeds{told}{more}")

@@ -1,0 +1,139 @@
+"""Trial episodes: an environment, a player, and what they did."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ragen_pl.envs.base import TextEnv
+from ragen_pl.envs.boundary import CheckedEnv, EnvError
+
+Player = Callable[[CheckedEnv, random.Random], tuple[str, ...]]
+"""Function that chooses the next actions, at least one.
+
+Raises:
+    EnvError: if the environment breaks its contract.
+"""
+PLAIN_TEXTS = ("1", "yes", "an answer", "[1]", "a b", "{}", "0", "<answer>2</answer>")
+"""Free-text actions of a player that knows nothing."""
+ACTIONS_PER_TURN = 2
+"""Actions that an expert may return at once."""
+
+
+def play_at_random(env: CheckedEnv, rng: random.Random) -> tuple[str, ...]:
+    """Choose one action; of free text, one of a few."""
+    return (rng.choice(env.actions or PLAIN_TEXTS),)
+
+
+def play_as_expert(env: CheckedEnv, rng: random.Random) -> tuple[str, ...]:
+    """Let the environment's expert choose."""
+    return env.expert_turn(rng, ACTIONS_PER_TURN)[1]
+
+
+def play_between(expert_share: float) -> Player:
+    """Return a player whose turns are the expert's with a probability, and random otherwise, or
+    where the expert fails."""
+
+    def player(env: CheckedEnv, rng: random.Random) -> tuple[str, ...]:
+        if rng.random() < expert_share:
+            try:
+                return play_as_expert(env, rng)
+            except EnvError:  # told by the check of the expert
+                pass
+        return play_at_random(env, rng)
+
+    return player
+
+
+def has_expert(env: TextEnv) -> bool:
+    """Return whether an environment has an expert."""
+    return type(env).expert_turn is not TextEnv.expert_turn
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One action and what came of it."""
+
+    action: str
+    observation: str
+    reward: float
+    has_ended: bool
+    success: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One episode."""
+
+    seed: int
+    observation: str
+    """The first one."""
+    difficulty: str
+    optimal_length: int | None
+    steps: tuple[Step, ...]
+
+    @property
+    def success(self) -> bool:
+        """Whether the last step was a success."""
+        return bool(self.steps) and self.steps[-1].success
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the environment ended it, before the maximum number of actions."""
+        return bool(self.steps) and self.steps[-1].has_ended
+
+    @property
+    def total_reward(self) -> float:
+        """The sum of all rewards."""
+        return sum(step.reward for step in self.steps)
+
+    @property
+    def observations(self) -> tuple[str, ...]:
+        """All observations, the first one included."""
+        return (self.observation, *(step.observation for step in self.steps))
+
+
+def play(env: TextEnv, seed: int, noise_seed: int, player: Player, label: str = "") -> Trial:
+    """Play one episode, in the given environment itself.
+
+    Args:
+        env: The environment, which is reset.
+        seed: Seed of the start.
+        noise_seed: Seed of what is random later.
+        player: The player, whose randomness depends on both seeds and the label alone.
+        label: Tells apart players that shall choose otherwise at equal seeds.
+
+    Raises:
+        EnvError: if the environment breaks its contract.
+    """
+    checked = CheckedEnv(env)
+    first = checked.reset(seed, noise_seed)
+    steps = go_on(checked, random.Random(f"{seed} {noise_seed} {label}"), player)
+    return Trial(seed, first.observation, first.difficulty, first.optimal_length, steps)
+
+
+def go_on(
+    env: CheckedEnv, rng: random.Random, player: Player, most: int | None = None
+) -> tuple[Step, ...]:
+    """Play on from the current state until the end or a number of actions.
+
+    Args:
+        most: Number of actions; None for ``max_actions``.
+    """
+    steps: list[Step] = []
+    limit = env.max_actions if most is None else most
+    while len(steps) < limit:
+        for action in player(env, rng)[: limit - len(steps)]:
+            step = take(env, action)
+            steps.append(step)
+            if step.has_ended:
+                return tuple(steps)
+    return tuple(steps)
+
+
+def take(env: CheckedEnv, action: str) -> Step:
+    """Take one step."""
+    outcome = env.step(action)
+    ended = outcome.terminated or outcome.truncated
+    return Step(action, outcome.observation, outcome.reward, ended, outcome.success)

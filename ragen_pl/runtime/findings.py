@@ -1,0 +1,111 @@
+"""What a check finds, and how it is told."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from ragen_pl.runtime.visible_text import visible
+
+_WIDTH, _INDENT = 100, 25
+
+
+class Level(StrEnum):
+    """How bad a finding is."""
+
+    OK = "ok"
+    WARNING = "warning"
+    """It can be used, but this will probably disappoint."""
+    FAILURE = "failure"
+    """It would fail, or nothing would be learned."""
+    SKIPPED = "skipped"
+    """Not checked, because something that it needs has failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line about one check."""
+
+    level: Level
+    text: str
+    remedy: str = ""
+    """What to do; empty if there is nothing to mend."""
+    details: tuple[str, ...] = ()
+    """Further lines, such as samples."""
+
+
+def ok(text: str, *details: str) -> Finding:
+    """Return the finding of a check that found nothing wrong."""
+    return Finding(Level.OK, text, details=details)
+
+
+def warning(text: str, remedy: str, *details: str) -> Finding:
+    """Return the finding of something that will probably disappoint."""
+    return Finding(Level.WARNING, text, remedy, details)
+
+
+def failure(text: str, remedy: str, *details: str) -> Finding:
+    """Return the finding of something that stops a run or its learning."""
+    return Finding(Level.FAILURE, text, remedy, details)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A finding with the check that it is from."""
+
+    check: str
+    finding: Finding
+    seconds: float
+    """Time since the check began."""
+    subject: str = ""
+    """What was checked, where there are several things."""
+
+    @property
+    def text(self) -> str:
+        """The line as a terminal shows it, with the remedy and the details below it."""
+        finding = self.finding
+        head = f"{finding.level:<9}{self.check:<{_INDENT - 9}}"
+        parts = [_wrapped(head, finding.text)]
+        if finding.remedy:
+            parts.append(_wrapped(" " * (_INDENT - 2) + "→ ", finding.remedy))
+        parts += [_wrapped(" " * _INDENT, detail) for detail in finding.details]
+        return "\n".join(parts)
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """The line as plain data."""
+        return {
+            **({"subject": self.subject} if self.subject else {}),
+            "check": self.check,
+            "level": str(self.finding.level),
+            "text": self.finding.text,
+            "remedy": self.finding.remedy,
+            "details": list(self.finding.details),
+            "seconds": round(self.seconds, 2),
+        }
+
+
+def has_failed(lines: Sequence[Line]) -> bool:
+    """Return whether a line is a failure."""
+    return any(line.finding.level is Level.FAILURE for line in lines)
+
+
+def summary(lines: Sequence[Line], seconds: float) -> str:
+    """Count the findings by level, in one line."""
+    counts = Counter(line.finding.level for line in lines)
+    found = ", ".join(f"{counts[level]} {level}" for level in Level if counts[level])
+    return f"{found}; {seconds:.0f} s"
+
+
+def _wrapped(head: str, text: str) -> str:
+    return textwrap.fill(
+        visible(text),
+        _WIDTH,
+        initial_indent=head,
+        subsequent_indent=" " * _INDENT,
+        break_on_hyphens=False,
+    )

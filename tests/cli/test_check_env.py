@@ -1,0 +1,45 @@
+"""The command ``check-env``."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ragen_pl.cli.entry_point import main
+
+
+def test_a_healthy_environment_with_keys_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["check-env", "--env", "FrozenLake", "--env.size", "4", "--seconds", "0.2"]
+    assert main(line) == 0
+    shown = capsys.readouterr().out
+    assert "env (FrozenLake)" in shown
+    assert "failure" not in shown
+
+
+def test_a_defect_gives_status_1_and_a_remedy(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "tests.support.broken_envs.Hopeless"
+    assert main(["check-env", "--env", name, "--json", "--seconds", "0.2"]) == 1
+    page = json.loads(capsys.readouterr().out)
+    failed = [each for each in page["findings"] if each["level"] == "failure"]
+    assert not page["ok"]
+    assert [each["check"] for each in failed] == ["expert"]
+    assert failed[0]["remedy"] == "mend expert_turn, or raise max_actions"
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        ([], "check-env is given no environment"),
+        (["--env", "Sokobann"], "did you mean Sokoban?"),
+        (["--env", "ragen_pl.envs.Sokoban", "--env.siz", "6"], "unknown key env.init_args.siz"),
+        (["--env", "ragen_pl.envs.Sokoban", "--env.size", "2"], "size: 2 is not between 6 and 10"),
+        (["--env", "no_such_module.Env"], "no_such_module"),
+        (["--env", "Sokoban", "--seconds", "0"], "seconds"),
+    ],
+)
+def test_wrong_arguments_are_told_in_a_line(
+    args: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check-env", *args]) == 2
+    assert told in capsys.readouterr().err

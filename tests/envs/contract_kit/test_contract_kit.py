@@ -1,0 +1,120 @@
+"""The contract kit finds planted defects and is silent about healthy environments."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ragen_pl.cli.config_files import FOLDER, prepare
+from ragen_pl.cli.doctor.subject import Subject as DoctorSubject
+from ragen_pl.envs.base import TextEnv
+from ragen_pl.envs.contract_kit import assert_contract, examine_env
+from ragen_pl.envs.contract_kit.checks import CHECKS
+from ragen_pl.envs.contract_kit.examination import examine
+from ragen_pl.envs.contract_kit.subject import Subject
+from ragen_pl.runtime.findings import Finding, Level, has_failed
+from tests.support import broken_envs as broken
+from tests.support.extras import need_packages
+from tests.support.lamps import Stairs
+
+EXPERIMENTS = sorted(path.stem for path in (FOLDER / "experiment").glob("*.yaml"))
+
+FAILURES: list[tuple[type[TextEnv], str, str]] = [
+    (broken.Restless, "contract", r"reset\(seed=0\)"),
+    (broken.NoisyStart, "contract", "the seed alone decides the start"),
+    (broken.Endless, "contract", "success"),
+    (broken.Immortal, "contract", "after the end"),
+    (broken.Gambler, "shared state", "global random state"),
+    (broken.NarrowSeeds, "starts", "an evaluation set's seed|run seed 3"),
+    (broken.Forgetful, "copies", "restored by set_state .* does not go on"),
+    (broken.Siamese, "copies", "deep-copied .* does not go on"),
+    (broken.Locked, "copies", "cannot be pickled"),
+    (broken.Fidgety, "questions", "expert_turn changes the state"),
+    (broken.Hashed, "processes", "the start of seed 0 is another one"),
+    (broken.Fragile, "hostile answers", "step raised ValueError"),
+    (broken.Suicidal, "hostile answers", "ended its process"),
+    (broken.Boastful, "episodes", "optimal_length is 3"),
+    (broken.Hopeless, "expert", "nothing to imitate"),
+    (broken.Cheat, "expert", "actions of on, off"),
+    (broken.Stingy, "rewards", "the environment's reward is 0 in every turn"),
+]
+WARNINGS: list[tuple[type[TextEnv], str, str]] = [
+    (broken.Gossip, "shared state", "Gossip.told"),
+    (broken.Chronicler, "episodes", "observations grow"),
+    (broken.Gift, "random play", "nothing to learn"),
+    (broken.Slow, "speed", "a step takes 8"),
+]
+
+
+def findings(env: TextEnv, check: str) -> list[Finding]:
+    """Run one check."""
+    subject = Subject(env, "env", seconds=0.5)
+    return [line.finding for line in examine(subject, {check: CHECKS[check]})]
+
+
+def check(env: TextEnv, name: str) -> Finding:
+    """Return the only finding of one check."""
+    subject = Subject(env, "env", seconds=0.5)
+    (line,) = examine(subject, {name: CHECKS[name]})
+    return line.finding
+
+
+@pytest.mark.parametrize(("kind", "name", "told"), FAILURES)
+def test_planted_defects_are_failures(kind: type[TextEnv], name: str, told: str) -> None:
+    found = check(kind(), name)
+    assert found.level is Level.FAILURE
+    assert re.search(told, found.text), found.text
+
+
+@pytest.mark.parametrize(("kind", "name", "told"), WARNINGS)
+def test_what_disappoints_is_a_warning(kind: type[TextEnv], name: str, told: str) -> None:
+    found = check(kind(), name)
+    assert found.level is Level.WARNING
+    assert found.remedy
+    assert re.search(told, found.text), found.text
+
+
+@pytest.mark.parametrize("kind", [Stairs, broken.Guess])
+def test_healthy_environments_pass_every_check(kind: type[TextEnv]) -> None:
+    lines = list(examine_env(kind(), seconds=0.5))
+    assert {line.check for line in lines} == set(CHECKS)
+    assert [line.text for line in lines if line.finding.level is not Level.OK] == []
+
+
+def test_every_check_is_needed_by_a_planted_defect() -> None:
+    assert {name for _, name, _ in (*FAILURES, *WARNINGS)} == set(CHECKS)
+
+
+def test_tests_of_an_environment_assert_its_contract() -> None:
+    with pytest.raises(AssertionError, match=r"(?s)Stingy breaks.*reward is 0.*let step reward"):
+        assert_contract(broken.Stingy(), seconds=0.3)
+
+
+def test_an_examined_environment_stays_as_it_is() -> None:
+    env = Stairs()
+    env.reset(seed=1)
+    before = env.get_state()
+    list(examine_env(env, seconds=0.1))
+    assert env.get_state() == before
+
+
+@pytest.mark.parametrize(
+    "experiment",
+    [
+        pytest.param(name, marks=() if name in ("bandit", "sokoban") else pytest.mark.run)
+        for name in EXPERIMENTS
+    ],
+)
+def test_shipped_environments_have_no_failure(
+    experiment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that training plays; their evaluation sets differ in the starts alone."""
+    need_packages(experiment)
+    monkeypatch.chdir(tmp_path)
+    envs = DoctorSubject(prepare(["doctor", "--config", experiment])[1:]).envs
+    for key, env in envs.items():
+        if key.startswith("data.env") or experiment != "sokoban":
+            failed = [line for line in examine_env(env, key, 2.0) if has_failed([line])]
+            assert [line.text for line in failed] == []

@@ -1,0 +1,285 @@
+"""Environments with one defect each, for ``check-env`` to find, and a healthy one of free text."""
+
+from __future__ import annotations
+
+import copy
+import os
+import random
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ragen_pl.envs.base import TextEnv, refuse_after_end
+from tests.support.lamps import Stairs
+
+Step = tuple[str, float, bool, bool, dict[str, Any]]
+
+
+class Guess(TextEnv):
+    """Guess a number from 0 to 9 in words of one's own: healthy."""
+
+    name, actions, max_actions = "guess", None, 6
+    instruction = "Guess a number from 0 to 9."
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        self.secret, self.hint, self.found = (seed or 0) % 10, "guess", False
+        return self.render_text(), {"difficulty": "easy", "optimal_length": 1}
+
+    def step(self, action: str) -> Step:
+        refuse_after_end(self, self.found)
+        guess = self.read(action)
+        self.found = guess == self.secret
+        self.hint = "no number" if guess is None else "more" if guess < self.secret else "less"
+        return self.render_text(), float(self.found), self.found, False, {"success": self.found}
+
+    def read(self, action: str) -> int | None:
+        return int(action) if len(action) == 1 and action in "0123456789" else None
+
+    def render_text(self) -> str:
+        return self.hint
+
+    def get_state(self) -> dict[str, Any]:
+        return {"secret": self.secret, "hint": self.hint, "found": self.found}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self.secret, self.hint, self.found = state["secret"], state["hint"], state["found"]
+
+    def expert_turn(self, rng: random.Random, max_actions: int) -> tuple[str, tuple[str, ...]]:
+        return "I know", (str(self.secret),)
+
+
+class Fragile(Guess):
+    """Breaks at what is no number."""
+
+    def read(self, action: str) -> int | None:
+        return int(action)
+
+
+class Suicidal(Guess):
+    """Ends its process when it is told to."""
+
+    def read(self, action: str) -> int | None:
+        if "exit" in action:
+            os._exit(3)
+        return super().read(action)
+
+
+class Boastful(Guess):
+    """Names an optimal length that anybody beats."""
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        return super().reset(seed=seed, options=options)[0], {"optimal_length": 3}
+
+
+class NoisyStart(Stairs):
+    """Begins where the noise says."""
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        _, info = super().reset(seed=seed, options=options)
+        self.lit = bool((options or {}).get("noise_seed", 0) % 2)
+        return self.render_text(), info
+
+
+class Forgetful(Stairs):
+    """Has a state without the number of steps, on which the end depends."""
+
+    def get_state(self) -> dict[str, Any]:
+        return {"lit": self.lit, "is_over": self.is_over}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self.lit, self.is_over, self.step_number = state["lit"], state["is_over"], 0
+
+
+class Siamese(Stairs):
+    """Counts its steps in a list that deep copies share."""
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        self.counted = [0]
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: str) -> Step:
+        text, reward, *rest = super().step(action)
+        self.counted[0] += 1
+        return text, reward + self.counted[0], *rest  # type: ignore[return-value]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Siamese:
+        return copy.copy(self)
+
+
+class Locked(Stairs):
+    """Holds a lock, which no pickle can."""
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        self.lock = threading.Lock()
+        return super().reset(seed=seed, options=options)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Locked:
+        return copy.copy(self)
+
+
+class Immortal(Stairs):
+    """Pays on after the end."""
+
+    def step(self, action: str) -> Step:
+        self.is_over = False
+        return super().step(action)
+
+
+class Chronicler(Stairs):
+    """Shows all that ever happened."""
+
+    max_actions = 12
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        self.told = ""
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: str) -> Step:
+        refuse_after_end(self, self.is_over)
+        self.told += f"and then somebody pressed the button that is called {action}; " * 3
+        return super().step(action)
+
+    def render_text(self) -> str:
+        return super().render_text() + self.told
+
+    def get_state(self) -> dict[str, Any]:
+        return {**super().get_state(), "told": self.told}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        super().set_state(state)
+        self.told = state["told"]
+
+
+class Hashed(Stairs):
+    """Takes its start from the order of a set, which every process has of its own."""
+
+    word = ""
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        _, info = super().reset(seed=seed, options=options)
+        self.word = next(iter({f"word {seed} {number}" for number in range(50)}))
+        return self.render_text(), info
+
+    def render_text(self) -> str:
+        return f"{super().render_text()} {self.word}"
+
+    def get_state(self) -> dict[str, Any]:
+        return {**super().get_state(), "word": self.word}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        super().set_state(state)
+        self.word = state["word"]
+
+
+class Fidgety(Stairs):
+    """Has an expert that moves while it thinks."""
+
+    def expert_turn(self, rng: random.Random, max_actions: int) -> tuple[str, tuple[str, ...]]:
+        turn = super().expert_turn(rng, max_actions)
+        self.lit = not self.lit
+        return turn
+
+
+class NarrowSeeds(Stairs):
+    """Takes seeds of 32 bits."""
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        np.random.RandomState(seed)
+        return super().reset(seed=seed, options=options)
+
+
+class Slow(Stairs):
+    """Takes its time."""
+
+    def step(self, action: str) -> Step:
+        time.sleep(0.08)
+        return super().step(action)
+
+
+class Gift(Stairs):
+    """Succeeds with the first press, whichever it is."""
+
+    def step(self, action: str) -> Step:
+        refuse_after_end(self, self.is_over)
+        self.is_over = True
+        return self.render_text(), 1.0, True, False, {"success": True}
+
+
+class Restless(Stairs):
+    """Begins where its past says, not where the seed does."""
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        _, info = super().reset(seed=seed, options=options)
+        self.resets = getattr(self, "resets", 0) + 1
+        self.lit = self.resets % 2 == 0
+        return self.render_text(), info
+
+
+class Gambler(Stairs):
+    """Throws the dice of all."""
+
+    def step(self, action: str) -> Step:
+        random.random()
+        return super().step(action)
+
+
+class Gossip(Stairs):
+    """Tells all copies what it did."""
+
+    told: ClassVar[list[str]] = []
+
+    def step(self, action: str) -> Step:
+        self.told.append(action)
+        return super().step(action)
+
+
+class Endless(Stairs):
+    """Succeeds without an end."""
+
+    def step(self, action: str) -> Step:
+        text, reward, *_ = super().step(action)
+        self.is_over = False
+        return text, reward, False, False, {"success": True}
+
+
+class Stingy(Stairs):
+    """Pays nothing."""
+
+    def step(self, action: str) -> Step:
+        text, _, *rest = super().step(action)
+        return text, 0.0, *rest  # type: ignore[return-value]
+
+
+class Cheat(Stairs):
+    """Has an expert that plays what is no action."""
+
+    def expert_turn(self, rng: random.Random, max_actions: int) -> tuple[str, tuple[str, ...]]:
+        return "", ("fly",)
+
+
+class Hopeless(Stairs):
+    """Has an expert that never succeeds."""
+
+    def expert_turn(self, rng: random.Random, max_actions: int) -> tuple[str, tuple[str, ...]]:
+        return "", ("off" if self.lit else "on",)

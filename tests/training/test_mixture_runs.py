@@ -1,0 +1,194 @@
+"""A mixture in a run: what is played, learned, saved, logged and refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from callbacks.echo_trap_detector import EchoTrapDetector
+from callbacks.rollout_metrics import RolloutMetrics
+from callbacks.variance_filter import VarianceFilter
+from ragen_pl.envs.base import TextEnv
+from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.curriculum import LevelReplay, TargetSuccess
+from ragen_pl.rollout.demonstrations import WarmStart
+from ragen_pl.rollout.hindsight import HindsightImitation
+from ragen_pl.rollout.mixture import MixtureConfig
+from ragen_pl.training.callback import RolloutCallback
+from ragen_pl.training.collection import DynamicSampling
+from ragen_pl.training.datamodule import RolloutDataModule
+from ragen_pl.training.evaluation_sets import EvaluationConfig
+from ragen_pl.types import TrajectoryGroup
+from tests.support.doubles import make_trainer
+from tests.support.toy_env import PROMPTS, Lamp, NamedLamp, Stairs, make_learner
+
+ROLLOUT = RolloutConfig(
+    num_groups=6,
+    group_size=3,
+    max_turns=2,
+    max_actions_per_turn=2,
+    max_response_tokens=10,
+    max_context=128,
+)
+
+
+class Mute(Lamp):
+    """A lamp without an expert, of one action."""
+
+    max_actions = 1
+    expert_turn = TextEnv.expert_turn
+
+
+def make_data(**changes: Any) -> RolloutDataModule:
+    given: dict[str, Any] = {
+        "envs": {"named": NamedLamp(), "stairs": Stairs(), "mute": Mute(), "gone": None},
+        "eval_sets": {"named": NamedLamp(), "stairs_eval": Stairs()},
+        "prompts": PROMPTS,
+        "evaluation": EvaluationConfig(size=4),
+        "rollout": ROLLOUT,
+        "warm_start": WarmStart(
+            iterations=1, demonstrations=12, batch_size=8, updates_per_iteration=20
+        ),
+        "mixture": MixtureConfig(
+            shares={"named": 3.0, "stairs": 2.0},
+            normalize_rewards=True,
+            shares_of="tokens",
+            curricula={"named": TargetSuccess(pool_factor=2), "stairs": LevelReplay(memory=20)},
+        ),
+        "run_seed": 3,
+    }
+    return RolloutDataModule(**(given | changes))
+
+
+class Watch(RolloutCallback):
+    """Note what each iteration played.
+
+    Args:
+        dies_at: Iteration whose first collection is the last thing that happens.
+    """
+
+    def __init__(self, dies_at: int | None) -> None:
+        super().__init__()
+        self.dies_at = dies_at
+        self.played: dict[int, list[tuple[int, int, str, float]]] = {}
+        self.logged: dict[str, float] = {}
+
+    def on_collection_end(
+        self, trainer: Trainer, module: Any, groups: list[TrajectoryGroup]
+    ) -> None:
+        if self.iteration == self.dies_at:
+            raise SystemExit(9)
+        facts = [(group.group_id, group.seed, group.env, group.weight) for group in groups]
+        self.played.setdefault(self.iteration, []).extend(facts)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
+        super().on_train_epoch_end(trainer, pl_module)
+        self.logged |= {name: float(value) for name, value in trainer.callback_metrics.items()}
+
+
+def fit(folder: Path, *, dies_at: int | None = None, resume: bool = False) -> tuple[Any, Watch]:
+    hindsight = HindsightImitation(updates=1, batch_size=4, variants=2, symmetries=True)
+    module, watch = make_learner(hindsight_lr=hindsight.lr), Watch(dies_at)
+    saver = ModelCheckpoint(folder, save_last=True)
+    data = make_data(hindsight=hindsight, dynamic_sampling=DynamicSampling(max_collections=2))
+    callbacks = [
+        *(VarianceFilter(0.5), RolloutMetrics(), EchoTrapDetector(baseline_iterations=3)),
+        *(watch, saver),
+    ]
+    trainer = make_trainer(folder, 6, callbacks, enable_checkpointing=True, limit_val_batches=0)
+    ckpt_path = folder / "last.ckpt" if resume else None
+    trainer.fit(module, datamodule=data, ckpt_path=ckpt_path, weights_only=True)
+    return module, watch
+
+
+def test_a_mixture_trains_logs_each_environment_and_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    whole, watched = fit(tmp_path / "whole")
+    with pytest.raises(SystemExit):
+        fit(tmp_path / "parts", dies_at=4)
+    resumed, went_on = fit(tmp_path / "parts", resume=True)
+    for iteration in (4, 5):
+        assert went_on.played[iteration] == watched.played[iteration]
+    for name, value in whole.state_dict().items():
+        assert torch.equal(value, resumed.state_dict()[name]), name
+
+    facts = [fact for played in watched.played.values() for fact in played]
+    counts = {name: sum(env == name for *_, env, _ in facts) for name in ("named", "stairs")}
+    assert 0 < counts["stairs"] < counts["named"] < len(facts)
+    stairs = [seed for _, seed, env, _ in facts if env == "stairs"]
+    assert len(set(stairs)) < len(stairs), "level replay"
+    for name in ("named", "stairs", "mute"):
+        assert {
+            *(f"rollout/{name}/success", f"rollout/{name}/return", f"rollout/{name}/tokens"),
+            *(f"rollout/{name}/share_of_tokens", f"rollout/{name}/kept_fraction"),
+            f"collapse/{name}/level",
+        } <= watched.logged.keys()
+    assert "rollout/success_at/named/lit" in watched.logged
+    assert "rollout/running_success/named/lit" in watched.logged
+
+
+def test_each_environment_has_its_own_limit_of_actions_and_its_experts_share() -> None:
+    data = make_data()
+    assert data.actions_per_turn_in("mute") == 1
+    assert data.actions_per_turn_in("stairs") == 2
+    counts = {name: own.demonstrations for name, own in data._warm_starts().items()}
+    assert counts == {"named": 7, "stairs": 5}, "3 to 2; the mute one has no expert"
+    chosen = WarmStart(iterations=1, demonstrations=10, difficulties=("named/lit",))
+    own = make_data(warm_start=chosen)._warm_starts()
+    assert (own["named"].difficulties, own["stairs"].difficulties) == (("lit",), ())
+
+
+def test_the_vocabulary_is_the_union() -> None:
+    alone = set(make_data(envs={}, env=Lamp(), mixture=MixtureConfig()).vocabulary())
+    mixed = set(make_data().vocabulary())
+    assert {"lit", "dark"} <= mixed
+    assert (
+        alone
+        - set(make_data(envs={"a": Lamp(), "b": NamedLamp()}, mixture=MixtureConfig()).vocabulary())
+        == set()
+    )
+
+
+def test_fingerprints_name_every_environment() -> None:
+    keys = set(make_data().code_fingerprints())
+    assert {"data.envs.named", "data.envs.stairs", "data.envs.mute"} <= keys
+
+
+def test_a_single_environment_has_no_traces_of_mixtures() -> None:
+    data = make_data(envs={}, env=NamedLamp(), mixture=MixtureConfig())
+    data.trainer = cast(Any, type("T", (), {"lightning_module": type("M", (), {"iteration": 1})})())
+    assert data.mixture is None
+    assert list(data.envs) == [""]
+    assert set(data.state_dict()) == {"seeds", "progress", "lost_in_a_row"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"env": Lamp()}, r"data\.env is Lamp, but data\.envs has named, stairs, mute"),
+        ({"envs": {}}, r"data\.env is null"),
+        ({"envs": {"only": Lamp()}}, r"data\.envs has only alone"),
+        ({"envs": {"a/b": Lamp(), "c": Lamp()}}, r"a word without a slash"),
+        ({"envs": {}, "env": Lamp()}, r"data\.mixture is set, but data\.envs is empty"),
+        ({"envs": {"a": Lamp(), "b": Lamp()}}, r"mixture\.shares names 'named'"),
+        (
+            {"warm_start": WarmStart(iterations=1, difficulties=("lit",))},
+            r"data\.warm_start\.difficulties has 'lit'; .* such as named/lit",
+        ),
+        (
+            {"envs": {"a": Mute(), "b": Mute()}, "mixture": MixtureConfig()},
+            r"but Mute or Mute has no expert_turn",
+        ),
+        (
+            {"mixture": MixtureConfig(curricula={"mute": TargetSuccess()})},
+            r"data\.curriculum is TargetSuccess, but Mute names no difficulty",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        make_data(**changes)
