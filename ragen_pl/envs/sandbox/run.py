@@ -11,7 +11,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
 from typing import IO
 
@@ -94,10 +94,13 @@ def _run(source: str, stdin: str, limits: Limits) -> Outcome:
                 stopped = _read(streams, kept := (bytearray(), bytearray()), limits, deadline)
             finally:
                 _end(process, streams)
-            code = _exit_code(report.read())
+            found = _reported(report.read())
+            if "child-pid" in found:
+                _reap(found["child-pid"])
     stdout, stderr = (bytes(each[: limits.output]).decode(errors="replace") for each in kept)
     if stopped is not None:
         return Outcome(stdout, stderr, None, stopped)
+    code = found.get("exit-code")
     if code is None:
         raise SandboxError(stderr.strip() or "the sandbox ended without a report")
     reason = Reason.CPU if code in _CPU else Reason.KILLED if code > 128 else Reason.EXITED
@@ -166,10 +169,18 @@ def _end(process: subprocess.Popen[bytes], streams: tuple[IO[bytes], IO[bytes]])
         stream.close()
 
 
-def _exit_code(report: bytes) -> int | None:
-    """Return the program's exit code from the reports of bubblewrap, a JSON object a line."""
+def _reported(report: bytes) -> dict[str, int]:
+    """Return what bubblewrap reported, a JSON object a line: the first process, the exit code."""
+    found: dict[str, int] = {}
     for line in report.splitlines():
-        found = json.loads(line).get("exit-code")
-        if found is not None:
-            return int(found)
-    return None
+        found |= {name: value for name, value in json.loads(line).items() if type(value) is int}
+    return found
+
+
+def _reap(process: int) -> None:
+    """Take the exit status of the first process of a sandbox, which bubblewrap leaves to init.
+
+    Where this process is init, as the first of a container is, it would stay a zombie.
+    """
+    with suppress(ChildProcessError):
+        os.waitpid(process, 0)
