@@ -29,12 +29,14 @@ EXPERIMENTS = SHIPPED["experiment"]
 NOT_TRAINED = ("endpoint",)
 """Overlays for evaluation alone; ``test_endpoint_command.py`` has them."""
 OVERLAYS = tuple(n for kind in KINDS[1:] for n in SHIPPED[kind] if n not in NOT_TRAINED)
+ALONE = ("search_qa", "web_shop")
 PAIRS = [
     (experiment, overlay)
     for experiment in EXPERIMENTS
-    for overlay in ("", *(() if is_adapted(experiment) else OVERLAYS))
+    for overlay in ("", *(() if is_adapted(experiment) or experiment in ALONE else OVERLAYS))
 ]
-"""Adapters are built alone: what overlays change does not depend on the environment."""
+"""Adapters and ``ALONE`` are built alone: what overlays change does not depend on the
+environment."""
 
 
 class Assembled(Application):
