@@ -96,6 +96,7 @@ def test_states_do_not_depend_on_what_came_before() -> None:
 
 
 def test_threads_share_few_processes() -> None:
+    prover._pool().close()
     top = CoqTop(processes=2)
     with ThreadPoolExecutor(6) as threads:
         checks = list(threads.map(lambda _: follow(SWAP, *SWAP.script, top=top), range(12)))
