@@ -13,13 +13,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ragen_pl.envs.code.judge import inside
+from ragen_pl.envs.code.judge import inside, judge
 from ragen_pl.envs.code.problem import Case, Problem, Problems
 from ragen_pl.envs.packages import folder_of
-from ragen_pl.envs.sandbox import run_python
+from ragen_pl.envs.sandbox import Limits, run_python
 from ragen_pl.envs.splits import Split
 from ragen_pl.errors import ConfigError
 
+_SECONDS = 3.0
+"""Time of a test in which a reference solution has to be right."""
 _IMPORT = re.compile(r"^\s*(?:import|from)\s+([A-Za-z_]\w*)", re.MULTILINE)
 _IMPORTS = re.compile(r"^\s*import\s+(.*,.*)$", re.MULTILINE)
 
@@ -28,9 +30,9 @@ class CodeIO(Problems):
     """The 3,002 problems of reasoning-gym's code set, those that need the standard library alone.
 
     Each has a statement in words, a solution and a generator of inputs. The tests are inputs of the
-    generator and the outputs of the solution, made in the sandbox; problems whose solution fails,
-    gives other outputs a second time or always the same are left out. They take the place of
-    DeepCoder's.
+    generator and the outputs of the solution, made in the sandbox. Problems whose solution fails,
+    or gives other outputs when it is tested, or always the same, are left out. They take the place
+    of DeepCoder's.
 
     Args:
         tests: Tests of a problem.
@@ -101,9 +103,10 @@ def _codeio_problem(name: str, tests: int) -> Problem | None:
     statement = "\n".join(part.strip() for part in stated)
     solution = row["code_sample"].strip()
     cases = tuple(Case(given, output) for given, output in pairs)
-    return Problem(
-        name, statement, cases, entry, solution=solution, difficulty=str(row.get("difficulty", ""))
-    )
+    difficulty = str(row.get("difficulty", ""))
+    problem = Problem(name, statement, cases, entry, solution=solution, difficulty=difficulty)
+    again = judge(problem, solution, _SECONDS, Limits().memory)
+    return None if any(result.fault for result in again) else problem
 
 
 class HumanEval(Problems):

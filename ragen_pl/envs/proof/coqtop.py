@@ -29,8 +29,11 @@ _GOAL_NUMBER = re.compile(r" \(ID \d+\)")
 _POSITION = re.compile(r"^Toplevel input, characters .*?\n(?:>.*\n)*", re.MULTILINE)
 _DONE = "No more goals."
 _TIMEOUT = "Timeout!"
-_LONGEST = 50_000
-"""Characters of an answer that are kept."""
+_END = b"</prompt>"
+_BATCH = 40
+"""Commands that are sent at once: few enough for the pipe, many enough not to wait for each."""
+_LONGEST = 100_000
+"""Bytes of an answer that are kept."""
 _MOST_COMMANDS = 20_000
 """Commands after which a process ends: Coq remembers all of them."""
 _SLOWEST = 60.0
@@ -49,6 +52,8 @@ class CoqTop:
         seconds: Time of a tactic.
         memory: Mebibytes of address space of a process.
         processes: Most processes at one time in each process of the run; episodes wait for one.
+            Each takes 60 to 350 MB. As many as there are groups is quick: a process stays in its
+            theorem.
         axioms: Axioms a proof may rest on, by their full names.
     """
 
@@ -57,7 +62,7 @@ class CoqTop:
         command: str = "coqtop",
         seconds: int = 3,
         memory: int = 2048,
-        processes: int = 2,
+        processes: int = 8,
         axioms: Sequence[str] = (),
     ) -> None:
         for key, value in (("seconds", seconds), ("memory", memory), ("processes", processes)):
@@ -121,7 +126,8 @@ class _Session:
         self.proof: tuple[Theorem, tuple[str, ...], _Place] | None = None
         """The theorem and the script that the process has followed, and where it is."""
         self.num_commands = 0
-        self.state = self._read(_SLOWEST).state
+        self.unread = b""
+        self.state = self._next_answer(_SLOWEST).state
         self._must("Set Silent.")  # goals are shown where they are asked for
         self.marks.append(self.state)
 
@@ -222,15 +228,23 @@ class _Session:
         same = min(same, len(self.marks) - 1)
         self._back(self.marks[same])
         self.file, self.marks = self.file[:same], self.marks[: same + 1]
-        for command in theorem.before[same:]:
-            self._library_command(command)
-            self.file = (*self.file, command)
-            self.marks.append(self.state)
+        for first in range(same, len(theorem.before), _BATCH):
+            self._library_commands(theorem.before[first : first + _BATCH])
 
-    def _library_command(self, command: str) -> None:
-        bullets, rest = split_bullets(command)
-        for part in (*bullets, *([rest] if rest else [])):
-            self._must(part)
+    def _library_commands(self, commands: Sequence[str]) -> None:
+        """Send commands of the library at once, and read their answers afterwards."""
+        parts = [_parts(command) for command in commands]
+        state = self.state
+        self._write("\n".join(part for each in parts for part in each))
+        for command, each in zip(commands, parts, strict=True):
+            for part in each:
+                answer = self._next_answer(_SLOWEST)
+                if answer.state <= state:
+                    raise ProverError(f"Coq refuses {part[:200]}: {self._error(answer)}")
+                state = answer.state
+            self.file = (*self.file, command)
+            self.marks.append(state)
+        self.state = state
 
     def _must(self, command: str) -> _Answer:
         """Send a command that has to succeed."""
@@ -257,40 +271,52 @@ class _Session:
             self.proof = None
 
     def _say(self, command: str, seconds: float) -> _Answer:
-        assert self.process.stdin is not None
-        self.num_commands += 1
-        try:
-            self.process.stdin.write(command.encode() + b"\n")
-            self.process.stdin.flush()
-        except BrokenPipeError as error:
-            raise _ClosedError("Coq has ended") from error
-        answer = self._read(seconds)
+        self._write(command)
+        answer = self._next_answer(seconds)
         self.state = answer.state
         return answer
 
-    def _read(self, seconds: float) -> _Answer:
+    def _write(self, text: str) -> None:
+        assert self.process.stdin is not None
+        self.num_commands += 1 + text.count("\n")
+        try:
+            self.process.stdin.write(text.encode() + b"\n")
+            self.process.stdin.flush()
+        except BrokenPipeError as error:
+            raise _ClosedError("Coq has ended") from error
+
+    def _next_answer(self, seconds: float) -> _Answer:
         """Read up to the next prompt."""
         assert self.process.stdout is not None
-        deadline, read = time.monotonic() + seconds, b""
+        deadline = time.monotonic() + seconds
         with selectors.DefaultSelector() as selector:
             selector.register(self.process.stdout, selectors.EVENT_READ)
             while True:
+                text, end, rest = self.unread.partition(_END)
+                if end:
+                    self.unread = rest
+                    if prompt := _PROMPT.search(text.decode(errors="replace") + _END.decode()):
+                        return _Answer(prompt.string[: prompt.start()], int(prompt[2]))
+                    continue  # an output that looks like the end of a prompt
                 left = deadline - time.monotonic()
                 if left <= 0 or not selector.select(left):
                     raise _ClosedError(_TIMEOUT, late=True)
                 block = os.read(self.process.stdout.fileno(), 1 << 16)
                 if not block:
                     raise _ClosedError("Coq has ended, as where a proof takes too much memory")
-                read = read + block if len(read) < _LONGEST else read[-1000:] + block
-                if read.rstrip().endswith(b"</prompt>"):
-                    text = read.decode(errors="replace")
-                    if prompt := _PROMPT.search(text):
-                        return _Answer(text[: prompt.start()], int(prompt[2]))
+                kept = self.unread if len(self.unread) < _LONGEST else self.unread[-1000:]
+                self.unread = kept + block
 
     @staticmethod
     def _error(answer: _Answer) -> str:
         text = _POSITION.sub("", _TAGS.sub("", answer.text)).strip()
         return " ".join(text.removeprefix("Error:").split())
+
+
+def _parts(command: str) -> list[str]:
+    """Return the sentences of a command of a file: its bullets, and itself."""
+    bullets, rest = split_bullets(command)
+    return [*bullets, rest] if rest else bullets
 
 
 def assumptions(text: str) -> set[str] | None:

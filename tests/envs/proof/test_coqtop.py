@@ -13,6 +13,7 @@ import pytest
 from ragen_pl.envs.check import check_contract
 from ragen_pl.envs.proof import Check, CoqLibrary, CoqTop, Proof, ProverError, Theorem
 from ragen_pl.envs.proof import coqtop as prover
+from ragen_pl.envs.proof.library import library_folder
 from ragen_pl.errors import ConfigError
 from tests.support.extras import need_coq
 
@@ -96,6 +97,7 @@ def test_states_do_not_depend_on_what_came_before() -> None:
 
 
 def test_threads_share_few_processes() -> None:
+    prover._pool().close()
     top = CoqTop(processes=2)
     with ThreadPoolExecutor(6) as threads:
         checks = list(threads.map(lambda _: follow(SWAP, *SWAP.script, top=top), range(12)))
@@ -156,4 +158,4 @@ def test_every_theorem_of_the_library_is_proved() -> None:
     assert len(theorems) > 200
     for theorem in theorems:
         assert follow(theorem, *theorem.script, top=CoqTop(seconds=9)).proved, theorem.name
-    assert Path(prover.library_folder("coqtop")).is_dir()
+    assert Path(library_folder("coqtop")).is_dir()

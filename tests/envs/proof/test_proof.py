@@ -60,11 +60,16 @@ def at(env: Proof, number: int) -> Proof:
 
 def test_rewards_are_those_of_ragen_2() -> None:
     env = at(make(), 1)
-    assert env.step("foo.")[:2] == ("1 left\nError: no", pytest.approx(-1.1))
+    text, reward, *_ = env.step("foo.")
+    assert text == "1 left\nError: no"
+    assert reward == pytest.approx(-1.1)
     assert env.step("loop.")[1] == pytest.approx(-1.1)
-    assert env.step("intros.")[:2] == ("0 left", pytest.approx(0.9))
+    text, reward, *_ = env.step("intros.")
+    assert text == "0 left"
+    assert reward == pytest.approx(0.9)
     text, reward, terminated, truncated, info = env.step("auto.")
-    assert (text, reward) == ("The theorem is proved.", pytest.approx(10.9))
+    assert text == "The theorem is proved."
+    assert reward == pytest.approx(10.9)
     assert (terminated, truncated, info["success"]) == (True, False, True)
     with pytest.raises(RuntimeError, match="has ended"):
         env.step("auto.")

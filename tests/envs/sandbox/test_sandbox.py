@@ -276,7 +276,7 @@ def test_a_limit_must_be_positive() -> None:
 
 
 def test_without_bubblewrap_nothing_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command_line.shutil, "which", lambda name, path: None)
+    monkeypatch.setattr("ragen_pl.envs.sandbox.bubblewrap.shutil.which", lambda name, path: None)
     for cached in (command_line.tools, running.require_sandbox):
         cached.cache_clear()
     with pytest.raises(ConfigError, match="apt-get install bubblewrap"):
