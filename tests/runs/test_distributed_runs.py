@@ -21,6 +21,7 @@ PATIENCE = 500.0
 ROUNDING = {
     "scripted": 1e-8,
     "dynamic": 1e-8,
+    "window": 1e-8,
     "lora": 1e-5,
     "single_precision": 1e-5,
     "sampled": 1e-5,
@@ -73,7 +74,7 @@ def test_two_ranks_make_the_updates_of_one(found: Found, strategy: str, run: str
     for network in ("policy.model", values):  # what would agree by standing still
         moved = {name: value for name, value in end.items() if name.startswith(network)}
         assert distance(moved, {name: begin[name] for name in moved}) > 1e-4
-    kind = torch.float64 if run in ("scripted", "dynamic") else torch.float32
+    kind = torch.float64 if run in ("scripted", "dynamic", "window") else torch.float32
     assert {value.dtype for value in end.values()} == {kind}
 
 
@@ -148,6 +149,17 @@ def test_diagnostics_see_the_policy_of_one_process(found: Found, strategy: str) 
     assert {"diagnostics/mi_first_turn", "diagnostics/grad_task_bucket_2"} <= seen.keys()
     assert seen["diagnostics/grad_task_bucket_2"] > 0.01
     assert {name: two[name] for name in seen} == pytest.approx(seen, rel=1e-3, abs=1e-6)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_trajectories_of_several_sequences_are_dealt_whole(found: Found, strategy: str) -> None:
+    for run in (found["alone"]["window"], found[strategy]["window"]):
+        last = run["metrics"][-1]
+        assert last["rollout/sequences_per_trajectory"] > 1.5
+        assert last["train/update_tokens"] > 0
+    names = ("rollout/sequence_length", "train/policy_loss", "train/value_loss")
+    one, two = (found[ranks]["window"]["metrics"][-1] for ranks in ("alone", strategy))
+    assert {n: one[n] for n in names} == pytest.approx({n: two[n] for n in names}, abs=1e-6)
 
 
 def test_the_watchdog_names_rank_and_phase(tmp_path: Path) -> None:

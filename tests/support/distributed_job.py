@@ -41,6 +41,7 @@ from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.curriculum import Curriculum, TargetSuccess, Uniform
 from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.rollout.hindsight import HindsightImitation
+from ragen_pl.rollout.memory import Full, Memory, Window
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.collection import DynamicSampling
 from ragen_pl.training.datamodule import RolloutDataModule
@@ -53,6 +54,7 @@ WARM, HEALTHY = 1, 6
 RUNS = {
     "scripted": 11,
     "dynamic": 4,
+    "window": 3,
     "lora": 4,
     "single_precision": 2,
     "sampled": 3,
@@ -198,6 +200,7 @@ def make_data(
     run_seed: int = 0,
     curriculum: Curriculum = Uniform(),  # noqa: B008  frozen, so sharing it is safe
     dynamic_sampling: DynamicSampling | None = None,
+    memory: Memory = Full(),  # noqa: B008
 ) -> RolloutDataModule:
     return RolloutDataModule(
         env=Sokoban(),
@@ -206,10 +209,11 @@ def make_data(
             num_groups=2,
             online_k=2,
             group_size=3,
-            max_turns=2,
+            max_turns=4 if memory.cuts else 2,
             max_actions_per_turn=2,
             max_response_tokens=40,
             max_context=420,
+            memory=memory,
         ),
         warm_start=WarmStart(
             iterations=WARM, updates_per_iteration=2, batch_size=5, demonstrations=6
@@ -235,9 +239,9 @@ def play(
     chosen = VarianceFilter(0.5, include_zero=run.endswith("sampled"))
     watchers = [detector, rollback, EntropyLogger(), RolloutMetrics(), diary]
     callbacks: list[Callback] = [chosen, *watchers]
-    if run in ("single_precision", "bf16"):  # they use the policy in ways of their own
+    if run in ("single_precision", "window", "bf16"):  # they use the policy in ways of their own
         callbacks[:0] = [MutualInformation(1, num_prompts=4), GradientProbe(1, num_buckets=2)]
-    with double_precision(run in ("scripted", "dynamic")):
+    with double_precision(run in ("scripted", "dynamic", "window")):
         if run.endswith("sampled"):  # blocks are sharded and computed twice
             lora = LoRA(rank=4, alpha=8) if run == "lora_sampled" else None
             module = make_module(StarPO, lora, gradient_checkpointing=True)
@@ -247,7 +251,8 @@ def play(
         chosen_by_success = TargetSuccess(pool_factor=2)  # over enough iterations to matter
         curriculum = chosen_by_success if run == "scripted" else Uniform()
         again = DynamicSampling(3) if run == "dynamic" else None
-        data = make_data(SEEDS.get(run, 0), curriculum, again)
+        memory = Window(2) if run == "window" else Full()
+        data = make_data(SEEDS.get(run, 0), curriculum, again, memory)
         module.vocabulary = list(data.vocabulary())
         Trainer(
             strategy=strategy,

@@ -116,6 +116,21 @@ def test_a_healthy_run_is_healthy_and_every_check_has_a_line(doctor: Doctor) -> 
         (["--data.rollout.max_response_tokens=4"], "lengths", "! max_response_tokens is 4"),
         (["--data.rollout.max_context=30"], "lengths", "! data.rollout.max_context is 30"),
         (["--data.rollout.max_context=60"], "lengths", "! do not fit (60)"),
+        (
+            ["--data.rollout.memory=State", "--data.rollout.max_context=30"],
+            "lengths",
+            "! data.rollout.max_context is 30",
+        ),
+        (
+            ["--data.rollout.memory=Compact", "--data.rollout.memory.budget=40"],
+            "lengths",
+            "! no turn can be played memory Compact has 40",
+        ),
+        (
+            ["--data.rollout.memory=Compact", "--data.rollout.memory.budget=60"],
+            "lengths",
+            "? a context with a summary memory Compact has 60",
+        ),
         ([f"--model.engine={PLANTED}HotEngine"], "sampling", "! log-probs differ ratios"),
         ([f"--model.engine={PLANTED}GreedyEngine"], "sampling", "! likelier truncated"),
         ([f"--model.policy={PLANTED}NoisyModel"], "ratio", "! learning rate 0 repeatable"),
@@ -138,6 +153,21 @@ def test_a_planted_defect_is_found(
     assert finding.remedy or check == "configuration"
     for word in words_told:
         assert word in finding.text
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--data.rollout.memory=State", "--data.rollout.max_context=60"],
+        ["--data.rollout.memory=Compact"],
+    ],
+    ids=["state", "compact"],
+)
+def test_a_memory_is_measured_by_its_own_contexts(healthy: Path, options: list[str]) -> None:
+    chosen = {name: CHECKS[name] for name in ("configuration", "lengths")}
+    lines = examine(Subject(["--config", str(healthy), *options]), chosen)
+    found = {line.check: line.finding for line in lines}
+    assert found["lengths"].level is Level.OK, found["lengths"].text
 
 
 def test_a_plan_over_the_machines_memory_keeps_the_model_from_being_built(

@@ -82,9 +82,10 @@ def _check_summaries(whole: list[Trajectory], subject: Subject) -> Finding:
         f"a context with a summary, a turn and the next summary takes up to {needed} tokens; "
         f"memory {type(rollout.memory).__name__} has {limit}"
     )
-    if needed > limit:
-        return warning(found, f"set data.rollout.max_context (and memory.budget) to {needed}")
-    return ok(found)
+    remedy = f"set data.rollout.max_context (and memory.budget) to {needed} or more"
+    if first + len(asked) + 2 * rollout.max_response_tokens > limit:
+        return failure(f"no turn can be played: {found}", remedy)
+    return warning(found, remedy) if needed > limit else ok(found)
 
 
 def _longest(whole: list[Trajectory], subject: Subject) -> int:
