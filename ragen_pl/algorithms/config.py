@@ -148,7 +148,7 @@ class Algorithm:
     entropy: EntropyBonus = EntropyBonus()
     thought_advantage: ThoughtAdvantage | None = None
     tis_cap: float | None = None
-    per_env: Mapping[str, EnvAlgorithm] = field(default_factory=dict)
+    per_env: Mapping[str, EnvAlgorithm] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         for name, own in self.per_env.items():

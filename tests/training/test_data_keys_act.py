@@ -88,6 +88,18 @@ IN_HINDSIGHT: dict[str, Any] = {
     "hindsight": HINDSIGHT,
 }
 PLAIN_HINDSIGHT = HindsightImitation(updates=2, batch_size=6)
+MIXED: dict[str, Any] = {
+    **THINKING,
+    "env": None,
+    "envs": {"named": NamedLamp(), "stairs": Stairs()},
+    "curriculum": Uniform(),
+}
+MIXED_OTHER: Mapping[tuple[str, ...], Any] = {
+    ("envs",): {"named": NamedLamp(), "stairs": PaidLamp()},
+    ("mixture", "shares"): {"named": 3.0},
+    ("mixture", "normalize_rewards"): True,
+    ("mixture", "curricula"): {"named": TargetSuccess(pool_factor=2)},
+}
 OTHER: Mapping[str, tuple[Any, ...]] = {
     "RolloutDataModule.env": (PaidLamp(),),
     "RolloutDataModule.eval_sets": ({"default": PaidLamp()}, {"another": NamedLamp()}),
@@ -159,7 +171,10 @@ def trained(arguments: dict[str, Any]) -> dict[str, Any]:
 
 SPEED_ONLY = ("env_threads", "env_workers")
 """Must not change a result."""
-BASES = (THINKING, SILENT, IN_HINDSIGHT, {**IN_HINDSIGHT, "hindsight": PLAIN_HINDSIGHT})
+BASES = (
+    *(THINKING, SILENT, IN_HINDSIGHT, {**IN_HINDSIGHT, "hindsight": PLAIN_HINDSIGHT}),
+    MIXED,
+)
 PROOFS = {"data": KeyProof(RolloutDataModule, trained, BASES, OTHER)}
 
 
@@ -190,6 +205,10 @@ def test_a_key_of_the_data_acts(subject: str, path: tuple[str, ...]) -> None:
         assert not differ(trained(THINKING), trained({**THINKING, "rollout": limited}))
     elif path[-1] in SPEED_ONLY:
         assert PROOFS[subject].effect(0, path, 4) is Effect.IGNORED
+    elif path == ("mixture", "shares_of"):  # test_mixture counts the groups
+        assert PROOFS[subject].effect(4, path, "tokens") is not Effect.REFUSED
+    elif path in MIXED_OTHER:
+        assert PROOFS[subject].effect(4, path, MIXED_OTHER[path]) is Effect.CHANGED
     elif path == ("dynamic_sampling",):  # where it acts some groups must lack a spread
         assert PROOFS[subject].effect(1, path, None) is Effect.CHANGED
     elif path == ("evaluation", "pins"):  # which must change nothing

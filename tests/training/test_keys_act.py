@@ -170,7 +170,7 @@ SPEED_ONLY = (
 ``tests/models/test_trainable_keys_act.py`` and ``tests/models/test_compile.py`` check that."""
 
 
-ELSEWHERE = ("tis_cap", "thought_advantage")
+ELSEWHERE = ("tis_cap", "thought_advantage", "per_env")
 """Act where the sampler is not the policy (``tests/training/test_sampler_correction.py``) and where
 the agent thinks (``tests/training/test_thought_streams.py``)."""
 
