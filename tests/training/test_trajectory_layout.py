@@ -24,6 +24,7 @@ from ragen_pl.algorithms.policy_losses import GSPO, Clip, LogLikelihood
 from ragen_pl.models.policy import Critic, Policy
 from ragen_pl.ops.losses import Aggregation
 from ragen_pl.rollout.packing import pack
+from ragen_pl.training.collection import mixed
 from ragen_pl.training.scoring import LogProbPass
 from ragen_pl.training.trajectory_layout import TrajectoryLayout
 from ragen_pl.training.update import compute_advantages
@@ -208,7 +209,8 @@ def _with_thoughts(rows: Sequence[Trajectory]) -> list[Trajectory]:
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize("seed", range(4))
 def test_advantages_do_not_depend_on_where_the_context_is_cut(estimator: str, seed: int) -> None:
-    """The same sampled tokens, rewards and values give the same advantages and targets."""
+    """The same sampled tokens, rewards and values give the same advantages and targets; with odd
+    seeds in a mixture of two environments."""
     drawn = _with_thoughts(worlds.trajectories(seed))
     cut = _without_summaries(worlds.with_cuts(drawn, seed))
     weights = [1.0, 0.5, 0.0, 1.0, 1.0, 1.0, 0.0, 1.0]
@@ -222,6 +224,9 @@ def test_advantages_do_not_depend_on_where_the_context_is_cut(estimator: str, se
             outcome_rewards=rollout.outcome_rewards.double(),
             thought_rewards=rollout.thought_rewards.double(),
         )
+        if seed % 2:
+            env_of = {group: "ab"[group % 2] for group in rollout.group_ids.tolist()}
+            rollout = mixed(rollout, env_of, {"a": 1.0, "b": 0.5})
         found.append(
             compute_advantages(
                 rollout,
