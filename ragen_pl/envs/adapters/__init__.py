@@ -6,6 +6,7 @@ imported by the rest of the library.
 
 from ragen_pl.envs.adapters.gym_text import GymText
 from ragen_pl.envs.adapters.minigrid import MiniGrid
+from ragen_pl.envs.adapters.open_env import OpenEnv
 from ragen_pl.envs.adapters.open_spiel import OpenSpiel
 from ragen_pl.envs.adapters.players import MCTS, Minimax, MonteCarlo, Player, RandomPlay
 from ragen_pl.envs.adapters.reasoning_gym import ReasoningGym
@@ -17,6 +18,7 @@ __all__ = [
     "MiniGrid",
     "Minimax",
     "MonteCarlo",
+    "OpenEnv",
     "OpenSpiel",
     "Player",
     "RandomPlay",
