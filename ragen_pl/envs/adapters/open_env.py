@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
+from ragen_pl.envs.adapters.live_replay import LiveReplay
 from ragen_pl.envs.adapters.pieces import frequent_pieces, sampled_texts
-from ragen_pl.envs.adapters.replay import ReplayState
 from ragen_pl.envs.adapters.splits import Split, enter_split
 from ragen_pl.envs.adapters.web_socket import WebSocketSession
 from ragen_pl.envs.base import MAX_TEXT_LENGTH, one_of
@@ -17,7 +17,7 @@ _SAMPLED = 20
 """Episodes that the vocabulary is taken from."""
 
 
-class OpenEnv(ReplayState):
+class OpenEnv(LiveReplay):
     """An environment of an OpenEnv server, one session for each copy that is played.
 
     The server must have concurrent sessions, and its episodes must follow from the seed that a
@@ -100,11 +100,15 @@ class OpenEnv(ReplayState):
             self._told = self._text_at(observation, "instruction", "give instruction: the task")
         return f"{self.instruction}\n{self._text}"
 
-    def play(self, action: str) -> tuple[float, bool, bool, dict[str, Any]]:
-        """Send an action, after those before it where the server does not know them."""
-        if not self._session.is_open:
-            self._play_again()
-        answer = self._session.ask(self._step(action))
+    @property
+    def is_live(self) -> bool:
+        """Whether this copy's connection is open, and its session with it."""
+        return self._session.is_open
+
+    def act(self, action: str) -> tuple[float, bool, bool, dict[str, Any]]:
+        """Send an action."""
+        message = {"type": "step", "data": {self.action_key: action}}
+        answer = self._session.ask(message)
         observation, reward, done = self._read(answer)
         truncated = done and observation.get("truncated") is True
         if self.success_key is None:
@@ -118,25 +122,6 @@ class OpenEnv(ReplayState):
             )
         terminated = done and not truncated
         return reward, terminated, truncated, {"success": terminated and succeeds}
-
-    def _play_again(self) -> None:
-        """Bring a new session to where the episode is.
-
-        Raises:
-            RuntimeError: if the same actions lead elsewhere.
-        """
-        shown = self._text
-        self.begin(self._seed, self._noise_seed)
-        for move in self.moves:
-            self._read(self._session.ask(self._step(move)))
-        if self._text != shown:
-            raise RuntimeError(
-                f"the server shows {self._text!r:.80} where it showed {shown!r:.80}: its episodes "
-                "do not follow from seed and actions, and this one was lost with its connection"
-            )
-
-    def _step(self, action: str) -> dict[str, Any]:
-        return {"type": "step", "data": {self.action_key: action}}
 
     def _read(self, answer: Mapping[str, Any]) -> tuple[Mapping[str, Any], float, bool]:
         """Return observation, reward and end of an answer, and keep its text."""

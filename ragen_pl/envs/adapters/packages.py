@@ -1,4 +1,4 @@
-"""The import of optional packages, which the extra ``envs`` installs."""
+"""The import of optional packages, which extras install."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 from ragen_pl.errors import ConfigError
 
 
-def load(module: str, adapter: str) -> Any:
+def load(module: str, adapter: str, extra: str = "envs") -> Any:
     """Import a module of an optional package.
 
     Args:
         module: Dotted name of the module.
         adapter: The class that needs it, for the message.
+        extra: The extra that installs it, for the message.
 
     Raises:
         ConfigError: if the package is not installed; the message names the extra that installs it.
@@ -26,5 +27,5 @@ def load(module: str, adapter: str) -> Any:
             raise  # the package is there, and one that it needs is not
         raise ConfigError(
             f"{adapter} needs the package {package}, which is not installed: run "
-            "pip install -c constraints.txt -e '.[envs]'"
+            f"pip install -c constraints.txt -e '.[{extra}]'"
         ) from error

@@ -9,7 +9,7 @@ import sys
 from typing import Any, get_type_hints
 
 import pytest
-from transformers.utils import get_json_schema
+from transformers.utils.chat_template_utils import get_json_schema
 
 from ragen_pl.envs import Bandit, FrozenLake, Sokoban, Sudoku
 from ragen_pl.envs.base import TextEnv
