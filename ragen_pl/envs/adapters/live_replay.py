@@ -41,7 +41,7 @@ class LiveReplay(ReplayState):
         self.begin(self._seed, self._noise_seed)
         for move in self.moves:
             self.act(move)
-        if self.moves and self.render_text() != shown:
+        if shown and self.render_text() != shown:  # nothing is shown before the first reset
             raise RuntimeError(
                 f"{type(self).__name__} shows {self.render_text()!r:.80} where it showed "
                 f"{shown!r:.80}: its episodes do not follow from seed and actions, and this one "
