@@ -14,11 +14,11 @@ import yaml
 from ragen_pl.errors import ConfigError
 
 PLAN, PLAY, CHAT, DOCTOR, NEW = "plan", "play", "chat", "doctor", "new"
-COMPARE, PINS, REPORT, CHECK_ENV = "compare", "pins", "report", "check-env"
+COMPARE, PINS, REPORT, CHECK_ENV, SERVE = "compare", "pins", "report", "check-env", "serve"
 """The commands that start no run."""
 COMMANDS = (
     *("fit", "validate", "test", "predict"),
-    *(PLAN, PLAY, CHAT, DOCTOR, CHECK_ENV, COMPARE, PINS, REPORT, NEW),
+    *(PLAN, PLAY, CHAT, DOCTOR, CHECK_ENV, COMPARE, PINS, REPORT, SERVE, NEW),
 )
 READS_RUNS = (COMPARE, REPORT)
 """The commands that take folders of runs in place of a configuration."""

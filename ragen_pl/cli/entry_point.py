@@ -19,6 +19,7 @@ from ragen_pl.cli.config_files import (
     PLAY,
     READS_RUNS,
     REPORT,
+    SERVE,
     prepare,
 )
 from ragen_pl.cli.new_project import new_project
@@ -37,6 +38,7 @@ _FUNCTIONS = {
     COMPARE: "ragen_pl.cli.compare.compare_runs",
     PINS: "ragen_pl.cli.pins.print_pins",
     REPORT: "ragen_pl.cli.report.report",
+    SERVE: "ragen_pl.cli.serve.serve",
 }
 """The functions of the commands that start no run. Each takes the arguments after the command, and
 returns the exit status or None for 0."""

@@ -89,7 +89,8 @@ def qualify(message: str, leaves: Mapping[str, Any]) -> str:
         leaves: Every dotted key of the configuration with its value.
     """
     # If a group may be null, the parser lists the error among the types that do not fit.
-    listed = re.search(r"^\s*- ([\w.]+ is .+; .+)$", message, re.MULTILINE)
+    form = r".+" if "Union subtypes" in message else r".+; .+"
+    listed = re.search(rf"^\s*- ([\w.]+(?: is |: ){form})$", message, re.MULTILINE)
     message = listed[1] if listed else message
     match = re.match(r"([\w.]+)(?: is |: )'?([^\s;,']+)", message)
     if match is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Protocol
 
@@ -29,7 +29,7 @@ class ChatMarkers:
     """The token that ends a response; the agent samples it to end its turn."""
     strips: bool = False
     """Whether leading and trailing white space of messages is removed."""
-    tool_template: ToolTemplate | None = None
+    tool_template: ToolTemplate | None = field(default=None, compare=False)
     """The form of tools in the model's chat template; None if there is no template."""
 
     def first(self, system: str, user: str) -> Segments:

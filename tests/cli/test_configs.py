@@ -20,7 +20,7 @@ from ragen_pl.models import PretrainedModel
 from ragen_pl.models.lora import LoRA
 from ragen_pl.rollout.engines import VLLM, InProcess
 from ragen_pl.training.callback import rollout_callbacks
-from tests.support.extras import is_adapted, need_packages
+from tests.support.extras import is_adapted, is_slow, need_packages
 
 SHIPPED = {
     kind: tuple(sorted(path.stem for path in (FOLDER / kind).glob("*.yaml"))) for kind in KINDS
@@ -77,7 +77,10 @@ def filter_of(app: Application) -> VarianceFilter:
     return found
 
 
-@pytest.mark.parametrize(("experiment", "overlay"), PAIRS)
+@pytest.mark.parametrize(
+    ("experiment", "overlay"),
+    [pytest.param(*pair, marks=pytest.mark.run if is_slow(pair[0]) else ()) for pair in PAIRS],
+)
 def test_a_config_makes_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, experiment: str, overlay: str
 ) -> None:

@@ -10,6 +10,11 @@ from ragen_pl.cli.config_files import FOLDER
 from ragen_pl.envs.sandbox import require_sandbox
 from ragen_pl.errors import ConfigError
 
+PACKAGES = {
+    "AlfWorld": ("alfworld", "alfworld"),
+    "ScienceWorld": ("scienceworld", "scienceworld"),
+}
+"""Package and extra by adapter; all others need the packages of the extra ``envs``."""
 _OPTIONAL = ("ragen_pl.envs.adapters.", "ragen_pl.envs.code.", "ragen_pl.envs.proof.")
 
 
@@ -22,12 +27,20 @@ def is_adapted(experiment: str) -> bool:
     return any(name in _text(experiment) for name in _OPTIONAL)
 
 
+def is_slow(experiment: str) -> bool:
+    """Return whether an experiment's environment takes seconds to be checked."""
+    return any(f"adapters.{name}" in _text(experiment) for name in PACKAGES)
+
+
 def need_packages(experiment: str) -> None:
     """Skip the test of an experiment whose environment needs something that is missing."""
     text = _text(experiment)
     if "ragen_pl.envs.adapters." in text:
-        for package in ("pyspiel", "reasoning_gym", "minigrid"):
-            need(package)
+        own = [pair for name, pair in PACKAGES.items() if f"adapters.{name}" in text]
+        for package, extra in own or [
+            (p, "envs") for p in ("pyspiel", "reasoning_gym", "minigrid")
+        ]:
+            need(package, extra)
     if "ragen_pl.envs.code." in text:
         need("reasoning_gym")
         need_sandbox()
@@ -35,9 +48,9 @@ def need_packages(experiment: str) -> None:
         need_coq()
 
 
-def need(package: str) -> None:
-    """Skip a test, or a module of tests, where a package of the extra envs is missing."""
-    pytest.importorskip(package, reason="needs the extra envs: pip install -e '.[envs]'")
+def need(package: str, extra: str = "envs") -> None:
+    """Skip a test, or a module of tests, where a package of an extra is missing."""
+    pytest.importorskip(package, reason=f"needs the extra {extra}: pip install -e '.[{extra}]'")
 
 
 def need_sandbox() -> None:
