@@ -15,16 +15,10 @@ PACKAGES = {
     "ScienceWorld": ("scienceworld", "scienceworld"),
 }
 """Package and extra by adapter; all others need the packages of the extra ``envs``."""
-_OPTIONAL = ("ragen_pl.envs.adapters.", "ragen_pl.envs.code.", "ragen_pl.envs.proof.")
 
 
 def _text(experiment: str) -> str:
     return (FOLDER / "experiment" / f"{experiment}.yaml").read_text(encoding="utf-8")
-
-
-def is_adapted(experiment: str) -> bool:
-    """Return whether an experiment's environment needs something optional."""
-    return any(name in _text(experiment) for name in _OPTIONAL)
 
 
 def is_slow(experiment: str) -> bool:
@@ -37,9 +31,8 @@ def need_packages(experiment: str) -> None:
     text = _text(experiment)
     if "ragen_pl.envs.adapters." in text:
         own = [pair for name, pair in PACKAGES.items() if f"adapters.{name}" in text]
-        for package, extra in own or [
-            (p, "envs") for p in ("pyspiel", "reasoning_gym", "minigrid")
-        ]:
+        usual = [(name, "envs") for name in ("pyspiel", "reasoning_gym", "minigrid")]
+        for package, extra in own or usual:
             need(package, extra)
     if "ragen_pl.envs.code." in text:
         need("reasoning_gym")
