@@ -50,7 +50,7 @@ def test_configs_of_two_kinds_apply_alike_in_either_order() -> None:
 
 
 def test_configs_of_one_kind_agree_or_are_refused() -> None:
-    together, free = set(), {"diagnostics", "sft", "no_think", "rl_only"}
+    together, free = set(), {"diagnostics", "sft", "no_think", "rl_only", "hindsight_only"}
     for one, other in combinations(SHIPPED, 2):
         if one.parent == other.parent:
             try:
