@@ -156,7 +156,8 @@ def table(
 ) -> str:
     """Return the table as Markdown."""
     head = (
-        *("configuration", "RAGEN-2's task", "random", "expert", "warm-started → final"),
+        *("configuration", "RAGEN-2's task", "random", "expert"),
+        *(() if runs is None else ("warm-started → final",)),
         *("episodes/s random, expert", "actions", "characters", "tokens"),
     )
     lines = [head, ("---",) * len(head)]
@@ -174,7 +175,7 @@ def _cells(each: Configuration, row: Row, runs: Path | None) -> tuple[str, ...]:
         each.task or "",
         _success(row.random),
         _success(row.expert),
-        "" if runs is None else _trained(runs / each.name),
+        *(() if runs is None else (_trained(runs / each.name),)),
         ", ".join(speeds),
         "–" if best is None else f"{best.actions:.1f}",
         f"{row.characters:.0f}",
