@@ -266,7 +266,8 @@ def train(plan: Plan, folder: Path, speaker: Speaker) -> None:
         ),
         evaluation=EvaluationConfig(size=4),
     )
-    data.env, data.eval_sets = plan.env, {"default": plan.eval_env}  # past the checks at the start
+    # Past the checks at the start.
+    data.envs, data.eval_sets = {"": plan.env}, {"default": plan.eval_env}
     module = make_learner()
     module.generate = lambda requests, sampling: speaker(module, requests, sampling)  # type: ignore[method-assign]
     trainer = Trainer(

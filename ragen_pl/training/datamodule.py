@@ -135,7 +135,6 @@ class RolloutDataModule(pl.LightningDataModule):
     ) -> None:
         super().__init__()
         self.envs = _training_envs(env, envs)
-        self.env = next(iter(self.envs.values()))
         if dynamic_sampling is not None:
             dynamic_sampling.check(rollout.group_size)
         evaluation.check_pins(eval_sets)
@@ -220,6 +219,11 @@ class RolloutDataModule(pl.LightningDataModule):
     def _demonstrating(self) -> list[str]:
         """Names of the environments that have an expert."""
         return [name for name, env in self.envs.items() if env.has_expert]
+
+    @property
+    def env(self) -> TextEnv:
+        """The training environment; in a mixture, the first one."""
+        return next(iter(self.envs.values()))
 
     def check_env(self, env: TextEnv, key: str) -> None:
         """Check an environment by its contract, before anything else is done with it.
@@ -603,7 +607,6 @@ class RolloutDataModule(pl.LightningDataModule):
         self._host = host = EnvHost(workers, limit)
         try:
             self.envs = {name: host.wrap(env) for name, env in self.envs.items()}
-            self.env = next(iter(self.envs.values()))
             if self.mixture is not None:
                 self.mixture.envs = self.envs
             self.eval_sets = {name: host.wrap(env) for name, env in self.eval_sets.items()}
