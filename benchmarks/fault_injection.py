@@ -58,6 +58,7 @@ NONSENSE: dict[str, tuple[Any, ...]] = {
     "get_state": (None, [], {1, 2}, {"x": object()}, {"x": math.nan}, {"x": "\ud800"}, "lit"),
     "state_hash": _NO_TEXTS,
     "anchor_key": _NO_TEXTS,
+    "start_key": _NO_TEXTS,
     "instruction": _NO_TEXTS,
     "actions": ((), 5, ("on", 3), "on", [], (None,), _Unshowable(), ("\ud800",)),
     "max_actions": (0, -1, "three", None, 2.5, math.nan, _Unshowable()),
@@ -160,6 +161,9 @@ class FaultyWorld(NamedLamp):
 
     def anchor_key(self) -> str:
         return self._or("anchor_key", "lit" if self.lit else "dark")  # type: ignore[no-any-return]
+
+    def start_key(self) -> str:
+        return self._or("start_key", "lit" if self.lit else "dark")  # type: ignore[no-any-return]
 
     def thought_correct(self, thought: str) -> bool:
         return self._or("thought_correct", thought == "lit")  # type: ignore[no-any-return]
