@@ -709,7 +709,10 @@ def _training_envs(env: TextEnv | None, envs: Mapping[str, TextEnv | None]) -> d
     if env is not None:
         return {"": env}
     if not mixed:
-        raise ValueError("data.env is null; give the environment to train in, or data.envs")
+        raise ValueError(
+            "data.env must be set: give a config first, such as --config sokoban.yaml; or name the "
+            "environment to train in, or several in data.envs"
+        )
     if len(mixed) == 1:
         (name,) = mixed
         raise ValueError(f"data.envs has {name} alone, which is no mixture: set data.env to it")

@@ -170,7 +170,7 @@ def test_a_single_environment_has_no_traces_of_mixtures() -> None:
     ("changes", "told"),
     [
         ({"env": Lamp()}, r"data\.env is Lamp, but data\.envs has named, stairs, mute"),
-        ({"envs": {}}, r"data\.env is null"),
+        ({"envs": {}}, r"data\.env must be set: give a config first"),
         ({"envs": {"only": Lamp()}}, r"data\.envs has only alone"),
         ({"envs": {"a/b": Lamp(), "c": Lamp()}}, r"a word without a slash"),
         ({"envs": {}, "env": Lamp()}, r"data\.mixture is set, but data\.envs is empty"),
