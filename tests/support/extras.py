@@ -47,7 +47,8 @@ def need(package: str, extra: str = "envs") -> None:
 
 
 def need_sandbox() -> None:
-    """Skip a test, or a module of tests, where no sandbox can be had."""
+    """Skip a test, or a module of tests, where no sandbox can be had: bubblewrap is a program of
+    the system, which pip cannot install, and needs namespaces that a container may forbid."""
     try:
         require_sandbox()
     except ConfigError as error:
@@ -55,6 +56,7 @@ def need_sandbox() -> None:
 
 
 def need_coq() -> None:
-    """Skip a test, or a module of tests, where Coq is missing."""
+    """Skip a test, or a module of tests, where Coq is missing, a program that pip cannot
+    install."""
     if shutil.which("coqtop") is None:
         pytest.skip("needs Coq: apt-get install coq libcoq-stdlib", allow_module_level=True)

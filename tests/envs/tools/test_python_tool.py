@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from ragen_pl.envs.sandbox import Outcome, Reason, SandboxError, require_sandbox
+from ragen_pl.envs.sandbox import Outcome, Reason, SandboxError
 from ragen_pl.envs.tools import Python, ToolUnavailableError
 from ragen_pl.envs.tools import python as module
 from ragen_pl.errors import ConfigError
-
-
-def sandbox_or_skip() -> None:
-    try:
-        require_sandbox()
-    except ConfigError as error:
-        pytest.skip(f"needs bubblewrap: apt-get install bubblewrap ({error})")
+from tests.support.extras import need_sandbox
 
 
 def test_a_program_is_run_and_what_it_prints_is_returned() -> None:
-    sandbox_or_skip()
+    need_sandbox()
     tool = Python(seconds=2.0)
     assert tool.call("python", {"code": "print(2**10)\n"}) == "1024"
     assert tool.call("python", {"code": "x = 1"}) == "It printed nothing."

@@ -22,7 +22,7 @@ class Box(Base):
             place: Where to look,
                 in words.
         """
-        raise NotImplementedError
+        return "done"
 
     def mix(
         self,
@@ -33,11 +33,11 @@ class Box(Base):
         name: str | None = None,
     ) -> str:
         """Mix."""
-        raise NotImplementedError
+        return "done"
 
     def nothing(self) -> str:
         """Do nothing at all. Really."""
-        raise NotImplementedError
+        return "done"
 
     def _hidden(self) -> None: ...
 
