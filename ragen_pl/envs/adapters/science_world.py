@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -259,8 +260,14 @@ class _Machine:
             )
         py4j = load("py4j.java_gateway", "ScienceWorld", "scienceworld")
         jar = load("scienceworld.constants", "ScienceWorld", "scienceworld").JAR_PATH
+        # It writes a table of its objects into its working directory.
+        self._folder = tempfile.TemporaryDirectory(prefix="scienceworld-")
         port, child = py4j.launch_gateway(
-            classpath=jar, die_on_exit=True, javaopts=list(_JAVA_OPTIONS), return_proc=True
+            classpath=jar,
+            die_on_exit=True,
+            javaopts=list(_JAVA_OPTIONS),
+            cwd=self._folder.name,
+            return_proc=True,
         )
         parameters = py4j.GatewayParameters(auto_field=True, port=port)
         self._gateway = py4j.JavaGateway(gateway_parameters=parameters, java_process=child)

@@ -123,3 +123,19 @@ def test_bad_arguments_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(ConfigError, match="needs Java, which is not installed: install"):
         ScienceWorld().reset(seed=0)
+
+
+def test_nothing_is_written_where_the_run_was_started(
+    tmp_path: Path,
+) -> None:
+    """In a process of its own, as there is one machine for each."""
+    program = "from ragen_pl.envs.adapters import ScienceWorld; ScienceWorld().reset(seed=0)"
+    path = os.pathsep.join(each for each in sys.path if each)
+    subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+        check=True,
+        timeout=120,
+    )
+    assert list(tmp_path.iterdir()) == []
