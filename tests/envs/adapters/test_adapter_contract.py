@@ -25,7 +25,8 @@ from ragen_pl.envs.adapters import (
 )
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.check import check_contract
-from ragen_pl.envs.eval_seeds import eval_seeds, overlap
+from ragen_pl.envs.eval_seeds import overlap
+from tests.support.held_out import eval_seeds
 from tests.support.other_hashes import computed_elsewhere
 
 for package in ("pyspiel", "reasoning_gym", "minigrid"):

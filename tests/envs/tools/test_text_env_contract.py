@@ -14,9 +14,10 @@ import pytest
 
 from ragen_pl.envs import SearchQA, TextEnv, WebShop
 from ragen_pl.envs.check import check_contract
-from ragen_pl.envs.eval_seeds import eval_seeds, overlap
+from ragen_pl.envs.eval_seeds import overlap
 from ragen_pl.envs.tools import Calculator
 from ragen_pl.envs.workers import EnvHost
+from tests.support.held_out import eval_seeds
 from tests.support.other_hashes import computed_elsewhere
 
 VARIANTS: dict[str, Callable[[], TextEnv]] = {
