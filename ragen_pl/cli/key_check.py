@@ -295,7 +295,7 @@ def subclasses(base: type) -> list[type]:
     found: list[type[Any]] = []
     cls: type[Any]
     for cls in base.__subclasses__():
-        named = [] if "<locals>" in cls.__qualname__ else [cls]
+        named: list[type[Any]] = [] if "<locals>" in cls.__qualname__ else [cls]
         found += [*named, *subclasses(cls)]
     return found
 
