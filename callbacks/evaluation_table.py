@@ -19,7 +19,7 @@ from ragen_pl.runtime.faults import FaultKind, record_fault
 from ragen_pl.training.access import completed_iterations, data_module, learner, policy_name
 from ragen_pl.training.callback import announce, rollout_callbacks
 from ragen_pl.training.evaluation import log_metrics, metrics_of, summarize_all_ranks
-from ragen_pl.training.run_folder import BEST, EVALUATIONS, FINAL, file_name_of, read_results
+from ragen_pl.training.run_folder import BEST, EVALUATIONS, FINAL, file_name_of, is_of, read_results
 from ragen_pl.types import Evaluation
 
 _SELECTION_BIAS = (
@@ -122,12 +122,14 @@ class EvaluationTable(Callback):
         if not results or not trainer.is_global_zero:
             return
         policy, run_dir = policy_name(trainer, module), Path(trainer.default_root_dir)
-        results += _earlier_policies(run_dir, results)
+        checkpoint = trainer.ckpt_path
+        if checkpoint is None or is_of(run_dir, Path(checkpoint)):
+            results += _earlier_policies(run_dir, results)
         lines = ["", format_scores(results)]
         if usage is not None:
             lines += ["", str(usage)]
         if trainer.state.fn != TrainerFn.PREDICTING:
-            path = run_dir / EVALUATIONS / f"{file_name_of(policy)}.json"
+            path = run_dir / EVALUATIONS / f"{file_name_of(policy, run_dir)}.json"
             evaluation = data_module(trainer).evaluation
             content = {
                 "policy": policy,

@@ -15,7 +15,7 @@ from ragen_pl.runtime.durable_files import write_text
 from ragen_pl.runtime.faults import FaultKind, record_fault
 from ragen_pl.training.callback import RolloutCallback, announce
 
-Occasion = Literal["validations", "end", "never"]
+WhenToWrite = Literal["validations", "end", "never"]
 
 
 class ReportWriter(RolloutCallback):
@@ -31,7 +31,7 @@ class ReportWriter(RolloutCallback):
     """
 
     def __init__(
-        self, write: Occasion = "validations", max_trajectories: int = MAX_TRAJECTORIES
+        self, write: WhenToWrite = "validations", max_trajectories: int = MAX_TRAJECTORIES
     ) -> None:
         super().__init__()
         if max_trajectories < 0:

@@ -165,7 +165,8 @@ class TrajectoryWriter(RolloutCallback):
     ) -> None:
         """Write an evaluation of the closing table, or of ``validate`` and ``test``."""
         if self.evaluations:
-            who, command = file_name_of(policy), trainer.state.fn
+            run_dir, command = Path(trainer.default_root_dir), trainer.state.fn
+            who = file_name_of(policy, run_dir)
             name = files.evaluation_file(
                 who if command in (None, TrainerFn.FITTING) else f"{command.value}-{who}",
                 evaluation.eval_set,

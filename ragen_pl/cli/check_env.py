@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from ragen_pl.cli.command_parser import CommandParser
+from ragen_pl.cli.command_parser import CommandParser, seconds
 from ragen_pl.cli.doctor.subject import Subject
 from ragen_pl.cli.findings_page import print_findings
-from ragen_pl.cli.key_check import explain, refuse_broken_modules
-from ragen_pl.cli.parser import Parser
+from ragen_pl.cli.given_env import env_of_class
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.contract_kit import examine_env
 from ragen_pl.envs.contract_kit.subject import SECONDS
@@ -40,20 +38,13 @@ def check_env(argv: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON, for other programs")
     parser.add_argument(
         "--seconds",
-        type=_seconds,
+        type=seconds,
         default=SECONDS,
         help="time after which a check of a slow environment tries no further start",
     )
     options, rest = parser.parse_known_args(list(argv))
-    envs = _configured(rest) if options.env is None else {"env": _built(options.env, rest)}
+    envs = _configured(rest) if options.env is None else {"env": env_of_class(options.env, rest)}
     return print_findings(_examined(envs, options.seconds), as_json=options.json)
-
-
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number of seconds")
-    return seconds
 
 
 def _examined(envs: Mapping[str, TextEnv], seconds: float) -> Iterator[Line]:
@@ -70,26 +61,3 @@ def _configured(argv: Sequence[str]) -> Mapping[str, TextEnv]:
             "check-env --env ragen_pl.envs.Sokoban, or a configuration, such as --config sokoban"
         )
     return Subject(argv).envs
-
-
-def _built(name: str, argv: Sequence[str]) -> TextEnv:
-    """Return an environment, built of a class and keys as in a configuration.
-
-    Raises:
-        ConfigError: for an unknown class or key, or a value that the constructor refuses.
-    """
-    given = ["--env", name, *argv]
-    parser = Parser()
-    parser.add_argument("--env", type=TextEnv, required=True)
-    try:
-        built = parser.instantiate_classes(parser.parse_args(given)).env
-    except ConfigError as error:
-        refuse_broken_modules(given)  # a module's own error may look like a wrong value
-        whole = ConfigError(str(error.__cause__ or error))  # which names the key, too
-        whole.__cause__ = error.__cause__
-        found = explain(whole, given, {"env": TextEnv})
-        raise (error if found is whole else found) from error
-    except ValueError as error:
-        raise ConfigError(f"--env {name}: {error}") from error
-    assert isinstance(built, TextEnv)
-    return built

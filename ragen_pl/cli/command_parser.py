@@ -32,3 +32,18 @@ class CommandParser(argparse.ArgumentParser):
             ConfigError: always.
         """
         raise ConfigError(f"{self._command}: {message}")
+
+
+def seconds(text: str) -> float:
+    """Read an option's value as a positive number of seconds.
+
+    Raises:
+        ArgumentTypeError: when it is none.
+    """
+    try:
+        read = float(text)
+    except ValueError:
+        read = -1.0
+    if not 0 < read < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number of seconds")
+    return read

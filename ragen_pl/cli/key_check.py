@@ -40,7 +40,7 @@ _OPTION = re.compile(
 def explain(error: ConfigError, argv: Sequence[str], schema: Schema) -> ConfigError:
     """Return an error that names the unknown key or class behind the parser's error.
 
-    If no unknown name is the cause, the parser's error is returned.
+    If no unknown name is the cause, it is the parser's error, with the key as it was given.
 
     Args:
         argv: The prepared command line that was parsed.
@@ -64,7 +64,24 @@ def explain(error: ConfigError, argv: Sequence[str], schema: Schema) -> ConfigEr
             key = ".".join(part for part in match.groups() if part)
             return _foreign_key(key, path, kind, base, argv) or _unknown_key(key, path, keys, argv)
         cause = cause.__cause__ or cause.__context__
-    return error
+    return _placed(error, argv)
+
+
+def _placed(error: ConfigError, argv: Sequence[str]) -> ConfigError:
+    """Return an error about a value with the whole key as it was given: the parser leaves out the
+    names of a mapping's entries."""
+    match = re.match(r"([\w.]+)\.(\w+) is (.*); it must be ", str(error))
+    if match is None:
+        return error
+    group, key, value = match.groups()
+    place, _ = _given(
+        argv,
+        group,
+        lambda at, given: (
+            at.startswith(f"{group}.") and at.endswith(f".{key}") and str(given) == value
+        ),
+    )
+    return error if place == group else ConfigError(place + str(error)[match.end(2) :])
 
 
 def _chosen_class(name: str, base: type, path: str, argv: Sequence[str]) -> type:
@@ -273,11 +290,13 @@ def _required(class_path: str) -> list[str]:
 
 
 def subclasses(base: type) -> list[type]:
-    """List all direct and indirect subclasses of a class."""
+    """List all direct and indirect subclasses of a class that a ``class_path`` can name, unlike
+    those that a function makes."""
     found: list[type[Any]] = []
     cls: type[Any]
     for cls in base.__subclasses__():
-        found += [cls, *subclasses(cls)]
+        named: list[type[Any]] = [] if "<locals>" in cls.__qualname__ else [cls]
+        found += [*named, *subclasses(cls)]
     return found
 
 

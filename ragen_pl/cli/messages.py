@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from itertools import takewhile
 from typing import Any, TypeVar
 
 from ragen_pl.cli.config_files import COMMANDS
@@ -28,13 +29,13 @@ _LONGEST = 480
 
 def shorten(message: str) -> str:
     """Reduce the parser's report of a wrong value to the key, the value and what is expected."""
-    key = _key(message)
+    key, innermost = _key(message), _innermost(message)
     value = re.search(r"(?:Got|Given) value: (.*)", message)
     value = value or re.search(r"Not of type \w+: (\S+) does not conform", message)
-    expected = _expectations(message)
+    expected = _expectations(innermost)
     if key and value and expected:
-        hint = did_you_mean(value[1], _literals(message))
-        text = f"{key} is {value[1]}; it must be {' or '.join(expected)}"
+        hint = did_you_mean(value[1], _literals(innermost))
+        text = f"{key} is {value[1]}; it must be {_either(expected)}"
         return _cut(f"{text}\n  {hint}" if hint else text)
     required = re.search(r"arguments are required: (.*)", message)
     if required:
@@ -52,6 +53,11 @@ def shorten(message: str) -> str:
     return _cut(f"{key}: {text}" if key and key not in text else text)
 
 
+def _either(names: list[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last
+
+
 def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST else text[:_LONGEST] + " …"
 
@@ -64,14 +70,29 @@ def _key(message: str) -> str:
     return f"{keys[0]}.{keys[-1]}" if len(keys) > 1 and keys[-1] not in keys[0] else str(keys[0])
 
 
+def _innermost(message: str) -> str:
+    """Return what the parser says of the innermost key: the indented lines below its name.
+
+    What follows is about the groups around it, such as that these may be null.
+    """
+    lines = message.split("\n")
+    last = max((i for i, line in enumerate(lines) if 'Parser key "' in line), default=0)
+    depth = _indent(lines[last])
+    below = takewhile(lambda line: not line.strip() or _indent(line) > depth, lines[last + 1 :])
+    return "\n".join([lines[last], *below])
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
 def _literals(message: str) -> list[str]:
     lists = re.findall(r"Expected a typing\.Literal\[(.*?)\]", message)
     return [name.strip().strip("'\"") for names in lists for name in names.split(",")]
 
 
 def _expectations(message: str) -> list[str]:
-    literals = _literals(message)
-    found = [", ".join(literals)] if literals else []
+    found = _literals(message)
     for name in re.findall(r"Expected a <class '([^']*)'>", message):
         found.append(_KINDS.get(name, f"a {name.rpartition('.')[2]}"))
     for bound in re.findall(r"restriction (v\S+)", message):

@@ -62,8 +62,6 @@ _COUNTS = range(-2, 65)
 """Integers that are tried to find a range of integers."""
 _OPTIONAL = tuple(f"ragen_pl.envs.{name}" for name in ("adapters", "code", "proof"))
 """Described in docs/environments.md: what is needed to try their values may be missing."""
-_PROXIES = "ragen_pl.envs.workers"
-"""Makes classes with the names of environments that live in worker processes."""
 _OURS = ("ragen_pl", "callbacks")
 _ABBREVIATIONS = ("e.g", "i.e", "eq", "cf")
 _EXAMPLES: dict[Any, Any] = {int: 1, float: 1.0, str: "x"}
@@ -133,7 +131,7 @@ def _choices(kind: type) -> list[type]:
     ours = (
         cls
         for cls in (kind, *subclasses(kind))
-        if _is_ours(cls) and not cls.__module__.startswith((*_OPTIONAL, _PROXIES))
+        if _is_ours(cls) and not cls.__module__.startswith(_OPTIONAL)
     )
     found = {cls for cls in ours if not (cls.__name__.startswith("_") or _is_abstract(cls))}
     return sorted(found, key=lambda cls: cls.__name__)

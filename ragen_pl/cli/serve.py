@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from aiohttp import web
-from jsonargparse.typing import NonNegativeInt, PositiveFloat
 
-from ragen_pl.cli.command_parser import CommandParser
+from ragen_pl.cli.command_parser import CommandParser, seconds
 from ragen_pl.cli.configured import configured_parts
-from ragen_pl.cli.parser import Parser
+from ragen_pl.cli.given_env import env_of_class, env_of_data
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.check import check_contract
 from ragen_pl.envs.outward.openenv_server import OpenEnvServer
@@ -35,6 +35,9 @@ _SHUTDOWN_S = 1.0
 
 def _parser() -> CommandParser:
     parser = CommandParser("serve", _DESCRIPTION)
+    parser.add_argument("--env", metavar="CLASS", help="class of the environment (--env.KEY: keys)")
+    parser.add_argument("--workers", type=int, help="processes that it lives in, with --env")
+    parser.add_argument("--time_limit", type=seconds, help="seconds of a call to a process")
     parser.add_argument("--eval_set", help="name of the evaluation set whose environment is served")
     parser.add_argument("--host", default="127.0.0.1", help="address (default: 127.0.0.1)")
     parser.add_argument(
@@ -60,7 +63,7 @@ def serve(argv: Sequence[str]) -> None:
         raise ConfigError(f"--sessions is {options.sessions}; it must be 1 or more")
     if not 0 <= options.port < 1 << 16:
         raise ConfigError(f"--port is {options.port}; it must be from 0 to 65535")
-    served = _of_class(rest) if _names_class(rest) else _of_config(rest, options.eval_set)
+    served = _of_config(options, rest) if options.env is None else _of_class(options, rest)
     host = EnvHost(served.workers, served.limit) if served.workers else None
     env = served.env if host is None else host.wrap(served.env)
     try:
@@ -81,37 +84,41 @@ class _Served:
     """Seconds that one call to a process may take."""
 
 
-def _names_class(rest: Sequence[str]) -> bool:
-    return any(arg.partition("=")[0].partition(".")[0] == "--env" for arg in rest)
-
-
-def _of_class(rest: Sequence[str]) -> _Served:
+def _of_class(options: argparse.Namespace, keys: Sequence[str]) -> _Served:
     """Make the environment that ``--env`` names, with its arguments."""
-    parser = Parser()
-    parser.add_subclass_arguments(TextEnv, "env", required=True)
-    parser.add_argument("--workers", type=NonNegativeInt, default=0)
-    parser.add_argument("--time_limit", type=PositiveFloat, default=None)
-    config = parser.parse_args(list(rest))
+    if options.eval_set is not None:
+        raise ConfigError(
+            f"--eval_set is {options.eval_set}, but --env {options.env} has no evaluation sets: "
+            "give a configuration with --config"
+        )
+    workers = options.workers or 0
+    if workers < 0:
+        raise ConfigError(f"--workers is {workers}; it must be 0 or more")
+    if options.time_limit is not None and not workers:
+        raise ConfigError(
+            f"--time_limit is {options.time_limit:g}, but --workers is 0, so that no process could "
+            "be ended: raise it"
+        )
+    env = env_of_class(options.env, keys)
     try:
-        env = parser.instantiate_classes(config).env
         check_contract(env, "--env")
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    return _Served(env, config.workers, config.time_limit)
+    return _Served(env, workers, options.time_limit)
 
 
-def _of_config(rest: Sequence[str], eval_set: str | None) -> _Served:
+def _of_config(options: argparse.Namespace, rest: Sequence[str]) -> _Served:
     """Make the environment that a configuration trains in, or evaluates on."""
+    given = {
+        "--workers": (options.workers, "data.rollout.env_workers"),
+        "--time_limit": (options.time_limit, "data.rollout.step_timeout_s"),
+    }
+    for option, (value, key) in given.items():
+        if value is not None:
+            raise ConfigError(f"{option} goes with --env; in a configuration it is --{key}")
     data = configured_parts(rest).datamodule
-    workers, limit = data.rollout.env_workers, data.rollout.step_timeout_s
-    if eval_set is None:
-        return _Served(data.env, workers, limit)
-    if eval_set not in data.eval_sets:
-        raise ConfigError(
-            f"--eval_set is {eval_set}, which is not among data.eval_sets: "
-            f"{', '.join(data.eval_sets)}"
-        )
-    return _Served(data.eval_sets[eval_set], workers, limit)
+    env = env_of_data(data, options.eval_set, "serve")
+    return _Served(env, data.rollout.env_workers, data.rollout.step_timeout_s)
 
 
 async def _run(server: OpenEnvServer, host: str, port: int) -> None:

@@ -40,11 +40,6 @@ class EvalStart(NamedTuple):
     """Hash of the initial state and of what the agent is told of it."""
 
 
-def eval_seeds(env: TextEnv, size: int) -> list[int]:
-    """Return the seeds of ``eval_starts``."""
-    return [start.seed for start in eval_starts(env, size)]
-
-
 def eval_starts(env: TextEnv, size: int) -> list[EvalStart]:
     """Return ``size`` starts with distinct initial states, as far as the environment has that many.
 

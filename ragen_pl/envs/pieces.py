@@ -37,9 +37,31 @@ def frequent_pieces(texts: Iterable[str]) -> list[str]:
     return sorted(saved, key=lambda piece: (-saved[piece], piece))[:_MOST]
 
 
-def sampled_texts(
-    env: TextEnv, episodes: int, choose: Callable[[TextEnv, random.Random], str] | None = None
-) -> Iterator[str]:
+Choose = Callable[[TextEnv, random.Random], str]
+"""Function that chooses an action."""
+
+
+class SampledPieces:
+    """The frequent pieces of an environment's sampled texts, found when they are first asked for
+    and kept."""
+
+    def __init__(self) -> None:
+        self._found: list[str] | None = None
+
+    def of(self, env: TextEnv, episodes: int, choose: Choose | None = None) -> list[str]:
+        """Return the pieces; the arguments are those of ``sampled_texts``."""
+        if self._found is None:
+            self._found = frequent_pieces(sampled_texts(env, episodes, choose))
+        return self._found
+
+
+def random_action(env: TextEnv, rng: random.Random) -> str:
+    """Choose one of an environment's named actions."""
+    assert env.actions is not None
+    return rng.choice(env.actions)
+
+
+def sampled_texts(env: TextEnv, episodes: int, choose: Choose | None = None) -> Iterator[str]:
     """Yield the texts of short episodes, which seeds from 0 on decide.
 
     Args:

@@ -194,6 +194,8 @@ def _remote_class(kind: type[TextEnv]) -> type[_RemoteEnv]:
         for each in _PROPERTIES:
             if getattr(kind, each) is not getattr(TextEnv, each):
                 methods[each] = _forward_property(each)
+        # Its place says that it cannot be chosen by its name, which is the environment's.
+        methods["__qualname__"] = f"{_remote_class.__name__}.<locals>.{kind.__name__}"
         _CLASSES[kind] = type(kind.__name__, (_RemoteEnv,), methods)
     return _CLASSES[kind]
 

@@ -314,7 +314,10 @@ def _baselines(run: RunData) -> list[Trace]:
 
 def _by_difficulty(run: RunData, layout: Mapping[str, Any]) -> Chart:
     prefix = "rollout/success_at/"
-    names = sorted((name for name in run.curves if name.startswith(prefix)), key=difficulty_order)
+    names = sorted(
+        (name for name in run.curves if name.startswith(prefix)),
+        key=lambda name: (name.rpartition("/")[0], difficulty_order(name)),  # by environment first
+    )
     traces = [
         trace
         for tone, name in enumerate(names)

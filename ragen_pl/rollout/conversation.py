@@ -28,7 +28,7 @@ from ragen_pl.types import (
 )
 
 
-class Conversation(DialogueEpisode):
+class MessageEpisode(DialogueEpisode):
     """An episode played in messages. Its turns have no tokens.
 
     A response may lack the opening tag, which some chat templates write themselves. The context's
@@ -146,7 +146,7 @@ def converse(
 
     def play(place: tuple[GroupSeed, int]) -> Trajectory | None:
         group, member = place
-        episode = Conversation(
+        episode = MessageEpisode(
             copy.deepcopy(env),
             dialogue,
             config,

@@ -99,10 +99,11 @@ def _check_whole(file: Path) -> None:
         raise zipfile.BadZipFile(f"{damaged} is damaged")
 
 
-def file_name_of(policy: str) -> str:
-    """Return a checkpoint's stem, or a policy's name with characters that file names may have."""
+def file_name_of(policy: str, run_dir: Path) -> str:
+    """Return the stem of a checkpoint of the run, or a policy's name or path with characters that
+    file names may have."""
     path = Path(policy)
-    name = path.stem if path.suffix == ".ckpt" else policy
+    name = path.stem if path.suffix == ".ckpt" and is_of(run_dir, path) else policy
     return re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._") or UNTRAINED
 
 

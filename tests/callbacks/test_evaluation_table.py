@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,7 @@ def test_an_evaluation_does_not_log_into_the_training(
     steps = [event.step for event in logged.Scalars("val/default/success")]
     assert steps == [1]  # iteration, of three updates
     assert "step" not in logged.Tags()["scalars"]
+    check_that_of_another_run(tmp_path, run_dir)
 
 
 def check_results(run_dir: Path) -> None:
@@ -67,3 +69,16 @@ def check_results(run_dir: Path) -> None:
     table = (run_dir / "evaluations/last.txt").read_text()
     assert f"default ({sampled.fingerprint})" in table
     assert "pass@4" in table
+
+
+def check_that_of_another_run(folder: Path, run_dir: Path) -> None:
+    """A checkpoint of the same name leaves the scores of the run's own, and has no part in its
+    scores before training."""
+    own = (run_dir / "evaluations/last.json").read_bytes()
+    Path("other").mkdir()
+    shutil.copy(run_dir / "checkpoints/last.ckpt", folder / "other/last.ckpt")
+    assert main(["validate", "--config", "tiny", "--ckpt_path", "other/last.ckpt"]) == 0
+    assert (run_dir / "evaluations/last.json").read_bytes() == own
+    content = json.loads((run_dir / "evaluations/other_last.ckpt.json").read_text())
+    policies = {PolicyResult.from_dict(entry).policy for entry in content["evaluations"]}
+    assert policies == {"other/last.ckpt", "random", "expert"}

@@ -10,7 +10,7 @@ import pytest
 
 import callbacks.report_writer
 from callbacks import ReportWriter
-from callbacks.report_writer import Occasion
+from callbacks.report_writer import WhenToWrite
 from tests.support.report_runs import MODULE, play, stand_in, write_run
 
 
@@ -22,7 +22,7 @@ from tests.support.report_runs import MODULE, play, stand_in, write_run
         ("never", [False] * 5),
     ],
 )
-def test_when_it_is_written(tmp_path: Path, write: Occasion, seen: list[bool]) -> None:
+def test_when_it_is_written(tmp_path: Path, write: WhenToWrite, seen: list[bool]) -> None:
     assert play(ReportWriter(write), stand_in(write_run(tmp_path / "run"))) == seen
 
 

@@ -110,6 +110,12 @@ def fails(capsys: pytest.CaptureFixture[str], *args: str) -> str:
         (["--model.algorithm.kl.place=rewards"], ["kl", "rewards", "reward"]),
         (["--model.algorithm.aggregation=tokens"], ["aggregation is tokens", "token_mean"]),
         (["--model.algorithm.advantage.gamma=1.5"], ["advantage.init_args.gamma is 1.5", "[0, 1]"]),
+        (["--data.env.size=abc"], ["data.env.size is abc; it must be an integer\n"]),
+        (["--data.eval_sets.default.size=x"], ["data.eval_sets.default.size is x; it must be an"]),
+        (
+            ["--data.env.split=evl"],
+            ["must be train, tuning, eval or reference\n", "did you mean eval?"],
+        ),
         (["--model.algorithm.kl.coef=0"], ["model.algorithm.kl.coef is 0", "kl: null"]),
         (
             ["--model.algorithm.entropy.control.target=0"],

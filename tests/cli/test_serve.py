@@ -65,12 +65,25 @@ def test_processes_with_a_limit(served: list[tuple[TextEnv, str, int]]) -> None:
     assert env.name == "sokoban"
 
 
+def test_a_bare_name_is_the_environments_beside_one_in_processes(
+    served: list[tuple[TextEnv, str, int]],
+) -> None:
+    assert main(["serve", "--env", "Sokoban", "--workers", "1"]) == 0
+    assert main(["serve", "--env", "Sokoban"]) == 0
+    assert type(served[1][0]) is Sokoban
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
         ([], "give a config first"),
         (["--config", "sokoban.yaml", "--eval_set", "none"], "not among data.eval_sets"),
-        (["--env", "Sokobann"], "Sokobann"),
+        (["--config", "mixture.yaml"], "--eval_set sokoban or frozen_lake or bandit"),
+        (["--env", "Sokobann"], "did you mean Sokoban?"),
+        (["--env", SOKOBAN, "--eval_set", "default"], "has no evaluation sets"),
+        (["--env", SOKOBAN, "--time_limit", "3"], "--workers is 0"),
+        (["--env", SOKOBAN, "--time_limit", "soon"], "soon is not a positive number of seconds"),
+        (["--config", "sokoban.yaml", "--workers", "2"], "--data.rollout.env_workers"),
         (["--env", SOKOBAN, "--env.max_actions", "0"], "max_actions: 0"),
         (["--env", SOKOBAN, "--env.nothing", "0"], "nothing"),
         (["--env", SOKOBAN, "--sessions", "0"], "--sessions is 0"),

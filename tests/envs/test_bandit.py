@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from ragen_pl.envs.bandit import PAIRS, Bandit
-from ragen_pl.envs.eval_seeds import eval_seeds
+from tests.support.held_out import eval_seeds
 
 
 @pytest.mark.parametrize(("reversed_risk", "high"), [(False, "Dragon"), (True, "Phoenix")])

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ragen_pl.envs.check import check_contract
-from ragen_pl.envs.eval_seeds import FIRST_EVAL_SEED, eval_seeds
+from ragen_pl.envs.eval_seeds import FIRST_EVAL_SEED
 from ragen_pl.envs.picture import CELL
 from ragen_pl.envs.rubik.cube import (
     ACTIONS,
@@ -26,6 +26,7 @@ from ragen_pl.envs.rubik.cube import (
 from ragen_pl.envs.rubik.env import Rubik
 from ragen_pl.envs.rubik.search import distance, plan_progress, positions_at, shortest_plan, solves
 from ragen_pl.envs.rubik.starts import inverse
+from tests.support.held_out import eval_seeds
 
 TURNS = st.lists(st.sampled_from(ACTIONS), max_size=12)
 ROTATION = {"U": "D'", "R": "L'", "F": "B'"}

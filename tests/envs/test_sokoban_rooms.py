@@ -10,7 +10,6 @@ from typing import Literal
 import pytest
 
 from ragen_pl.envs.boards import cells_of, mask_of
-from ragen_pl.envs.eval_seeds import eval_seeds
 from ragen_pl.envs.sokoban.env import Sokoban
 from ragen_pl.envs.sokoban.paper_rooms import sample_reference_room
 from ragen_pl.envs.sokoban.rooms import (
@@ -21,6 +20,7 @@ from ragen_pl.envs.sokoban.rooms import (
     sample_room,
 )
 from ragen_pl.envs.sokoban.search import Board, fewest_pushes, shortest_plan
+from tests.support.held_out import eval_seeds
 
 MIX = {"2-3": 4, "4-5": 7, "6-8": 7, "9-10": 2}
 

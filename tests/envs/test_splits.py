@@ -9,11 +9,12 @@ import pytest
 
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.boards import canonical_digest
-from ragen_pl.envs.eval_seeds import FIRST_EVAL_SEED, eval_seeds
+from ragen_pl.envs.eval_seeds import FIRST_EVAL_SEED
 from ragen_pl.envs.frozen_lake.env import FrozenLake
 from ragen_pl.envs.frozen_lake.env import layout_key as lake_layout
 from ragen_pl.envs.sokoban.env import Sokoban
 from ragen_pl.envs.sokoban.rooms import layout_key as room_layout
+from tests.support.held_out import eval_seeds
 
 STARTS = {"train": 400, "tuning": 150, "eval": 256, "reference": 100}
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ragen_pl.envs.boards import BoardSplit
 from ragen_pl.envs.check import check_contract
-from ragen_pl.envs.eval_seeds import FIRST_EVAL_SEED, eval_seeds
+from ragen_pl.envs.eval_seeds import FIRST_EVAL_SEED
 from ragen_pl.envs.picture import CELL
 from ragen_pl.envs.sudoku.env import Sudoku, Thought
 from ragen_pl.envs.sudoku.forms import GridSymmetry, digit_exchanges, form_of, solution_form
@@ -30,6 +30,7 @@ from ragen_pl.envs.sudoku.grid import (
     unique_solution,
 )
 from ragen_pl.envs.sudoku.puzzles import sample_puzzle
+from tests.support.held_out import eval_seeds
 
 GIVENS = "1.3. .4.2 2..3 .3.1"
 SOLUTION = "1234 3412 2143 4321"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -60,3 +62,12 @@ def test_names_are_no_markup() -> None:
 def test_difficulties_sort_by_number() -> None:
     names = ["9-10", "2-3", "hard", "10-12"]
     assert sorted(names, key=charts.difficulty_order) == ["2-3", "9-10", "10-12", "hard"]
+
+
+def test_difficulties_of_a_mixture_are_listed_by_environment() -> None:
+    names = ("lake/1-2", "sokoban/10-12", "lake/3-4", "sokoban/2-3")
+    curves = {f"rollout/success_at/{name}": Curve((3, 4), (0.5, 0.5)) for name in names}
+    chart = charts._by_difficulty(cast(RunData, SimpleNamespace(curves=curves)), {})
+    assert [each["name"] for each in chart.traces] == [
+        *("lake/1-2", "lake/3-4", "sokoban/2-3", "sokoban/10-12")
+    ]

@@ -55,6 +55,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train_in_stages(tmp_path_factory.mktemp("stages"), STAGES, arguments)
 
 
+def ends_as_in_one_process(folder: Path, stages: Stages) -> None:
+    """Assert that the weights after the last stage are those of one process, and were learned."""
+    last = f"after-{len(stages) - 1}"
+    alone, staged, begin = (weights(folder / at) for at in ("alone/policy/last", last, "after-0"))
+    for name, value in alone.items():
+        torch.testing.assert_close(staged[name], value, rtol=0, atol=1e-5)
+    assert max(float((begin[name] - alone[name]).abs().max()) for name in alone) > 1e-4
+
+
 def train_in_stages(folder: Path, stages: Stages, arguments: Callable[..., list[str]]) -> Path:
     """Train in one process up to the last stage, and in stages; keep what each leaves behind.
 
@@ -93,11 +102,7 @@ def weights(path: Path) -> dict[str, Tensor]:
 
 
 def test_a_run_that_changed_its_ranks_four_times_ends_as_one_process_does(folder: Path) -> None:
-    alone, stages = weights(folder / "alone/policy/last"), weights(folder / "after-4")
-    begin = weights(folder / "after-0")
-    for name, value in alone.items():
-        torch.testing.assert_close(stages[name], value, rtol=0, atol=1e-5)
-    assert max(float((begin[name] - alone[name]).abs().max()) for name in alone) > 1e-4
+    ends_as_in_one_process(folder, STAGES)
 
 
 def test_every_kind_of_checkpoint_was_read(folder: Path) -> None:

@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import pytest
 import torch
-from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from ragen_pl.envs.base import TextEnv
@@ -21,14 +20,13 @@ from ragen_pl.rollout.curriculum import Curriculum, TargetSuccess, Uniform
 from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.rollout.seeds import group_seeds
 from ragen_pl.rollout.stats import Tally, sum_tallies, tally_by_difficulty
-from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.collection import DynamicSampling
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.evaluation_sets import EvaluationConfig
-from ragen_pl.types import TrajectoryGroup
 from tests.support.doubles import make_trainer
 from tests.support.ranks import on_ranks
 from tests.support.toy_env import PROMPTS, Lamp, NamedLamp, make_learner
+from tests.support.watch import Watch
 
 ROLLOUT = RolloutConfig(
     num_groups=4,
@@ -133,30 +131,6 @@ def test_progress_from_before_there_were_curricula_is_none() -> None:
 def test_an_environment_without_difficulties_is_refused_at_once() -> None:
     with pytest.raises(ValueError, match=r"data\.curriculum is TargetSuccess, but Lamp names no"):
         make_data(TargetSuccess(), Lamp())
-
-
-class Watch(RolloutCallback):
-    """Note what each iteration played, and the data's success rates when it had been.
-
-    Args:
-        dies_at: Iteration whose first collection is the last thing that happens.
-    """
-
-    def __init__(self, dies_at: int | None) -> None:
-        super().__init__()
-        self.dies_at = dies_at
-        self.played: dict[int, list[TrajectoryGroup]] = {}
-        self.running: dict[int, dict[str, float]] = {}
-
-    def on_collection_end(
-        self, trainer: Trainer, module: Any, groups: list[TrajectoryGroup]
-    ) -> None:
-        if self.iteration == self.dies_at:
-            raise SystemExit(9)
-        self.played.setdefault(self.iteration, []).extend(groups)
-
-    def on_rollout_end(self, trainer: Trainer, module: Any, groups: list[TrajectoryGroup]) -> None:
-        self.running[self.iteration] = cast(Any, trainer).datamodule.running_success
 
 
 class HardLamp(NamedLamp):

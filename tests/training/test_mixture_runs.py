@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import pytest
 import torch
-from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from callbacks.echo_trap_detector import EchoTrapDetector
@@ -19,13 +18,13 @@ from ragen_pl.rollout.curriculum import LevelReplay, TargetSuccess
 from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.rollout.hindsight import HindsightImitation
 from ragen_pl.rollout.mixture import MixtureConfig
-from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.collection import DynamicSampling
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.evaluation_sets import EvaluationConfig
 from ragen_pl.types import TrajectoryGroup
 from tests.support.doubles import make_trainer
 from tests.support.toy_env import PROMPTS, Lamp, NamedLamp, Stairs, make_learner
+from tests.support.watch import Watch
 
 ROLLOUT = RolloutConfig(
     num_groups=6,
@@ -65,30 +64,8 @@ def make_data(**changes: Any) -> RolloutDataModule:
     return RolloutDataModule(**(given | changes))
 
 
-class Watch(RolloutCallback):
-    """Note what each iteration played.
-
-    Args:
-        dies_at: Iteration whose first collection is the last thing that happens.
-    """
-
-    def __init__(self, dies_at: int | None) -> None:
-        super().__init__()
-        self.dies_at = dies_at
-        self.played: dict[int, list[tuple[int, int, str, float]]] = {}
-        self.logged: dict[str, float] = {}
-
-    def on_collection_end(
-        self, trainer: Trainer, module: Any, groups: list[TrajectoryGroup]
-    ) -> None:
-        if self.iteration == self.dies_at:
-            raise SystemExit(9)
-        facts = [(group.group_id, group.seed, group.env, group.weight) for group in groups]
-        self.played.setdefault(self.iteration, []).extend(facts)
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
-        super().on_train_epoch_end(trainer, pl_module)
-        self.logged |= {name: float(value) for name, value in trainer.callback_metrics.items()}
+def facts(groups: list[TrajectoryGroup]) -> list[tuple[int, int, str, float]]:
+    return [(group.group_id, group.seed, group.env, group.weight) for group in groups]
 
 
 def fit(folder: Path, *, dies_at: int | None = None, resume: bool = False) -> tuple[Any, Watch]:
@@ -112,14 +89,14 @@ def test_a_mixture_trains_logs_each_environment_and_goes_on_bit_for_bit(tmp_path
         fit(tmp_path / "parts", dies_at=4)
     resumed, went_on = fit(tmp_path / "parts", resume=True)
     for iteration in (4, 5):
-        assert went_on.played[iteration] == watched.played[iteration]
+        assert facts(went_on.played[iteration]) == facts(watched.played[iteration])
     for name, value in whole.state_dict().items():
         assert torch.equal(value, resumed.state_dict()[name]), name
 
-    facts = [fact for played in watched.played.values() for fact in played]
-    counts = {name: sum(env == name for *_, env, _ in facts) for name in ("named", "stairs")}
-    assert 0 < counts["stairs"] < counts["named"] < len(facts)
-    stairs = [seed for _, seed, env, _ in facts if env == "stairs"]
+    seen = [fact for played in watched.played.values() for fact in facts(played)]
+    counts = {name: sum(env == name for *_, env, _ in seen) for name in ("named", "stairs")}
+    assert 0 < counts["stairs"] < counts["named"] < len(seen)
+    stairs = [seed for _, seed, env, _ in seen if env == "stairs"]
     assert len(set(stairs)) < len(stairs), "level replay"
     for name in ("named", "stairs", "mute"):
         assert {

@@ -12,7 +12,7 @@ from ragen_pl.cli.command_parser import CommandParser
 from ragen_pl.cli.configured import ConfiguredParts, configured_parts
 from ragen_pl.cli.loaded_policy import LoadedPolicy, policy_of_checkpoint, untrained_policy
 from ragen_pl.cli.play.game import Game
-from ragen_pl.cli.play.players import ActorPlayer, Person, Player, PolicyPlayer
+from ragen_pl.cli.play.players import ActorPlayer, GamePlayer, Person, PolicyPlayer
 from ragen_pl.cli.play.screen import Screen
 from ragen_pl.cli.play.session import Pace, Session
 from ragen_pl.cli.play.starts import Starts
@@ -107,7 +107,7 @@ def play(argv: Sequence[str]) -> None:
         lambda number, attempt: Game(starts.at(number), chat, rollout, attempt),
         Pace(options.delay, is_interactive),
     )
-    player: Player
+    player: GamePlayer
     if policy is not None:
         sampler = policy.sampler(rollout.max_context, parts.model.seed)
         player = PolicyPlayer(sampler, temperature)

@@ -17,7 +17,7 @@ Ask = Callable[[Game], str | Command]
 """Function that asks a person for an answer; it handles commands that do not leave the game."""
 
 
-class Player(ABC):
+class GamePlayer(ABC):
     """Author of the responses of a game."""
 
     is_watched = True
@@ -28,7 +28,7 @@ class Player(ABC):
         """Return the response to a request, or the command that leaves the game."""
 
 
-class Person(Player):
+class Person(GamePlayer):
     """A person at the keyboard."""
 
     is_watched = False
@@ -53,7 +53,7 @@ class Person(Player):
             return completion
 
 
-class PolicyPlayer(Player):
+class PolicyPlayer(GamePlayer):
     """A policy, sampled as in an evaluation."""
 
     def __init__(self, generate: Generate, temperature: float) -> None:
@@ -65,7 +65,7 @@ class PolicyPlayer(Player):
         return completion
 
 
-class ActorPlayer(Player):
+class ActorPlayer(GamePlayer):
     """A player without a model, whose moves are written down as responses.
 
     Raises:

@@ -11,7 +11,7 @@ from itertools import count
 
 from ragen_pl.cli.play.commands import LEAVING, Command, command_of
 from ragen_pl.cli.play.game import Game
-from ragen_pl.cli.play.players import Player
+from ragen_pl.cli.play.players import GamePlayer
 from ragen_pl.cli.play.screen import Screen
 
 
@@ -40,7 +40,7 @@ class Session:
     def __init__(self, screen: Screen, build_game: Callable[[int, int], Game], pace: Pace) -> None:
         self.screen, self._build_game, self._pace = screen, build_game, pace
 
-    def run(self, player: Player, who: str, first: int, games: int | None) -> None:
+    def run(self, player: GamePlayer, who: str, first: int, games: int | None) -> None:
         """Play from the first start on; ``games`` None plays until somebody quits."""
         number, attempt = first, 0
         for played in count(1):
@@ -57,7 +57,7 @@ class Session:
                 return
             number, attempt = (number, attempt + 1) if wish is Command.AGAIN else (number + 1, 0)
 
-    def _play(self, player: Player, game: Game) -> Command | None:
+    def _play(self, player: GamePlayer, game: Game) -> Command | None:
         """Play one game; return the command that left it, None if it ended."""
         while (request := game.next_request()) is not None:
             self.screen.before_turn(game)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ragen_pl.cli.given_env import env_of_data
 from ragen_pl.envs.base import TextEnv
-from ragen_pl.errors import ConfigError
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.evaluation_sets import EvaluationSet
 
@@ -34,26 +34,13 @@ class Starts:
         temperature: Sampling temperature, which seeds an evaluation's noise, too.
 
     Raises:
-        ConfigError: when there is no such evaluation set.
+        ConfigError: when there is no such evaluation set, or a mixture and no set.
     """
 
     def __init__(self, data: RolloutDataModule, eval_set: str | None, temperature: float) -> None:
         self._data, self._name, self._temperature = data, eval_set, temperature
-        if eval_set is None and data.mixture is not None:
-            raise ConfigError(
-                f"play: data.envs is a mixture of {', '.join(data.envs)}: say what to play by an "
-                f"evaluation set, --eval_set {' or '.join(data.eval_sets)}"
-            )
-        if eval_set is not None and eval_set not in data.eval_sets:
-            raise ConfigError(
-                f"--eval_set is {eval_set}, which is not among data.eval_sets: "
-                f"{', '.join(data.eval_sets)}"
-            )
-
-    @property
-    def env(self) -> TextEnv:
+        self.env = env_of_data(data, eval_set, "play")
         """The environment that is played."""
-        return self._data.env if self._name is None else self._data.eval_sets[self._name]
 
     def at(self, number: int) -> Start:
         """Return a start: by its seed, or by its place in the evaluation set, from 0.
@@ -62,7 +49,7 @@ class Starts:
             ConfigError: when the evaluation set cannot have that many starts.
         """
         if self._name is None:
-            return Start(self._data.env, number, number, 0, f"seed {number}")
+            return Start(self.env, number, number, 0, f"seed {number}")
         index = list(self._data.eval_sets).index(self._name)
         chosen = EvaluationSet.build(self._name, self.env, index, number + 1)
         seed, iteration = chosen.seeds[number], chosen.noise_iteration(self._temperature)

@@ -16,7 +16,7 @@ from ragen_pl.envs.adapters.household import ALFRED_TASKS, TASKS, Game, generate
 from ragen_pl.envs.adapters.remembered import Remembered
 from ragen_pl.envs.base import one_of
 from ragen_pl.envs.packages import load
-from ragen_pl.envs.pieces import frequent_pieces, sampled_texts
+from ragen_pl.envs.pieces import SampledPieces
 from ragen_pl.envs.replay import ReplayState
 from ragen_pl.envs.splits import Split, enter_split
 
@@ -88,7 +88,7 @@ class AlfWorld(ReplayState):
         self._engine: _Engine | None = None
         self._plan: tuple[tuple[str, ...], tuple[str, ...]] | None = None
         """The commands after which it was made, and the plan."""
-        self._pieces: list[str] | None = None
+        self._pieces = SampledPieces()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_engine": None}
@@ -172,9 +172,7 @@ class AlfWorld(ReplayState):
 
     def vocabulary(self) -> Iterator[str]:
         """List lines and words of sampled first observations."""
-        if self._pieces is None:
-            self._pieces = frequent_pieces(sampled_texts(self, _SAMPLED))
-        yield from self._pieces
+        yield from self._pieces.of(self, _SAMPLED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ragen_pl.envs.adapters.global_random import GlobalRandom
 from ragen_pl.envs.base import MAX_TEXT_LENGTH, one_of
-from ragen_pl.envs.pieces import frequent_pieces, sampled_texts
+from ragen_pl.envs.pieces import SampledPieces, random_action
 from ragen_pl.envs.replay import ReplayState
 from ragen_pl.envs.splits import Split, enter_split
 
@@ -78,7 +78,7 @@ class GymText(ReplayState):
         self._numbers = _numbers(self._env, self.actions)
         self._text = ""
         self._info: Mapping[str, Any] = {}
-        self._texts: list[str] | None = None
+        self._pieces = SampledPieces()
         self._ask(0)
 
     def begin(self, seed: int, noise_seed: int) -> dict[str, Any]:
@@ -121,10 +121,8 @@ class GymText(ReplayState):
 
     def vocabulary(self) -> Iterator[str]:
         """List lines and words of sampled episodes; of first observations if actions are free."""
-        if self._texts is None:
-            choose = None if self.actions is None else (lambda env, rng: rng.choice(env.actions))
-            self._texts = frequent_pieces(sampled_texts(self, _SAMPLED, choose))
-        yield from self._texts
+        choose = None if self.actions is None else random_action
+        yield from self._pieces.of(self, _SAMPLED, choose)
 
 
 def _maker(path: str) -> Callable[..., Any]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ragen_pl.envs.base import hash_without, one_of
 from ragen_pl.envs.packages import load
-from ragen_pl.envs.pieces import frequent_pieces, sampled_texts
+from ragen_pl.envs.pieces import SampledPieces
 from ragen_pl.envs.replay import ReplayState
 from ragen_pl.envs.splits import Split, enter_split
 
@@ -93,7 +93,7 @@ class MiniGrid(ReplayState):
         """BabyAI's bot, which sees each step once ``expert_turn`` has been called."""
         self._advice: int | None = None
         """The bot's next action; None if it gave up."""
-        self._texts: list[str] | None = None
+        self._pieces = SampledPieces()
         self._build(0)
 
     @property
@@ -201,9 +201,7 @@ class MiniGrid(ReplayState):
             yield from _words()
         else:
             yield from _cells()
-        if self._texts is None:
-            self._texts = frequent_pieces(sampled_texts(self, _SAMPLED))
-        yield from self._texts
+        yield from self._pieces.of(self, _SAMPLED)
 
 
 def _advice(bot: Any, taken: int | None) -> int | None:

@@ -10,7 +10,7 @@ from typing import Any
 from ragen_pl.envs.adapters.live_replay import LiveReplay
 from ragen_pl.envs.adapters.web_socket import WebSocketSession
 from ragen_pl.envs.base import MAX_TEXT_LENGTH, one_of
-from ragen_pl.envs.pieces import frequent_pieces, sampled_texts
+from ragen_pl.envs.pieces import SampledPieces, random_action
 from ragen_pl.envs.splits import Split, enter_split
 
 _SAMPLED = 20
@@ -77,7 +77,7 @@ class OpenEnv(LiveReplay):
         self._reset_arguments = json.dumps(reset_arguments or {})
         self._instruction, self._text = instruction, ""
         self._told: str | None = None
-        self._pieces: list[str] | None = None
+        self._pieces = SampledPieces()
 
     @property
     def instruction(self) -> str:
@@ -156,10 +156,8 @@ class OpenEnv(LiveReplay):
 
     def vocabulary(self) -> Iterator[str]:
         """List lines and words of sampled episodes; of first observations if actions are free."""
-        if self._pieces is None:
-            choose = None if self.actions is None else (lambda env, rng: rng.choice(env.actions))
-            self._pieces = frequent_pieces(sampled_texts(self, _SAMPLED, choose))
-        yield from self._pieces
+        choose = None if self.actions is None else random_action
+        yield from self._pieces.of(self, _SAMPLED, choose)
 
 
 def _socket_url(url: str) -> str:

@@ -24,7 +24,7 @@ from ragen_pl.envs.base import (
     resolve_seed,
 )
 from ragen_pl.envs.packages import load
-from ragen_pl.envs.pieces import frequent_pieces, sampled_texts
+from ragen_pl.envs.pieces import SampledPieces
 from ragen_pl.envs.splits import Split, enter_split
 
 View = Literal["observation", "information_state"]
@@ -108,7 +108,7 @@ class OpenSpiel(TextEnv):
         self._seat = self._num_actions = 0
         self._illegal: str | None = None
         self._noise = noise_generator(self.name, 0, None)
-        self._texts: list[str] | None = None
+        self._pieces = SampledPieces()
         everything = [name for names in self._names or () for name in names]
         self.actions = tuple(dict.fromkeys(everything)) or None
 
@@ -277,9 +277,7 @@ class OpenSpiel(TextEnv):
     def vocabulary(self) -> Iterator[str]:
         """List lines and words of sampled games, which random moves reach."""
         yield from ("Legal: ", "Not legal: ", _ENDED)
-        if self._texts is None:
-            self._texts = frequent_pieces(sampled_texts(self, _SAMPLED, _random_legal))
-        yield from self._texts
+        yield from self._pieces.of(self, _SAMPLED, _random_legal)
 
 
 def _compiled(pattern: str | None) -> re.Pattern[str] | None:

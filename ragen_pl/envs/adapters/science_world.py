@@ -16,7 +16,7 @@ from typing import Any
 from ragen_pl.envs.adapters.remembered import Remembered
 from ragen_pl.envs.base import one_of
 from ragen_pl.envs.packages import load
-from ragen_pl.envs.pieces import frequent_pieces, sampled_texts
+from ragen_pl.envs.pieces import SampledPieces
 from ragen_pl.envs.replay import ReplayState
 from ragen_pl.envs.splits import Split
 from ragen_pl.errors import ConfigError
@@ -86,7 +86,7 @@ class ScienceWorld(ReplayState):
         """The moves that the simulator was given."""
         self._text, self._score = "", 0
         self._simulation: _Simulation | None = None
-        self._pieces: list[str] | None = None
+        self._pieces = SampledPieces()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_simulation": None}
@@ -151,9 +151,7 @@ class ScienceWorld(ReplayState):
 
     def vocabulary(self) -> Iterator[str]:
         """List lines and words of sampled first observations."""
-        if self._pieces is None:
-            self._pieces = frequent_pieces(sampled_texts(self, _SAMPLED))
-        yield from self._pieces
+        yield from self._pieces.of(self, _SAMPLED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.contract_kit.trial import (
-    Player,
+    ChooseActions,
     Trial,
     has_expert,
     play,
@@ -50,7 +50,7 @@ class Subject:
         return has_expert(self.env)
 
     @property
-    def able_player(self) -> Player:
+    def able_player(self) -> ChooseActions:
         """The expert, or random play without one."""
         return play_as_expert if self.has_expert else play_at_random
 
@@ -64,7 +64,7 @@ class Subject:
         """The expert's episodes; empty without one."""
         return self._played(play_as_expert) if self.has_expert else []
 
-    def _played(self, player: Player) -> list[Trial]:
+    def _played(self, player: ChooseActions) -> list[Trial]:
         env = self.copy()
         return [play(env, seed, seed, player) for seed in self.in_time(range(STARTS))]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.boundary import CheckedEnv, EnvError
 
-Player = Callable[[CheckedEnv, random.Random], tuple[str, ...]]
+ChooseActions = Callable[[CheckedEnv, random.Random], tuple[str, ...]]
 """Function that chooses the next actions, at least one.
 
 Raises:
@@ -31,7 +31,7 @@ def play_as_expert(env: CheckedEnv, rng: random.Random) -> tuple[str, ...]:
     return env.expert_turn(rng, ACTIONS_PER_TURN)[1]
 
 
-def play_between(expert_share: float) -> Player:
+def play_between(expert_share: float) -> ChooseActions:
     """Return a player whose turns are the expert's with a probability, and random otherwise, or
     where the expert fails."""
 
@@ -94,7 +94,7 @@ class Trial:
         return (self.observation, *(step.observation for step in self.steps))
 
 
-def play(env: TextEnv, seed: int, noise_seed: int, player: Player, label: str = "") -> Trial:
+def play(env: TextEnv, seed: int, noise_seed: int, player: ChooseActions, label: str = "") -> Trial:
     """Play one episode, in the given environment itself.
 
     Args:
@@ -114,7 +114,7 @@ def play(env: TextEnv, seed: int, noise_seed: int, player: Player, label: str = 
 
 
 def go_on(
-    env: CheckedEnv, rng: random.Random, player: Player, most: int | None = None
+    env: CheckedEnv, rng: random.Random, player: ChooseActions, most: int | None = None
 ) -> tuple[Step, ...]:
     """Play on from the current state until the end or a number of actions.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -58,11 +59,7 @@ def read_call(text: str, schemas: Mapping[str, ToolSchema]) -> Call:
     arguments = given.get("arguments", given.get("parameters", {}))
     if not isinstance(arguments, dict):
         raise WrongCallError("arguments must be an object of names and values")
-    schema = _known(name, schemas)
-    wrong = fault(arguments, schema)
-    if wrong is not None:
-        raise WrongCallError(wrong)
-    return Call(name, arguments)
+    return _checked(name, arguments, _known(name, schemas))
 
 
 def written(call: Call, schema: ToolSchema, form: CallForm) -> str:
@@ -76,7 +73,17 @@ def _in_brackets(name: str, text: str, schemas: Mapping[str, ToolSchema]) -> Cal
     schema = _known(name, schemas)
     if schema.only_text is None:
         raise WrongCallError(f"{name} is not called in brackets; {_no_call(schemas)}")
-    return Call(name, {schema.only_text: text})
+    return _checked(name, {schema.only_text: text}, schema)
+
+
+def _checked(name: str, arguments: Mapping[str, Any], schema: ToolSchema) -> Call:
+    try:
+        wrong = fault(arguments, schema)
+    except RecursionError:  # lists in lists
+        wrong = f"the arguments of {name} are nested too deeply"
+    if wrong is not None:
+        raise WrongCallError(wrong)
+    return Call(name, arguments)
 
 
 def _known(name: str, schemas: Mapping[str, ToolSchema]) -> ToolSchema:
@@ -94,11 +101,16 @@ def _no_call(schemas: Mapping[str, ToolSchema]) -> str:
 
 def _json(text: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_refuse)
+        return json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except json.JSONDecodeError as error:
         raise WrongCallError(f"the call is no JSON: {error.msg} at character {error.pos}") from None
-    except (ValueError, RecursionError):  # a number of thousands of digits; brackets without end
+    except (ValueError, RecursionError):  # a number beyond all bounds; brackets without end
         raise WrongCallError("the call is no JSON that can be read") from None
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _refuse(text)
 
 
 def _refuse(name: str) -> NoReturn:

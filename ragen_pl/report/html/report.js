@@ -295,6 +295,7 @@
   const outcome = (success) => make("span", { class: `mark ${success ? "good" : "bad"}`, title: success ? "solved" : "failed" }, success ? "✓" : "✗", make("span", { class: "hidden-text" }, success ? "solved" : "failed"));
   const signed = (value) => (value === null ? "–" : typeof value === "number" && value > 0 ? `+${value}` : String(value).replace("-", "−"));
   const address = (place) => `#/trajectories/${encodeURIComponent(rows[place].id)}`;
+  const hasBoards = (row) => row.boards.some((number) => number !== null);
   const runName = (row) => (data.runs.length > 1 ? `${data.runs[row.run].name} · ` : "");
 
   function board(number, pictures, alt, kind) {
@@ -305,7 +306,7 @@
     const row = rows[place];
     const details = [row.set !== "training" ? row.set : null, row.difficulty, `seed ${row.seed}`].filter(Boolean).join(" · ");
     return make("li", { role: "option", id: `row-${place}`, "aria-selected": "false", "data-place": place },
-      make("span", { class: "thumb", "aria-hidden": "true" }),
+      make("span", { class: hasBoards(row) ? "thumb" : "", "aria-hidden": "true" }),
       make("div", {}, make("div", { class: "row-title" }, runName(row) + row.moment, row.set === "training" || row.temperature === null ? null : make("span", { class: "row-sub" }, ` T ${row.temperature}`)), make("div", { class: "row-sub" }, details)),
       make("div", { class: "row-end" }, make("div", {}, row.level && row.level !== "green" ? make("span", { class: `level level-${row.level}`, title: `alarm ${row.level}` }) : null, outcome(row.success), ` ${signed(row.return)}`), make("div", {}, `${row.turns} turn${row.turns === 1 ? "" : "s"}`)));
   }
@@ -473,9 +474,9 @@
       const pictures = frames.map((number, at) => board(number, boards, at === frames.length - 1 ? `last board, ${other.success ? "solved" : "failed"}` : `before turn ${at + 1}`, at === frames.length - 1 ? `last ${other.success ? "" : "bad"}` : null));
       return make("button", { type: "button", class: "film", "aria-current": other === row ? "true" : null, on: { click: () => { location.hash = address(place); } } },
         make("span", {}, outcome(other.success), ` ${name}`, make("small", {}, `${other.temperature === null ? "" : `T = ${other.temperature} · `}${signed(other.return)} · ${other.turns} turn${other.turns === 1 ? "" : "s"}`)),
-        make("span", { class: "frames" }, pictures.length ? pictures : make("span", { class: "muted" }, "no pictures")));
+        hasBoards(row) ? make("span", { class: "frames" }, pictures.length ? pictures : make("span", { class: "muted" }, "no pictures")) : null);
     });
-    return [make("section", { class: "band filmstrip", "aria-label": "The same start through training" }, make("div", { class: "band-head" }, make("h2", {}, "The same start through training"), make("p", {}, "The board before every turn, and the last one.")), make("div", { class: "films" }, strips))];
+    return [make("section", { class: "band filmstrip", "aria-label": "The same start through training" }, make("div", { class: "band-head" }, make("h2", {}, "The same start through training"), hasBoards(row) ? make("p", {}, "The board before every turn, and the last one.") : null), make("div", { class: "films" }, strips))];
   }
   function coloring(detail) {
     const has = (name) => detail.turns.some((each) => each.tokens?.[name]);

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import pickle
 import random
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +25,9 @@ from ragen_pl.envs.adapters import (
 )
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.check import check_contract
-from ragen_pl.envs.eval_seeds import eval_seeds, overlap
+from ragen_pl.envs.eval_seeds import overlap
+from tests.support.held_out import eval_seeds
+from tests.support.other_hashes import computed_elsewhere
 
 for package in ("pyspiel", "reasoning_gym", "minigrid"):
     pytest.importorskip(package, reason="needs the extra envs: pip install -e '.[envs]'")
@@ -67,11 +66,6 @@ GAMES: dict[str, Make] = {
 }
 WITH_EXPERT = [name for name in GAMES if name not in ("door_key", "obstacles")]
 SEEDS = (0, 5, 13, (1 << 32) + 7)
-_HASHES = """
-import json
-from test_adapter_contract import GAMES, play
-print(json.dumps({name: play(make(), 5, 1) for name, make in GAMES.items()}))
-"""
 
 
 class Doors:
@@ -124,18 +118,13 @@ def test_seeds_decide_everything_and_leave_global_random_state_alone(env: TextEn
     assert (random.getstate(), str(np.random.get_state())) == before
 
 
+def played() -> dict[str, Any]:
+    """Play some episodes of each."""
+    return {name: play(make(), 5, 1) for name, make in GAMES.items()}
+
+
 def test_another_process_with_other_hashes_plays_the_same() -> None:
-    here = {name: play(make(), 5, 1) for name, make in GAMES.items()}
-    folder = Path(__file__).parent
-    paths = os.pathsep.join((str(folder), str(folder.parents[2])))
-    done = subprocess.run(
-        [sys.executable, "-c", _HASHES],
-        env={**os.environ, "PYTHONHASHSEED": "12345", "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert json.loads(done.stdout.splitlines()[-1]) == json.loads(json.dumps(here))
+    assert computed_elsewhere(__file__, "played") == json.loads(json.dumps(played()))
 
 
 def test_members_of_a_group_start_alike(env: TextEnv) -> None:

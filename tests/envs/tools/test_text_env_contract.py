@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import pickle
 import random
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from ragen_pl.envs import SearchQA, TextEnv, WebShop
 from ragen_pl.envs.check import check_contract
-from ragen_pl.envs.eval_seeds import eval_seeds, overlap
+from ragen_pl.envs.eval_seeds import overlap
 from ragen_pl.envs.tools import Calculator
 from ragen_pl.envs.workers import EnvHost
+from tests.support.held_out import eval_seeds
+from tests.support.other_hashes import computed_elsewhere
 
 VARIANTS: dict[str, Callable[[], TextEnv]] = {
     "search": lambda: SearchQA(people=60, tools=[Calculator()]),
@@ -37,11 +36,6 @@ ACTIONS = (
         "calculate[2]",
     ),
 )
-_HASHES = """
-import json
-from test_text_env_contract import VARIANTS, by_expert
-print(json.dumps({name: [by_expert(make(), s) for s in (0, 5)] for name, make in VARIANTS.items()}))
-"""
 
 
 @pytest.fixture(params=VARIANTS, name="env")
@@ -84,18 +78,13 @@ def test_seeds_decide_everything_and_leave_global_random_state_alone(env: TextEn
     assert (random.getstate(), str(np.random.get_state())) == before
 
 
+def played() -> dict[str, Any]:
+    """Play some episodes of each."""
+    return {name: [by_expert(make(), s) for s in (0, 5)] for name, make in VARIANTS.items()}
+
+
 def test_another_process_with_other_hashes_plays_the_same() -> None:
-    here = {name: [by_expert(make(), s) for s in (0, 5)] for name, make in VARIANTS.items()}
-    folder = Path(__file__).parent
-    paths = os.pathsep.join((str(folder), str(folder.parents[2])))
-    done = subprocess.run(
-        [sys.executable, "-c", _HASHES],
-        env={**os.environ, "PYTHONHASHSEED": "12345", "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert json.loads(done.stdout.splitlines()[-1]) == json.loads(json.dumps(here))
+    assert computed_elsewhere(__file__, "played") == json.loads(json.dumps(played()))
 
 
 def test_a_restored_state_and_a_pickled_copy_go_on_alike(env: TextEnv) -> None:

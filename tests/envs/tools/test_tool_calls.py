@@ -18,9 +18,14 @@ def schema(name: str, **kinds: str) -> ToolSchema:
     return ToolSchema(name, "", {"properties": properties, "required": list(kinds)})
 
 
+_SIDES = {"side": {"type": "string", "enum": ["left", "right"]}}
+_TURN = ToolSchema("turn", "", {"properties": _SIDES, "required": ["side"]})
 SCHEMAS = {
     each.name: each
-    for each in (schema("find", query="string"), schema("add", a="number", b="number"))
+    for each in (
+        *(schema("find", query="string"), schema("add", a="number", b="number")),
+        *(schema("sort", items="array"), _TURN),
+    )
 }
 FIND = Call("find", {"query": "Oslo"})
 
@@ -51,15 +56,23 @@ def test_brackets_hold_any_text() -> None:
         ("", "no JSON"),
         ("Oslo", "no JSON"),
         ('{"name": "find", "arguments": {"query": "Oslo"}', "no JSON"),
-        ("3", 'a call is {"name": …, "arguments": {…}} with one of the tools find, add'),
+        (
+            "3",
+            'a call is {"name": …, "arguments": {…}} with one of the tools find, add',
+        ),
         ("[]", "a call is"),
         ('{"name": 3}', "a call is"),
         ('{"name": "find", "arguments": [1]}', "arguments must be an object"),
-        ('{"name": "fnd", "arguments": {}}', "there is no tool 'fnd'; there are find, add"),
+        (
+            '{"name": "fnd", "arguments": {}}',
+            "there is no tool 'fnd'; there are find, add",
+        ),
         ('{"name": "find", "arguments": {"q": "x"}}', "find takes query; there is no 'q'"),
         ('{"name": "find"}', "find takes query; query is missing"),
         ('{"name": "add", "arguments": {"a": 1, "b": NaN}}', "no JSON that can be read"),
         ('{"name": "add", "arguments": {"a": 1, "b": "2"}}', "b of add is '2'; it must be a num"),
+        ('{"name": "add", "arguments": {"a": 1, "b": 1e999}}', "no JSON that can be read"),
+        ("turn[up]", "side of turn is 'up'; it must be one of left, right"),
         ("add[1]", "add is not called in brackets"),
         ("nothing[1]", "there is no tool 'nothing'"),
         ("[" * 10_000, "no JSON that can be read"),
@@ -72,6 +85,15 @@ def test_a_wrong_call_is_told_why(text: str, message: str) -> None:
         read_call(text, SCHEMAS)
     assert message in str(told.value)
     assert len(str(told.value)) < 300
+
+
+def test_lists_in_lists_are_told_at_any_depth() -> None:
+    for depth in range(1, 1000):
+        text = '{"name": "sort", "arguments": {"items": ' + "[" * depth + "]" * depth + "}}"
+        try:
+            read_call(text, SCHEMAS)
+        except WrongCallError:
+            continue
 
 
 @given(st.text() | st.recursive(st.none() | st.text() | st.integers(), st.lists).map(json.dumps))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ragen_pl.envs.contract_kit.subject import Subject
-from ragen_pl.envs.contract_kit.trial import Player, play, play_at_random, play_between
+from ragen_pl.envs.contract_kit.trial import ChooseActions, play, play_at_random, play_between
 from ragen_pl.runtime.findings import Finding, failure, ok, warning
 
 _GROUPS, _MEMBERS = 8, 6
@@ -16,7 +16,7 @@ _ROUNDING = 1e-9
 
 def check_rewards(subject: Subject) -> Iterator[Finding]:
     """Play groups between expert and random, and look at the spread of their returns."""
-    players: list[Player] = [play_at_random] * _MEMBERS
+    players: list[ChooseActions] = [play_at_random] * _MEMBERS
     if subject.has_expert:  # from random play to the expert's
         players = [play_between(member / (_MEMBERS - 1)) for member in range(_MEMBERS)]
     env = subject.copy()
