@@ -63,9 +63,9 @@ _HINDSIGHT = (
 )
 _COARSE = (
     *("--model.engine", "benchmarks.quantized_sampler.Quantized"),
-    *("--model.engine.init_args.bits", "4"),
+    *("--model.engine.init_args.bits", "3"),
 )
-"""A wrong sampler, whose tokens are those of the policy with weights of 4 bits."""
+"""A wrong sampler, whose tokens are those of the policy with weights of 3 bits."""
 _FIXED, _PROPORTIONAL = (("--data.rollout.scale_updates", kind) for kind in ("false", "true"))
 
 

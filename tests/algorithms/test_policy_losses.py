@@ -16,7 +16,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ragen_pl.algorithms import policy_losses
-from ragen_pl.algorithms.policy_losses import CISPO, GSPO, Clip, LogLikelihood, PolicyLoss
+from ragen_pl.algorithms.policy_losses import (
+    CISPO,
+    GSPO,
+    SAPO,
+    Clip,
+    ClipCov,
+    KLCov,
+    LogLikelihood,
+    PolicyLoss,
+)
 from tests.support.algorithms import LOSSES
 from tests.support.toy_worlds import collection, draws, padded
 
@@ -29,7 +38,7 @@ def test_every_policy_loss_is_in_the_table() -> None:
     kinds = {
         kind
         for _, kind in inspect.getmembers(policy_losses, inspect.isclass)
-        if issubclass(kind, PolicyLoss) and kind is not PolicyLoss
+        if issubclass(kind, PolicyLoss) and not inspect.isabstract(kind)
     }
     assert {type(loss) for loss in LOSSES.values()} == kinds
 
@@ -61,6 +70,14 @@ def by_definition(
         return surrogate(loss, ratio, advantage)
     if isinstance(loss, GSPO):
         return surrogate(Clip(loss.clip_low, loss.clip_high, None), of_row, advantage)
+    if isinstance(loss, ClipCov):
+        return surrogate(Clip(loss.clip_low, loss.clip_high, None), ratio, advantage)
+    if isinstance(loss, KLCov):
+        return -advantage * ratio, -advantage * ratio
+    if isinstance(loss, SAPO):
+        tau = loss.temperature_pos if advantage > 0 else loss.temperature_neg
+        gate = 1 / (1 + math.exp(-tau * (ratio - 1)))
+        return -advantage * 4 / tau * gate, -advantage * 4 * gate * (1 - gate) * ratio
     weight = 1.0
     if isinstance(loss, CISPO):
         weight = min(max(ratio, 1 - loss.clip_low), 1 + loss.clip_high)
@@ -182,6 +199,13 @@ Make = Callable[[], PolicyLoss]
         (lambda: Clip(dual_clip=1.0), "dual_clip is 1.0"),
         (lambda: CISPO(clip_high=-1.0), "clip_high is -1.0"),
         (lambda: GSPO(clip_low=1.1), "clip_low is 1.1"),
+        (lambda: SAPO(temperature_pos=0.0), "temperature_pos is 0.0"),
+        (lambda: SAPO(temperature_neg=math.inf), "temperature_neg is inf"),
+        (lambda: ClipCov(share=1.1), "share is 1.1"),
+        (lambda: ClipCov(clip_high=-1.0), "clip_high is -1.0"),
+        (lambda: ClipCov(cov_low=2.0, cov_high=2.0), "cov_low is 2.0 and cov_high is 2.0"),
+        (lambda: KLCov(share=-0.1), "share is -0.1"),
+        (lambda: KLCov(coef=-1.0), "coef is -1.0"),
     ],
 )
 def test_invalid_bounds_are_refused(make: Make, message: str) -> None:
