@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
+from statistics import fmean
 
 import pytest
 import torch
@@ -26,6 +27,7 @@ from ragen_pl.algorithms.policy_losses import (
     LogLikelihood,
     PolicyLoss,
 )
+from ragen_pl.types import TrainingBatch
 from tests.support.algorithms import LOSSES
 from tests.support.toy_worlds import collection, draws, padded
 
@@ -187,6 +189,112 @@ def test_ratios_beyond_all_bounds_stay_finite(name: str) -> None:
         terms = LOSSES[name](new, old, torch.tensor([[1.0, -1.0]] * 2), mask)
         (slope,) = torch.autograd.grad(terms.loss.sum(), new)
         assert bool(terms.loss.isfinite().all() & slope.isfinite().all())
+
+
+# --- learning -----------------------------------------------------------------------------------
+
+
+def probability_of_the_best(loss: PolicyLoss, sign: float, *, chosen: bool = False) -> float:
+    """Train a policy of four actions, of which one is rewarded; two updates per collection.
+
+    Args:
+        sign: That of the advantages.
+        chosen: Whether every token has the loss of chosen ones.
+    """
+    draw = torch.Generator().manual_seed(0)
+    logits = torch.zeros(4, requires_grad=True)
+    for _ in range(40):
+        old_policy = torch.log_softmax(logits, 0).detach()
+        actions = torch.multinomial(old_policy.exp(), 128, replacement=True, generator=draw)
+        rewards = (actions == 2).float()
+        advantages = sign * (rewards - rewards.mean())[:, None] / (rewards.std() + 1e-6)
+        old, mask = old_policy[actions][:, None], torch.ones(128, 1, dtype=torch.bool)
+        for _ in range(2):
+            new = torch.log_softmax(logits, 0)[actions][:, None]
+            values = loss(new, old, advantages, mask).loss
+            if chosen:
+                values = torch.where(mask, loss.loss_of_chosen(new, old, advantages), values)
+            (slope,) = torch.autograd.grad(values.mean(), logits)
+            logits = (logits - 0.3 * slope).detach().requires_grad_()
+    return float(torch.softmax(logits.detach(), 0)[2])
+
+
+@each
+def test_every_loss_learns_the_rewarded_action_and_unlearns_it_with_a_flipped_sign(
+    name: str,
+) -> None:
+    assert probability_of_the_best(LOSSES[name], 1.0) > 0.8
+    assert probability_of_the_best(LOSSES[name], -1.0) < 0.1
+
+
+def test_chosen_tokens_are_learned_more_slowly_or_not_at_all() -> None:
+    free, pulled = KLCov(coef=0.0), KLCov(coef=0.5)
+    fast, slow = (probability_of_the_best(each, 1.0, chosen=True) for each in (free, pulled))
+    assert fast == probability_of_the_best(free, 1.0)
+    assert 0.25 < slow < fast
+    assert probability_of_the_best(ClipCov(), 1.0, chosen=True) == 0.25
+
+
+# --- the tokens of a share ----------------------------------------------------------------------
+
+
+def optimizer_batch(seed: int) -> TrainingBatch:
+    rollout = collection(seed, sizes=(4, 3, 2))
+    _, old, advantages = draws(rollout, seed)
+    zeros = torch.zeros_like(old)
+    return TrainingBatch(rollout, old, zeros, advantages, zeros)
+
+
+def products(batch: TrainingBatch) -> tuple[list[tuple[int, int]], list[float]]:
+    """Return the places of the kept tokens, and their covariances, in plain Python."""
+    kept = batch.rollout.loss_mask & (batch.rollout.policy_weights > 0)[:, None]
+    places = [(int(row), int(column)) for row, column in kept.nonzero()]
+    log_probs, advantages = (
+        [float(values[place]) for place in places]
+        for values in (batch.old_log_probs, batch.advantages)
+    )
+    one, other = fmean(log_probs), fmean(advantages)
+    return places, [(p - one) * (a - other) for p, a in zip(log_probs, advantages, strict=True)]
+
+
+def places_of(chosen: Tensor) -> set[tuple[int, int]]:
+    return {(int(row), int(column)) for row, column in chosen.nonzero()}
+
+
+@given(seed=seeds, share=st.floats(0.01, 1.0))
+@few
+def test_kl_cov_chooses_the_tokens_of_largest_covariance(seed: int, share: float) -> None:
+    batch = optimizer_batch(seed)
+    places, values = products(batch)
+    ranked = sorted(zip(values, places, strict=True), reverse=True)
+    wanted = {place for _, place in ranked[: max(1, math.floor(share * len(places) + 1e-6))]}
+    assert places_of(KLCov(share).choose(batch)) == (wanted if places else set())
+
+
+@given(seed=seeds)
+@few
+def test_clip_cov_draws_within_its_bounds(seed: int) -> None:
+    batch, loss = optimizer_batch(seed), ClipCov(0.2, 0.1, 2.0)
+    places, values = products(batch)
+    within = {place for place, x in zip(places, values, strict=True) if 0.1 <= x <= 2.0}
+    chosen = places_of(loss.choose(batch))
+    assert chosen <= within
+    assert len(chosen) == min(len(within), max(1, math.floor(0.2 * len(places) + 1e-6)))
+    assert places_of(loss.choose(batch)) == chosen, "a resumed run draws the same"
+
+
+def test_a_share_of_0_chooses_nothing() -> None:
+    batch = optimizer_batch(0)
+    assert not bool(ClipCov(0.0, -9.0, 9.0).choose(batch).any())
+    assert not bool(KLCov(0.0).choose(batch).any())
+
+
+def test_only_losses_that_choose_have_a_loss_for_chosen_tokens() -> None:
+    batch = optimizer_batch(0)
+    for loss in LOSSES.values():
+        if loss.choose(batch) is None:
+            with pytest.raises(NotImplementedError, match=type(loss).__name__):
+                loss.loss_of_chosen(batch.values, batch.values, batch.values)
 
 
 Make = Callable[[], PolicyLoss]

@@ -100,6 +100,27 @@ def test_a_band_takes_each_tokens_distance_off_the_bonus(aggregation: str) -> No
     assert loss(0.0) == loss(None), "a band of no weight is none"
 
 
+@pytest.mark.parametrize("start", [3.0, 0.1])
+def test_entropy_ends_at_the_upper_end_of_a_band_from_either_side(start: float) -> None:
+    """Up to there the bonus raises it; above, the penalty exceeds the bonus."""
+    rollout = collection(11)
+    rollout = rollout.rows(rollout.policy_weights > 0)
+    logits = start * torch.tensor([1.0, 0.0, -1.0, 0.5], dtype=torch.float64)
+    zeros = torch.zeros_like(rollout.rewards)
+    part = TrainingBatch(rollout, zeros, zeros, zeros, zeros)
+    fixed = FixedCoefficients(0.0, 1.0, EntropyBand(0.9, 1.0, weight=2.0))
+    algorithm = Algorithm()
+    denominators = LossDenominators.of(rollout, algorithm.aggregation)
+    objective, entropy = PolicyObjective(algorithm, fixed, denominators), torch.zeros(())
+    for _ in range(300):
+        logits = logits.detach().requires_grad_()
+        _, entropy = log_prob_and_entropy(logits[None], torch.tensor([0]))
+        output = PolicyOutput(zeros, entropy.expand_as(zeros), None)
+        (slope,) = torch.autograd.grad(objective(output, part)[0], logits)
+        logits = logits - 0.05 * slope
+    assert float(entropy.detach()) == pytest.approx(1.0, abs=0.02)
+
+
 @pytest.mark.parametrize("loss", [ClipCov(0.3, -9.0, 9.0), KLCov(0.3, 0.7)])
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 def test_chosen_tokens_have_the_loss_of_chosen_tokens(
