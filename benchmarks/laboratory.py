@@ -21,9 +21,9 @@ named, take StarPO-S apart: StarPO with PPO and one of its changes, the filter a
 clip-higher, or no KL term; or they add hindsight imitation to StarPO-S at equal RL updates, at its
 own rate whatever RL's is.
 
-``RECIPES`` are others' algorithms by their own configs, all of them with 4 updates of 20 trajectories
-a collection: GRPO as the baseline, and what the field proposes for stability beside it. Two of them
-run GRPO with a sampler that is wrong on purpose (``benchmarks.quantized_sampler``), without and with
+``RECIPES`` are others' algorithms by their own configs, with 4 updates of 20 trajectories each a
+collection: GRPO as the baseline, and what the field proposes for stability beside it. Two of them run
+GRPO with a sampler that is wrong on purpose (``benchmarks.quantized_sampler``), without and with
 truncated importance sampling. ``--variants recipes`` names them all.
 
 Writes ``laboratory.json``, ``laboratory.md`` and, with the extra ``figures``, ``laboratory.png``.
@@ -201,7 +201,7 @@ def parse(given: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(given)
 
 
-def _named(given: Sequence[str]) -> tuple[str, ...]:
+def variants_named(given: Sequence[str]) -> tuple[str, ...]:
     """Spell out the names of variants, of which ``recipes`` stands for several."""
     recipes = [variant.name for variant in RECIPES]
     return tuple(name for each in given for name in (recipes if each == "recipes" else [each]))
@@ -215,7 +215,7 @@ def main(given: Sequence[str] | None = None) -> int:
         tuple(args.rates or RATES[args.env]),
         args.seeds,
         args.first_seed,
-        _named(args.variants),
+        variants_named(args.variants),
         args.iterations,
         args.keep,
     )

@@ -1,13 +1,14 @@
 """An engine that is wrong on purpose: it samples from a coarse copy of the policy's weights.
 
-Engines of the field sample in another number type or with other kernels than the trainer's, so the
-tokens are not quite the policy's. In this process the two agree; here the disagreement is made, in a
-known size, to see what it does and what truncated importance sampling (``algorithm.tis_cap``) mends:
+Engines such as vLLM sample in another number type or with other kernels than the trainer's, so the
+tokens are not quite the policy's. ``InProcess`` agrees with the trainer; this engine does not, by a
+known amount, to see what that does and what truncated importance sampling (``algorithm.tis_cap``)
+mends:
 
 ``--model.engine "{class_path: benchmarks.quantized_sampler.Quantized, init_args: {bits: 4}}"``
 
-The sampler reports the log-probs of the coarse policy, which are what it sampled from, as any engine
-does. Evaluations play the coarse policy too, since the engine plays everywhere.
+The sampler reports the log-probs of the coarse policy, from which it sampled, as any engine does.
+Evaluations play the coarse policy too, since the engine plays everywhere.
 """
 
 from __future__ import annotations

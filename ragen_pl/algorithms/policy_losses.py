@@ -160,8 +160,8 @@ class CISPO(PolicyLoss):
 class SAPO(PolicyLoss):
     """SAPO: a smooth gate on each token's ratio in place of clipping (2511.20347).
 
-    Nothing is cut off: a token's gradient fades as its ratio leaves 1, so ``train/clip_fraction`` is
-    0.
+    Nothing is cut off: a token's gradient fades as its ratio leaves 1, and
+    ``train/clip_fraction`` is 0.
 
     Args:
         temperature_pos: How fast the gradient fades for tokens with a positive advantage; towards 0
@@ -218,7 +218,10 @@ class _CovarianceLoss(PolicyLoss):
         products = covariances(batch.old_log_probs, batch.advantages, mask, all_reduce_sum)
         scores, candidates = self._ranked(products, mask)
         keys = token_keys(
-            rollout.trajectory_ids, rollout.sequence_index, rollout.input_ids, rollout.attention_mask
+            rollout.trajectory_ids,
+            rollout.sequence_index,
+            rollout.input_ids,
+            rollout.attention_mask,
         )
         count = share_of(int(all_reduce_sum(mask.sum())), self.share)
         return choose_largest(scores, keys, candidates, count, gather_objects)
