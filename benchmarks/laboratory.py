@@ -22,9 +22,9 @@ clip-higher, or no KL term; or they add hindsight imitation to StarPO-S at equal
 own rate whatever RL's is.
 
 ``RECIPES`` are others' algorithms by their own configs, with 4 updates of 20 trajectories each a
-collection: GRPO as the baseline, and what the field proposes for stability beside it. Two of them run
-GRPO with a sampler that is wrong on purpose (``benchmarks.quantized_sampler``), without and with
-truncated importance sampling. ``--variants recipes`` names them all.
+collection: GRPO as the baseline, and what the field proposes for stability beside it. Two of them
+run GRPO with a sampler that is wrong on purpose (``benchmarks.quantized_sampler``), without and
+with truncated importance sampling. ``--variants recipes`` names them all.
 
 Writes ``laboratory.json``, ``laboratory.md`` and, with the extra ``figures``, ``laboratory.png``.
 After an interruption the same command continues; ``--report`` only writes the tables of what is

@@ -1,8 +1,8 @@
 """Choice of a share of the tokens of an optimizer batch, over all ranks.
 
 Clip-Cov and KL-Cov (2505.22617) treat a few tokens apart: those for which log-probability and
-advantage deviate from their means in the same direction, because they take the policy's entropy down.
-They are chosen among all tokens of the optimizer batch. For this, ranks exchange their best
+advantage deviate from their means in the same direction, because they take the policy's entropy
+down. They are chosen among all tokens of the optimizer batch. For this, ranks exchange their best
 candidates, and ties are broken by keys that do not depend on how rows are dealt to ranks and
 micro-batches.
 """
