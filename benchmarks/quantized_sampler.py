@@ -32,8 +32,8 @@ def rounded(weight: Tensor, bits: int) -> Tensor:
     if weight.ndim < 2:
         return weight
     steps = 2 ** (bits - 1) - 1
-    scale = weight.abs().amax(dim=-1, keepdim=True).clamp(min=1e-12) / steps
-    return (weight / scale).round() * scale
+    scale: Tensor = weight.abs().amax(dim=-1, keepdim=True).clamp(min=1e-12) / steps
+    return torch.round(weight / scale) * scale
 
 
 class QuantizedSampler(InProcessSampler):
@@ -46,7 +46,8 @@ class QuantizedSampler(InProcessSampler):
     """
 
     def __init__(self, source: PreTrainedModel, bits: int, **arguments: Any) -> None:
-        super().__init__(copy.deepcopy(source).eval().requires_grad_(False), **arguments)
+        super().__init__(copy.deepcopy(source).requires_grad_(False), **arguments)
+        self.model.train(mode=False)
         self.source, self.bits = source, bits
 
     @torch.no_grad()
