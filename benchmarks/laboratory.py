@@ -21,6 +21,11 @@ named, take StarPO-S apart: StarPO with PPO and one of its changes, the filter a
 clip-higher, or no KL term; or they add hindsight imitation to StarPO-S at equal RL updates, at its
 own rate whatever RL's is.
 
+``RECIPES`` are others' algorithms by their own configs, with 4 updates of 20 trajectories each a
+collection: GRPO as the baseline, and what the field proposes for stability beside it. Two of them
+run GRPO with a sampler that is wrong on purpose (``benchmarks.quantized_sampler``), without and
+with truncated importance sampling. ``--variants recipes`` names them all.
+
 Writes ``laboratory.json``, ``laboratory.md`` and, with the extra ``figures``, ``laboratory.png``.
 After an interruption the same command continues; ``--report`` only writes the tables of what is
 there.
@@ -56,6 +61,11 @@ _HINDSIGHT = (
     *("--data.hindsight.updates", "4", "--data.hindsight.batch_size", "16"),
     *("--data.hindsight.lr", "4e-4"),
 )
+_COARSE = (
+    *("--model.engine", "benchmarks.quantized_sampler.Quantized"),
+    *("--model.engine.init_args.bits", "3"),
+)
+"""A wrong sampler, whose tokens are those of the policy with weights of 3 bits."""
 _FIXED, _PROPORTIONAL = (("--data.rollout.scale_updates", kind) for kind in ("false", "true"))
 
 
@@ -68,9 +78,21 @@ class Variant:
     options: tuple[str, ...] = ()
     filters: bool = False
     is_part: bool = False
-    """Whether it takes StarPO-S apart or adds to it; run only by studies that name it."""
+    """Whether it takes StarPO-S apart or adds to it, or is no StarPO; run only by studies that name
+    it."""
 
 
+RECIPES = (
+    Variant("field-grpo", "grpo", is_part=True),
+    Variant("sampo", "sampo", is_part=True),
+    Variant("sapo", "sapo", is_part=True),
+    Variant("cispo", "cispo", is_part=True),
+    Variant("epo", "epo", is_part=True),
+    Variant("clip-cov", "clip_cov", is_part=True),
+    Variant("kl-cov", "kl_cov", is_part=True),
+    Variant("mismatch", "grpo", _COARSE, is_part=True),
+    Variant("tis", "grpo", (*_COARSE, "--model.algorithm.tis_cap", "2.0"), is_part=True),
+)
 VARIANTS = (
     Variant("ppo", "starpo", _KL),
     Variant("ppo-s-updates", "starpo_s", _FIXED, filters=True),
@@ -85,6 +107,7 @@ VARIANTS = (
     Variant(
         "grpo-s-hindsight", "starpo_s", (*_GRPO, *_FIXED, *_HINDSIGHT), filters=True, is_part=True
     ),
+    *RECIPES,
 )
 WHOLE = tuple(variant.name for variant in VARIANTS if not variant.is_part)
 
@@ -163,7 +186,7 @@ def arguments(
 
 def parse(given: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
-    names = [variant.name for variant in VARIANTS]
+    names = [*(variant.name for variant in VARIANTS), "recipes"]
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("out", type=Path, help="folder for runs, tables and figure")
     parser.add_argument("--env", choices=ENVIRONMENTS, default="sokoban")
@@ -178,6 +201,12 @@ def parse(given: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(given)
 
 
+def variants_named(given: Sequence[str]) -> tuple[str, ...]:
+    """Spell out the names of variants, of which ``recipes`` stands for several."""
+    recipes = [variant.name for variant in RECIPES]
+    return tuple(name for each in given for name in (recipes if each == "recipes" else [each]))
+
+
 def main(given: Sequence[str] | None = None) -> int:
     """Run the laboratory; return 1 when a run failed."""
     args = parse(given)
@@ -186,7 +215,7 @@ def main(given: Sequence[str] | None = None) -> int:
         tuple(args.rates or RATES[args.env]),
         args.seeds,
         args.first_seed,
-        tuple(args.variants),
+        variants_named(args.variants),
         args.iterations,
         args.keep,
     )

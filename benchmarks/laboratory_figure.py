@@ -49,13 +49,16 @@ def separating_rate(runs: Sequence[RunSummary]) -> float:
 
 
 def draw(path: Path, found: Found) -> None:
-    """Draw one column per algorithm, at the rate that separates the variants best."""
-    rate = separating_rate([summary for summary, _ in found])
+    """Draw one column per algorithm, at the rate that separates the variants best; nothing where
+    no variant has a color."""
     columns = {
-        name: [pair for pair in found if pair[0].variant.partition("-")[0] == name]
+        name: [pair for pair in found if pair[0].variant.removeprefix(name) in COLORS]
         for name in ALGORITHMS
     }
     columns = {name: part for name, part in columns.items() if part}
+    if not columns:
+        return
+    rate = separating_rate([summary for part in columns.values() for summary, _ in part])
     figure, axes = plt.subplots(
         len(METRICS),
         len(columns),

@@ -26,6 +26,15 @@ NAMES = {
     "ppo-no-kl": "StarPO, PPO, without KL",
     "ppo-s-hindsight": "StarPO-S, PPO, with hindsight imitation",
     "grpo-s-hindsight": "StarPO-S, GRPO, with hindsight imitation",
+    "field-grpo": "GRPO",
+    "sampo": "SAMPO",
+    "sapo": "SAPO",
+    "cispo": "CISPO",
+    "epo": "EPO",
+    "clip-cov": "Clip-Cov",
+    "kl-cov": "KL-Cov",
+    "mismatch": "GRPO, a wrong sampler",
+    "tis": "GRPO, a wrong sampler, with TIS",
 }
 COMPARISONS = {
     "Equal updates": ("ppo", "ppo-s-updates", "grpo", "grpo-s-updates"),
@@ -33,6 +42,10 @@ COMPARISONS = {
     "StarPO-S taken apart": ("ppo", "ppo-filter", "ppo-clip-higher", "ppo-no-kl", "ppo-s-updates"),
     "With hindsight imitation": (
         *("ppo-s-updates", "ppo-s-hindsight", "grpo-s-updates", "grpo-s-hindsight"),
+    ),
+    "Recipes of the field": (
+        *("ppo-s-updates", "ppo-s-iterations", "field-grpo", "sampo", "sapo", "cispo", "epo"),
+        *("clip-cov", "kl-cov", "mismatch", "tis"),
     ),
 }
 

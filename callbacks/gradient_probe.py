@@ -55,6 +55,7 @@ def policy_terms(module: StarPO, batch: TrainingBatch) -> ProbeView:
     values = module.values(rollout, rollout.policy_weights > 0)
     advantages, _ = compute_advantages(rollout, values, algorithm)
     batch = replace(batch, rollout=rollout, advantages=advantages)
+    batch = replace(batch, chosen=algorithm.policy_loss.choose(batch))
 
     def term_losses(
         micro_batch: TrainingBatch, denominators: LossDenominators
@@ -66,7 +67,7 @@ def policy_terms(module: StarPO, batch: TrainingBatch) -> ProbeView:
         micro_batch = replace(micro_batch, old_log_probs=output.log_probs.detach())
 
         def loss(entropy: float = 0.0, kl: float = 0.0) -> Tensor:
-            fixed = FixedCoefficients(kl=kl, entropy=entropy)
+            fixed = FixedCoefficients(kl, entropy, coefficients.entropy_band)
             objective = PolicyObjective(algorithm, fixed, denominators)
             return objective(output, micro_batch, ref_log_probs)[0]
 

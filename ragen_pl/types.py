@@ -466,6 +466,9 @@ class TrainingBatch(TensorBatch):
     on_policy: bool = False
     """Whether the batch gets a single update, at the weights that sampled it: the update's own
     log-probs are then the old ones."""
+    chosen: Tensor | None = None
+    """(B, T) bool: the tokens of an optimizer batch that the policy loss treats apart; None before
+    they are chosen, and for a loss that has no such tokens."""
 
     def __len__(self) -> int:
         return len(self.rollout)

@@ -1,8 +1,10 @@
-"""The coefficients of the KL term and the entropy bonus, which a run may adapt."""
+"""The coefficients of the KL term and the entropy bonus, which a run may adapt, and the band of
+entropies."""
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,10 +12,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ragen_pl.algorithms.config import Algorithm, Control
+from ragen_pl.algorithms.config import Algorithm, Control, EntropySmoothing
 from ragen_pl.distributed.collectives import all_reduce_sum
 from ragen_pl.ops.losses import kl_estimate
 from ragen_pl.ops.masked import masked_mean
+
+
+@dataclass(frozen=True, slots=True)
+class EntropyBand:
+    """The band of entropies that an update's bonus favors, in nats per token."""
+
+    low: float
+    high: float
+    weight: float
+    """Weight of a token's distance from the band, relative to its entropy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,19 +34,22 @@ class FixedCoefficients:
 
     kl: float
     entropy: float
+    entropy_band: EntropyBand | None = None
 
 
 class Coefficients:
-    """Weights of the KL term and of the entropy bonus, fixed or controlled towards a target.
+    """Weights of the KL term and of the entropy bonus, fixed or controlled towards a target, and
+    the band of entropies.
 
-    They are controlled by measurements over all ranks and therefore equal on all. They are part of
-    a checkpoint.
+    They follow measurements over all ranks and are therefore equal on all. They are part of a
+    checkpoint.
     """
 
     def __init__(self, algorithm: Algorithm) -> None:
         self.algorithm = algorithm
         self.kl = 0.0 if algorithm.kl is None else algorithm.kl.coef
         self.entropy = algorithm.entropy.coef
+        self._history = EntropyHistory(algorithm.entropy.smoothing)
         self._rollout_kl = 0.0
         self._penalty_coef = self.kl
         """The weight of the KL in the rewards of the latest rollout."""
@@ -51,38 +66,91 @@ class Coefficients:
         return penalty
 
     def observe(self, entropy: Tensor, kl: Tensor) -> None:
-        """Update the coefficients from an optimizer batch with kept trajectories.
+        """Update the coefficients and the history from an optimizer batch with kept trajectories.
 
         Args:
             entropy: Mean per token over all ranks; 0 is a deterministic policy.
             kl: Mean per token over all ranks; used only if the loss has a KL term.
         """
         bonus, penalty = self.algorithm.entropy, self.algorithm.kl
+        self._history.add(float(entropy))
         self.entropy = _controlled(self.entropy, float(entropy), bonus.control, raises=True)
         if penalty is not None and self.algorithm.kl_in_loss:
             self.kl = _controlled(self.kl, float(kl), penalty.control, raises=False)
 
+    @property
+    def entropy_band(self) -> EntropyBand | None:
+        """The band of entropies in the next update; None without smoothing, and before there is a
+        history."""
+        return self._history.band
+
     def metrics(self) -> dict[str, Tensor]:
-        """Return the current coefficients, and the KL of the rollout if rewards include it.
+        """Return the current coefficients and band, and the KL of the rollout if rewards include
+        it.
 
         Call it before ``observe``, which sets the coefficients of the next update.
         """
-        metrics = {"train/entropy_coef": self.entropy}
+        metrics, band = {"train/entropy_coef": self.entropy}, self.entropy_band
+        if band is not None:
+            metrics |= {
+                "train/entropy_band_low": band.low,
+                "train/entropy_band_high": band.high,
+                "train/smoothing_weight": band.weight,
+            }
         if self.algorithm.kl_in_loss:
             metrics["train/kl_coef"] = self.kl
         if self.algorithm.kl_in_reward:
             metrics |= {"train/kl_coef": self._penalty_coef, "train/kl": self._rollout_kl}
         return {name: torch.tensor(value) for name, value in metrics.items()}
 
-    def state_dict(self) -> dict[str, float]:
-        return {"kl": self.kl, "entropy": self.entropy}
+    def state_dict(self) -> dict[str, Any]:
+        return {"kl": self.kl, "entropy": self.entropy, "history": self._history.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore controlled coefficients; fixed ones come from the configuration."""
+        """Restore controlled coefficients and the history of entropies; fixed coefficients come
+        from the configuration."""
         if self.algorithm.kl is not None and self.algorithm.kl.control is not None:
             self.kl = float(state["kl"])
         if self.algorithm.entropy.control is not None:
             self.entropy = float(state["entropy"])
+        self._history.load_state_dict(state.get("history", {}))  # none in older checkpoints
+
+
+class EntropyHistory:
+    """The mean entropies of the latest updates, and the band around their mean.
+
+    Args:
+        config: The smoothing; None keeps no history.
+    """
+
+    def __init__(self, config: EntropySmoothing | None) -> None:
+        self.config = config
+        self._latest: deque[float] = deque(maxlen=0 if config is None else config.window)
+        self._updates = 0
+
+    def add(self, entropy: float) -> None:
+        """Record the mean entropy of an update; one that is not finite does not count."""
+        if self.config is not None and math.isfinite(entropy):
+            self._latest.append(entropy)
+            self._updates += 1
+
+    @property
+    def band(self) -> EntropyBand | None:
+        """The band for the next update; None before the first."""
+        if self.config is None or not self._latest:
+            return None
+        mean = math.fsum(self._latest) / len(self._latest)
+        weight = self.config.weight * -math.expm1(-self._updates / self.config.ramp)
+        return EntropyBand(self.config.low * mean, self.config.high * mean, weight)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"latest": list(self._latest), "updates": self._updates}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the history; a shorter window takes the latest of it."""
+        if self.config is not None and state:
+            self._latest = deque(map(float, state["latest"]), maxlen=self.config.window)
+            self._updates = int(state["updates"])
 
 
 def _controlled(coef: float, measured: float, control: Control | None, *, raises: bool) -> float:

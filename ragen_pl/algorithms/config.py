@@ -59,22 +59,66 @@ class KLPenalty:
 
 
 @dataclass(frozen=True)
+class EntropySmoothing:
+    """A penalty on entropies outside of a band around those of the latest updates.
+
+    The smoothing of EPO (2509.22576), for runs whose entropy swings or drifts. With M the mean
+    entropy per token of the latest optimizer batches, over all ranks and all environments of a
+    mixture, each token's distance from [``low`` · M, ``high`` · M] is taken off its entropy in the
+    bonus. Its weight rises with the number k of updates as ``weight`` · (1 − exp(−k / ``ramp``)).
+    From the paper are the band around the mean of earlier steps, the penalty on tokens outside of
+    it and a weight that changes over the run. That the penalty is the distance, the form of the
+    weight, and the default numbers are this project's.
+
+    Args:
+        low: Lower end of the band, as a share of the mean.
+        high: Upper end of the band, as a share of the mean.
+        weight: Weight of the distance, relative to the entropy; with 1 a token above the band has
+            no bonus any more, with more it has a penalty.
+        window: Number of latest updates in the mean.
+        ramp: Number of updates in which the weight rises to 63 %.
+    """
+
+    low: float = 0.8
+    high: float = 1.2
+    weight: float = 2.0
+    window: int = 100
+    ramp: float = 50.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.low < self.high:
+            raise ValueError(
+                f"smoothing.low is {self.low} and smoothing.high is {self.high}; they are shares "
+                "of the mean entropy with 0 ≤ low < high"
+            )
+        for key in ("weight", "window", "ramp"):
+            if not 0 < getattr(self, key) < math.inf:
+                raise ValueError(
+                    f"smoothing.{key} is {getattr(self, key)}; it must be positive "
+                    "(smoothing: null for none)"
+                )
+
+
+@dataclass(frozen=True)
 class EntropyBonus:
     """A bonus on the entropy of the policy's distribution.
 
     Args:
         coef: Weight of the mean entropy in the loss; with ``control`` its initial value.
         control: Control of the coefficient towards a target entropy; null keeps it fixed.
+        smoothing: A penalty on entropies far from those of earlier updates; null for none.
     """
 
     coef: float = 0.001
     control: Control | None = None
+    smoothing: EntropySmoothing | None = None
 
     def __post_init__(self) -> None:
         if self.coef < 0:
             raise ValueError(f"entropy.coef is {self.coef}; it must not be negative")
-        if self.control is not None and self.coef == 0:
-            raise ValueError("entropy.coef is 0; entropy.control needs an initial value above 0")
+        for key in ("control", "smoothing"):
+            if getattr(self, key) is not None and self.coef == 0:
+                raise ValueError(f"entropy.coef is 0; entropy.{key} needs a coefficient above 0")
 
 
 @dataclass(frozen=True)

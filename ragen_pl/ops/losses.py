@@ -112,6 +112,43 @@ def clipped_weight_loss(
     return -ratio.clamp(1.0 - clip_low, 1.0 + clip_high) * advantages * log_probs
 
 
+def soft_gate_loss(
+    log_probs: Tensor,
+    old_log_probs: Tensor,
+    advantages: Tensor,
+    *,
+    temperature_pos: float,
+    temperature_neg: float,
+) -> Tensor:
+    """Gate the ratio smoothly in place of clipping it: −(4/τ) σ(τ(ρ − 1)) A per token.
+
+    SAPO (2511.20347). τ is ``temperature_pos`` for tokens with a positive advantage, and
+    ``temperature_neg`` for the others. The gradient is that of the unclipped surrogate −ρA times
+    4σ(1 − σ), which is 1 at ρ = 1 and falls to both sides, the faster the larger τ. For τ → 0 it is
+    the unclipped surrogate's. The value is larger by −A(2/τ − 1) than that surrogate's at ρ = 1,
+    which has no gradient.
+    """
+    log_ratio = (log_probs - old_log_probs).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
+    positive, negative = (log_ratio.new_tensor(t) for t in (temperature_pos, temperature_neg))
+    temperature = torch.where(advantages > 0, positive, negative)
+    gate = torch.sigmoid(temperature * (torch.exp(log_ratio) - 1.0))
+    return -4.0 / temperature * gate * advantages
+
+
+def anchored_policy_loss(
+    log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, *, coef: float
+) -> Tensor:
+    """Return the unclipped surrogate with a pull to the old policy: −ρA + coef · |log ρ| per token.
+
+    The loss of the tokens that KL-Cov chooses (2505.22617); with ``coef`` 0 it is that of all
+    others. The paper's equation has KL(old ‖ new) for the second term, its listing the absolute
+    difference of log-probs, which is taken here: written from memory of the listing.
+    """
+    difference = log_probs - old_log_probs
+    ratio = torch.exp(difference.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO))
+    return -advantages * ratio + coef * difference.abs()
+
+
 def clipped_value_loss(
     values: Tensor, old_values: Tensor, returns: Tensor, clip: float | None
 ) -> Tensor:
@@ -136,6 +173,11 @@ def log_prob_and_entropy(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tenso
     log_p = torch.log_softmax(to_float32(logits), dim=-1)
     target_log_p = log_p.gather(-1, targets[:, None])[:, 0]
     return target_log_p, -(log_p.exp() * log_p).sum(-1)
+
+
+def distance_to_band(entropy: Tensor, low: float, high: float) -> Tensor:
+    """Return how far each token's entropy lies outside [low, high], in nats; 0 inside."""
+    return (low - entropy).clamp(min=0.0) + (entropy - high).clamp(min=0.0)
 
 
 # --- KL divergence --------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from ragen_pl.ops.losses import (
     Aggregation,
     aggregate,
     clipped_value_loss,
+    distance_to_band,
     importance_ratio,
     kl_estimate,
     loss_denominator,
@@ -154,7 +155,8 @@ class PolicyObjective:
     ) -> tuple[Tensor, Tensor]:
         """Return the loss of a micro-batch and its share of ``POLICY_METRICS``.
 
-        The surrogate is weighted by trajectory and, with truncated importance sampling, by token.
+        The surrogate is weighted by trajectory and, with truncated importance sampling, by token. A
+        band around the entropy of earlier updates takes the distance from it off the bonus.
         The metrics other than the loss are means over tokens.
 
         Args:
@@ -165,14 +167,21 @@ class PolicyObjective:
         """
         algorithm, rollout, old = self.algorithm, micro_batch.rollout, micro_batch.old_log_probs
         mask, log_probs = kept_tokens(rollout), output.log_probs
-        token_loss = algorithm.policy_loss(log_probs, old, micro_batch.advantages, mask)
+        advantages, chosen = micro_batch.advantages, micro_batch.chosen
+        token_loss = algorithm.policy_loss(log_probs, old, advantages, mask)
         surrogate, cap = token_loss.loss, algorithm.tis_cap
+        if chosen is not None:
+            apart = algorithm.policy_loss.loss_of_chosen(log_probs, old, advantages)
+            surrogate = torch.where(chosen, apart, surrogate)
         if cap is not None:
             surrogate = surrogate * truncated_importance_weights(
                 old, rollout.sampled_log_probs, cap
             )
         policy_loss = self._mean(surrogate, rollout, rollout.policy_weights)
-        loss = policy_loss - self.coefficients.entropy * self._mean(output.entropy, rollout)
+        bonus, band = output.entropy, self.coefficients.entropy_band
+        if band is not None:
+            bonus = bonus - band.weight * distance_to_band(bonus, band.low, band.high)
+        loss = policy_loss - self.coefficients.entropy * self._mean(bonus, rollout)
         kl = torch.zeros_like(log_probs)
         if ref_log_probs is not None:
             assert algorithm.kl is not None
@@ -309,6 +318,7 @@ class Update:
         if algorithm.critic is not None and self.policy.value_head is not None:
             value_objective = ValueObjective(batch, algorithm.critic)
             chosen = chosen | algorithm.critic.rows(rollout)
+        batch = replace(batch, chosen=algorithm.policy_loss.choose(batch))
         sums, old = torch.zeros(len(POLICY_METRICS)), batch.old_log_probs.clone()
         for rows, micro_batch in self.passes.micro_batches(batch, chosen):
             output = forward_policy(self.policy, micro_batch.rollout)
@@ -331,6 +341,9 @@ class Update:
             means = zip(POLICY_METRICS, all_reduce_sum(sums), strict=True)
             metrics |= {f"train/{name}": value for name, value in means}
             metrics |= sampler_metrics(rollout, old, denominators, algorithm.tis_cap)
+            if batch.chosen is not None:
+                num_chosen = all_reduce_sum(batch.chosen.sum())
+                metrics["train/chosen_fraction"] = num_chosen / denominators.for_metrics
         return metrics
 
     def _ref_log_probs(self, micro_batch: RolloutBatch) -> Tensor | None:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import math
+
 import pytest
 import torch
 
-from ragen_pl.algorithms.coefficients import Coefficients
-from ragen_pl.algorithms.config import Algorithm, Control, EntropyBonus, KLPenalty
+from ragen_pl.algorithms.coefficients import Coefficients, EntropyBand
+from ragen_pl.algorithms.config import (
+    Algorithm,
+    Control,
+    EntropyBonus,
+    EntropySmoothing,
+    KLPenalty,
+)
 from ragen_pl.algorithms.estimators import GAE, Success
 
 CONTROL = Control(target=0.1, horizon=10)
@@ -84,3 +93,75 @@ def test_keys_without_a_joint_effect_are_refused() -> None:
         Control(target=0)
     with pytest.raises(ValueError, match=r"advantage\.reward_scale is 0"):
         GAE(reward_scale=0)
+
+
+SMOOTHING = EntropySmoothing(low=0.5, high=2.0, weight=3.0, window=2, ramp=4.0)
+
+
+def smoothed(*entropies: float, config: EntropySmoothing = SMOOTHING) -> Coefficients:
+    """Return coefficients that have seen the entropies of so many updates."""
+    coefficients = Coefficients(Algorithm(entropy=EntropyBonus(0.01, smoothing=config)))
+    for entropy in entropies:
+        coefficients.observe(torch.tensor(entropy, dtype=torch.float64), NONE)
+    return coefficients
+
+
+def test_the_band_lies_around_the_mean_of_the_latest_updates() -> None:
+    assert smoothed().entropy_band is None
+    assert "train/entropy_band_low" not in smoothed().metrics()
+    band = smoothed(9.0, 0.3, 0.5).entropy_band
+    assert band is not None
+    assert (band.low, band.high) == pytest.approx((0.2, 0.8))
+    assert band.weight == pytest.approx(3.0 * (1 - math.exp(-3 / 4)))
+    metrics = smoothed(9.0, 0.3, 0.5).metrics()
+    assert float(metrics["train/entropy_band_low"]) == pytest.approx(band.low)
+    assert float(metrics["train/entropy_band_high"]) == pytest.approx(band.high)
+    assert float(metrics["train/smoothing_weight"]) == pytest.approx(band.weight)
+
+
+def test_an_entropy_that_is_not_finite_is_no_part_of_the_history() -> None:
+    found = smoothed(0.3, float("nan"), float("inf"), 0.5).entropy_band
+    assert found == smoothed(0.3, 0.5).entropy_band
+
+
+def test_without_smoothing_there_is_no_band() -> None:
+    coefficients = Coefficients(Algorithm())
+    coefficients.observe(MUCH, NONE)
+    assert coefficients.entropy_band is None
+    assert coefficients.state_dict()["history"] == {"latest": [], "updates": 0}
+
+
+def test_a_resumed_history_gives_the_same_bands_bit_for_bit() -> None:
+    drawn = torch.rand(7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    whole, before = smoothed(*drawn.tolist()), smoothed(*drawn[:4].tolist())
+    after = smoothed()
+    after.load_state_dict(json.loads(json.dumps(before.state_dict())))
+    assert after.entropy_band == before.entropy_band
+    for entropy in drawn[4:]:
+        after.observe(entropy, NONE)
+    assert after.entropy_band == whole.entropy_band
+    assert after.state_dict() == whole.state_dict()
+
+
+def test_a_checkpoint_without_a_history_and_one_of_another_window() -> None:
+    old = smoothed()
+    old.load_state_dict({"kl": 0.0, "entropy": 0.01})  # from before there was smoothing
+    assert old.entropy_band is None
+    shorter = EntropySmoothing(low=0.5, high=2.0, weight=3.0, window=1, ramp=4.0)
+    changed = smoothed(config=shorter)
+    changed.load_state_dict(smoothed(0.1, 0.4).state_dict())
+    weight = 3.0 * -math.expm1(-2 / 4)
+    assert changed.entropy_band == EntropyBand(0.2, 0.8, weight)
+    unused = Coefficients(Algorithm())
+    unused.load_state_dict(smoothed(0.1).state_dict())
+    assert unused.entropy_band is None
+
+
+def test_a_smoothing_that_cannot_act_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"entropy\.coef is 0; entropy\.smoothing needs"):
+        EntropyBonus(0.0, smoothing=SMOOTHING)
+    with pytest.raises(ValueError, match=r"smoothing\.low is 1\.0 and smoothing\.high is 1\.0"):
+        EntropySmoothing(low=1.0, high=1.0)
+    for key in ("weight", "window", "ramp"):
+        with pytest.raises(ValueError, match=rf"smoothing\.{key} is 0; it must be positive"):
+            EntropySmoothing(**{key: 0})

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
+from statistics import fmean
 
 import pytest
 import torch
@@ -16,7 +17,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ragen_pl.algorithms import policy_losses
-from ragen_pl.algorithms.policy_losses import CISPO, GSPO, Clip, LogLikelihood, PolicyLoss
+from ragen_pl.algorithms.policy_losses import (
+    CISPO,
+    GSPO,
+    SAPO,
+    Clip,
+    ClipCov,
+    KLCov,
+    LogLikelihood,
+    PolicyLoss,
+)
+from ragen_pl.types import TrainingBatch
 from tests.support.algorithms import LOSSES
 from tests.support.toy_worlds import collection, draws, padded
 
@@ -29,7 +40,7 @@ def test_every_policy_loss_is_in_the_table() -> None:
     kinds = {
         kind
         for _, kind in inspect.getmembers(policy_losses, inspect.isclass)
-        if issubclass(kind, PolicyLoss) and kind is not PolicyLoss
+        if issubclass(kind, PolicyLoss) and not inspect.isabstract(kind)
     }
     assert {type(loss) for loss in LOSSES.values()} == kinds
 
@@ -61,6 +72,14 @@ def by_definition(
         return surrogate(loss, ratio, advantage)
     if isinstance(loss, GSPO):
         return surrogate(Clip(loss.clip_low, loss.clip_high, None), of_row, advantage)
+    if isinstance(loss, ClipCov):
+        return surrogate(Clip(loss.clip_low, loss.clip_high, None), ratio, advantage)
+    if isinstance(loss, KLCov):
+        return -advantage * ratio, -advantage * ratio
+    if isinstance(loss, SAPO):
+        tau = loss.temperature_pos if advantage > 0 else loss.temperature_neg
+        gate = 1 / (1 + math.exp(-tau * (ratio - 1)))
+        return -advantage * 4 / tau * gate, -advantage * 4 * gate * (1 - gate) * ratio
     weight = 1.0
     if isinstance(loss, CISPO):
         weight = min(max(ratio, 1 - loss.clip_low), 1 + loss.clip_high)
@@ -172,6 +191,112 @@ def test_ratios_beyond_all_bounds_stay_finite(name: str) -> None:
         assert bool(terms.loss.isfinite().all() & slope.isfinite().all())
 
 
+# --- learning -----------------------------------------------------------------------------------
+
+
+def probability_of_the_best(loss: PolicyLoss, sign: float, *, chosen: bool = False) -> float:
+    """Train a policy of four actions, of which one is rewarded; two updates per collection.
+
+    Args:
+        sign: That of the advantages.
+        chosen: Whether every token has the loss of chosen ones.
+    """
+    draw = torch.Generator().manual_seed(0)
+    logits = torch.zeros(4, requires_grad=True)
+    for _ in range(40):
+        old_policy = torch.log_softmax(logits, 0).detach()
+        actions = torch.multinomial(old_policy.exp(), 128, replacement=True, generator=draw)
+        rewards = (actions == 2).float()
+        advantages = sign * (rewards - rewards.mean())[:, None] / (rewards.std() + 1e-6)
+        old, mask = old_policy[actions][:, None], torch.ones(128, 1, dtype=torch.bool)
+        for _ in range(2):
+            new = torch.log_softmax(logits, 0)[actions][:, None]
+            values = loss(new, old, advantages, mask).loss
+            if chosen:
+                values = torch.where(mask, loss.loss_of_chosen(new, old, advantages), values)
+            (slope,) = torch.autograd.grad(values.mean(), logits)
+            logits = (logits - 0.3 * slope).detach().requires_grad_()
+    return float(torch.softmax(logits.detach(), 0)[2])
+
+
+@each
+def test_every_loss_learns_the_rewarded_action_and_unlearns_it_with_a_flipped_sign(
+    name: str,
+) -> None:
+    assert probability_of_the_best(LOSSES[name], 1.0) > 0.8
+    assert probability_of_the_best(LOSSES[name], -1.0) < 0.1
+
+
+def test_chosen_tokens_are_learned_more_slowly_or_not_at_all() -> None:
+    free, pulled = KLCov(coef=0.0), KLCov(coef=0.5)
+    fast, slow = (probability_of_the_best(each, 1.0, chosen=True) for each in (free, pulled))
+    assert fast == probability_of_the_best(free, 1.0)
+    assert 0.25 < slow < fast
+    assert probability_of_the_best(ClipCov(), 1.0, chosen=True) == 0.25
+
+
+# --- the tokens of a share ----------------------------------------------------------------------
+
+
+def optimizer_batch(seed: int) -> TrainingBatch:
+    rollout = collection(seed, sizes=(4, 3, 2))
+    _, old, advantages = draws(rollout, seed)
+    zeros = torch.zeros_like(old)
+    return TrainingBatch(rollout, old, zeros, advantages, zeros)
+
+
+def products(batch: TrainingBatch) -> tuple[list[tuple[int, int]], list[float]]:
+    """Return the places of the kept tokens, and their covariances, in plain Python."""
+    kept = batch.rollout.loss_mask & (batch.rollout.policy_weights > 0)[:, None]
+    places = [(int(row), int(column)) for row, column in kept.nonzero()]
+    log_probs, advantages = (
+        [float(values[place]) for place in places]
+        for values in (batch.old_log_probs, batch.advantages)
+    )
+    one, other = fmean(log_probs), fmean(advantages)
+    return places, [(p - one) * (a - other) for p, a in zip(log_probs, advantages, strict=True)]
+
+
+def places_of(chosen: Tensor) -> set[tuple[int, int]]:
+    return {(int(row), int(column)) for row, column in chosen.nonzero()}
+
+
+@given(seed=seeds, share=st.floats(0.01, 1.0))
+@few
+def test_kl_cov_chooses_the_tokens_of_largest_covariance(seed: int, share: float) -> None:
+    batch = optimizer_batch(seed)
+    places, values = products(batch)
+    ranked = sorted(zip(values, places, strict=True), reverse=True)
+    wanted = {place for _, place in ranked[: max(1, math.floor(share * len(places) + 1e-6))]}
+    assert places_of(KLCov(share).choose(batch)) == (wanted if places else set())
+
+
+@given(seed=seeds)
+@few
+def test_clip_cov_draws_within_its_bounds(seed: int) -> None:
+    batch, loss = optimizer_batch(seed), ClipCov(0.2, 0.1, 2.0)
+    places, values = products(batch)
+    within = {place for place, x in zip(places, values, strict=True) if 0.1 <= x <= 2.0}
+    chosen = places_of(loss.choose(batch))
+    assert chosen <= within
+    assert len(chosen) == min(len(within), max(1, math.floor(0.2 * len(places) + 1e-6)))
+    assert places_of(loss.choose(batch)) == chosen, "a resumed run draws the same"
+
+
+def test_a_share_of_0_chooses_nothing() -> None:
+    batch = optimizer_batch(0)
+    assert not bool(ClipCov(0.0, -9.0, 9.0).choose(batch).any())
+    assert not bool(KLCov(0.0).choose(batch).any())
+
+
+def test_only_losses_that_choose_have_a_loss_for_chosen_tokens() -> None:
+    batch = optimizer_batch(0)
+    for loss in LOSSES.values():
+        if loss.choose(batch) is None:
+            with pytest.raises(NotImplementedError, match=type(loss).__name__):
+                loss.loss_of_chosen(batch.values, batch.values, batch.values)
+
+
 Make = Callable[[], PolicyLoss]
 
 
@@ -182,6 +307,13 @@ Make = Callable[[], PolicyLoss]
         (lambda: Clip(dual_clip=1.0), "dual_clip is 1.0"),
         (lambda: CISPO(clip_high=-1.0), "clip_high is -1.0"),
         (lambda: GSPO(clip_low=1.1), "clip_low is 1.1"),
+        (lambda: SAPO(temperature_pos=0.0), "temperature_pos is 0.0"),
+        (lambda: SAPO(temperature_neg=math.inf), "temperature_neg is inf"),
+        (lambda: ClipCov(share=1.1), "share is 1.1"),
+        (lambda: ClipCov(clip_high=-1.0), "clip_high is -1.0"),
+        (lambda: ClipCov(cov_low=2.0, cov_high=2.0), "cov_low is 2.0 and cov_high is 2.0"),
+        (lambda: KLCov(share=-0.1), "share is -0.1"),
+        (lambda: KLCov(coef=-1.0), "coef is -1.0"),
     ],
 )
 def test_invalid_bounds_are_refused(make: Make, message: str) -> None:

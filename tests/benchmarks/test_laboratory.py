@@ -10,17 +10,31 @@ import pytest
 
 import callbacks
 from benchmarks import rollback_study
-from benchmarks.laboratory import ENVIRONMENTS, RATES, VARIANTS, WHOLE, Study, runs, warm_start
+from benchmarks.laboratory import (
+    ENVIRONMENTS,
+    RATES,
+    RECIPES,
+    VARIANTS,
+    WHOLE,
+    Study,
+    parse,
+    runs,
+    variants_named,
+    warm_start,
+)
 from benchmarks.laboratory_report import COMPARISONS, NAMES, markdown, write_report
+from benchmarks.quantized_sampler import Quantized
 from callbacks import EchoTrapDetector
-from ragen_pl.algorithms.config import KLPenalty
-from ragen_pl.algorithms.estimators import GAE, GRPO
-from ragen_pl.algorithms.policy_losses import Clip
+from ragen_pl.algorithms.config import EntropySmoothing, KLPenalty
+from ragen_pl.algorithms.estimators import GAE, GRPO, GiGPO
+from ragen_pl.algorithms.policy_losses import CISPO, GSPO, SAPO, Clip, ClipCov, KLCov
+from ragen_pl.rollout.engines import InProcess
 from ragen_pl.training.callback import rollout_callbacks
 from tests.benchmarks.test_collapse_study import run as summary
 from tests.cli.test_configs import Assembled, assemble, filter_of
 
 NAMES_OF_VARIANTS = tuple(variant.name for variant in VARIANTS)
+NAMES_OF_RECIPES = tuple(variant.name for variant in RECIPES)
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +47,7 @@ def assembled(tmp_path: Path, **study: Any) -> Assembled:
     return assemble(*run.cell.arguments)
 
 
-@pytest.mark.parametrize("variant", NAMES_OF_VARIANTS)
+@pytest.mark.parametrize("variant", [n for n in NAMES_OF_VARIANTS if n not in NAMES_OF_RECIPES])
 def test_a_variant_has_the_configuration_of_its_name(tmp_path: Path, variant: str) -> None:
     app = assembled(tmp_path, variants=(variant,), keep=0.25)
     algorithm, rollout = app.model.algorithm, app.datamodule.rollout
@@ -52,6 +66,40 @@ def test_a_variant_has_the_configuration_of_its_name(tmp_path: Path, variant: st
     assert (rollout.online_k, rollout.ppo_epochs) == (4, 1)
     assert app.model.optimization.rl_factor(50, 60) == 1.0
     assert (app.model.optimization.lr, app.model.seed) == (3e-4, 3)
+
+
+LOSSES = {
+    "sampo": GSPO,
+    "sapo": SAPO,
+    "cispo": CISPO,
+    "clip-cov": ClipCov,
+    "kl-cov": KLCov,
+}
+
+
+@pytest.mark.parametrize("variant", NAMES_OF_RECIPES)
+def test_a_recipe_differs_from_grpo_in_what_its_name_says(tmp_path: Path, variant: str) -> None:
+    app = assembled(tmp_path, variants=(variant,))
+    algorithm, data = app.model.algorithm, app.datamodule
+    assert type(algorithm.advantage) is (GiGPO if variant == "sampo" else GRPO)
+    assert type(algorithm.policy_loss) is LOSSES.get(variant, Clip)
+    assert (data.dynamic_sampling is not None) == (variant == "sampo")
+    smoothing = algorithm.entropy.smoothing
+    assert isinstance(smoothing, EntropySmoothing) == (variant == "epo")
+    is_wrong = variant in ("mismatch", "tis")
+    assert type(app.model.engine) is (Quantized if is_wrong else InProcess)
+    assert algorithm.tis_cap == (2.0 if variant == "tis" else None)
+    assert algorithm.kl is None
+    assert filter_of(app).rule is None
+    assert data.rollout.num_groups * data.rollout.group_size == 20
+    assert (data.rollout.online_k, data.rollout.ppo_epochs) == (4, 1)
+    assert (app.model.optimization.lr, app.model.seed) == (3e-4, 3)
+
+
+def test_recipes_are_named_together() -> None:
+    args = parse(["out", "--variants", "ppo", "recipes"])
+    assert variants_named(args.variants) == ("ppo", *NAMES_OF_RECIPES)
+    assert not set(NAMES_OF_RECIPES) & set(WHOLE)
 
 
 @pytest.mark.parametrize("env", ENVIRONMENTS)
@@ -109,6 +157,9 @@ def test_the_figure(tmp_path: Path) -> None:
     metrics = ("success", "in_group_std", "entropy", "return")
     history: dict[str, list[float | None]] = {f"rollout/{m}": [0.5, 0.4, 0.3] for m in metrics}
     history["train/grad_norm_policy"] = [None, 1.0, 2.0]
+    draw(tmp_path / "none.png", [(summary(1e-4, variant="sapo"), history)])
+    assert not (tmp_path / "none.png").exists(), "recipes have no column of their own"
+    runs_ += [summary(8e-4, variant="clip-cov"), summary(8e-4, variant="ppo-s-hindsight", **fell)]
     draw(tmp_path / "figure.png", [(run, history) for run in runs_])
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
 

@@ -11,7 +11,7 @@ from jsonargparse import ActionConfigFile, Namespace  # type: ignore[attr-define
 from lightning.pytorch import Trainer
 
 from callbacks import VarianceFilter
-from ragen_pl.algorithms.config import Algorithm, EntropyBonus, KLPenalty
+from ragen_pl.algorithms.config import Algorithm, EntropyBonus, EntropySmoothing, KLPenalty
 from ragen_pl.algorithms.estimators import (
     GAE,
     GRPO,
@@ -23,7 +23,7 @@ from ragen_pl.algorithms.estimators import (
     ReinforcePlusPlus,
     Success,
 )
-from ragen_pl.algorithms.policy_losses import CISPO, GSPO, Clip, LogLikelihood
+from ragen_pl.algorithms.policy_losses import CISPO, GSPO, SAPO, Clip, ClipCov, KLCov, LogLikelihood
 from ragen_pl.cli.config_files import FOLDER, KINDS, find_config, prepare, read_config
 from ragen_pl.cli.parser import Parser, place_loggers
 from ragen_pl.ops.losses import Aggregation
@@ -36,6 +36,7 @@ KL = KLPenalty(coef=0.001, estimator="k1", place="reward")
 SYMMETRIC = Clip(clip_low=0.2, clip_high=0.2, dual_clip=3.0)
 BY_TRAJECTORY: Aggregation = "sequence_mean_token_mean"
 NO_BONUS = EntropyBonus(coef=0.0)
+BAND = EntropySmoothing(low=0.8, high=1.2, weight=2.0, window=100, ramp=50.0)
 SOKOBAN = GAE(gae_lambda=0.95, critic=CriticConfig(train_on="kept"))
 PAPER = GAE(critic=CriticConfig(lr=1e-5, train_on="kept"))
 ALGORITHMS = {
@@ -47,6 +48,11 @@ ALGORITHMS = {
     "gigpo": Algorithm(GiGPO(turn_gamma=0.95, step_weight=1.0), SYMMETRIC, BY_TRAJECTORY),
     "gspo": Algorithm(GRPO(), GSPO(clip_low=3e-4, clip_high=4e-4), BY_TRAJECTORY),
     "cispo": Algorithm(GRPO(), CISPO(clip_low=1.0, clip_high=0.28)),
+    "sapo": Algorithm(GRPO(), SAPO(1.0, 1.05), BY_TRAJECTORY),
+    "sampo": Algorithm(GiGPO(), GSPO(clip_low=3e-4, clip_high=4e-4), BY_TRAJECTORY),
+    "epo": Algorithm(GRPO(), SYMMETRIC, BY_TRAJECTORY, entropy=EntropyBonus(smoothing=BAND)),
+    "clip_cov": Algorithm(GRPO(), ClipCov(2e-4, 1.0, 5.0, 0.2, 0.2), entropy=NO_BONUS),
+    "kl_cov": Algorithm(GRPO(), KLCov(2e-3, 1.0), entropy=NO_BONUS),
     "rloo": Algorithm(RLOO(reward_scale=0.1), LogLikelihood(), "sequence_mean_token_sum"),
     "reinforce_pp": Algorithm(ReinforcePlusPlus(reward_at="trajectory"), SYMMETRIC, kl=KL),
     "dapo": Algorithm(GRPO(), Clip(0.2, 0.28, dual_clip=None), entropy=NO_BONUS),
@@ -119,7 +125,7 @@ def test_an_algorithm_is_its_own_beside_a_model_and_on_any_hardware(
         assert algorithm(parser, config) == expected, name
 
 
-@pytest.mark.parametrize("before", ["cispo", "reinforce_pp"])
+@pytest.mark.parametrize("before", ["cispo", "reinforce_pp", "epo"])
 def test_an_algorithm_takes_no_number_from_the_class_before(
     parser: Parser, tmp_path: Path, before: str
 ) -> None:

@@ -11,14 +11,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ragen_pl.algorithms.policy_losses import CISPO, GSPO, Clip, LogLikelihood, PolicyLoss
+from ragen_pl.algorithms.policy_losses import (
+    CISPO,
+    GSPO,
+    SAPO,
+    Clip,
+    ClipCov,
+    KLCov,
+    LogLikelihood,
+    PolicyLoss,
+)
 from ragen_pl.ops.losses import (
+    anchored_policy_loss,
     clipped_policy_loss,
     clipped_value_loss,
     clipped_weight_loss,
+    distance_to_band,
     log_prob_and_entropy,
     sequence_log_ratio,
     sequence_policy_loss,
+    soft_gate_loss,
 )
 from ragen_pl.ops.masked import explained_variance, outside_clip
 
@@ -136,7 +148,72 @@ def test_cispo_bounds_the_weight_and_never_the_gradient(
     assert gradient.item() == pytest.approx(-weight * advantage)
 
 
-@given(st.integers(0, 10**6), st.sampled_from([Clip(), GSPO(), CISPO(), LogLikelihood()]))
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "loss", "gradient"),
+    [
+        (1.0, 2.0, -4.0, -2.0),  # 4/τ · 1/2 · A, and 4 · 1/4 · A
+        (1.0, -1.0, 1.0, 1.0),
+        (3.0, 1.0, -4 / (1 + math.exp(-2)), -0.4199743416140261 * 3),  # 4σ(2)σ(−2) = cosh(1)^−2
+        (2.0, -1.0, 2 / (1 + math.exp(-2)), 0.4199743416140261 * 2),  # τ = 2 halves the way
+    ],
+)
+def test_sapo_at_given_ratios(ratio: float, advantage: float, loss: float, gradient: float) -> None:
+    new = torch.tensor([math.log(ratio)], dtype=torch.float64, requires_grad=True)
+    old, a = torch.zeros(1, dtype=torch.float64), torch.tensor([advantage]).double()
+    found = soft_gate_loss(new, old, a, temperature_pos=1.0, temperature_neg=2.0).sum()
+    (slope,) = torch.autograd.grad(found, new)
+    assert (found.item(), slope.item()) == pytest.approx((loss, gradient))
+
+
+@given(st.integers(0, 10**6))
+def test_the_smooth_losses_have_the_gradient_of_their_value(seed: int) -> None:
+    new, old, advantages, _ = random_rows(seed)
+
+    def gate(x: Tensor) -> Tensor:
+        return soft_gate_loss(x, old, advantages, temperature_pos=1.0, temperature_neg=3.0)
+
+    def anchored(x: Tensor) -> Tensor:
+        return anchored_policy_loss(x, old, advantages, coef=0.7)
+
+    assert torch.autograd.gradcheck(gate, (new,))
+    if float((new - old).detach().abs().min()) > 1e-4:
+        assert torch.autograd.gradcheck(anchored, (new,))
+
+
+@given(st.integers(0, 10**6))
+def test_sapo_of_low_temperature_is_the_unclipped_surrogate(seed: int) -> None:
+    """In its gradient; in its value up to a constant per token."""
+    new, old, advantages, _ = random_rows(seed)
+    cold = 1e-6
+    found = soft_gate_loss(new, old, advantages, temperature_pos=cold, temperature_neg=cold)
+    plain = anchored_policy_loss(new, old, advantages, coef=0.0)
+    constant = -advantages * (2 / cold - 1)
+    torch.testing.assert_close(found - constant, plain, atol=1e-4, rtol=0)
+    (mine,) = torch.autograd.grad(found.sum(), new)
+    (truth,) = torch.autograd.grad(plain.sum(), new)
+    torch.testing.assert_close(mine, truth, atol=1e-4, rtol=0)
+
+
+def test_the_pull_of_kl_cov_leads_back_to_the_old_policy() -> None:
+    """Descending it lowers a log-prob that has risen, and raises one that has fallen."""
+    old = torch.zeros(2, dtype=torch.float64)
+    new = torch.tensor([0.4, -0.4], dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(anchored_policy_loss(new, old, old, coef=0.5).sum(), new)
+    assert slope.tolist() == [0.5, -0.5]
+
+
+def test_the_distance_to_a_band() -> None:
+    entropy = torch.tensor([0.1, 0.2, 0.3, 0.5, 0.9], requires_grad=True)
+    found = distance_to_band(entropy, 0.2, 0.5)
+    torch.testing.assert_close(found.detach(), torch.tensor([0.1, 0.0, 0.0, 0.0, 0.4]))
+    (slope,) = torch.autograd.grad(found.sum(), entropy)
+    assert slope[[0, 2, 4]].tolist() == [-1.0, 0.0, 1.0]
+
+
+ALL = [Clip(), GSPO(), CISPO(), SAPO(), ClipCov(), KLCov(), LogLikelihood()]
+
+
+@given(st.integers(0, 10**6), st.sampled_from(ALL))
 def test_on_policy_every_loss_has_the_gradient_of_reinforce(seed: int, loss: PolicyLoss) -> None:
     """In the mean over each trajectory's tokens, for advantages that a trajectory shares."""
     new, _, advantages, mask = random_rows(seed)

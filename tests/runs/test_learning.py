@@ -8,8 +8,14 @@ import pytest
 from torch import Tensor
 
 from callbacks import VarianceFilter
-from ragen_pl.algorithms.config import Algorithm, Optimization
+from ragen_pl.algorithms.config import (
+    Algorithm,
+    EntropyBonus,
+    EntropySmoothing,
+    Optimization,
+)
 from ragen_pl.algorithms.estimators import GAE, GRPO, AdvantageEstimator, CriticConfig
+from ragen_pl.algorithms.policy_losses import SAPO, ClipCov, KLCov
 from ragen_pl.envs.bandit import Bandit
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.rollout.config import RolloutConfig
@@ -26,7 +32,7 @@ from tests.support.doubles import make_trainer
 
 
 def learn_bandit(
-    advantage: AdvantageEstimator,
+    algorithm: Algorithm,
     iterations: int = 34,
     hindsight: HindsightImitation | None = None,
     lr: float = 5e-4,
@@ -44,7 +50,7 @@ def learn_bandit(
     )
     module = StarPO(
         policy=EmbeddedModel(hidden_size=64, intermediate_size=128, num_heads=4),
-        algorithm=Algorithm(advantage=advantage),
+        algorithm=algorithm,
         optimization=Optimization(lr=lr, imitation_lr=3e-3, final_lr_fraction=1.0),
         vocabulary=list(dict.fromkeys(data.vocabulary())),
         hindsight_lr=None if hindsight is None else hindsight.lr,
@@ -58,7 +64,21 @@ def learn_bandit(
 
 @pytest.mark.parametrize("advantage", [GAE(critic=CriticConfig(warmup_iterations=2)), GRPO()])
 def test_the_bandit_is_learned(advantage: AdvantageEstimator) -> None:
-    assert learn_bandit(advantage) >= 0.8
+    assert learn_bandit(Algorithm(advantage=advantage)) >= 0.8
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        Algorithm(GRPO(), SAPO()),
+        Algorithm(GRPO(), ClipCov(share=0.02, cov_low=0.1)),
+        Algorithm(GRPO(), KLCov(share=0.02)),
+        Algorithm(GRPO(), entropy=EntropyBonus(smoothing=EntropySmoothing())),
+    ],
+    ids=["SAPO", "ClipCov", "KLCov", "EPO"],
+)
+def test_the_bandit_is_learned_by_every_recipe(algorithm: Algorithm) -> None:
+    assert learn_bandit(algorithm) >= 0.8
 
 
 def test_a_flipped_advantage_unlearns_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +91,7 @@ def test_a_flipped_advantage_unlearns_it(monkeypatch: pytest.MonkeyPatch) -> Non
         return -advantage, returns
 
     monkeypatch.setattr(starpo, "compute_advantages", flipped)
-    assert learn_bandit(GRPO()) <= 0.3
+    assert learn_bandit(Algorithm(GRPO())) <= 0.3
 
 
 HINDSIGHT = HindsightImitation(updates=2, batch_size=16)
@@ -80,7 +100,7 @@ STILL = 1e-9
 
 
 def test_the_bandit_is_learned_from_its_own_solutions() -> None:
-    assert learn_bandit(GRPO(), 20, HINDSIGHT, lr=STILL) >= 0.8
+    assert learn_bandit(Algorithm(GRPO()), 20, HINDSIGHT, lr=STILL) >= 0.8
 
 
 def test_imitation_with_a_flipped_sign_unlearns_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,4 +113,4 @@ def test_imitation_with_a_flipped_sign_unlearns_it(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(module, "_backward", backward)
 
     monkeypatch.setattr(StarPO, "_hindsight_step", flipped)
-    assert learn_bandit(GRPO(), 20, HINDSIGHT, lr=STILL) <= 0.3
+    assert learn_bandit(Algorithm(GRPO()), 20, HINDSIGHT, lr=STILL) <= 0.3

@@ -193,6 +193,34 @@ def test_a_run_with_muon_resumes_bit_for_bit(stop: int) -> None:
     assert kinds == {"momentum_buffer", "step", "exp_avg", "exp_avg_sq"}
 
 
+@pytest.mark.parametrize("updating", [False, True], ids=["before an update", "after an update"])
+def test_a_run_with_a_history_of_entropies_and_drawn_tokens_resumes_bit_for_bit(
+    updating: bool,
+) -> None:
+    recipe = (
+        *("--model.algorithm.entropy.coef", 0.1, "--model.algorithm.entropy.smoothing.window", 2),
+        *("--model.algorithm.advantage", "GRPO", "--model.algorithm.policy_loss", "ClipCov"),
+        *("--model.algorithm.policy_loss.share", 0.2, "--model.algorithm.policy_loss.cov_low", 0.0),
+    )
+    fit("--run_dir", "whole", *recipe)
+    with pytest.raises(SystemExit, match="9"):
+        fit(
+            *("--run_dir", "parts", *recipe),
+            *("--trainer.callbacks+=tests.runs.test_resumed_runs.StopAt",),
+            *("--trainer.callbacks.iteration", 4),
+            *("--trainer.callbacks.updating", str(updating).lower()),
+        )
+    fit("--run_dir", "parts", *recipe, "--ckpt_path", "last")
+    assert_equal_ends("whole", "parts")
+    histories = [
+        checkpoint(name)["starpo"]["coefficients"]["history"] for name in ("whole", "parts")
+    ]
+    assert histories[0] == histories[1]
+    assert len(histories[0]["latest"]) == 2 < histories[0]["updates"]
+    results = json.loads(Path("whole/results.json").read_text())["history"]
+    assert max(share for share in results["train/chosen_fraction"] if share is not None) > 0
+
+
 def test_a_run_that_goes_on_with_fewer_groups_plays_new_starts() -> None:
     Seeds.played.clear()
     note = ("--trainer.callbacks+=tests.support.doubles.Seeds",)

@@ -20,7 +20,16 @@ from ragen_pl.algorithms.estimators import (
     ReinforcePlusPlusBaseline,
     Success,
 )
-from ragen_pl.algorithms.policy_losses import CISPO, GSPO, Clip, LogLikelihood, PolicyLoss
+from ragen_pl.algorithms.policy_losses import (
+    CISPO,
+    GSPO,
+    SAPO,
+    Clip,
+    ClipCov,
+    KLCov,
+    LogLikelihood,
+    PolicyLoss,
+)
 from ragen_pl.ops.losses import Aggregation
 from tests.support import plain_estimators as plain
 
@@ -121,6 +130,9 @@ LOSSES: dict[str, PolicyLoss] = {
     "Clip without dual clip": Clip(0.1, 0.4, dual_clip=None),
     "GSPO": GSPO(0.05, 0.08),
     "CISPO": CISPO(0.5, 0.3),
+    "SAPO": SAPO(1.5, 2.0),
+    "ClipCov": ClipCov(0.2, -1.0, 3.0, 0.3, 0.4),
+    "KLCov": KLCov(0.2, 0.7),
     "LogLikelihood": LogLikelihood(),
 }
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ragen_pl.algorithms.config import Algorithm, EntropyBonus, KLPenalty
 from ragen_pl.algorithms.estimators import GAE, CriticConfig
-from ragen_pl.algorithms.policy_losses import LogLikelihood
+from ragen_pl.algorithms.policy_losses import Clip, ClipCov, KLCov, LogLikelihood, PolicyLoss
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.policy import Critic, Policy
 from ragen_pl.rollout.packing import pack
@@ -118,6 +118,31 @@ def test_the_policy_gradient_is_weighted_by_advantage_and_policy_weight() -> Non
     weights = rollout.policy_weights[:, None]
     tokens = (rollout.loss_mask & (weights > 0)).sum()
     check_gradient(policy, -(weights * advantages * log_probs).sum() / tokens)
+
+
+@pytest.mark.parametrize(
+    ("loss", "plain"),
+    [
+        (ClipCov(share=0.0), Clip(clip_high=0.2, dual_clip=None)),
+        (KLCov(coef=0.0), KLCov(share=0.0)),
+    ],
+)
+def test_without_a_share_or_a_pull_the_gradient_is_the_plain_surrogates_bit_for_bit(
+    loss: PolicyLoss, plain: PolicyLoss
+) -> None:
+    rollout = worlds.collection(2)
+    _, old, advantages = worlds.draws(rollout, 3)
+    zeros = torch.zeros_like(old)
+    found = []
+    for each in (loss, plain):
+        policy = make_policy(0)
+        algorithm = Algorithm(policy_loss=each, entropy=EntropyBonus(0.0))
+        batch = TrainingBatch(rollout, old, zeros, advantages, zeros)
+        metrics = make_update(algorithm, policy, budget=20).backward_policy(batch)
+        gradients = [p.grad for p in policy.parameters() if p.grad is not None]
+        found.append([metrics["train/policy_loss"], *gradients])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+    assert any(bool(gradient.any()) for gradient in found[0][1:])
 
 
 def test_the_kl_term_pulls_towards_the_reference() -> None:

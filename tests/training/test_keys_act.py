@@ -19,6 +19,7 @@ from ragen_pl.algorithms.config import (
     Algorithm,
     Control,
     EntropyBonus,
+    EntropySmoothing,
     KLPenalty,
     Muon,
     Optimization,
@@ -35,7 +36,7 @@ from ragen_pl.algorithms.estimators import (
     ReinforcePlusPlusBaseline,
     Success,
 )
-from ragen_pl.algorithms.policy_losses import CISPO, GSPO, LogLikelihood
+from ragen_pl.algorithms.policy_losses import CISPO, GSPO, SAPO, ClipCov, KLCov, LogLikelihood
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.rollout.chat import Prompts
 from ragen_pl.rollout.config import RolloutConfig
@@ -114,10 +115,16 @@ ALGORITHMS = {
     "Success": but(advantage=Success()),
     "GSPO": but(advantage=GRPO(), policy_loss=GSPO()),
     "CISPO": but(advantage=GRPO(), policy_loss=CISPO()),
+    "SAPO": but(advantage=GRPO(), policy_loss=SAPO()),
+    "ClipCov": but(advantage=GRPO(), policy_loss=ClipCov(share=0.3, cov_low=0.0)),
+    "KLCov": but(advantage=GRPO(), policy_loss=KLCov(share=0.3)),
     "LogLikelihood": but(advantage=GRPO(), policy_loss=LogLikelihood()),
     "KL in the loss": but(kl=KLPenalty(coef=0.1, control=CONTROL)),
     "KL in rewards": but(advantage=GRPO(), kl=KLPenalty(coef=0.1, place="reward", control=CONTROL)),
     "entropy control": but(advantage=GRPO(), entropy=EntropyBonus(control=CONTROL)),
+    "entropy smoothing": but(
+        advantage=GRPO(), entropy=EntropyBonus(0.1, smoothing=EntropySmoothing())
+    ),
 }
 OTHER: dict[str, tuple[Any, ...]] = {
     "advantage.gamma": (0.5,),
@@ -136,6 +143,12 @@ OTHER: dict[str, tuple[Any, ...]] = {
     "policy_loss.clip_low": (1e-5, 0.999),
     "policy_loss.clip_high": (1e-5, 9.0),
     "policy_loss.dual_clip": (1.001,),
+    "policy_loss.temperature_pos": (9.0,),
+    "policy_loss.temperature_neg": (9.0,),
+    "policy_loss.share": (0.9,),
+    "policy_loss.cov_low": (-9.0,),
+    "policy_loss.cov_high": (0.05,),
+    "policy_loss.coef": (0.0,),
     "algorithm.aggregation": ("sequence_mean_token_mean", "sequence_mean_token_sum"),
     "algorithm.kl": (KLPenalty(coef=0.1),),
     "kl.coef": (0.9,),
@@ -144,6 +157,12 @@ OTHER: dict[str, tuple[Any, ...]] = {
     "kl.control": (None,),
     "entropy.coef": (0.5,),
     "entropy.control": (CONTROL,),
+    "entropy.smoothing": (EntropySmoothing(),),
+    "smoothing.low": (0.1,),
+    "smoothing.high": (9.0,),
+    "smoothing.weight": (9.0,),
+    "smoothing.window": (1,),
+    "smoothing.ramp": (1.0,),
     "control.target": (90.0,),
     "control.horizon": (9.0,),
     "optimization.lr": (1e-3,),

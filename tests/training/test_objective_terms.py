@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ragen_pl.algorithms.coefficients import FixedCoefficients
+from ragen_pl.algorithms.coefficients import EntropyBand, FixedCoefficients
 from ragen_pl.algorithms.config import Algorithm, EntropyBonus, KLPenalty
 from ragen_pl.algorithms.estimators import CriticConfig
-from ragen_pl.algorithms.policy_losses import Clip
+from ragen_pl.algorithms.policy_losses import Clip, ClipCov, KLCov
 from ragen_pl.models.policy import PolicyOutput
 from ragen_pl.ops.losses import KLEstimator, log_prob_and_entropy
 from ragen_pl.training.update import LossDenominators, PolicyObjective, ValueObjective
@@ -72,6 +72,78 @@ def test_the_objective_is_surrogate_less_entropy_plus_divergence(
         )
     ]
     assert metrics.tolist() == pytest.approx([policy, *tokens], rel=1e-5)
+
+
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+def test_a_band_takes_each_tokens_distance_off_the_bonus(aggregation: str) -> None:
+    rollout = collection(11)
+    algorithm = Algorithm(aggregation=aggregation)  # type: ignore[arg-type]
+    entropy, zeros = at_tokens(rollout, 12).abs(), torch.zeros_like(rollout.rewards)
+    at = rollout.policy_weights > 0
+    part = TrainingBatch(rollout, zeros, zeros, zeros, zeros).rows(at)
+    denominators = LossDenominators.of(rollout, algorithm.aggregation)
+    output = PolicyOutput(zeros[at], entropy[at], None)
+
+    def loss(weight: float | None) -> float:
+        band = None if weight is None else EntropyBand(0.4, 0.9, weight)
+        fixed = FixedCoefficients(kl=0.0, entropy=0.3, entropy_band=band)
+        return float(PolicyObjective(algorithm, fixed, denominators)(output, part)[0])
+
+    distances = torch.where(
+        rollout.loss_mask, (0.4 - entropy).clamp(min=0) + (entropy - 0.9).clamp(min=0), 0.0
+    )
+    bonus, penalty = (
+        weighed(each, rollout, aggregation, soft=False) for each in (entropy, distances)
+    )
+    assert penalty > 0.05
+    assert loss(2.0) == pytest.approx(-0.3 * (bonus - 2.0 * penalty))
+    assert loss(0.0) == loss(None), "a band of no weight is none"
+
+
+@pytest.mark.parametrize("start", [3.0, 0.1])
+def test_entropy_ends_at_the_upper_end_of_a_band_from_either_side(start: float) -> None:
+    """Up to there the bonus raises it; above, the penalty exceeds the bonus."""
+    rollout = collection(11)
+    rollout = rollout.rows(rollout.policy_weights > 0)
+    logits = start * torch.tensor([1.0, 0.0, -1.0, 0.5], dtype=torch.float64)
+    zeros = torch.zeros_like(rollout.rewards)
+    part = TrainingBatch(rollout, zeros, zeros, zeros, zeros)
+    fixed = FixedCoefficients(0.0, 1.0, EntropyBand(0.9, 1.0, weight=2.0))
+    algorithm = Algorithm()
+    denominators = LossDenominators.of(rollout, algorithm.aggregation)
+    objective, entropy = PolicyObjective(algorithm, fixed, denominators), torch.zeros(())
+    for _ in range(300):
+        logits = logits.detach().requires_grad_()
+        _, entropy = log_prob_and_entropy(logits[None], torch.tensor([0]))
+        output = PolicyOutput(zeros, entropy.expand_as(zeros), None)
+        (slope,) = torch.autograd.grad(objective(output, part)[0], logits)
+        logits = logits - 0.05 * slope
+    assert float(entropy.detach()) == pytest.approx(1.0, abs=0.02)
+
+
+@pytest.mark.parametrize("loss", [ClipCov(0.3, -9.0, 9.0), KLCov(0.3, 0.7)])
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+def test_chosen_tokens_have_the_loss_of_chosen_tokens(
+    loss: ClipCov | KLCov, aggregation: str
+) -> None:
+    rollout = collection(11)
+    algorithm = Algorithm(policy_loss=loss, aggregation=aggregation)  # type: ignore[arg-type]
+    new, old, advantages = draws(rollout, 11)
+    zeros, at = torch.zeros_like(old), rollout.policy_weights > 0
+    whole = TrainingBatch(rollout, old, zeros, advantages, zeros)
+    chosen = loss.choose(whole)
+    assert 0 < int(chosen.sum()) < int(rollout.loss_mask.sum()) / 2
+    assert not bool(chosen[~at].any() | chosen[~rollout.loss_mask].any())
+    plain = loss(new, old, advantages, rollout.loss_mask).loss
+    move = new - old
+    apart = (-advantages * move.exp() + 0.7 * move.abs()) * float(isinstance(loss, KLCov))
+    expected = weighed(torch.where(chosen, apart, plain), rollout, aggregation, soft=True)
+    objective = PolicyObjective(
+        algorithm, FixedCoefficients(0.0, 0.0), LossDenominators.of(rollout, algorithm.aggregation)
+    )
+    part = replace(whole, chosen=chosen).rows(at)
+    found = objective(PolicyOutput(new[at], zeros[at], None), part)[0]
+    assert float(found) == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("estimator", get_args(KLEstimator))

@@ -9,15 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import torch
 from torch import Tensor
 
 from ragen_pl.algorithms import coefficients as coefficients_module
+from ragen_pl.algorithms import policy_losses
 from ragen_pl.algorithms.coefficients import Coefficients
-from ragen_pl.algorithms.config import Algorithm, Control, EntropyBonus, KLPenalty
+from ragen_pl.algorithms.config import (
+    Algorithm,
+    Control,
+    EntropyBonus,
+    EntropySmoothing,
+    KLPenalty,
+)
 from ragen_pl.algorithms.estimators import CriticConfig, Success, group, trajectory
 from ragen_pl.distributed import collectives as distributed
 from ragen_pl.models.embedded import EmbeddedModel
@@ -33,7 +40,9 @@ from tests.support.ranks import on_ranks
 from tests.support.tiny_networks import make_critic, make_policy, make_update
 from tests.support.toy_worlds import collection, padded
 
-MODULES = (coefficients_module, distributed, gradients, group, scoring, trajectory)
+MODULES = (
+    *(coefficients_module, distributed, gradients, group, policy_losses, scoring, trajectory),
+)
 ONE, MANY = 10**6, 18
 """Tokens of a micro-batch: all trajectories, or two of middling length."""
 CONTROL = Control(target=0.1)
@@ -66,14 +75,16 @@ def tiny(algorithm: Algorithm = Algorithm()) -> Networks:  # noqa: B008  frozen
 class Update:
     gradients: dict[str, Tensor]
     metrics: dict[str, Tensor]
-    coefficients: dict[str, float]
+    coefficients: dict[str, Any]
 
     def check(self, other: Update) -> None:
         assert self.gradients.keys() == other.gradients.keys()
         for name, gradient in self.gradients.items():
             torch.testing.assert_close(other.gradients[name], gradient, atol=1e-8, rtol=0, msg=name)
         torch.testing.assert_close(other.metrics, self.metrics, atol=1e-4, rtol=1e-4)
-        assert other.coefficients == pytest.approx(self.coefficients)
+        mine, its = dict(self.coefficients), dict(other.coefficients)
+        assert its.pop("history")["latest"] == pytest.approx(mine.pop("history")["latest"])
+        assert its == pytest.approx(mine)
 
 
 def update(algorithm: Algorithm, rollout: RolloutBatch, budget: int, networks: Networks) -> Update:
@@ -165,6 +176,58 @@ def test_no_split_changes_the_update(
     facts = ESTIMATORS[estimator]
     algorithm = Algorithm(facts.estimator, LOSSES[loss], aggregation, entropy=ENTROPY)  # type: ignore[arg-type]
     check_every_split(algorithm, monkeypatch)
+
+
+@pytest.mark.parametrize("name", ["ClipCov", "KLCov", "SAPO"])
+@pytest.mark.parametrize("seed", range(3))
+def test_no_split_changes_the_update_of_a_loss_where_the_memory_cuts(
+    name: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tokens of a share are chosen among those of all rows and ranks."""
+    algorithm = Algorithm(ESTIMATORS["GRPO"].estimator, LOSSES[name], entropy=ENTROPY)
+    check_every_split(algorithm, monkeypatch, seed, cuts=True)
+
+
+def test_ranks_choose_a_share_of_all_tokens_and_not_of_their_own() -> None:
+    """One token in all, though each rank has some."""
+    rollout = collection(0)
+    algorithm = Algorithm(ESTIMATORS["GRPO"].estimator, policy_losses.KLCov(share=1e-4))
+    metrics = update(algorithm, rollout, MANY, tiny(algorithm)).metrics
+    tokens = float(metrics["train/update_tokens"])
+    assert float(metrics["train/chosen_fraction"]) == pytest.approx(1 / tokens)
+
+
+SMOOTHING = EntropySmoothing(low=0.9, high=1.05, weight=3.0, window=3, ramp=2.0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_split_changes_the_update_within_a_band_of_entropies(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some tokens lie below the band of the history, and some above it."""
+    algorithm = Algorithm(
+        ESTIMATORS["GRPO"].estimator, entropy=EntropyBonus(0.1, smoothing=SMOOTHING)
+    )
+    monkeypatch.setattr(Coefficients, "__init__", _with_a_past)
+    assert Coefficients(algorithm).entropy_band is not None
+    check_every_split(algorithm, monkeypatch, seed)
+    plain = Algorithm(ESTIMATORS["GRPO"].estimator, entropy=EntropyBonus(0.1))
+    rollout = collection(seed)
+    with_band, without = (update(each, rollout, ONE, tiny()) for each in (algorithm, plain))
+    assert with_band.gradients.keys() == without.gradients.keys()
+    assert any(
+        not torch.allclose(gradient, without.gradients[name])
+        for name, gradient in with_band.gradients.items()
+    )
+
+
+_EMPTY = Coefficients.__init__
+
+
+def _with_a_past(self: Coefficients, algorithm: Algorithm) -> None:
+    _EMPTY(self, algorithm)
+    for entropy in (2.0, 2.2, 2.1):
+        self.observe(torch.tensor(entropy), torch.zeros(()))
 
 
 @pytest.mark.parametrize(("estimator", "aggregation"), rounds(ESTIMATORS))
