@@ -156,6 +156,7 @@ class Iteration:
         )
 
     def _update(self, name: str, batch: TrainingBatch) -> None:
+        batch = batch.to(self.bench.device)
         with self.bench.context():
             if name == "policy":
                 self.update(self.algorithm).backward_policy(batch)

@@ -18,6 +18,8 @@ from ragen_pl.runtime.wait_policy import limit_spinning
 def run_part(part: Part, day: Day, record: Record) -> None:
     """Run a part, or record why it cannot run here."""
     try:
+        if day.tiny and not part.in_tiny:
+            raise SkipPart("at tiny sizes another part does the same")
         check_packages(part.packages)
         limit_spinning()  # before PyTorch is loaded
         module = importlib.import_module(f"benchmarks.gpu_day_parts.{part.module}")

@@ -21,6 +21,8 @@ class Verdict(StrEnum):
     MEASURED = "measured"
     """The log names no number."""
     OPEN = "not measured"
+    NOT_JUDGED = "not judged"
+    """Figures of tiny shapes say nothing of speed or learning."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +45,18 @@ class Aim:
     at_least: float | None = None
     at_most: float | None = None
 
-    def verdict(self, figures: Mapping[str, Figure]) -> Verdict:
-        """Judge the figure."""
+    def verdict(self, figures: Mapping[str, Figure], *, tiny: bool = False) -> Verdict:
+        """Judge the figure.
+
+        Args:
+            figures: All figures by name.
+            tiny: Whether they are those of tiny shapes.
+        """
         figure = figures.get(self.figure)
         if figure is None:
             return Verdict.OPEN
+        if tiny:
+            return Verdict.NOT_JUDGED
         if self.at_least is None and self.at_most is None:
             return Verdict.MEASURED
         is_enough = self.at_least is None or figure.value >= self.at_least

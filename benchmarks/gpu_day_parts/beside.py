@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import torch
 
-from benchmarks.gpu_day_parts.device import open_device
+from benchmarks.gpu_day_parts.device import has_autocast, open_device
 from benchmarks.gpu_day_parts.part import Day, Record
 from benchmarks.vs_trl import DTYPES, WAYS, WORKLOADS, against_trl, limit, rollouts, training
 from benchmarks.workload import MODELS, Workload
@@ -34,12 +34,12 @@ def run(day: Day, record: Record) -> None:
         shape = replace(MODELS[model], hidden_size=32, num_heads=2) if day.tiny else MODELS[model]
         workloads = (TINY, replace(TINY, turns=3)) if day.tiny else WORKLOADS[model]
         for turns, workload in zip(("short", "long"), workloads, strict=True):
-            for dtype in DTYPES:
+            for dtype in DTYPES if has_autocast(device) else ("fp32",):
                 rates = rollouts(workload, shape, dtype, repetitions, day.device)
                 name = f"beside/{model}/rollout_{turns}/{dtype}"
                 record.figure(name, rates["ours"], "trajectories/s")
                 record.figure(f"{name}/to_generate", rates["ours"] / rates["generate"])
-        if device.type not in ("cpu", "cuda"):
+        if not has_autocast(device):
             record.note("training is left out: Lightning and TRL choose their device themselves")
             continue
         ways = [way for way in WAYS if "compiled" not in way or _compiles(model, device)]

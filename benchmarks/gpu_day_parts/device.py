@@ -29,23 +29,15 @@ def open_device(day: Day) -> torch.device:
     return torch.device(day.device)
 
 
+def has_autocast(device: torch.device) -> bool:
+    """Return whether products can be taken in bfloat16 under autocast: not on a device of its
+    own."""
+    return device.type in _OURS
+
+
 def peak_operations(device: torch.device) -> float | None:
     """Return the device's bfloat16 operations per second by its data sheet; None if unknown."""
     if device.type != "cuda":
         return None
     name = torch.cuda.get_device_name(device)
     return next((peak for word, peak in PEAKS.items() if word in name), None)
-
-
-def fit_options(day: Day) -> list[str]:
-    """Return the options of ``run.py fit`` that choose the device."""
-    if day.accelerator is not None:
-        return [
-            f"--trainer.accelerator.class_path={day.accelerator}",
-            "--trainer.strategy.class_path=lightning.pytorch.strategies.SingleDeviceStrategy",
-            f"--trainer.strategy.init_args.device={day.device}",
-        ]
-    return [
-        f"--trainer.accelerator={'gpu' if day.kind == 'cuda' else 'cpu'}",
-        "--trainer.devices=1",
-    ]

@@ -15,7 +15,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.gpu_day_parts.device import fit_options
 from benchmarks.gpu_day_parts.part import Day, Record
 from benchmarks.grid import FIT, ROOT
 
@@ -78,6 +77,20 @@ class FitRun:
         return dict(json.loads(results.read_text(encoding="utf-8")))
 
 
+def fit_options(day: Day) -> list[str]:
+    """Return the options of ``run.py fit`` that choose the device."""
+    if day.accelerator is not None:
+        return [
+            f"--trainer.accelerator.class_path={day.accelerator}",
+            "--trainer.strategy.class_path=lightning.pytorch.strategies.SingleDeviceStrategy",
+            f"--trainer.strategy.init_args.device={day.device}",
+        ]
+    return [
+        f"--trainer.accelerator={'gpu' if day.kind == 'cuda' else 'cpu'}",
+        "--trainer.devices=1",
+    ]
+
+
 def record_run(record: Record, name: str, results: Mapping[str, Any], began: float) -> None:
     """Record how far a run came, its speed, and its scores."""
     history = results["history"]
@@ -92,11 +105,14 @@ def record_run(record: Record, name: str, results: Mapping[str, Any], began: flo
         values = [x for x in history.get(key, ()) if x is not None]
         if values:
             record.figure(f"{name}/{key}", values[-1])
+    is_whole = results["status"] == "finished"
     for entry in results["evaluations"]:
+        if entry["policy"] == "final" and not is_whole:
+            continue  # a run that was cut short says nothing of what a whole one reaches
         known = (entry.get(key) for key in ("policy", "eval_set", "temperature"))
         label = "/".join(str(each) for each in known if each is not None)
         record.figure(f"{name}/success/{label}", entry["success"])
-    if results["status"] != "finished":
+    if not is_whole:
         record.note(
             f"{name}: {results['status']} after {results['iterations']} iterations; "
             "a call with --retry and --parts goes on with it"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.gpu_day_parts.device import open_device
 from benchmarks.gpu_day_parts.part import Day, Record, SkipPart
-from benchmarks.planned_memory import PHASES, compare
 
 CASES = ("0.5b", "1.5b-lora")
 TINY = ("small",)
@@ -12,9 +10,13 @@ TINY = ("small",)
 
 def run(day: Day, record: Record) -> None:
     """Train each case for two iterations, and compare its phases."""
+    if day.kind not in ("cpu", "cuda"):
+        raise SkipPart(f"the memory of device {day.device} cannot be read")
+    # Slow to import, which a part that cannot run need not do.
+    from benchmarks.gpu_day_parts.device import open_device
+    from benchmarks.planned_memory import PHASES, compare
+
     device = open_device(day).type
-    if device not in ("cpu", "cuda"):
-        raise SkipPart(f"the memory of device {device} cannot be read")
     errors = []
     for case in TINY if day.tiny else CASES:
         found = compare([case], device)[case]

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from benchmarks.gpu_day_parts.device import open_device
+from benchmarks.gpu_day_parts.device import has_autocast, open_device
 from benchmarks.gpu_day_parts.part import Day, Record
 from benchmarks.iteration import Bench, Iteration
 from benchmarks.roofline import timed
@@ -41,6 +41,9 @@ def run(day: Day, record: Record) -> None:
     model = replace(model, attention="sdpa", init_std=0.15 if day.tiny else _STD)
     scored: dict[str, Tensor] = {}
     for name, dtype in DTYPES.items():
+        if dtype is torch.bfloat16 and not has_autocast(device):
+            record.note(f"bf16 is left out: device {day.device} has no autocast")
+            continue
         bench = Bench(model, TINY if day.tiny else WORKLOAD, dtype, day.device, critic=False)
         scored |= {f"{name} {way}": found for way, found in _compare(record, name, bench).items()}
     if device.type == "cuda":

@@ -1,4 +1,7 @@
-"""The page of the day: every aim beside its figure, then what each part found."""
+"""The page of the day: every aim beside its figure, the speed of the shapes, how the parts ended.
+
+All figures are in the JSON file; the page shows those that are read beside one another.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,22 @@ from dataclasses import asdict
 from typing import Any
 
 from benchmarks.gpu_day_parts.aims import AIMS, Aim, Verdict
+from benchmarks.gpu_day_parts.catalog import SHAPES
 from benchmarks.gpu_day_parts.part import Day, Figure, Outcome, Part, Status, figures_of
+
+Figures = Mapping[str, Figure]
+
+_SPEED = {
+    "decode tokens/s": "decode",
+    "of the bandwidth": "decode_of_bandwidth",
+    "rollout tokens/s": "rollout",
+    "update tokens/s": "update",
+    "TFLOP/s": "update_rate",
+    "of large products": "update_of_products",
+    "MFU": "update_mfu",
+    "peak": "peak_memory",
+}
+"""By column: the figure of a variant."""
 
 
 def to_json(day: Day, parts: Sequence[Part], outcomes: Mapping[str, Outcome]) -> dict[str, Any]:
@@ -15,35 +33,35 @@ def to_json(day: Day, parts: Sequence[Part], outcomes: Mapping[str, Outcome]) ->
     figures = figures_of(list(outcomes.values()))
     return {
         "day": day.identity,
-        "parts": [asdict(outcomes[part.name]) for part in parts if part.name in outcomes],
         "aims": [
-            {**asdict(aim), "verdict": aim.verdict(figures), "value": _value(figures, aim)}
+            {
+                **asdict(aim),
+                "value": figures[aim.figure].value if aim.figure in figures else None,
+                "verdict": aim.verdict(figures, tiny=day.tiny),
+            }
             for aim in AIMS
         ],
+        "parts": [asdict(outcomes[part.name]) for part in parts if part.name in outcomes],
     }
-
-
-def _value(figures: Mapping[str, Figure], aim: Aim) -> float | None:
-    return figures[aim.figure].value if aim.figure in figures else None
 
 
 def to_markdown(day: Day, parts: Sequence[Part], outcomes: Mapping[str, Outcome]) -> str:
     """Return the page."""
     figures = figures_of(list(outcomes.values()))
-    blocks = [f"# The GPU day: {_device(day)}", _aims(figures), _parts(parts, outcomes)]
-    blocks += [_findings(part, outcomes[part.name]) for part in parts if part.name in outcomes]
+    ended = [outcomes[part.name] for part in parts if part.name in outcomes]
+    sizes = ", tiny shapes: no figure here is a measurement" if day.tiny else ""
+    blocks = [f"# The GPU day: device `{day.device}`{sizes}"]
+    blocks += [_aims(day, figures), _speed(figures), _parts(parts, outcomes), _notes(ended)]
+    blocks += [_failure(outcome) for outcome in ended]
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def _device(day: Day) -> str:
-    sizes = ", tiny shapes: no figure here is a measurement" if day.tiny else ""
-    return f"device `{day.device}`{sizes}"
-
-
-def _aims(figures: Mapping[str, Figure]) -> str:
-    verdicts = {aim: aim.verdict(figures) for aim in AIMS}
+def _aims(day: Day, figures: Figures) -> str:
+    verdicts = {aim: aim.verdict(figures, tiny=day.tiny) for aim in AIMS}
     counts = ", ".join(
-        f"{sum(found is verdict for found in verdicts.values())} {verdict}" for verdict in Verdict
+        f"{count} {verdict}"
+        for verdict in Verdict
+        if (count := sum(found is verdict for found in verdicts.values()))
     )
     lines = [
         "## Aims of `benchmarks/LOG.md`",
@@ -53,11 +71,36 @@ def _aims(figures: Mapping[str, Figure]) -> str:
         "| entry | aim | bound | figure | |",
         "|---:|---|---:|---:|---|",
     ]
-    for aim, verdict in verdicts.items():
-        found = figures.get(aim.figure)
-        value = "–" if found is None else number(found)
-        lines.append(f"| {aim.entry} | {aim.what} | {aim.bound} | {value} | {verdict} |")
+    lines += [_aim(aim, figures.get(aim.figure), verdict) for aim, verdict in verdicts.items()]
     return "\n".join(lines)
+
+
+def _aim(aim: Aim, figure: Figure | None, verdict: Verdict) -> str:
+    return f"| {aim.entry} | {aim.what} | {aim.bound} | {_value(figure)} | {verdict} |"
+
+
+def _speed(figures: Figures) -> str:
+    """Return a row per shape and variant, and vLLM's where it was measured."""
+    rows = []
+    for shape in SHAPES:
+        prefix = f"speed/{shape}/"
+        names = dict.fromkeys(
+            name.removeprefix(prefix).partition("/")[0]
+            for name in figures
+            if name.startswith(prefix) and name.count("/") > prefix.count("/")
+        )
+        for variant in names:
+            found = (figures.get(f"{prefix}{variant}/{key}") for key in _SPEED.values())
+            rows.append([shape, variant, *(_value(each, with_unit=False) for each in found)])
+        rollout = figures.get(f"vllm/{shape}/rollout")
+        if rollout is not None:
+            other = ["–"] * (len(_SPEED) - 3)
+            rows.append([shape, "vLLM", "–", "–", _value(rollout, with_unit=False), *other])
+    if not rows:
+        return ""
+    titles = ["shape", "variant", *_SPEED]
+    lines = ["## Speed", "", _row(titles), _row(["---", "---", *["---:"] * len(_SPEED)])]
+    return "\n".join([*lines, *map(_row, rows)])
 
 
 def _parts(parts: Sequence[Part], outcomes: Mapping[str, Outcome]) -> str:
@@ -66,7 +109,7 @@ def _parts(parts: Sequence[Part], outcomes: Mapping[str, Outcome]) -> str:
         found = outcomes.get(part.name)
         ended = "not run yet" if found is None else _ending(found)
         seconds = "" if found is None else f"{found.seconds:.0f}"
-        lines.append(f"| {part.name} | {part.title} | {ended} | {seconds} |")
+        lines.append(_row([part.name, part.title, ended, seconds]))
     return "\n".join(lines)
 
 
@@ -75,25 +118,29 @@ def _ending(outcome: Outcome) -> str:
     return f"{outcome.status}{reason}"
 
 
-def _findings(part: Part, outcome: Outcome) -> str:
-    """Return a part's notes, figures and, where it failed, the end of its log."""
-    if not (outcome.notes or outcome.figures or outcome.log_tail):
+def _notes(outcomes: Sequence[Outcome]) -> str:
+    lines = [f"- {outcome.part}: {note}" for outcome in outcomes for note in outcome.notes]
+    return "\n".join(["## Notes", "", *lines]) if lines else ""
+
+
+def _failure(outcome: Outcome) -> str:
+    """Return the end of the log of a part that did not end well."""
+    if outcome.status in (Status.DONE, Status.SKIPPED) or not outcome.log_tail:
         return ""
-    lines = [f"## {part.name}", ""]
-    lines += [f"- {note}" for note in outcome.notes]
-    if outcome.figures:
-        lines += ["", "| figure | value |", "|---|---:|"]
-        lines += [f"| {_cell(each.name)} | {number(each)} |" for each in outcome.figures]
-    if outcome.status not in (Status.DONE, Status.SKIPPED) and outcome.log_tail:
-        lines += ["", "```text", *outcome.log_tail, "```"]
-    return "\n".join(lines)
+    return "\n".join([f"## The log of {outcome.part}", "", "```text", *outcome.log_tail, "```"])
 
 
-def number(figure: Figure) -> str:
-    """Write a figure with four digits and its unit."""
+def _value(figure: Figure | None, *, with_unit: bool = True) -> str:
+    """Write a figure with four digits."""
+    if figure is None:
+        return "–"
     value = figure.value
     text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-    return f"{text} {figure.unit}".rstrip()
+    return f"{text} {figure.unit}".rstrip() if with_unit else text
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def _cell(text: str) -> str:

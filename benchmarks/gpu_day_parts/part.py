@@ -23,7 +23,8 @@ class Part:
         module: Module in this package whose ``run(day, record, *arguments)`` does it.
         seconds: Time limit; 0 for all the time that is left.
         arguments: Further arguments of ``run``.
-        packages: Packages it imports beside those that every part needs.
+        packages: Packages it imports.
+        in_tiny: Whether a tiny day runs it; not where another part does the same at tiny sizes.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Part:
     seconds: float
     arguments: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
+    in_tiny: bool = True
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import time
 
-from benchmarks.gpu_day_parts.device import open_device
 from benchmarks.gpu_day_parts.fit_run import FitRun, record_run
 from benchmarks.gpu_day_parts.part import Day, Record, SkipPart
 from ragen_pl.cli.config_files import find_config
@@ -14,11 +13,14 @@ from ragen_pl.errors import ConfigError
 
 def run(day: Day, record: Record, experiment: str) -> None:
     """Run an experiment with the model of ``--model_folder`` as far as the time goes."""
-    open_device(day)
     if day.model_folder is None:
         raise SkipPart("no pretrained model is given: --model_folder FOLDER")
     if not (day.model_folder / "config.json").is_file():
         raise SkipPart(f"--model_folder {day.model_folder} has no config.json")
+    # Slow to import, which a part that cannot run need not do.
+    from benchmarks.gpu_day_parts.device import open_device
+
+    open_device(day)
     options = [*_config(f"{experiment}.yaml"), *_config(f"{day.model_config}.yaml")]
     options += ["--model.policy.path", str(day.model_folder.resolve())]
     name = f"real_{experiment}"

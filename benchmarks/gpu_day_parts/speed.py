@@ -14,7 +14,7 @@ from statistics import median
 
 import torch
 
-from benchmarks.gpu_day_parts.device import open_device, peak_operations
+from benchmarks.gpu_day_parts.device import has_autocast, open_device, peak_operations
 from benchmarks.gpu_day_parts.part import Day, Record
 from benchmarks.iteration import Bench, Iteration, limits
 from benchmarks.roofline import copy_bandwidth, forward_operations, sizes_of
@@ -100,16 +100,17 @@ def run(day: Day, record: Record, shape: str) -> None:
 
 def bench_of(day: Day, base: RandomModel, variant: Variant) -> Bench:
     """Return the setting of a variant."""
+    has_bf16 = has_autocast(torch.device(day.device))
     model = replace(
         base,
         attention=base.attention if variant.fused else "sdpa",
-        dtype="bfloat16" if variant.lora else "float32",
-        device=day.device,
+        dtype="bfloat16" if variant.lora and has_bf16 else "float32",
+        device="cuda" if day.kind == "cuda" else "cpu",
     )
     return Bench(
         model=model,
         workload=TINY_DIALOGUE if day.tiny else DIALOGUE,
-        dtype=torch.bfloat16,
+        dtype=torch.bfloat16 if has_bf16 else torch.float32,
         device=day.device,
         token_budget=512 if day.tiny else 8192,
         compile=variant.compile,

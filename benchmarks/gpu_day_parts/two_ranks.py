@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 
-import torch
-
 from benchmarks.gpu_day_parts.default_run import CONFIG, SHORT, SINGLE
 from benchmarks.gpu_day_parts.fit_run import FitRun
 from benchmarks.gpu_day_parts.part import Day, Record, SkipPart
@@ -15,7 +13,11 @@ COMPARED = ("rollout/success", "train/policy_loss", "train/value_loss", "train/g
 
 def run(day: Day, record: Record) -> None:
     """Compare a short run on two devices with one on a single device."""
-    count = torch.cuda.device_count() if day.kind == "cuda" else 0
+    if day.kind != "cuda":
+        raise SkipPart("NCCL is for CUDA devices")
+    import torch  # slow to import, which a part that cannot run need not do
+
+    count = torch.cuda.device_count()
     if count < 2:
         raise SkipPart(f"two ranks need two CUDA devices, and here are {count}")
     compare(day, record, "gpu")
