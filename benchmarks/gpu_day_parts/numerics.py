@@ -11,7 +11,9 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,8 +23,9 @@ from benchmarks.gpu_day_parts.device import has_autocast, open_device
 from benchmarks.gpu_day_parts.part import Day, Record
 from benchmarks.iteration import Bench, Iteration
 from benchmarks.roofline import timed
-from benchmarks.workload import MODELS, RandomModel, Workload
+from benchmarks.workload import MODELS, Workload
 from ragen_pl.models.policy import evaluation_mode
+from ragen_pl.rollout.engines.in_process import InProcessSampler
 from ragen_pl.rollout.packing import pack
 from ragen_pl.training.networks import Networks
 from ragen_pl.types import RolloutBatch
@@ -34,71 +37,91 @@ _STD = 0.06
 """Standard deviation of the weights at which distributions are neither uniform nor certain."""
 
 
+@dataclass(frozen=True)
+class Sampled:
+    """A rollout, the policy it was sampled from, and its log-probs as the policy scores them."""
+
+    name: str
+    iteration: Iteration
+    rollout: RolloutBatch
+    log_probs: Tensor
+
+
 def run(day: Day, record: Record) -> None:
-    """Compare in both types."""
+    """Compare in both types; what takes longest, or may fail for want of a compiler, comes last."""
     device = open_device(day)
     model = MODELS["tiny"] if day.tiny else MODELS["135m"]
     model = replace(model, attention="sdpa", init_std=0.15 if day.tiny else _STD)
-    scored: dict[str, Tensor] = {}
+    workload = TINY if day.tiny else WORKLOAD
+    sampled = []
     for name, dtype in DTYPES.items():
         if dtype is torch.bfloat16 and not has_autocast(device):
             record.note(f"bf16 is left out: device {day.device} has no autocast")
             continue
-        bench = Bench(model, TINY if day.tiny else WORKLOAD, dtype, day.device, critic=False)
-        scored |= {f"{name} {way}": found for way, found in _compare(record, name, bench).items()}
-    if device.type == "cuda":
-        _waits(record, model, day)
-    if "fp32 plain" in scored and device.type != "cpu":
+        bench = Bench(model, workload, dtype, day.device, critic=False)
+        sampled.append(_sample(record, f"numerics/{name}", bench))
+        _attention(record, sampled[-1])
+    if device.type != "cpu":
         _against_cpu(record, Bench(model, TINY, torch.float32, day.device, critic=False))
+    if device.type != "cuda":
+        record.note("CUDA graphs and compiled layers are compared on a CUDA device alone")
+        return
+    _waits(record, sampled[-1].iteration.bench)
+    for each in sampled:
+        _graphs(record, each)
+    for each in sampled:
+        _compiled(record, each)
 
 
-def _compare(record: Record, dtype: str, bench: Bench) -> dict[str, Tensor]:
-    """Sample once, score in every way; return the log-probs by way."""
-    plain = Iteration(bench)
-    rollout = _rollout(plain)
-    name = f"numerics/{dtype}"
-    found = {"plain": score(plain, rollout)}
-    record_gap(record, f"{name}/plain", rollout, found["plain"])
-    sampled = rollout.sampled_log_probs[rollout.loss_mask]
-    record.figure(f"{name}/mean_log_prob", float(sampled.mean()))
-    if bench.kind == "cuda":
-        graphs = Iteration(replace(bench, cuda_graphs=True))
-        replayed = _rollout(graphs)
-        record_gap(record, f"{name}/graphs", replayed, score(plain, replayed))
-        equal = (replayed.input_ids == rollout.input_ids)[rollout.loss_mask].float().mean()
-        record.figure(f"{name}/graphs/equal_tokens", float(equal))
-        del graphs
-    else:
-        record.note(f"{name}: CUDA graphs need a CUDA device")
-    for way, backend in (("flash", SDPBackend.FLASH_ATTENTION), ("math", SDPBackend.MATH)):
-        try:
-            with sdpa_kernel(backend):
-                found[way] = score(plain, rollout)
-        except RuntimeError as error:  # no such kernel for this type or device
-            record.note(f"{name}: no {way} attention: {str(error).splitlines()[0]}")
-            continue
-        record_gap(record, f"{name}/{way}", rollout, found[way])
-        with sdpa_kernel(backend):
-            seconds = timed(lambda: score(plain, rollout))
-        record.figure(f"{name}/{way}/seconds", seconds, "s")
-    if {"flash", "math"} <= found.keys():
-        record.figure(f"{name}/flash_against_math", largest(found["flash"], found["math"]))
-    _compiled(record, name, plain, rollout, found)
+def _sample(record: Record, name: str, bench: Bench) -> Sampled:
+    """Sample, and score what was sampled."""
+    iteration = Iteration(bench)
+    rollout = _rollout(iteration)
+    found = Sampled(name, iteration, rollout, score(iteration, rollout))
+    record_gap(record, f"{name}/plain", rollout, found.log_probs)
+    record.figure(
+        f"{name}/mean_log_prob", float(rollout.sampled_log_probs[rollout.loss_mask].mean())
+    )
     return found
 
 
-def _compiled(
-    record: Record, name: str, plain: Iteration, rollout: RolloutBatch, found: dict[str, Tensor]
-) -> None:
-    if plain.bench.kind != "cuda":
-        record.note(f"{name}: compiling is compared on a CUDA device alone")
-        return
-    began = time.perf_counter()
-    Networks(plain.policy, None, None).compile()
-    found["compiled"] = score(plain, rollout)
-    record.figure(f"{name}/compiled/first_seconds", time.perf_counter() - began, "s")
-    record_gap(record, f"{name}/compiled", rollout, found["compiled"])
-    record.figure(f"{name}/compiled_against_plain", largest(found["compiled"], found["plain"]))
+def _attention(record: Record, sampled: Sampled) -> None:
+    """Score with flash attention and with plain mathematics."""
+    found = {}
+    for way, backend in (("flash", SDPBackend.FLASH_ATTENTION), ("math", SDPBackend.MATH)):
+        name = f"{sampled.name}/{way}"
+        try:
+            with sdpa_kernel(backend):
+                found[way] = score(sampled.iteration, sampled.rollout)
+                seconds = timed(lambda: score(sampled.iteration, sampled.rollout))
+        except RuntimeError as error:  # no such kernel for this type or device
+            record.note(f"{name}: {str(error).splitlines()[0]}")
+            continue
+        record_gap(record, name, sampled.rollout, found[way])
+        record.figure(f"{name}/seconds", seconds, "s")
+    if len(found) == 2:
+        gap = largest(found["flash"], found["math"])
+        record.figure(f"{sampled.name}/flash_against_math", gap)
+
+
+def _graphs(record: Record, sampled: Sampled) -> None:
+    """Sample the same with CUDA graphs."""
+    replaying = Iteration(replace(sampled.iteration.bench, cuda_graphs=True))
+    rollout, plain = _rollout(replaying), sampled.rollout
+    name = f"{sampled.name}/graphs"
+    record_gap(record, name, rollout, score(sampled.iteration, rollout))
+    equal = (rollout.input_ids == plain.input_ids)[plain.loss_mask]
+    record.figure(f"{name}/equal_tokens", float(equal.float().mean()))
+
+
+def _compiled(record: Record, sampled: Sampled) -> None:
+    """Score the same with compiled layers."""
+    name, began = f"{sampled.name}/compiled", time.perf_counter()
+    Networks(sampled.iteration.policy, None, None).compile()
+    found = score(sampled.iteration, sampled.rollout)
+    record.figure(f"{name}/first_seconds", time.perf_counter() - began, "s")
+    record_gap(record, name, sampled.rollout, found)
+    record.figure(f"{name}_against_plain", largest(found, sampled.log_probs))
 
 
 def _rollout(iteration: Iteration) -> RolloutBatch:
@@ -137,22 +160,23 @@ def _against_cpu(record: Record, bench: Bench) -> None:
         record.figure("numerics/fp32/cpu_gap", largest(found, score(here, rollout)))
 
 
-def _waits(record: Record, model: RandomModel, day: Day) -> None:
+def _waits(record: Record, bench: Bench) -> None:
     """Count how often the CPU waits for the device per step of decoding."""
-    workload = TINY if day.tiny else replace(WORKLOAD, turns=1)
-    iteration = Iteration(Bench(model, workload, torch.bfloat16, day.device, critic=False))
+    iteration, count = Iteration(bench), 0
     iteration.play()
-    decode, count = iteration.decoder._decode, 0
+    # Not the timed one, which waits for the device to read the clock.
+    decode = partial(InProcessSampler._decode, iteration.decoder)
 
-    def counted(*args: object) -> object:
+    def counted(*args: Any) -> Any:
         nonlocal count
         with _counted_waits() as found:
             result = decode(*args)
         count += found()
         return result
 
-    iteration.decoder._decode = counted  # type: ignore[assignment, method-assign]
+    iteration.decoder._decode = counted  # type: ignore[method-assign]
     iteration.play()
+    workload = bench.workload
     record.figure("numerics/waits_per_token", count / (workload.turns * workload.response))
 
 
@@ -164,6 +188,6 @@ def _counted_waits() -> Iterator[Callable[[], int]]:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
         try:
-            yield lambda: sum("synchroniz" in str(each.message) for each in caught)
+            yield lambda: sum("called a synchronizing" in str(each.message) for each in caught)
         finally:
             torch.cuda.set_sync_debug_mode(before)

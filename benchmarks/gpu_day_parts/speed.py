@@ -81,21 +81,23 @@ def run(day: Day, record: Record, shape: str) -> None:
     base = MODELS["tiny"] if day.tiny else MODELS[shape]
     bandwidth = copy_bandwidth(str(device), 4 if day.tiny else 1024)
     rates: dict[str, dict[str, float]] = {}
-    for variant in variants(shape):
-        name = f"speed/{shape}/{variant.name}"
-        reason = _refused(day, device, base, variant)
-        if reason:
-            record.note(f"{name} left out: {reason}")
-            continue
-        bench = bench_of(day, base, variant)
-        try:
-            rates[variant.name] = _measure(record, name, bench, variant, bandwidth)
-        except torch.OutOfMemoryError as error:
-            record.note(f"{name} left out: {str(error).splitlines()[0]}")
-        gc.collect()  # modules refer to each other in circles
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
-    _compare(record, shape, rates)
+    try:
+        for variant in variants(shape):
+            name = f"speed/{shape}/{variant.name}"
+            reason = _refused(day, device, base, variant)
+            if reason:
+                record.note(f"{name} left out: {reason}")
+                continue
+            bench = bench_of(day, base, variant)
+            try:
+                rates[variant.name] = _measure(record, name, bench, variant, bandwidth)
+            except torch.OutOfMemoryError as error:
+                record.note(f"{name} left out: {str(error).splitlines()[0]}")
+            gc.collect()  # modules refer to each other in circles
+            if device.type == "cuda":
+                torch.cuda.empty_cache()
+    finally:
+        _compare(record, shape, rates)  # also where a later variant fails
 
 
 def bench_of(day: Day, base: RandomModel, variant: Variant) -> Bench:

@@ -28,9 +28,8 @@ def compare(day: Day, record: Record, accelerator: str) -> None:
     found = {}
     for ranks in (1, 2):
         began = time.monotonic()
-        chosen = [f"--trainer.accelerator={accelerator}", f"--trainer.devices={ranks}"]
-        if ranks > 1:
-            chosen += ["--config", "ddp.yaml"]
+        chosen = ["--config", "ddp.yaml"] if ranks > 1 else []
+        chosen += [f"--trainer.accelerator={accelerator}", f"--trainer.devices={ranks}"]
         run = FitRun(f"{ranks}_ranks", (*CONFIG, *SHORT, *SINGLE))
         results = run.run(day, day.seconds / 2, chosen)
         record.figure(f"nccl/{ranks}_ranks", time.monotonic() - began, "s")
