@@ -113,7 +113,4 @@ def record_run(record: Record, name: str, results: Mapping[str, Any], began: flo
         label = "/".join(str(each) for each in known if each is not None)
         record.figure(f"{name}/success/{label}", entry["success"])
     if not is_whole:
-        record.note(
-            f"{name}: {results['status']} after {results['iterations']} iterations; "
-            "a call with --retry and --parts goes on with it"
-        )
+        record.stop(f"{results['status']} after {results['iterations']} iterations")

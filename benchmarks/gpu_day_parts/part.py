@@ -119,7 +119,7 @@ class Outcome:
     Args:
         part: Name of the part.
         status: How it ended.
-        reason: Why, unless it is done.
+        reason: Why, unless it is done; what is left to do, if a run was stopped in time.
         seconds: How long it took.
         figures: What it measured, also where it failed later.
         notes: Facts in words, and what was left out and why.
@@ -164,6 +164,8 @@ class Record:
     notes: list[str] = field(default_factory=list)
     skipped: str = ""
     """Why the part was left out as a whole."""
+    unfinished: str = ""
+    """What is left to do where a part stopped in time; ``--retry`` goes on with it."""
 
     def figure(self, name: str, value: float, unit: str = "") -> None:
         """Add a figure."""
@@ -180,11 +182,17 @@ class Record:
         self.skipped = reason
         self._write()
 
+    def stop(self, unfinished: str) -> None:
+        """Say what is left to do."""
+        self.unfinished = unfinished
+        self._write()
+
     def _write(self) -> None:
         content = {
             "figures": [asdict(each) for each in self.figures],
             "notes": self.notes,
             "skipped": self.skipped,
+            "unfinished": self.unfinished,
         }
         write_json(self.path, content)
 
@@ -194,9 +202,8 @@ class Record:
         if not path.is_file():
             return cls(path)
         data = json.loads(path.read_text(encoding="utf-8"))
-        return cls(
-            path, [Figure(**each) for each in data["figures"]], data["notes"], data["skipped"]
-        )
+        figures = [Figure(**each) for each in data["figures"]]
+        return cls(path, figures, data["notes"], data["skipped"], data["unfinished"])
 
 
 def figures_of(outcomes: Sequence[Outcome]) -> dict[str, Figure]:

@@ -38,7 +38,8 @@ class Runner:
     Args:
         day: Where and how the parts run.
         seconds: Time for all of them.
-        retry: Whether parts that failed, or ran out of their own time, are tried again.
+        retry: Whether parts that failed, ran out of their own time or stopped in time are tried
+            again.
         report: Function that is told what happens.
         line: Function from a part to its command line.
         grace: Seconds between asking a process to end and ending it.
@@ -71,7 +72,8 @@ class Runner:
         found = self.outcome(part)
         if found is None or not found.is_result:
             return True
-        return self.retry and found.status is not Status.DONE
+        is_whole = found.status is Status.DONE and not found.reason
+        return self.retry and not is_whole
 
     def run(self, parts: Sequence[Part]) -> Iterator[Outcome]:
         """Run the parts that are due, in order, and yield how each ended."""
@@ -81,7 +83,8 @@ class Runner:
                 if not self.is_due(part):
                     found = self.outcome(part)
                     assert found is not None
-                    again = "" if found.status is Status.DONE else " (--retry tries it again)"
+                    is_whole = found.status is Status.DONE and not found.reason
+                    again = "" if is_whole else " (--retry runs it again)"
                     self.report(f"{part.name}: {found.status} in an earlier call{again}")
                     continue
                 left = end - time.monotonic()
@@ -143,7 +146,7 @@ def _ending(record: Record, is_late: bool, code: int) -> tuple[Status, str]:
     if record.skipped:
         return Status.SKIPPED, record.skipped
     if code == 0 and not is_late:
-        return Status.DONE, ""
+        return Status.DONE, record.unfinished
     if code < 0:
         return Status.FAILED, f"ended by {signal.Signals(-code).name}"
     return Status.FAILED, f"exit status {code}"

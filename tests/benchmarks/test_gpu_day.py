@@ -27,7 +27,8 @@ GOOD = """
 import json, pathlib, sys
 path = pathlib.Path(sys.argv[1])
 figures = [{"name": path.stem + "/speed", "value": 2.0, "unit": "s"}]
-path.write_text(json.dumps({"figures": figures, "notes": ["well"], "skipped": ""}))
+endings = {"skipped": "", "unfinished": ""}
+path.write_text(json.dumps({"figures": figures, "notes": ["well"], **endings}))
 with path.with_suffix(".calls").open("a") as calls:
     calls.write("x")
 """
@@ -36,6 +37,7 @@ SCRIPTS = {
     "crash": GOOD + "print('about to fail'); sys.exit(3)",
     "killed": "import os; os.kill(os.getpid(), 9)",
     "slow": GOOD + "import time; time.sleep(60)",
+    "stopped": GOOD.replace('"unfinished": ""', '"unfinished": "3 of 9 iterations"'),
     "left_out": GOOD.replace('"skipped": ""', '"skipped": "no such device"'),
     "after": GOOD,
 }
@@ -103,6 +105,16 @@ def test_a_second_call_runs_what_has_no_result(tmp_path: Path) -> None:
     assert [calls(tmp_path, each.name) for each in parts] == [1, 1, 2]
     assert not run_day(runner(tmp_path, retry=True), parts, parts)
     assert [calls(tmp_path, each.name) for each in parts] == [1, 2, 3]
+
+
+def test_a_run_that_stopped_in_time_goes_on_when_it_is_asked_for(tmp_path: Path) -> None:
+    parts = [part("stopped")]
+    assert run_day(runner(tmp_path), parts, parts)
+    assert run_day(runner(tmp_path), parts, parts)
+    assert calls(tmp_path, "stopped") == 1
+    assert "done (3 of 9 iterations)" in (tmp_path / PAGE).read_text()
+    run_day(runner(tmp_path, retry=True), parts, parts)
+    assert calls(tmp_path, "stopped") == 2
 
 
 def test_what_the_calls_own_limit_cuts_off_is_run_again(tmp_path: Path) -> None:
