@@ -54,14 +54,16 @@ def _describe_device(day: Day, record: Record) -> None:
         return
     properties = torch.cuda.get_device_properties(device)
     free, total = torch.cuda.mem_get_info(device)
+    cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    has_flash = torch.backends.cuda.flash_sdp_enabled()  # type: ignore[no-untyped-call]
     record.note(
         f"{torch.cuda.device_count()} CUDA devices, {properties.name}, CUDA {torch.version.cuda}, "
-        f"cuDNN {torch.backends.cudnn.version()}, {properties.multi_processor_count} processors, "
+        f"cuDNN {cudnn}, {properties.multi_processor_count} processors, "
         f"capability {properties.major}.{properties.minor}"
     )
     record.note(
         f"float32 products: {torch.get_float32_matmul_precision()} (highest: no TF32), flash "
-        f"attention {'on' if torch.backends.cuda.flash_sdp_enabled() else 'off'}"
+        f"attention {'on' if has_flash else 'off'}"
     )
     record.figure("environment/devices", torch.cuda.device_count())
     record.figure("environment/memory", total / 2**30, "GiB")

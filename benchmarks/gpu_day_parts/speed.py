@@ -150,7 +150,7 @@ def _measure(
     """Record a variant's figures; return its rates."""
     iteration = Iteration(bench)
     if variant.trains:
-        seconds, rollout = iteration.medians(1 if bench.model.num_layers == 2 else 2)
+        seconds, rollout = iteration.medians(2 if bench.kind == "cuda" else 1)
     else:
         seconds, rollout = _played(iteration), None
     figures = decoding(bench, seconds, bandwidth)

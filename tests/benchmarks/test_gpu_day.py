@@ -21,6 +21,7 @@ from benchmarks.gpu_day_parts.fit_run import FitRun, fit_options
 from benchmarks.gpu_day_parts.page import to_markdown
 from benchmarks.gpu_day_parts.part import FOLDER, Day, Figure, Outcome, Part, Record, Status
 from benchmarks.gpu_day_parts.runner import Runner, command_line
+from benchmarks.gpu_day_parts.two_ranks import relative_gaps
 from benchmarks.grid import ROOT
 
 GOOD = """
@@ -190,6 +191,14 @@ def test_a_run_chooses_the_device_and_goes_on_from_its_checkpoint(tmp_path: Path
     (tmp_path / "runs/x/checkpoints").mkdir(parents=True)
     (tmp_path / "runs/x/checkpoints/last.ckpt").touch()
     assert run.line(Day(tmp_path))[-2:] == ["--ckpt_path", "last"]
+
+
+def test_two_runs_are_compared_metric_by_metric() -> None:
+    one = {"train/loss": [None, 1.0, -2.0], "time/update": [1.0, 2.0, 3.0], "train/kl": [0, 0, 0]}
+    other = {"train/loss": [None, 1.0, -1.0], "time/update": [9.0, 9.0, 9.0], "train/kl": [0, 0, 0]}
+    assert relative_gaps(one, other) == {"train/loss": 0.5, "train/kl": 0.0}
+    with pytest.raises(ValueError, match="argument 2 is shorter"):
+        relative_gaps(one, {"train/loss": [1.0]})
 
 
 def entries() -> dict[int, str]:

@@ -12,6 +12,7 @@ import pytest
 from benchmarks.gpu_day import RESULTS
 from benchmarks.gpu_day_parts.catalog import PARTS
 from ragen_pl.cli.plan.seconds import Rates
+from tests.support.templates import save_model
 from tests.support.tiny_run import ROOT, run_process
 
 pytestmark = pytest.mark.run
@@ -48,8 +49,12 @@ def test_the_day_runs_whole_on_the_stand_in_and_goes_on(tmp_path: Path) -> None:
 
 
 def test_the_cpu_does_what_the_stand_in_leaves_out(tmp_path: Path) -> None:
-    _, ended = call(tmp_path, "--device", "cpu", "--parts", "memory", "beside")
+    save_model(tmp_path / "model")
+    model = ("--model_folder", str(tmp_path / "model"), "--model_config", "qwen2.5-0.5b")
+    parts = ("--parts", "memory", "beside", "real_bandit")
+    _, ended = call(tmp_path, "--device", "cpu", *model, *parts)
     assert {each["status"] for each in ended.values()} == {"done"}
     figures = {f["name"]: f["value"] for each in ended.values() for f in each["figures"]}
     assert figures["memory/largest_error"] < 0.2
+    assert figures["real_bandit/iterations"] == 1
     assert 0 < figures["beside/tiny/training/bf16/of_limit"] < 1

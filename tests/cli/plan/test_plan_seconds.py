@@ -84,7 +84,7 @@ def test_rates_come_back_and_wrong_ones_are_refused(tmp_path: Path) -> None:
     RATES.save(path)
     assert Rates.load(path) == RATES
     content = json.loads(path.read_text())
-    wrong = (
+    wrong: tuple[object, ...] = (
         {**content, "update": 0},
         {**content, "copies": "fast"},
         {**content, "more": 1},
