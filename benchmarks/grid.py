@@ -99,7 +99,7 @@ class Grid:
         running: dict[Cell, subprocess.Popen[bytes]] = {}
         failed: set[Cell] = set()
         try:
-            with _ending_on_sigterm():
+            with ending_on_sigterm():
                 while waiting or running:
                     while waiting and len(running) < self.jobs:
                         cell = waiting.pop(0)
@@ -172,7 +172,7 @@ class _Progress:
 
 
 @contextmanager
-def _ending_on_sigterm() -> Iterator[None]:
+def ending_on_sigterm() -> Iterator[None]:
     """Turn SIGTERM into an exception, so that the processes are ended too."""
 
     def leave(number: int, frame: FrameType | None) -> None:

@@ -10,22 +10,25 @@ from statistics import median
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from benchmarks.roofline import copy_bandwidth, forward_operations, gemm_rate, layer_parameters
+from benchmarks.roofline import copy_bandwidth, forward_operations, gemm_rate, sizes_of
 from benchmarks.workload import RandomModel, Workload, pieces
 from ragen_pl.algorithms.coefficients import Coefficients
 from ragen_pl.algorithms.config import Algorithm, Optimization
 from ragen_pl.algorithms.estimators import GAE, GRPO, CriticConfig
+from ragen_pl.cli.plan.seconds import training_passes
+from ragen_pl.models.lora import LoRA
 from ragen_pl.models.policy import Critic, Policy, evaluation_mode
 from ragen_pl.models.trainable import TrainableModel
+from ragen_pl.rollout.engines.cuda_graphs import GraphCapturer
 from ragen_pl.rollout.engines.in_process import InProcessSampler
 from ragen_pl.rollout.packing import pack
 from ragen_pl.training.networks import Networks
 from ragen_pl.training.optimizers import build_optimizer
 from ragen_pl.training.scoring import LogProbPass
 from ragen_pl.training.update import Update, compute_advantages
-from ragen_pl.types import RolloutBatch, TrainingBatch
+from ragen_pl.types import RolloutBatch, TrainingBatch, TrajectoryGroup
 
 PHASES = ("prefill", "decode", "env", "packing", "score_pass", "policy", "critic")
 
@@ -55,10 +58,14 @@ class Bench:
     Args:
         model: Shape of the model.
         workload: The dialogue.
-        dtype: Data type of matrix products; weights are float32.
+        dtype: Data type of matrix products; weights are float32 where all are trained.
         device: Device of model and tensors.
         token_budget: Padded tokens of one forward and backward pass.
         compile: Whether layers are compiled where they score and learn.
+        lora: Adapters on a frozen base; None trains all weights.
+        critic: Whether there is a critic.
+        checkpointing: Whether layers are computed again for the gradient.
+        cuda_graphs: Whether steps of decoding are captured and replayed.
     """
 
     model: RandomModel
@@ -67,11 +74,20 @@ class Bench:
     device: str = "cpu"
     token_budget: int = 4096
     compile: bool = False
+    lora: LoRA | None = None
+    critic: bool = True
+    checkpointing: bool = False
+    cuda_graphs: bool = False
+
+    @property
+    def kind(self) -> str:
+        """The device's type."""
+        return torch.device(self.device).type
 
     def context(self) -> AbstractContextManager[object]:
         if self.dtype is torch.float32:
             return nullcontext()
-        return torch.autocast(self.device, self.dtype)
+        return torch.autocast(self.kind, self.dtype)
 
 
 class Iteration:
@@ -79,10 +95,14 @@ class Iteration:
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
-        self.language = TrainableModel(bench.model, None, False, 0).build(pieces())
+        trainable = TrainableModel(bench.model, bench.lora, bench.checkpointing, 0)
+        self.language = trainable.build(pieces())
         model = self.language.model.to(bench.device)  # type: ignore[arg-type]
-        self.policy, self.critic = Policy(model), Critic.like(model).to(bench.device)
-        networks = {"policy": self.policy, "critic": self.critic}
+        self.policy = Policy(model)
+        self.critic = Critic.like(model).to(bench.device) if bench.critic else None
+        networks: dict[str, nn.Module] = {"policy": self.policy}
+        if self.critic is not None:
+            networks["critic"] = self.critic
         if bench.compile:
             Networks(self.policy, self.critic, None).compile()
         self.optimizers = {
@@ -95,6 +115,7 @@ class Iteration:
             seed=0,
             max_context=bench.workload.config.max_context,
             autocast=bench.context,
+            capture=GraphCapturer() if bench.cuda_graphs else None,
         )
         self.algorithm = Algorithm(advantage=GRPO())
         self.passes = LogProbPass(bench.token_budget, torch.device(bench.device))
@@ -102,22 +123,28 @@ class Iteration:
 
     def run(self) -> tuple[dict[str, float], RolloutBatch]:
         """Return the seconds of every phase, and the rollout."""
-        seconds = self.decoder.seconds = dict.fromkeys(PHASES, 0.0)
-        self.decoder.reset()
-        began = _now()
-        with evaluation_mode(self.policy):
-            groups = self.bench.workload.play(self.language, self.decoder, self.iteration)
-        whole = _now() - began
-        seconds["env"] = whole - seconds["prefill"] - seconds["decode"]
+        seconds, groups = self.play()
         trajectories = [each for group in groups for each in group.trajectories]
         rollout = _clocked(
             seconds, "packing", lambda: pack(trajectories, weights=[1.0] * len(trajectories))
         )
         batch = _clocked(seconds, "score_pass", lambda: self._score_pass(rollout))
         _clocked(seconds, "policy", lambda: self._update("policy", batch))
-        _clocked(seconds, "critic", lambda: self._update("critic", batch))
+        if self.critic is not None:
+            _clocked(seconds, "critic", lambda: self._update("critic", batch))
         self.iteration += 1
         return seconds, rollout
+
+    def play(self) -> tuple[dict[str, float], list[TrajectoryGroup]]:
+        """Return the seconds of a rollout's phases, 0 for all others, and what was played."""
+        seconds = self.decoder.seconds = dict.fromkeys(PHASES, 0.0)
+        self.decoder.reset()
+        began = _now()
+        with evaluation_mode(self.policy):
+            groups = self.bench.workload.play(self.language, self.decoder, self.iteration)
+        seconds["env"] = _now() - began - seconds["prefill"] - seconds["decode"]
+        self.decoder.release()  # as before an update
+        return seconds, groups
 
     def _score_pass(self, rollout: RolloutBatch) -> TrainingBatch:
         every = torch.ones(len(rollout), dtype=torch.bool)
@@ -129,6 +156,7 @@ class Iteration:
         )
 
     def _update(self, name: str, batch: TrainingBatch) -> None:
+        batch = batch.to(self.bench.device)
         with self.bench.context():
             if name == "policy":
                 self.update(self.algorithm).backward_policy(batch)
@@ -198,14 +226,14 @@ def limits(bench: Bench, rollout: RolloutBatch) -> dict[str, float]:
     backbone = forward_operations(model, every, 0, context)
     policy = forward_operations(model, every, sampled, context)
     decode = forward_operations(model, sampled, sampled, context) / narrow
-    weights = layer_parameters(model) + model.vocabulary * model.hidden_size
     steps = workload.turns * workload.response
-    read = steps * weights * bench.dtype.itemsize / copy_bandwidth(bench.device)
+    read = steps * sizes_of(model).step_bytes(bench.dtype.itemsize) / copy_bandwidth(bench.device)
     prefill = forward_operations(model, counts["prefill"], prompts, context) / large
+    passes = training_passes(is_frozen=bench.lora is not None)
     return {
         "prefill": prefill,
         "decode": max(decode, read),
-        "score_pass": (policy + backbone) / large,
-        "policy": 3 * policy / large,
-        "critic": 3 * backbone / large,
+        "score_pass": (policy + backbone * bench.critic) / large,
+        "policy": passes * policy / large,
+        "critic": passes * backbone * bench.critic / large,
     }

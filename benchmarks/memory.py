@@ -1,8 +1,10 @@
-"""Resident memory of this process, now and at its peak."""
+"""Memory now and at its peak: resident memory of this process, or tensors on a GPU."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+import torch
 
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
@@ -37,3 +39,21 @@ def _mebibytes(field: str) -> float:
 def forget_peak() -> None:
     """Reset the peak to the present size (Linux, see ``proc(5)``, ``clear_refs``)."""
     _CLEAR.write_text("5")
+
+
+def device_mebibytes(device: str) -> float:
+    """Return MiB now: of PyTorch's tensors on a GPU, of the process on a CPU."""
+    return torch.cuda.memory_allocated() / 2**20 if device == "cuda" else resident_mebibytes()
+
+
+def device_peak_mebibytes(device: str) -> float:
+    """Return MiB at the peak: of PyTorch's tensors on a GPU, of the process on a CPU."""
+    return torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else peak_mebibytes()
+
+
+def forget_device_peak(device: str) -> None:
+    """Reset the peak to the present size."""
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    else:
+        forget_peak()

@@ -1,11 +1,12 @@
 """Planned against measured peaks of memory, by phase of an iteration.
 
-``python benchmarks/planned_memory.py OUT.json [--case tiny]``
+``python benchmarks/planned_memory.py OUT.json [--case embedded] [--device cuda]``
 
 Each case is trained for two iterations (real rollout, score pass and update under Lightning) in a
 process of its own. The largest resident size of every phase of the last iteration is read, less the
 size of the process before its networks were built. Large blocks are returned to the system at once
-(``MALLOC_MMAP_THRESHOLD_``), so that the size is that of live memory.
+(``MALLOC_MMAP_THRESHOLD_``), so that the size is that of live memory. On a GPU it is the memory of
+PyTorch's tensors that is read.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ if __name__ == "__main__":  # started as a file, the packages beside it must be 
 
 from lightning.pytorch import LightningModule, Trainer
 
-from benchmarks.memory import forget_peak, peak_mebibytes, resident_mebibytes
+from benchmarks.memory import device_mebibytes, device_peak_mebibytes, forget_device_peak
 from benchmarks.samplers import FixedLength, bare_trainer
-from benchmarks.workload import PROMPTS, Clerk, RandomModel, Workload, pieces
+from benchmarks.workload import MODELS, PROMPTS, Clerk, RandomModel, Workload, pieces
 from ragen_pl.algorithms.config import Algorithm, Optimization
 from ragen_pl.algorithms.estimators import GAE, GRPO, CriticConfig
 from ragen_pl.cli.plan.inputs import Cluster, PlanInput
@@ -114,19 +115,39 @@ CASES = {
         RandomModel(256, 1024, 4, 4, 2, vocabulary=4096, attention="sdpa"),
         Workload(num_groups=2, group_size=8, turns=3, words=16, response=16),
     ),
+    # For GPUs.
+    "0.5b": Case(
+        replace(MODELS["0.5b"], attention="sdpa"),
+        Workload(num_groups=4, group_size=8, turns=2, words=64, response=64),
+        micro_batch_rows=8,
+        bf16=True,
+    ),
+    "1.5b-lora": Case(
+        replace(MODELS["1.5b"], attention="sdpa", dtype="bfloat16"),
+        Workload(num_groups=4, group_size=16, turns=2, words=64, response=128),
+        lora=LoRA(rank=64, alpha=64),
+        micro_batch_rows=8,
+        checkpointing=True,
+        bf16=True,
+    ),
 }
 
 
 class _Phases(RolloutCallback):
-    """The peak of every phase of the latest iteration."""
+    """The peak of every phase of the latest iteration.
 
-    def __init__(self) -> None:
+    Args:
+        device: Where the memory is.
+    """
+
+    def __init__(self, device: str) -> None:
         super().__init__()
+        self.device = device
         self.peaks: dict[str, float] = {}
         self.longest = 0
 
     def on_rollout_start(self, *_: Any) -> None:
-        forget_peak()
+        forget_device_peak(self.device)
 
     def on_rollout_end(
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
@@ -142,15 +163,15 @@ class _Phases(RolloutCallback):
         self._end("update")
 
     def _end(self, phase: str) -> None:
-        self.peaks[phase] = peak_mebibytes()
-        forget_peak()
+        self.peaks[phase] = device_peak_mebibytes(self.device)
+        forget_device_peak(self.device)
 
 
-def train(case: Case, iterations: int) -> dict[str, float]:
-    """Train and return the peak of each phase of the last iteration, in MiB of this process."""
+def train(case: Case, iterations: int, device: str = "cpu") -> dict[str, float]:
+    """Train and return the peak of each phase of the last iteration, in MiB."""
     plan_input = case.plan_input
     module = StarPO(
-        policy=case.model,
+        policy=replace(case.model, device=device),
         engine=FixedLength(),
         algorithm=plan_input.algorithm,
         optimization=plan_input.optimization,
@@ -159,17 +180,19 @@ def train(case: Case, iterations: int) -> dict[str, float]:
     module.vocabulary = pieces()
     env = Clerk(case.workload.words)
     data = RolloutDataModule(env, {"default": env}, prompts=PROMPTS, rollout=case.rollout)
-    phases = _Phases()
-    trainer = bare_trainer(iterations, case.bf16, "cpu", phases)
+    phases = _Phases(device)
+    accelerator = "gpu" if device == "cuda" else device
+    trainer = bare_trainer(iterations, case.bf16, accelerator, phases)
     trainer.fit(module, datamodule=data)
     assert phases.longest == case.rollout.max_context, "trajectories must fill their contexts"
     return phases.peaks
 
 
-def measured(name: str) -> dict[str, float]:
+def measured(name: str, device: str = "cpu") -> dict[str, float]:
     """Return the memory that each phase adds to a fresh process, in MiB."""
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.planned_memory"]
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "benchmarks.planned_memory", "--measure", name],
+        [*command, "--measure", name, "--device", device],
         cwd=Path(__file__).resolve().parent.parent,
         env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "131072"},
         stdout=subprocess.PIPE,
@@ -186,18 +209,24 @@ def planned(name: str) -> dict[str, float]:
     return {phase: memory.totals[phase] / _MEBI for phase in PHASES}
 
 
-def _measure(name: str) -> dict[str, float]:
+def _measure(name: str, device: str) -> dict[str, float]:
     case = CASES[name]
     # Libraries load on first use: run an iteration of a tiny model in the same dtypes first.
     small = RandomModel(32, 32, 1, 2, 1, attention=case.model.attention, dtype=case.model.dtype)
-    train(replace(case, model=small, workload=Workload(2, 2, 1, 4, 4), micro_batch_rows=2), 1)
-    before = resident_mebibytes()
-    return {phase: peak - before for phase, peak in train(case, 2).items()}
+    tiny = replace(case, model=small, workload=Workload(2, 2, 1, 4, 4), micro_batch_rows=2)
+    train(tiny, 1, device)
+    before = device_mebibytes(device)
+    return {phase: peak - before for phase, peak in train(case, 2, device).items()}
 
 
-def compare(names: Sequence[str]) -> dict[str, dict[str, dict[str, float]]]:
+Sizes = dict[str, dict[str, dict[str, float]]]
+
+
+def compare(names: Sequence[str], device: str = "cpu") -> Sizes:
     """Print the table, and return planned and measured MiB by case and phase."""
-    results = {name: {"planned": planned(name), "measured": measured(name)} for name in names}
+    results = {
+        name: {"planned": planned(name), "measured": measured(name, device)} for name in names
+    }
     rows = [["case", "phase", "planned MiB", "measured MiB", "ratio"]]
     for name, result in results.items():
         for phase in PHASES:
@@ -213,12 +242,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("out", nargs="?", type=Path, help="JSON file to write")
     parser.add_argument("--case", action="append", choices=CASES, help="a case; all by default")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--measure", choices=CASES, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.measure:
-        print(json.dumps(_measure(args.measure)))
+        print(json.dumps(_measure(args.measure, args.device)))
         return
-    results = compare(args.case or ["embedded", "lora"])
+    results = compare(args.case or ["embedded", "lora"], args.device)
     if args.out is not None:
         args.out.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
 

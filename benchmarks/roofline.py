@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from benchmarks.workload import RandomModel
+from ragen_pl.cli.plan.operations import DecoderSizes
 
 
 def timed(action: Callable[[], object]) -> float:
@@ -44,34 +45,39 @@ def copy_bandwidth(device: str, mebibytes: int = 64) -> float:
 
 
 def _best(action: Callable[[], Tensor], seconds: float = 0.3) -> float:
-    action()
+    # On a GPU one operation is shorter than what it takes to wait for it.
+    together = 20 if torch.cuda.is_available() else 1
+
+    def repeat() -> None:
+        for _ in range(together):
+            action()
+
+    repeat()
     times: list[float] = []
     end = time.perf_counter() + seconds
     while len(times) < 5 or time.perf_counter() < end:
-        times.append(timed(action))
+        times.append(timed(repeat) / together)
     return min(times)
 
 
-def layer_parameters(model: RandomModel) -> int:
-    """Count the weights that every token is multiplied with, without the head."""
+def sizes_of(model: RandomModel) -> DecoderSizes:
+    """Return a random model's sizes in closed form."""
     width = model.hidden_size // model.num_heads
     heads = 2 * model.num_heads + 2 * model.num_key_value_heads
-    return model.num_layers * model.hidden_size * (heads * width + 3 * model.intermediate_size)
+    layer = model.hidden_size * (heads * width + 3 * model.intermediate_size)
+    return DecoderSizes(
+        layer_weights=model.num_layers * layer,
+        attention=model.num_layers * model.hidden_size,
+        head_weights=model.vocabulary * model.hidden_size,
+        cached=2 * model.num_layers * model.num_key_value_heads * width,
+    )
 
 
 def forward_operations(
-    model: RandomModel, tokens: int, head_tokens: int, mean_context: float
+    model: RandomModel, tokens: float, head_tokens: float, mean_context: float
 ) -> float:
-    """Count the multiplications and additions of a forward pass.
-
-    Args:
-        tokens: Tokens read, without padding.
-        head_tokens: Tokens projected onto the vocabulary.
-        mean_context: Mean number of tokens that a token attends to.
-    """
-    attention = 4 * model.num_layers * model.hidden_size * mean_context * tokens
-    head = 2 * model.hidden_size * model.vocabulary * head_tokens
-    return 2 * layer_parameters(model) * tokens + attention + head
+    """Count the multiplications and additions of a forward pass, as ``DecoderSizes`` does."""
+    return sizes_of(model).forward_operations(tokens, head_tokens, mean_context)
 
 
 def alternate(actions: dict[str, Callable[[], object]], repetitions: int) -> dict[str, list[float]]:

@@ -26,7 +26,12 @@ if __name__ == "__main__":  # started as a file, the packages beside it must be 
 import torch
 
 from benchmarks.iteration import PHASES, Bench, Iteration, limits, phase_tokens
-from benchmarks.memory import forget_peak, peak_mebibytes
+from benchmarks.memory import (
+    device_peak_mebibytes,
+    forget_device_peak,
+    forget_peak,
+    peak_mebibytes,
+)
 from benchmarks.roofline import copy_bandwidth, gemm_rate, timed
 from benchmarks.workload import MODELS, RandomModel, Workload, pieces
 from ragen_pl.models.trainable import TrainableModel
@@ -47,9 +52,9 @@ def phases(name: str, bench: Bench, repetitions: int) -> dict[str, Any]:
     """Measure the phases of a model's iteration."""
     dtype, device = bench.dtype, bench.device
     iteration = Iteration(bench)
-    forget_peak_memory(device)
+    forget_device_peak(device)
     seconds, rollout = iteration.medians(repetitions)
-    peak, least = peak_memory(device), limits(bench, rollout)
+    peak, least = device_peak_mebibytes(device), limits(bench, rollout)
     tokens = phase_tokens(bench.workload, rollout)
     return {
         "model": name,
@@ -69,19 +74,6 @@ def bench_of(name: str, args: argparse.Namespace) -> Bench:
     """Return the setting of a model's measurement."""
     workload = WORKLOADS.get(name, LARGE)
     return Bench(MODELS[name], workload, DTYPES[args.dtype], args.device, compile=args.compile)
-
-
-def forget_peak_memory(device: str) -> None:
-    """Reset the peak to the present size."""
-    if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-    else:
-        forget_peak()
-
-
-def peak_memory(device: str) -> float:
-    """Return MiB: of the process on a CPU, of PyTorch's tensors on a GPU."""
-    return torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else peak_mebibytes()
 
 
 def play(workload: Workload, model: RandomModel) -> dict[str, float]:

@@ -16,7 +16,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -54,11 +54,14 @@ WAYS = {"fp32": (False, False), "bf16": (True, False), "bf16 compiled": (True, T
 
 
 def rollouts(
-    workload: Workload, model: RandomModel, dtype: str, repetitions: int
+    workload: Workload, model: RandomModel, dtype: str, repetitions: int, device: str = "cpu"
 ) -> dict[str, float]:
     """Return trajectories per second of the engine and of the plain loop."""
     language = TrainableModel(model, None, False, 0).build(pieces())  # as in training
     plain = model.build(pieces(), 0)
+    for each in (language.model, plain.model):
+        each.to(device)  # type: ignore[arg-type]
+    kind = torch.device(device).type
     engine = InProcessSampler(
         language.model, stop_id=-1, seed=0, max_context=workload.config.max_context
     )
@@ -66,7 +69,7 @@ def rollouts(
     count = iter(range(1 << 30))
 
     def context() -> AbstractContextManager[object]:
-        return torch.autocast("cpu", torch.bfloat16) if DTYPES[dtype] else nullcontext()
+        return torch.autocast(kind, torch.bfloat16) if DTYPES[dtype] else nullcontext()
 
     def play_engine() -> None:
         engine.reset()  # as after an update
@@ -82,7 +85,12 @@ def rollouts(
 
 
 def training(
-    workload: Workload, model: RandomModel, names: list[str], repetitions: int, threads: int
+    workload: Workload,
+    model: RandomModel,
+    names: list[str],
+    repetitions: int,
+    threads: int,
+    ways: Sequence[str] = tuple(WAYS),
 ) -> dict[str, float]:
     """Return trajectories per second of rollout and update, by side and way of training."""
     steps = {
@@ -91,6 +99,7 @@ def training(
         ).step
         for name in names
         for way, (bf16, compiled) in WAYS.items()
+        if way in ways
     }
     for step in steps.values():
         step()  # sets the framework up; ``alternate`` adds a warm-up of its own
@@ -98,14 +107,14 @@ def training(
     return {name: workload.trajectories / value for name, value in seconds.items()}
 
 
-def limit(workload: Workload, model: RandomModel, dtype: str) -> float:
+def limit(workload: Workload, model: RandomModel, dtype: str, device: str = "cpu") -> float:
     """Return the trajectories per second at which all the arithmetic of an iteration would run at
     the rate of a large matrix product: each token read once, scored once, and trained on."""
     tokens, context = workload.trajectories * workload.length, workload.length / 2
     forward = forward_operations(model, tokens, workload.sampled, context)
     kind = torch.bfloat16 if DTYPES[dtype] else torch.float32
     passes = 4  # sample, and three for the gradient
-    return workload.trajectories * gemm_rate(model, 2048, kind, "cpu") / (passes * forward)
+    return workload.trajectories * gemm_rate(model, 2048, kind, device) / (passes * forward)
 
 
 def measure_memory(which: str, model: str, threads: int) -> float:
@@ -158,10 +167,11 @@ def table(results: dict[str, Any]) -> str:
 
 def against_trl(rates: dict[str, float]) -> dict[str, float]:
     """Return how many times as fast as TRL: each way against the same, and best against best."""
-    if "trl fp32" not in rates:
+    ways = [way for way in WAYS if f"trl {way}" in rates]
+    if not ways:
         return {}
-    best = {name: max(rates[f"{name} {way}"] for way in WAYS) for name in TRAINERS}
-    equal = {way: rates[f"ours {way}"] / rates[f"trl {way}"] for way in WAYS}
+    best = {name: max(rates[f"{name} {way}"] for way in ways) for name in TRAINERS}
+    equal = {way: rates[f"ours {way}"] / rates[f"trl {way}"] for way in ways}
     return {
         **{f"ours / TRL, {way}": ratio for way, ratio in equal.items()},
         "ours / TRL, best against best": best["ours"] / best["trl"],

@@ -148,18 +148,23 @@ class RandomModel(EmbeddedModel):
         vocabulary: Size of the vocabulary: the dialogue's tokens, filled up with made-up ones.
         attention: The attention function.
         dtype: Data type of the weights.
+        device: Device on which the weights are drawn; drawing 7B on a CPU takes
+            minutes.
     """
 
     vocabulary: int = 512
+    init_std: float = 0.02
     attention: str = GROUPED_MATMUL
     dtype: str = "float32"
+    device: str = "cpu"
 
     def build(self, pieces: Iterable[str], seed: int) -> LanguageModel:
         """Build tokenizer and model; made-up words are appended to the pieces."""
         tokenizer = self._tokenizer(pieces)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = LlamaForCausalLM(self._config(len(tokenizer)))
+            with torch.device(self.device):
+                model = LlamaForCausalLM(self._config(len(tokenizer)))
             return LanguageModel(
                 model.to(getattr(torch, self.dtype)), tokenizer, read_markers(tokenizer)
             )
@@ -184,6 +189,7 @@ class RandomModel(EmbeddedModel):
             num_hidden_layers=self.num_layers,
             num_attention_heads=self.num_heads,
             num_key_value_heads=self.num_key_value_heads,
+            initializer_range=self.init_std,
             max_position_embeddings=1 << 15,
             tie_word_embeddings=True,
             bos_token_id=None,

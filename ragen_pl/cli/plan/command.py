@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedConfig
@@ -15,6 +16,7 @@ from ragen_pl.cli.plan.devices import DEVICES
 from ragen_pl.cli.plan.inputs import Cluster, PlanInput
 from ragen_pl.cli.plan.memory import Planner
 from ragen_pl.cli.plan.render import render
+from ragen_pl.cli.plan.seconds import Rates, describe_seconds, pass_work
 from ragen_pl.cli.plan.shapes import SHAPES, shape_of
 from ragen_pl.cli.plan.sizing_table import sizing_table
 from ragen_pl.distributed.fsdp import FSDP_NAME, ONE_NETWORK
@@ -43,6 +45,12 @@ def _parser() -> CommandParser:
         f"not on this machine: {', '.join(SHAPES)}",
     )
     parser.add_argument(
+        "--rates",
+        type=Path,
+        help="file of rates measured on a device (the rates.json of benchmarks/gpu_day.py): prints "
+        "the seconds of an iteration too",
+    )
+    parser.add_argument(
         "--table",
         action="store_true",
         help="write the sizing table of all shapes on 1 to 64 nodes as Markdown (docs/sizing.md)",
@@ -62,13 +70,15 @@ def plan(argv: Sequence[str]) -> None:
     options, rest = _parser().parse_known_args(list(argv))
     device = look_up("--device", options.device, DEVICES)
     if options.table:
-        if rest or options.shape:
+        if rest or options.shape or options.rates:
+            given = " ".join(rest) or ("--shape" if options.shape else "--rates")
             raise ConfigError(
-                f"--table takes no other options, but {' '.join(rest) or '--shape'} is given: the "
-                "table has all shapes in one fixed configuration; remove the other options"
+                f"--table takes no other options, but {given} is given: the table has all shapes "
+                "in one fixed configuration; remove the other options"
             )
         print(sizing_table(options.device, device), end="")
         return
+    rates = None if options.rates is None else Rates.load(options.rates)
     shape = None if options.shape is None else look_up("--shape", options.shape, SHAPES)
     app = configured_parts(rest)
     attention = getattr(app.model.trainable.policy, "attention", "sdpa")
@@ -80,6 +90,9 @@ def plan(argv: Sequence[str]) -> None:
         raise ConfigError(str(error)) from error
     check_supported(app, cluster)
     print(render(Planner(plan_input), cluster, options.device, device))
+    if rates is not None:
+        seconds = pass_work(plan_input, cluster).seconds(rates)
+        print("\n" + describe_seconds(seconds, rates))
     rows = plan_input.rows(cluster)
     eval_rows = -(-app.datamodule.evaluation.size // cluster.processes)
     if eval_rows > rows:

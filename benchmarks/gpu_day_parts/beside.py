@@ -1,0 +1,60 @@
+"""Rollouts beside a loop over ``model.generate``, training beside TRL, as ``vs_trl.py`` has them.
+
+Ratios are ours to the other's. TRL is left out where it is not installed; the share of the
+arithmetic limit is measured all the same.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+
+import torch
+
+from benchmarks.gpu_day_parts.device import has_autocast, open_device
+from benchmarks.gpu_day_parts.part import Day, Record
+from benchmarks.vs_trl import DTYPES, WAYS, WORKLOADS, against_trl, limit, rollouts, training
+from benchmarks.workload import MODELS, Workload
+
+NEEDS = ("trl", "datasets")
+TINY = Workload(num_groups=1, group_size=2, turns=2, words=4, response=3)
+COMPILED = {"135m"}
+"""Models whose compiled update is compared, too: compiling takes a minute."""
+
+
+def run(day: Day, record: Record) -> None:
+    """Measure with the tiny model and with that of 135M."""
+    device = open_device(day)
+    missing = [name for name in NEEDS if importlib.util.find_spec(name) is None]
+    names = ["ours"] if missing else ["ours", "trl"]
+    if missing:
+        record.note(f"TRL left out, not installed: {', '.join(missing)}")
+    repetitions = 1 if day.tiny else 3
+    for model in ("tiny",) if day.tiny else WORKLOADS:
+        shape = replace(MODELS[model], hidden_size=32, num_heads=2) if day.tiny else MODELS[model]
+        workloads = (TINY, replace(TINY, turns=3)) if day.tiny else WORKLOADS[model]
+        for turns, workload in zip(("short", "long"), workloads, strict=True):
+            for dtype in DTYPES if has_autocast(device) else ("fp32",):
+                rates = rollouts(workload, shape, dtype, repetitions, day.device)
+                name = f"beside/{model}/rollout_{turns}/{dtype}"
+                record.figure(name, rates["ours"], "trajectories/s")
+                record.figure(f"{name}/to_generate", rates["ours"] / rates["generate"])
+        if not has_autocast(device):
+            record.note("training is left out: Lightning and TRL choose their device themselves")
+            continue
+        ways = [way for way in WAYS if "compiled" not in way or _compiles(model, device)]
+        threads, played = torch.get_num_threads(), workloads[0]
+        trained = training(played, shape, names, repetitions, threads, ways)
+        for way in ways:
+            rate = trained[f"ours {way}"]
+            most = limit(played, shape, way.split()[0], day.device)
+            name = f"beside/{model}/training/{way.replace(' ', '_')}"
+            record.figure(name, rate, "trajectories/s")
+            record.figure(f"{name}/of_limit", rate / most)
+        for what, ratio in against_trl(trained).items():
+            way = what.partition(", ")[2].replace(" ", "_")
+            record.figure(f"beside/{model}/training/{way}/to_trl", ratio)
+
+
+def _compiles(model: str, device: torch.device) -> bool:
+    return device.type == "cuda" and model in COMPILED

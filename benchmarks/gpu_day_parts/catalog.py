@@ -1,0 +1,62 @@
+"""The parts in the order of their value, with the time that each may take."""
+
+from __future__ import annotations
+
+from benchmarks.gpu_day_parts.part import Part
+
+LIBRARY = (
+    *("torch", "transformers", "lightning", "torchmetrics", "peft", "gymnasium", "tokenizers"),
+    *("jinja2", "tqdm"),
+)
+"""Packages that the library imports when it trains."""
+COMMAND = (*LIBRARY, "jsonargparse", "docstring_parser", "typeshed_client", "rich", "tensorboard")
+"""Packages that ``run.py fit`` imports."""
+SHAPES = {"0.5b": 140.0, "1.5b": 130.0, "3b": 130.0, "7b": 150.0}
+"""Shapes whose speed is measured, and the seconds for each."""
+TINY_SHAPES = ("0.5b", "1.5b")
+"""Those of a tiny day, in which all shapes are the same: two, so that one can be predicted."""
+
+
+def _real(experiment: str, seconds: float) -> Part:
+    title = f"a real model with adapters: {experiment}"
+    return Part(f"real_{experiment}", title, "real_model", seconds, (experiment,), COMMAND)
+
+
+def _speed(shape: str) -> Part:
+    title = f"decoding against the bandwidth, updates against the arithmetic, {shape}"
+    in_tiny = shape in TINY_SHAPES
+    return Part(f"speed_{shape}", title, "speed", SHAPES[shape], (shape,), LIBRARY, in_tiny)
+
+
+PARTS = (
+    Part("environment", "versions, devices, and what is not installed", "environment", 30),
+    Part("ceilings", "what the device can do at most", "ceilings", 45, packages=LIBRARY),
+    Part("numerics", "sampled against recomputed log-probs", "numerics", 150, packages=LIBRARY),
+    Part("tests", "the tests for GPUs", "gpu_tests", 120, packages=(*LIBRARY, "pytest")),
+    _speed("0.5b"),
+    _speed("1.5b"),
+    Part("sokoban", "the default run", "default_run", 200, packages=COMMAND),
+    _speed("3b"),
+    _speed("7b"),
+    Part("beside", "beside generate and TRL", "beside", 170, packages=LIBRARY),
+    Part("memory", "planned against measured memory", "memory_plan", 120, packages=LIBRARY),
+    Part("vllm", "vLLM on the same dialogues", "beside_vllm", 110, packages=(*LIBRARY, "vllm")),
+    Part("seconds", "the planner's seconds, calibrated", "plan_seconds", 30, packages=LIBRARY),
+    Part("nccl", "two ranks over NCCL", "two_ranks", 60, packages=COMMAND),
+    _real("bandit", 120),
+    _real("sokoban", 0),
+)
+"""Together below thirty minutes; the last one takes what is left."""
+
+
+def part_named(name: str) -> Part:
+    """Return the part of a name.
+
+    Raises:
+        ValueError: when there is none.
+    """
+    for part in PARTS:
+        if part.name == name:
+            return part
+    names = ", ".join(part.name for part in PARTS)
+    raise ValueError(f"there is no part {name}; the parts are {names}")

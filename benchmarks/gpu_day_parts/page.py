@@ -1,0 +1,147 @@
+"""The page of the day: every aim beside its figure, the speed of the shapes, how the parts ended.
+
+All figures are in the JSON file; the page shows those that are read beside one another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from benchmarks.gpu_day_parts.aims import AIMS, Aim, Verdict
+from benchmarks.gpu_day_parts.catalog import SHAPES
+from benchmarks.gpu_day_parts.part import Day, Figure, Outcome, Part, Status, figures_of
+
+Figures = Mapping[str, Figure]
+
+_SPEED = {
+    "decode tokens/s": "decode",
+    "of the bandwidth": "decode_of_bandwidth",
+    "rollout tokens/s": "rollout",
+    "update tokens/s": "update",
+    "TFLOP/s": "update_rate",
+    "of large products": "update_of_products",
+    "MFU": "update_mfu",
+    "peak": "peak_memory",
+}
+"""By column: the figure of a variant."""
+
+
+def to_json(day: Day, parts: Sequence[Part], outcomes: Mapping[str, Outcome]) -> dict[str, Any]:
+    """Return everything that was found, as plain data."""
+    figures = figures_of(list(outcomes.values()))
+    return {
+        "day": day.identity,
+        "aims": [
+            {
+                **asdict(aim),
+                "value": figures[aim.figure].value if aim.figure in figures else None,
+                "verdict": aim.verdict(figures, tiny=day.tiny),
+            }
+            for aim in AIMS
+        ],
+        "parts": [asdict(outcomes[part.name]) for part in parts if part.name in outcomes],
+    }
+
+
+def to_markdown(day: Day, parts: Sequence[Part], outcomes: Mapping[str, Outcome]) -> str:
+    """Return the page."""
+    figures = figures_of(list(outcomes.values()))
+    ended = [outcomes[part.name] for part in parts if part.name in outcomes]
+    sizes = ", tiny shapes: no figure here is a measurement" if day.tiny else ""
+    blocks = [f"# The GPU day: device `{day.device}`{sizes}"]
+    blocks += [_aims(day, figures), _speed(figures), _parts(parts, outcomes), _notes(ended)]
+    blocks += [_failure(outcome) for outcome in ended]
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def _aims(day: Day, figures: Figures) -> str:
+    verdicts = {aim: aim.verdict(figures, tiny=day.tiny) for aim in AIMS}
+    counts = ", ".join(
+        f"{count} {verdict}"
+        for verdict in Verdict
+        if (count := sum(found is verdict for found in verdicts.values()))
+    )
+    lines = [
+        "## Aims of `benchmarks/LOG.md`",
+        "",
+        f"{counts}. The log names no number where there is no bound.",
+        "",
+        "| entry | aim | bound | figure | |",
+        "|---:|---|---:|---:|---|",
+    ]
+    lines += [_aim(aim, figures.get(aim.figure), verdict) for aim, verdict in verdicts.items()]
+    return "\n".join(lines)
+
+
+def _aim(aim: Aim, figure: Figure | None, verdict: Verdict) -> str:
+    return f"| {aim.entry} | {aim.what} | {aim.bound} | {_value(figure)} | {verdict} |"
+
+
+def _speed(figures: Figures) -> str:
+    """Return a row per shape and variant, and vLLM's where it was measured."""
+    rows = []
+    for shape in SHAPES:
+        prefix = f"speed/{shape}/"
+        names = dict.fromkeys(
+            name.removeprefix(prefix).partition("/")[0]
+            for name in figures
+            if name.startswith(prefix) and name.count("/") > prefix.count("/")
+        )
+        for variant in names:
+            found = (figures.get(f"{prefix}{variant}/{key}") for key in _SPEED.values())
+            rows.append([shape, variant, *(_value(each, with_unit=False) for each in found)])
+        rollout = figures.get(f"vllm/{shape}/rollout")
+        if rollout is not None:
+            other = ["–"] * (len(_SPEED) - 3)
+            rows.append([shape, "vLLM", "–", "–", _value(rollout, with_unit=False), *other])
+    if not rows:
+        return ""
+    titles = ["shape", "variant", *_SPEED]
+    lines = ["## Speed", "", _row(titles), _row(["---", "---", *["---:"] * len(_SPEED)])]
+    return "\n".join([*lines, *map(_row, rows)])
+
+
+def _parts(parts: Sequence[Part], outcomes: Mapping[str, Outcome]) -> str:
+    lines = ["## Parts", "", "| part | what | how it ended | seconds |", "|---|---|---|---:|"]
+    for part in parts:
+        found = outcomes.get(part.name)
+        ended = "not run yet" if found is None else _ending(found)
+        seconds = "" if found is None else f"{found.seconds:.0f}"
+        lines.append(_row([part.name, part.title, ended, seconds]))
+    return "\n".join(lines)
+
+
+def _ending(outcome: Outcome) -> str:
+    reason = f" ({_cell(outcome.reason)})" if outcome.reason else ""
+    return f"{outcome.status}{reason}"
+
+
+def _notes(outcomes: Sequence[Outcome]) -> str:
+    lines = [f"- {outcome.part}: {note}" for outcome in outcomes for note in outcome.notes]
+    return "\n".join(["## Notes", "", *lines]) if lines else ""
+
+
+def _failure(outcome: Outcome) -> str:
+    """Return the end of the log of a part that did not end well."""
+    if outcome.status in (Status.DONE, Status.SKIPPED) or not outcome.log_tail:
+        return ""
+    return "\n".join([f"## The log of {outcome.part}", "", "```text", *outcome.log_tail, "```"])
+
+
+def _value(figure: Figure | None, *, with_unit: bool = True) -> str:
+    """Write a figure with four digits."""
+    if figure is None:
+        return "–"
+    value = figure.value
+    text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return f"{text} {figure.unit}".rstrip() if with_unit else text
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

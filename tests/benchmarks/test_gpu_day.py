@@ -1,0 +1,254 @@
+"""The GPU day: parts fail alone, a second call goes on, and every aim is one of the log's."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu_day import PAGE, RESULTS, check_folder, main, run_day
+from benchmarks.gpu_day_parts.__main__ import run_part
+from benchmarks.gpu_day_parts.aims import AIMS, Aim, Verdict
+from benchmarks.gpu_day_parts.catalog import PARTS, part_named
+from benchmarks.gpu_day_parts.fit_run import FitRun, fit_options
+from benchmarks.gpu_day_parts.page import to_markdown
+from benchmarks.gpu_day_parts.part import FOLDER, Day, Figure, Outcome, Part, Record, Status
+from benchmarks.gpu_day_parts.runner import Runner, command_line
+from benchmarks.gpu_day_parts.two_ranks import relative_gaps
+from benchmarks.grid import ROOT
+
+GOOD = """
+import json, pathlib, sys
+path = pathlib.Path(sys.argv[1])
+figures = [{"name": path.stem + "/speed", "value": 2.0, "unit": "s"}]
+endings = {"skipped": "", "unfinished": ""}
+path.write_text(json.dumps({"figures": figures, "notes": ["well"], **endings}))
+with path.with_suffix(".calls").open("a") as calls:
+    calls.write("x")
+"""
+SCRIPTS = {
+    "good": GOOD,
+    "crash": GOOD + "print('about to fail'); sys.exit(3)",
+    "killed": "import os; os.kill(os.getpid(), 9)",
+    "slow": GOOD + "import time; time.sleep(60)",
+    "stopped": GOOD.replace('"unfinished": ""', '"unfinished": "3 of 9 iterations"'),
+    "left_out": GOOD.replace('"skipped": ""', '"skipped": "no such device"'),
+    "after": GOOD,
+}
+
+
+def part(name: str, seconds: float = 30.0) -> Part:
+    return Part(name, f"what {name} does", "none", seconds)
+
+
+def runner(folder: Path, **changes: object) -> Runner:
+    """Return a runner whose parts are trivial programs."""
+
+    def line(part: Part, day: Day) -> Sequence[str]:
+        record = day.out / FOLDER / f"{part.name}.json"
+        return [sys.executable, "-S", "-E", "-c", SCRIPTS[part.name], str(record)]
+
+    plain = Runner(Day(folder), 60.0, report=lambda _: None, line=line, grace=0.2)
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def calls(folder: Path, name: str) -> int:
+    path = folder / FOLDER / f"{name}.calls"
+    return len(path.read_text()) if path.is_file() else 0
+
+
+def test_a_part_that_fails_is_recorded_and_the_next_goes_on(tmp_path: Path) -> None:
+    parts = [part(name) for name in ("good", "crash", "killed", "left_out", "after")]
+    assert not run_day(runner(tmp_path), parts, parts)
+    content = json.loads((tmp_path / RESULTS).read_text())
+    ended = {each["part"]: each for each in content["parts"]}
+    assert {name: each["status"] for name, each in ended.items()} == {
+        "good": "done",
+        "crash": "failed",
+        "killed": "failed",
+        "left_out": "skipped",
+        "after": "done",
+    }
+    assert ended["crash"]["reason"] == "exit status 3"
+    assert ended["crash"]["log_tail"] == ["about to fail"]
+    assert ended["crash"]["figures"] == [{"name": "crash/speed", "value": 2.0, "unit": "s"}]
+    assert ended["killed"]["reason"] == "ended by SIGKILL"
+    assert ended["left_out"]["reason"] == "no such device"
+    page = (tmp_path / PAGE).read_text()
+    for text in ("failed (exit status 3)", "about to fail", "skipped (no such device)"):
+        assert text in page
+
+
+def test_a_part_that_exceeds_its_time_is_ended_and_keeps_what_it_found(tmp_path: Path) -> None:
+    parts = [part("slow", 0.3), part("after")]
+    began = time.monotonic()
+    run_day(runner(tmp_path), parts, parts)
+    assert time.monotonic() - began < 20
+    slow, after = (runner(tmp_path).outcome(each) for each in parts)
+    assert slow is not None
+    assert after is not None
+    assert (slow.status, after.status) == (Status.OUT_OF_TIME, Status.DONE)
+    assert slow.figures == (Figure("slow/speed", 2.0, "s"),)
+
+
+def test_a_second_call_runs_what_has_no_result(tmp_path: Path) -> None:
+    parts = [part(name) for name in ("good", "crash", "left_out")]
+    run_day(runner(tmp_path), parts[:2], parts)
+    run_day(runner(tmp_path), parts, parts)
+    run_day(runner(tmp_path), parts, parts)
+    assert [calls(tmp_path, each.name) for each in parts] == [1, 1, 2]
+    assert not run_day(runner(tmp_path, retry=True), parts, parts)
+    assert [calls(tmp_path, each.name) for each in parts] == [1, 2, 3]
+
+
+def test_a_run_that_stopped_in_time_goes_on_when_it_is_asked_for(tmp_path: Path) -> None:
+    parts = [part("stopped")]
+    assert run_day(runner(tmp_path), parts, parts)
+    assert run_day(runner(tmp_path), parts, parts)
+    assert calls(tmp_path, "stopped") == 1
+    assert "done (3 of 9 iterations)" in (tmp_path / PAGE).read_text()
+    run_day(runner(tmp_path, retry=True), parts, parts)
+    assert calls(tmp_path, "stopped") == 2
+
+
+def test_what_the_calls_own_limit_cuts_off_is_run_again(tmp_path: Path) -> None:
+    parts = [part("slow", 30.0), part("after")]
+    short = runner(tmp_path, seconds=0.4, shortest=0.1)
+    assert run_day(short, parts, parts), "cut is not failed"
+    found = short.outcome(parts[0])
+    assert found is not None
+    assert found.status is Status.CUT
+    assert short.is_due(parts[0])
+    assert short.outcome(parts[1]) is None
+
+
+def test_an_outcome_that_cannot_be_read_is_none(tmp_path: Path) -> None:
+    broken = runner(tmp_path).file(part("good"), ".outcome.json")
+    broken.parent.mkdir()
+    for text in ("", "{}", "[1]", '{"part": "good"}'):
+        broken.write_text(text)
+        assert runner(tmp_path).outcome(part("good")) is None
+    assert run_day(runner(tmp_path), [part("good")], [part("good")])
+
+
+def test_a_folder_of_another_device_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_day(runner(tmp_path), [], [])
+    check_folder(Day(tmp_path))
+    with pytest.raises(ValueError, match="give another folder"):
+        check_folder(Day(tmp_path, tiny=True))
+    with pytest.raises(SystemExit):
+        main([str(tmp_path), "--tiny"])
+    assert "give another folder" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([str(tmp_path), "--parts", "nothing"])
+    assert "there is no part nothing; the parts are environment, " in capsys.readouterr().err
+
+
+def test_the_parts_fit_into_half_an_hour_and_exist() -> None:
+    assert sum(each.seconds for each in PARTS) < 29 * 60
+    assert [each.name for each in PARTS if not each.seconds] == [PARTS[-1].name]
+    assert len({each.name for each in PARTS}) == len(PARTS)
+    for each in PARTS:
+        assert importlib.util.find_spec(f"benchmarks.gpu_day_parts.{each.module}") is not None
+        assert part_named(each.name) is each
+
+
+def test_a_missing_package_is_named(tmp_path: Path) -> None:
+    record = Record(tmp_path / "record.json")
+    needy = replace(part("needy"), packages=("json", "no_such_one", "nor_this"))
+    run_part(needy, Day(tmp_path), record)
+    assert Record.read(record.path).skipped == "not installed: no_such_one, nor_this"
+    run_part(replace(part("large"), in_tiny=False), Day(tmp_path, tiny=True), record)
+    assert "tiny" in Record.read(record.path).skipped
+
+
+def test_a_day_and_an_outcome_come_back_as_they_went(tmp_path: Path) -> None:
+    day = Day(tmp_path, "elsewhere:0", "a.B", True, tmp_path / "model", seconds=3.5)
+    assert Day.from_json(day.to_json()) == day
+    assert Day.from_json(command_line(part("good"), day)[-1]) == day
+    assert day.kind == "elsewhere"
+    record = Record(tmp_path / "record.json")
+    record.figure("a", 1, "s")
+    record.note("b")
+    assert Record.read(record.path) == record
+
+
+def test_a_run_chooses_the_device_and_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    assert fit_options(Day(tmp_path))[0] == "--trainer.accelerator=gpu"
+    own = fit_options(Day(tmp_path, "elsewhere:0", "a.B"))
+    assert "--trainer.strategy.init_args.device=elsewhere:0" in own
+    run = FitRun("x", ("--config", "sokoban.yaml"))
+    assert "--ckpt_path" not in run.line(Day(tmp_path))
+    (tmp_path / "runs/x/checkpoints").mkdir(parents=True)
+    (tmp_path / "runs/x/checkpoints/last.ckpt").touch()
+    assert run.line(Day(tmp_path))[-2:] == ["--ckpt_path", "last"]
+
+
+def test_two_runs_are_compared_metric_by_metric() -> None:
+    one = {"train/loss": [None, 1.0, -2.0], "time/update": [1.0, 2.0, 3.0], "train/kl": [0, 0, 0]}
+    other = {"train/loss": [None, 1.0, -1.0], "time/update": [9.0, 9.0, 9.0], "train/kl": [0, 0, 0]}
+    assert relative_gaps(one, other) == {"train/loss": 0.5, "train/kl": 0.0}
+    with pytest.raises(ValueError, match="argument 2 is shorter"):
+        relative_gaps(one, {"train/loss": [1.0]})
+
+
+def entries() -> dict[int, str]:
+    """Return the log's entries by number."""
+    text = (ROOT / "benchmarks/LOG.md").read_text(encoding="utf-8")
+    parts = re.split(r"^## (\d+)\. ", text, flags=re.MULTILINE)[1:]
+    return {int(number): body for number, body in zip(parts[::2], parts[1::2], strict=True)}
+
+
+@pytest.mark.parametrize("aim", AIMS, ids=lambda aim: aim.figure)
+def test_an_aim_is_in_the_words_of_its_entry(aim: Aim) -> None:
+    assert aim.words in entries()[aim.entry]
+    assert aim.at_least is None or aim.at_most is None
+
+
+def test_aims_are_judged_by_their_figures() -> None:
+    most, least = (next(aim for aim in AIMS if getattr(aim, k)) for k in ("at_most", "at_least"))
+    free = next(aim for aim in AIMS if aim.bound == "–")
+    assert most.at_most is not None
+    assert least.at_least is not None
+
+    def judged(aim: Aim, value: float, *, tiny: bool = False) -> Verdict:
+        return aim.verdict({aim.figure: Figure(aim.figure, value)}, tiny=tiny)
+
+    assert judged(most, most.at_most) is Verdict.MET
+    assert judged(most, most.at_most * 1.01) is Verdict.MISSED
+    assert judged(least, least.at_least) is Verdict.MET
+    assert judged(least, least.at_least * 0.99) is Verdict.MISSED
+    assert judged(free, 1.0) is Verdict.MEASURED
+    assert free.verdict({}) is Verdict.OPEN
+    assert judged(least, least.at_least, tiny=True) is Verdict.NOT_JUDGED
+
+
+def test_the_page_has_every_aim_and_a_row_per_variant(tmp_path: Path) -> None:
+    figures = (
+        Figure("speed/0.5b/lora/decode", 12345.0, "tokens/s"),
+        Figure("speed/0.5b/lora/update_mfu", 0.4321),
+        Figure("speed/0.5b/graphs_gain", 1.5),
+        Figure("vllm/0.5b/rollout", 777.0, "tokens/s"),
+    )
+    outcome = Outcome("speed_0.5b", Status.DONE, figures=figures)
+    page = to_markdown(Day(tmp_path), PARTS, {"speed_0.5b": outcome})
+    for aim in AIMS:
+        assert f"| {aim.entry} | {aim.what} | {aim.bound} |" in page
+    (row,) = (line for line in page.splitlines() if line.startswith("| 0.5b | lora |"))
+    assert "12,345" in row
+    assert "0.4321" in row
+    assert "| 0.5b | vLLM | – | – | 777 |" in page
+    assert page.count("not run yet") == len(PARTS) - 1
+    widths = {
+        line.count("|") for line in page.splitlines() if line.startswith(("| shape", "| 0.5b"))
+    }
+    assert len(widths) == 1

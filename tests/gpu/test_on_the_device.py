@@ -1,0 +1,141 @@
+"""What is computed on a CUDA GPU is what is computed on the CPU: ``pytest -m gpu``.
+
+Where a test has a form for the CPU it runs in the plain tier as well, so that the test itself is
+known to work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from benchmarks.gpu_day_parts.numerics import score
+from benchmarks.iteration import Bench, Iteration
+from benchmarks.workload import RandomModel, Workload
+from ragen_pl.models.lora import LoRA
+from ragen_pl.rollout.packing import pack
+from ragen_pl.training.networks import Networks
+from ragen_pl.types import Completion, RolloutBatch, TrajectoryGroup
+
+CUDA = (
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
+)
+on_a_gpu = pytest.param("cuda", marks=CUDA)
+DEVICES = pytest.mark.parametrize("device", ["cpu", on_a_gpu])
+ON_A_GPU = pytest.mark.parametrize("device", [on_a_gpu])
+
+SHAPE = RandomModel(64, 128, 2, 4, 2, attention="sdpa", init_std=0.15)
+DIALOGUE = Workload(num_groups=2, group_size=3, turns=2, words=5, response=6)
+
+
+def bench(device: str, **changes: object) -> Bench:
+    plain = Bench(SHAPE, DIALOGUE, torch.float32, device, token_budget=300, critic=False)
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def played(iteration: Iteration) -> tuple[list[Completion], RolloutBatch]:
+    """Play once; return what was said, and the rollout."""
+    _, groups = iteration.play()
+    return completions(groups), packed(groups)
+
+
+def completions(groups: Sequence[TrajectoryGroup]) -> list[Completion]:
+    return [turn.completion for g in groups for each in g.trajectories for turn in each.turns]
+
+
+def packed(groups: Sequence[TrajectoryGroup]) -> RolloutBatch:
+    trajectories = [each for group in groups for each in group.trajectories]
+    return pack(trajectories, weights=[1.0] * len(trajectories))
+
+
+def gap(rollout: RolloutBatch, scored: Tensor) -> float:
+    return float((scored - rollout.sampled_log_probs).abs()[rollout.loss_mask].max())
+
+
+@DEVICES
+@pytest.mark.parametrize("attention", ["sdpa", "grouped_matmul"])
+def test_sampled_and_recomputed_log_probs_agree(device: str, attention: str) -> None:
+    iteration = Iteration(bench(device, model=replace(SHAPE, attention=attention)))
+    _, rollout = played(iteration)
+    assert rollout.sampled_log_probs[rollout.loss_mask].std() > 0.3, "not uniform"
+    assert gap(rollout, score(iteration, rollout)) < 1e-4
+
+
+@DEVICES
+def test_in_bfloat16_they_agree_up_to_rounding(device: str) -> None:
+    iteration = Iteration(bench(device, dtype=torch.bfloat16))
+    _, rollout = played(iteration)
+    assert 0 < gap(rollout, score(iteration, rollout)) < 0.3
+
+
+@DEVICES
+def test_tokens_are_those_of_the_cpu(device: str) -> None:
+    """Noise is drawn on the CPU, and weights are the same."""
+    here, there = played(Iteration(bench("cpu")))[0], played(Iteration(bench(device)))[0]
+    assert [each.token_ids for each in there] == [each.token_ids for each in here]
+    for one, other in zip(here, there, strict=True):
+        assert other.log_probs == pytest.approx(one.log_probs, abs=1e-4)
+
+
+@DEVICES
+@pytest.mark.parametrize("lora", [None, LoRA(rank=4, alpha=8)], ids=["full", "lora"])
+def test_updates_are_those_of_the_cpu(device: str, lora: LoRA | None) -> None:
+    changed = []
+    for each in ("cpu", device):
+        iteration = Iteration(bench(each, lora=lora, critic=True))
+        trained = {n: w for n, w in iteration.policy.named_parameters() if w.requires_grad}
+        before = {name: weight.detach().clone() for name, weight in trained.items()}
+        iteration.run()
+        steps = {name: (weight - before[name]).cpu() for name, weight in trained.items()}
+        changed.append(torch.cat([step.flatten() for step in steps.values()]))
+    here, there = changed
+    assert here.norm() > 0
+    # AdamW's first step is the sign of a gradient: where that is near 0, rounding turns it.
+    assert float((there - here).norm() / here.norm()) < 0.05
+
+
+@DEVICES
+def test_checkpointed_layers_learn_the_same(device: str) -> None:
+    weights = []
+    for checkpointing in (False, True):
+        iteration = Iteration(bench(device, checkpointing=checkpointing))
+        iteration.run()
+        weights.append(next(iteration.policy.parameters()).detach().cpu())
+    torch.testing.assert_close(*weights, atol=1e-5, rtol=0)
+
+
+@ON_A_GPU
+def test_cuda_graphs_replay_the_same(device: str) -> None:
+    plain = played(Iteration(bench(device)))[0]
+    graphs = Iteration(bench(device, cuda_graphs=True))
+    replayed = played(graphs)[0]
+    assert [each.token_ids for each in replayed] == [each.token_ids for each in plain]
+    for one, other in zip(plain, replayed, strict=True):
+        assert other.log_probs == pytest.approx(one.log_probs, abs=1e-4)
+
+
+@ON_A_GPU
+def test_flash_attention_scores_as_math_does(device: str) -> None:
+    """With the mask dropped there is a flash kernel in bfloat16."""
+    iteration = Iteration(bench(device, dtype=torch.bfloat16))
+    _, rollout = played(iteration)
+    found = []
+    for backend in (SDPBackend.FLASH_ATTENTION, SDPBackend.MATH):
+        with sdpa_kernel(backend):
+            found.append(score(iteration, rollout))
+    assert float((found[0] - found[1]).abs().max()) < 0.3
+
+
+@ON_A_GPU
+def test_compiled_layers_score_the_same(device: str) -> None:
+    iteration = Iteration(bench(device))
+    _, rollout = played(iteration)
+    plain = score(iteration, rollout)
+    Networks(iteration.policy, None, None).compile()
+    torch.testing.assert_close(score(iteration, rollout), plain, atol=1e-3, rtol=0)
