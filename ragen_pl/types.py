@@ -15,6 +15,10 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor
 
+TRAJECTORY_SCHEMA = "ragen-pl.trajectory/1"
+"""Name and version of the format of trajectories in files. A new field keeps the version; a changed
+one does not."""
+
 
 class StopReason(StrEnum):
     """Reason why a trajectory ended, independent of its success."""
@@ -535,6 +539,9 @@ class Demonstration(ImitationBatch):
 
     progress: float
     """Progress of the warm start in [0, 1), for the learning-rate schedule."""
+    right_answers: float | None = None
+    """Share of the teacher's questions that the policy answered right before this iteration; None
+    without questions."""
 
 
 @dataclass(frozen=True, slots=True)

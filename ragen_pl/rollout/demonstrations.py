@@ -15,13 +15,16 @@ from ragen_pl.distributed.collectives import all_or_none, gather_objects, rank, 
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.config import RolloutConfig
-from ragen_pl.rollout.teachers import Lesson, Lessons, Solver, Teacher, TeachingTask
+from ragen_pl.rollout.teachers import Lesson, Lessons, Question, Solver, Teacher, TeachingTask
 from ragen_pl.rollout.teachers.solver import check_share
-from ragen_pl.types import Demonstration, DemonstrationSet
+from ragen_pl.types import Demonstration, DemonstrationSet, EpisodeId, Generate, Request, Sampling
 
 MAX_DEMONSTRATIONS = 20_000_000
 """Limit that keeps demonstrations off the seeds of evaluation sets, even if a hundred seeds are
 skipped for each."""
+
+_ASKED = -2
+"""Iteration number of questions, which are in no rollout."""
 
 
 @dataclass(frozen=True)
@@ -88,9 +91,9 @@ class WarmStart:
 
 def demonstrate(
     env: TextEnv, chat: Chat, rollout: RolloutConfig, config: WarmStart, *, first_seed: int
-) -> DemonstrationSet:
-    """Have the teacher demonstrate, print what it tells, and pack its lessons; every rank must call
-    it and gets the same ones.
+) -> Lessons:
+    """Have the teacher demonstrate and print what it tells; every rank must call it and gets the
+    same lessons.
 
     Raises:
         ConfigError: the teacher's, on all ranks.
@@ -102,7 +105,7 @@ def demonstrate(
     lessons = _agreed(own)
     if rank() == 0:
         print(describe(lessons))
-    return packed(lessons.lessons)
+    return lessons
 
 
 def _agreed(own: Lessons | None) -> Lessons:
@@ -125,6 +128,28 @@ def describe(lessons: Lessons) -> str:
     )
 
 
+def right_answers(questions: Sequence[Question], generate: Generate) -> float:
+    """Return the share of the questions that the policy answers greedily with exactly the right
+    tokens; every rank must call it.
+
+    Args:
+        questions: The same ones on every rank; at least one.
+        generate: The sampler.
+    """
+    own = questions[rank() :: world_size()]
+    requests = [
+        Request(question.prefix_ids, EpisodeId(_ASKED, number, 0), 0)
+        for number, question in enumerate(own)
+    ]
+    longest = max(len(question.answer_ids) for question in questions)
+    given = generate(requests, Sampling(0.0, longest))
+    right = sum(
+        completion.token_ids[: len(question.answer_ids)] == question.answer_ids
+        for question, completion in zip(own, given, strict=True)
+    )
+    return sum(gather_objects(right)) / len(questions)
+
+
 def packed(lessons: Sequence[Lesson]) -> DemonstrationSet:
     """Write each training sequence into one row, right-padded to the longest."""
     rows = [(number, row) for number, lesson in enumerate(lessons) for row in lesson.rows]
@@ -137,10 +162,23 @@ def packed(lessons: Sequence[Lesson]) -> DemonstrationSet:
 
 
 def demonstration_batches(
-    demonstrations: DemonstrationSet, config: WarmStart, *, iteration: int, seed: int
+    demonstrations: DemonstrationSet,
+    config: WarmStart,
+    *,
+    iteration: int,
+    seed: int,
+    right_answers: float | None = None,
 ) -> Iterator[Demonstration]:
     """Yield this rank's share of one iteration's batches; each pass over the fixed set is shuffled
-    anew."""
+    anew.
+
+    Args:
+        demonstrations: The fixed set.
+        config: Size and number of the batches.
+        iteration: The iteration of the warm start, from 0.
+        seed: Seed of the order.
+        right_answers: Share of the teacher's questions that were answered right before it.
+    """
     ids = torch.unique(demonstrations.demonstration_ids)
     size = len(ids)
     first = iteration * config.updates_per_iteration * config.batch_size
@@ -154,7 +192,8 @@ def demonstration_batches(
         tokens = demonstrations.lengths[rows]
         rows = rows[balance_by_tokens(tokens, world_size()) == rank()]
         progress = (iteration * config.updates_per_iteration + update) / total
-        yield Demonstration.of(demonstrations.rows(rows), progress=progress)
+        own = demonstrations.rows(rows)
+        yield Demonstration.of(own, progress=progress, right_answers=right_answers)
 
 
 _ORDERS: dict[tuple[int, int, int], torch.Tensor] = {}

@@ -31,7 +31,13 @@ from ragen_pl.rollout.collect import GroupSeed, collect
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.conversation import converse
 from ragen_pl.rollout.curriculum import Curriculum, Uniform, choose_starts
-from ragen_pl.rollout.demonstrations import WarmStart, demonstrate, demonstration_batches
+from ragen_pl.rollout.demonstrations import (
+    WarmStart,
+    demonstrate,
+    demonstration_batches,
+    packed,
+    right_answers,
+)
 from ragen_pl.rollout.hindsight import HindsightImitation, Solution, SolutionWriter
 from ragen_pl.rollout.mixture import Mixture, MixtureConfig, env_of_set, groups_by_env
 from ragen_pl.rollout.packing import num_updates
@@ -44,6 +50,7 @@ from ragen_pl.rollout.stats import (
     lost_rollout,
     sum_tallies,
 )
+from ragen_pl.rollout.teachers import Question
 from ragen_pl.runtime.faults import FaultKind, record_shared_fault
 from ragen_pl.training.callback import announce, is_discarded, is_done, rollout_callbacks
 from ragen_pl.training.collection import Collector, DynamicSampling, collect_groups
@@ -189,6 +196,7 @@ class RolloutDataModule(pl.LightningDataModule):
         self._seeds = SeedStream()
         self._chats: dict[int, Chat] = {}
         self._demonstrations: DemonstrationSet | None = None
+        self._questions: tuple[Question, ...] = ()
         self._evaluation_sets: dict[str, EvaluationSet] = {}
         self._host: EnvHost | None = None
         self._lost_in_a_row = _MOST_LOST - 1  # an environment that never worked is told at once
@@ -240,6 +248,7 @@ class RolloutDataModule(pl.LightningDataModule):
             for env in (kind() for kind in COVERED):
                 yield from chats.common_vocabulary(prompts, env, actions)
         yield from self.rollout.memory.vocabulary()
+        yield from self.warm_start.teacher.vocabulary()
 
     def words_on(self, eval_set: str) -> Iterable[str]:
         """Yield the pieces of text of an evaluation set, as ``vocabulary``."""
@@ -352,9 +361,15 @@ class RolloutDataModule(pl.LightningDataModule):
         if iteration < self.warm_start.iterations:
             learner.begin_iteration(Phase.WARM_START)
             yield from demonstration_batches(
-                self.demonstrations, self.warm_start, iteration=iteration, seed=self.run_seed
+                self.demonstrations,
+                self.warm_start,
+                iteration=iteration,
+                seed=self.run_seed,
+                right_answers=self._right_answers(),
             )
             return
+        if iteration and iteration == self.warm_start.iterations:
+            self._right_answers()
         learner.begin_iteration(Phase.RL)
         collector = Collector(trainer, self.envs, self.chats, self.rollout, learner.generate)
         with learner.rollout_weights(self.max_context):
@@ -376,6 +391,19 @@ class RolloutDataModule(pl.LightningDataModule):
         for _ in range(self.rollout.ppo_epochs):
             yield from batches
         yield from hindsight  # after RL, whose ratios are those of the weights that sampled
+
+    def _right_answers(self) -> float | None:
+        """Ask the teacher's questions and tell how many were answered right; None without any."""
+        if not self._questions:
+            return None
+        with self.learner.rollout_weights(self.max_context):
+            share = right_answers(self._questions, self.learner.generate)
+        done, count = self.learner.iteration, len(self._questions)
+        announce(
+            self.attached_trainer,
+            f"warm start: {share:.1%} of {count} held-out answers right after {done} iterations",
+        )
+        return share
 
     def _learn_of(self, played: Sequence[TrajectoryGroup]) -> None:
         """Let the curriculum, or the mixture, take note of this rank's groups."""
@@ -535,11 +563,13 @@ class RolloutDataModule(pl.LightningDataModule):
         """The teacher's demonstrations, made once and kept."""
         if self._demonstrations is None:
             first_seed, chats = self.run_seed * SEEDS_PER_RUN + FIRST_DEMONSTRATION, self.chats
-            parts = [
+            given = [
                 demonstrate(self.envs[name], chats[name], self.rollout, own, first_seed=first_seed)
                 for name, own in self._warm_starts().items()
             ]
+            parts = [packed(each.lessons) for each in given]
             self._demonstrations = parts[0] if len(parts) == 1 else concatenate_batches(parts)
+            self._questions = tuple(question for each in given for question in each.questions)
         return self._demonstrations
 
     def _warm_starts(self) -> dict[str, WarmStart]:

@@ -16,9 +16,10 @@ from ragen_pl.models.embedded import build_tokenizer, read_markers
 from ragen_pl.rollout import demonstrations
 from ragen_pl.rollout.chat import Chat, Prompts, vocabulary
 from ragen_pl.rollout.config import RolloutConfig
-from ragen_pl.rollout.demonstrations import WarmStart, demonstrate, demonstration_batches
+from ragen_pl.rollout.demonstrations import WarmStart, demonstration_batches
 from ragen_pl.types import DemonstrationSet
 from tests.support.faulty import FaultyLamp, always
+from tests.support.lessons import demonstrate
 from tests.support.ranks import on_ranks
 from tests.support.toy_env import NamedLamp
 

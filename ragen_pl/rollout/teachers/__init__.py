@@ -4,7 +4,18 @@ A teacher writes demonstrations as tokens in the agent's own chat protocol; how 
 on them is the warm start's business.
 """
 
-from ragen_pl.rollout.teachers.base import Lesson, Lessons, Teacher, TeachingTask
+from ragen_pl.rollout.teachers.base import Lesson, Lessons, Question, Teacher, TeachingTask
+from ragen_pl.rollout.teachers.offline import Offline
 from ragen_pl.rollout.teachers.solver import Solver
+from ragen_pl.rollout.teachers.world_model import WorldModel
 
-__all__ = ["Lesson", "Lessons", "Solver", "Teacher", "TeachingTask"]
+__all__ = [
+    "Lesson",
+    "Lessons",
+    "Offline",
+    "Question",
+    "Solver",
+    "Teacher",
+    "TeachingTask",
+    "WorldModel",
+]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -63,6 +63,16 @@ class Lesson:
 
 
 @dataclass(frozen=True, slots=True)
+class Question:
+    """A test of what is taught, with one right answer."""
+
+    prefix_ids: tuple[int, ...]
+    """All that the policy sees, up to the answer."""
+    answer_ids: tuple[int, ...]
+    """The tokens that it has to continue with, at least one."""
+
+
+@dataclass(frozen=True, slots=True)
 class Lessons:
     """A teacher's demonstrations in one environment, at least one."""
 
@@ -70,6 +80,9 @@ class Lessons:
     told: str
     """What a person should know of them, printed at the start of the run; later lines are
     indented."""
+    questions: tuple[Question, ...] = ()
+    """Tests that the policy takes before each iteration of the warm start and after the last. They
+    are not saved with the lessons."""
 
     @property
     def digest(self) -> str:
@@ -108,6 +121,10 @@ class Teacher(ABC):
         Raises:
             ValueError: with the class and the reason; the caller adds the key.
         """
+
+    def vocabulary(self) -> Iterable[str]:
+        """Yield the pieces of text that the lessons add to a dialogue."""
+        return ()
 
     @abstractmethod
     def teach(self, task: TeachingTask) -> Lessons:
