@@ -23,8 +23,8 @@ MAX_DEMONSTRATIONS = 20_000_000
 """Limit that keeps demonstrations off the seeds of evaluation sets, even if a hundred seeds are
 skipped for each."""
 
-_ASKED = -2
-"""Iteration number of questions, which are in no rollout."""
+_ASKED = 1 << 41
+"""Iteration number of questions, beyond those of rollouts and evaluations."""
 
 
 @dataclass(frozen=True)

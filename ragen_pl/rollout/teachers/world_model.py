@@ -159,9 +159,10 @@ def predicted(env: CheckedEnv, actions: Sequence[str]) -> str:
 
 def _announced_tokens(turn: Turn, chat: Chat) -> int:
     """Return the number of a response's first tokens with a part of the announcement."""
-    text = announcement(turn.actions)
+    # Not by the turn's actions, which are those that were executed before the episode ended.
+    announced = turn.response.index(LEADS_TO) + len(LEADS_TO)
     ends = accumulate(len(chat.token_text(token)) for token in turn.completion.token_ids)
-    return next(number for number, end in enumerate(ends, start=1) if end >= len(text))
+    return next(number for number, end in enumerate(ends, start=1) if end >= announced)
 
 
 def _without_choices(trajectory: Trajectory, chat: Chat) -> Lesson:
