@@ -157,7 +157,7 @@ def _answers(line: Mapping[str, Any]) -> list[tuple[int, ...]]:
         at = end
     answers = []
     for turn in line["turns"]:
-        count = 1 if turn["summary"] is None else 2
+        count = 1 if turn.get("summary") is None else 2  # records of older versions have none
         if len(runs) < count:
             raise RefusedLineError("fewer sampled responses than turns")
         answers.append(runs[count - 1])

@@ -102,6 +102,13 @@ def test_sampled_tokens_stay_though_their_text_has_shorter_ones(tmp_path: Path) 
     assert rows(lessons) == [(trajectory.token_ids, trajectory.loss_mask)]
 
 
+def test_records_of_versions_without_summaries_are_read(tmp_path: Path) -> None:
+    record = recorded(played(1))
+    for turn in record["turns"]:
+        del turn["summary"]
+    assert len(write(tmp_path, record).teach(task()).lessons) == 1
+
+
 def test_another_tokenizer_gets_the_same_text(tmp_path: Path) -> None:
     trajectory = played(3)
     lessons = write(tmp_path, recorded(trajectory)).teach(task(chat=OTHER_CHAT))
