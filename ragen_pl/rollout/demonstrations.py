@@ -142,7 +142,8 @@ def right_answers(questions: Sequence[Question], generate: Generate) -> float:
         for number, question in enumerate(own)
     ]
     longest = max(len(question.answer_ids) for question in questions)
-    given = generate(requests, Sampling(0.0, longest))
+    # A rank may have none if there are fewer questions than ranks.
+    given = generate(requests, Sampling(0.0, longest)) if requests else []
     right = sum(
         completion.token_ids[: len(question.answer_ids)] == question.answer_ids
         for question, completion in zip(own, given, strict=True)

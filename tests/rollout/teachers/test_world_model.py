@@ -12,14 +12,16 @@ import pytest
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.frozen_lake.env import FrozenLake
 from ragen_pl.models.embedded import build_tokenizer, read_markers
+from ragen_pl.rollout import demonstrations
 from ragen_pl.rollout.chat import Chat, Prompts, vocabulary
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import right_answers
 from ragen_pl.rollout.memory import Window
-from ragen_pl.rollout.teachers import TeachingTask, WorldModel
+from ragen_pl.rollout.teachers import Question, TeachingTask, WorldModel
 from ragen_pl.rollout.teachers.world_model import ENDED, LEADS_TO
 from ragen_pl.types import Completion, Request, Sampling
 from tests.support.lamps import Lamp, NamedLamp, Stairs
+from tests.support.ranks import on_ranks
 
 PROMPTS = Prompts(system="{instruction}", turn="{observation}")
 ROLLOUT = RolloutConfig(
@@ -123,6 +125,21 @@ def test_questions_are_asked_about_other_starts_and_have_one_answer() -> None:
     count = len(lessons.questions)
     assert right_answers(lessons.questions, generate) == (count // 2) / count
     assert len({request.episode for request in asked}) == count
+
+
+def test_ranks_share_the_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where there are fewer questions than ranks."""
+    questions = (Question((1, 2), (3, 4)), Question((5,), (6,)))
+
+    def generate(requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
+        assert requests, "a sampler is not asked for nothing"
+        return [Completion((6,), (0.0,), (0.0,), stopped=False) for _ in requests]
+
+    def ask(rank: int) -> float:
+        return right_answers(questions, generate)
+
+    for count in (1, 2, 3):
+        assert on_ranks(count, ask, monkeypatch, demonstrations) == [0.5] * count
 
 
 def test_it_is_fixed_by_its_seed() -> None:
