@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Protocol, cast
 
 import lightning.pytorch as pl
+import torch
 from lightning.pytorch.trainer.states import TrainerFn
 
 from ragen_pl.distributed.batch_sharding import concatenate_batches, optimizer_batches
@@ -555,7 +556,7 @@ class RolloutDataModule(pl.LightningDataModule):
             self._memory.load_state_dict(state_dict["memory"])
         if "demonstrations" in state_dict:
             self._demonstrations = saved_set = DemonstrationSet(**state_dict["demonstrations"])
-            count = len(saved_set.demonstration_ids.unique())
+            count = len(torch.unique(saved_set.demonstration_ids))
             announce(self.attached_trainer, f"warm start: {count} demonstrations of the checkpoint")
 
     @property

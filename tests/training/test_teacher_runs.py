@@ -186,7 +186,7 @@ def test_an_environment_without_an_expert_can_be_taught_by_others() -> None:
 
 def test_a_mixture_is_taught_where_it_can_be() -> None:
     class Wordy(Stairs):
-        actions = None
+        actions = None  # type: ignore[assignment]
 
     data = make_data(WorldModel(), env=None, envs={"named": Stairs(), "wordy": Wordy()})
     assert list(data._warm_starts()) == ["named"]

@@ -250,7 +250,7 @@ def spoiled(change: Callable[[dict[str, Any]], Any]) -> str:
     return json.dumps(record) + "\n"
 
 
-REFUSED = {
+REFUSED: Mapping[str, Mapping[str, Any] | str] = {
     "no JSON": "{\n",
     "no JSON object": "[]\n",
     "neither schema, messages nor prompt and completion": "{}\n",

@@ -49,7 +49,7 @@ def test_a_thought_says_what_the_next_message_says(play: Any, spelled: bool) -> 
     chat, compared, ended = lesson_task.chat, 0, 0
     for lesson in lessons.lessons:
         (row,) = lesson.rows
-        text = chat.tokenizer.decode(row.token_ids)
+        text = str(chat.tokenizer.decode(list(row.token_ids)))
         _, *answers = text.split("<think>")
         for answer in answers:
             thought, rest = answer.split("</think>")
@@ -151,7 +151,7 @@ def test_it_is_fixed_by_its_seed() -> None:
 
 
 class Wordy(Stairs):
-    actions = None
+    actions = None  # type: ignore[assignment]
 
 
 class Mute(Stairs):
