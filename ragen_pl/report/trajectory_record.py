@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ragen_pl.rollout.chat import Chat, Dialogue
-from ragen_pl.types import Completion, Trajectory, Turn
+from ragen_pl.types import TRAJECTORY_SCHEMA, Completion, Trajectory, Turn
 
-SCHEMA = "ragen-pl.trajectory/1"
-"""Name and version of the format. A new field keeps the version; a changed one does not."""
+SCHEMA = TRAJECTORY_SCHEMA
 Source = Literal["rollout", "evaluation", "predict"]
 _LONGEST_SPAN = 64
 """Maximum tokens that are decoded together to find their text."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import astuple, replace
+from dataclasses import astuple, fields, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Protocol, cast
 
 import lightning.pytorch as pl
+import torch
 from lightning.pytorch.trainer.states import TrainerFn
 
 from ragen_pl.distributed.batch_sharding import concatenate_batches, optimizer_batches
@@ -31,7 +32,13 @@ from ragen_pl.rollout.collect import GroupSeed, collect
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.conversation import converse
 from ragen_pl.rollout.curriculum import Curriculum, Uniform, choose_starts
-from ragen_pl.rollout.demonstrations import WarmStart, demonstrate, demonstration_batches
+from ragen_pl.rollout.demonstrations import (
+    WarmStart,
+    demonstrate,
+    demonstration_batches,
+    packed,
+    right_answers,
+)
 from ragen_pl.rollout.hindsight import HindsightImitation, Solution, SolutionWriter
 from ragen_pl.rollout.mixture import Mixture, MixtureConfig, env_of_set, groups_by_env
 from ragen_pl.rollout.packing import num_updates
@@ -44,6 +51,7 @@ from ragen_pl.rollout.stats import (
     lost_rollout,
     sum_tallies,
 )
+from ragen_pl.rollout.teachers import Question
 from ragen_pl.runtime.faults import FaultKind, record_shared_fault
 from ragen_pl.training.callback import announce, is_discarded, is_done, rollout_callbacks
 from ragen_pl.training.collection import Collector, DynamicSampling, collect_groups
@@ -51,6 +59,7 @@ from ragen_pl.training.evaluation_sets import EvaluationConfig, EvaluationSet
 from ragen_pl.types import (
     Completion,
     Demonstration,
+    DemonstrationSet,
     Evaluation,
     HindsightBatch,
     Phase,
@@ -156,12 +165,7 @@ class RolloutDataModule(pl.LightningDataModule):
                 max_response_tokens=rollout.max_response_tokens,
             )
             _accepting(check_term, self.envs)
-        if warm_start.iterations and not self._demonstrating:
-            names = " or ".join(type(each).__name__ for each in self.envs.values())
-            raise ValueError(
-                f"data.warm_start.iterations is {warm_start.iterations}, but {names} "
-                "has no expert_turn to imitate: write one, or set it to 0"
-            )
+        self._taught = _taught(warm_start, self.envs, think=prompts.think)
         if self.mixture is not None:
             self.mixture.check_difficulties("data.warm_start", warm_start.difficulties)
         if not evaluated:
@@ -192,7 +196,8 @@ class RolloutDataModule(pl.LightningDataModule):
         self._progress: Tallies = {}
         self._seeds = SeedStream()
         self._chats: dict[int, Chat] = {}
-        self._demonstrations: RolloutBatch | None = None
+        self._demonstrations: DemonstrationSet | None = None
+        self._questions: tuple[Question, ...] = ()
         self._evaluation_sets: dict[str, EvaluationSet] = {}
         self._host: EnvHost | None = None
         self._lost_in_a_row = _MOST_LOST - 1  # an environment that never worked is told at once
@@ -214,11 +219,6 @@ class RolloutDataModule(pl.LightningDataModule):
                 "there, or leave data.mixture out"
             )
         return None
-
-    @property
-    def _demonstrating(self) -> list[str]:
-        """Names of the environments that have an expert."""
-        return [name for name, env in self.envs.items() if env.has_expert]
 
     @property
     def env(self) -> TextEnv:
@@ -249,6 +249,7 @@ class RolloutDataModule(pl.LightningDataModule):
             for env in (kind() for kind in COVERED):
                 yield from chats.common_vocabulary(prompts, env, actions)
         yield from self.rollout.memory.vocabulary()
+        yield from self.warm_start.teacher.vocabulary()
 
     def words_on(self, eval_set: str) -> Iterable[str]:
         """Yield the pieces of text of an evaluation set, as ``vocabulary``."""
@@ -361,9 +362,15 @@ class RolloutDataModule(pl.LightningDataModule):
         if iteration < self.warm_start.iterations:
             learner.begin_iteration(Phase.WARM_START)
             yield from demonstration_batches(
-                self.demonstrations, self.warm_start, iteration=iteration, seed=self.run_seed
+                self.demonstrations,
+                self.warm_start,
+                iteration=iteration,
+                seed=self.run_seed,
+                right_answers=self._right_answers(),
             )
             return
+        if iteration and iteration == self.warm_start.iterations:
+            self._right_answers()
         learner.begin_iteration(Phase.RL)
         collector = Collector(trainer, self.envs, self.chats, self.rollout, learner.generate)
         with learner.rollout_weights(self.max_context):
@@ -385,6 +392,19 @@ class RolloutDataModule(pl.LightningDataModule):
         for _ in range(self.rollout.ppo_epochs):
             yield from batches
         yield from hindsight  # after RL, whose ratios are those of the weights that sampled
+
+    def _right_answers(self) -> float | None:
+        """Ask the teacher's questions and tell how many were answered right; None without any."""
+        if not self._questions:
+            return None
+        with self.learner.rollout_weights(self.max_context):
+            share = right_answers(self._questions, self.learner.generate)
+        done, count = self.learner.iteration, len(self._questions)
+        announce(
+            self.attached_trainer,
+            f"warm start: {share:.1%} of {count} held-out answers right after {done} iterations",
+        )
+        return share
 
     def _learn_of(self, played: Sequence[TrajectoryGroup]) -> None:
         """Let the curriculum, or the mixture, take note of this rank's groups."""
@@ -516,6 +536,10 @@ class RolloutDataModule(pl.LightningDataModule):
             state["mixture"] = self.mixture.state_dict()
         if self._memory is not None:
             state["memory"] = self._memory.state_dict()
+        is_warm = self.learner.iteration < self.warm_start.iterations
+        if is_warm and self.warm_start.teacher.lessons_are_saved:
+            kept = self.demonstrations
+            state["demonstrations"] = {each.name: getattr(kept, each.name) for each in fields(kept)}
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -530,23 +554,29 @@ class RolloutDataModule(pl.LightningDataModule):
             self.mixture.load_state_dict(state_dict["mixture"])
         if self._memory is not None and "memory" in state_dict:
             self._memory.load_state_dict(state_dict["memory"])
+        if "demonstrations" in state_dict:
+            self._demonstrations = saved_set = DemonstrationSet(**state_dict["demonstrations"])
+            count = len(torch.unique(saved_set.demonstration_ids))
+            announce(self.attached_trainer, f"warm start: {count} demonstrations of the checkpoint")
 
     @property
-    def demonstrations(self) -> RolloutBatch:
-        """The expert's trajectories, played once and kept."""
+    def demonstrations(self) -> DemonstrationSet:
+        """The teacher's demonstrations, made once and kept."""
         if self._demonstrations is None:
             first_seed, chats = self.run_seed * SEEDS_PER_RUN + FIRST_DEMONSTRATION, self.chats
-            parts = [
+            given = [
                 demonstrate(self.envs[name], chats[name], self.rollout, own, first_seed=first_seed)
                 for name, own in self._warm_starts().items()
             ]
+            parts = [packed(each.lessons) for each in given]
             self._demonstrations = parts[0] if len(parts) == 1 else concatenate_batches(parts)
+            self._questions = tuple(question for each in given for question in each.questions)
         return self._demonstrations
 
     def _warm_starts(self) -> dict[str, WarmStart]:
-        """Return the warm start of each environment with an expert; in a mixture, with its share of
-        the demonstrations and the difficulties that are named after it."""
-        config, names = self.warm_start, self._demonstrating
+        """Return the warm start of each environment that the teacher can teach; in a mixture, with
+        its share of the demonstrations and the difficulties that are named after it."""
+        config, names = self.warm_start, self._taught
         if self.mixture is None:
             return dict.fromkeys(names, config)
         share = {name: self.mixture.config.share(name) for name in names}
@@ -720,6 +750,29 @@ def _training_envs(env: TextEnv | None, envs: Mapping[str, TextEnv | None]) -> d
         if not name or "/" in name or name != name.strip():
             raise ValueError(f"data.envs has the name {name!r}; it must be a word without a slash")
     return mixed
+
+
+def _taught(warm_start: WarmStart, envs: Mapping[str, TextEnv], *, think: bool) -> list[str]:
+    """Return the names of the environments that the teacher can teach, at least one.
+
+    Raises:
+        ValueError: if there is none; the message has the teacher's reasons.
+    """
+    taught, reasons = [], []
+    for name, env in envs.items() if warm_start.iterations else ():
+        try:
+            warm_start.chosen_teacher.check(env, think=think)
+        except ValueError as error:
+            reasons.append(str(error))
+        else:
+            taught.append(name)
+    if reasons and not taught:
+        raise ValueError(
+            f"data.warm_start.iterations is {warm_start.iterations}, but "
+            + "; ".join(dict.fromkeys(reasons))
+            + ", or set it to 0"
+        )
+    return taught
 
 
 def _key_of(name: str) -> str:

@@ -264,8 +264,10 @@ class StarPO(pl.LightningModule):
             self._rl_step(batch)
 
     def _sft_step(self, batch: Demonstration) -> None:
-        """Take a supervised step on the expert's responses."""
+        """Take a supervised step on the teacher's responses."""
         metrics = self.update.backward_imitation(batch, "imitation")
+        if batch.right_answers is not None:
+            metrics["train/right_answers"] = torch.tensor(batch.right_answers)
         rate = self.optimization.imitation_lr
         rates = {"policy": rate * self.optimization.imitation_factor(batch.progress)}
         self._optimizer_step(rates)

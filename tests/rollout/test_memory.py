@@ -20,13 +20,14 @@ from ragen_pl.rollout.actors import RandomActor
 from ragen_pl.rollout.chat import Chat, Prompts
 from ragen_pl.rollout.collect import GroupSeed, collect
 from ragen_pl.rollout.config import RolloutConfig
-from ragen_pl.rollout.demonstrations import WarmStart, demonstrate, demonstration_batches
+from ragen_pl.rollout.demonstrations import WarmStart, demonstration_batches
 from ragen_pl.rollout.episode import ChatEpisode, play_episode
 from ragen_pl.rollout.hindsight import HindsightImitation
 from ragen_pl.rollout.memory import Compact, Full, Memory, State, Window
 from ragen_pl.rollout.packing import pack
 from ragen_pl.types import Completion, EpisodeId, Request, Sampling, StopReason, Trajectory
 from tests.support.lamps import NamedLamp, Stairs
+from tests.support.lessons import demonstrate
 
 PROMPTS = Prompts(think=False, system="{instruction} {format}", turn="{observation}")
 CONFIG = RolloutConfig(
@@ -241,7 +242,7 @@ def test_demonstrations_are_dealt_whole() -> None:
     warm = WarmStart(1, updates_per_iteration=4, batch_size=3, demonstrations=6, random_turns=0.0)
     packed = demonstrate(env, chat, config, warm, first_seed=0)
     assert len(packed) > 6
-    ids = packed.trajectory_ids
+    ids = packed.demonstration_ids
     for first, second in zip(
         *[iter(demonstration_batches(packed, warm, iteration=0, seed=0))] * 2, strict=True
     ):

@@ -23,6 +23,7 @@ from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.rollout.hindsight import HindsightImitation
 from ragen_pl.rollout.memory import State, Window
 from ragen_pl.rollout.rewards import Format, Grounding, Overlong, RewardTerm, Truth
+from ragen_pl.rollout.teachers import Solver, WorldModel
 from ragen_pl.training.collection import DynamicSampling
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.evaluation_sets import Budget, EvaluationConfig
@@ -127,6 +128,9 @@ OTHER: Mapping[str, tuple[Any, ...]] = {
     "WarmStart.batch_size": (4,),
     "WarmStart.demonstrations": (12,),
     "WarmStart.random_turns": (0.9,),
+    "WarmStart.imitate_random": (True,),
+    "WarmStart.teacher": (Solver(0.9), WorldModel()),
+    "Solver.random_turns": (0.9,),
     "WarmStart.difficulties": (("lit",),),
     "RolloutDataModule.hindsight": (PLAIN_HINDSIGHT,),
     "HindsightImitation.lr": (1e-3,),

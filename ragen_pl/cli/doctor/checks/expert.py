@@ -1,4 +1,4 @@
-"""The environment's expert, on which a warm start rests."""
+"""The environment's expert, on which a warm start rests unless it has another teacher."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ def check_expert(subject: Subject) -> Iterator[Finding]:
     succeed now and then."""
     data = subject.data
     if not subject.has_expert:
+        warm_start = subject.data.warm_start
+        if warm_start.iterations:
+            name = type(warm_start.teacher).__name__
+            yield ok(f"the environment has no expert, and the warm start's teacher is {name}")
+            return
         yield ok("the environment has no expert, and the warm start is off")
         return
     played: list[Trajectory] = []

@@ -1,0 +1,181 @@
+"""``WorldModel``, transitions in words: what the agent will see after its actions, imitated before
+RL (SPA, arXiv 2510.15047)."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Literal
+
+from ragen_pl.envs.base import TextEnv, one_of
+from ragen_pl.envs.boundary import CheckedEnv
+from ragen_pl.rollout.actors import Actor, Move, NoisyExpertActor, RandomActor
+from ragen_pl.rollout.chat import SEPARATOR, Chat
+from ragen_pl.rollout.episode import ChatEpisode
+from ragen_pl.rollout.teachers.base import Lesson, Lessons, Question, Teacher, TeachingTask
+from ragen_pl.rollout.teachers.played import play_lessons
+from ragen_pl.rollout.teachers.solver import check_share
+from ragen_pl.types import TokenRow, Trajectory, Turn, token_sequences
+
+Play = Literal["random", "expert"]
+LEADS_TO = " leads to:\n"
+"""What stands between the actions and the prediction."""
+ENDED = "the end"
+"""Prediction of actions that end the episode, after which the agent sees nothing."""
+
+
+@dataclass(frozen=True)
+class WorldModel(Teacher):
+    """Play in which every thought names the turn's actions and what the agent will see after them.
+
+    A response is ``<think>Left || Up leads to:`` and the next observation, then the answer with the
+    same actions, in the agent's own chat protocol; actions that end the episode lead to
+    ``the end``. The prediction is what a copy of the environment shows after the actions, so it
+    is true as far as observations follow from the state: in a noisy environment it is one of the
+    things that may follow, and the copy's noise is the episode's.
+
+    Args:
+        play: Who plays: ``random`` actions, or the environment's ``expert``.
+        random_turns: Share of the expert's turns whose actions are random.
+        imitate_actions: Whether the choice of the actions is imitated, too: random play teaches no
+            preference, an expert's does. false trains the prediction and the answer's format alone,
+            after which the policy has to be taught, or to find, how a thought begins.
+        held_out: Episodes, from initial states of their own, on whose transitions the predictions
+            are tested before each iteration of the warm start and after the last.
+    """
+
+    play: Play = "random"
+    random_turns: float = 0.3
+    imitate_actions: bool = True
+    held_out: int = 32
+
+    def __post_init__(self) -> None:
+        one_of("warm_start.teacher.play", self.play, Play)
+        check_share("random_turns", self.random_turns)
+        if self.held_out < 0:
+            raise ValueError(
+                f"warm_start.teacher.held_out is {self.held_out}; it must be 0 (no test) or more"
+            )
+
+    @property
+    def _player(self) -> Actor:
+        return RandomActor() if self.play == "random" else NoisyExpertActor(self.random_turns)
+
+    def check(self, env: TextEnv, *, think: bool) -> None:
+        name = type(env).__name__
+        if not think:
+            raise ValueError(
+                "WorldModel writes predictions as thoughts, but prompts.think is false: set it to "
+                "true"
+            )
+        if not self._player.can_play(env):
+            remedy = (
+                "which random play cannot find: set warm_start.teacher.play to expert"
+                if env.actions is None and self.play == "random"
+                else "which cannot play: set warm_start.teacher.play to random"
+            )
+            lacks = "free-text actions" if self.play == "random" else "no expert_turn"
+            raise ValueError(f"{name} has {lacks}, {remedy}")
+
+    def vocabulary(self) -> Iterable[str]:
+        return LEADS_TO, ENDED
+
+    def teach(self, task: TeachingTask) -> Lessons:
+        lessons = play_lessons(task, self._play_lesson)
+        told = f"predictions of what follows from {self.play} play" + (
+            ", actions imitated too" if self.imitate_actions else ", actions without loss"
+        )
+        return Lessons(lessons, told, self._questions(task) if self.held_out else ())
+
+    def _play_lesson(self, episode: ChatEpisode, rng: random.Random) -> Lesson | None:
+        trajectory = self._played(episode, rng)
+        if not trajectory.is_trainable:
+            return None
+        if self.imitate_actions:
+            return Lesson.of(trajectory, [True] * len(trajectory.turns))
+        return _without_choices(trajectory, episode.chat)
+
+    def _played(self, episode: ChatEpisode, rng: random.Random) -> Trajectory:
+        """Play an episode to its end."""
+        player = self._player
+        while episode.begin_turn():
+            with episode.env_errors():
+                move = player.act(episode.env, rng, episode.max_actions)
+                announced = announcement(move.actions)
+                seen = predicted(episode.env, move.actions)
+                episode.take(Move(move.actions, f"{announced}{seen}"))
+        return episode.trajectory()
+
+    def _questions(self, task: TeachingTask) -> tuple[Question, ...]:
+        """Return the transitions of episodes that are not imitated, as questions: a context up to
+        the announcement of the actions, and the rest of the thought."""
+        questions: list[Question] = []
+
+        def play(episode: ChatEpisode, rng: random.Random) -> Lesson | None:
+            trajectory = self._played(episode, rng)
+            if not trajectory.is_trainable:
+                return None
+            for number, turn in enumerate(trajectory.turns):
+                start = _announced_tokens(turn, episode.chat)
+                ids = turn.completion.token_ids
+                prefix, answer = trajectory.prefix_ids(number), ids[start : turn.thought_tokens]
+                if answer:  # else the tokenizer joined it with the tag behind it
+                    questions.append(Question((*prefix, *ids[:start]), answer))
+            return Lesson.of(trajectory, [True] * len(trajectory.turns))
+
+        first = task.first_seed + _FIRST_HELD_OUT
+        play_lessons(replace(task, demonstrations=self.held_out, first_seed=first), play)
+        return tuple(questions)
+
+
+_FIRST_HELD_OUT = 2_050_000_000
+"""Offset of the seeds of held-out episodes: behind those of the most demonstrations there may be,
+before those of evaluation sets."""
+
+
+def announcement(actions: Sequence[str]) -> str:
+    """Return the beginning of a thought, which names the actions."""
+    return f" {SEPARATOR} ".join(actions) + LEADS_TO
+
+
+def predicted(env: CheckedEnv, actions: Sequence[str]) -> str:
+    """Return what the agent will see after some actions, by playing them in a copy.
+
+    Raises:
+        EnvError: if the environment breaks its contract.
+    """
+    ahead = CheckedEnv(copy.deepcopy(env.env))
+    text = ""
+    for action in actions:
+        outcome = ahead.step(action)
+        if outcome.terminated or outcome.truncated:
+            return ENDED
+        text = outcome.observation
+    return text
+
+
+def _announced_tokens(turn: Turn, chat: Chat) -> int:
+    """Return the number of a response's first tokens with a part of the announcement."""
+    # Not by the turn's actions, which are those that were executed before the episode ended.
+    announced = turn.response.index(LEADS_TO) + len(LEADS_TO)
+    ends = accumulate(len(chat.token_text(token)) for token in turn.completion.token_ids)
+    return next(number for number, end in enumerate(ends, start=1) if end >= announced)
+
+
+def _without_choices(trajectory: Trajectory, chat: Chat) -> Lesson:
+    """Return a lesson in which the announcements of actions are context."""
+    rows = []
+    for sequence in token_sequences(trajectory.turns):
+        mask: list[bool] = []
+        for answer in sequence.answers:
+            own = list(answer.loss_mask)
+            if isinstance(answer, Turn):
+                start = len(answer.prompt_ids)
+                announced = _announced_tokens(answer, chat)
+                own[start : start + announced] = [False] * announced
+            mask += own
+        rows.append(TokenRow(sequence.token_ids, tuple(mask)))
+    return Lesson(tuple(rows), trajectory.difficulty)

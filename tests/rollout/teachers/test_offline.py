@@ -1,0 +1,336 @@
+"""Recorded play as a teacher: read token by token as it was written, each refusal counted."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ragen_pl.envs.base import TextEnv
+from ragen_pl.errors import ConfigError
+from ragen_pl.models.embedded import build_tokenizer, read_markers
+from ragen_pl.report.trajectory_record import Occasion, record_line, trajectory_record
+from ragen_pl.rollout.actors import ExpertActor, RandomActor
+from ragen_pl.rollout.chat import Chat, Prompts, vocabulary
+from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.episode import ChatEpisode, play_episode
+from ragen_pl.rollout.memory import Memory, Window
+from ragen_pl.rollout.teachers import Lessons, Offline, TeachingTask
+from ragen_pl.types import Completion, EpisodeId, Trajectory
+from tests.support.lamps import NamedLamp, Stairs
+
+PROMPTS = Prompts()
+ROLLOUT = RolloutConfig(
+    max_turns=6, max_actions_per_turn=2, max_response_tokens=24, max_context=1024
+)
+
+
+def chat_for(env: TextEnv, *more: str) -> Chat:
+    tokenizer = build_tokenizer((*more, *vocabulary(PROMPTS, env, 2)))
+    return Chat(PROMPTS, tokenizer, read_markers(tokenizer), 2)
+
+
+CHAT = chat_for(Stairs())
+OTHER_CHAT = chat_for(Stairs(), "a", "lit</think>", "button")
+"""The same words with other tokens."""
+
+
+def task(**changes: Any) -> TeachingTask:
+    given = {"env": Stairs(), "chat": CHAT, "rollout": ROLLOUT, "demonstrations": 100}
+    return TeachingTask(**{**given, "difficulties": (), "first_seed": 0, **changes})
+
+
+def played(seed: int, *, memory: Memory | None = None, by_expert: bool = True) -> Trajectory:
+    rollout = ROLLOUT if memory is None else replace(ROLLOUT, memory=memory)
+    episode = ChatEpisode(Stairs(), CHAT, rollout, seed=seed, episode_id=EpisodeId(0, seed, 0))
+    actor = ExpertActor() if by_expert else RandomActor()
+    play_episode(episode, actor, random.Random(seed))
+    return episode.trajectory()
+
+
+def recorded(trajectory: Trajectory, **changes: Any) -> dict[str, Any]:
+    record = trajectory_record(trajectory, CHAT, Occasion("predict", 3, "last", "default", 0.5))
+    return record | changes
+
+
+def write(folder: Path, *lines: Mapping[str, Any] | str) -> Offline:
+    path = folder / "play.jsonl"
+    path.write_text("".join(each if isinstance(each, str) else record_line(each) for each in lines))
+    return Offline((str(path),))
+
+
+def rows(lessons: Lessons) -> list[tuple[tuple[int, ...], tuple[bool, ...]]]:
+    return [(row.token_ids, row.loss_mask) for each in lessons.lessons for row in each.rows]
+
+
+# --- trajectories of this library -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("memory", [None, Window(2)])
+def test_what_was_played_is_read_token_by_token(tmp_path: Path, memory: Memory | None) -> None:
+    trajectories = [played(seed, memory=memory) for seed in range(6)]
+    offline = write(tmp_path, *map(recorded, trajectories))
+    rollout = ROLLOUT if memory is None else replace(ROLLOUT, memory=memory)
+    lessons = offline.teach(task(rollout=rollout))
+    unique = dict.fromkeys(
+        tuple((s.token_ids, s.loss_mask) for s in each.sequences) for each in trajectories
+    )
+    assert rows(lessons) == [row for each in unique for row in each]
+    assert "play on evaluation sets: default" in lessons.told
+    assert "0 encoded anew" in lessons.told
+    assert offline.teach(task(rollout=rollout)) == lessons
+
+
+def test_sampled_tokens_stay_though_their_text_has_shorter_ones(tmp_path: Path) -> None:
+    """A policy may spell a word out; encoding its text again would give other tokens."""
+    episode = ChatEpisode(Stairs(), CHAT, ROLLOUT, seed=1, episode_id=EpisodeId(0, 1, 0))
+    spelled = CHAT.encode(["l"])[0] + CHAT.encode(["i"])[0] + CHAT.encode(["t"])[0]
+    rest = CHAT.encode(["</think><answer>on || on</answer>"])[0]
+    ids = (*spelled, *rest, CHAT.markers.end)
+    zeros = (0.0,) * len(ids)
+    assert CHAT.encode([CHAT.decode(ids)])[0] != list(ids[:-1])
+    assert episode.begin_turn()
+    episode.receive(Completion(ids, zeros, zeros, stopped=True))
+    assert episode.stop_reason is not None
+    trajectory = episode.trajectory()
+    lessons = write(tmp_path, recorded(trajectory)).teach(task())
+    assert rows(lessons) == [(trajectory.token_ids, trajectory.loss_mask)]
+
+
+def test_records_of_versions_without_summaries_are_read(tmp_path: Path) -> None:
+    record = recorded(played(1))
+    for turn in record["turns"]:
+        del turn["summary"]
+    assert len(write(tmp_path, record).teach(task()).lessons) == 1
+
+
+def test_another_tokenizer_gets_the_same_text(tmp_path: Path) -> None:
+    trajectory = played(3)
+    lessons = write(tmp_path, recorded(trajectory)).teach(task(chat=OTHER_CHAT))
+    ((ids, mask),) = rows(lessons)
+    assert ids != trajectory.token_ids
+    assert OTHER_CHAT.decode(ids) == CHAT.decode(trajectory.token_ids)
+    own = [token for token, taught in zip(ids, mask, strict=True) if taught]
+    assert OTHER_CHAT.decode(own) == "".join(turn.response for turn in trajectory.turns)
+    assert "0 responses in their own tokens" in lessons.told
+
+
+def test_untrue_thoughts_and_broken_answers_are_context_only(tmp_path: Path) -> None:
+    episode = ChatEpisode(Stairs(), CHAT, ROLLOUT, seed=1, episode_id=EpisodeId(0, 1, 0))
+    texts = ("dark</think><answer>on</answer>", "what", "lit</think><answer>on</answer>")
+    for text in texts:
+        assert episode.begin_turn()
+        ids = (*CHAT.encode([text])[0], CHAT.markers.end)
+        zeros = (0.0,) * len(ids)
+        episode.receive(Completion(ids, zeros, zeros, stopped=True))
+    trajectory = episode.trajectory()
+    assert trajectory.success
+    lessons = write(tmp_path, recorded(trajectory)).teach(task())
+    ((ids, mask),) = rows(lessons)
+    assert ids == trajectory.token_ids
+    taught = [token for token, is_taught in zip(ids, mask, strict=True) if is_taught]
+    assert CHAT.decode(taught) == texts[2]
+    assert "1 of 3 turns imitated" in lessons.told
+
+
+def test_the_prompts_are_this_run_s(tmp_path: Path) -> None:
+    prompts = Prompts(system="{instruction}", turn="Seen: {observation}")
+    chat = Chat(prompts, CHAT.tokenizer, CHAT.markers, 2)
+    lessons = write(tmp_path, recorded(played(1))).teach(task(chat=chat))
+    assert "Seen: lit" in chat.decode(rows(lessons)[0][0])
+
+
+# --- filters --------------------------------------------------------------------------------------
+
+
+def test_filters_choose_by_success_return_and_start(tmp_path: Path) -> None:
+    trajectories = [played(seed, by_expert=False) for seed in range(40)]
+    offline = replace(write(tmp_path, *map(recorded, trajectories)), imitate_untrue=True)
+    solved = replace(offline, success_only=True).teach(task())
+    assert "refused: no success" in solved.told
+    wanted = {t.token_ids for t in trajectories if t.success}
+    assert 0 < len(wanted) < len({t.token_ids for t in trajectories})
+    assert {ids for ids, _ in rows(solved)} == wanted
+    paid = replace(offline, min_return=2.0).teach(task())
+    assert {ids for ids, _ in rows(paid)} == {
+        t.token_ids for t in trajectories if t.total_reward >= 2.0
+    }
+    best = replace(offline, best_per_start=1).teach(task())
+    starts = {t.start_key for t in trajectories}
+    assert len(best.lessons) == len(starts) == 2
+    for start in starts:
+        highest = max(t.total_reward for t in trajectories if t.start_key == start)
+        assert any(
+            t.start_key == start and t.total_reward == highest and t.token_ids in dict(rows(best))
+            for t in trajectories
+        )
+    few = offline.teach(task(demonstrations=3))
+    assert len(few.lessons) == 3
+    assert "beyond warm_start.demonstrations" in few.told
+
+
+def test_difficulties_are_those_that_are_wanted(tmp_path: Path) -> None:
+    lines = [recorded(played(seed), difficulty="dark" if seed % 2 else "lit") for seed in range(4)]
+    lessons = write(tmp_path, *lines).teach(task(difficulties=("lit",)))
+    assert {each.difficulty for each in lessons.lessons} == {"lit"}
+
+
+# --- messages -------------------------------------------------------------------------------------
+
+GOOD = "<think>lit</think><answer>on || on</answer>"
+
+
+def said(*texts: str, system: str | None = "Press.") -> list[dict[str, Any]]:
+    first = [] if system is None else [{"role": "system", "content": system}]
+    roles = ("user", "assistant")
+    return first + [{"role": roles[n % 2], "content": text} for n, text in enumerate(texts)]
+
+
+def test_messages_are_taken_as_they_are(tmp_path: Path) -> None:
+    talk = said("Now: lit", "<think>lit</think><answer>on</answer>", "Then: lit", GOOD)
+    forms: list[dict[str, Any]] = [
+        {"messages": talk},
+        {"prompt": talk[:2], "completion": talk[2:], "reward": 1.0},
+    ]
+    for form in forms:
+        lessons = write(tmp_path, form).teach(task())
+        ((ids, mask),) = rows(lessons)
+        first, later = (
+            CHAT.encode_parts([(*CHAT.markers.first("Press.", "Now: lit"), CHAT.opening_tag)])[0],
+            CHAT.encode_parts([(*CHAT.markers.later("Then: lit"), CHAT.opening_tag)])[0],
+        )
+        answers = [
+            (*CHAT.encode([talk[n]["content"].removeprefix("<think>")])[0], CHAT.markers.end)
+            for n in (2, 4)
+        ]
+        assert ids == (*first, *answers[0], *later, *answers[1])
+        assert mask == (
+            *((False,) * len(first) + (True,) * len(answers[0])),
+            *((False,) * len(later) + (True,) * len(answers[1])),
+        )
+
+
+def test_of_prompt_and_completion_the_completion_is_imitated(tmp_path: Path) -> None:
+    talk = said("lit", "<think>dark</think><answer>on</answer>", "lit", GOOD)
+    line = {"prompt": talk[:4], "completion": talk[4:]}
+    ((ids, mask),) = rows(write(tmp_path, line).teach(task()))
+    taught = [token for token, is_taught in zip(ids, mask, strict=True) if is_taught]
+    assert "<think>" + CHAT.decode(taught) == GOOD
+
+
+def test_reasoning_and_parts_of_text_are_read(tmp_path: Path) -> None:
+    answer = {
+        "role": "assistant",
+        "reasoning_content": "lit",
+        "content": [{"type": "text", "text": "\n<answer>on || on</answer>"}],
+    }
+    line = {"messages": [*said("lit"), answer, {"role": "user", "content": "over"}]}
+    ((ids, mask),) = rows(write(tmp_path, line).teach(task()))
+    taught = [token for token, is_taught in zip(ids, mask, strict=True) if is_taught]
+    assert "<think>" + CHAT.decode(taught) == GOOD
+
+
+def test_a_dialogue_without_system_message_gets_this_run_s(tmp_path: Path) -> None:
+    line = {"messages": said("lit", GOOD, system=None)}
+    ((ids, _),) = rows(write(tmp_path, line).teach(task()))
+    assert CHAT.system_text(Stairs()) in CHAT.decode(ids)
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+def spoiled(change: Callable[[dict[str, Any]], Any]) -> str:
+    record = recorded(played(1))
+    change(record)
+    return json.dumps(record) + "\n"
+
+
+REFUSED: Mapping[str, Mapping[str, Any] | str] = {
+    "no JSON": "{\n",
+    "no JSON object": "[]\n",
+    "neither schema, messages nor prompt and completion": "{}\n",
+    "schema 'other'": '{"schema": "other"}\n',
+    "fields that are missing": '{"schema": "ragen-pl.trajectory/1"}\n',
+    "fields that are missing or of a wrong type": '{"messages": 3}\n',
+    "prompt and completion are texts": '{"prompt": "a", "completion": "b"}\n',
+    "no assistant message": {"messages": said("lit")},
+    "no assistant message (base": spoiled(lambda r: r["messages"].__delitem__(slice(2, None))),
+    "wrong role order": {"messages": [*said("lit"), *said("lit", GOOD, system=None)]},
+    "a message of the role 'tool'": {
+        "messages": [*said("lit", GOOD), {"role": "tool", "content": "x"}, *said("a", GOOD)[1:]]
+    },
+    "parts other than text": {"messages": [{"role": "user", "content": [{"type": "image"}]}]},
+    "a call of tools": {"messages": [{"role": "assistant", "content": "", "tool_calls": [1]}]},
+    "a message without text": {"messages": [{"role": "user", "content": None}]},
+    "does not begin with <think>": {"messages": said("lit", "<answer>on</answer>")},
+    "breaks the format or names no known action": {
+        "messages": said("lit", "<think>lit</think><answer>jump</answer>")
+    },
+    "a response that is too long": {
+        "messages": said("lit", f"<think>{'x' * 40}</think><answer>on</answer>")
+    },
+    "too long for the context": {"messages": said("x" * 3000, GOOD)},
+    "of another environment (maze)": {"messages": said("lit", GOOD), "env": "maze"},
+    "the environment or the endpoint failed": spoiled(
+        lambda r: r["metrics"].__setitem__("error", "broken")
+    ),
+    "cannot enter its initial state": spoiled(lambda r: r.__setitem__("initial_state", {})),
+    "actions that this run reads otherwise": spoiled(
+        lambda r: r["turns"][0].__setitem__("actions", ["off", "off"])
+    ),
+    "different lengths": spoiled(lambda r: r["loss_mask"].pop()),
+    "fewer sampled responses": spoiled(
+        lambda r: r.__setitem__("loss_mask", [0] * len(r["token_ids"]))
+    ),
+    "no turn to imitate": spoiled(
+        lambda r: [turn.__setitem__("is_valid", False) for turn in r["turns"]]
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_a_line_that_cannot_be_taught_is_counted_with_its_reason(
+    tmp_path: Path, reason: str
+) -> None:
+    bad = REFUSED[reason]
+    lessons = write(tmp_path, recorded(played(2)), bad).teach(task())
+    assert len(lessons.lessons) == 1
+    assert "1 of 2 lines of 1 files" in lessons.told
+    told = lessons.told.splitlines()[-1]
+    assert told.startswith("  1 refused: ")
+    assert reason in told
+    assert told.endswith("play.jsonl:2)")
+
+
+def test_equal_lines_are_imitated_once(tmp_path: Path) -> None:
+    line = recorded(played(1))
+    lessons = write(tmp_path, line, line).teach(task())
+    assert len(lessons.lessons) == 1
+    assert "the same as an earlier line" in lessons.told
+
+
+def test_without_a_single_good_line_the_run_ends_with_the_reasons(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"can be taught in lamp\n  2 refused: no JSON"):
+        write(tmp_path, "{\n", "{\n").teach(task())
+    with pytest.raises(ConfigError, match="there is no such file"):
+        Offline((str(tmp_path / "missing.jsonl"),)).teach(task())
+
+
+def test_keys_that_cannot_act_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"files is empty"):
+        Offline(())
+    with pytest.raises(ValueError, match=r"best_per_start is 0"):
+        Offline(("a",), best_per_start=0)
+
+
+def test_another_environment_is_no_teacher(tmp_path: Path) -> None:
+    class Maze(NamedLamp):
+        name = "maze"
+
+    with pytest.raises(ConfigError, match=r"of another environment \(lamp\)"):
+        write(tmp_path, recorded(played(1))).teach(task(env=Maze(), chat=chat_for(Maze())))

@@ -1,0 +1,192 @@
+"""Teachers within a run: what they teach is learned, shared by ranks, saved and resumed."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+
+from ragen_pl.envs.base import TextEnv
+from ragen_pl.models.embedded import build_tokenizer, read_markers
+from ragen_pl.report.trajectory_record import Occasion, record_line, trajectory_record
+from ragen_pl.rollout import demonstrations
+from ragen_pl.rollout.actors import ExpertActor
+from ragen_pl.rollout.chat import Chat, vocabulary
+from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.demonstrations import WarmStart
+from ragen_pl.rollout.episode import ChatEpisode, play_episode
+from ragen_pl.rollout.teachers import Lessons, Offline, Solver, Teacher, TeachingTask, WorldModel
+from ragen_pl.training.datamodule import RolloutDataModule
+from ragen_pl.training.evaluation_sets import EvaluationConfig
+from ragen_pl.training.starpo import StarPO
+from ragen_pl.types import EpisodeId
+from tests.support.doubles import make_trainer
+from tests.support.ranks import on_ranks
+from tests.support.toy_env import PROMPTS, Stairs, make_learner
+
+ROLLOUT = RolloutConfig(
+    num_groups=2,
+    group_size=4,
+    max_turns=4,
+    max_actions_per_turn=1,
+    max_response_tokens=20,
+    max_context=256,
+)
+WARM = WarmStart(iterations=2, updates_per_iteration=30, demonstrations=16, batch_size=8)
+
+
+def make_data(teacher: Teacher, **changes: Any) -> RolloutDataModule:
+    given = {
+        "env": Stairs(),
+        "eval_sets": {"default": Stairs()},
+        "prompts": PROMPTS,
+        "rollout": ROLLOUT,
+        "warm_start": replace(WARM, teacher=teacher),
+        "evaluation": EvaluationConfig(size=4),
+    }
+    return RolloutDataModule(**{**given, **changes})
+
+
+def learner_of(data: RolloutDataModule) -> StarPO:
+    module = make_learner()
+    module.vocabulary = list(data.vocabulary())
+    return module
+
+
+def fit(
+    folder: Path, teacher: Teacher, epochs: int = 2, ckpt: Path | None = None, **keys: Any
+) -> tuple[StarPO, dict[str, torch.Tensor]]:
+    data = make_data(teacher, warm_start=replace(WARM, teacher=teacher, **keys))
+    module, trainer = learner_of(data), make_trainer(folder, epochs, [])
+    trainer.fit(module, datamodule=data, ckpt_path=ckpt)
+    trainer.save_checkpoint(folder / "now.ckpt")
+    return module, dict(trainer.callback_metrics)
+
+
+def same_weights(one: StarPO, other: StarPO) -> bool:
+    mine, others = one.state_dict(), other.state_dict()
+    return all(torch.equal(value, others[name]) for name, value in mine.items())
+
+
+def test_predictions_are_learned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is predicted right at first, most of it after the warm start."""
+    fit(tmp_path, WorldModel(held_out=12), epochs=3, updates_per_iteration=100)
+    told = [line for line in capsys.readouterr().out.splitlines() if "answers right" in line]
+    shares = [float(line.split()[2].rstrip("%")) for line in told]
+    assert [line.split()[-2] for line in told] == ["0", "1", "2"]
+    assert shares[0] == 0.0
+    assert shares[2] > 60.0
+
+
+def chat() -> Chat:
+    tokenizer = build_tokenizer(vocabulary(PROMPTS, Stairs(), 1))
+    return Chat(PROMPTS, tokenizer, read_markers(tokenizer), 1)
+
+
+def expert_play(folder: Path) -> Offline:
+    """Record the expert's play as ``predict`` would."""
+    protocol, lines = chat(), []
+    for seed in range(8):
+        identity = EpisodeId(0, seed, 0)
+        episode = ChatEpisode(Stairs(), protocol, ROLLOUT, seed=seed, episode_id=identity)
+        play_episode(episode, ExpertActor(), random.Random(seed))
+        occasion = Occasion("predict", 1, "strong")
+        lines.append(record_line(trajectory_record(episode.trajectory(), protocol, occasion)))
+    path = folder / "play.jsonl"
+    path.write_text("".join(lines))
+    return Offline((str(path),))
+
+
+def test_recorded_play_is_learned_and_saved_with_the_run(tmp_path: Path) -> None:
+    """A run whose file is gone goes on bit for bit, since the checkpoint holds the lessons."""
+    teacher = expert_play(tmp_path)
+    for name in ("whole", "half", "resumed"):
+        (tmp_path / name).mkdir()
+    whole, metrics = fit(tmp_path / "whole", teacher)
+    half, before = fit(tmp_path / "half", teacher, epochs=1)
+    assert metrics["train/imitation_loss"] < 0.5 * before["train/imitation_loss"]
+    (tmp_path / "play.jsonl").unlink()
+    resumed, _ = fit(tmp_path / "resumed", teacher, ckpt=tmp_path / "half" / "now.ckpt")
+    assert not same_weights(half, whole)
+    assert same_weights(resumed, whole)
+    saved = torch.load(tmp_path / "whole" / "now.ckpt", weights_only=False)
+    assert "demonstrations" not in saved["RolloutDataModule"], "the warm start is over"
+
+
+def test_a_world_model_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    teacher = WorldModel(held_out=3)
+    for name in ("whole", "half", "resumed"):
+        (tmp_path / name).mkdir()
+    whole, metrics = fit(tmp_path / "whole", teacher)
+    assert 0.0 <= float(metrics["train/right_answers"]) <= 1.0
+    fit(tmp_path / "half", teacher, epochs=1)
+    resumed, _ = fit(tmp_path / "resumed", teacher, ckpt=tmp_path / "half" / "now.ckpt")
+    assert same_weights(resumed, whole)
+
+
+# --- who teaches ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Shy(Teacher):
+    """A teacher whose lessons are the first rank's alone."""
+
+    teaches_on_first_rank: ClassVar[bool] = True
+    calls: list[int]
+
+    def teach(self, task: TeachingTask) -> Lessons:
+        self.calls.append(task.first_seed)
+        return Solver(0.0).teach(task)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_ranks_are_taught_the_same(monkeypatch: pytest.MonkeyPatch, alone: bool) -> None:
+    """Whether one rank teaches, or each would teach otherwise."""
+    calls: list[int] = []
+    protocol = chat()
+
+    def teach(rank: int) -> Lessons:
+        config = replace(WARM, teacher=Shy(calls) if alone else Solver(0.0))
+        first_seed = 0 if alone else 100 * rank
+        return demonstrations.demonstrate(
+            Stairs(), protocol, ROLLOUT, config, first_seed=first_seed
+        )
+
+    one, other = on_ranks(2, teach, monkeypatch, demonstrations)
+    assert one == other
+    assert calls == [0] * alone
+
+
+def test_keys_of_the_teacher_may_be_given_in_short(tmp_path: Path) -> None:
+    short = WarmStart(random_turns=0.1, imitate_random=True)
+    assert short.chosen_teacher == Solver(0.1, imitate_random=True)
+    assert WarmStart().chosen_teacher == Solver(0.3, imitate_random=False)
+    assert WarmStart(random_turns=0.1, teacher=WorldModel()).chosen_teacher == WorldModel(
+        random_turns=0.1
+    )
+    with pytest.raises(ValueError, match=r"random_turns is 0.1, but .* Offline.*to null"):
+        WarmStart(random_turns=0.1, teacher=Offline(("play.jsonl",)))
+    with pytest.raises(ValueError, match=r"warm_start\.random_turns is 1"):
+        WarmStart(random_turns=1.0)
+
+
+def test_an_environment_without_an_expert_can_be_taught_by_others() -> None:
+    class Mute(Stairs):
+        expert_turn = TextEnv.expert_turn
+
+    with pytest.raises(ValueError, match=r"iterations is 2, but Mute has no expert_turn"):
+        make_data(Solver(), env=Mute())
+    make_data(WorldModel(), env=Mute())
+    make_data(Offline(("play.jsonl",)), env=Mute())
+
+
+def test_a_mixture_is_taught_where_it_can_be() -> None:
+    class Wordy(Stairs):
+        actions = None  # type: ignore[assignment]
+
+    data = make_data(WorldModel(), env=None, envs={"named": Stairs(), "wordy": Wordy()})
+    assert list(data._warm_starts()) == ["named"]
