@@ -298,6 +298,8 @@ def test_ratios() -> None:
             "success_ratio": 1.0,
             "zero_std_fraction": 0.1,
             "penalty_share": 0.0,
+            "entropy_burst": 1.0,
+            "entropy_bursts": 0.0,
         }
     )
     assert assess(run[:5], BASELINE, CollapseThresholds()).ratios == {}
