@@ -12,7 +12,7 @@ import callbacks
 from benchmarks import rollback_study
 from benchmarks.laboratory import ENVIRONMENTS, RATES, VARIANTS, WHOLE, Study, runs, warm_start
 from benchmarks.laboratory_report import COMPARISONS, NAMES, markdown, write_report
-from callbacks import EchoTrapDetector
+from callbacks import EchoTrapDetector, PolicyChange
 from ragen_pl.algorithms.config import KLPenalty
 from ragen_pl.algorithms.estimators import GAE, GRPO
 from ragen_pl.algorithms.policy_losses import Clip
@@ -52,6 +52,20 @@ def test_a_variant_has_the_configuration_of_its_name(tmp_path: Path, variant: st
     assert (rollout.online_k, rollout.ppo_epochs) == (4, 1)
     assert app.model.optimization.rl_factor(50, 60) == 1.0
     assert (app.model.optimization.lr, app.model.seed) == (3e-4, 3)
+
+
+@pytest.mark.parametrize("env", ENVIRONMENTS)
+def test_one_update_has_the_trajectories_of_four(tmp_path: Path, env: str) -> None:
+    several, one = (
+        assembled(tmp_path, env=env, variants=("grpo",), one_update=each) for each in (False, True)
+    )
+    rollouts = [app.datamodule.rollout for app in (several, one)]
+    assert [each.num_groups * each.online_k for each in rollouts] == [20, 20]
+    assert [each.is_on_policy for each in rollouts] == [False, True]
+    assert rollouts[0].max_turns == rollouts[1].max_turns
+    for app in (several, one):  # every sign is measured in all runs
+        (change,) = [c for c in rollout_callbacks(app.trainer) if isinstance(c, PolicyChange)]
+        assert change.always
 
 
 @pytest.mark.parametrize("env", ENVIRONMENTS)

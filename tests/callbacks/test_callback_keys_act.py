@@ -205,6 +205,9 @@ PROOFS = {
         {"trajectories": (1, -1)},
         {"always": True},
     ),
+    "ReportWriter": proof(
+        "ReportWriter", reported, {"write": ("end", "never"), "max_trajectories": (3, -1)}
+    ),
     "Results": proof(
         "Results", doubled, {"temperatures": ((0.5,), (-1.0,)), "write_every": (2, 0)}
     ),
