@@ -58,9 +58,8 @@ _ROUNDING = 1e-5
 
 def known_values(history: History, metric: str) -> list[float | None]:
     """Return a metric as it is known when each collection is judged: an update's one later."""
-    values = list(history.get(metric, ()))
-    length = len(history["rollout/success"])
-    values = [None] * (length - len(values)) + values
+    missing: list[float | None] = [None] * len(history["rollout/success"])
+    values = list(history.get(metric, missing))
     return [None, *values[:-1]] if metric.startswith("train/") else values
 
 

@@ -142,7 +142,7 @@ def measure_change(
     counts = all_reduce_sum(torch.stack((mask.sum(), gains.sum())))
     kl = masked_mean(kl_estimate(before, after, "k3"), mask, all_reduce_sum)
     change = masked_mean(after - before, gains, all_reduce_sum)
-    metrics = {}
+    metrics: dict[str, float] = {}
     if counts[0] > 0:
         metrics |= {UPDATE_KL: float(kl), "train/update_ess": effective_share(weights)}
     if counts[1] > 0:

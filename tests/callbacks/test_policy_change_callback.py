@@ -4,6 +4,7 @@ ranks."""
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -72,27 +73,16 @@ def measured(
 
 
 def test_the_metrics_by_hand() -> None:
-    """Two trajectories of two tokens each, the first token of each good."""
+    """Two trajectories of one token each, whose ratios are 1/2 and 2, the second one good."""
     rollout = collection(0, (1, 1))
-    rows = [torch.nonzero(row)[:, 0][:1] for row in rollout.loss_mask]
-    mask = torch.zeros_like(rollout.loss_mask)
-    for row, place in enumerate(rows):
-        mask[row, place] = True
-    sizes = torch.ones_like(rollout.policy_weights)
-    rollout = collection(0, (1, 1)).__class__(
-        **{
-            **{name: getattr(rollout, name) for name in rollout.__slots__},
-            "loss_mask": mask,
-            "turn_ends": mask,
-            "policy_weights": sizes,
-        }
-    )
-    before = torch.where(mask, -1.0, 0.0)
+    first = rollout.loss_mask & (rollout.loss_mask.cumsum(1) == 1)
+    everyone = torch.ones_like(rollout.policy_weights)
+    rollout = replace(rollout, loss_mask=first, policy_weights=everyone)
+    before = torch.where(first, -1.0, 0.0)
     change = torch.tensor([[math.log(0.5)], [math.log(2.0)]])
-    after = torch.where(mask, before + change, torch.zeros_like(before))
-    gains = mask & (torch.arange(2)[:, None] == 1)
+    after = torch.where(first, before + change, 0.0)
+    gains = first & (torch.arange(2)[:, None] == 1)
     found = measure_change(rollout, before, after, gains)
-    # ρ is 1/2 and 2: k3 is ρ - 1 - log ρ, and the shares are (2.5)² / (2 · 4.25).
     k3 = ((0.5 - 1 - math.log(0.5)) + (2 - 1 - math.log(2))) / 2
     assert found["train/update_kl"] == pytest.approx(k3)
     assert found["train/update_ess"] == pytest.approx(2.5**2 / (2 * 4.25))
@@ -183,7 +173,7 @@ def test_it_scores_only_where_the_alarm_needs_it_or_it_is_told_to() -> None:
     advantages = at_tokens(rollout, 2)
     level = {"train/positive_log_prob"}
     assert set(measured(rollout, advantages, PolicyChange())) == NAMES | level
-    several = {"on_policy": False, "updates": 4.0}
+    several: dict[str, Any] = {"on_policy": False, "updates": 4.0}
     assert set(measured(rollout, advantages, PolicyChange(), **several)) == level
     assert set(measured(rollout, advantages, PolicyChange(always=True), **several)) == NAMES | level
     assert set(measured(rollout, advantages, PolicyChange(0))) == level
