@@ -9,6 +9,7 @@ from itertools import pairwise
 from statistics import fmean, median
 
 from ragen_pl.ops.echo_trap.eruption import Bursts, find_bursts
+from ragen_pl.ops.echo_trap.thresholds import EARLY_SMOOTHING
 
 MIN_ITERATIONS = 6
 """Number of iterations from which on indicators are compared with a baseline: the shortest
@@ -138,8 +139,10 @@ class RunHistory:
 
     @property
     def bursts(self) -> Bursts:
-        """The bursts of entropy, without the first measurement, which may be luck."""
-        return find_bursts(self.entropy.smoothed[1:])
+        """The bursts of entropy in its fast average, without the first measurement, which may be
+        luck."""
+        fast = Smoothed(self.entropy.values, self.baseline_iterations, EARLY_SMOOTHING)
+        return find_bursts(fast.smoothed[1:])
 
     @property
     def improved(self) -> bool:
