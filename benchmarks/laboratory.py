@@ -124,6 +124,8 @@ class Study:
         variants: Names of the variants to run.
         iterations: Iterations of RL; None takes the laboratory's config.
         keep: Share of groups that StarPO-S keeps; None takes its config's.
+        one_update: Whether a collection makes one update of all its trajectories instead of four;
+            give such a study a folder of its own.
     """
 
     env: str = "sokoban"
@@ -133,13 +135,15 @@ class Study:
     variants: tuple[str, ...] = WHOLE
     iterations: int | None = None
     keep: float | None = None
+    one_update: bool = False
 
 
-def base(env: str) -> tuple[str, ...]:
+def base(env: str, *, one_update: bool = False) -> tuple[str, ...]:
     """Return the configs of every run of a laboratory."""
     overlays = [ROOT / "benchmarks" / "laboratory.yaml"]
     own = ROOT / "benchmarks" / f"laboratory_{env}.yaml"
     overlays += [own] if own.is_file() else []
+    overlays += [ROOT / "benchmarks" / "laboratory_one_update.yaml"] if one_update else []
     return ("--config", env, *(part for path in overlays for part in ("--config", str(path))))
 
 
@@ -179,7 +183,7 @@ def arguments(
         options += ["--trainer.max_epochs", str(study.iterations)]
     start = from_warm_start(folder)
     return (
-        *(*base(study.env), "--config", variant.algorithm),
+        *(*base(study.env, one_update=study.one_update), "--config", variant.algorithm),
         *(*start, *options, "--seed_everything", str(seed)),
     )
 
@@ -196,6 +200,7 @@ def parse(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--variants", nargs="+", choices=names, default=WHOLE)
     parser.add_argument("--iterations", type=int, help="of RL in every run")
     parser.add_argument("--keep", type=float, help="share of groups StarPO-S keeps")
+    parser.add_argument("--one-update", action="store_true", help="of a collection, not four")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--report", action="store_true", help="run nothing, write the tables")
     return parser.parse_args(given)
@@ -218,6 +223,7 @@ def main(given: Sequence[str] | None = None) -> int:
         variants_named(args.variants),
         args.iterations,
         args.keep,
+        args.one_update,
     )
     planned = list(runs(study, args.out))
     failed: list[Cell] = []

@@ -10,6 +10,7 @@ from callbacks.interruption import Interruption
 from callbacks.iteration_axis import IterationAxis
 from callbacks.mutual_information import MutualInformation
 from callbacks.phase_timer import PhaseTimer
+from callbacks.policy_change import PolicyChange
 from callbacks.report_writer import ReportWriter
 from callbacks.results import Results
 from callbacks.rollback import Rollback
@@ -32,6 +33,7 @@ __all__ = [
     "IterationAxis",
     "MutualInformation",
     "PhaseTimer",
+    "PolicyChange",
     "ReportWriter",
     "Results",
     "Rollback",

@@ -10,6 +10,7 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
+from callbacks.policy_change import UPDATE_KL, UPDATES
 from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.ops.echo_trap.assess import GREEN, Assessment, Level, assess
 from ragen_pl.ops.echo_trap.indicators import Indicators
@@ -21,9 +22,8 @@ from ragen_pl.training.callback import RolloutCallback, announce, may_stop
 from ragen_pl.types import Phase, Trajectory, TrajectoryGroup
 
 GRAD_NORM, APPROX_KL = "train/grad_norm_policy", "train/approx_kl"
-UPDATES = "train/updates"
 _ROUNDING = 1e-5
-"""Approximate KL, in nats, that rounding alone can cause when the trainer recomputes log-probs."""
+"""KL, in nats, that rounding alone can cause when the trainer recomputes log-probs."""
 _NO_VALID_TURN = (
     "no turn of the first RL collection follows the response format, so rewards do not depend on "
     "the policy's actions: start with imitation (data.warm_start.iterations), or allow longer "
@@ -36,8 +36,9 @@ class EchoTrapDetector(RolloutCallback):
 
     It watches the in-group std of returns, the share of groups with zero std, token entropy, valid
     format, response length, the policy's gradient norm, success, and returns at the format
-    penalty's floor, all unfiltered, smoothed and relative to the beginning of the run, and the
-    approximate KL of updates. Under a curriculum they are those of the environment's own mix of
+    penalty's floor, all unfiltered, smoothed and relative to the beginning of the run, and the KL
+    of updates: the approximate KL of several, or what ``PolicyChange`` measured of a single one.
+    Under a curriculum they are those of the environment's own mix of
     starts (``TrajectoryGroup.weight``). A policy that becomes certain because it has become good
     raises no alarm. Warm-start iterations do not count. A first rollout without a single valid turn
     is reported immediately, although nothing has fallen yet. In a mixture every environment has an
@@ -87,6 +88,7 @@ class EchoTrapDetector(RolloutCallback):
         """The rollouts so far by environment; ``""`` without a mixture."""
         self._grad_norm: float | None = None
         self._approx_kl: float | None = None
+        self._update_kl: float | None = None
         self._raised: list[dict[str, Any]] = []
         """Iteration, level and reason of every rollout that was not green."""
 
@@ -107,14 +109,15 @@ class EchoTrapDetector(RolloutCallback):
 
     @property
     def is_sound(self) -> bool:
-        """Whether the policy itself is healthy: a large approximate KL is only a warning."""
+        """Whether the policy itself is healthy: a large KL is only a warning."""
         return self.level is Level.GREEN or self.assessment.forewarns
 
     def rewind(self, position: int) -> None:
         """Keep only the first ``position`` rollouts, those up to the state that was restored."""
         for history in self._histories.values():
             del history[position:]
-        self.red_in_a_row, self._grad_norm, self._approx_kl = 0, None, None
+        self.red_in_a_row, self._grad_norm = 0, None
+        self._approx_kl = self._update_kl = None
         self.assessment = GREEN
 
     def on_collection_end(
@@ -151,7 +154,9 @@ class EchoTrapDetector(RolloutCallback):
         names = sorted({name for part in gather_objects(list(by_env)) for name in part})
         found: list[Assessment] = []
         for name in names:
-            indicators = measure(by_env.get(name, []), self._grad_norm, self._approx_kl)
+            indicators = measure(
+                by_env.get(name, []), self._grad_norm, self._approx_kl, self._update_kl
+            )
             if indicators is None:
                 continue
             history = self._histories.setdefault(name, [])
@@ -173,11 +178,11 @@ class EchoTrapDetector(RolloutCallback):
         super().on_train_epoch_end(trainer, pl_module)
         is_rl = learner(pl_module).phase == Phase.RL
         metrics = trainer.callback_metrics if is_rl else {}
-        norm, kl = (metrics.get(name) for name in (GRAD_NORM, APPROX_KL))
+        norm, updates = metrics.get(GRAD_NORM), float(metrics.get(UPDATES, 0))
         self._grad_norm = None if norm is None else float(norm)
-        # The KL of a single update says nothing: it is measured before the only step.
-        is_known = metrics.get(UPDATES, 0) > 1 and kl is not None and kl > _ROUNDING
-        self._approx_kl = float(kl) if is_known and kl is not None else None
+        # The approximate KL of a single update says nothing: it is measured before the only step.
+        self._approx_kl = _above_rounding(metrics.get(APPROX_KL)) if updates > 1 else None
+        self._update_kl = _above_rounding(metrics.get(UPDATE_KL)) if updates == 1 else None
 
     def _stop_if_allowed(self, trainer: Trainer, why: str) -> None:
         """Stop before the update, with the reason. Until the trainer's minimum is reached the run
@@ -210,6 +215,7 @@ class EchoTrapDetector(RolloutCallback):
             "red_in_a_row": 0 if self.reason else self.red_in_a_row,
             "grad_norm": self._grad_norm,
             "approx_kl": self._approx_kl,
+            "update_kl": self._update_kl,
             "level": int(self.level),
             "forewarns": self.assessment.forewarns,
             "raised": list(self._raised),
@@ -224,6 +230,7 @@ class EchoTrapDetector(RolloutCallback):
         self.red_in_a_row = int(state_dict["red_in_a_row"])
         self._grad_norm = state_dict["grad_norm"]
         self._approx_kl = state_dict.get("approx_kl")
+        self._update_kl = state_dict.get("update_kl")
         forewarns = state_dict.get("forewarns", False)
         self._raised = list(state_dict.get("raised", ()))
         self.assessment = Assessment(Level(state_dict["level"]), "", {}, forewarns)
@@ -233,8 +240,15 @@ def _plain(history: Sequence[Indicators]) -> list[list[Any]]:
     return [list(astuple(indicators)) for indicators in history]
 
 
+def _above_rounding(kl: Tensor | float | None) -> float | None:
+    return float(kl) if kl is not None and kl > _ROUNDING else None
+
+
 def measure(
-    groups: Sequence[TrajectoryGroup], grad_norm: float | None, approx_kl: float | None
+    groups: Sequence[TrajectoryGroup],
+    grad_norm: float | None,
+    approx_kl: float | None,
+    update_kl: float | None = None,
 ) -> Indicators | None:
     """Measure a rollout over all ranks; None without a trainable trajectory.
 
@@ -246,12 +260,14 @@ def measure(
         groups: This rank's groups.
         grad_norm: The policy's gradient norm in the preceding update, if known.
         approx_kl: The approximate KL of the preceding updates, if known.
+        update_kl: The KL that the preceding iteration's only update made, if known.
     """
     averages, table = RankMeans(), GroupTable.gather(groups)
     for group in groups:
         for trajectory in trainable_trajectories([group]):
             _add_trajectory(averages, trajectory, group.weight)
-    for name, value in (("grad_norm", grad_norm), ("approx_kl", approx_kl)):
+    updates = (("grad_norm", grad_norm), ("approx_kl", approx_kl), ("update_kl", update_kl))
+    for name, value in updates:
         if value is not None and math.isfinite(value):
             averages.add(name, value)
     means = averages.means()
@@ -268,6 +284,7 @@ def measure(
         grad_norm=means.get("grad_norm"),
         response_length=means["response_length"],
         approx_kl=means.get("approx_kl"),
+        update_kl=means.get("update_kl"),
     )
 
 

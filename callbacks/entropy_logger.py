@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
 
 from lightning.pytorch import LightningModule, Trainer
 
@@ -11,6 +12,9 @@ from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.rollout.stats import RankMeans, trainable_trajectories
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.types import TrajectoryGroup, Turn
+
+NGRAM_TOKENS = 4
+"""Tokens in a row that count as repeated if they occur twice in a response."""
 
 
 class EntropyLogger(RolloutCallback):
@@ -21,6 +25,9 @@ class EntropyLogger(RolloutCallback):
     answers last), and per turn. ``distinct_responses`` and ``distinct_thoughts`` are the shares of
     different texts among all; ``distinct_responses_in_group`` is that share among the first
     responses of a group, which all answer the same prompt, averaged over groups.
+    ``duplicate_responses`` and ``duplicate_responses_in_group`` are the shares of responses with an
+    equal one, among all and among those of a group; ``repeated_ngrams`` is the share of the 4-grams
+    of tokens that occurred before in the same response.
     """
 
     def on_rollout_end(
@@ -38,10 +45,15 @@ class EntropyLogger(RolloutCallback):
             first = [t.turns[0].response for t in trainable_trajectories([group])]
             if first:
                 averages.add("distinct_responses_in_group", len(set(first)) / len(first))
+            if len(first) > 1:
+                averages.add("duplicate_responses_in_group", duplicate_share(first))
         turns = [turn for trajectory in trajectories for turn in trajectory.turns]
+        responses = _digests(turn.response for turn in turns)
+        thoughts = _digests(turn.thought for turn in turns if turn.thought)
         metrics = averages.means() | {
-            "distinct_responses": _distinct_fraction(turn.response for turn in turns),
-            "distinct_thoughts": _distinct_fraction(turn.thought for turn in turns if turn.thought),
+            "distinct_responses": _distinct_share(responses),
+            "distinct_thoughts": _distinct_share(thoughts),
+            "duplicate_responses": duplicate_share(responses),
         }
         self.record({f"rollout/{name}": value for name, value in metrics.items()})
 
@@ -57,13 +69,32 @@ def _add_turn(averages: RankMeans, index: int, turn: Turn) -> None:
     ):
         if part:
             averages.add(name, sum(part), len(part))
+    repeated, count = repeated_ngrams(turn.completion.token_ids)
+    averages.add("repeated_ngrams", repeated, count)
     averages.add("response_length", len(entropies))
     averages.add("thought_length", len(turn.thought.split()))
     averages.add("valid_format", float(turn.is_valid))
 
 
-def _distinct_fraction(texts: Iterable[str]) -> float:
-    """Return the share of distinct texts over all ranks, which exchange short digests only."""
-    digests = [hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts]
-    gathered = [digest for part in gather_objects(digests) for digest in part]
-    return len(set(gathered)) / len(gathered) if gathered else float("nan")
+def _digests(texts: Iterable[str]) -> list[bytes]:
+    """Return short digests of the texts of all ranks."""
+    own = [hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts]
+    return [digest for part in gather_objects(own) for digest in part]
+
+
+def _distinct_share(items: Sequence[Hashable]) -> float:
+    """Return the share of distinct items; NaN without any."""
+    return len(set(items)) / len(items) if items else float("nan")
+
+
+def duplicate_share(items: Sequence[Hashable]) -> float:
+    """Return the share of items that are equal to another one; NaN without any."""
+    repeated = sum(count for count in Counter(items).values() if count > 1)
+    return repeated / len(items) if items else float("nan")
+
+
+def repeated_ngrams(tokens: Sequence[int]) -> tuple[int, int]:
+    """Count the n-grams of a response that occurred earlier in it, and all of its n-grams."""
+    starts = range(len(tokens) - NGRAM_TOKENS + 1)
+    ngrams = [tuple(tokens[start : start + NGRAM_TOKENS]) for start in starts]
+    return len(ngrams) - len(set(ngrams)), len(ngrams)

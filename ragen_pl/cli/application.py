@@ -65,6 +65,7 @@ from ragen_pl.training.starpo import StarPO
 
 GROUPS: dict[str, type[Callback]] = {
     "filter": cb.VarianceFilter,
+    "policy_change": cb.PolicyChange,
     "echo_trap": cb.EchoTrapDetector,
     "rollback": cb.Rollback,
     "entropy": cb.EntropyLogger,
@@ -74,7 +75,8 @@ GROUPS: dict[str, type[Callback]] = {
     "display": cb.RunDisplay,
     "report": cb.ReportWriter,
 }
-"""Callbacks with keys that every run has, by the name of their group of keys."""
+"""Callbacks with keys that every run has, by the name of their group of keys. The alarm
+comes after those whose metrics it judges."""
 ALWAYS = (
     cb.RolloutMetrics,
     cb.PhaseTimer,

@@ -229,6 +229,13 @@ class StarPO(pl.LightningModule):
         with self._no_grad():
             return self.passes.values(self.value_function, rollout, chosen)
 
+    def policy_log_probs(self, rollout: RolloutBatch) -> Tensor:
+        """Return the log-probs of sampled tokens at the current weights, (B, T); every rank must
+        call it."""
+        everyone = torch.ones_like(rollout.policy_weights, dtype=torch.bool)
+        with self._no_grad():
+            return self.passes.log_probs(self.policy, rollout, everyone)
+
     @property
     def value_function(self) -> ValueFunction | None:
         """The critic, or the policy's value head; None without either."""

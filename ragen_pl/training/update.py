@@ -23,7 +23,7 @@ from ragen_pl.algorithms.coefficients import Coefficients, FixedCoefficients
 from ragen_pl.algorithms.config import Algorithm
 from ragen_pl.algorithms.estimators import CriticConfig
 from ragen_pl.algorithms.estimators.base import kept_tokens
-from ragen_pl.distributed.collectives import all_reduce_max, all_reduce_sum
+from ragen_pl.distributed.collectives import all_reduce_max, all_reduce_sum, gather_objects
 from ragen_pl.distributed.sharding import full_tensor
 from ragen_pl.models.policy import Policy, PolicyOutput
 from ragen_pl.ops.advantages import Turns, thought_advantages
@@ -38,6 +38,7 @@ from ragen_pl.ops.losses import (
     truncated_importance_weights,
 )
 from ragen_pl.ops.masked import explained_variance, masked_sum
+from ragen_pl.ops.policy_change import effective_share, trajectory_log_weights
 from ragen_pl.training.scoring import LogProbPass, ValueFunction, forward_policy, forward_values
 from ragen_pl.training.trajectory_layout import TrajectoryLayout
 from ragen_pl.types import ImitationBatch, RolloutBatch, TrainingBatch
@@ -366,7 +367,13 @@ def sampler_metrics(
     """
     ratio = importance_ratio(old, rollout.sampled_log_probs)[kept_tokens(rollout)]
     ratio_max = all_reduce_max(float(ratio.max()) if ratio.numel() else 0.0)
-    metrics = {"train/sampler_ratio_max": torch.tensor(ratio_max)}
+    own = trajectory_log_weights(
+        old, rollout.sampled_log_probs, kept_tokens(rollout), rollout.trajectory_ids
+    )
+    metrics = {
+        "train/sampler_ratio_max": torch.tensor(ratio_max),
+        "train/sampler_ess": torch.tensor(effective_share(torch.cat(gather_objects(own)))),
+    }
     if cap is not None:
         num_capped = all_reduce_sum((ratio > cap).sum())
         metrics["train/tis_clip_fraction"] = num_capped / denominators.for_metrics

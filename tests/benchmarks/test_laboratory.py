@@ -24,7 +24,7 @@ from benchmarks.laboratory import (
 )
 from benchmarks.laboratory_report import COMPARISONS, NAMES, markdown, write_report
 from benchmarks.quantized_sampler import Quantized
-from callbacks import EchoTrapDetector
+from callbacks import EchoTrapDetector, PolicyChange
 from ragen_pl.algorithms.config import EntropySmoothing, KLPenalty
 from ragen_pl.algorithms.estimators import GAE, GRPO, GiGPO
 from ragen_pl.algorithms.policy_losses import CISPO, GSPO, SAPO, Clip, ClipCov, KLCov
@@ -100,6 +100,20 @@ def test_recipes_are_named_together() -> None:
     args = parse(["out", "--variants", "ppo", "recipes"])
     assert variants_named(args.variants) == ("ppo", *NAMES_OF_RECIPES)
     assert not set(NAMES_OF_RECIPES) & set(WHOLE)
+
+
+@pytest.mark.parametrize("env", ENVIRONMENTS)
+def test_one_update_has_the_trajectories_of_four(tmp_path: Path, env: str) -> None:
+    several, one = (
+        assembled(tmp_path, env=env, variants=("grpo",), one_update=each) for each in (False, True)
+    )
+    rollouts = [app.datamodule.rollout for app in (several, one)]
+    assert [each.num_groups * each.online_k for each in rollouts] == [20, 20]
+    assert [each.is_on_policy for each in rollouts] == [False, True]
+    assert rollouts[0].max_turns == rollouts[1].max_turns
+    for app in (several, one):  # every sign is measured in all runs
+        (change,) = [c for c in rollout_callbacks(app.trainer) if isinstance(c, PolicyChange)]
+        assert change.always
 
 
 @pytest.mark.parametrize("env", ENVIRONMENTS)

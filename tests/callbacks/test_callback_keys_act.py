@@ -9,6 +9,7 @@ import json
 import re
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -58,7 +59,7 @@ class Watch(RolloutCallback):
             self.seen[f"{epoch}/results"] = results["iterations"], results["evaluations"]
 
 
-def trained(callback: Any) -> Outcome:
+def trained(callback: Any, ppo_epochs: int = 1) -> Outcome:
     """Let a learner play the lamp for two iterations; a warm start teaches it to think."""
     data = RolloutDataModule(
         NamedLamp(),
@@ -70,6 +71,7 @@ def trained(callback: Any) -> Outcome:
             max_actions_per_turn=1,
             max_response_tokens=10,
             max_context=128,
+            ppo_epochs=ppo_epochs,
         ),
         warm_start=WarmStart(1, updates_per_iteration=40, demonstrations=16, batch_size=8),
     )
@@ -196,6 +198,12 @@ PROOFS = {
         trained,
         {"every_n_iterations": (2, 0), "num_prompts": (2, 1), "num_responses": (1, 0)},
         {"every_n_iterations": 1},
+    ),
+    "PolicyChange": proof(
+        "PolicyChange",
+        partial(trained, ppo_epochs=2),
+        {"trajectories": (1, -1)},
+        {"always": True},
     ),
     "ReportWriter": proof(
         "ReportWriter", reported, {"write": ("end", "never"), "max_trajectories": (3, -1)}

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from callbacks import EchoTrapDetector, echo_trap_detector
-from callbacks.echo_trap_detector import APPROX_KL, GRAD_NORM, UPDATES, measure
+from callbacks.echo_trap_detector import APPROX_KL, GRAD_NORM, measure
+from callbacks.policy_change import UPDATE_KL, UPDATES
 from ragen_pl.ops.echo_trap.assess import Assessment, Level
 from ragen_pl.types import TrajectoryGroup
 from tests.support.doubles import make_group, make_trajectory, make_turn
@@ -234,6 +235,27 @@ def test_an_iteration_that_measured_no_update_tells_nothing_of_one(found: dict[s
     assert callback._histories[""][-1].approx_kl is None
     assert callback._histories[""][-1].grad_norm is None
     assert callback.level is Level.GREEN
+
+
+@pytest.mark.parametrize(
+    ("updates", "kl", "known"),
+    [(1.0, 0.05, 0.05), (4.0, 0.05, None), (0.0, 0.05, None), (1.0, 1e-7, None)],
+)
+def test_the_kl_of_an_update_counts_where_there_is_one(
+    updates: float, kl: float, known: float | None
+) -> None:
+    """Several updates have an approximate KL, by which they were graded; below rounding there was
+    no step, such as one that was skipped."""
+    callback, trainer = EchoTrapDetector(), make_trainer()
+    trainer.callback_metrics |= {UPDATES: torch.tensor(updates), UPDATE_KL: torch.tensor(kl)}
+    callback.on_train_epoch_end(trainer, MODULE)
+    resumed = EchoTrapDetector()
+    resumed.load_state_dict(json.loads(json.dumps(callback.state_dict())))
+    for each in (callback, resumed):
+        judge_rollout(each, make_trainer(), good())
+        found = each._histories[""][-1]
+        assert found.approx_kl is None
+        assert found.update_kl == (known and pytest.approx(known))
 
 
 def walk(

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from callbacks import EntropyLogger, RolloutMetrics, entropy_logger
+from callbacks.entropy_logger import repeated_ngrams
 from ragen_pl.distributed.collectives import gather_objects as gather
 from ragen_pl.rollout import stats as rollout_stats
 from ragen_pl.training.callback import RolloutCallback
@@ -91,6 +92,26 @@ def test_lengths_and_distinct_thoughts_are_told_apart() -> None:
     assert metrics["rollout/distinct_thoughts"] == pytest.approx(2 / 3)
     # First responses only: two different ones of three, and one of four.
     assert metrics["rollout/distinct_responses_in_group"] == pytest.approx((2 / 3 + 1 / 4) / 2)
+
+
+def test_responses_with_an_equal_one_are_duplicates() -> None:
+    """Of four first responses three are equal; elsewhere a second turn repeats the fourth."""
+    said = ("Up", "Up", "Left", "Up")
+    members = tuple(
+        make_trajectory([make_turn(response=text)], member=n) for n, text in enumerate(said)
+    )
+    other = make_trajectory([make_turn(response="Down"), make_turn(response="Left")])
+    groups = [TrajectoryGroup(0, 0, members), TrajectoryGroup(1, 1, (other,))]
+    metrics = recorded(EntropyLogger(), groups)
+    assert metrics["rollout/duplicate_responses_in_group"] == 3 / 4  # a lone member has no other
+    assert metrics["rollout/duplicate_responses"] == pytest.approx(5 / 6)
+    assert metrics["rollout/distinct_responses"] == pytest.approx(3 / 6)
+
+
+def test_ngrams_that_occurred_before_are_repeated() -> None:
+    assert repeated_ngrams([1, 2, 3, 4, 5]) == (0, 2)
+    assert repeated_ngrams([1, 2] * 4) == (3, 5)  # 1212 and 2121 occur, then only repeat
+    assert repeated_ngrams([1, 2, 3]) == (0, 0)
 
 
 def test_broken_trajectories_count_only_as_stops() -> None:

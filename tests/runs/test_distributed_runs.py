@@ -151,6 +151,18 @@ def test_diagnostics_see_the_policy_of_one_process(found: Found, strategy: str) 
     assert {name: two[name] for name in seen} == pytest.approx(seen, rel=1e-3, abs=1e-6)
 
 
+@pytest.mark.parametrize("run", ["dynamic", "window", "lora", "single_precision"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_what_an_update_changed_is_measured_alike(found: Found, strategy: str, run: str) -> None:
+    """On sampled trajectories that a rank may have none of, and of several rows in a window."""
+    one, two = (found[ranks][run]["metrics"][-1] for ranks in ("alone", strategy))
+    names = [f"train/{n}" for n in ("update_kl", "update_ess", "positive_log_prob_change")]
+    assert one["train/update_kl"] > 1e-7
+    assert one["train/update_ess"] < 1.0
+    for name in (*names, "train/positive_log_prob", "train/sampler_ess"):
+        assert two[name] == pytest.approx(one[name], rel=1e-3, abs=1e-7)
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_trajectories_of_several_sequences_are_dealt_whole(found: Found, strategy: str) -> None:
     for run in (found["alone"]["window"], found[strategy]["window"]):

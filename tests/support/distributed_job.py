@@ -23,6 +23,7 @@ from callbacks import (
     EntropyLogger,
     GradientProbe,
     MutualInformation,
+    PolicyChange,
     Rollback,
     RolloutMetrics,
     VarianceFilter,
@@ -237,7 +238,8 @@ def play(
     detector = EchoTrapDetector(baseline_iterations=3)
     rollback = Rollback(times=1, patience=1, every_n_iterations=1, min_age=1, filter_factor=0.5)
     chosen = VarianceFilter(0.5, include_zero=run.endswith("sampled"))
-    watchers = [detector, rollback, EntropyLogger(), RolloutMetrics(), diary]
+    change = PolicyChange(3, always=True)  # fewer than are kept, and odd
+    watchers = [change, detector, rollback, EntropyLogger(), RolloutMetrics(), diary]
     callbacks: list[Callback] = [chosen, *watchers]
     if run in ("single_precision", "window", "bf16"):  # they use the policy in ways of their own
         callbacks[:0] = [MutualInformation(1, num_prompts=4), GradientProbe(1, num_buckets=2)]

@@ -57,6 +57,7 @@ def test_the_cap_acts_where_the_sampler_differs_from_the_policy() -> None:
     free, loose, tight = (trained(cap, Biased()) for cap in (None, 1.5, 1.0))
     assert float(free["train/sampler_ratio_max"]) > 1.5
     assert float(free["train/log_prob_gap"]) > 1e-2
+    assert float(free["train/sampler_ess"]) < 0.99
     assert "train/tis_clip_fraction" not in free
     assert 0 < float(tight["train/tis_clip_fraction"]) < 1
     assert differ(weights(free), weights(loose))
@@ -66,6 +67,7 @@ def test_the_cap_acts_where_the_sampler_differs_from_the_policy() -> None:
 def test_it_changes_nothing_where_the_sampler_is_the_policy() -> None:
     free, capped = trained(None, InProcess()), trained(2.0, InProcess())
     assert float(free["train/sampler_ratio_max"]) == pytest.approx(1, abs=1e-3)
+    assert float(free["train/sampler_ess"]) == pytest.approx(1, abs=1e-5)
     assert float(capped["train/tis_clip_fraction"]) == 0
     for name, value in weights(free).items():
         torch.testing.assert_close(capped[name], value, atol=1e-3, rtol=1e-3)

@@ -6,7 +6,7 @@ well below its best, the return at the format penalty's floor, or no progress at
 also raised before any harm, by *early signs*: the valid-format rate falls, responses grow, entropy
 rises from its lowest value, gradients stay large, in-group std or entropy falls without a gain. A
 healthy run shows one of them now and then, so several must last together. The cause precedes all
-symptoms: updates of a large approximate KL. ``docs/echo_trap.md`` has the table of levels.
+symptoms: updates of a large KL. ``docs/echo_trap.md`` has the table of levels.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class Assessment:
     reason: str
     """A text that names values and baselines; empty when green."""
     ratios: Mapping[str, float]
-    """Smoothed indicators divided by their baseline or best, once there is a baseline; and the
-    approximate KL, if it is known."""
+    """Smoothed indicators divided by their baseline or best, once there is a baseline; and the KL
+    of updates, if it is known."""
     forewarns: bool = False
-    """Whether the only finding is a large approximate KL; the policy itself is still sound."""
+    """Whether the only finding is a large KL; the policy itself is still sound."""
     signs: tuple[str, ...] = ()
     """The findings that ``reason`` joins, the worst first; also those that alone are no alarm."""
 
@@ -63,7 +63,7 @@ def assess(
 
     The first ``baseline_iterations`` are the baseline of this run. Until they are complete, the
     first half of the history is the baseline, and only findings that a slow start cannot cause
-    count. In the first five iterations that is the approximate KL alone, which needs no baseline.
+    count. In the first five iterations that is the KL alone, which needs no baseline.
     """
     run = RunHistory(history, baseline_iterations, limits.SMOOTHING)
     if len(history) < MIN_ITERATIONS:
@@ -181,7 +181,7 @@ def _before_harm(
     thresholds: CollapseThresholds,
 ) -> Assessment:
     """Assess a run without any harm so far."""
-    kl_is_low = run.approx_kl <= limits.LOW_APPROX_KL
+    kl_is_low = run.step_kl <= limits.LOW_APPROX_KL
     early = _alarming_signs(history, baseline_iterations, thresholds, kl_is_low)
     if early:
         reason = f"early signs: {' and '.join(early)}"
@@ -192,11 +192,13 @@ def _before_harm(
 def _assess_kl(
     run: RunHistory, thresholds: CollapseThresholds, ratios: Mapping[str, float]
 ) -> Assessment:
-    """Warn of updates with a large approximate KL; green if it is small or unknown."""
-    if not run.approx_kl > thresholds.max_approx_kl:
+    """Warn of updates with a large KL; green if it is small or unknown."""
+    if not run.step_kl > thresholds.max_approx_kl:
         return Assessment(Level.GREEN, "", ratios)
+    several = not math.isnan(run.approx_kl)
+    what = "updates have an approximate KL" if several else "an update changes the policy by a KL"
     text = (
-        f"updates have an approximate KL of {run.approx_kl:.2g} nats a token (max_approx_kl is "
+        f"{what} of {run.step_kl:.2g} nats a token (max_approx_kl is "
         f"{thresholds.max_approx_kl:g}): at such rates success decays or collapses"
     )
     return Assessment(Level.AMBER, text, ratios, forewarns=True, signs=(text,))

@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median
 
+from ragen_pl.ops.echo_trap.eruption import Bursts, find_bursts
+from ragen_pl.ops.echo_trap.thresholds import EARLY_SMOOTHING
+
 MIN_ITERATIONS = 6
 """Number of iterations from which on indicators are compared with a baseline: the shortest
 baseline, half of a history, has three."""
 _MIN_KL_VALUES = 2
-"""Number of values from which on the approximate KL counts as known: the first value is larger,
+"""Number of values from which on the KL of updates counts as known: the first value is larger,
 because the critic was trained alone before it."""
 _MIN_SUCCESS_NOISE = 0.02
 """Lower bound of the noise of success per iteration, for policies so good or so bad that it hardly
@@ -43,6 +46,9 @@ class Indicators:
     """Nats per token between the policy that sampled and the one being updated, averaged over the
     preceding updates; None if there was none, or a single one, which starts at the policy that
     sampled."""
+    update_kl: float | None = None
+    """Nats per token between the policy before the preceding iteration's only update and after it;
+    None if there was none, or several, or if it was not measured."""
 
 
 class Smoothed:
@@ -58,6 +64,7 @@ class Smoothed:
             # Dividing by the sum of weights removes the bias towards a start at zero.
             total, weight = smoothing * total + value, smoothing * weight + 1.0
             smoothed.append(total / weight)
+        self.smoothed = smoothed
         self.now = smoothed[-1] if smoothed else math.nan
         self.best = max(smoothed[1:], default=math.nan)
         """Largest smoothed value except the first, a single measurement that may be luck."""
@@ -102,6 +109,7 @@ class RunHistory:
         # Logarithms, so that a single outlier does not dominate the average.
         self.log_grad_norm = series(math.log(i.grad_norm) for i in history if i.grad_norm)
         self.log_approx_kl = series(math.log(i.approx_kl) for i in history if i.approx_kl)
+        self.log_update_kl = series(math.log(i.update_kl) for i in history if i.update_kl)
         self.success_noise = max(_MIN_SUCCESS_NOISE, self.success.noise)
         self.success_error = self.success_noise * math.sqrt((1 - smoothing) / (1 + smoothing))
         """Standard error of the smoothed success."""
@@ -116,8 +124,25 @@ class RunHistory:
     def approx_kl(self) -> float:
         """The smoothed approximate KL of an iteration's updates, a geometric mean in nats per
         token; NaN if it is unknown."""
-        is_known = len(self.log_approx_kl.values) >= _MIN_KL_VALUES
-        return math.exp(self.log_approx_kl.now) if is_known else math.nan
+        return _geometric_mean(self.log_approx_kl)
+
+    @property
+    def update_kl(self) -> float:
+        """The smoothed KL that an iteration's only update made, as ``approx_kl``."""
+        return _geometric_mean(self.log_update_kl)
+
+    @property
+    def step_kl(self) -> float:
+        """The approximate KL of updates or, where each iteration makes one, the KL of that; NaN if
+        neither is known."""
+        return self.update_kl if math.isnan(self.approx_kl) else self.approx_kl
+
+    @property
+    def bursts(self) -> Bursts:
+        """The bursts of entropy in its fast average, without the first measurement, which may be
+        luck."""
+        fast = Smoothed(self.entropy.values, self.baseline_iterations, EARLY_SMOOTHING)
+        return find_bursts(fast.smoothed[1:])
 
     @property
     def improved(self) -> bool:
@@ -131,8 +156,9 @@ class RunHistory:
         return gain > max(2 * self.mean_return.noise, 0.25 * self.in_group_std.baseline)
 
     def kl_ratios(self) -> dict[str, float]:
-        """Return the approximate KL by name, or nothing if it is unknown."""
-        return {} if math.isnan(self.approx_kl) else {"approx_kl": self.approx_kl}
+        """Return the KL of updates by name, without what is unknown."""
+        found = {"approx_kl": self.approx_kl, "update_kl": self.update_kl}
+        return {name: kl for name, kl in found.items() if not math.isnan(kl)}
 
     def ratios(self) -> dict[str, float]:
         """Return the numbers behind the alarm by name, as they are logged."""
@@ -145,4 +171,11 @@ class RunHistory:
             "success_ratio": self.success.share_of_best,
             "zero_std_fraction": self.zero_std_fraction.now,
             "penalty_share": self.penalty_share.now,
+            "entropy_burst": self.bursts.height,
+            "entropy_bursts": float(self.bursts.count),
         }
+
+
+def _geometric_mean(logs: Smoothed) -> float:
+    """Return the smoothed geometric mean of logarithms; NaN if there are too few."""
+    return math.exp(logs.now) if len(logs.values) >= _MIN_KL_VALUES else math.nan

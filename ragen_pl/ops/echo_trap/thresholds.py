@@ -47,8 +47,8 @@ ENTROPY_RISE_EARLY_SIGN = 1.5
 SUCCESS_EARLY_SIGN = 0.8
 """Success below this share of its best, by more than noise, is an early sign."""
 LOW_APPROX_KL = 0.015
-"""Approximate KL, in nats per token, up to which early signs are amber only if they last and
-success is among them."""
+"""Approximate KL of updates, or the KL of a single one, in nats per token, up to which early signs
+are amber only if they last and success is among them."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,9 @@ class CollapseThresholds:
         solved_success: Success rate from which on a lower in-group std and entropy count as
             convergence, even if neither success nor return has risen.
         max_approx_kl: Approximate KL between the policy that sampled and the one being updated, in
-            nats per token, averaged over an iteration's updates; a larger one is amber, as a
-            warning. ``.inf`` switches the warning off.
+            nats per token, averaged over an iteration's updates; where it makes a single one, from
+            before that update to after it. A larger one is amber, as a warning. ``.inf`` switches
+            the warning off.
     """
 
     early_signs: int = 2

@@ -19,6 +19,27 @@ def with_kl(run: list[Indicators], kl: float | None) -> list[Indicators]:
     return [replace(each, approx_kl=kl if t > 1 else None) for t, each in enumerate(run)]
 
 
+def of_one_update(run: list[Indicators]) -> list[Indicators]:
+    """Move the approximate KL to where it is known if an iteration makes one update."""
+    return [replace(each, approx_kl=None, update_kl=each.approx_kl) for each in run]
+
+
+def test_the_kl_of_a_single_update_counts_as_that_of_several() -> None:
+    rng = random.Random(0)
+    sound, slip = [look(rng) for _ in range(20)], look(rng, valid_format=0.6, response_length=30.0)
+    for kl in (0.003, 0.05):
+        for history in (sound, [*sound, slip, slip, slip]):
+            several = with_kl(history, kl)
+            for one, other in zip(
+                assessments(of_one_update(several)), assessments(several), strict=True
+            ):
+                assert (one.level, one.forewarns) == (other.level, other.forewarns)
+    (*_, found) = assessments(of_one_update(with_kl(sound, 0.05)))
+    assert "an update changes the policy by a KL of 0.05 nats a token" in found.reason
+    assert found.ratios["update_kl"] == pytest.approx(0.05)
+    assert "approx_kl" not in found.ratios
+
+
 def test_a_large_kl_warns_of_a_fall_without_other_signs() -> None:
     rng = random.Random(0)
     sound = [look(rng) for _ in range(12)]

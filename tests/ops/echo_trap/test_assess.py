@@ -298,6 +298,18 @@ def test_ratios() -> None:
             "success_ratio": 1.0,
             "zero_std_fraction": 0.1,
             "penalty_share": 0.0,
+            "entropy_burst": 1.0,
+            "entropy_bursts": 0.0,
         }
     )
     assert assess(run[:5], BASELINE, CollapseThresholds()).ratios == {}
+
+
+def test_bursts_of_entropy_are_logged_and_no_alarm() -> None:
+    calm, high = flat(entropy=0.4), flat(entropy=0.9)
+    run = [calm] * 10 + [high] * 2 + [calm] * 4 + [high] * 2
+    found = assess(run, BASELINE, CollapseThresholds())
+    assert found.level is Level.GREEN
+    assert found.ratios["entropy_bursts"] == 2.0
+    assert found.ratios["entropy_burst"] > 1.5
+    assert assess(run[:10], BASELINE, CollapseThresholds()).ratios["entropy_bursts"] == 0.0
