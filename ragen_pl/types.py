@@ -37,7 +37,7 @@ _FAILURES = (StopReason.ENV_ERROR, StopReason.ENDPOINT_ERROR)
 
 
 class Phase(StrEnum):
-    """Kind of iteration: imitation of the expert, or RL."""
+    """Kind of iteration: imitation of a teacher, or RL."""
 
     WARM_START = "warm_start"
     RL = "rl"
@@ -424,7 +424,7 @@ class RolloutBatch(TensorBatch):
     policy_weights: Tensor
     """(B,) float ≥ 0."""
     temperature: float = 1.0
-    """Sampling temperature of the tokens; 1 for the expert's tokens."""
+    """Sampling temperature of the tokens."""
     env_ids: Tensor | None = None
     """(B,) int: each row's environment, as its place in ``env_names``; None without a mixture."""
     env_names: tuple[str, ...] = ()
@@ -496,7 +496,7 @@ class ImitationBatch(TensorBatch):
         return self.attention_mask.sum(1)
 
     @classmethod
-    def of(cls, rollout: RolloutBatch, **facts: Any) -> Self:
+    def of(cls, rollout: RolloutBatch | ImitationBatch, **facts: Any) -> Self:
         """Return the sampled or demonstrated responses of trajectories.
 
         Args:
@@ -512,8 +512,26 @@ class ImitationBatch(TensorBatch):
 
 
 @dataclass(frozen=True, slots=True)
+class TokenRow:
+    """A training sequence to imitate, as tokens."""
+
+    token_ids: tuple[int, ...]
+    loss_mask: tuple[bool, ...]
+    """Tokens of the responses."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemonstrationSet(ImitationBatch):
+    """All that the warm start imitates, the same on every rank."""
+
+    demonstration_ids: Tensor
+    """(B,) int: the demonstration of each row; a memory that cuts the context makes several rows of
+    one."""
+
+
+@dataclass(frozen=True, slots=True)
 class Demonstration(ImitationBatch):
-    """The expert's responses of the warm start; its random moves are context only."""
+    """The teacher's responses of the warm start; what is not to be imitated is context only."""
 
     progress: float
     """Progress of the warm start in [0, 1), for the learning-rate schedule."""

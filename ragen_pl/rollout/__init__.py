@@ -13,6 +13,7 @@ from ragen_pl.rollout.engines import VLLM, Engine, InProcess
 from ragen_pl.rollout.memory import Compact, Full, Memory, State, Window
 from ragen_pl.rollout.packing import micro_batches, pack
 from ragen_pl.rollout.rewards import Format, Grounding, Overlong, PlayedTurn, RewardTerm, Truth
+from ragen_pl.rollout.teachers import Solver, Teacher
 
 __all__ = [
     "VLLM",
@@ -35,8 +36,10 @@ __all__ = [
     "RandomActor",
     "RewardTerm",
     "RolloutConfig",
+    "Solver",
     "State",
     "TargetSuccess",
+    "Teacher",
     "Truth",
     "Uniform",
     "WarmStart",

@@ -1,28 +1,24 @@
-"""Demonstrations for the warm start: the expert plays in the agent's chat protocol."""
+"""The warm start: what a teacher demonstrates, as a fixed set and as batches drawn from it."""
 
 from __future__ import annotations
 
-import copy
-import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from ragen_pl.distributed.batch_sharding import balance_by_tokens
-from ragen_pl.distributed.collectives import gather_objects, rank, world_size
+from ragen_pl.distributed.collectives import all_or_none, gather_objects, rank, world_size
 from ragen_pl.envs.base import TextEnv
-from ragen_pl.errors import ConfigError
-from ragen_pl.rollout.actors import NoisyExpertActor
 from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.config import RolloutConfig
-from ragen_pl.rollout.episode import ChatEpisode, play_episode
-from ragen_pl.rollout.packing import pack
-from ragen_pl.types import Demonstration, EpisodeId, RolloutBatch, Trajectory
+from ragen_pl.rollout.teachers import Lesson, Lessons, Solver, Teacher, TeachingTask
+from ragen_pl.rollout.teachers.solver import check_share
+from ragen_pl.types import Demonstration, DemonstrationSet
 
-_MOST_FAILURES = 20
-"""Demonstrations that may fail in a row before the run stops."""
 MAX_DEMONSTRATIONS = 20_000_000
 """Limit that keeps demonstrations off the seeds of evaluation sets, even if a hundred seeds are
 skipped for each."""
@@ -30,7 +26,7 @@ skipped for each."""
 
 @dataclass(frozen=True)
 class WarmStart:
-    """The imitation of the expert that precedes RL; ``iterations`` 0 leaves it out.
+    """The imitation of a teacher that precedes RL; ``iterations`` 0 leaves it out.
 
     Args:
         iterations: Iterations of imitation, each ``updates_per_iteration`` optimizer steps.
@@ -38,20 +34,20 @@ class WarmStart:
         batch_size: Demonstrations per optimizer step.
         demonstrations: Size of the fixed set, one demonstration per initial state (the paper had
             1,000).
-        random_turns: Share of the turns whose actions are random, while the thought stays the
-            expert's, so that states off the expert's path are visited.
-        imitate_random: Whether the random turns carry loss, too. The policy then imitates a noisy
-            expert and ends the warm start weaker than it could be, which RL can recover.
+        random_turns: The teacher's key of that name, in short; null leaves it to the teacher.
+        imitate_random: The teacher's key of that name, in short; null leaves it to the teacher.
         difficulties: Difficulties to demonstrate, by the environment's names; empty means all.
+        teacher: Who demonstrates; by default the environment's own expert.
     """
 
     iterations: int = 0
     updates_per_iteration: int = 20
     batch_size: int = 32
     demonstrations: int = 1000
-    random_turns: float = 0.3
-    imitate_random: bool = False
+    random_turns: float | None = None
+    imitate_random: bool | None = None
     difficulties: tuple[str, ...] = ()
+    teacher: Teacher = Solver()  # noqa: RUF009  frozen, so sharing it is safe
 
     def __post_init__(self) -> None:
         if self.iterations < 0:
@@ -64,98 +60,88 @@ class WarmStart:
                 f"warm_start.demonstrations is {self.demonstrations}; it may be at most "
                 f"{MAX_DEMONSTRATIONS}: further seeds belong to evaluation sets"
             )
-        if not 0 <= self.random_turns < 1:
-            raise ValueError(
-                f"warm_start.random_turns is {self.random_turns}; it is a share in [0, 1)"
-            )
+        if self.random_turns is not None:
+            check_share("random_turns", self.random_turns)
+        for key in self._short_keys:
+            teacher = self.teacher
+            if not is_dataclass(teacher) or key not in {each.name for each in fields(teacher)}:
+                raise ValueError(
+                    f"warm_start.{key} is {getattr(self, key)}, but warm_start.teacher is "
+                    f"{type(teacher).__name__}, which has no such key: set warm_start.{key} to null"
+                )
+
+    @property
+    def _short_keys(self) -> dict[str, Any]:
+        """The teacher's keys that are given here."""
+        keys = ("random_turns", "imitate_random")
+        return {key: getattr(self, key) for key in keys if getattr(self, key) is not None}
+
+    @property
+    def chosen_teacher(self) -> Teacher:
+        """The teacher, with the keys that are given here."""
+        teacher, keys = self.teacher, self._short_keys
+        if not keys:
+            return teacher
+        assert is_dataclass(teacher), "checked above"
+        return replace(teacher, **keys)
 
 
 def demonstrate(
     env: TextEnv, chat: Chat, rollout: RolloutConfig, config: WarmStart, *, first_seed: int
-) -> RolloutBatch:
-    """Play the fixed set of demonstrations and pack it.
-
-    Seeds are taken from ``first_seed`` on; those of other difficulties, and those at which the
-    environment or its expert fails, are replaced by the next.
+) -> DemonstrationSet:
+    """Have the teacher demonstrate, print what it tells, and pack its lessons; every rank must call
+    it and gets the same ones.
 
     Raises:
-        ConfigError: if too many fail in a row, as without an expert; if none of the wanted
-            difficulties turns up; or if a response is too long.
+        ConfigError: the teacher's, on all ranks.
     """
-    expert = NoisyExpertActor(config.random_turns)
-    trajectories: list[Trajectory] = []
-    imitated: list[list[bool]] = []
-    skipped = failed = failed_in_a_row = 0
-    while len(trajectories) < config.demonstrations:
-        seed = first_seed + len(trajectories) + skipped + failed
-        episode_id = EpisodeId(-1, len(trajectories), 0)
-        episode = ChatEpisode(copy.deepcopy(env), chat, rollout, seed=seed, episode_id=episode_id)
-        has_started = episode.stop_reason is None
-        if has_started and config.difficulties and episode.difficulty not in config.difficulties:
-            skipped += 1
-            if skipped > 100 * (len(trajectories) + 10):
-                raise ConfigError(
-                    f"warm_start.difficulties is {list(config.difficulties)}, but {env.name} "
-                    f"keeps giving others, such as {episode.difficulty!r}"
-                )
-            continue
-        moves = play_episode(episode, expert, random.Random(seed))
-        trajectory = episode.trajectory()
-        failed_in_a_row = 0 if trajectory.is_trainable else failed_in_a_row + 1
-        if trajectory.is_trainable:
-            imitated.append([config.imitate_random or not move.is_random for move in moves])
-            trajectories.append(trajectory)
-            continue
-        failed += 1
-        if failed_in_a_row == _MOST_FAILURES:
-            raise _too_many_failures(trajectory)
+    teacher = config.chosen_teacher
+    task = TeachingTask(env, chat, rollout, config.demonstrations, config.difficulties, first_seed)
+    alone = teacher.teaches_on_first_rank
+    own = all_or_none(lambda: teacher.teach(task) if rank() == 0 or not alone else None)
+    lessons = _agreed(own)
     if rank() == 0:
-        print(describe(trajectories, config))
-    packed = pack(trajectories, weights=[1.0] * len(trajectories), imitated=imitated)
-    return _take_first_rank(packed, tuple(trajectory.seed for trajectory in trajectories))
+        print(describe(lessons))
+    return packed(lessons.lessons)
 
 
-def _take_first_rank(own: RolloutBatch, seeds: tuple[int, ...]) -> RolloutBatch:
-    """Return the first rank's demonstrations if those of the ranks differ. An environment that
-    fails now and then, such as one behind a server, may fail at other seeds on each rank."""
-    if len(set(gather_objects(seeds))) == 1:
+def _agreed(own: Lessons | None) -> Lessons:
+    """Return the first rank's lessons if those of the ranks differ. An environment that fails now
+    and then, such as one behind a server, may fail at other seeds on each rank."""
+    digests = gather_objects(None if own is None else own.digest)
+    if own is not None and len(set(digests)) == 1:
         return own
-    return next(
-        batch for batch in gather_objects(own if rank() == 0 else None) if batch is not None
-    )
+    return next(each for each in gather_objects(own if rank() == 0 else None) if each is not None)
 
 
-def describe(trajectories: Sequence[Trajectory], config: WarmStart) -> str:
-    """Return one line about the number of demonstrations, their difficulties and their noise."""
-    difficulties = Counter(
-        trajectory.difficulty for trajectory in trajectories if trajectory.difficulty
-    )
+def describe(lessons: Lessons) -> str:
+    """Return the number of demonstrations, their difficulties and what the teacher tells."""
+    difficulties = Counter(lesson.difficulty for lesson in lessons.lessons if lesson.difficulty)
     shares = ", ".join(f"{name}: {count}" for name, count in sorted(difficulties.items()))
-    noise = "imitated too" if config.imitate_random else "without loss"
     return (
-        f"warm start: {len(trajectories)} demonstrations"
+        f"warm start: {len(lessons.lessons)} demonstrations"
         + (f" (by difficulty {shares})" if shares else "")
-        + f"; {config.random_turns:.0%} of turns move at random, {noise}"
+        + f"; {lessons.told}"
     )
 
 
-def _too_many_failures(last: Trajectory) -> ConfigError:
-    """Return the error after too many failures in a row; it names the last one."""
-    if last.counts and last.error:  # a key of the configuration is wrong
-        return ConfigError(last.error)
-    return ConfigError(
-        f"{_MOST_FAILURES} demonstrations in {last.env_name} failed in a row\n"
-        f"  last (seed {last.seed}): {last.error}\n"
-        "  mend the environment or its expert, or set warm_start.iterations to 0"
-    )
+def packed(lessons: Sequence[Lesson]) -> DemonstrationSet:
+    """Write each training sequence into one row, right-padded to the longest."""
+    rows = [(number, row) for number, lesson in enumerate(lessons) for row in lesson.rows]
+    lengths = torch.tensor([len(row.token_ids) for _, row in rows])
+    input_ids = pad_sequence([torch.tensor(row.token_ids) for _, row in rows], batch_first=True)
+    loss_mask = pad_sequence([torch.tensor(row.loss_mask) for _, row in rows], batch_first=True)
+    attention_mask = torch.arange(input_ids.shape[1])[None] < lengths[:, None]
+    numbers = torch.tensor([number for number, _ in rows])
+    return DemonstrationSet(input_ids, attention_mask, loss_mask, numbers)
 
 
 def demonstration_batches(
-    demonstrations: RolloutBatch, config: WarmStart, *, iteration: int, seed: int
+    demonstrations: DemonstrationSet, config: WarmStart, *, iteration: int, seed: int
 ) -> Iterator[Demonstration]:
     """Yield this rank's share of one iteration's batches; each pass over the fixed set is shuffled
     anew."""
-    ids = torch.unique(demonstrations.trajectory_ids)
+    ids = torch.unique(demonstrations.demonstration_ids)
     size = len(ids)
     first = iteration * config.updates_per_iteration * config.batch_size
     total = config.iterations * config.updates_per_iteration
@@ -163,7 +149,7 @@ def demonstration_batches(
         wanted = range(first + update * config.batch_size, first + (update + 1) * config.batch_size)
         chosen = torch.tensor([_shuffled(at, size, seed) for at in wanted])
         rows = torch.cat(
-            [torch.nonzero(demonstrations.trajectory_ids == i)[:, 0] for i in ids[chosen]]
+            [torch.nonzero(demonstrations.demonstration_ids == i)[:, 0] for i in ids[chosen]]
         )
         tokens = demonstrations.lengths[rows]
         rows = rows[balance_by_tokens(tokens, world_size()) == rank()]

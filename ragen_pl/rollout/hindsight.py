@@ -28,6 +28,7 @@ from ragen_pl.rollout.episode import ChatEpisode, Opening, OverlongResponseError
 from ragen_pl.types import (
     Answer,
     EpisodeId,
+    TokenRow,
     Trajectory,
     TrajectoryGroup,
     Turn,
@@ -159,15 +160,6 @@ class HindsightImitation:
         """Return whether responses are written anew; without thoughts, actions alone suffice."""
         has_thoughts = type(env).hindsight_turn is not TextEnv.hindsight_turn
         return self.rewrite and (has_thoughts or not think)
-
-
-@dataclass(frozen=True, slots=True)
-class TokenRow:
-    """A training sequence to imitate, as tokens."""
-
-    token_ids: tuple[int, ...]
-    loss_mask: tuple[bool, ...]
-    """Tokens of the responses."""
 
 
 @dataclass(frozen=True, slots=True)

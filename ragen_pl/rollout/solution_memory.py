@@ -11,8 +11,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ragen_pl.distributed.batch_sharding import balance_by_tokens
 from ragen_pl.distributed.collectives import gather_objects, rank, world_size
-from ragen_pl.rollout.hindsight import HindsightImitation, Solution, TokenRow
-from ragen_pl.types import HindsightBatch, HindsightFacts
+from ragen_pl.rollout.hindsight import HindsightImitation, Solution
+from ragen_pl.types import HindsightBatch, HindsightFacts, TokenRow
 
 _EASE = 0.2
 """Weight of a solution that every member of its group found; one that hardly any found has

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import astuple, replace
+from dataclasses import astuple, fields, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Protocol, cast
@@ -51,6 +51,7 @@ from ragen_pl.training.evaluation_sets import EvaluationConfig, EvaluationSet
 from ragen_pl.types import (
     Completion,
     Demonstration,
+    DemonstrationSet,
     Evaluation,
     HindsightBatch,
     Phase,
@@ -156,12 +157,7 @@ class RolloutDataModule(pl.LightningDataModule):
                 max_response_tokens=rollout.max_response_tokens,
             )
             _accepting(check_term, self.envs)
-        if warm_start.iterations and not self._demonstrating:
-            names = " or ".join(type(each).__name__ for each in self.envs.values())
-            raise ValueError(
-                f"data.warm_start.iterations is {warm_start.iterations}, but {names} "
-                "has no expert_turn to imitate: write one, or set it to 0"
-            )
+        self._taught = _taught(warm_start, self.envs, think=prompts.think)
         if self.mixture is not None:
             self.mixture.check_difficulties("data.warm_start", warm_start.difficulties)
         if not evaluated:
@@ -192,7 +188,7 @@ class RolloutDataModule(pl.LightningDataModule):
         self._progress: Tallies = {}
         self._seeds = SeedStream()
         self._chats: dict[int, Chat] = {}
-        self._demonstrations: RolloutBatch | None = None
+        self._demonstrations: DemonstrationSet | None = None
         self._evaluation_sets: dict[str, EvaluationSet] = {}
         self._host: EnvHost | None = None
         self._lost_in_a_row = _MOST_LOST - 1  # an environment that never worked is told at once
@@ -214,11 +210,6 @@ class RolloutDataModule(pl.LightningDataModule):
                 "there, or leave data.mixture out"
             )
         return None
-
-    @property
-    def _demonstrating(self) -> list[str]:
-        """Names of the environments that have an expert."""
-        return [name for name, env in self.envs.items() if env.has_expert]
 
     @property
     def env(self) -> TextEnv:
@@ -516,6 +507,10 @@ class RolloutDataModule(pl.LightningDataModule):
             state["mixture"] = self.mixture.state_dict()
         if self._memory is not None:
             state["memory"] = self._memory.state_dict()
+        is_warm = self.learner.iteration < self.warm_start.iterations
+        if is_warm and self.warm_start.teacher.lessons_are_saved:
+            kept = self.demonstrations
+            state["demonstrations"] = {each.name: getattr(kept, each.name) for each in fields(kept)}
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -530,10 +525,14 @@ class RolloutDataModule(pl.LightningDataModule):
             self.mixture.load_state_dict(state_dict["mixture"])
         if self._memory is not None and "memory" in state_dict:
             self._memory.load_state_dict(state_dict["memory"])
+        if "demonstrations" in state_dict:
+            self._demonstrations = saved_set = DemonstrationSet(**state_dict["demonstrations"])
+            count = len(saved_set.demonstration_ids.unique())
+            announce(self.attached_trainer, f"warm start: {count} demonstrations of the checkpoint")
 
     @property
-    def demonstrations(self) -> RolloutBatch:
-        """The expert's trajectories, played once and kept."""
+    def demonstrations(self) -> DemonstrationSet:
+        """The teacher's demonstrations, made once and kept."""
         if self._demonstrations is None:
             first_seed, chats = self.run_seed * SEEDS_PER_RUN + FIRST_DEMONSTRATION, self.chats
             parts = [
@@ -544,9 +543,9 @@ class RolloutDataModule(pl.LightningDataModule):
         return self._demonstrations
 
     def _warm_starts(self) -> dict[str, WarmStart]:
-        """Return the warm start of each environment with an expert; in a mixture, with its share of
-        the demonstrations and the difficulties that are named after it."""
-        config, names = self.warm_start, self._demonstrating
+        """Return the warm start of each environment that the teacher can teach; in a mixture, with
+        its share of the demonstrations and the difficulties that are named after it."""
+        config, names = self.warm_start, self._taught
         if self.mixture is None:
             return dict.fromkeys(names, config)
         share = {name: self.mixture.config.share(name) for name in names}
@@ -720,6 +719,29 @@ def _training_envs(env: TextEnv | None, envs: Mapping[str, TextEnv | None]) -> d
         if not name or "/" in name or name != name.strip():
             raise ValueError(f"data.envs has the name {name!r}; it must be a word without a slash")
     return mixed
+
+
+def _taught(warm_start: WarmStart, envs: Mapping[str, TextEnv], *, think: bool) -> list[str]:
+    """Return the names of the environments that the teacher can teach, at least one.
+
+    Raises:
+        ValueError: if there is none; the message has the teacher's reasons.
+    """
+    taught, reasons = [], []
+    for name, env in envs.items() if warm_start.iterations else ():
+        try:
+            warm_start.chosen_teacher.check(env, think=think)
+        except ValueError as error:
+            reasons.append(str(error))
+        else:
+            taught.append(name)
+    if reasons and not taught:
+        raise ValueError(
+            f"data.warm_start.iterations is {warm_start.iterations}, but "
+            + "; ".join(dict.fromkeys(reasons))
+            + ", or set it to 0"
+        )
+    return taught
 
 
 def _key_of(name: str) -> str:

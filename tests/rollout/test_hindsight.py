@@ -28,10 +28,9 @@ from ragen_pl.rollout.episode import ChatEpisode, Episode
 from ragen_pl.rollout.hindsight import (
     HindsightImitation,
     SolutionWriter,
-    TokenRow,
     best_way,
 )
-from ragen_pl.types import EpisodeId, Trajectory, TrajectoryGroup
+from ragen_pl.types import EpisodeId, TokenRow, Trajectory, TrajectoryGroup
 
 CONFIG = RolloutConfig(
     group_size=3, max_turns=5, max_actions_per_turn=3, max_response_tokens=40, max_context=512

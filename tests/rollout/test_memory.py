@@ -241,7 +241,7 @@ def test_demonstrations_are_dealt_whole() -> None:
     warm = WarmStart(1, updates_per_iteration=4, batch_size=3, demonstrations=6, random_turns=0.0)
     packed = demonstrate(env, chat, config, warm, first_seed=0)
     assert len(packed) > 6
-    ids = packed.trajectory_ids
+    ids = packed.demonstration_ids
     for first, second in zip(
         *[iter(demonstration_batches(packed, warm, iteration=0, seed=0))] * 2, strict=True
     ):

@@ -181,7 +181,7 @@ def test_a_single_environment_has_no_traces_of_mixtures() -> None:
         ),
         (
             {"envs": {"a": Mute(), "b": Mute()}, "mixture": MixtureConfig()},
-            r"but Mute or Mute has no expert_turn",
+            r"but Mute has no expert_turn",
         ),
         (
             {"mixture": MixtureConfig(curricula={"mute": TargetSuccess()})},

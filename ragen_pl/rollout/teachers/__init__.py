@@ -1,0 +1,10 @@
+"""Teachers of the warm start: one class each, whose constructor's arguments are its config keys.
+
+A teacher writes demonstrations as tokens in the agent's own chat protocol; how many steps are taken
+on them is the warm start's business.
+"""
+
+from ragen_pl.rollout.teachers.base import Lesson, Lessons, Teacher, TeachingTask
+from ragen_pl.rollout.teachers.solver import Solver
+
+__all__ = ["Lesson", "Lessons", "Solver", "Teacher", "TeachingTask"]

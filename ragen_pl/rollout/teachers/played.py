@@ -1,0 +1,68 @@
+"""Lessons that are played in the environment, an initial state for each."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable
+
+from ragen_pl.errors import ConfigError
+from ragen_pl.rollout.episode import ChatEpisode
+from ragen_pl.rollout.teachers.base import Lesson, TeachingTask
+from ragen_pl.types import EpisodeId, Trajectory
+
+_MOST_FAILURES = 20
+"""Demonstrations that may fail in a row before the run stops."""
+PlayLesson = Callable[[ChatEpisode, random.Random], Lesson | None]
+"""Function that plays an episode to its end and returns what of it is imitated; None if the
+environment failed or nothing came of it."""
+
+
+def play_lessons(task: TeachingTask, play: PlayLesson) -> tuple[Lesson, ...]:
+    """Play the wanted number of lessons.
+
+    Seeds are taken from the task's first one on; those of other difficulties, and those at which
+    the environment or the player fails, are replaced by the next.
+
+    Raises:
+        ConfigError: if too many fail in a row, if none of the wanted difficulties turns up, or if a
+            response is too long.
+    """
+    lessons: list[Lesson] = []
+    skipped = failed = failed_in_a_row = 0
+    while len(lessons) < task.demonstrations:
+        seed = task.first_seed + len(lessons) + skipped + failed
+        episode_id = EpisodeId(-1, len(lessons), 0)
+        env = copy.deepcopy(task.env)
+        episode = ChatEpisode(env, task.chat, task.rollout, seed=seed, episode_id=episode_id)
+        has_started = episode.stop_reason is None
+        if has_started and task.difficulties and episode.difficulty not in task.difficulties:
+            skipped += 1
+            if skipped > 100 * (len(lessons) + 10):
+                raise ConfigError(
+                    f"warm_start.difficulties is {list(task.difficulties)}, but {env.name} "
+                    f"keeps giving others, such as {episode.difficulty!r}"
+                )
+            continue
+        lesson = play(episode, random.Random(seed))
+        if lesson is not None:
+            failed_in_a_row = 0
+            lessons.append(lesson)
+            continue
+        failed += 1
+        failed_in_a_row += 1
+        if failed_in_a_row == _MOST_FAILURES:
+            raise _too_many_failures(episode.trajectory())
+    return tuple(lessons)
+
+
+def _too_many_failures(last: Trajectory) -> ConfigError:
+    """Return the error after too many failures in a row; it names the last one."""
+    if last.counts and last.error:  # a key of the configuration is wrong
+        return ConfigError(last.error)
+    reason = last.error or "the teacher found nothing in it to imitate"
+    return ConfigError(
+        f"{_MOST_FAILURES} demonstrations in {last.env_name} failed in a row\n"
+        f"  last (seed {last.seed}): {reason}\n"
+        "  mend the environment or its expert, or set warm_start.iterations to 0"
+    )

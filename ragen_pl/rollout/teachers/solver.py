@@ -1,0 +1,62 @@
+"""``Solver``, the environment's own expert as the teacher."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from ragen_pl.envs.base import TextEnv
+from ragen_pl.rollout.actors import NoisyExpertActor
+from ragen_pl.rollout.episode import ChatEpisode, play_episode
+from ragen_pl.rollout.teachers.base import Lesson, Lessons, Teacher, TeachingTask
+from ragen_pl.rollout.teachers.played import play_lessons
+
+
+@dataclass(frozen=True)
+class Solver(Teacher):
+    """The environment's expert, ``TextEnv.expert_turn``, in the agent's chat protocol.
+
+    Args:
+        random_turns: Share of the turns whose actions are random, while the thought stays the
+            expert's, so that states off the expert's path are visited.
+        imitate_random: Whether the random turns carry loss, too. The policy then imitates a noisy
+            expert and ends the warm start weaker than it could be, which RL can recover.
+    """
+
+    random_turns: float = 0.3
+    imitate_random: bool = False
+
+    def __post_init__(self) -> None:
+        check_share("random_turns", self.random_turns)
+
+    def check(self, env: TextEnv, *, think: bool) -> None:
+        if not env.has_expert:
+            raise ValueError(
+                f"{type(env).__name__} has no expert_turn to imitate: write one, choose another "
+                "teacher (docs/teachers.md)"
+            )
+
+    def teach(self, task: TeachingTask) -> Lessons:
+        expert = NoisyExpertActor(self.random_turns)
+
+        def play(episode: ChatEpisode, rng: random.Random) -> Lesson | None:
+            moves = play_episode(episode, expert, rng)
+            trajectory = episode.trajectory()
+            if not trajectory.is_trainable:
+                return None
+            imitated = [self.imitate_random or not move.is_random for move in moves]
+            return Lesson.of(trajectory, imitated)
+
+        noise = "imitated too" if self.imitate_random else "without loss"
+        told = f"{self.random_turns:.0%} of turns move at random, {noise}"
+        return Lessons(play_lessons(task, play), told)
+
+
+def check_share(key: str, share: float) -> None:
+    """Refuse a share of the turns outside of [0, 1).
+
+    Raises:
+        ValueError: with the key and the value.
+    """
+    if not 0 <= share < 1:
+        raise ValueError(f"warm_start.{key} is {share}; it is a share in [0, 1)")
