@@ -40,6 +40,15 @@ class RolloutCallback(Callback):
         super().__init__()
         self._recorded: dict[str, float] = {}
 
+    def on_teaching_progress(self, trainer: Trainer, module: LightningModule, text: str) -> None:
+        """Called now and then with what the warm start's teacher is doing, if that takes long; on
+        the ranks that it teaches on."""
+
+    def on_teaching_end(
+        self, trainer: Trainer, module: LightningModule, metrics: Mapping[str, float]
+    ) -> None:
+        """Called on every rank with what the warm start's teacher measured in an environment."""
+
     def on_rollout_start(
         self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
     ) -> None:

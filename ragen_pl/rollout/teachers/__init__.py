@@ -4,7 +4,14 @@ A teacher writes demonstrations as tokens in the agent's own chat protocol; how 
 on them is the warm start's business.
 """
 
-from ragen_pl.rollout.teachers.base import Lesson, Lessons, Teacher, TeachingTask
+from ragen_pl.rollout.teachers.base import (
+    Lesson,
+    Lessons,
+    Teacher,
+    TeachingTask,
+    tell_nobody,
+)
+from ragen_pl.rollout.teachers.explorer import Explorer
 from ragen_pl.rollout.teachers.solver import Solver
 
-__all__ = ["Lesson", "Lessons", "Solver", "Teacher", "TeachingTask"]
+__all__ = ["Explorer", "Lesson", "Lessons", "Solver", "Teacher", "TeachingTask", "tell_nobody"]

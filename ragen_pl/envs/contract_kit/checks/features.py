@@ -44,10 +44,11 @@ def check_features(subject: Subject) -> Iterator[Finding]:
             has_ended = not steps or steps[-1].has_ended
     if seen.confused:
         yield warning(
-            f"{len(seen.confused)} of {len(seen.states)} states have the features of another one by "
-            "anchor_key: an agent cannot tell them apart",
+            f"{len(seen.confused)} of {len(seen.states)} states have the features of another one, "
+            "which anchor_key tells apart: an agent cannot",
             "put what the observation shows into features, or leave counters out of anchor_key",
         )
+        return
     yield ok(
         f"the features of {len(seen.states)} states have the shape {seen.shape}; "
         f"{seen.num_actions} actions by number"
