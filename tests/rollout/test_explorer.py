@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import random
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -92,7 +93,8 @@ def test_lessons_succeed_when_they_are_played_again(agent: Any) -> None:
         while True:  # starts without a way give way to the next
             observation, _ = env.reset(seed=seed)
             seed += 1
-            if f"State:\n{observation}<|assistant|>" in text.partition("<think>")[0]:
+            assert seed < task.first_seed + 200
+            if text.partition("<|assistant|>")[0].endswith(f"State:\n{observation}"):
                 break
         success = False
         for thought, actions in answers(text):
@@ -134,10 +136,10 @@ def test_only_the_starts_of_demonstrations_are_played() -> None:
 
 
 def test_it_learns_what_chance_seldom_finds() -> None:
-    long = replace(QUICK, steps=3000, attempts=1)
-    metrics = long.teach(task_in(Landing(), 20)).metrics
-    assert metrics["explorer_success"] == metrics["explorer_plans"] == 1.0
-    assert metrics["explorer_training_success"] > 0.8
+    long = replace(QUICK, steps=3000, starts=40, attempts=1, layers=(64,))
+    metrics = long.teach(task_in(LAKE, 30)).metrics
+    assert metrics["explorer_success"] == metrics["explorer_plans"] > 0.9
+    assert metrics["explorer_training_success"] > 0.7
 
 
 def test_more_tries_find_more_ways() -> None:
@@ -165,23 +167,20 @@ def test_a_slip_is_answered_with_a_new_plan() -> None:
 
 
 def test_random_turns_are_context_only() -> None:
-    task = task_in(Landing(), 30)
-    lessons = replace(QUICK, random_turns=0.5).teach(task)
-    clean = QUICK.teach(task)
-    share = {
-        name: np.mean([any(row.loss_mask) for each in given.lessons for row in each.rows])
-        for name, given in (("noisy", lessons), ("clean", clean))
-    }
-    assert share == {"noisy": 1.0, "clean": 1.0}
-    learned = [
-        sum(sum(row.loss_mask) for row in each.rows) / len(answers(text))
-        for each, text in zip(lessons.lessons, texts(lessons, task), strict=True)
-    ]
-    whole = [
-        sum(sum(row.loss_mask) for row in each.rows) / len(answers(text))
-        for each, text in zip(clean.lessons, texts(clean, task), strict=True)
-    ]
-    assert min(learned) < min(whole)
+    def share_imitated(teacher: Explorer) -> float:
+        task = task_in(Landing(), 30)
+        lessons = teacher.teach(task)
+        rows = [row for each in lessons.lessons for row in each.rows]
+        shown = [action for text in texts(lessons, task) for action in answers(text)]
+        imitated = sum(
+            later and not before
+            for row in rows
+            for before, later in pairwise((False, *row.loss_mask))
+        )
+        return imitated / len(shown)
+
+    assert share_imitated(QUICK) == 1.0
+    assert 0.3 < share_imitated(replace(QUICK, random_turns=0.5)) < 0.8
 
 
 def test_without_words_of_its_own_an_environment_gets_empty_thoughts() -> None:
@@ -202,7 +201,9 @@ def test_an_explorer_that_learned_nothing_says_what_to_do() -> None:
             self.step_number = 0
             return self.render_text(), reward, False, False, {"success": False}
 
-    with pytest.raises(ConfigError, match=r"100 demonstrations in .* let the explorer learn lon"):
+    with pytest.raises(
+        ConfigError, match=r"(?s)100 demonstrations in .*let the explorer learn lon"
+    ):
         QUICK.teach(task_in(Endless()))
 
 
@@ -259,10 +260,8 @@ def test_one_rank_teaches_and_the_others_get_its_lessons(
 
 
 def test_a_missing_package_is_named_with_its_extra(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    import sys
-
     monkeypatch.setitem(sys.modules, "stable_baselines3", None)
     with pytest.raises(ConfigError, match=r"Explorer needs .*stable_baselines3.*\[explorer\]"):
         QUICK.teach(task_in(Landing()))
