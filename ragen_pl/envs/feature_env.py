@@ -49,7 +49,8 @@ class FeatureEnv(gymnasium.Env[Features, np.int64]):
         self._env.reset(self._seed, 0)
         self._features, self._actions = self._env.features(), self._named()
         self.observation_space = spaces.Box(0.0, 1.0, self._features.shape, np.float32)
-        self.action_space = spaces.Discrete(len(self._actions))
+        self._num_actions = len(self._actions)
+        self.action_space = spaces.Discrete(self._num_actions)
         self._has_ended = True
 
     def _named(self) -> tuple[str, ...]:
@@ -78,7 +79,8 @@ class FeatureEnv(gymnasium.Env[Features, np.int64]):
                     raise
                 continue
             break
-        assert len(self._actions) == self.action_space.n, "as many actions in every state"
+        assert self._features.shape == self.observation_space.shape, "one shape of all states"
+        assert len(self._actions) == self._num_actions, "as many actions in every state"
         self._has_ended = False
         return self._features.copy(), {"start": self._seed, "difficulty": first.difficulty}
 

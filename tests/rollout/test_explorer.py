@@ -56,8 +56,8 @@ class Landing(Stairs):
 class Wordless(Landing):
     """The same without thoughts."""
 
-    hindsight_turn = TextEnv.hindsight_turn
-    thought_correct = TextEnv.thought_correct
+    hindsight_turn = TextEnv.hindsight_turn  # type: ignore[assignment]
+    thought_correct = TextEnv.thought_correct  # type: ignore[assignment]
 
 
 def chat_for(env: TextEnv, prompts: Prompts | None = None) -> Chat:
