@@ -25,7 +25,7 @@ from ragen_pl.training.run_folder import FINAL, RESULTS, UNTRAINED, read_results
 from ragen_pl.types import Evaluation, Phase, TrajectoryGroup
 
 _REPEATED = ("diagnostics/", "val/")
-_PREFIXES = ("rollout/", "train/", "collapse/", "time/", *_REPEATED)
+_PREFIXES = ("rollout/", "teacher/", "train/", "collapse/", "time/", *_REPEATED)
 
 
 class Results(RolloutCallback):

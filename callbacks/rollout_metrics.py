@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from lightning.pytorch import LightningModule, Trainer
 
@@ -43,6 +43,12 @@ class RolloutMetrics(RolloutCallback):
         self._counted = 0
         self._collections = 0
         self._tokens = 0
+
+    def on_teaching_end(
+        self, trainer: Trainer, module: LightningModule, metrics: Mapping[str, float]
+    ) -> None:
+        """Record what the warm start's teacher measured."""
+        self.record({f"teacher/{name}": value for name, value in metrics.items()})
 
     def on_rollout_start(
         self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int

@@ -92,6 +92,10 @@ class RunDisplay(ProgressBar, RolloutCallback):
         self._validate_every = trainer.check_val_every_n_epoch or 0
         self._iteration_start = time.monotonic()
 
+    def on_teaching_progress(self, trainer: Trainer, module: LightningModule, text: str) -> None:
+        """Show what the warm start's teacher is doing."""
+        self._show(text)
+
     def on_rollout_start(
         self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
     ) -> None:

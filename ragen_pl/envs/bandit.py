@@ -10,6 +10,9 @@ import random
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
+import numpy as np
+
+from ragen_pl.envs.arrays import Features, one_hot
 from ragen_pl.envs.base import (
     TextEnv,
     noise_generator,
@@ -158,6 +161,15 @@ class Bandit(TextEnv):
         self.actions = (left, right)
         self._low, self._choice = state["low"], state["choice"]
         self._reward = state["reward"]
+
+    def features(self) -> Features:
+        """Return the names of the two arms as rows, each with whether it was chosen, and what it
+        paid."""
+        names = [name for arms in self._pairs for name in arms]
+        arms = self.actions[:2]
+        chosen = np.array([[arm == self._choice] for arm in arms], dtype=np.float32)
+        known = one_hot([names.index(arm) for arm in arms], len(names))
+        return np.hstack([known, chosen, chosen * np.float32(self._reward)])
 
     def draw(self, state: Mapping[str, Any]) -> Drawing:
         """Draw the two arms as slot machines and what the chosen one paid."""

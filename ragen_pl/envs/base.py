@@ -16,6 +16,7 @@ from typing import Any, TypeVar, get_args
 import gymnasium
 from gymnasium import spaces
 
+from ragen_pl.envs.arrays import Features
 from ragen_pl.envs.picture import Drawing
 from ragen_pl.envs.spaces import ActionNames, AnyText
 
@@ -166,6 +167,22 @@ class TextEnv(gymnasium.Env[str, str]):
             f"{type(self).__name__} has no expert_turn to imitate: write one, or set "
             "data.warm_start.iterations to 0"
         )
+
+    @property
+    def has_features(self) -> bool:
+        """Whether ``features`` gives arrays; by default, whether there is such a method. A class
+        some of whose tasks have features says which."""
+        return type(self).features is not TextEnv.features
+
+    def features(self) -> Features | None:
+        """Return the current state as numbers, for agents that read no text; None if the
+        environment has none.
+
+        An array of float32 from 0 to 1, of one shape in all states. It follows from the state, and
+        tells apart what ``anchor_key`` does; it must not tell what the observation hides. The names
+        in ``actions``, equally many in all states, are then the agent's actions by their number.
+        """
+        return None
 
     def thought_correct(self, thought: str) -> bool | None:
         """Return whether a thought is true of the current state; None if it cannot be judged."""

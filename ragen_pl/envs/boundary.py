@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from ragen_pl.envs.arrays import Features
 from ragen_pl.envs.base import MAX_TEXT_LENGTH, Symmetry, TextEnv
 from ragen_pl.envs.check import plain_text
 from ragen_pl.runtime.faults import FaultKind, record_fault
@@ -239,6 +240,20 @@ class CheckedEnv:
                 names = "texts as actions" if known is None else f"actions of {', '.join(known)}"
                 raise contract_error(method, action, names)
         return thought, tuple(actions)
+
+    def features(self) -> Features:
+        """Return the current state as numbers.
+
+        Raises:
+            EnvError: also if the environment has none.
+        """
+        with calling("features"):
+            given: Any = self.env.features()
+        is_array = isinstance(given, np.ndarray) and given.dtype == np.float32 and given.size > 0
+        if not is_array or not np.all((given >= 0) & (given <= 1)):  # NaN is neither
+            raise contract_error("features", given, "an array of float32 from 0 to 1")
+        features: Features = given
+        return features
 
     def symmetries(self) -> Sequence[Symmetry]:
         """Return the symmetries of the task, at least the identity."""

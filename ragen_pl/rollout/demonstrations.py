@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
@@ -15,7 +15,15 @@ from ragen_pl.distributed.collectives import all_or_none, gather_objects, rank, 
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.config import RolloutConfig
-from ragen_pl.rollout.teachers import Lesson, Lessons, Question, Solver, Teacher, TeachingTask
+from ragen_pl.rollout.teachers import (
+    Lesson,
+    Lessons,
+    Question,
+    Solver,
+    Teacher,
+    TeachingTask,
+    tell_nobody,
+)
 from ragen_pl.rollout.teachers.solver import check_share
 from ragen_pl.types import Demonstration, DemonstrationSet, EpisodeId, Generate, Request, Sampling
 
@@ -90,21 +98,39 @@ class WarmStart:
 
 
 def demonstrate(
-    env: TextEnv, chat: Chat, rollout: RolloutConfig, config: WarmStart, *, first_seed: int
+    env: TextEnv,
+    chat: Chat,
+    rollout: RolloutConfig,
+    config: WarmStart,
+    *,
+    first_seed: int,
+    report: Callable[[str], None] = tell_nobody,
+    record: Callable[[Mapping[str, float]], None] = tell_nobody,
 ) -> Lessons:
     """Have the teacher demonstrate and print what it tells; every rank must call it and gets the
     same lessons.
+
+    Args:
+        env: The training environment.
+        chat: The agent's chat protocol there.
+        rollout: The limits of a trajectory.
+        config: The warm start, with its teacher.
+        first_seed: The first of the demonstrations' seeds.
+        report: Function that shows what the teacher is doing.
+        record: Function that takes the teacher's metrics, the same ones on every rank.
 
     Raises:
         ConfigError: the teacher's, on all ranks.
     """
     teacher = config.chosen_teacher
-    task = TeachingTask(env, chat, rollout, config.demonstrations, config.difficulties, first_seed)
+    wanted, difficulties = config.demonstrations, config.difficulties
+    task = TeachingTask(env, chat, rollout, wanted, difficulties, first_seed, report)
     alone = teacher.teaches_on_first_rank
     own = all_or_none(lambda: teacher.teach(task) if rank() == 0 or not alone else None)
     lessons = _agreed(own)
     if rank() == 0:
         print(describe(lessons))
+    record({"demonstrations": len(lessons.lessons), **lessons.metrics})
     return lessons
 
 

@@ -15,7 +15,7 @@ from ragen_pl.types import Evaluation, Selection, TrainingBatch, TrajectoryGroup
 
 T = TypeVar("T", bound=Callback)
 
-ITERATION_PREFIXES = ("rollout/", "train/", "collapse/")
+ITERATION_PREFIXES = ("rollout/", "teacher/", "train/", "collapse/")
 """Prefixes of the metrics of a single iteration, which are not carried over to the next one."""
 
 
@@ -39,6 +39,15 @@ class RolloutCallback(Callback):
     def __init__(self) -> None:
         super().__init__()
         self._recorded: dict[str, float] = {}
+
+    def on_teaching_progress(self, trainer: Trainer, module: LightningModule, text: str) -> None:
+        """Called now and then with what the warm start's teacher is doing, if that takes long; on
+        the ranks that it teaches on."""
+
+    def on_teaching_end(
+        self, trainer: Trainer, module: LightningModule, metrics: Mapping[str, float]
+    ) -> None:
+        """Called on every rank with what the warm start's teacher measured in an environment."""
 
     def on_rollout_start(
         self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int

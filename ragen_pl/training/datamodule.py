@@ -565,13 +565,32 @@ class RolloutDataModule(pl.LightningDataModule):
         if self._demonstrations is None:
             first_seed, chats = self.run_seed * SEEDS_PER_RUN + FIRST_DEMONSTRATION, self.chats
             given = [
-                demonstrate(self.envs[name], chats[name], self.rollout, own, first_seed=first_seed)
+                demonstrate(
+                    self.envs[name],
+                    chats[name],
+                    self.rollout,
+                    own,
+                    first_seed=first_seed,
+                    report=self._report_teaching,
+                    record=partial(self._record_teaching, name),
+                )
                 for name, own in self._warm_starts().items()
             ]
             parts = [packed(each.lessons) for each in given]
             self._demonstrations = parts[0] if len(parts) == 1 else concatenate_batches(parts)
             self._questions = tuple(question for each in given for question in each.questions)
         return self._demonstrations
+
+    def _report_teaching(self, text: str) -> None:
+        trainer = self.attached_trainer
+        for callback in rollout_callbacks(trainer):
+            callback.on_teaching_progress(trainer, trainer.lightning_module, text)
+
+    def _record_teaching(self, env: str, metrics: Mapping[str, float]) -> None:
+        trainer, prefix = self.attached_trainer, f"{env}/" if env else ""
+        named = {f"{prefix}{key}": value for key, value in metrics.items()}
+        for callback in rollout_callbacks(trainer):
+            callback.on_teaching_end(trainer, trainer.lightning_module, named)
 
     def _warm_starts(self) -> dict[str, WarmStart]:
         """Return the warm start of each environment that the teacher can teach; in a mixture, with

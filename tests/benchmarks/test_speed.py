@@ -124,6 +124,7 @@ def test_trl_gets_the_same_tokens_and_the_same_mask() -> None:
 def test_phases_are_timed_counted_and_bounded() -> None:
     bench = Bench(MODEL, SMALL, torch.float32)
     iteration = Iteration(bench)
+    assert iteration.critic is not None
     before = [p.clone() for p in (*iteration.policy.parameters(), *iteration.critic.parameters())]
     seconds, rollout = iteration.medians(1)
     assert tuple(seconds) == PHASES

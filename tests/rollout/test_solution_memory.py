@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from ragen_pl.rollout import solution_memory
-from ragen_pl.rollout.hindsight import HindsightImitation, Solution, TokenRow
+from ragen_pl.rollout.hindsight import HindsightImitation, Solution
 from ragen_pl.rollout.solution_memory import SolutionMemory
-from ragen_pl.types import HindsightBatch, HindsightFacts
+from ragen_pl.types import HindsightBatch, HindsightFacts, TokenRow
 from tests.support.ranks import on_ranks
 
 

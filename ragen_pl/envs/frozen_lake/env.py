@@ -12,6 +12,7 @@ from functools import lru_cache
 from itertools import product
 from typing import Any, NamedTuple
 
+from ragen_pl.envs.arrays import Features, planes
 from ragen_pl.envs.base import (
     Symmetry,
     TextEnv,
@@ -251,6 +252,10 @@ class FrozenLake(TextEnv):
         if state["size"] != self.size:
             raise ValueError(f"size: the state has {state['size']}, this environment {self.size}")
         return Lake(self.size, mask_of(state["holes"]), state["goal"], self.intended)
+
+    def features(self) -> Features:
+        """Return planes of holes, the goal and the player."""
+        return planes((self._lake.holes, 1 << self._lake.goal, 1 << self._player), self.size)
 
     def anchor_key(self) -> str:
         """Return a key of the state without the number of actions so far."""

@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+from ragen_pl.envs.arrays import Features, one_hot
 from ragen_pl.envs.base import (
     Symmetry,
     TextEnv,
@@ -19,6 +20,7 @@ from ragen_pl.envs.picture import Drawing
 from ragen_pl.envs.rubik import text as words
 from ragen_pl.envs.rubik.cube import (
     ACTIONS,
+    COLORS,
     SOLVED,
     SYMMETRIES,
     CubeSymmetry,
@@ -154,6 +156,10 @@ class Rubik(TextEnv):
         """
         check_cube(state["stickers"])
         self._cube, self._num_actions = state["stickers"], state["num_actions"]
+
+    def features(self) -> Features:
+        """Return the color of each sticker as a row, in the order of ``get_state``."""
+        return one_hot([COLORS.index(color) for color in self._cube], len(COLORS))
 
     def anchor_key(self) -> str:
         """Return a key of the state without the number of actions so far."""

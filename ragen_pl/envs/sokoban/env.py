@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal
 
+from ragen_pl.envs.arrays import Features, planes
 from ragen_pl.envs.base import (
     Symmetry,
     TextEnv,
@@ -181,6 +182,11 @@ class Sokoban(TextEnv):
         self._board = Board(self.size, mask_of(state["walls"]), mask_of(state["targets"]))
         self._player, self._boxes = state["player"], mask_of(state["boxes"])
         self._num_actions = state["num_actions"]
+
+    def features(self) -> Features:
+        """Return planes of walls, targets, boxes and the player."""
+        board = self._board
+        return planes((board.walls, board.targets, self._boxes, 1 << self._player), self.size)
 
     def anchor_key(self) -> str:
         """Return a key of the state without the number of actions so far."""

@@ -7,6 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal
 
+import numpy as np
+
+from ragen_pl.envs.arrays import Features, one_hot
 from ragen_pl.envs.base import (
     Symmetry,
     TextEnv,
@@ -238,6 +241,14 @@ class Sudoku(TextEnv):
             raise ValueError(f"size: the state has {state['size']}, this environment {self.size}")
         self._begin(tuple(state["givens"]))
         self._board, self._num_actions = list(state["board"]), state["num_actions"]
+
+    def features(self) -> Features:
+        """Return planes of the empty cells, of each digit, and of the givens, which decide the
+        solution."""
+        digits = one_hot(self._board, self.size + 1).T
+        givens = np.array(self._givens, dtype=bool)
+        both: Features = np.vstack([digits, givens]).astype(np.float32)
+        return both.reshape(-1, self.size, self.size)
 
     def anchor_key(self) -> str:
         """Return a key of the state without the number of actions so far."""

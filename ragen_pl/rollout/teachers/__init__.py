@@ -4,12 +4,21 @@ A teacher writes demonstrations as tokens in the agent's own chat protocol; how 
 on them is the warm start's business.
 """
 
-from ragen_pl.rollout.teachers.base import Lesson, Lessons, Question, Teacher, TeachingTask
+from ragen_pl.rollout.teachers.base import (
+    Lesson,
+    Lessons,
+    Question,
+    Teacher,
+    TeachingTask,
+    tell_nobody,
+)
+from ragen_pl.rollout.teachers.explorer import Explorer
 from ragen_pl.rollout.teachers.offline import Offline
 from ragen_pl.rollout.teachers.solver import Solver
 from ragen_pl.rollout.teachers.world_model import WorldModel
 
 __all__ = [
+    "Explorer",
     "Lesson",
     "Lessons",
     "Offline",
@@ -18,4 +27,5 @@ __all__ = [
     "Teacher",
     "TeachingTask",
     "WorldModel",
+    "tell_nobody",
 ]

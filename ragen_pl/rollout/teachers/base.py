@@ -5,14 +5,18 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.types import TokenRow, Trajectory, Turn
+
+
+def tell_nobody(_: object) -> None:
+    """Take note of nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,8 @@ class TeachingTask:
     first_seed: int
     """The first of the demonstrations' seeds. Those from it on are for initial states, and only
     demonstrations have them; all randomness of a teacher follows from it."""
+    report: Callable[[str], None] = tell_nobody
+    """Function that shows a person what a teacher is doing, if that takes long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +89,8 @@ class Lessons:
     questions: tuple[Question, ...] = ()
     """Tests that the policy takes before each iteration of the warm start and after the last. They
     are not saved with the lessons."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """What the teacher measured, to be logged as ``teacher/…``."""
 
     @property
     def digest(self) -> str:

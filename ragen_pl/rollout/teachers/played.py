@@ -11,18 +11,25 @@ from ragen_pl.rollout.episode import ChatEpisode
 from ragen_pl.rollout.teachers.base import Lesson, TeachingTask
 from ragen_pl.types import EpisodeId, Trajectory
 
-_MOST_FAILURES = 20
-"""Demonstrations that may fail in a row before the run stops."""
+_REMEDY = "mend the environment or its expert"
 PlayLesson = Callable[[ChatEpisode, random.Random], Lesson | None]
 """Function that plays an episode to its end and returns what of it is imitated; None if the
 environment failed or nothing came of it."""
 
 
-def play_lessons(task: TeachingTask, play: PlayLesson) -> tuple[Lesson, ...]:
+def play_lessons(
+    task: TeachingTask, play: PlayLesson, patience: int = 20, remedy: str = _REMEDY
+) -> tuple[Lesson, ...]:
     """Play the wanted number of lessons.
 
     Seeds are taken from the task's first one on; those of other difficulties, and those at which
     the environment or the player fails, are replaced by the next.
+
+    Args:
+        task: What is wanted.
+        play: The player.
+        patience: Lessons that may fail in a row.
+        remedy: What to do if more do.
 
     Raises:
         ConfigError: if too many fail in a row, if none of the wanted difficulties turns up, or if a
@@ -51,18 +58,18 @@ def play_lessons(task: TeachingTask, play: PlayLesson) -> tuple[Lesson, ...]:
             continue
         failed += 1
         failed_in_a_row += 1
-        if failed_in_a_row == _MOST_FAILURES:
-            raise _too_many_failures(episode.trajectory())
+        if failed_in_a_row == patience:
+            raise _too_many_failures(episode.trajectory(), patience, remedy)
     return tuple(lessons)
 
 
-def _too_many_failures(last: Trajectory) -> ConfigError:
+def _too_many_failures(last: Trajectory, patience: int, remedy: str) -> ConfigError:
     """Return the error after too many failures in a row; it names the last one."""
     if last.counts and last.error:  # a key of the configuration is wrong
         return ConfigError(last.error)
     reason = last.error or "the teacher found nothing in it to imitate"
     return ConfigError(
-        f"{_MOST_FAILURES} demonstrations in {last.env_name} failed in a row\n"
+        f"{patience} demonstrations in {last.env_name} failed in a row\n"
         f"  last (seed {last.seed}): {reason}\n"
-        "  mend the environment or its expert, or set warm_start.iterations to 0"
+        f"  {remedy}, or set warm_start.iterations to 0"
     )

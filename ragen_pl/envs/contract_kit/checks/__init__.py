@@ -6,6 +6,7 @@ from ragen_pl.envs.contract_kit.checks.answers import check_answers
 from ragen_pl.envs.contract_kit.checks.contract import check_contract_of
 from ragen_pl.envs.contract_kit.checks.copies import check_copies
 from ragen_pl.envs.contract_kit.checks.episodes import check_episodes
+from ragen_pl.envs.contract_kit.checks.features import check_features
 from ragen_pl.envs.contract_kit.checks.players import check_expert, check_random
 from ragen_pl.envs.contract_kit.checks.processes import check_processes
 from ragen_pl.envs.contract_kit.checks.questions import check_questions
@@ -22,6 +23,7 @@ CHECKS: Mapping[str, Callable[[Subject], Iterator[Finding]]] = {
     "episodes": check_episodes,
     "questions": check_questions,
     "copies": check_copies,
+    "features": check_features,
     "shared state": check_shared_state,
     "processes": check_processes,
     "hostile answers": check_answers,

@@ -55,6 +55,8 @@ def _questions(subject: Subject, env: CheckedEnv) -> dict[str, Callable[[], obje
     }
     if subject.has_expert:
         found["expert_turn"] = lambda: env.expert_turn(random.Random(0), ACTIONS_PER_TURN)
+    if subject.env.has_features:
+        found["features"] = env.features
     return {name: _told(name, ask) for name, ask in found.items()}
 
 

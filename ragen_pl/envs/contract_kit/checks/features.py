@@ -1,0 +1,98 @@
+"""States as arrays: of one shape, equal for equal states, and different for different ones."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+from ragen_pl.envs.base import TextEnv
+from ragen_pl.envs.boundary import CheckedEnv
+from ragen_pl.envs.contract_kit.subject import Subject
+from ragen_pl.envs.contract_kit.trial import go_on, play_at_random
+from ragen_pl.runtime.findings import Finding, failure, ok, warning
+
+_SEEDS, _STEPS = 24, 12
+_EQUAL = "let them follow from the state alone"
+
+
+def check_features(subject: Subject) -> Iterator[Finding]:
+    """Compare the features of the states of random play."""
+    if not subject.env.has_features:
+        yield ok("it has no features, by which agents that read no text could learn it")
+        return
+    if subject.env.actions is None:
+        yield failure(
+            "it has features, but its actions are free text, of which no agent without text can "
+            "choose one",
+            "name the actions, or leave features out",
+        )
+        return
+    seen = _Seen()
+    for seed in subject.in_time(range(_SEEDS)):
+        env = subject.copy()
+        checked, rng = CheckedEnv(env), random.Random(seed)
+        checked.reset(seed, 0)
+        has_ended = False
+        for _ in range(_STEPS):
+            found = seen.compare(subject, env) or _restored(subject, env)
+            if found is not None:
+                yield found
+                return
+            if has_ended:
+                break
+            steps = go_on(checked, rng, play_at_random, most=1)
+            has_ended = not steps or steps[-1].has_ended
+    if seen.confused:
+        yield warning(
+            f"{len(seen.confused)} of {len(seen.states)} states have the features of another one, "
+            "which anchor_key tells apart: an agent cannot",
+            "put what the observation shows into features, or leave counters out of anchor_key",
+        )
+        return
+    yield ok(
+        f"the features of {len(seen.states)} states have the shape {seen.shape}; "
+        f"{seen.num_actions} actions by number"
+    )
+
+
+class _Seen:
+    """The features that were seen, with the states that they belong to."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, bytes] = {}
+        """Features by hash of the state."""
+        self._anchors: dict[bytes, str] = {}
+        self.shape: tuple[int, ...] | None = None
+        self.num_actions = 0
+        self.confused: set[str] = set()
+        """States whose features belong to a state of another ``anchor_key``, too."""
+
+    def compare(self, subject: Subject, env: TextEnv) -> Finding | None:
+        """Compare an environment's current features with those of other states."""
+        checked = CheckedEnv(env)
+        features, num_actions = checked.features(), len(checked.actions or ())
+        if self.shape is None:
+            self.shape, self.num_actions = features.shape, num_actions
+        if (features.shape, num_actions) != (self.shape, self.num_actions):
+            return failure(
+                f"{subject.key} has features of the shape {features.shape} and {num_actions} "
+                f"actions in one state, but {self.shape} and {self.num_actions} in another",
+                "give every state the shape of the largest one, and as many actions",
+            )
+        raw, state = features.tobytes(), checked.state_hash()
+        if self.states.setdefault(state, raw) != raw:
+            return failure("features differ between two visits of one state", _EQUAL)
+        anchor = checked.anchor_key()
+        if self._anchors.setdefault(raw, anchor) != anchor:
+            self.confused.add(state)
+        return None
+
+
+def _restored(subject: Subject, env: TextEnv) -> Finding | None:
+    """Compare the features with those of the state when it is restored elsewhere."""
+    twin = subject.copy()
+    twin.reset(seed=987, options={"noise_seed": 0})
+    twin.set_state(env.get_state())
+    if CheckedEnv(twin).features().tobytes() == CheckedEnv(env).features().tobytes():
+        return None
+    return failure("features of a state that set_state restored differ from before", _EQUAL)
