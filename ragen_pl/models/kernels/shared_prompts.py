@@ -77,12 +77,15 @@ class SharedPrompts:
 
         Args:
             input_ids: (B, T) token ids, on the CPU.
-            positions: (m,) scored positions, indices into the flattened rows, in order.
+            positions: (m,) scored positions, indices into the flattened rows, in order; zeros after
+                them are padding.
         """
         batch, width = input_ids.shape
+        given, positions = positions, positions[: int(positions.argmax()) + 1]
+        padding = given[len(positions) :]
         rows = positions // width
         counts = torch.bincount(rows, minlength=batch)
-        if batch == 1 or bool((counts == 0).any()) or bool((positions.diff() <= 0).any()):
+        if batch == 1 or bool((counts == 0).any()) or bool(padding.any()):
             return None
         ends = counts.cumsum(0)
         is_first = torch.zeros(len(positions), dtype=torch.bool)
@@ -102,7 +105,7 @@ class SharedPrompts:
         if prompts.numel() + rest.numel() > _GAIN * input_ids.numel():
             return None
         later = ~is_first
-        order = torch.where(is_first, rows, batch + later.cumsum(0) - 1)
+        order = torch.cat([torch.where(is_first, rows, batch + later.cumsum(0) - 1), padding])
         rest_positions = rows[later] * rest.shape[1] + column[later] - cut[rows[later]]
         return cls(prompts, lengths, torch.tensor(prompt_of_row), rest, rest_positions, order)
 

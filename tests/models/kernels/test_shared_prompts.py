@@ -102,7 +102,7 @@ def test_log_probs_and_gradients_are_those_of_whole_rows(
 def test_states_keep_their_order_when_every_response_is_one_token() -> None:
     model = make_model()
     ids = torch.tensor([[5, 6, 7, 8, 9, 20], [5, 6, 7, 8, 9, 21], [5, 6, 7, 8, 9, 22]])
-    positions = torch.tensor([4, 10, 16])
+    positions = torch.tensor([4, 10, 16, 0, 0])  # the last two are padding
     cut = SharedPrompts.of(ids, positions)
     assert cut is not None
     assert cut.prompts.tolist() == [[5, 6, 7, 8, 9]]
@@ -110,7 +110,8 @@ def test_states_keep_their_order_when_every_response_is_one_token() -> None:
     with torch.no_grad():
         found = states_sharing_prompts(model.base_model, ids, padding, positions)
         expected = states_at(model.base_model, ids, padding, positions)
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    assert found.shape == expected.shape
+    torch.testing.assert_close(found[:3], expected[:3], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -120,9 +121,8 @@ def test_states_keep_their_order_when_every_response_is_one_token() -> None:
         ([[5, 6, 7, 8, 9, 20], [4, 6, 7, 8, 9, 20]], [4, 10]),
         ([[5, 6, 7, 8, 9, 20]], [4]),
         ([[5, 6, 7, 8, 9, 20]] * 2, [4]),
-        ([[5, 6, 7, 8, 9, 20]] * 2, [4, 10, 0]),
     ],
-    ids=["long responses", "different prompts", "one row", "a row without", "padded positions"],
+    ids=["long responses", "different prompts", "one row", "a row without"],
 )
 def test_rows_that_would_gain_little_stay_whole(ids: list[list[int]], positions: list[int]) -> None:
     assert SharedPrompts.of(torch.tensor(ids), torch.tensor(positions)) is None
