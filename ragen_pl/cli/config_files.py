@@ -15,10 +15,11 @@ from ragen_pl.errors import ConfigError
 
 PLAN, PLAY, CHAT, DOCTOR, NEW = "plan", "play", "chat", "doctor", "new"
 COMPARE, PINS, REPORT, CHECK_ENV, SERVE = "compare", "pins", "report", "check-env", "serve"
+FETCH = "fetch"
 """The commands that start no run."""
 COMMANDS = (
     *("fit", "validate", "test", "predict"),
-    *(PLAN, PLAY, CHAT, DOCTOR, CHECK_ENV, COMPARE, PINS, REPORT, SERVE, NEW),
+    *(PLAN, PLAY, CHAT, DOCTOR, CHECK_ENV, COMPARE, FETCH, PINS, REPORT, SERVE, NEW),
 )
 READS_RUNS = (COMPARE, REPORT)
 """The commands that take folders of runs in place of a configuration."""
@@ -185,7 +186,7 @@ def prepare(argv: Sequence[str]) -> list[str]:
     """Put the command first, then the paths of its configs in the order in which they apply, then
     its options."""
     rest = list(argv)
-    own = (NEW, *READS_RUNS)
+    own = (NEW, FETCH, *READS_RUNS)
     command = next((arg for arg in rest if arg in COMMANDS and arg not in own), None)
     if command is not None:
         rest.remove(command)

@@ -13,6 +13,7 @@ from ragen_pl.cli.config_files import (
     CHECK_ENV,
     COMPARE,
     DOCTOR,
+    FETCH,
     NEW,
     PINS,
     PLAN,
@@ -36,6 +37,7 @@ _FUNCTIONS = {
     DOCTOR: "ragen_pl.cli.doctor.command.doctor",
     CHECK_ENV: "ragen_pl.cli.check_env.check_env",
     COMPARE: "ragen_pl.cli.compare.compare_runs",
+    FETCH: "ragen_pl.cli.fetch.fetch",
     PINS: "ragen_pl.cli.pins.print_pins",
     REPORT: "ragen_pl.cli.report.report",
     SERVE: "ragen_pl.cli.serve.serve",
@@ -60,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if argv and argv[0] == NEW:
             new_project(argv[1:])
             return 0
-        prepared = list(argv) if argv and argv[0] in READS_RUNS else prepare(argv)
+        prepared = list(argv) if argv and argv[0] in (FETCH, *READS_RUNS) else prepare(argv)
         limit_spinning()  # before PyTorch is loaded
         run = _load(prepared)
         with _own_modules_first():

@@ -15,7 +15,7 @@ def load(module: str, adapter: str, extra: str = "envs") -> Any:
 
     Args:
         module: Dotted name of the module.
-        adapter: The class that needs it, for the message.
+        adapter: What needs it, for the message: a class, or a command.
         extra: The extra that installs it.
 
     Raises:

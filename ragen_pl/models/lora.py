@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from peft import LoraConfig, PeftModel, TaskType, get_peft_model
+from peft.tuners._buffer_dict import BufferDict
+from peft.tuners.lora import Linear as LoraLinear
 from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -73,6 +75,46 @@ class LoRA:
                 ) from error
         assert isinstance(adapted, PeftModel)
         return adapted
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterMatrices:
+    """The matrices of one adapter."""
+
+    down: Tensor
+    """(rank, in)."""
+    up: Tensor
+    """(out, rank)."""
+    scaling: float
+    """Factor of their product."""
+
+
+def split_adapter(layer: nn.Module) -> tuple[nn.Linear, AdapterMatrices | None]:
+    """Return a linear layer's base and, if it has one, its adapter, without gradients."""
+    if not isinstance(layer, LoraLinear):
+        assert isinstance(layer, nn.Linear), f"no linear layer: {type(layer).__name__}"
+        return layer, None
+    base = layer.get_base_layer()
+    assert isinstance(base, nn.Linear)
+    (name,) = layer.active_adapters
+    down, up = layer.lora_A[name].weight, layer.lora_B[name].weight
+    return base, AdapterMatrices(down.detach(), up.detach(), layer.scaling[name])
+
+
+def is_plain_adapter_part(part: nn.Module) -> bool:
+    """Return whether a module is a linear layer's adapter that adds a product of two matrices and
+    does no more, or a container within one."""
+    if not isinstance(part, LoraLinear):
+        return type(part) in (nn.ModuleDict, nn.ParameterDict, nn.Identity, BufferDict)
+    (name, *others) = part.active_adapters
+    return (
+        type(part) is LoraLinear
+        and not others
+        and not part.merged
+        and not part.disable_adapters
+        and not part.lora_variant
+        and part.lora_B[name].bias is None
+    )
 
 
 def copy_sharing_frozen(module: M) -> M:

@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
 from ragen_pl.models.compile import eager_layers
-from ragen_pl.models.kernels.last_layer import states_at
+from ragen_pl.models.kernels.shared_prompts import states_sharing_prompts
 from ragen_pl.models.lora import copy_sharing_frozen
 from ragen_pl.ops.chunked_head import chunked_log_prob_and_entropy
 from ragen_pl.ops.losses import log_prob_and_entropy, to_float32
@@ -54,7 +54,7 @@ class _ScoredPositions(NamedTuple):
 
     def states(self, backbone: nn.Module) -> Tensor:
         """Return the hidden states (m, d) at the positions."""
-        return states_at(backbone, *self)
+        return states_sharing_prompts(backbone, *self)
 
 
 def _log_probs_and_entropies(

@@ -28,6 +28,10 @@ from ragen_pl.models.message_markers import ChatMarkers
 from ragen_pl.models.meta_device import build_on_meta
 from ragen_pl.models.parity_check import check_log_prob_parity
 
+MODELS = Path("models")
+"""The folder in the working directory into which ``run.py fetch`` writes models, each under its
+name."""
+
 
 @dataclass(frozen=True)
 class PretrainedModel(PolicyModel):
@@ -142,6 +146,12 @@ class PretrainedModel(PolicyModel):
         try:
             return kind.from_pretrained(self._base, **options)
         except OSError as error:
+            if Path(self.path).parent == MODELS:
+                name = Path(self.path).name
+                raise ValueError(
+                    f"policy.path is {self.path}, which holds no model yet: run python run.py "
+                    f"fetch {name} in this folder, or give the folder that has it"
+                ) from error
             if Path(self.path).is_absolute():
                 raise ValueError(
                     f"policy.path is {self.path}; there is no such folder, or no model in it"

@@ -18,14 +18,15 @@ from ragen_pl.models.kernels.attention import NAME, attend
 from ragen_pl.models.kernels.fused_linear import FusedLinear, as_columns
 from ragen_pl.models.kernels.last_layer import GatherLastLayer
 from ragen_pl.models.kernels.rms_norm import FusedRMSNorm, normalize
+from ragen_pl.models.lora import is_plain_adapter_part
 
 _FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
 """Families whose layers are a norm, attention with rotary embeddings, a norm, and a gated MLP."""
 
 
 def supports_fused_decoding(model: PreTrainedModel) -> bool:
-    """Return whether ``FusedDecoder`` supports a model: it must be an unsharded, unmodified float32
-    model of a supported family without forward hooks."""
+    """Return whether ``FusedDecoder`` supports a model: it must be an unsharded float32 model of a
+    supported family, unmodified or with plain adapters, without forward hooks."""
     windows = set(getattr(model.config, "layer_types", None) or ()) - {"full_attention"}
     return (
         type(model).__name__ in [f"{family}ForCausalLM" for family in _FAMILIES]
@@ -35,6 +36,7 @@ def supports_fused_decoding(model: PreTrainedModel) -> bool:
         # A sharded weight is a tensor subclass.
         and all(type(w.data) is Tensor and w.dtype == torch.float32 for w in model.parameters())
         and all(map(_is_plain, model.modules()))
+        and all(map(_adapts_all_or_none, model.modules()))
         and not has_hooks(model)
     )
 
@@ -46,10 +48,19 @@ def has_hooks(model: nn.Module) -> bool:
 
 def _is_plain(part: nn.Module) -> bool:
     known = (nn.Linear, nn.Embedding, nn.ModuleList, FusedRMSNorm)
-    if type(part) in known or isinstance(part, GatherLastLayer):
+    if type(part) in known or isinstance(part, GatherLastLayer) or is_plain_adapter_part(part):
         return True
     kind = type(part)  # backbone, layers, activations; norms must be FusedRMSNorm
     return kind.__module__.startswith("transformers.") and not kind.__name__.endswith("Norm")
+
+
+def _adapts_all_or_none(part: nn.Module) -> bool:
+    """Return whether of the linear layers that are fused all have adapters or none."""
+    for names in (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")):
+        parts = [getattr(part, name, None) for name in names]
+        if len({type(each) for each in parts if each is not None}) > 1:
+            return False
+    return True
 
 
 class _Layer:

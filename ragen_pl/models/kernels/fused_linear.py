@@ -9,11 +9,14 @@ time (``benchmarks/LOG.md``, entries 15 and 16; whole steps of decoding gain les
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
+
+from ragen_pl.models.lora import split_adapter
 
 _SMALL = 1 << 18
 """Largest number of weights (a mebibyte in float32, which fits in a core's cache) that are copied
@@ -42,10 +45,26 @@ class FusedLinear:
     weights: tuple[Tensor, ...]
     bias: Tensor | None
     blocks: tuple[Tensor, ...] | None
+    adapter: tuple[Tensor, Tensor] | None = None
+    """Low-rank matrices (all ranks, in) and (sum of out, all ranks), whose product adds to the
+    weights; None for layers without adapters."""
 
     @classmethod
-    def of(cls, layers: list[nn.Linear], dtype: torch.dtype) -> FusedLinear:
-        """Fuse layers, all with a bias or all without one."""
+    def of(cls, layers: Sequence[nn.Module], dtype: torch.dtype) -> FusedLinear:
+        """Fuse linear layers, all with a bias or all without one; with their adapters, which stay
+        apart from the weights, since in 16 bits small changes of a weight would be lost."""
+        parts = [split_adapter(layer) for layer in layers]
+        fused = cls._of([base for base, _ in parts], dtype)
+        adapters = [adapter for _, adapter in parts if adapter is not None]
+        if not adapters:
+            return fused
+        assert len(adapters) == len(parts), "some of the fused layers have no adapter"
+        down = torch.cat([each.down for each in adapters])
+        up = torch.block_diag(*(each.up * each.scaling for each in adapters))
+        return replace(fused, adapter=(down.to(dtype), up.to(dtype)))
+
+    @classmethod
+    def _of(cls, layers: list[nn.Linear], dtype: torch.dtype) -> FusedLinear:
         weights = tuple(layer.weight.detach() for layer in layers)
         biases = [layer.bias.detach().to(dtype) for layer in layers if layer.bias is not None]
         bias = torch.cat(biases) if biases else None
@@ -62,9 +81,14 @@ class FusedLinear:
         if self.prefers_columns(x):
             return self.columns(as_columns(x)).t().view(*x.shape[:-1], -1)
         if len(self.weights) == 1:
-            return linear(x, self.weights[0], self.bias)
-        out = torch.cat([linear(x, weight) for weight in self.weights], dim=-1)
-        return out if self.bias is None else out.add_(self.bias)
+            out = linear(x, self.weights[0], self.bias)
+        else:
+            out = torch.cat([linear(x, weight) for weight in self.weights], dim=-1)
+            out = out if self.bias is None else out.add_(self.bias)
+        if self.adapter is not None:
+            down, up = self.adapter
+            out.view(-1, len(up)).addmm_(linear(x, down).view(-1, len(down)), up.t())
+        return out
 
     def prefers_columns(self, x: Tensor) -> bool:
         """Return whether rows (…, in) are better passed to ``columns``.
@@ -84,6 +108,9 @@ class FusedLinear:
         for blocks, part in zip(self.blocks, parts, strict=True):
             torch.bmm(blocks, x.expand(blocks.shape[0], width, count), out=part)
         out = out.view(-1, count)
+        if self.adapter is not None:
+            down, up = self.adapter
+            out.addmm_(up, down @ x)
         return out if self.bias is None else out.add_(self.bias[:, None])
 
 

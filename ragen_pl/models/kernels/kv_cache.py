@@ -34,6 +34,19 @@ def pad_left(rows: Sequence[Sequence[int]]) -> tuple[Tensor, np.ndarray]:
     return torch.from_numpy(ids), counts
 
 
+def pad_right(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """Right-pad rows of token ids.
+
+    Returns:
+        Ids (rows, length of the longest, at least 1) and the lengths, (rows,).
+    """
+    lengths = [len(row) for row in rows]
+    ids = np.zeros((len(rows), max(1, *lengths) if lengths else 1), np.int64)
+    for row, length, given in zip(ids, lengths, rows, strict=True):
+        row[:length] = given
+    return torch.from_numpy(ids), torch.tensor(lengths)
+
+
 def _prefers_transposed_keys(states: Tensor) -> bool:
     """Return whether this package's attention is faster with transposed keys: on CPUs, in float32.
 

@@ -137,9 +137,70 @@ def test_large_layers_are_multiplied_by_blocks(
         torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
 
 
-def with_adapters() -> PreTrainedModel:
+def with_adapters(
+    target_modules: tuple[str, ...] | None = None, family: str = "llama"
+) -> PreTrainedModel:
+    """Make a model whose adapters change what it says."""
+    model = make_model(family)
+    LoRA(rank=2, alpha=3, target_modules=target_modules).attach(model, 0)
+    for name, weight in model.named_parameters():
+        if "lora_B" in name:
+            nn.init.normal_(weight, std=0.5)
+    return model
+
+
+def distance(one: list[Tensor], other: list[Tensor]) -> float:
+    """Return the mean distance of log-probs."""
+    return float((torch.cat(one) - torch.cat(other)).abs().mean())
+
+
+@pytest.mark.parametrize("is_bf16", [False, True], ids=["fp32", "bf16"])
+@pytest.mark.parametrize(
+    ("target_modules", "family"),
+    [
+        (None, "llama"),
+        (None, "qwen2"),
+        (("q_proj", "k_proj", "v_proj"), "llama"),
+        (("down_proj", "lm_head"), "llama"),
+    ],
+)
+@pytest.mark.parametrize("blocks", [False, True], ids=["rows", "columns"])
+def test_adapters_are_part_of_the_logits(
+    blocks: bool,
+    target_modules: tuple[str, ...] | None,
+    family: str,
+    is_bf16: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if blocks:
+        monkeypatch.setattr(fused_linear, "_SMALL", 0)
+        monkeypatch.setattr(fused_linear, "_FEW_ROWS", range(2, 100))
+        monkeypatch.setattr(fused_linear, "_BLOCK", 8)
+    model = with_adapters(target_modules, family)
+    with casting(is_bf16):
+        quick = build_decode_step(model, 64)
+        assert isinstance(quick, FusedDecoder)
+        found, expected = read(quick), read(ModelForward(model))
+        plain = read(ModelForward(make_model(family)))
+    assert max(float((a - b).abs().max()) for a, b in zip(expected, plain, strict=True)) > 0.2
+    if is_bf16:  # peft rounds the adapter's part by itself; the sum here is rounded once
+        exact = read(ModelForward(model))
+        assert distance(found, exact) < 1.2 * distance(expected, exact)
+    else:
+        assert distance(found, expected) < 2e-5
+
+
+def with_merged_adapters() -> PreTrainedModel:
     model = make_model()
-    LoRA(rank=2).attach(model, 0)
+    LoRA(rank=2).attach(model, 0).merge_adapter()
+    return model
+
+
+def with_further_adapters() -> PreTrainedModel:
+    model = make_model()
+    adapted = LoRA(rank=2).attach(model, 0)
+    adapted.add_adapter("other", adapted.peft_config["default"])
+    adapted.base_model.set_adapter(["default", "other"])
     return model
 
 
@@ -168,7 +229,9 @@ def with_other_norms() -> PreTrainedModel:
 
 
 REFUSED: dict[str, Callable[[], PreTrainedModel]] = {
-    "adapters": with_adapters,
+    "merged adapters": with_merged_adapters,
+    "several adapters": with_further_adapters,
+    "adapters on some of the fused layers": lambda: with_adapters(("q_proj", "v_proj")),
     "a listener": with_listener,
     "another part": with_another_part,
     "other norms": with_other_norms,

@@ -1,0 +1,181 @@
+"""Hidden states of rows that begin with the same prompt, which is computed once for all of them.
+
+The members of a group begin with one prompt, often longer than what each of them wrote. Its keys
+and values are computed once; what each row has after it attends to them, and their gradient is the
+sum over the rows. States and gradients are those of whole rows up to rounding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import Cache
+
+from ragen_pl.models.kernels.attention import causal_mask
+from ragen_pl.models.kernels.kv_cache import pad_right
+from ragen_pl.models.kernels.last_layer import GatherLastLayer, states_at
+
+_GAIN = 0.6
+"""Prompts are shared where at most this fraction of the tokens is left: two passes of small blocks
+take longer than their tokens."""
+
+
+class _PromptCache(Cache):
+    """Keys and values of prompts with their gradients, and of rows that go on after them."""
+
+    def __init__(self) -> None:
+        super().__init__(layers=[])
+        self.keys: list[Tensor] = []
+        self.values: list[Tensor] = []
+        self.prompt_of_row: Tensor | None = None
+        """Index of each row's prompt, (B,); None while the prompts are read."""
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Keep a layer's keys and values of the prompts; put them before those of the rows."""
+        if self.prompt_of_row is None:
+            self.keys.append(key_states)
+            self.values.append(value_states)
+            return key_states, value_states
+        before = (self.keys[layer_idx], self.values[layer_idx])
+        first, second = (each.index_select(0, self.prompt_of_row) for each in before)
+        return torch.cat([first, key_states], dim=2), torch.cat([second, value_states], dim=2)
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Return the padded length of the prompts."""
+        return 0 if self.prompt_of_row is None else self.keys[0].shape[2]
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPrompts:
+    """Rows cut into their distinct prompts and what comes after them.
+
+    A prompt ends with the first scored position: at every later token rows may differ.
+    """
+
+    prompts: Tensor
+    """(P, longest prompt) token ids, right-padded."""
+    lengths: Tensor
+    """(P,) tokens of each prompt."""
+    prompt_of_row: Tensor
+    """(B,)."""
+    rest: Tensor
+    """(B, longest rest) token ids of each row from its prompt to its last scored position,
+    right-padded."""
+    rest_positions: Tensor
+    """Scored positions after the prompts, indices into the flattened ``rest``."""
+    order: Tensor
+    """(m,) index of each scored state: first the rows' prompts, then ``rest_positions``."""
+
+    @classmethod
+    def of(cls, input_ids: Tensor, positions: Tensor) -> SharedPrompts | None:
+        """Cut rows; None if that would save too little.
+
+        Args:
+            input_ids: (B, T) token ids, on the CPU.
+            positions: (m,) scored positions, indices into the flattened rows, in order; zeros after
+                them are padding.
+        """
+        batch, width = input_ids.shape
+        given, positions = positions, positions[: int(positions.argmax()) + 1]
+        padding = given[len(positions) :]
+        rows = positions // width
+        counts = torch.bincount(rows, minlength=batch)
+        if batch == 1 or bool((counts == 0).any()) or bool(padding.any()):
+            return None
+        ends = counts.cumsum(0)
+        is_first = torch.zeros(len(positions), dtype=torch.bool)
+        is_first[ends - counts] = True
+        column = positions - rows * width
+        cut, last = column[is_first] + 1, column[ends - 1] + 1
+        listed = input_ids.tolist()
+        known: dict[tuple[int, ...], int] = {}
+        prompt_of_row = [
+            known.setdefault(tuple(ids[:end]), len(known))
+            for ids, end in zip(listed, cut.tolist(), strict=True)
+        ]
+        rest, _ = pad_right(
+            [ids[a:b] for ids, a, b in zip(listed, cut.tolist(), last.tolist(), strict=True)]
+        )
+        prompts, lengths = pad_right(list(known))
+        if prompts.numel() + rest.numel() > _GAIN * input_ids.numel():
+            return None
+        later = ~is_first
+        order = torch.cat([torch.where(is_first, rows, batch + later.cumsum(0) - 1), padding])
+        rest_positions = rows[later] * rest.shape[1] + column[later] - cut[rows[later]]
+        return cls(prompts, lengths, torch.tensor(prompt_of_row), rest, rest_positions, order)
+
+    def states(self, backbone: Any) -> Tensor:
+        """Return the scored states (m, d)."""
+        cache = _PromptCache()
+        places = torch.arange(self.prompts.shape[1])
+        ends = torch.arange(len(self.prompts)) * len(places) + self.lengths - 1
+        states: Tensor = backbone(
+            input_ids=self.prompts,
+            attention_mask=causal_mask(self.prompts),
+            position_ids=places.expand_as(self.prompts),
+            past_key_values=cache,
+            use_cache=True,
+            is_causal=True,
+            positions=ends,
+        ).last_hidden_state
+        found = states.index_select(0, self.prompt_of_row)
+        if len(self.rest_positions):
+            cache.prompt_of_row = self.prompt_of_row
+            own = self.lengths[self.prompt_of_row]
+            later: Tensor = backbone(
+                input_ids=self.rest,
+                attention_mask=self._mask(places < own[:, None]),
+                position_ids=own[:, None] + torch.arange(self.rest.shape[1]),
+                past_key_values=cache,
+                use_cache=True,
+                positions=self.rest_positions,
+            ).last_hidden_state
+            found = torch.cat([found, later])
+        return found.index_select(0, self.order)
+
+    def _mask(self, of_prompt: Tensor) -> Tensor:
+        """Return the (B, 1, R, P + R) mask: all of the row's prompt, and its own earlier tokens."""
+        batch, width = self.rest.shape
+        own = torch.ones(width, width, dtype=torch.bool).tril()
+        parts = [of_prompt[:, None].expand(-1, width, -1), own.expand(batch, width, width)]
+        return torch.cat(parts, dim=2)[:, None]
+
+
+def states_sharing_prompts(
+    backbone: nn.Module, input_ids: Tensor, padding: Tensor, positions: Tensor
+) -> Tensor:
+    """Return a backbone's last hidden states (n, d) at some positions, as ``states_at`` does, with
+    equal prompts computed once where that is worth it.
+
+    Args and returns as in ``states_at``.
+    """
+    if _can_share(backbone, input_ids):
+        shared = SharedPrompts.of(input_ids, positions)
+        if shared is not None:
+            return shared.states(cast(Any, backbone))
+    return states_at(backbone, input_ids, padding, positions)
+
+
+def _can_share(backbone: nn.Module, input_ids: Tensor) -> bool:
+    """Return whether a backbone may run twice, with a cache.
+
+    On a GPU rows are not listed, because the program would wait for the device. Hooks that gather
+    shards must run equally often on every rank; layers that are checkpointed or compiled have no
+    cache.
+    """
+    layers: Any = getattr(backbone, "layers", ())
+    return (
+        input_ids.device.type == "cpu"
+        and bool(layers)
+        and isinstance(layers[-1], GatherLastLayer)
+        and not getattr(layers[-1], "gradient_checkpointing", False)
+        and not any(
+            part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part)
+            for part in backbone.modules()
+        )
+    )
