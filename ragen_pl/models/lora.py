@@ -97,8 +97,10 @@ def split_adapter(layer: nn.Module) -> tuple[nn.Linear, AdapterMatrices | None]:
     base = layer.get_base_layer()
     assert isinstance(base, nn.Linear)
     (name,) = layer.active_adapters
-    down, up = layer.lora_A[name].weight, layer.lora_B[name].weight
-    return base, AdapterMatrices(down.detach(), up.detach(), layer.scaling[name])
+    down, up = layer.lora_A[name], layer.lora_B[name]
+    assert isinstance(down, nn.Linear)
+    assert isinstance(up, nn.Linear)
+    return base, AdapterMatrices(down.weight.detach(), up.weight.detach(), layer.scaling[name])
 
 
 def is_plain_adapter_part(part: nn.Module) -> bool:

@@ -1,6 +1,7 @@
 """Rollouts, from seeds to tensors: episodes, actors, prompts, rewards, packing; sampling engines.
 
-May not know the trainer or compute gradients: a rollout needs a function that generates tokens.
+May not know the trainer or compute gradients of the policy: a rollout needs a function that
+generates tokens. (A small agent that teaches learns inside its own library.)
 """
 
 from ragen_pl.rollout.actors import Actor, ExpertActor, RandomActor

@@ -60,7 +60,8 @@ class FusedLinear:
             return fused
         assert len(adapters) == len(parts), "some of the fused layers have no adapter"
         down = torch.cat([each.down for each in adapters])
-        up = torch.block_diag(*(each.up * each.scaling for each in adapters))
+        ups = (each.up * each.scaling for each in adapters)
+        up = torch.block_diag(*ups)  # type: ignore[no-untyped-call]
         return replace(fused, adapter=(down.to(dtype), up.to(dtype)))
 
     @classmethod

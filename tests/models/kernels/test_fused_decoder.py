@@ -200,7 +200,7 @@ def with_further_adapters() -> PreTrainedModel:
     model = make_model()
     adapted = LoRA(rank=2).attach(model, 0)
     adapted.add_adapter("other", adapted.peft_config["default"])
-    adapted.base_model.set_adapter(["default", "other"])
+    adapted.base_model.set_adapter(["default", "other"])  # type: ignore[operator]
     return model
 
 

@@ -132,7 +132,7 @@ def test_layers_that_have_no_cache_read_whole_rows(seen: list[int]) -> None:
     checkpointed = make_model()
     checkpointed.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[no-untyped-call]
     hooked = make_model()
-    hooked.base_model.layers[0].register_forward_pre_hook(lambda *_: None)  # type: ignore[union-attr,operator]
+    hooked.base_model.layers[0].register_forward_pre_hook(lambda *_: None)  # type: ignore[union-attr,operator,index]
     for model in (checkpointed.train(), hooked):
         learn(model)
     assert not seen
