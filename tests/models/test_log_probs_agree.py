@@ -17,7 +17,7 @@ from ragen_pl.models import policy as policies
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.kernels.attention import causal_mask
 from ragen_pl.models.kernels.kv_cache import RaggedCache, pad_left
-from ragen_pl.models.kernels.last_layer import states_at
+from ragen_pl.models.kernels.shared_prompts import states_sharing_prompts
 from ragen_pl.models.policy import Policy, PolicyOutput
 from ragen_pl.ops.chunked_head import chunked_log_prob_and_entropy
 from ragen_pl.ops.shape_buckets import round_up
@@ -156,10 +156,10 @@ def test_padding_to_bucket_sizes_changes_nothing(
 
     def watch(backbone: nn.Module, ids: Tensor, padding: Tensor, positions: Tensor) -> Tensor:
         shapes.append((*ids.shape, len(positions)))
-        return states_at(backbone, ids, padding, positions)
+        return states_sharing_prompts(backbone, ids, padding, positions)
 
     monkeypatch.setattr(policies, "bucket_size", lambda size, _: round_up(size) + 1)
-    monkeypatch.setattr(policies, "states_at", watch)
+    monkeypatch.setattr(policies, "states_sharing_prompts", watch)
     scores, others = learn()
     assert shapes == [(4, 37, round_up(int(mask.sum())) + 1)]
     for one, other in zip(scores, plain, strict=True):
@@ -178,7 +178,7 @@ def test_batches_of_many_shapes_are_padded_to_few(
         shapes.add((*ids.shape, len(positions)))
         return torch.zeros(len(positions), 96)
 
-    monkeypatch.setattr(policies, "states_at", watch)
+    monkeypatch.setattr(policies, "states_sharing_prompts", watch)
     for rows in range(24, 33):
         for length in range(96, 129):
             ids = torch.ones(rows, length, dtype=torch.long)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ragen_pl.envs.arrays import Features
 from ragen_pl.envs.base import TextEnv, refuse_after_end
 from tests.support.lamps import Stairs
 
@@ -213,6 +214,13 @@ class Slow(Stairs):
     def step(self, action: str) -> Step:
         time.sleep(0.08)
         return super().step(action)
+
+
+class Blurred(Stairs):
+    """Has features in which its states look alike."""
+
+    def features(self) -> Features:
+        return np.zeros(3, dtype=np.float32)
 
 
 class Gift(Stairs):

@@ -45,6 +45,7 @@ WARNINGS: list[tuple[type[TextEnv], str, str]] = [
     (broken.Chronicler, "episodes", "observations grow"),
     (broken.Gift, "random play", "nothing to learn"),
     (broken.Slow, "speed", "a step takes 8"),
+    (broken.Blurred, "features", "have the features of another one"),
 ]
 
 
