@@ -9,7 +9,7 @@ from collections.abc import Callable
 from ragen_pl.errors import ConfigError
 from ragen_pl.rollout.episode import ChatEpisode
 from ragen_pl.rollout.teachers.base import Lesson, TeachingTask
-from ragen_pl.types import EpisodeId, Trajectory
+from ragen_pl.types import EpisodeId, StopReason
 
 _REMEDY = "mend the environment or its expert"
 PlayLesson = Callable[[ChatEpisode, random.Random], Lesson | None]
@@ -59,17 +59,17 @@ def play_lessons(
         failed += 1
         failed_in_a_row += 1
         if failed_in_a_row == patience:
-            raise _too_many_failures(episode.trajectory(), patience, remedy)
+            raise _too_many_failures(episode, patience, remedy)
     return tuple(lessons)
 
 
-def _too_many_failures(last: Trajectory, patience: int, remedy: str) -> ConfigError:
+def _too_many_failures(last: ChatEpisode, patience: int, remedy: str) -> ConfigError:
     """Return the error after too many failures in a row; it names the last one."""
-    if last.counts and last.error:  # a key of the configuration is wrong
-        return ConfigError(last.error)
+    if last.error and last.stop_reason is StopReason.CONTEXT_FULL:
+        return ConfigError(last.error)  # a key of the configuration is wrong
     reason = last.error or "the teacher found nothing in it to imitate"
     return ConfigError(
-        f"{patience} demonstrations in {last.env_name} failed in a row\n"
+        f"{patience} demonstrations in {last.env.name} failed in a row\n"
         f"  last (seed {last.seed}): {reason}\n"
         f"  {remedy}, or set warm_start.iterations to 0"
     )
