@@ -18,7 +18,6 @@ from ragen_pl.models.kernels.attention import NAME, attend
 from ragen_pl.models.kernels.fused_linear import FusedLinear, as_columns
 from ragen_pl.models.kernels.last_layer import GatherLastLayer
 from ragen_pl.models.kernels.rms_norm import FusedRMSNorm, normalize
-from ragen_pl.models.lora import is_plain_adapter_part
 
 _FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
 """Families whose layers are a norm, attention with rotary embeddings, a norm, and a gated MLP."""
@@ -48,7 +47,7 @@ def has_hooks(model: nn.Module) -> bool:
 
 def _is_plain(part: nn.Module) -> bool:
     known = (nn.Linear, nn.Embedding, nn.ModuleList, FusedRMSNorm)
-    if type(part) in known or isinstance(part, GatherLastLayer) or is_plain_adapter_part(part):
+    if type(part) in known or isinstance(part, GatherLastLayer):
         return True
     kind = type(part)  # backbone, layers, activations; norms must be FusedRMSNorm
     return kind.__module__.startswith("transformers.") and not kind.__name__.endswith("Norm")

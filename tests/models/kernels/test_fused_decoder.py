@@ -154,6 +154,11 @@ def distance(one: list[Tensor], other: list[Tensor]) -> float:
     return float((torch.cat(one) - torch.cat(other)).abs().mean())
 
 
+@pytest.mark.xfail(
+    strict=True,
+    reason="policies with adapters are not sampled by the fused decoder: with it, a run that "
+    "changes its ranks ends elsewhere",
+)
 @pytest.mark.parametrize("is_bf16", [False, True], ids=["fp32", "bf16"])
 @pytest.mark.parametrize(
     ("target_modules", "family"),
