@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import cache
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -53,6 +54,12 @@ def training_batch(rollout: RolloutBatch, advantages: Tensor) -> TrainingBatch:
     return TrainingBatch(rollout, old, zeros, advantages, zeros)
 
 
+@cache
+def policy_of(seed: int) -> Policy:
+    """Made once: threads that play ranks and make policies would share one random state."""
+    return make_policy(seed)
+
+
 def measured(
     rollout: RolloutBatch,
     advantages: Tensor,
@@ -62,11 +69,11 @@ def measured(
     **state: Any,
 ) -> dict[str, float]:
     """Run the callback's hooks around an update from one seed's policy to another's."""
-    run, module = trainer(**state), Module(make_policy(seeds[0]))
+    run, module = trainer(**state), Module(policy_of(seeds[0]))
     hook = cast(Any, module)
     callback.on_rollout_start(run, hook, 0, len(rollout))
     callback.on_training_batch(run, hook, training_batch(rollout, advantages))
-    module.policy = make_policy(seeds[1])
+    module.policy = policy_of(seeds[1])
     levels, callback._recorded = callback._recorded, {}  # logged before the first batch
     callback.on_train_epoch_end(run, hook)
     return levels | module.logged
