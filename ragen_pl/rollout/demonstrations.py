@@ -104,6 +104,7 @@ def demonstrate(
     config: WarmStart,
     *,
     first_seed: int,
+    name: str = "",
     report: Callable[[str], None] = tell_nobody,
     record: Callable[[Mapping[str, float]], None] = tell_nobody,
 ) -> Lessons:
@@ -116,6 +117,7 @@ def demonstrate(
         rollout: The limits of a trajectory.
         config: The warm start, with its teacher.
         first_seed: The first of the demonstrations' seeds.
+        name: The environment's name in a mixture.
         report: Function that shows what the teacher is doing.
         record: Function that takes the teacher's metrics, the same ones on every rank.
 
@@ -129,7 +131,7 @@ def demonstrate(
     own = all_or_none(lambda: teacher.teach(task) if rank() == 0 or not alone else None)
     lessons = _agreed(own)
     if rank() == 0:
-        print(describe(lessons))
+        print(describe(lessons, name))
     record({"demonstrations": len(lessons.lessons), **lessons.metrics})
     return lessons
 
@@ -143,12 +145,15 @@ def _agreed(own: Lessons | None) -> Lessons:
     return next(each for each in gather_objects(own if rank() == 0 else None) if each is not None)
 
 
-def describe(lessons: Lessons) -> str:
-    """Return the number of demonstrations, their difficulties and what the teacher tells."""
+def describe(lessons: Lessons, name: str = "") -> str:
+    """Return the number of demonstrations, of which environment in a mixture, their difficulties
+    and what the teacher tells."""
     difficulties = Counter(lesson.difficulty for lesson in lessons.lessons if lesson.difficulty)
     shares = ", ".join(f"{name}: {count}" for name, count in sorted(difficulties.items()))
     return (
-        f"warm start: {len(lessons.lessons)} demonstrations"
+        "warm start: "
+        + (f"{name}: " if name else "")
+        + f"{len(lessons.lessons)} demonstrations"
         + (f" (by difficulty {shares})" if shares else "")
         + f"; {lessons.told}"
     )

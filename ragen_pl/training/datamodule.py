@@ -14,7 +14,7 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.trainer.states import TrainerFn
 
-from ragen_pl.distributed.batch_sharding import concatenate_batches, optimizer_batches
+from ragen_pl.distributed.batch_sharding import optimizer_batches
 from ragen_pl.distributed.collectives import all_or_none, gather_objects, rank, world_size
 from ragen_pl.envs import COVERED
 from ragen_pl.envs.base import TextEnv
@@ -571,13 +571,14 @@ class RolloutDataModule(pl.LightningDataModule):
                     self.rollout,
                     own,
                     first_seed=first_seed,
+                    name=name,
                     report=self._report_teaching,
                     record=partial(self._record_teaching, name),
                 )
                 for name, own in self._warm_starts().items()
             ]
-            parts = [packed(each.lessons) for each in given]
-            self._demonstrations = parts[0] if len(parts) == 1 else concatenate_batches(parts)
+            # Together, so that no two demonstrations of a mixture have the same number.
+            self._demonstrations = packed([lesson for each in given for lesson in each.lessons])
             self._questions = tuple(question for each in given for question in each.questions)
         return self._demonstrations
 

@@ -119,6 +119,8 @@ def test_a_port_in_use_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.run
 @pytest.mark.parametrize("workers", ["0", "1"])
 def test_a_process_serves_until_it_is_interrupted(workers: str) -> None:
+    # Tests that run in the background of a shell ignore SIGINT, and so would the server.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(
         [sys.executable, "run.py", "serve", f"--env={SOKOBAN}", "--port=0", "--workers", workers],
         cwd=ROOT,
@@ -126,6 +128,7 @@ def test_a_process_serves_until_it_is_interrupted(workers: str) -> None:
         stdout=subprocess.PIPE,
         text=True,
     )
+    signal.signal(signal.SIGINT, before)
     try:
         assert process.stdout is not None
         found = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())

@@ -119,6 +119,17 @@ def test_each_environment_has_its_own_limit_of_actions_and_its_experts_share() -
     assert (own["named"].difficulties, own["stairs"].difficulties) == (("lit",), ())
 
 
+def test_demonstrations_of_a_mixture_are_numbered_through_and_told_by_environment(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    data = make_data()
+    make_trainer(tmp_path, 1, [], limit_val_batches=0).fit(make_learner(), datamodule=data)
+    assert data.demonstrations.demonstration_ids.tolist() == list(range(12))
+    told = capsys.readouterr().out
+    assert "warm start: named: 7 demonstrations" in told
+    assert "warm start: stairs: 5 demonstrations" in told
+
+
 def test_the_vocabulary_is_the_union() -> None:
     alone = set(make_data(envs={}, env=Lamp(), mixture=MixtureConfig()).vocabulary())
     mixed = set(make_data().vocabulary())
