@@ -73,7 +73,7 @@ def test_a_server_that_ends_or_hangs_ends_the_trajectory_and_starts_again() -> N
     env = Asking(timeout_s=15.0)
     env.reset(seed=0)
     assert env.step(call("add", a=2, b=2))[0] == "Why?\n4"
-    with pytest.raises(ToolUnavailableError, match="failed: .*Connection closed"):
+    with pytest.raises(ToolUnavailableError, match=r"failed: .*Connection closed"):
         env.step(call("leave"))
     env.reset(seed=0)
     assert env.step(call("add", a=2, b=3))[0] == "Why?\n5"
