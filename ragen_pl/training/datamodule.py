@@ -43,6 +43,12 @@ from ragen_pl.rollout.hindsight import HindsightImitation, Solution, SolutionWri
 from ragen_pl.rollout.mixture import Mixture, MixtureConfig, env_of_set, groups_by_env
 from ragen_pl.rollout.packing import num_updates
 from ragen_pl.rollout.seeds import FIRST_DEMONSTRATION, SEEDS_PER_RUN, SeedStream, group_seeds
+from ragen_pl.rollout.self_distillation import (
+    HintedTrajectory,
+    HintWriter,
+    SelfDistillation,
+    hinted_lessons,
+)
 from ragen_pl.rollout.solution_memory import SolutionMemory
 from ragen_pl.rollout.stats import (
     Tallies,
@@ -51,10 +57,11 @@ from ragen_pl.rollout.stats import (
     lost_rollout,
     sum_tallies,
 )
-from ragen_pl.rollout.teachers import Question
+from ragen_pl.rollout.teachers import Lesson, Question, TeachingTask
 from ragen_pl.runtime.faults import FaultKind, record_shared_fault
 from ragen_pl.training.callback import announce, is_discarded, is_done, rollout_callbacks
 from ragen_pl.training.collection import Collector, DynamicSampling, collect_groups
+from ragen_pl.training.distillation import HintedRollout
 from ragen_pl.training.evaluation_sets import EvaluationConfig, EvaluationSet
 from ragen_pl.types import (
     Completion,
@@ -105,6 +112,11 @@ class Learner(Protocol):
     def build_training_batch(self, rollout: RolloutBatch, *, on_policy: bool) -> TrainingBatch:
         """Add the learner's estimates; ``on_policy`` if the rollout is used for a single update."""
 
+    def distill(
+        self, batch: TrainingBatch, hinted: HintedRollout, config: SelfDistillation
+    ) -> TrainingBatch:
+        """Add the advantages of self-distillation; every rank must call it."""
+
 
 class RolloutDataModule(pl.LightningDataModule):
     """Rollouts to train on, demonstrations for the warm start, and evaluations.
@@ -119,6 +131,7 @@ class RolloutDataModule(pl.LightningDataModule):
         warm_start: Imitation before RL.
         evaluation: Size, sampling and identity of evaluations.
         hindsight: Imitation of the policy's own solutions beside RL; null for none.
+        distillation: Self-distillation by hints, as a further advantage; null for none.
         dynamic_sampling: Further collections when too few groups have signal; null collects once.
         curriculum: Choice of the starts to collect, by difficulty and success so far.
         envs: A mixture of environments to train in, by name, in place of ``env``. Configurations
@@ -135,6 +148,7 @@ class RolloutDataModule(pl.LightningDataModule):
         rollout: RolloutConfig = RolloutConfig(),  # noqa: B008
         warm_start: WarmStart = WarmStart(),  # noqa: B008
         hindsight: HindsightImitation | None = None,
+        distillation: SelfDistillation | None = None,
         evaluation: EvaluationConfig = EvaluationConfig(),  # noqa: B008
         dynamic_sampling: DynamicSampling | None = None,
         curriculum: Curriculum = Uniform(),  # noqa: B008
@@ -192,6 +206,20 @@ class RolloutDataModule(pl.LightningDataModule):
                 for name, each in self.envs.items()
             }
             self._memory = SolutionMemory(hindsight, run_seed)
+        self.distillation = distillation
+        if distillation is not None:
+            if hindsight is not None and hindsight.alone:
+                raise ValueError(
+                    "data.distillation is set, but hindsight.alone leaves RL out, whose advantages "
+                    "it adds to: set one of them back"
+                )
+            check_hints = partial(
+                distillation.check,
+                rollout=rollout,
+                tools=prompts.tools,
+                warm=warm_start.iterations > 0,
+            )
+            self._hinted = _accepting(check_hints, self.envs)
         self.curriculum = curriculum
         self._progress: Tallies = {}
         self._seeds = SeedStream()
@@ -250,6 +278,8 @@ class RolloutDataModule(pl.LightningDataModule):
                 yield from chats.common_vocabulary(prompts, env, actions)
         yield from self.rollout.memory.vocabulary()
         yield from self.warm_start.teacher.vocabulary()
+        if self.distillation is not None:
+            yield from self.distillation.vocabulary()
 
     def words_on(self, eval_set: str) -> Iterable[str]:
         """Yield the pieces of text of an evaluation set, as ``vocabulary``."""
@@ -387,7 +417,9 @@ class RolloutDataModule(pl.LightningDataModule):
             return
         scales = None if self.mixture is None else self.mixture.reward_scales()
         rollout = collector.pack(collected, weights, scales)
-        batches = [] if self._imitates_alone else self._rl_batches(rollout, weights)
+        batches = (
+            [] if self._imitates_alone else self._rl_batches(rollout, weights, collected.groups)
+        )
         hindsight = self._hindsight_batches(collector.played, iteration)
         for _ in range(self.rollout.ppo_epochs):
             yield from batches
@@ -441,14 +473,34 @@ class RolloutDataModule(pl.LightningDataModule):
         return self.hindsight is not None and self.hindsight.alone
 
     def _rl_batches(
-        self, rollout: RolloutBatch, weights: Sequence[Sequence[float]]
+        self,
+        rollout: RolloutBatch,
+        weights: Sequence[Sequence[float]],
+        groups: Sequence[TrajectoryGroup],
     ) -> Sequence[TrainingBatch]:
         """Return this rank's optimizer batches of a rollout, for one pass over it."""
         batch = self.learner.build_training_batch(rollout, on_policy=self.rollout.is_on_policy)
+        if self.distillation is not None:
+            hinted = HintedRollout.of(rollout, self._with_hints(groups, weights))
+            batch = self.learner.distill(batch, hinted, self.distillation)
         trainer = self.attached_trainer
         for callback in rollout_callbacks(trainer):
             callback.on_training_batch(trainer, trainer.lightning_module, batch)
         return optimizer_batches(batch, self._num_updates(weights))
+
+    def _with_hints(
+        self, groups: Sequence[TrajectoryGroup], weights: Sequence[Sequence[float]]
+    ) -> list[HintedTrajectory]:
+        """Return this rank's trajectories that are distilled, written again with hints."""
+        assert self.distillation is not None
+        written, chats = list[HintedTrajectory](), self.chats
+        for name in self._hinted:
+            writer = HintWriter(self.envs[name], chats[name], self.rollout, self.distillation)
+            own = [pair for pair in zip(groups, weights, strict=True) if pair[0].env == name]
+            written += writer.hinted(
+                [group for group, _ in own], [row for _, row in own], self.learner.iteration
+            )
+        return written
 
     def _hindsight_batches(
         self, groups: Sequence[TrajectoryGroup], iteration: int
@@ -577,10 +629,31 @@ class RolloutDataModule(pl.LightningDataModule):
                 )
                 for name, own in self._warm_starts().items()
             ]
+            lessons = [lesson for each in given for lesson in each.lessons]
             # Together, so that no two demonstrations of a mixture have the same number.
-            self._demonstrations = packed([lesson for each in given for lesson in each.lessons])
+            self._demonstrations = packed([*lessons, *self._hinted_lessons(first_seed)])
             self._questions = tuple(question for each in given for question in each.questions)
         return self._demonstrations
+
+    def _hinted_lessons(self, first_seed: int) -> list[Lesson]:
+        """Return the demonstrations from which the policy learns what a hint is, divided evenly
+        among the environments that have an expert."""
+        config = self.distillation
+        if config is None or not config.lessons:
+            return []
+        names, warm_starts = sorted(self._hinted), self._warm_starts()
+        lessons = list[Lesson]()
+        for number, name in enumerate(names):
+            count = len(range(number, config.lessons, len(names)))
+            own = warm_starts.get(name)
+            difficulties = () if own is None else own.difficulties
+            task = TeachingTask(
+                *(self.envs[name], self.chats[name], self.rollout),
+                *(count, difficulties, first_seed),
+            )
+            lessons += hinted_lessons(task) if count else ()
+        announce(self.attached_trainer, f"warm start: {len(lessons)} demonstrations with hints")
+        return lessons
 
     def _report_teaching(self, text: str) -> None:
         trainer = self.attached_trainer

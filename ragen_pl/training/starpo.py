@@ -37,7 +37,9 @@ from ragen_pl.models.passport import Passport
 from ragen_pl.models.policy import Critic, Policy, drop_embedding_gradients
 from ragen_pl.models.trainable import TrainableModel
 from ragen_pl.rollout.engines import Engine, InProcess, Sampler
+from ragen_pl.rollout.self_distillation import SelfDistillation
 from ragen_pl.training.callback import announce, clear_iteration_metrics
+from ragen_pl.training.distillation import HintedRollout, distill
 from ragen_pl.training.evaluation import log_evaluation
 from ragen_pl.training.networks import Networks, build_networks
 from ragen_pl.training.optimizers import build_optimizer
@@ -112,6 +114,7 @@ class StarPO(pl.LightningModule):
         self.engine, self.endpoint = engine, _connect(policy)
         self._gradients_are_local = self._log_probs_agree = False
         self._policy_tokens = self._hindsight_tokens = 0.0  # trained on in this iteration
+        self._distill_metrics: dict[str, Tensor] = {}  # of the latest rollout
 
     def configure_model(self) -> None:
         """Build policy, critic and reference once."""
@@ -205,6 +208,14 @@ class StarPO(pl.LightningModule):
         advantages, returns = compute_advantages(rollout, values, self.algorithm, penalty)
         return TrainingBatch(rollout, old, values, advantages, returns, on_policy)
 
+    def distill(
+        self, batch: TrainingBatch, hinted: HintedRollout, config: SelfDistillation
+    ) -> TrainingBatch:
+        """Add the advantages of self-distillation, at the current weights."""
+        with self._no_grad():
+            batch, self._distill_metrics = distill(batch, hinted, self.policy, self.passes, config)
+        return batch
+
     def _old_log_probs_and_values(
         self, rollout: RolloutBatch, kept: Tensor, on_policy: bool
     ) -> tuple[Tensor, Tensor]:
@@ -294,7 +305,7 @@ class StarPO(pl.LightningModule):
                 self.coefficients.observe(
                     policy_metrics["train/entropy"], policy_metrics["train/kl"]
                 )
-            metrics = policy_metrics | metrics
+            metrics = policy_metrics | metrics | self._distill_metrics
         self._policy_tokens += float(metrics.get("train/update_tokens", 0.0))
         rates = {"policy": self.optimization.lr, "critic": 0.0 if critic is None else critic.lr}
         self._log_metrics(metrics | self._rl_optimizer_step(rates))

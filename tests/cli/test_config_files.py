@@ -70,6 +70,8 @@ def test_configs_of_one_kind_agree_or_are_refused() -> None:
         *(("ddp", name) for name in ("lora", "vllm")),
         *(("fsdp", name) for name in ("lora", "vllm")),
         ("lora", "vllm"),
+        ("dynamic_sampling", "self_distillation"),
+        ("self_distillation", "top_p"),
     }
 
 

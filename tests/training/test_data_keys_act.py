@@ -23,6 +23,7 @@ from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.rollout.hindsight import HindsightImitation
 from ragen_pl.rollout.memory import State, Window
 from ragen_pl.rollout.rewards import Format, Grounding, Overlong, RewardTerm, Truth
+from ragen_pl.rollout.self_distillation import SelfDistillation
 from ragen_pl.rollout.teachers import Solver, WorldModel
 from ragen_pl.training.collection import DynamicSampling
 from ragen_pl.training.datamodule import RolloutDataModule
@@ -89,6 +90,7 @@ IN_HINDSIGHT: dict[str, Any] = {
     "hindsight": HINDSIGHT,
 }
 PLAIN_HINDSIGHT = HindsightImitation(updates=2, batch_size=6)
+WITH_HINTS = {**IN_HINDSIGHT, "hindsight": None, "distillation": SelfDistillation(lessons=8)}
 MIXED: dict[str, Any] = {
     **THINKING,
     "env": None,
@@ -132,6 +134,10 @@ OTHER: Mapping[str, tuple[Any, ...]] = {
     "WarmStart.teacher": (Solver(0.9), WorldModel()),
     "Solver.random_turns": (0.9,),
     "WarmStart.difficulties": (("lit",),),
+    "RolloutDataModule.distillation": (SelfDistillation(),),
+    "SelfDistillation.coef": (0.5,),
+    "SelfDistillation.limit": (1e-2,),
+    "SelfDistillation.lessons": (5,),
     "RolloutDataModule.hindsight": (PLAIN_HINDSIGHT,),
     "HindsightImitation.lr": (1e-3,),
     "HindsightImitation.updates": (1,),
@@ -177,7 +183,7 @@ SPEED_ONLY = ("env_threads", "env_workers")
 """Must not change a result."""
 BASES = (
     *(THINKING, SILENT, IN_HINDSIGHT, {**IN_HINDSIGHT, "hindsight": PLAIN_HINDSIGHT}),
-    MIXED,
+    *(MIXED, WITH_HINTS),
 )
 PROOFS = {"data": KeyProof(RolloutDataModule, trained, BASES, OTHER)}
 

@@ -7,6 +7,7 @@ same numbers without that overhead.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -15,9 +16,10 @@ from torch.nn.functional import embedding
 from transformers import Cache, PreTrainedModel
 
 from ragen_pl.models.kernels.attention import NAME, attend
-from ragen_pl.models.kernels.fused_linear import FusedLinear, as_columns
+from ragen_pl.models.kernels.fused_linear import FusedLinear, alike, as_columns
 from ragen_pl.models.kernels.last_layer import GatherLastLayer
 from ragen_pl.models.kernels.rms_norm import FusedRMSNorm, normalize
+from ragen_pl.models.lora import is_plain_adapter_part
 
 _FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
 """Families whose layers are a norm, attention with rotary embeddings, a norm, and a gated MLP."""
@@ -35,7 +37,7 @@ def supports_fused_decoding(model: PreTrainedModel) -> bool:
         # A sharded weight is a tensor subclass.
         and all(type(w.data) is Tensor and w.dtype == torch.float32 for w in model.parameters())
         and all(map(_is_plain, model.modules()))
-        and all(map(_adapts_all_or_none, model.modules()))
+        and all(map(alike, _fused_layers(model)))
         and not has_hooks(model)
     )
 
@@ -47,19 +49,19 @@ def has_hooks(model: nn.Module) -> bool:
 
 def _is_plain(part: nn.Module) -> bool:
     known = (nn.Linear, nn.Embedding, nn.ModuleList, FusedRMSNorm)
-    if type(part) in known or isinstance(part, GatherLastLayer):
+    if type(part) in known or isinstance(part, GatherLastLayer) or is_plain_adapter_part(part):
         return True
     kind = type(part)  # backbone, layers, activations; norms must be FusedRMSNorm
     return kind.__module__.startswith("transformers.") and not kind.__name__.endswith("Norm")
 
 
-def _adapts_all_or_none(part: nn.Module) -> bool:
-    """Return whether of the linear layers that are fused all have adapters or none."""
-    for names in (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")):
-        parts = [getattr(part, name, None) for name in names]
-        if len({type(each) for each in parts if each is not None}) > 1:
-            return False
-    return True
+def _fused_layers(model: PreTrainedModel) -> Iterator[list[nn.Module]]:
+    """Yield the linear layers that are fused, together."""
+    stack: Any = model.model
+    for layer in stack.layers:
+        attention, mlp = layer.self_attn, layer.mlp
+        yield [attention.q_proj, attention.k_proj, attention.v_proj]
+        yield [mlp.gate_proj, mlp.up_proj]
 
 
 class _Layer:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from ragen_pl.models.lora import split_adapter
+from ragen_pl.models.lora import AdapterMatrices, split_adapter
 
 _SMALL = 1 << 18
 """Largest number of weights (a mebibyte in float32, which fits in a core's cache) that are copied
@@ -45,24 +45,23 @@ class FusedLinear:
     weights: tuple[Tensor, ...]
     bias: Tensor | None
     blocks: tuple[Tensor, ...] | None
-    adapter: tuple[Tensor, Tensor] | None = None
-    """Low-rank matrices (all ranks, in) and (sum of out, all ranks), whose product adds to the
-    weights; None for layers without adapters."""
+    adapter: AdapterMatrices | None = None
+    """The layers' adapters as one, of all their ranks; None for layers without adapters."""
 
     @classmethod
     def of(cls, layers: Sequence[nn.Module], dtype: torch.dtype) -> FusedLinear:
-        """Fuse linear layers, all with a bias or all without one; with their adapters, which stay
-        apart from the weights, since in 16 bits small changes of a weight would be lost."""
+        """Fuse linear layers that are ``alike``, with their adapters, which stay apart from the
+        weights, since in 16 bits small changes of a weight would be lost."""
+        assert alike(layers), "layers that differ in their biases or adapters"
         parts = [split_adapter(layer) for layer in layers]
         fused = cls._of([base for base, _ in parts], dtype)
         adapters = [adapter for _, adapter in parts if adapter is not None]
         if not adapters:
             return fused
-        assert len(adapters) == len(parts), "some of the fused layers have no adapter"
         down = torch.cat([each.down for each in adapters])
-        ups = (each.up * each.scaling for each in adapters)
-        up = torch.block_diag(*ups)  # type: ignore[no-untyped-call]
-        return replace(fused, adapter=(down.to(dtype), up.to(dtype)))
+        up = torch.block_diag(*(each.up for each in adapters))  # type: ignore[no-untyped-call]
+        joined = AdapterMatrices(down.to(dtype), up.to(dtype), adapters[0].scaling)
+        return replace(fused, adapter=joined)
 
     @classmethod
     def _of(cls, layers: list[nn.Linear], dtype: torch.dtype) -> FusedLinear:
@@ -86,9 +85,9 @@ class FusedLinear:
         else:
             out = torch.cat([linear(x, weight) for weight in self.weights], dim=-1)
             out = out if self.bias is None else out.add_(self.bias)
-        if self.adapter is not None:
-            down, up = self.adapter
-            out.view(-1, len(up)).addmm_(linear(x, down).view(-1, len(down)), up.t())
+        if self.adapter is not None:  # each step is rounded as in the library's layer
+            low = linear(x, self.adapter.down)
+            out = out.add_(linear(low, self.adapter.up).mul_(self.adapter.scaling))
         return out
 
     def prefers_columns(self, x: Tensor) -> bool:
@@ -109,10 +108,20 @@ class FusedLinear:
         for blocks, part in zip(self.blocks, parts, strict=True):
             torch.bmm(blocks, x.expand(blocks.shape[0], width, count), out=part)
         out = out.view(-1, count)
+        out = out if self.bias is None else out.add_(self.bias[:, None])
         if self.adapter is not None:
-            down, up = self.adapter
-            out.addmm_(up, down @ x)
-        return out if self.bias is None else out.add_(self.bias[:, None])
+            low = self.adapter.down @ x
+            out = out.add_((self.adapter.up @ low).mul_(self.adapter.scaling))
+        return out
+
+
+def alike(layers: Sequence[nn.Module]) -> bool:
+    """Return whether linear layers with the same input can be fused: all or none have a bias, and
+    all or none have an adapter, of one scaling."""
+    parts = [split_adapter(layer) for layer in layers]
+    biases = {base.bias is None for base, _ in parts}
+    scalings = {None if adapter is None else adapter.scaling for _, adapter in parts}
+    return len(biases) == 1 and len(scalings) == 1
 
 
 def _in_blocks(weights: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:

@@ -154,11 +154,6 @@ def distance(one: list[Tensor], other: list[Tensor]) -> float:
     return float((torch.cat(one) - torch.cat(other)).abs().mean())
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="policies with adapters are not sampled by the fused decoder: with it, a run that "
-    "changes its ranks ends elsewhere",
-)
 @pytest.mark.parametrize("is_bf16", [False, True], ids=["fp32", "bf16"])
 @pytest.mark.parametrize(
     ("target_modules", "family"),
@@ -188,11 +183,8 @@ def test_adapters_are_part_of_the_logits(
         found, expected = read(quick), read(ModelForward(model))
         plain = read(ModelForward(make_model(family)))
     assert max(float((a - b).abs().max()) for a, b in zip(expected, plain, strict=True)) > 0.2
-    if is_bf16:  # peft rounds the adapter's part by itself; the sum here is rounded once
-        exact = read(ModelForward(model))
-        assert distance(found, exact) < 1.2 * distance(expected, exact)
-    else:
-        assert distance(found, expected) < 2e-5
+    # Rounded where peft rounds: in 16 bits they are the same, but for the order of few sums.
+    assert distance(found, expected) < (1e-3 if is_bf16 else 2e-6)
 
 
 def with_merged_adapters() -> PreTrainedModel:
@@ -206,6 +198,13 @@ def with_further_adapters() -> PreTrainedModel:
     adapted = LoRA(rank=2).attach(model, 0)
     adapted.add_adapter("other", adapted.peft_config["default"])
     adapted.base_model.set_adapter(["default", "other"])  # type: ignore[operator]
+    return model
+
+
+def with_unlike_scalings() -> PreTrainedModel:
+    model = with_adapters()
+    query: Any = model.model.layers[1].self_attn.q_proj
+    query.scaling["default"] *= 2
     return model
 
 
@@ -237,6 +236,7 @@ REFUSED: dict[str, Callable[[], PreTrainedModel]] = {
     "merged adapters": with_merged_adapters,
     "several adapters": with_further_adapters,
     "adapters on some of the fused layers": lambda: with_adapters(("q_proj", "v_proj")),
+    "adapters of unlike scalings": with_unlike_scalings,
     "a listener": with_listener,
     "another part": with_another_part,
     "other norms": with_other_norms,

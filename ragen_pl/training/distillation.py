@@ -1,0 +1,92 @@
+"""Self-distillation in a rollout: the teacher's pass, and the advantages that follow from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ragen_pl.algorithms.estimators.base import kept_tokens
+from ragen_pl.distributed.collectives import all_reduce_sum
+from ragen_pl.models.policy import Policy
+from ragen_pl.ops.distillation import distillation_advantages
+from ragen_pl.rollout.packing import pack
+from ragen_pl.rollout.self_distillation import HintedTrajectory, SelfDistillation
+from ragen_pl.training.scoring import LogProbPass
+from ragen_pl.types import RolloutBatch, TrainingBatch
+
+
+@dataclass(frozen=True, slots=True)
+class HintedRollout:
+    """The rows of a rollout that are distilled, with hints."""
+
+    rows: Tensor
+    """(n,): their rows in the rollout."""
+    mask: Tensor
+    """(B, T) bool: the rollout's tokens that are distilled."""
+    hinted: RolloutBatch
+    """The n rows with hints; their loss mask marks the same tokens, row by row, in order."""
+
+    @classmethod
+    def of(cls, rollout: RolloutBatch, written: Sequence[HintedTrajectory]) -> HintedRollout:
+        """Align hinted trajectories, of which there may be none, with a rollout that has them."""
+        flags = [each.is_hinted for each in written]
+        ones = [1.0] * len(written)
+        own = pack([each.sampled for each in written], weights=ones, imitated=flags)
+        hinted = pack(
+            [each.hinted for each in written],
+            weights=ones,
+            imitated=flags,
+            temperature=rollout.temperature,
+        )
+        places = {number: row for row, number in enumerate(rollout.trajectory_ids.tolist())}
+        rows = [places[number] for number in own.trajectory_ids.tolist()]
+        mask = torch.zeros_like(rollout.loss_mask)
+        for row, marks in zip(rows, own.loss_mask, strict=True):
+            mask[row, : len(marks)] = marks
+        return cls(torch.tensor(rows, dtype=torch.long), mask, hinted)
+
+    def spread(self, log_probs: Tensor) -> Tensor:
+        """Return the hinted rows' log-probs at the places of the same tokens in the rollout,
+        (B, T); 0 elsewhere."""
+        result = torch.zeros_like(self.mask, dtype=log_probs.dtype)
+        for number, row in enumerate(self.rows.tolist()):
+            result[row, self.mask[row]] = log_probs[number, self.hinted.loss_mask[number]]
+        return result
+
+
+def distill(
+    batch: TrainingBatch,
+    hinted: HintedRollout,
+    policy: Policy,
+    passes: LogProbPass,
+    config: SelfDistillation,
+) -> tuple[TrainingBatch, dict[str, Tensor]]:
+    """Add the advantages of self-distillation; every rank must call it, without gradients.
+
+    Returns:
+        The batch, and metrics over all ranks: the share of the kept tokens that are distilled, how
+        much more likely the policy finds them with hints, in nats per token, and the size of the
+        advantage.
+    """
+    everyone = torch.ones(len(hinted.rows), dtype=torch.bool)
+    teacher = hinted.spread(passes.log_probs(policy, hinted.hinted, everyone))
+    mask = hinted.mask
+    added = distillation_advantages(teacher, batch.old_log_probs, mask, config.limit)
+    gap = torch.where(mask, teacher - batch.old_log_probs, torch.zeros_like(added))
+    sums = torch.stack(
+        [
+            mask.sum().float(),
+            kept_tokens(batch.rollout).sum().float(),
+            gap.sum().float(),
+            added.abs().sum().float(),
+        ]
+    )
+    tokens, kept, gain, size = all_reduce_sum(sums)
+    metrics = {"train/distill_share": tokens / kept.clamp(min=1)}
+    if tokens > 0:
+        metrics["train/distill_gain"] = gain / tokens
+        metrics["train/distill_advantage"] = config.coef * size / tokens
+    return replace(batch, advantages=batch.advantages + config.coef * added), metrics

@@ -1,0 +1,183 @@
+"""Hints: what is hinted at, and that nothing but the messages changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ragen_pl.envs.base import TextEnv
+from ragen_pl.models.embedded import build_tokenizer, read_markers
+from ragen_pl.rollout import chat as chats
+from ragen_pl.rollout.actors import Move
+from ragen_pl.rollout.chat import Chat
+from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.episode import ChatEpisode
+from ragen_pl.rollout.memory import State
+from ragen_pl.rollout.self_distillation import (
+    HINT,
+    HintWriter,
+    SelfDistillation,
+    hinted_lessons,
+    with_hints,
+)
+from ragen_pl.rollout.teachers import TeachingTask
+from ragen_pl.types import EpisodeId, Trajectory, TrajectoryGroup
+from tests.support.toy_env import PROMPTS, Stairs
+
+CONFIG = RolloutConfig(
+    group_size=2, max_turns=4, max_actions_per_turn=1, max_response_tokens=20, max_context=256
+)
+WORDS = (*chats.vocabulary(PROMPTS, Stairs(), 1), HINT)
+TOKENIZER = build_tokenizer(WORDS)
+CHAT = Chat(PROMPTS, TOKENIZER, read_markers(TOKENIZER), 1)
+LIT = 1
+"""Seed of a start with light, where two presses of ``on`` succeed."""
+
+
+def play(actions: Sequence[str], member: int = 0, seed: int = LIT) -> Trajectory:
+    episode = ChatEpisode(Stairs(), CHAT, CONFIG, seed=seed, episode_id=EpisodeId(0, seed, member))
+    for action in actions:
+        assert episode.begin_turn()
+        episode.take(Move((action,), "lit"))
+    return episode.trajectory()
+
+
+def hinted_in(
+    *members: Sequence[str], weights: Sequence[float] | None = None, **config: Any
+) -> Any:
+    """Return what is written of a group whose members took these actions."""
+    played = tuple(play(actions, number) for number, actions in enumerate(members))
+    writer = HintWriter(Stairs(), CHAT, CONFIG, SelfDistillation(**config))
+    rows = [weights or [1.0] * len(members)]
+    return writer.hinted([TrajectoryGroup(LIT, LIT, played)], rows, iteration=0)
+
+
+FAILED, SOLVED = ("off", "on", "off", "on"), ("on", "on")
+
+
+def test_a_failed_member_is_told_the_way_that_another_found() -> None:
+    (written,) = hinted_in(FAILED, SOLVED)
+    assert written.sampled.member == 0
+    assert written.is_hinted == (True, True, True, True)
+    for turn in written.hinted.turns:
+        assert CHAT.decode(turn.prompt_ids).count(f"{HINT} on") == 1
+
+
+def test_nothing_but_the_messages_changes() -> None:
+    (written,) = hinted_in(FAILED, SOLVED)
+    for sampled, hinted in zip(written.sampled.turns, written.hinted.turns, strict=True):
+        assert hinted.completion == sampled.completion
+        assert hinted.actions == sampled.actions
+        told = CHAT.decode(hinted.prompt_ids)
+        assert told != CHAT.decode(sampled.prompt_ids)
+        assert told.replace(f"{HINT} on", "") == CHAT.decode(sampled.prompt_ids)
+
+
+def test_a_hint_begins_at_the_state_of_its_turn() -> None:
+    """After two steps down from the start's own, a way of one press is left at the second turn."""
+    twice = replace(CONFIG, max_actions_per_turn=3)
+    chat = Chat(PROMPTS, TOKENIZER, read_markers(TOKENIZER), 3)
+    members = []
+    for number, turns in enumerate(((("on",), ("off", "off", "off")), (("on", "on"),))):
+        episode = ChatEpisode(Stairs(), chat, twice, seed=LIT, episode_id=EpisodeId(0, LIT, number))
+        for actions in turns:
+            assert episode.begin_turn()
+            episode.take(Move(actions, "lit"))
+        while episode.begin_turn():
+            episode.take(Move(("off",), "lit"))
+        members.append(episode.trajectory())
+    writer = HintWriter(Stairs(), chat, twice, SelfDistillation())
+    (written,) = writer.hinted([TrajectoryGroup(LIT, LIT, tuple(members))], [[1.0, 1.0]], 0)
+    first, second, *_ = (chat.decode(turn.prompt_ids) for turn in written.hinted.turns)
+    assert f"{HINT} on || on" in first
+    assert f"{HINT} on" in second
+    assert f"{HINT} on || on" not in second
+
+
+def test_a_turn_without_a_hint_is_marked() -> None:
+    def second_only(episode: ChatEpisode) -> Sequence[str]:
+        return ("on",) if len(episode.turns) == 1 else ()
+
+    written = with_hints(play(FAILED), 0, Stairs(), CHAT, CONFIG, second_only)
+    assert written is not None
+    assert written.is_hinted == (False, True, False, False)
+    same = [
+        a.prompt_ids == b.prompt_ids
+        for a, b in zip(written.sampled.turns, written.hinted.turns, strict=True)
+    ]
+    assert same == [True, False, True, True]
+
+
+def test_who_is_taught() -> None:
+    assert hinted_in(FAILED, FAILED) == [], "nobody found a way"
+    assert hinted_in(SOLVED, SOLVED) == [], "nobody failed"
+    assert hinted_in(FAILED, SOLVED, weights=[0.0, 1.0]) == [], "RL does not keep it"
+    assert len(hinted_in(FAILED, SOLVED, distilled="all")) == 2
+    (by_expert,) = hinted_in(FAILED, source="expert")
+    assert all(by_expert.is_hinted)
+
+
+def test_what_cannot_be_written_again_is_left_out() -> None:
+    def hint(_: ChatEpisode) -> Sequence[str]:
+        return ("on",)
+
+    def write(trajectory: Trajectory, config: RolloutConfig = CONFIG) -> object:
+        return with_hints(trajectory, 0, Stairs(), CHAT, config, hint)
+
+    sampled = play(FAILED)
+    assert write(sampled) is not None
+    assert write(sampled, replace(CONFIG, max_context=len(sampled.token_ids))) is None
+    first = replace(sampled.turns[0], anchor_key="elsewhere")
+    assert write(replace(sampled, turns=(first, *sampled.turns[1:]))) is None
+    assert with_hints(sampled, 0, Stairs(), CHAT, CONFIG, lambda _: ()) is None
+
+
+def test_lessons_hint_at_the_move_that_follows() -> None:
+    task = TeachingTask(Stairs(), CHAT, CONFIG, 5, (), first_seed=0)
+    lessons = hinted_lessons(task)
+    assert len(lessons) == 5
+    for lesson in lessons:
+        (row,) = lesson.rows
+        text = str(CHAT.tokenizer.decode(list(row.token_ids)))
+        for part in text.split(HINT)[1:]:
+            action = part.split()[0].split("<")[0]
+            assert f"<answer>{action}</answer>" in part
+        assert sum(row.loss_mask) > 0
+
+
+class Mute(Stairs):
+    expert_turn = TextEnv.expert_turn
+
+
+@pytest.mark.parametrize(
+    ("config", "rollout", "env", "told"),
+    [
+        ({}, {"memory": State()}, Stairs(), "rollout.memory is State"),
+        ({}, {"group_size": 1}, Stairs(), "rollout.group_size is 1"),
+        ({"source": "expert"}, {}, Mute(), "distillation.source is expert, but Mute"),
+        ({"lessons": 3}, {}, Mute(), "distillation.lessons is 3, but Mute"),
+        ({"lessons": 3}, {}, Stairs(), "there is no warm start"),
+    ],
+)
+def test_what_cannot_act_is_refused(
+    config: dict[str, Any], rollout: dict[str, Any], env: TextEnv, told: str
+) -> None:
+    with pytest.raises(ValueError, match=told):
+        SelfDistillation(**config).check(
+            env, replace(CONFIG, **rollout), tools="answer", warm=False
+        )
+    with pytest.raises(ValueError, match="tools is template"):
+        SelfDistillation().check(Stairs(), CONFIG, tools="template", warm=True)
+    SelfDistillation(source="expert", lessons=3).check(Stairs(), CONFIG, tools="answer", warm=True)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{"coef": 0.0}, {"limit": -1.0}, {"lessons": -1}, {"source": "else"}, {"distilled": "none"}],
+)
+def test_values_are_checked(config: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=rf"distillation\.{next(iter(config))}(:| is)"):
+        SelfDistillation(**config)
