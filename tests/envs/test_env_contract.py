@@ -302,7 +302,8 @@ def test_legend_names_the_live_symbols() -> None:
 def test_any_thought_can_be_judged(text: str) -> None:
     for env in (Sokoban(), FrozenLake(), Bandit(), Rubik(), Sudoku()):
         env.reset(seed=0)
-        assert env.thought_correct(text) in (False, None)
+        if not (isinstance(env, Rubik) and {*text.split(" ")} <= {*env.actions}):  # may be right
+            assert env.thought_correct(text) in (False, None)
         thought, _ = env.expert_turn(random.Random(0), 3)
         if text:
             assert env.thought_correct(thought + text) in (False, None)
