@@ -26,6 +26,7 @@ ROUNDING = {
     "single_precision": 1e-5,
     "sampled": 1e-5,
     "lora_sampled": 1e-5,
+    "mixture_sampled": 1e-5,
     "muon": 3e-5,  # orthogonalized in bfloat16: what differs by rounding may differ by its
 }
 NEAR = 0.02
@@ -78,7 +79,7 @@ def test_two_ranks_make_the_updates_of_one(found: Found, strategy: str, run: str
     assert {value.dtype for value in end.values()} == {kind}
 
 
-@pytest.mark.parametrize("run", ["sampled", "lora_sampled"])
+@pytest.mark.parametrize("run", ["sampled", "lora_sampled", "mixture_sampled"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_two_ranks_sample_the_tokens_of_one(found: Found, strategy: str, run: str) -> None:
     one, two = found["alone"][run]["tokens"], found[strategy][run]["tokens"]
@@ -127,6 +128,16 @@ def test_filter_detector_and_rollback_decide_alike(found: Found, strategy: str) 
     assert sum("train/hindsight_loss" in metrics for metrics in healthy) >= 3
     for ours, theirs in zip(one["metrics"], two["metrics"], strict=True):
         assert theirs == pytest.approx(ours, rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_mixture_is_the_same_on_two_ranks(found: Found, strategy: str) -> None:
+    """Of four groups three are rooms and one is a bandit, which only one of two ranks plays."""
+    one, two = (found[ranks]["mixture_sampled"]["metrics"] for ranks in ("alone", strategy))
+    for name in ("rollout/sokoban/return", "rollout/bandit/return"):
+        assert all(name in metrics for metrics in one[job.WARM :])
+    for ours, theirs in zip(one, two, strict=True):
+        assert theirs == pytest.approx(ours, rel=1e-4, abs=1e-5)
 
 
 @pytest.mark.parametrize("run", ["dynamic", "lora"])

@@ -33,6 +33,8 @@ from ragen_pl.algorithms.estimators import GAE, CriticConfig
 from ragen_pl.distributed.collectives import gather_objects, rank
 from ragen_pl.distributed.fsdp import FSDP2
 from ragen_pl.distributed.sharding import full_state_dict, full_tensor
+from ragen_pl.envs.bandit import Bandit
+from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.boards import mask_of
 from ragen_pl.envs.sokoban.env import Sokoban
 from ragen_pl.envs.sokoban.search import Board, shortest_plan
@@ -43,6 +45,7 @@ from ragen_pl.rollout.curriculum import Curriculum, TargetSuccess, Uniform
 from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.rollout.hindsight import HindsightImitation
 from ragen_pl.rollout.memory import Full, Memory, Window
+from ragen_pl.rollout.mixture import MixtureConfig
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.collection import DynamicSampling
 from ragen_pl.training.datamodule import RolloutDataModule
@@ -60,6 +63,7 @@ RUNS = {
     "single_precision": 2,
     "sampled": 3,
     "lora_sampled": 3,
+    "mixture_sampled": 4,
     "muon": 2,
     "bf16": 2,
     "bf16_sampled": 3,
@@ -202,10 +206,14 @@ def make_data(
     curriculum: Curriculum = Uniform(),  # noqa: B008  frozen, so sharing it is safe
     dynamic_sampling: DynamicSampling | None = None,
     memory: Memory = Full(),  # noqa: B008
+    mixes: bool = False,
 ) -> RolloutDataModule:
+    worlds: dict[str, TextEnv] = {"sokoban": Sokoban(), "bandit": Bandit()} if mixes else {}
     return RolloutDataModule(
-        env=Sokoban(),
-        eval_sets={"default": Sokoban(split="eval")},
+        env=None if mixes else Sokoban(),
+        envs=worlds,
+        mixture=MixtureConfig(shares={"sokoban": 3.0, "bandit": 1.0} if mixes else {}),
+        eval_sets={"sokoban" if mixes else "default": Sokoban(split="eval")},
         rollout=RolloutConfig(
             num_groups=2,
             online_k=2,
@@ -254,7 +262,7 @@ def play(
         curriculum = chosen_by_success if run == "scripted" else Uniform()
         again = DynamicSampling(3) if run == "dynamic" else None
         memory = Window(2) if run == "window" else Full()
-        data = make_data(SEEDS.get(run, 0), curriculum, again, memory)
+        data = make_data(SEEDS.get(run, 0), curriculum, again, memory, run.startswith("mixture"))
         module.vocabulary = list(data.vocabulary())
         Trainer(
             strategy=strategy,
