@@ -158,15 +158,17 @@ def pooled(results: Sequence[EvalResult]) -> EvalResult:
 
 def facts_of(finding: Finding) -> dict[str, Any]:
     """Return a finding as plain data, without the lists of rooms."""
+    content = {**vars(finding), "curve": asdict(finding.curve)}
+    return {**content, "before": plain(finding.before), "after": plain(finding.after)}
 
-    def plain(result: EvalResult) -> dict[str, Any]:
-        own = asdict(result)
-        return {key: own[key] for key in own if key not in ("solved_seeds", "failed_seeds")}
 
-    content = {key: value for key, value in vars(finding).items() if key not in ("before", "after")}
-    for name, by_temperature in (("before", finding.before), ("after", finding.after)):
-        content[name] = {f"{t:g}": plain(result) for t, result in by_temperature.items()}
-    return {**content, "curve": asdict(finding.curve)}
+def plain(each: Scores) -> dict[str, dict[str, Any]]:
+    """Return scores as plain data, without the lists of rooms."""
+    lists = ("solved_seeds", "failed_seeds")
+    return {
+        f"{temperature:g}": {key: own for key, own in asdict(result).items() if key not in lists}
+        for temperature, result in each.items()
+    }
 
 
 def markdown(found: Sequence[Finding], ahead: Sequence[Lead], split: str) -> str:

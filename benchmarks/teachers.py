@@ -26,7 +26,7 @@ if __name__ == "__main__":  # started as a file, the packages beside it must be 
 
 from benchmarks.grid import Cell, Grid, exit_code
 from benchmarks.laboratory_report import table
-from benchmarks.learning_report import Scores, scores, share
+from benchmarks.learning_report import Scores, plain, scores, share
 from ragen_pl.cli.config_files import find_config, read_config
 
 TEMPERATURES = (0.5, 0.0)
@@ -40,24 +40,26 @@ class Task:
     Args:
         iterations: Iterations of RL.
         explorer_steps: Environment steps that the explorer learns from.
-        symmetries: Whether hindsight imitation uses the task's symmetries, as the experiment does.
+        hindsight: Hindsight imitation where the experiment has none; None where it has.
     """
 
     iterations: int
     explorer_steps: int
-    symmetries: bool = True
+    hindsight: str | None = None
 
 
 TASKS = {
     "sokoban": Task(60, 40_000),
     "sokoban_two_boxes": Task(60, 100_000),
-    "frozen_lake": Task(60, 40_000, symmetries=False),
+    "frozen_lake": Task(60, 40_000, "{lr: 2.0e-3, updates: 12, memory: 5000, variants: 8}"),
     "rubik": Task(60, 60_000),
     "sudoku": Task(60, 60_000),
 }
-_ALONE = ("--data.hindsight", "null")
-_PLAIN = (*("--data.warm_start.random_turns", "null", "--data.warm_start.imitate_random", "null"),)
-"""Neither an explorer nor a world model is disturbed on purpose."""
+_OWN_TURNS = (
+    *("--data.warm_start.random_turns", "null"),
+    *("--data.warm_start.imitate_random", "null"),
+)
+"""The explorer's own shares of random turns, not those of the experiment's solver."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,6 @@ class Taught:
         explores: Whether a small agent demonstrates in the expert's place.
         imitates: Whether the policy imitates its own solutions in hindsight.
         overlays: Configs over the experiment.
-        options: Options over both.
         warm_starts: Whether there is a warm start.
     """
 
@@ -77,7 +78,6 @@ class Taught:
     explores: bool = False
     imitates: bool = False
     overlays: tuple[str, ...] = ()
-    options: tuple[str, ...] = ()
     warm_starts: bool = True
 
 
@@ -138,17 +138,13 @@ def arguments(study: Study, task: str, teacher: str, seed: int) -> tuple[str, ..
         warm = QUICK_ITERATIONS
     warm = warm if taught.warm_starts else 0
     learned = QUICK_ITERATIONS if study.quick else study.given or facts.iterations
-    hindsight = {
-        **{"lr": 2.0e-3, "updates": 12, "memory": 5000, "variants": 8, "opening": 3},
-        **{"first_turn_only": 0.5, "symmetries": facts.symmetries},
-    }
+    hindsight = facts.hindsight if taught.imitates else "null"
     steps = 2000 if study.quick else facts.explorer_steps
     explorer = ("--data.warm_start.teacher", "Explorer", "--data.warm_start.teacher.steps")
     return (
         *("--config", task, *(part for name in taught.overlays for part in ("--config", name))),
-        *(("--data.hindsight", json.dumps(hindsight)) if taught.imitates else _ALONE),
-        *((*_PLAIN, *explorer, str(steps)) if taught.explores else ()),
-        *taught.options,
+        *(("--data.hindsight", hindsight) if hindsight is not None else ()),
+        *((*_OWN_TURNS, *explorer, str(steps)) if taught.explores else ()),
         *("--data.warm_start.iterations", str(warm)),
         *("--trainer.max_epochs", str(warm + learned)),
         *("--trainer.check_val_every_n_epoch", "1000000"),
@@ -242,17 +238,7 @@ def _cells(part: Sequence[Finding]) -> list[str]:
 
 def facts_of(finding: Finding) -> dict[str, Any]:
     """Return a finding as plain data, without the lists of starts."""
-    content = {key: value for key, value in vars(finding).items() if key not in ("before", "after")}
-    for name, scored in (("before", finding.before), ("after", finding.after)):
-        content[name] = {
-            f"{temperature:g}": {
-                "success": result.success,
-                "count": result.count,
-                "thought_accuracy": result.thought_accuracy,
-            }
-            for temperature, result in scored.items()
-        }
-    return content
+    return {**vars(finding), "before": plain(finding.before), "after": plain(finding.after)}
 
 
 def write_report(folder: Path, planned: Iterable[Run]) -> None:

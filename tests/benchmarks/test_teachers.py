@@ -25,8 +25,6 @@ from tests.support.doubles import make_group
     [*((name, "sokoban") for name in TEACHERS), *(("explorer_hindsight", task) for task in TASKS)],
 )
 def test_a_run_has_the_teacher_of_its_name(name: str, task: str) -> None:
-    if "explorer" in name:
-        pytest.importorskip("stable_baselines3")
     app = assemble(*arguments(Study(given=7), task, name, 3))
     data = app.datamodule
     teacher = {"explorer": Explorer, "world_model": WorldModel}

@@ -44,18 +44,16 @@ WARM = WarmStart(
 LESSONS = SelfDistillation(lessons=24)
 
 
-class Groups(Callback):
-    """The last rollout's batch and what aligned it."""
+def watched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[TrainingBatch, HintedRollout]]:
+    """Return a list that gets each rollout's batch and its rows with hints."""
+    seen = list[tuple[TrainingBatch, HintedRollout]]()
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.seen: list[tuple[TrainingBatch, HintedRollout]] = []
-        whole = distill
+    def spied(batch: TrainingBatch, hinted: HintedRollout, *others: Any) -> Any:
+        seen.append((batch, hinted))
+        return distill(batch, hinted, *others)
 
-        def spied(batch: TrainingBatch, hinted: HintedRollout, *others: Any) -> Any:
-            self.seen.append((batch, hinted))
-            return whole(batch, hinted, *others)
-
-        monkeypatch.setattr(starpo, "distill", spied)
+    monkeypatch.setattr(starpo, "distill", spied)
+    return seen
 
 
 def make_data(config: SelfDistillation | None, **changes: Any) -> RolloutDataModule:
@@ -94,7 +92,7 @@ def fit(
 def test_every_token_with_hints_is_the_same_token_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = Groups(monkeypatch).seen
+    seen = watched(monkeypatch)
     _, _, metrics = fit(tmp_path)
     assert len(seen) == 3
     for batch, hinted in seen:
@@ -171,7 +169,7 @@ def test_a_resumed_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
 
 
 def test_two_ranks_measure_what_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = Groups(monkeypatch).seen
+    seen = watched(monkeypatch)
     fit(tmp_path)
     batch, hinted = next(each for each in seen if len(each[1].rows) > 1)
 
@@ -212,7 +210,7 @@ def test_without_rl_there_is_nothing_to_add_to() -> None:
 def test_in_a_mixture_every_environment_has_its_own_hints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = Groups(monkeypatch).seen
+    seen = watched(monkeypatch)
     fit(tmp_path, env=None, envs={"one": Stairs(), "other": Stairs()}, eval_sets={"one": Stairs()})
     envs = set[int]()
     for batch, hinted in seen:
