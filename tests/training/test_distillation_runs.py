@@ -19,7 +19,7 @@ from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.rollout.hindsight import HindsightImitation
 from ragen_pl.rollout.self_distillation import HINT, SelfDistillation
-from ragen_pl.training import distillation, starpo
+from ragen_pl.training import distillation, scoring, starpo
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.distillation import HintedRollout, distill
 from ragen_pl.training.evaluation_sets import EvaluationConfig
@@ -200,6 +200,20 @@ def test_two_ranks_measure_what_one_does(tmp_path: Path, monkeypatch: pytest.Mon
     torch.testing.assert_close(torch.cat([advantages for advantages, _ in found]), alone)
     for _, metrics in found:
         torch.testing.assert_close(metrics, expected)
+
+
+def test_a_rank_without_hints_makes_the_passes_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = watched(monkeypatch)
+    module, *_ = fit(tmp_path, epochs=2)
+    batch = seen[0][0]
+    monkeypatch.setattr(scoring, "gather_objects", lambda own: [own, 2])
+    given = (module.policy, module.passes, LESSONS)
+    with torch.no_grad():
+        found, metrics = distill(batch, HintedRollout.of(batch.rollout, []), *given)
+    assert torch.equal(found.advantages, batch.advantages)
+    assert {name: float(value) for name, value in metrics.items()} == {"train/distill_share": 0.0}
 
 
 def test_without_rl_there_is_nothing_to_add_to() -> None:
