@@ -12,7 +12,7 @@ settings were tuned is in an evaluation set on which they are reported.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from operator import itemgetter
 from typing import Literal, NamedTuple
@@ -96,6 +96,23 @@ def mask_of(cells: Iterable[int]) -> int:
     for cell in cells:
         mask |= 1 << cell
     return mask
+
+
+def marked_rows(marks: Sequence[str], size: int, spaced: bool) -> list[str]:
+    """Return one string per row of a flat board.
+
+    Args:
+        marks: One character per cell.
+        size: Cells along one side.
+        spaced: Whether a space stands between the cells of a row.
+    """
+    between = " " if spaced else ""
+    return [between.join(marks[first : first + size]) for first in range(0, len(marks), size)]
+
+
+def spaced_pieces(marks: Sequence[str]) -> Iterator[str]:
+    """List the pieces of which all spaced rows of these marks consist."""
+    yield from (*marks, *(f" {mark}" for mark in marks), "\n")
 
 
 def coordinate(cell: int, size: int) -> str:

@@ -35,6 +35,7 @@ VARIANTS: dict[str, Callable[[], TextEnv]] = {
     "sokoban-letters": lambda: Sokoban(symbols="letters"),
     "sokoban-coordinates": lambda: Sokoban(observation="coordinates"),
     "sokoban-both": lambda: Sokoban(observation="grid_coordinates", symbols="letters"),
+    "sokoban-spaced": lambda: Sokoban(spaced=True, symbols="letters"),
     "sokoban-large": lambda: Sokoban(size=8, num_boxes=2),
     "sokoban-large-reference": lambda: Sokoban(size=8, num_boxes=2, split="reference"),
     "bandit": Bandit,
@@ -45,6 +46,7 @@ VARIANTS: dict[str, Callable[[], TextEnv]] = {
     "lake": FrozenLake,
     "lake-paper": lambda: FrozenLake(intended=1 / 3),
     "lake-dry": lambda: FrozenLake(intended=1.0),
+    "lake-spaced": lambda: FrozenLake(spaced=True),
     "lake-large-eval": lambda: FrozenLake(size=6, split="eval"),
     "rubik": Rubik,
     "rubik-far-eval": lambda: Rubik(4, 9, split="eval", thought="facts_and_plan"),
@@ -343,3 +345,19 @@ def test_bad_arguments_are_named(
 ) -> None:
     with pytest.raises(ValueError, match=words):
         kind(**arguments)
+
+
+@pytest.mark.parametrize("kind", [Sokoban, FrozenLake])
+def test_a_spaced_row_is_the_row_with_a_space_between_cells(
+    kind: type[Sokoban] | type[FrozenLake],
+) -> None:
+    """Nothing else differs, and each cell is a piece: columns line up in tokens, too."""
+    joined, spaced = kind(), kind(spaced=True)
+    pieces = set(spaced.vocabulary())
+    for seed in SEEDS:
+        lines = joined.reset(seed=seed)[0].split("\n")
+        apart = spaced.reset(seed=seed)[0].split("\n")
+        assert apart == [" ".join(line) for line in lines]
+        assert joined.start_key() == spaced.start_key()
+        assert {line[0] for line in apart} <= pieces
+        assert {f" {cell}" for line in lines for cell in line[1:]} <= pieces

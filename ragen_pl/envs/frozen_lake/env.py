@@ -29,7 +29,9 @@ from ragen_pl.envs.boards import (
     canonical_digest,
     cells_of,
     coordinate,
+    marked_rows,
     mask_of,
+    spaced_pieces,
     split_of_digest,
     square_symmetries,
 )
@@ -130,6 +132,8 @@ class FrozenLake(TextEnv):
             evaluation set; no two of them share a layout (holes and goal), and thus no state.
         max_actions: Maximum actions per trajectory; also the maximum distance between an initial
             state and its goal.
+        spaced: Whether a space stands between the cells of a row. A pretrained tokenizer then has a
+            token for each cell; it joins them otherwise, and columns do not line up.
     """
 
     name = "frozen_lake"
@@ -142,6 +146,7 @@ class FrozenLake(TextEnv):
         intended: float = 0.8,
         split: BoardSplit = "train",
         max_actions: int = 10,
+        spaced: bool = False,
     ) -> None:
         if not 2 <= size <= 10:
             raise ValueError(f"size: {size} is not between 2 and 10 (the paper has 4)")
@@ -156,6 +161,7 @@ class FrozenLake(TextEnv):
         self.intended = intended
         self.split = one_of("split", split, BoardSplit)
         self.max_actions = max_actions
+        self.spaced = spaced
         self._lake = Lake(size, 0, 0, intended)
         self._player = 0
         self._num_actions = 0
@@ -230,8 +236,7 @@ class FrozenLake(TextEnv):
             marks[self._player] = SYMBOLS["player on the goal"]
         else:
             marks[self._player] = SYMBOLS["player in a hole" if self._in_hole else "player"]
-        size = self.size
-        return "\n".join("".join(marks[row * size : (row + 1) * size]) for row in range(size))
+        return "\n".join(marked_rows(marks, self.size, self.spaced))
 
     def get_state(self) -> dict[str, Any]:
         """Return the map, with cells numbered row by row, without the noise of later slips."""
@@ -353,14 +358,21 @@ class FrozenLake(TextEnv):
         """List rows of the grid, words of a thought and lines of the instruction."""
         for line in self.instruction.split("\n"):
             yield from (line + "\n", line)
-        # Wider rows have too many forms and are written in stretches of three cells.
-        for length in [self.size] if self.size <= _LONGEST_ROW else (3, 2, 1):
-            for row in _legal_rows(length):
-                yield from (row, row + "\n")
+        if self.spaced:
+            yield from spaced_pieces(tuple(SYMBOLS.values()))
+        else:
+            yield from _row_pieces(self.size)
         for row_index, column in product(range(self.size), repeat=2):
             yield f"{SYMBOLS['player']}({row_index},{column})"
             yield f" {SYMBOLS['goal']}({row_index},{column})"
         yield from (f" {word}" for word in (*ACTIONS, STUCK))
+
+
+def _row_pieces(size: int) -> Iterator[str]:
+    # Wider rows have too many forms and are written in stretches of three cells.
+    for length in [size] if size <= _LONGEST_ROW else (3, 2, 1):
+        for row in _legal_rows(length):
+            yield from (row, row + "\n")
 
 
 def _legal_rows(length: int) -> Iterator[str]:

@@ -55,6 +55,8 @@ class Sokoban(TextEnv):
         num_boxes: Number of boxes, and of targets.
         symbols: ``paper`` for ``# _ O √ X P S``, ``letters`` for ``W . G C B A @``.
         observation: How a state is written in the prompt.
+        spaced: Whether a space stands between the cells of a grid's row. A pretrained tokenizer
+            then has a token for each cell; it joins them otherwise, and columns do not line up.
         split: ``train`` for rooms to learn from, ``tuning`` to choose settings by, ``eval`` for an
             evaluation set, ``reference`` for an evaluation set of the paper's own distribution of
             rooms (``ragen_pl.envs.sokoban.paper_rooms``). No other split has a layout (walls and
@@ -80,6 +82,7 @@ class Sokoban(TextEnv):
         split: Split = "train",
         max_actions: int = 10,
         thought: Thought = "plan",
+        spaced: bool = False,
     ) -> None:
         if not 6 <= size <= 10:
             raise ValueError(f"size: {size} is not between 6 and 10 (try 6 or 8)")
@@ -91,6 +94,7 @@ class Sokoban(TextEnv):
         self.num_boxes = num_boxes
         self.symbols = words.SYMBOLS[one_of("symbols", symbols, words.Vocabulary)]
         self.observation: Observation = one_of("observation", observation, Observation)
+        self.spaced = spaced
         self.split: Split = one_of("split", split, Split)
         self.max_actions = max_actions
         self.thought: Thought = one_of("thought", thought, Thought)
@@ -161,7 +165,7 @@ class Sokoban(TextEnv):
             inner_walls = self._board.walls & ~outer_walls(self.size)
             rows += words.coordinate_rows(*position, inner_walls)
         if self.observation != "coordinates":
-            rows += words.grid_rows(*position, self.symbols)
+            rows += words.grid_rows(*position, self.symbols, self.spaced)
         return "\n".join(rows)
 
     def get_state(self) -> dict[str, Any]:
@@ -316,7 +320,7 @@ class Sokoban(TextEnv):
         for line in self.instruction.split("\n"):
             yield from (line + "\n", line)
         if self.observation != "coordinates":
-            yield from words.row_pieces(self.size, self.num_boxes, self.symbols)
+            yield from words.row_pieces(self.size, self.num_boxes, self.symbols, self.spaced)
         if self.observation != "grid":
             yield from words.coordinate_pieces(self.size)
         yield from words.thought_pieces(self.size, self.symbols)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Literal, NamedTuple
 
-from ragen_pl.envs.boards import cells_of, coordinate
+from ragen_pl.envs.boards import cells_of, coordinate, marked_rows, spaced_pieces
 from ragen_pl.envs.sokoban.search import ACTIONS, Board, Position
 
 Vocabulary = Literal["paper", "letters"]
@@ -41,7 +41,9 @@ def legend(symbols: Symbols) -> str:
     return ", ".join(f"{mark} {name}" for mark, name in zip(symbols, names, strict=True))
 
 
-def grid_rows(board: Board, player: int, boxes: int, symbols: Symbols) -> list[str]:
+def grid_rows(
+    board: Board, player: int, boxes: int, symbols: Symbols, spaced: bool = False
+) -> list[str]:
     """Return one string per row."""
     marks = [symbols.floor] * board.size**2
     for cell in cells_of(board.walls):
@@ -52,8 +54,7 @@ def grid_rows(board: Board, player: int, boxes: int, symbols: Symbols) -> list[s
         marks[cell] = symbols.box_on_target if board.targets >> cell & 1 else symbols.box
     on_target = board.targets >> player & 1
     marks[player] = symbols.player_on_target if on_target else symbols.player
-    size = board.size
-    return ["".join(marks[row * size : (row + 1) * size]) for row in range(size)]
+    return marked_rows(marks, board.size, spaced)
 
 
 def coordinate_rows(board: Board, player: int, boxes: int, inner_walls: int) -> list[str]:
@@ -101,12 +102,16 @@ def prediction(board: Board, position: Position, symbols: Symbols) -> tuple[str,
     return facts(board, player, boxes, symbols)[: 1 + boxes.bit_count()]
 
 
-def row_pieces(size: int, num_boxes: int, symbols: Symbols) -> Iterator[str]:
+def row_pieces(size: int, num_boxes: int, symbols: Symbols, spaced: bool) -> Iterator[str]:
     """List the pieces of which all grid rows consist.
 
-    With six cells and one box these are all legal rows. Larger rooms have too many rows, which are
-    cut into stretches of three inner cells; the frame and the newline belong to the outer ones.
+    Spaced rows are cut into cells. Otherwise, with six cells and one box, these are all legal rows;
+    larger rooms have too many rows, which are cut into stretches of three inner cells; the frame
+    and the newline belong to the outer ones.
     """
+    if spaced:
+        yield from spaced_pieces(symbols)
+        return
     frame = symbols.wall * size
     yield from (frame + "\n", frame)
     inside = size - 2
