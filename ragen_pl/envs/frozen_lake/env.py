@@ -132,8 +132,8 @@ class FrozenLake(TextEnv):
             evaluation set; no two of them share a layout (holes and goal), and thus no state.
         max_actions: Maximum actions per trajectory; also the maximum distance between an initial
             state and its goal.
-        spaced: Whether a space stands between the cells of a row. A pretrained tokenizer then has a
-            token for each cell; it joins them otherwise, and columns do not line up.
+        spaced: Whether a space stands between the cells of a row, so that a pretrained tokenizer
+            has a token for each; it joins cells otherwise, and columns do not line up.
     """
 
     name = "frozen_lake"

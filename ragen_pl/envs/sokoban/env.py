@@ -55,8 +55,8 @@ class Sokoban(TextEnv):
         num_boxes: Number of boxes, and of targets.
         symbols: ``paper`` for ``# _ O √ X P S``, ``letters`` for ``W . G C B A @``.
         observation: How a state is written in the prompt.
-        spaced: Whether a space stands between the cells of a grid's row. A pretrained tokenizer
-            then has a token for each cell; it joins them otherwise, and columns do not line up.
+        spaced: Whether a space stands between the cells of a grid's row, so that a pretrained
+            tokenizer has a token for each; it joins cells otherwise, and columns do not line up.
         split: ``train`` for rooms to learn from, ``tuning`` to choose settings by, ``eval`` for an
             evaluation set, ``reference`` for an evaluation set of the paper's own distribution of
             rooms (``ragen_pl.envs.sokoban.paper_rooms``). No other split has a layout (walls and
