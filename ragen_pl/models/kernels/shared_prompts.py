@@ -1,8 +1,9 @@
 """Hidden states of rows that begin with the same prompt, which is computed once for all of them.
 
-The members of a group begin with one prompt, often longer than what each of them wrote. Its keys
-and values are computed once; what each row has after it attends to them, and their gradient is the
-sum over the rows. States and gradients are those of whole rows up to rounding.
+The members of a group begin with one prompt, often longer than what each of them wrote; and all
+trajectories of an environment begin with its instructions, which is what demonstrations share. The
+keys and values of a prompt are computed once; what each row has after it attends to them, and their
+gradient is the sum over the rows. States and gradients are those of whole rows up to rounding.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ class _PromptCache(Cache):
 class SharedPrompts:
     """Rows cut into their distinct prompts and what comes after them.
 
-    A prompt ends with the first scored position: at every later token rows may differ.
+    A prompt ends with the row's first scored position, or it is what all rows begin with, if that
+    leaves fewer tokens to compute.
     """
 
     prompts: Tensor
@@ -69,7 +71,8 @@ class SharedPrompts:
     rest_positions: Tensor
     """Scored positions after the prompts, indices into the flattened ``rest``."""
     order: Tensor
-    """(m,) index of each scored state: first the rows' prompts, then ``rest_positions``."""
+    """(m,) index of each scored state among the last states of the rows' prompts, (B,), and those
+    at ``rest_positions``."""
 
     @classmethod
     def of(cls, input_ids: Tensor, positions: Tensor) -> SharedPrompts | None:
@@ -87,27 +90,41 @@ class SharedPrompts:
         counts = torch.bincount(rows, minlength=batch)
         if batch == 1 or bool((counts == 0).any()) or bool(padding.any()):
             return None
-        ends = counts.cumsum(0)
-        is_first = torch.zeros(len(positions), dtype=torch.bool)
-        is_first[ends - counts] = True
+        first = positions[counts.cumsum(0) - counts] - torch.arange(batch) * width
+        cuts = [cls._at(first + 1, input_ids, positions, padding)]
+        common = _common_prefix(input_ids)
+        if 0 < common <= int(first.min()):  # rows of one prompt are cut after it
+            cuts.append(cls._at(torch.full_like(first, common), input_ids, positions, padding))
+        best = min(cuts, key=lambda cut: cut.num_tokens)
+        return best if best.num_tokens <= _GAIN * input_ids.numel() else None
+
+    @classmethod
+    def _at(
+        cls, lengths: Tensor, input_ids: Tensor, positions: Tensor, padding: Tensor
+    ) -> SharedPrompts:
+        """Cut each row after so many tokens (B,), at most one of them scored, the last."""
+        batch, width = input_ids.shape
+        rows = positions // width
         column = positions - rows * width
-        cut, last = column[is_first] + 1, column[ends - 1] + 1
-        listed = input_ids.tolist()
+        last = column[torch.bincount(rows, minlength=batch).cumsum(0) - 1] + 1
+        cuts = list(zip(input_ids.tolist(), lengths.tolist(), last.tolist(), strict=True))
         known: dict[tuple[int, ...], int] = {}
-        prompt_of_row = [
-            known.setdefault(tuple(ids[:end]), len(known))
-            for ids, end in zip(listed, cut.tolist(), strict=True)
-        ]
-        rest, _ = pad_right(
-            [ids[a:b] for ids, a, b in zip(listed, cut.tolist(), last.tolist(), strict=True)]
+        prompt_of_row = [known.setdefault(tuple(ids[:cut]), len(known)) for ids, cut, _ in cuts]
+        rest, _ = pad_right([ids[cut:end] for ids, cut, end in cuts])
+        later = column >= lengths[rows]
+        order = torch.where(later, batch + later.cumsum(0) - 1, rows)
+        return cls(
+            *pad_right(list(known)),
+            torch.tensor(prompt_of_row),
+            rest,
+            rows[later] * rest.shape[1] + (column - lengths[rows])[later],
+            torch.cat([order, padding]),
         )
-        prompts, lengths = pad_right(list(known))
-        if prompts.numel() + rest.numel() > _GAIN * input_ids.numel():
-            return None
-        later = ~is_first
-        order = torch.cat([torch.where(is_first, rows, batch + later.cumsum(0) - 1), padding])
-        rest_positions = rows[later] * rest.shape[1] + column[later] - cut[rows[later]]
-        return cls(prompts, lengths, torch.tensor(prompt_of_row), rest, rest_positions, order)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens to compute, padding included."""
+        return self.prompts.numel() + self.rest.numel()
 
     def states(self, backbone: Any) -> Tensor:
         """Return the scored states (m, d)."""
@@ -144,6 +161,11 @@ class SharedPrompts:
         own = torch.ones(width, width, dtype=torch.bool).tril()
         parts = [of_prompt[:, None].expand(-1, width, -1), own.expand(batch, width, width)]
         return torch.cat(parts, dim=2)[:, None]
+
+
+def _common_prefix(input_ids: Tensor) -> int:
+    """Return how many tokens all rows begin with."""
+    return int((input_ids == input_ids[0]).all(0).long().cumprod(0).sum())
 
 
 def states_sharing_prompts(

@@ -19,7 +19,7 @@ from ragen_pl.models.lora import LoRA
 from ragen_pl.models.policy import Policy
 from tests.support.templates import SIZES
 
-PROMPTS = ([5, 6, 7, 8, 9, 10, 11], [5, 6, 7, 8, 12])
+PROMPTS = ([5, 6, 7, 8, 9, 10, 11], [5, 6, 12, 8, 9])
 """Two prompts with the same beginning."""
 
 
@@ -112,6 +112,27 @@ def test_states_keep_their_order_when_every_response_is_one_token() -> None:
         expected = states_at(model.base_model, ids, padding, positions)
     assert found.shape == expected.shape
     torch.testing.assert_close(found[:3], expected[:3], atol=1e-5, rtol=1e-5)
+
+
+def test_rows_of_different_starts_share_what_all_begin_with() -> None:
+    """As demonstrations do: the instructions are the same, the first observations are not."""
+    instructions = [5, 6, 7, 8, 9, 10, 11, 12]
+    ids = torch.tensor([[*instructions, 20 + row, 30 + row, 40, 41] for row in range(4)])
+    shared, whole = make_model(), make_model()
+    positions = torch.cat([row * ids.shape[1] + torch.tensor([9, 10]) for row in range(4)])
+    cut = SharedPrompts.of(ids, positions)
+    assert cut is not None
+    assert cut.prompts.tolist() == [instructions]
+    assert cut.rest.shape == (4, 3)
+    padding = torch.ones_like(ids, dtype=torch.bool)
+    found = states_sharing_prompts(shared.base_model, ids, padding, positions)
+    expected = states_at(whole.base_model, ids, padding, positions)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    weights = torch.arange(found.numel()).view_as(found).sin()
+    for states in (found, expected):
+        (states * weights).sum().backward()  # type: ignore[no-untyped-call]
+    for name, gradient in gradients(whole).items():
+        torch.testing.assert_close(gradients(shared)[name], gradient, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
