@@ -88,7 +88,7 @@ def test_log_probs_and_gradients_are_those_of_whole_rows(
     if adapted:
         LoRA(rank=2, alpha=4).attach(shared, 0)
     whole = copy.deepcopy(shared)
-    monkeypatch.setattr(shared_prompts, "_GAIN", 0.8)
+    monkeypatch.setattr(shared_prompts, "_MOST_LEFT", 0.8)
     log_probs, given = learn(shared)
     assert seen == [2 * 7, 8 * 6], "prompts were read once, and each row without its prompt"
     monkeypatch.setattr(shared_prompts, "_can_share", lambda *_: False)
@@ -103,7 +103,7 @@ def test_states_keep_their_order_when_every_response_is_one_token() -> None:
     model = make_model()
     ids = torch.tensor([[5, 6, 7, 8, 9, 20], [5, 6, 7, 8, 9, 21], [5, 6, 7, 8, 9, 22]])
     positions = torch.tensor([4, 10, 16, 0, 0])  # the last two are padding
-    cut = SharedPrompts.of(ids, positions)
+    cut = SharedPrompts.of(ids, positions, 0.6)
     assert cut is not None
     assert cut.prompts.tolist() == [[5, 6, 7, 8, 9]]
     padding = torch.ones_like(ids, dtype=torch.bool)
@@ -120,7 +120,7 @@ def test_rows_of_different_starts_share_what_all_begin_with() -> None:
     ids = torch.tensor([[*instructions, 20 + row, 30 + row, 40, 41] for row in range(4)])
     shared, whole = make_model(), make_model()
     positions = torch.cat([row * ids.shape[1] + torch.tensor([9, 10]) for row in range(4)])
-    cut = SharedPrompts.of(ids, positions)
+    cut = SharedPrompts.of(ids, positions, 0.6)
     assert cut is not None
     assert cut.prompts.tolist() == [instructions]
     assert cut.rest.shape == (4, 3)
@@ -146,7 +146,7 @@ def test_rows_of_different_starts_share_what_all_begin_with() -> None:
     ids=["long responses", "different prompts", "one row", "a row without"],
 )
 def test_rows_that_would_gain_little_stay_whole(ids: list[list[int]], positions: list[int]) -> None:
-    assert SharedPrompts.of(torch.tensor(ids), torch.tensor(positions)) is None
+    assert SharedPrompts.of(torch.tensor(ids), torch.tensor(positions), 0.6) is None
 
 
 def test_layers_that_have_no_cache_read_whole_rows(seen: list[int]) -> None:
