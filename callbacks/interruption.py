@@ -112,7 +112,6 @@ class Interruption(RolloutCallback):
         self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
     ) -> None:
         """Exit before a rollout."""
-        super().on_rollout_start(trainer, module, iteration, num_trajectories)
         self._replace_trainer_handlers()
         self._check()
 

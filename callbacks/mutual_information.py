@@ -74,24 +74,17 @@ class MutualInformation(RolloutCallback):
         self.num_prompts = num_prompts
         self.num_responses = num_responses
         self.normalization = normalization
-        self._iteration = 0
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Announce that nothing is measured if the agent does not think."""
         if stage == "fit" and not data_module(trainer).prompts.think:
             announce(trainer, "mutual information is not measured: data.prompts.think is false")
 
-    def on_rollout_start(
-        self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
-    ) -> None:
-        """Record the iteration."""
-        self._iteration = iteration
-
     def on_rollout_end(
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
     ) -> None:
         """Measure if the iteration is due; every rank takes part and gets the same numbers."""
-        due = (self._iteration + 1) % self.every_n_iterations == 0
+        due = (self.iteration + 1) % self.every_n_iterations == 0
         if not due or not data_module(trainer).prompts.think:
             return
         thought_turns = _thought_turns(groups)
@@ -179,7 +172,7 @@ def _sample(items: Sequence[T], count: int, rng: np.random.Generator) -> list[T]
 
 
 def _generator(seed: int, callback: MutualInformation, variant: int) -> np.random.Generator:
-    key = np.random.SeedSequence((seed, callback._iteration, variant))
+    key = np.random.SeedSequence((seed, callback.iteration, variant))
     return np.random.Generator(np.random.Philox(key))
 
 

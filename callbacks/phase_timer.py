@@ -29,7 +29,6 @@ class PhaseTimer(RolloutCallback):
         self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
     ) -> None:
         """Start the clock."""
-        super().on_rollout_start(trainer, module, iteration, num_trajectories)
         self._generated = learner(module).sampler.seconds
         self._start = self._rollout_end = time.monotonic()
         # Ranks without a trajectory must log the same metrics.

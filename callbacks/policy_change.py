@@ -71,7 +71,6 @@ class PolicyChange(RolloutCallback):
         self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
     ) -> None:
         """Drop the sample of an iteration that was interrupted."""
-        super().on_rollout_start(trainer, module, iteration, num_trajectories)
         self._sample = None
 
     def on_training_batch(

@@ -77,7 +77,6 @@ class Results(RolloutCallback):
         self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
     ) -> None:
         """Start to time the rollout."""
-        super().on_rollout_start(trainer, module, iteration, num_trajectories)
         self._has_started = True
         self._rollout_start = time.monotonic()
 
@@ -86,7 +85,7 @@ class Results(RolloutCallback):
     ) -> None:
         """Count what all ranks collected, including what dynamic sampling discards."""
         trajectories = [t for group in groups for t in group.trajectories]
-        tokens = sum(len(each.completion.token_ids) for t in trajectories for each in t.answers)
+        tokens = sum(trajectory.num_sampled_tokens for trajectory in trajectories)
         for count, sampled in gather_objects((len(trajectories), tokens)):
             self._counters.trajectories += count
             self._counters.sampled_tokens += sampled

@@ -150,7 +150,6 @@ class Rollback(RolloutCallback):
         self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
     ) -> None:
         """Tighten the filter by all rollbacks so far, even if the run was resumed since then."""
-        super().on_rollout_start(trainer, module, iteration, num_trajectories)
         chosen = find_callback(trainer, VarianceFilter)
         if self.times and chosen is not None and self.filter_factor < 1.0:
             chosen.tighten(self.filter_factor ** len(self.events))

@@ -71,9 +71,7 @@ class RolloutMetrics(RolloutCallback):
         for group in groups:
             _add_pass_at_k(self._averages, group)
             for trajectory in group.trajectories:
-                self._tokens += sum(
-                    len(answer.completion.token_ids) for answer in trajectory.answers
-                )
+                self._tokens += trajectory.num_sampled_tokens
                 _add_stop_reason(self._averages, trajectory)
                 if trajectory.counts:
                     self._counted += 1
@@ -89,7 +87,7 @@ class RolloutMetrics(RolloutCallback):
     def _add_to_env(self, env: str, trajectory: Trajectory) -> None:
         """Count a trajectory in the metrics of its environment of a mixture."""
         turns, add = trajectory.turns, self._averages.add
-        tokens = sum(len(turn.completion.token_ids) for turn in turns)
+        tokens = trajectory.num_sampled_tokens
         add(f"{env}/success", float(trajectory.success))
         add(f"{env}/return", trajectory.total_reward)
         add(f"{env}/tokens", float(tokens))

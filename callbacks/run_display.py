@@ -100,7 +100,6 @@ class RunDisplay(ProgressBar, RolloutCallback):
         self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
     ) -> None:
         """Show that a rollout begins, and read the iteration at which a resumed run goes on."""
-        super().on_rollout_start(trainer, module, iteration, num_trajectories)
         self._done = iteration
         self._show(f"rollout 0/{num_trajectories} trajectories")
 

@@ -26,7 +26,7 @@ from ragen_pl.report.trajectory_record import (
     trajectory_record,
 )
 from ragen_pl.rollout.chat import Dialogue
-from ragen_pl.rollout.packing import MAX_MEMBERS
+from ragen_pl.rollout.packing import member_of
 from ragen_pl.runtime.durable_files import write_lines
 from ragen_pl.runtime.faults import FaultKind, record_fault
 from ragen_pl.training.access import completed_iterations, data_module, learner, policy_name
@@ -376,7 +376,7 @@ def _estimates(
     found: dict[tuple[int, int], TokenEstimates] = {}
     for row, mask in enumerate(rows.rollout.loss_mask):  # a trajectory's rows in their order
         group = int(rows.rollout.group_ids[row])
-        member = int(rows.rollout.trajectory_ids[row]) % MAX_MEMBERS
+        member = member_of(int(rows.rollout.trajectory_ids[row]))
         before = found.get((group, member), TokenEstimates((), () if has_gaps else None))
         gaps_before = before.log_prob_gaps
         found[group, member] = TokenEstimates(

@@ -61,7 +61,8 @@ class Sampling:
 class EpisodeId:
     """The identity of one episode, independent of the rank and the batch in which it is played.
 
-    It seeds the sampling noise and, with the seed of the initial state, the environment's noise.
+    It seeds the sampling noise. Group and member, with the seed of the initial state, seed the
+    environment's noise, so that an evaluation meets the same noise in every iteration.
     """
 
     iteration: int
@@ -279,6 +280,11 @@ class Trajectory:
     def answers(self) -> tuple[Answer, ...]:
         """Everything that the agent sampled, in order."""
         return tuple(answer for turn in self.turns for answer in turn.answers)
+
+    @property
+    def num_sampled_tokens(self) -> int:
+        """Tokens of the completions, those of summaries included."""
+        return sum(len(answer.completion.token_ids) for answer in self.answers)
 
     @property
     def token_ids(self) -> tuple[int, ...]:

@@ -10,6 +10,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ragen_pl.errors import ConfigError
+
 T = TypeVar("T")
 
 
@@ -69,17 +71,21 @@ def all_or_none(make: Callable[[], T]) -> T:
     """Return the result of ``make`` on this rank; every rank must call it.
 
     Raises:
-        ValueError: on all ranks, if ``make`` raises it on any. A rank that went on alone would wait
-            for the others forever.
+        ValueError: on all ranks, if ``make`` raises it on any; a ``ConfigError`` where that was
+            one. A rank that went on alone would wait for the others forever.
     """
     result, error = None, None
     try:
         result = make()
     except ValueError as raised:
         error = raised
-    messages = [text for text in gather_objects(error and str(error)) if text is not None]
-    if error is not None or messages:
-        raise error or ValueError(messages[0])
+    told = None if error is None else (isinstance(error, ConfigError), str(error))
+    others = [each for each in gather_objects(told) if each is not None]
+    if error is not None:
+        raise error
+    if others:
+        is_config_error, message = others[0]
+        raise ConfigError(message) if is_config_error else ValueError(message)
     return cast(T, result)
 
 

@@ -5,6 +5,7 @@ Any exception they raise, and any value that breaks ``TextEnv``'s contract, beco
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import random
@@ -155,20 +156,19 @@ class CheckedEnv:
         return Outcome(_text("step", observation), gained, *ended)
 
     def state(self) -> dict[str, Any]:
-        """Return the current state as plain data."""
-        return dict(self._state_and_text()[0])
+        """Return a copy of the current state, plain data: an environment may hand out parts that
+        it goes on changing."""
+        state: dict[str, Any] = json.loads(self.state_text())
+        return state
 
     def state_text(self) -> str:
         """Return the current state as JSON."""
-        return self._state_and_text()[1]
-
-    def _state_and_text(self) -> tuple[dict[str, Any], str]:
         with calling("get_state"):
             state: Any = self.env.get_state()
         text = plain_text(state)
         if text is None:
             raise contract_error("get_state", state, "a dict of plain data (JSON types)")
-        return state, text
+        return text
 
     def state_hash(self) -> str:
         """Return a hash of the current state."""

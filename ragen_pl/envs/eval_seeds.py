@@ -18,7 +18,7 @@ _LOG = logging.getLogger(__name__)
 
 FIRST_EVAL_SEED = (1 << 32) - (1 << 24)
 """First seed of evaluation sets. They use the seeds from here to 2^32, which no run uses for
-training (``ragen_pl.training.collection``); packages that seed numpy accept no larger ones. It is a
+training (``ragen_pl.rollout.seeds``); packages that seed numpy accept no larger ones. It is a
 multiple of 20, for environments whose difficulty follows from ``seed % 20``."""
 _NUM_SEEDS = 1 << 24
 _STRIDE = 1000

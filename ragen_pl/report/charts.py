@@ -118,7 +118,7 @@ _TOPICS = (
         "kl",
         "Approximate KL",
         "Between the collecting policy and the updated one, in nats a token. The alarm turns amber "
-        "above 0.015.",
+        "above its threshold max_approx_kl (0.015 unless set).",
         "",
         _Series("train/approx_kl", "of an iteration", 0),
         _Series("collapse/approx_kl", "as the alarm sees it", 3),

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from ragen_pl.rollout.memory import Full, Memory
 from ragen_pl.rollout.rewards import Format, RewardTerm, check_names
 
+MAX_GROUP_SIZE = 4096
+"""Largest ``group_size``: a trajectory's id is its group's id times this, plus its member."""
+
 
 def _default_rewards() -> dict[str, RewardTerm | None]:
     return {"format": Format()}
@@ -80,6 +83,11 @@ class RolloutConfig:
         ):
             if getattr(self, key) < 1:
                 raise ValueError(f"rollout.{key} is {getattr(self, key)}; it must be at least 1")
+        if self.group_size > MAX_GROUP_SIZE:
+            raise ValueError(
+                f"rollout.group_size is {self.group_size}; it must be at most {MAX_GROUP_SIZE}: "
+                "collect more groups, or the same starts again in later iterations"
+            )
         if self.scale_updates and self.online_k == 1:
             raise ValueError(
                 "rollout.scale_updates is true, but rollout.online_k is 1: one update cannot "

@@ -60,7 +60,7 @@ class MessageEpisode(DialogueEpisode):
 
     def _begin(self) -> None:
         super()._begin()
-        self._text = self.next_turn_text
+        self._text = self.write_next_turn()
 
     @property
     def messages(self) -> list[Message]:
@@ -98,7 +98,7 @@ class MessageEpisode(DialogueEpisode):
             if self.stop_reason is None:
                 kept = self.config.memory.kept(len(self._exchanges))
                 self._exchanges = self._exchanges[len(self._exchanges) - kept :]
-                self._text = self.next_turn_text
+                self._text = self.write_next_turn()
 
     def _read(self, reply: Reply) -> Response:
         tag = self.dialogue.opening_tag

@@ -218,7 +218,6 @@ class Episode:
         """Return a copy of the current state; None if it, or an earlier one, is too large."""
         if not self._keeps_states:
             return None
-        # The text is a copy too: an environment may hand out parts that it goes on changing.
         text = self.env.state_text()
         self._keeps_states = len(text) <= MAX_STATE_LENGTH
         kept: dict[str, Any] | None = json.loads(text) if self._keeps_states else None
@@ -355,9 +354,8 @@ class DialogueEpisode(Episode):
         )
         return evaluate(self.config.reward_terms, turn)
 
-    @property
-    def next_turn_text(self) -> str:
-        """The text of the next turn's message."""
+    def write_next_turn(self) -> str:
+        """Return the text of the next turn's message; called once for each message."""
         reward = self.turns[-1].rewards[ENV] if self.turns else 0.0
         turn = len(self.turns)
         return self.dialogue.turn_text(turn, self.observation, reward, self.actions_left)
@@ -399,7 +397,7 @@ class ChatEpisode(DialogueEpisode):
     def _begin(self) -> None:
         super()._begin()
         self.initial_hash = self.env.state_hash()
-        self._text = self.next_turn_text
+        self._text = self.write_next_turn()
         with calling("tools"):
             self.context = self.chat.first_context(self.env.env, self._text)
         request = self.memory.summary_request
@@ -520,7 +518,7 @@ class ChatEpisode(DialogueEpisode):
     def _prepare_context(self) -> None:
         if self.stop_reason is not None:
             return
-        self._text = self.next_turn_text
+        self._text = self.write_next_turn()
         kept = self.memory.kept(len(self._exchanges))
         if kept == len(self._exchanges):
             turn = self.turns[-1]

@@ -20,7 +20,7 @@ from ragen_pl.rollout.collect import GroupSeed
 from ragen_pl.rollout.curriculum import Curriculum, choose_starts, rounded_counts
 from ragen_pl.rollout.seeds import group_seeds
 from ragen_pl.rollout.stats import Tallies, Tally, sum_tallies
-from ragen_pl.types import Trajectory, TrajectoryGroup
+from ragen_pl.types import TrajectoryGroup
 
 _DECAY = 0.8
 """Factor by which each iteration reduces the weight of earlier ones in running means."""
@@ -258,11 +258,7 @@ class Mixture:
 def _facts(group: TrajectoryGroup) -> tuple[int, list[tuple[float, float]]]:
     """Return a group's id and its sound trajectories' tokens and returns."""
     sound = [each for each in group.trajectories if each.is_trainable]
-    return group.group_id, [(_sampled_tokens(each), each.total_reward) for each in sound]
-
-
-def _sampled_tokens(trajectory: Trajectory) -> float:
-    return float(sum(len(turn.completion.token_ids) for turn in trajectory.turns))
+    return group.group_id, [(float(each.num_sampled_tokens), each.total_reward) for each in sound]
 
 
 def groups_by_env(groups: Iterable[TrajectoryGroup]) -> dict[str, list[TrajectoryGroup]]:

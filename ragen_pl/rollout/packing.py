@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ragen_pl.ops.shape_buckets import round_down
+from ragen_pl.rollout.config import MAX_GROUP_SIZE
 from ragen_pl.types import (
     Answer,
     ImitationBatch,
@@ -22,9 +23,12 @@ from ragen_pl.types import (
     Turn,
 )
 
-MAX_MEMBERS = 4096
-"""Maximum size of a group: a trajectory's id is its group's id times this, plus its member."""
 Batch = TypeVar("Batch", RolloutBatch, TrainingBatch, ImitationBatch)
+
+
+def member_of(trajectory_id: int) -> int:
+    """Return a trajectory's number in its group, from its id in a batch."""
+    return trajectory_id % MAX_GROUP_SIZE
 
 
 def pack(
@@ -70,7 +74,7 @@ def pack(
         attention_mask=attention_mask[:count],
         group_ids=torch.tensor([t.group_id for t in owned], dtype=torch.long),
         trajectory_ids=torch.tensor(
-            [t.group_id * MAX_MEMBERS + t.member for t in owned], dtype=torch.long
+            [t.group_id * MAX_GROUP_SIZE + t.member for t in owned], dtype=torch.long
         ),
         sequence_index=torch.tensor(
             [number for of_trajectory in written for number in range(len(of_trajectory))],

@@ -151,9 +151,8 @@ class HintedEpisode(ChatEpisode):
         """Whether each message so far has a hint."""
         super().__init__(env, chat, config, seed=seed, episode_id=episode_id)
 
-    @property
-    def next_turn_text(self) -> str:
-        text, actions = super().next_turn_text, self._hint(self)
+    def write_next_turn(self) -> str:
+        text, actions = super().write_next_turn(), self._hint(self)
         self.is_hinted.append(bool(actions))
         return f"{text}{HINT} {f' {SEPARATOR} '.join(actions)}" if actions else text
 

@@ -63,8 +63,8 @@ class SolutionMemory:
         return HindsightFacts(len(fresh), len(self), ratio)
 
     def _draw(self, num_fresh: int, generator: torch.Generator) -> list[TokenRow]:
-        """Return one training sequence of each drawn solution; no solution is drawn twice, so that
-        few of them make a small batch."""
+        """Return one training sequence of each drawn solution: first of fresh ones, then of all.
+        Neither draw takes a solution twice, so that few solutions make a small batch."""
         wanted = min(self.config.batch_size, len(self._solutions))
         from_fresh = min(round(wanted * self.config.fresh), num_fresh)
         latest = self._solutions[len(self._solutions) - num_fresh :]

@@ -92,7 +92,7 @@ class Tally:
 
 
 Tallies = Mapping[str, Tally]
-"""Tallies by difficulty."""
+"""Tallies by difficulty, or by initial state."""
 
 
 def tally_by_difficulty(groups: Sequence[TrajectoryGroup]) -> Tallies:

@@ -40,6 +40,10 @@ class RolloutCallback(Callback):
         super().__init__()
         self._recorded: dict[str, float] = {}
 
+    def begin_iteration(self, iteration: int) -> None:
+        """Set ``iteration`` and ``discard`` for a new rollout; not a hook to override."""
+        self.iteration, self.discard = iteration, False
+
     def on_teaching_progress(self, trainer: Trainer, module: LightningModule, text: str) -> None:
         """Called now and then with what the warm start's teacher is doing, if that takes long; on
         the ranks that it teaches on."""
@@ -52,8 +56,8 @@ class RolloutCallback(Callback):
     def on_rollout_start(
         self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
     ) -> None:
-        """Called before a rollout of ``num_trajectories`` on this rank."""
-        self.iteration, self.discard = iteration, False
+        """Called before a rollout of ``num_trajectories`` on this rank; ``iteration`` and
+        ``discard`` are already set."""
 
     def on_rollout_progress(
         self, trainer: Trainer, module: LightningModule, finished: int, total: int

@@ -160,6 +160,7 @@ class Collector:
         if not self._has_started:
             self._has_started = True
             for callback in self.callbacks:
+                callback.begin_iteration(iteration)
                 callback.on_rollout_start(trainer, module, iteration, size)
 
         played: list[TrajectoryGroup] = []

@@ -641,7 +641,7 @@ class RolloutDataModule(pl.LightningDataModule):
         config = self.distillation
         if config is None or not config.lessons:
             return []
-        names, warm_starts = sorted(self._hinted), self._warm_starts()
+        names, warm_starts = self._hinted, self._warm_starts()
         lessons = list[Lesson]()
         for number, name in enumerate(names):
             count = len(range(number, config.lessons, len(names)))
@@ -873,23 +873,23 @@ def _key_of(name: str) -> str:
     return f"envs.{name}" if name else "env"
 
 
-def _accepting(check: Callable[[TextEnv], None], envs: Mapping[str, TextEnv]) -> set[str]:
-    """Return the names of the environments that a check accepts, at least one.
+def _accepting(check: Callable[[TextEnv], None], envs: Mapping[str, TextEnv]) -> tuple[str, ...]:
+    """Return the names of the environments that a check accepts, at least one, in order.
 
     Raises:
         ValueError: the check's, if it accepts none.
     """
-    accepted, refusal = set[str](), None
+    accepted, refusal = list[str](), None
     for name, env in envs.items():
         try:
             check(env)
         except ValueError as error:
             refusal = error
         else:
-            accepted.add(name)
+            accepted.append(name)
     if refusal is not None and not accepted:
         raise refusal
-    return accepted
+    return tuple(sorted(accepted))
 
 
 class IterationLoader:

@@ -64,7 +64,7 @@ def test_what_dynamic_sampling_throws_away_is_judged_too() -> None:
 
 def run(callback: EchoTrapDetector, trainer: Any, rollouts: list[list[TrajectoryGroup]]) -> int:
     for iteration, groups in enumerate(rollouts):
-        callback.on_rollout_start(trainer, MODULE, iteration, 16)
+        callback.begin_iteration(iteration)
         judge_rollout(callback, trainer, groups)
         if trainer.should_stop:
             return iteration
@@ -179,7 +179,7 @@ def test_a_run_that_must_go_on_is_stopped_when_it_may_be(
     trainer.min_epochs = 35
     for iteration, groups in enumerate(rollouts):
         trainer.current_epoch = iteration
-        callback.on_rollout_start(trainer, MODULE, iteration, 16)
+        callback.begin_iteration(iteration)
         judge_rollout(callback, trainer, groups)
         if trainer.should_stop:
             break
@@ -264,7 +264,7 @@ def walk(
     """Play rollouts after updates of a length; return what each was judged."""
     judged = []
     for groups in rollouts:
-        callback.on_rollout_start(trainer, MODULE, callback.position, 16)
+        callback.begin_iteration(callback.position)
         judge_rollout(callback, trainer, groups)
         judged.append((callback.level, callback.is_sound))
         trainer.callback_metrics |= {APPROX_KL: torch.tensor(step), UPDATES: torch.tensor(4.0)}

@@ -95,7 +95,7 @@ def measured(
 ) -> dict[str, float]:
     callback = MutualInformation(every_n_iterations=1, num_responses=4, **options)
     module = cast(Any, learner(language))
-    callback.on_rollout_start(trainer(), module, 0, 8)
+    callback.begin_iteration(0)
     callback.on_rollout_end(trainer(), module, groups)
     return {name.removeprefix("diagnostics/"): value for name, value in callback._recorded.items()}
 
@@ -160,7 +160,7 @@ def test_only_every_nth_iteration(grounded: LanguageModel) -> None:
     module = cast(Any, learner(grounded))
     groups, due = play(grounded, 1), []
     for iteration in range(6):
-        callback.on_rollout_start(trainer(), module, iteration, 8)
+        callback.begin_iteration(iteration)
         callback.on_rollout_end(trainer(), module, groups)
         due.append(bool(callback._recorded))
         callback._recorded = {}

@@ -30,12 +30,12 @@ class StopIn(RolloutCallback):
 
     def __init__(self, iteration: int, error: BaseException | None = None) -> None:
         super().__init__()
-        self.iteration, self.error = iteration, error
+        self.at, self.error = iteration, error
 
     def on_rollout_start(
         self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
     ) -> None:
-        if iteration == self.iteration:
+        if iteration == self.at:
             if self.error is not None:
                 raise self.error
             self.reason = "this is a test"

@@ -215,6 +215,7 @@ def play_half(rank: int, folder: str) -> None:
         if iteration >= 12 and (rank == 1 or iteration >= 14):
             groups = dead()[2 * rank : 2 * rank + 2]
         for callback in (detector, rollback):
+            callback.begin_iteration(iteration)
             callback.on_rollout_start(trainer, module, iteration, 8)
             callback.on_collection_end(trainer, module, groups)
             callback.on_rollout_end(trainer, module, groups)

@@ -6,6 +6,7 @@ import pytest
 
 from ragen_pl.distributed import collectives
 from ragen_pl.distributed.collectives import all_or_none
+from ragen_pl.errors import ConfigError
 from tests.support.ranks import on_ranks
 
 
@@ -14,20 +15,22 @@ def test_every_rank_gets_its_own_result(monkeypatch: pytest.MonkeyPatch) -> None
     assert made == ["of 0", "of 1"]
 
 
+@pytest.mark.parametrize("kind", [ValueError, ConfigError])
 @pytest.mark.parametrize("broken", [0, 1])
 def test_an_error_on_one_rank_is_raised_on_all(
-    broken: int, monkeypatch: pytest.MonkeyPatch
+    broken: int, kind: type[ValueError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the first rank reads a model's weights; the others would wait for them forever."""
 
     def make(rank: int) -> int:
         if rank == broken:
-            raise ValueError("policy.path is nowhere")
+            raise kind("policy.path is nowhere")
         return rank
 
     def work(rank: int) -> str:
         with pytest.raises(ValueError, match=r"^policy\.path is nowhere$") as caught:
             all_or_none(lambda: make(rank))
+        assert type(caught.value) is kind, "only a ConfigError is shown without a traceback"
         return str(caught.value)
 
     assert len(on_ranks(2, work, monkeypatch, collectives)) == 2

@@ -63,6 +63,8 @@ def test_every_method_is_the_environments(host: EnvHost) -> None:
         assert one.state(state) == other.state(state)
         assert [*map(one.action, near.actions)] == [*map(other.action, near.actions)]
     assert far.step("Up") == near.step("Up")
+    assert far.has_expert
+    assert far.has_features
     copied = copy.deepcopy(far)
     assert copied.step("Left") == near.step("Left")
     assert far.get_state() != near.get_state(), "the copy alone has moved"
@@ -71,6 +73,19 @@ def test_every_method_is_the_environments(host: EnvHost) -> None:
     assert (type(far).__name__, far.name, far.actions) == ("Sokoban", near.name, near.actions)
     plain = type(host.wrap(FaultyLamp("", None)))
     assert plain.symmetries is TextEnv.symmetries, "what is not defined is not forwarded"
+
+
+class WithoutAnswers(Sokoban):
+    """Says of itself that this task has neither expert nor features, as an adapter's may."""
+
+    has_expert = False  # type: ignore[assignment]
+    has_features = False  # type: ignore[assignment]
+
+
+def test_what_a_task_says_it_lacks_it_lacks_in_a_worker(host: EnvHost) -> None:
+    there = host.wrap(WithoutAnswers())
+    assert not there.has_expert
+    assert not there.has_features
 
 
 @pytest.mark.parametrize(
@@ -144,6 +159,7 @@ def test_no_process_is_left(doing: str, signum: int | None, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("keys", "told"),
     [
+        ({"group_size": 4097}, "rollout.group_size is 4097; it must be at most 4096"),
         ({"env_workers": -1}, "rollout.env_workers is -1"),
         ({"step_timeout_s": 5.0}, "rollout.step_timeout_s is 5, but rollout.env_workers is 0"),
         ({"env_workers": 1, "step_timeout_s": 0.0}, "rollout.step_timeout_s is 0.0"),

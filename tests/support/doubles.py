@@ -174,6 +174,7 @@ class TinyData(LightningDataModule):
             groups = self.rollouts(iteration)
             watchers = list(rollout_callbacks(self.trainer))
             for watcher in watchers:
+                watcher.begin_iteration(iteration)
                 watcher.on_rollout_start(self.trainer, module, iteration, 16)
                 watcher.on_rollout_progress(self.trainer, module, 7, 16)
             for watcher in watchers:

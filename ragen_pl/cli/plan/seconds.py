@@ -124,10 +124,10 @@ def pass_work(plan_input: PlanInput, cluster: Cluster) -> PassWork:
     policy = sizes.forward_operations(tokens, sequences * sampled, context)
     backbone = sizes.forward_operations(tokens, 0, context)
     algorithm, trainable = plan_input.algorithm, plan_input.trainable
-    optimization, is_on_policy = plan_input.optimization, rollout.online_k == 1
+    optimization = plan_input.optimization
     has_old_pass = (
         optimization.old_log_probs == "recomputed"
-        and not optimization.reuses_own_log_probs(algorithm, is_on_policy)
+        and not optimization.reuses_own_log_probs(algorithm, rollout.is_on_policy)
     )
     has_critic = networks.critic is not None
     scored = policy * (has_old_pass + (networks.reference is not None)) + backbone * has_critic
@@ -139,7 +139,7 @@ def pass_work(plan_input: PlanInput, cluster: Cluster) -> PassWork:
         ),
         decode=plan_input.sequences * sampled * sizes.step_bytes(itemsize, rows, context),
         score_pass=scored,
-        update=passes * (policy + backbone * has_critic),
+        update=rollout.ppo_epochs * passes * (policy + backbone * has_critic),
     )
 
 

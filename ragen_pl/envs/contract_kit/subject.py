@@ -11,7 +11,6 @@ from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.contract_kit.trial import (
     ChooseActions,
     Trial,
-    has_expert,
     play,
     play_as_expert,
     play_at_random,
@@ -47,7 +46,7 @@ class Subject:
     @cached_property
     def has_expert(self) -> bool:
         """Whether it has an expert."""
-        return has_expert(self.env)
+        return self.env.has_expert
 
     @property
     def able_player(self) -> ChooseActions:

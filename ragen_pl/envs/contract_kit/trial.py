@@ -46,11 +46,6 @@ def play_between(expert_share: float) -> ChooseActions:
     return player
 
 
-def has_expert(env: TextEnv) -> bool:
-    """Return whether an environment has an expert."""
-    return type(env).expert_turn is not TextEnv.expert_turn
-
-
 @dataclass(frozen=True, slots=True)
 class Step:
     """One action and what came of it."""

@@ -67,6 +67,14 @@ def test_an_update_takes_three_passes_and_with_adapters_two() -> None:
     assert full.decode == 20 * sizes.step_bytes(2, 12, 32)
 
 
+def test_more_passes_over_a_rollout_take_as_many_updates_and_need_old_log_probs() -> None:
+    given = plan_input()
+    twice = replace(given, rollout=replace(given.rollout, ppo_epochs=2))
+    once, both = pass_work(given, Cluster()), pass_work(twice, Cluster())
+    assert both.update == 2 * once.update
+    assert (once.score_pass, both.score_pass) == (0, once.update / 3)
+
+
 def test_more_processes_share_the_groups_and_a_quicker_device_takes_less() -> None:
     one, three = (pass_work(plan_input(), Cluster(n)) for n in (1, 3))
     assert one.update == 3 * three.update
