@@ -51,18 +51,18 @@ class StopAt(RolloutCallback):
 
     def __init__(self, iteration: int, updating: bool = False) -> None:
         super().__init__()
-        self.iteration, self.updating = iteration, updating
+        self.at, self.updating = iteration, updating
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
-        if pl_module.iteration == self.iteration and not self.updating:
+        if pl_module.iteration == self.at and not self.updating:
             raise SystemExit(9)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if pl_module.iteration == self.iteration and self.updating:
+        if pl_module.iteration == self.at and self.updating:
             raise SystemExit(9)
 
 
