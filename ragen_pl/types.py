@@ -27,6 +27,8 @@ class StopReason(StrEnum):
     """The environment reached a terminal state."""
     MAX_TURNS = "max_turns"
     MAX_ACTIONS = "max_actions"
+    TRUNCATED = "truncated"
+    """The environment cut the trajectory off before ``max_actions``, for a reason of its own."""
     CONTEXT_FULL = "context_full"
     """The context had no room for another prompt and response; if the trajectory has no turns, not
     even for the first."""
@@ -35,9 +37,10 @@ class StopReason(StrEnum):
     ENDPOINT_ERROR = "endpoint_error"
     """The endpoint that answers for the policy failed; the trajectory is excluded."""
 
-
-_FAILURES = (StopReason.ENV_ERROR, StopReason.ENDPOINT_ERROR)
-"""Reasons that say nothing about the policy."""
+    @property
+    def is_failure(self) -> bool:
+        """Whether the reason says nothing about the policy."""
+        return self in (StopReason.ENV_ERROR, StopReason.ENDPOINT_ERROR)
 
 
 class Phase(StrEnum):
@@ -312,7 +315,7 @@ class Trajectory:
     def counts(self) -> bool:
         """Whether it counts in success rates and averages: environment and endpoint did not
         fail."""
-        return self.stop_reason not in _FAILURES
+        return not self.stop_reason.is_failure
 
     @property
     def is_trainable(self) -> bool:

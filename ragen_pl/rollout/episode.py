@@ -15,6 +15,7 @@ from ragen_pl.envs.base import Symmetry, TextEnv
 from ragen_pl.envs.boundary import (
     CheckedEnv,
     EnvError,
+    Outcome,
     calling,
     contract_error,
     warn,
@@ -149,12 +150,22 @@ class Episode:
     def _play_opening(self, opening: Opening) -> None:
         self.env.enter_image(opening.symmetry)
         for action in opening.actions:
-            outcome = self.env.step(action)
-            if outcome.terminated or outcome.truncated:
-                self.stop_reason = StopReason.TERMINATED
+            self._act(action)
+            if self.stop_reason is not None:
                 break
         self.observation = self.env.render_text()
-        self.actions_left -= len(opening.actions)
+
+    def _act(self, action: str) -> Outcome:
+        """Take an action, and record whether and why the episode ends with it."""
+        outcome = self.env.step(action)
+        self.actions_left -= 1
+        if outcome.terminated:
+            self.stop_reason = StopReason.TERMINATED
+        elif self.actions_left <= 0:
+            self.stop_reason = StopReason.MAX_ACTIONS
+        elif outcome.truncated:
+            self.stop_reason = StopReason.TRUNCATED
+        return outcome
 
     @property
     def max_actions(self) -> int:
@@ -174,17 +185,14 @@ class Episode:
         anchor_key, judgment = self.env.anchor_key(), self._judge(response)
         state = self._state_to_keep()
         reward, has_ended, reached_keys = 0.0, False, list[str]()
-        for action in response.actions[: self.actions_left]:
-            outcome = self.env.step(action)
+        for action in response.actions:
+            outcome = self._act(action)
             self.observation, self.success = outcome.observation, outcome.success
             reward += outcome.reward
             reached_keys.append(self.env.anchor_key())
             has_ended = outcome.terminated or outcome.truncated
-            if outcome.terminated:
-                self.stop_reason = StopReason.TERMINATED
-            if has_ended:
+            if self.stop_reason is not None:
                 break
-        self.actions_left -= len(reached_keys)
         actions = response.actions[: len(reached_keys)]
         rewards = self._rewards(reward, response, judgment, actions, has_ended=has_ended)
         self.turns.append(
@@ -208,11 +216,8 @@ class Episode:
                 summary=response.summary,
             )
         )
-        if self.stop_reason is None:
-            if has_ended or self.actions_left <= 0:
-                self.stop_reason = StopReason.MAX_ACTIONS
-            elif len(self.turns) >= self.config.max_turns:
-                self.stop_reason = StopReason.MAX_TURNS
+        if self.stop_reason is None and len(self.turns) >= self.config.max_turns:
+            self.stop_reason = StopReason.MAX_TURNS
 
     def _state_to_keep(self) -> dict[str, Any] | None:
         """Return a copy of the current state; None if it, or an earlier one, is too large."""
@@ -244,17 +249,13 @@ class Episode:
         """Return the terms of a turn's reward after its actions, the environment's first."""
         return {ENV: reward}
 
-    @property
-    def _has_failed(self) -> bool:
-        return self.stop_reason in (StopReason.ENV_ERROR, StopReason.ENDPOINT_ERROR)
-
     def trajectory(self) -> Trajectory:
         """Return the trajectory of an episode that has ended."""
         final_state: dict[str, Any] = {}
-        if not self._has_failed:
+        assert self.stop_reason is not None
+        if not self.stop_reason.is_failure:
             with self.env_errors():
                 final_state = self.env.state()
-        assert self.stop_reason is not None
         return Trajectory(
             group_id=self.episode_id.group_id,
             member=self.episode_id.member,
@@ -266,7 +267,7 @@ class Episode:
             start_key=self.start_key,
             final_state=final_state,
             stop_reason=self.stop_reason,
-            success=self.success and not self._has_failed,
+            success=self.success and not self.stop_reason.is_failure,
             error=self.error,
             optimal_length=self.optimal_length,
             system=self.system,

@@ -183,6 +183,18 @@ def test_actions_beyond_the_budget_are_not_taken() -> None:
     assert (played.stop_reason, played.final_state["count"]) == (StopReason.MAX_ACTIONS, 53)
 
 
+def test_an_environment_that_cuts_an_episode_off_is_told_from_a_spent_budget() -> None:
+    class Impatient(Counter):
+        def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+            text, reward, done, _, info = super().step(action)
+            return text, reward, done, self.count >= 52, info
+
+    answers = dict.fromkeys(((5, 0, 0), (5, 0, 1)), "more || more</answer>")
+    for most, reason in ((5, StopReason.TRUNCATED), (2, StopReason.MAX_ACTIONS)):
+        played = play(Script(answers), env=Impatient(most=most))[5, 0]
+        assert (played.stop_reason, played.final_state["count"]) == (reason, 52)
+
+
 def test_what_follows_the_end_is_not_done() -> None:
     played = play(Script({(5, 0, 0): "leap || more</answer>"}))[5, 0]
     assert played.turns[0].actions == ("leap",)

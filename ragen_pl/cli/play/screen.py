@@ -29,6 +29,7 @@ _ENDS = {
     StopReason.TERMINATED: "the environment ended it",
     StopReason.MAX_TURNS: "no turns left",
     StopReason.MAX_ACTIONS: "no actions left",
+    StopReason.TRUNCATED: "the environment cut it off",
     StopReason.CONTEXT_FULL: "no room left in the context",
     StopReason.ENV_ERROR: "the environment failed",
 }
