@@ -16,6 +16,7 @@ from ragen_pl.algorithms.estimators import GRPO
 from ragen_pl.envs import Sokoban
 from ragen_pl.models import LanguageModel, PretrainedModel
 from ragen_pl.models.chat_template import ChatTemplate, conversation
+from ragen_pl.models.kernels.last_layer import enable_gather
 from ragen_pl.models.kernels.rms_norm import use_fused_rms_norm
 from ragen_pl.models.lora import LoRA
 from ragen_pl.models.policy import Policy
@@ -144,7 +145,9 @@ def check_export(exported: Path, folder: Path, held: dict[str, Any]) -> None:
     module.configure_model()
     assert module.reference is not None
     base = AutoModelForCausalLM.from_pretrained(folder)
-    use_fused_rms_norm(base)  # as what learns beside it is: thirty layers add up their rounding
+    # As what learns beside it is: thirty layers add up their rounding.
+    use_fused_rms_norm(base)
+    enable_gather(base)  # without it, prompts are not shared
     module.load_state_dict(held, strict=False)
     groups = play(module.language)
     sampled, trained = score(module.policy, groups)
