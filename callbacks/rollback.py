@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -103,14 +104,25 @@ class Rollback(RolloutCallback):
 
     # --- the callbacks it works with ----------------------------------------------------------
 
+    def _refuse_idle_keys(self) -> None:
+        for key, parameter in inspect.signature(type(self)).parameters.items():
+            value = getattr(self, key)
+            if key != "times" and value != parameter.default:
+                raise ValueError(
+                    f"rollback.{key} is {value}, but rollback.times is 0: set rollback.times to 1 "
+                    f"or more, or leave rollback.{key} out"
+                )
+
     def check(self, trainer: Trainer) -> None:
         """Refuse a run in which a rollback could never happen.
 
         Raises:
             ValueError: if no detector precedes this callback, if the detector would stop the run
-                first, or if there is no ``keep_fraction`` to tighten.
+                first, or if there is no ``keep_fraction`` to tighten; without rollbacks, if another
+                key is set.
         """
         if not self.times:
+            self._refuse_idle_keys()
             return
         callbacks = all_callbacks(trainer)
         before = callbacks[: callbacks.index(self)]

@@ -187,9 +187,13 @@ def prepare(argv: Sequence[str]) -> list[str]:
     its options."""
     rest = list(argv)
     own = (NEW, FETCH, *READS_RUNS)
-    command = next((arg for arg in rest if arg in COMMANDS and arg not in own), None)
-    if command is not None:
-        rest.remove(command)
+    places = (
+        place
+        for place, arg in enumerate(rest)
+        if arg in COMMANDS and arg not in own and not _is_value(rest, place)
+    )
+    place = next(places, None)
+    command = None if place is None else rest.pop(place)
     names: list[str] = []
     others: list[str] = []
     expects_config = False
@@ -236,6 +240,15 @@ def options(argv: Sequence[str]) -> Iterator[tuple[str, str | None]]:
         else:
             position += 1
             yield key, following
+
+
+def _is_value(argv: Sequence[str], place: int) -> bool:
+    """Return whether an argument belongs to the option before it, as in ``--run_dir test``."""
+    option = argv[place - 1] if place else ""
+    alone = ("--help", "--print_config", "--version")
+    return _is_config(option) or (
+        option.startswith("--") and "=" not in option and option not in alone
+    )
 
 
 def _is_config(arg: str) -> bool:

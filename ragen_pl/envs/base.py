@@ -169,6 +169,12 @@ class TextEnv(gymnasium.Env[str, str]):
         )
 
     @property
+    def is_lost(self) -> bool:
+        """Whether success is known to be out of reach, so that the expert's move is a makeshift
+        that nobody should be advised to take; by default it is never known."""
+        return False
+
+    @property
     def has_features(self) -> bool:
         """Whether ``features`` gives arrays; by default, whether there is such a method. A class
         some of whose tasks have features says which."""

@@ -214,6 +214,11 @@ class CheckedEnv:
             given: Any = self.env.expert_turn(rng, limit)
         return self._turn("expert_turn", given, limit)
 
+    def is_lost(self) -> bool:
+        """Return whether success is known to be out of reach."""
+        with calling("is_lost"):
+            return bool(self.env.is_lost)
+
     def hindsight_turn(self, plan: Sequence[str], limit: int) -> tuple[str, tuple[str, ...]] | None:
         """Return the thought of a plan and its first actions, at least one and at most ``limit``;
         None if the environment has no words for it."""

@@ -41,7 +41,7 @@ _IF_DEFINED = (
 )
 _SPECIAL = ("draw", "expert_turn", "symmetries", "vocabulary")
 """Methods whose arguments or values cannot be handed on as they are."""
-_PROPERTIES = ("actions_text", "tools", "has_expert", "has_features")
+_PROPERTIES = ("actions_text", "tools", "has_expert", "has_features", "is_lost")
 """Properties that have a default."""
 
 Call = tuple[str, tuple[Any, ...], dict[str, Any]]

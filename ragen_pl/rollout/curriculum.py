@@ -318,7 +318,8 @@ class LevelReplay(Curriculum):
     of starts leave replayed ones out.
 
     Args:
-        replay: Share of the starts that are replayed once there are enough to replay.
+        replay: Largest share of the starts that are replayed, which it is once there are enough to
+            replay.
         memory: Number of starts that are remembered, those of the highest scores.
         score_temperature: Temperature β of the priority by rank, rank^(−1/β); the smaller, the more
             the best ranks are preferred.
@@ -360,7 +361,8 @@ class LevelReplay(Curriculum):
         """Choose remembered starts by their priority and fill up with new ones, in their order."""
         fresh = [start for start in pool if start.group_id >= 0]
         known = [start for start in pool if start.group_id < 0]
-        count = min(round(self.replay * wanted), len(known) // 2)  # else each would be certain
+        # At least one start is new; of the known ones half at most, or each would be certain.
+        count = min(int(self.replay * wanted), len(known) // 2)
         priorities = self.priorities(progress)
         replayed: list[GroupSeed] = []
         for _ in range(count):

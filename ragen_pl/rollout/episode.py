@@ -6,7 +6,7 @@ import json
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -126,15 +126,19 @@ class Episode:
             yield
         except EnvError as error:
             self.stop_reason, self.error = StopReason.ENV_ERROR, str(error)
-            identity = self.episode_id
-            warn_of_env_error(
-                self.env,
-                self.seed,
-                error,
-                iteration=identity.iteration + 1,
-                group=identity.group_id,
-                member=identity.member,
-            )
+            self._tell_of(error)
+
+    def _tell_of(self, error: EnvError) -> None:
+        """Record and report the error that ended the episode."""
+        identity = self.episode_id
+        warn_of_env_error(
+            self.env,
+            self.seed,
+            error,
+            iteration=identity.iteration + 1,
+            group=identity.group_id,
+            member=identity.member,
+        )
 
     def _begin(self) -> None:
         first = self.env.reset(self.seed, self.noise_seed)
@@ -465,6 +469,10 @@ class ChatEpisode(DialogueEpisode):
             f"{self.env.name} (seed {self.seed}) takes {len(self.prompt)} tokens and its answer up "
             f"to {self.config.max_response_tokens}{summary}: set rollout.{key} to {needed} or more"
         )
+        self._tell_of_first_prompt()
+
+    def _tell_of_first_prompt(self) -> None:
+        """Report that the first prompt does not fit."""
         warn((type(self.env.env), "context"), f"{self.error}; no turn is played from this start")
 
     def receive(self, completion: Completion) -> None:
@@ -583,6 +591,32 @@ class ChatEpisode(DialogueEpisode):
                 f"demonstration takes {len(ids) + 1}: raise it to about {(len(ids) + 1) * 3 // 2}"
             )
         self.receive(self._written(ids))
+
+
+class WrittenEpisode(ChatEpisode):
+    """An episode that is only written down, after play that counts: it earns nothing, and if it
+    cannot be written, nothing is lost but this text, so that no fault is recorded."""
+
+    def __init__(
+        self,
+        env: TextEnv,
+        chat: Chat,
+        config: RolloutConfig,
+        *,
+        seed: int,
+        episode_id: EpisodeId,
+        opening: Opening | None = None,
+    ) -> None:
+        unpaid = replace(config, rewards={})
+        super().__init__(env, chat, unpaid, seed=seed, episode_id=episode_id, opening=opening)
+
+    def _tell_of(self, error: EnvError) -> None:
+        env = self.env
+        text = f"environment {env.name} (seed {self.seed}): {error}; this is not imitated"
+        warn((type(env.env), "written", error.kind), text)
+
+    def _tell_of_first_prompt(self) -> None:
+        """Say nothing: whoever writes it knows by ``stop_reason``."""
 
 
 def play_episode(episode: Episode, actor: Actor, rng: random.Random) -> list[Move]:

@@ -23,7 +23,12 @@ from ragen_pl.rollout.actors import Move
 from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.collect import parallel_map
 from ragen_pl.rollout.config import RolloutConfig
-from ragen_pl.rollout.episode import ChatEpisode, Opening, OverlongResponseError
+from ragen_pl.rollout.episode import (
+    ChatEpisode,
+    Opening,
+    OverlongResponseError,
+    WrittenEpisode,
+)
 from ragen_pl.rollout.transitions import Transitions
 from ragen_pl.types import (
     Answer,
@@ -180,8 +185,8 @@ def best_way(trajectories: Iterable[Trajectory]) -> tuple[str, ...] | None:
     See ``Transitions.surest_way``. It may be longer than a lucky member's.
     """
     seen = Transitions.of(trajectories)
-    way = None if seen is None else seen.surest_way()
-    return None if way is None else tuple(action for action, _ in way)
+    way = () if seen is None else seen.surest_way()
+    return tuple(action for action, _ in way) or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,10 +265,10 @@ class SolutionWriter:
         self, seed: int, plan: tuple[str, ...], opening: Opening, episode_id: EpisodeId
     ) -> Sequence[Turn]:
         """Play a plan with the thoughts of hindsight; return no turns if it does not succeed."""
-        episode = ChatEpisode(
+        episode = WrittenEpisode(
             copy.deepcopy(self.env),
             self.chat,
-            replace(self.rollout, rewards={}),  # nothing is earned by writing
+            self.rollout,
             seed=seed,
             episode_id=episode_id,
             opening=opening,

@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ragen_pl.envs.base import TextEnv, one_of
+from ragen_pl.envs.boundary import EnvError, warn
 from ragen_pl.rollout.actors import ExpertActor
 from ragen_pl.rollout.chat import SEPARATOR, Chat
 from ragen_pl.rollout.collect import parallel_map
 from ragen_pl.rollout.config import RolloutConfig
-from ragen_pl.rollout.episode import ChatEpisode, play_episode
+from ragen_pl.rollout.episode import ChatEpisode, WrittenEpisode, play_episode
 from ragen_pl.rollout.teachers import Lesson, TeachingTask
 from ragen_pl.rollout.teachers.played import play_lessons
 from ragen_pl.rollout.transitions import Transitions
@@ -129,7 +130,7 @@ class HintedTrajectory:
     """Which of the turns have a hint; at least one."""
 
 
-class HintedEpisode(ChatEpisode):
+class HintedEpisode(WrittenEpisode):
     """An episode whose messages end with hints.
 
     Args:
@@ -174,7 +175,7 @@ def with_hints(
     episode = HintedEpisode(
         copy.deepcopy(env),
         chat,
-        replace(rollout, rewards={}),  # nothing is earned by writing
+        rollout,
         hint,
         seed=trajectory.seed,
         episode_id=EpisodeId(iteration, trajectory.group_id, trajectory.member),
@@ -237,17 +238,28 @@ class HintWriter:
         if self.config.source == "expert":
             return _by_expert
         seen = Transitions.of(group.trajectories)
-        return None if seen is None or not seen.goals else _by_transitions(seen)
+        return None if seen is None or not seen.has_success else _by_transitions(seen)
 
 
 def _by_expert(episode: ChatEpisode) -> Sequence[str]:
+    """Return the expert's next actions; none where it has no good ones, or fails."""
     rng = random.Random(f"hint {episode.seed} {len(episode.turns)}")
-    return ExpertActor().act(episode.env, rng, episode.max_actions).actions
+    try:
+        if episode.env.is_lost():
+            return ()
+        return ExpertActor().act(episode.env, rng, episode.max_actions).actions
+    except EnvError as error:
+        env = episode.env
+        text = f"environment {env.name} (seed {episode.seed}): {error}; this turn has no hint"
+        warn((type(env.env), "hint", error.kind), text)
+        return ()
 
 
 def _by_transitions(seen: Transitions) -> Hint:
+    ways = seen.surest_ways()
+
     def hint(episode: ChatEpisode) -> Sequence[str]:
-        way = replace(seen, start=episode.env.anchor_key()).surest_way() or ()
+        way = ways.way_from(episode.env.anchor_key())
         return [action for action, _ in way[: episode.max_actions]]
 
     return hint
@@ -267,7 +279,9 @@ def hinted_lessons(task: TeachingTask) -> tuple[Lesson, ...]:
         )
         return None if written is None else Lesson.of(written.hinted, written.is_hinted)
 
-    return play_lessons(task, play)
+    room = "raise rollout.max_context, since hints need room, or set distillation.lessons to 0"
+
+    return play_lessons(task, play, remedy=f"{room}, or mend the environment or its expert")
 
 
 def _by_moves(turns: Sequence[Turn]) -> Hint:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from ragen_pl.algorithms.config import Algorithm
 from ragen_pl.algorithms.estimators.base import kept_tokens
 from ragen_pl.distributed.collectives import all_reduce_sum
 from ragen_pl.models.policy import Policy
@@ -15,6 +16,7 @@ from ragen_pl.ops.distillation import distillation_advantages
 from ragen_pl.rollout.packing import pack
 from ragen_pl.rollout.self_distillation import HintedTrajectory, SelfDistillation
 from ragen_pl.training.scoring import LogProbPass
+from ragen_pl.training.update import loss_coefs
 from ragen_pl.types import RolloutBatch, TrainingBatch
 
 
@@ -63,6 +65,7 @@ def distill(
     policy: Policy,
     passes: LogProbPass,
     config: SelfDistillation,
+    algorithm: Algorithm,
 ) -> tuple[TrainingBatch, dict[str, Tensor]]:
     """Add the advantages of self-distillation; every rank must call it, without gradients.
 
@@ -75,18 +78,19 @@ def distill(
     teacher = hinted.spread(passes.log_probs(policy, hinted.hinted, everyone))
     mask = hinted.mask
     added = distillation_advantages(teacher, batch.old_log_probs, mask, config.limit)
+    weight = config.coef * loss_coefs(batch.rollout, algorithm)[:, None]
     gap = torch.where(mask, teacher - batch.old_log_probs, torch.zeros_like(added))
     sums = torch.stack(
         [
             mask.sum().float(),
             kept_tokens(batch.rollout).sum().float(),
             gap.sum().float(),
-            added.abs().sum().float(),
+            (weight * added).abs().sum().float(),
         ]
     )
     tokens, kept, gain, size = all_reduce_sum(sums)
     metrics = {"train/distill_share": tokens / kept.clamp(min=1)}
     if tokens > 0:
         metrics["train/distill_gain"] = gain / tokens
-        metrics["train/distill_advantage"] = config.coef * size / tokens
-    return replace(batch, advantages=batch.advantages + config.coef * added), metrics
+        metrics["train/distill_advantage"] = size / tokens
+    return replace(batch, advantages=batch.advantages + weight * added), metrics

@@ -21,7 +21,7 @@ _MAX_LOG_PROB_GAP = 1e-4
 The ratio is then far inside every clip range, while float32 rounding is a hundred times smaller."""
 
 
-def check_log_prob_gap(recomputed: Tensor, sampled: Tensor, mask: Tensor) -> None:
+def check_log_prob_gap(recomputed: Tensor, sampled: Tensor, mask: Tensor) -> bool:
     """Check that the sampler's log-probs agree with the trainer's, to serve as old log-probs.
 
     Every rank must call it.
@@ -31,17 +31,21 @@ def check_log_prob_gap(recomputed: Tensor, sampled: Tensor, mask: Tensor) -> Non
         sampled: Log-probs of the sampler, (B, T).
         mask: Tokens to compare, (B, T) bool.
 
+    Returns:
+        Whether there was any token, on any rank, to tell by.
+
     Raises:
         ValueError: on all ranks, when they differ by more than 1e-4 on a token of one rank.
     """
     gaps = (recomputed - sampled).abs()[mask]
-    gap = all_reduce_max(float(gaps.max()) if gaps.numel() else 0.0)
+    gap = all_reduce_max(float(gaps.max()) if gaps.numel() else -1.0)
     if not gap <= _MAX_LOG_PROB_GAP:
         raise ValueError(
             "optimization.old_log_probs is sampled, but sampler and trainer differ by "
             f"{gap:.1e} on a token, which is above {_MAX_LOG_PROB_GAP:.0e}: use recomputed, or "
             "precision 32-true"
         )
+    return gap >= 0.0
 
 
 def forward_policy(policy: Policy, micro_batch: RolloutBatch | ImitationBatch) -> PolicyOutput:

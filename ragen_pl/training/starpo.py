@@ -213,7 +213,9 @@ class StarPO(pl.LightningModule):
     ) -> TrainingBatch:
         """Add the advantages of self-distillation, at the current weights."""
         with self._no_grad():
-            batch, self._distill_metrics = distill(batch, hinted, self.policy, self.passes, config)
+            batch, self._distill_metrics = distill(
+                batch, hinted, self.policy, self.passes, config, self.algorithm
+            )
         return batch
 
     def _old_log_probs_and_values(
@@ -230,8 +232,8 @@ class StarPO(pl.LightningModule):
             )
         if self.optimization.old_log_probs == "recomputed":
             return old, values
-        check_log_prob_gap(old, sampled, rollout.loss_mask & kept[:, None])
-        self._log_probs_agree = True
+        # A rollout of which nothing is kept proves nothing.
+        self._log_probs_agree = check_log_prob_gap(old, sampled, rollout.loss_mask & kept[:, None])
         return sampled, values  # as in later iterations, so that a resumed run is the same
 
     def values(self, rollout: RolloutBatch, chosen: Tensor) -> Tensor:

@@ -83,13 +83,22 @@ def compute_advantages(
         penalty = None if kl_penalty is None else kl_penalty[own]
         part, override = rollout.rows(own), algorithm.per_env.get(name)
         estimates, targets = _advantages(part, values[own], algorithm, penalty)
-        if override is not None:
-            if override.advantage is not None:  # the critic's targets stay the run's
-                replaced = replace(algorithm, advantage=override.advantage, per_env={})
-                estimates, _ = _advantages(part, values[own], replaced, penalty)
-            estimates = override.coef * estimates
+        if override is not None and override.advantage is not None:
+            # the critic's targets stay the run's
+            replaced = replace(algorithm, advantage=override.advantage, per_env={})
+            estimates, _ = _advantages(part, values[own], replaced, penalty)
         advantages[own], returns[own] = estimates.to(advantages), targets.to(returns)
-    return advantages, returns
+    return loss_coefs(rollout, algorithm)[:, None] * advantages, returns
+
+
+def loss_coefs(rollout: RolloutBatch, algorithm: Algorithm) -> Tensor:
+    """Return the weight of each row's policy loss, (B,): that of its environment in a mixture."""
+    coefs = torch.ones_like(rollout.policy_weights)
+    if rollout.env_ids is not None:
+        for index, name in enumerate(rollout.env_names):
+            if name in algorithm.per_env:
+                coefs[rollout.env_ids == index] = algorithm.per_env[name].coef
+    return coefs
 
 
 def _advantages(

@@ -86,7 +86,7 @@ def test_a_driven_collapse_recovers(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_without_it_the_run_stays_collapsed(tmp_path: Path) -> None:
-    module, detector = fit(tmp_path, make_rollback(times=0))
+    module, detector = fit(tmp_path, Rollback())
     assert detector.reason is not None
     assert abs(module.weight.item()) > 3
 
@@ -186,6 +186,8 @@ def test_no_detector_or_a_hastier_one_or_no_filter_is_refused() -> None:
     with pytest.raises(ValueError, match=r"rollback.filter_factor is 0.5"):
         check(Rollback(times=1, filter_factor=0.5), EchoTrapDetector())
     check(Rollback())
+    with pytest.raises(ValueError, match=r"rollback\.min_age is 9, but rollback\.times is 0"):
+        check(Rollback(min_age=9))
 
 
 @pytest.mark.parametrize(

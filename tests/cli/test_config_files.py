@@ -123,6 +123,13 @@ def test_options_come_after_configs_wherever_they_stand() -> None:
     ]
 
 
+def test_an_options_value_is_not_taken_for_the_command() -> None:
+    prepared = prepare(["--run_dir", "test", "fit", "--config", "sokoban"])
+    assert [Path(part).name for part in prepared] == [
+        *("fit", "--config", "sokoban.yaml", "--run_dir", "test"),
+    ]
+
+
 def test_a_file_of_ones_own_applies_last_unless_it_names_an_environment() -> None:
     Path("mine.yaml").write_text("filter: {keep_fraction: 1.0}")
     Path("later.yaml").write_text("data: {env: {init_args: {size: 7}}}")

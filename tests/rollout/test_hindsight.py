@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -30,6 +31,7 @@ from ragen_pl.rollout.hindsight import (
     SolutionWriter,
     best_way,
 )
+from ragen_pl.rollout.transitions import SUCCESS, Transitions
 from ragen_pl.types import EpisodeId, TokenRow, Trajectory, TrajectoryGroup
 
 CONFIG = RolloutConfig(
@@ -140,6 +142,52 @@ def test_luck_is_outvoted_by_the_most_frequent_outcome() -> None:
     assert best_way([lucky]) == ("jump",)
     assert best_way([lucky, unlucky, unlucky, climber]) == ("climb",) * 4
     assert best_way([lucky, unlucky, unlucky]) is None
+
+
+class Quiz(Ladder):
+    """Name the one right answer, after which the question looks as it did before it."""
+
+    name, instruction = "quiz", "Answer."
+    max_actions = 1
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        self.rung = 4 if action == "leap" else 1
+        return self.render_text(), 0.0, True, False, {"success": action == "leap"}
+
+    def render_text(self) -> str:
+        return "how?"
+
+    def anchor_key(self) -> str:
+        return "how?"
+
+
+def test_success_belongs_to_an_action_not_to_the_state_after_it() -> None:
+    right, wrong = play(Quiz(), 0, ["leap"]), play(Quiz(), 0, ["fall"], 1)
+    assert best_way([wrong, right]) == ("leap",)
+    assert best_way([wrong]) is None
+    prompts = Prompts(think=False, system="{instruction}", turn="{observation}")
+    chat = make_chat(Quiz(), prompts)
+    group = TrajectoryGroup(
+        0,
+        0,
+        tuple(play_chat(Quiz(), chat, 0, [each], n) for n, each in enumerate(("fall", "leap"))),
+    )
+    (solution,) = writer(Quiz(), chat, HindsightImitation(opening=3)).solutions([group], 0)
+    (row,) = solution.rows
+    assert responses(row, chat) == ["<answer>leap</answer>"]
+
+
+def test_a_way_of_many_actions_is_the_shortest() -> None:
+    """Each trajectory is longer than value iteration has sweeps in a short run of it."""
+    straight = {f"s{n}": {"on": Counter([f"s{n + 1}"])} for n in range(300)}
+    straight["s300"] = {"on": Counter([SUCCESS])}
+    detour = {f"d{n}": {"on": Counter([f"d{n + 1}"])} for n in range(400)}
+    detour["d400"] = {"on": Counter([SUCCESS])}
+    straight["s0"]["off"] = Counter(["d0"])
+    seen = Transitions("s0", {**straight, **detour})
+    assert [action for action, _ in seen.surest_way()] == ["on"] * 301
+    assert len(seen.surest_ways().way_from("d399")) == 2
+    assert seen.surest_ways().way_from("nowhere") == ()
 
 
 def test_over_ice_the_best_way_begins_nearly_as_well_as_any() -> None:

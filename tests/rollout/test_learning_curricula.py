@@ -93,6 +93,13 @@ def test_half_are_replayed_by_score_and_the_rest_are_the_next_new_ones() -> None
     assert all(start < 20 for start in seen)
 
 
+@pytest.mark.parametrize(("wanted", "replay"), [(1, 0.6), (2, 0.75), (4, 0.9)])
+def test_some_starts_are_always_new(wanted: int, replay: float) -> None:
+    curriculum = LevelReplay(replay=replay)
+    chosen = choose_starts(curriculum, Lamp(), POOL, wanted, known(30), random.Random(0))
+    assert sum(start.seed >= 100 for start in chosen) == wanted - int(replay * wanted)
+
+
 def test_few_remembered_starts_are_not_replayed_for_certain() -> None:
     chosen = choose_starts(LevelReplay(), Lamp(), POOL, 8, known(4), random.Random(0))
     assert [start.seed >= 100 for start in chosen] == [True] * 6 + [False] * 2

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from ragen_pl.envs import Sokoban
 from ragen_pl.envs.base import TextEnv
+from ragen_pl.errors import ConfigError
 from ragen_pl.models.embedded import build_tokenizer, read_markers
 from ragen_pl.rollout import chat as chats
 from ragen_pl.rollout.actors import Move
@@ -23,7 +26,8 @@ from ragen_pl.rollout.self_distillation import (
     hinted_lessons,
     with_hints,
 )
-from ragen_pl.rollout.teachers import TeachingTask
+from ragen_pl.rollout.teachers import Solver, TeachingTask
+from ragen_pl.runtime.faults import Fault, add_receiver, remove_receiver
 from ragen_pl.types import EpisodeId, Trajectory, TrajectoryGroup
 from tests.support.toy_env import PROMPTS, Stairs
 
@@ -146,6 +150,72 @@ def test_lessons_hint_at_the_move_that_follows() -> None:
             action = part.split()[0].split("<")[0]
             assert f"<answer>{action}</answer>" in part
         assert sum(row.loss_mask) > 0
+
+
+class Lost(Stairs):
+    """After a wrong press success is out of reach, or so it says."""
+
+    is_lost = property(lambda self: self.has_fallen)
+    has_fallen = False
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        self.has_fallen |= action == "off"
+        return super().step(action)
+
+
+class Clueless(Stairs):
+    def expert_turn(self, rng: random.Random, max_actions: int) -> tuple[str, tuple[str, ...]]:
+        raise RuntimeError("no idea")
+
+
+def written_by_expert(env: TextEnv, *, max_context: int = CONFIG.max_context) -> Any:
+    writer = HintWriter(
+        env, CHAT, replace(CONFIG, max_context=max_context), SelfDistillation(source="expert")
+    )
+    group = TrajectoryGroup(LIT, LIT, (play(("on", "off", "off", "on")),))
+    return writer.hinted([group], [[1.0]], iteration=0)
+
+
+def test_an_expert_gives_no_hint_where_all_is_lost() -> None:
+    (written,) = written_by_expert(Lost())
+    assert written.is_hinted == (True, True, False, False)
+    room, way = Sokoban(), ["Up", "Down", "Left", "Right"]
+    lost = 0
+    for seed in range(40):
+        room.reset(seed=seed)
+        rng, has_ended = random.Random(seed), False
+        while not has_ended and not room.is_lost:
+            _, _, terminated, truncated, _ = room.step(rng.choice(way))
+            has_ended = terminated or truncated
+        lost += room.is_lost
+        assert room.is_lost == room.expert_turn(rng, 1)[0].endswith("stuck")
+    assert lost > 0
+
+
+def test_what_fails_in_writing_is_no_fault_of_the_run(caplog: pytest.LogCaptureFixture) -> None:
+    """RL keeps the trajectory, so nothing may say that it is left out."""
+    faults = list[Fault]()
+    add_receiver(faults.append)
+    try:
+        assert written_by_expert(Clueless()) == []
+        assert written_by_expert(Stairs(), max_context=30) == []
+    finally:
+        remove_receiver(faults.append)
+    assert faults == []
+    assert "this turn has no hint" in caplog.text
+    assert "left out" not in caplog.text
+    assert "no turn is played" not in caplog.text
+
+
+def test_lessons_without_room_for_hints_name_the_keys() -> None:
+    task = TeachingTask(Stairs(), CHAT, CONFIG, 1, (), first_seed=0)
+    (plain,) = Solver().teach(task).lessons
+    first_prompt = plain.rows[0].loss_mask.index(True)
+    enough = replace(CONFIG, max_context=first_prompt + CONFIG.max_response_tokens)
+    tight = replace(task, rollout=enough)
+    assert Solver().teach(tight).lessons, "a turn has room without a hint"
+    with pytest.raises(ConfigError, match=r"raise rollout\.max_context.*distillation\.lessons"):
+        hinted_lessons(tight)
 
 
 class Mute(Stairs):

@@ -7,7 +7,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -196,6 +196,16 @@ class Fidgety(Stairs):
         turn = super().expert_turn(rng, max_actions)
         self.lit = not self.lit
         return turn
+
+
+class Muser(Stairs):
+    """Press a button while it looks for words."""
+
+    def hindsight_turn(
+        self, plan: Sequence[str], max_actions: int
+    ) -> tuple[str, tuple[str, ...]] | None:
+        self.step_number += 1
+        return self.render_text(), tuple(plan[:max_actions])
 
 
 class NarrowSeeds(Stairs):

@@ -14,6 +14,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from callbacks import RolloutMetrics, VarianceFilter
+from ragen_pl.algorithms.config import Algorithm, EnvAlgorithm
 from ragen_pl.ops.distillation import distillation_advantages
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart
@@ -179,7 +180,7 @@ def test_two_ranks_measure_what_one_does(tmp_path: Path, monkeypatch: pytest.Mon
             return -(rollout.input_ids % 7).float() * rollout.loss_mask
 
     def measure(hinted: HintedRollout, batch: TrainingBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        given: Any = (None, Pass(), LESSONS)
+        given: Any = (None, Pass(), LESSONS, Algorithm())
         found, metrics = distill(batch, hinted, *given)
         return found.advantages, metrics
 
@@ -202,6 +203,34 @@ def test_two_ranks_measure_what_one_does(tmp_path: Path, monkeypatch: pytest.Mon
         torch.testing.assert_close(metrics, expected)
 
 
+def test_an_environments_coefficient_weighs_what_hints_add(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = watched(monkeypatch)
+    fit(tmp_path)
+    batch, hinted = next(each for each in seen if len(each[1].rows) > 1)
+    rollout = replace(
+        batch.rollout,
+        env_ids=torch.zeros(len(batch), dtype=torch.long),
+        env_names=("stairs", "other"),
+    )
+    batch = replace(batch, rollout=rollout)
+
+    class Pass:
+        def log_probs(self, _: object, rollout: RolloutBatch, chosen: Tensor) -> Tensor:
+            return torch.zeros(rollout.loss_mask.shape)
+
+    def added(**per_env: EnvAlgorithm) -> Tensor:
+        given: Any = (None, Pass(), LESSONS, Algorithm(per_env=per_env))
+        found, _ = distill(batch, hinted, *given)
+        return found.advantages - batch.advantages
+
+    whole = added()
+    assert bool((whole != 0).any())
+    quarter = added(stairs=EnvAlgorithm(coef=0.25), other=EnvAlgorithm(coef=9.0))
+    torch.testing.assert_close(quarter, 0.25 * whole)
+
+
 def test_a_rank_without_hints_makes_the_passes_of_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,7 +238,7 @@ def test_a_rank_without_hints_makes_the_passes_of_the_others(
     module, *_ = fit(tmp_path, epochs=2)
     batch = seen[0][0]
     monkeypatch.setattr(scoring, "gather_objects", lambda own: [own, 2])
-    given = (module.policy, module.passes, LESSONS)
+    given = (module.policy, module.passes, LESSONS, module.algorithm)
     with torch.no_grad():
         found, metrics = distill(batch, HintedRollout.of(batch.rollout, []), *given)
     assert torch.equal(found.advantages, batch.advantages)

@@ -87,10 +87,11 @@ def test_it_is_refused_where_they_differ(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_only_loss_tokens_are_compared() -> None:
     mask = torch.tensor([[True, False]])
-    check_log_prob_gap(torch.tensor([[1.0, 5.0]]), torch.tensor([[1.00005, 0.0]]), mask)
+    assert check_log_prob_gap(torch.tensor([[1.0, 5.0]]), torch.tensor([[1.00005, 0.0]]), mask)
     with pytest.raises(ValueError, match="nan"):
         check_log_prob_gap(torch.tensor([[float("nan"), 0.0]]), torch.zeros(1, 2), mask)
-    check_log_prob_gap(torch.ones(1, 2), torch.zeros(1, 2), torch.zeros(1, 2, dtype=torch.bool))
+    nothing = torch.zeros(1, 2, dtype=torch.bool)
+    assert not check_log_prob_gap(torch.ones(1, 2), torch.zeros(1, 2), nothing), "proves nothing"
 
 
 def test_a_nan_on_one_rank_is_refused_on_all(monkeypatch: pytest.MonkeyPatch) -> None:

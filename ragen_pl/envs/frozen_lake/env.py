@@ -315,6 +315,11 @@ class FrozenLake(TextEnv):
             return f"{self._facts()} {STUCK}", (rng.choice(ACTIONS),)
         return " ".join((self._facts(), *plan)), plan[:max_actions]
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the goal is too far for the actions left."""
+        return self._plan() is None
+
     def thought_correct(self, thought: str) -> bool:
         """Return whether a thought, in the expert's format, is true of the current state.
 

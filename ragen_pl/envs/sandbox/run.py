@@ -103,11 +103,12 @@ def _run(source: str, stdin: str, limits: Limits) -> Outcome:
     code = found.get("exit-code")
     if code is None:
         raise SandboxError(stderr.strip() or "the sandbox ended without a report")
-    reason = Reason.CPU if code in _CPU else Reason.KILLED if code > 128 else Reason.EXITED
+    by_signal = code - 128 in signal.valid_signals()  # a program may also end with such a number
+    reason = Reason.CPU if code == _CPU else Reason.KILLED if by_signal else Reason.EXITED
     return Outcome(stdout, stderr, code, reason)
 
 
-_CPU = (128 + signal.SIGXCPU,)
+_CPU = 128 + signal.SIGXCPU
 
 
 @contextmanager

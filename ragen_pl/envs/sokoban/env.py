@@ -220,6 +220,11 @@ class Sokoban(TextEnv):
             return self._turn((words.STUCK,), (rng.choice(self._effective_actions()),))
         return self._turn(plan, plan[:max_actions])
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the room can no longer be solved."""
+        return shortest_plan(self._board, self._player, self._boxes) is None
+
     def _turn(self, plan: tuple[str, ...], actions: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
         """Return the thought of a plan, or of ``stuck``, and the actions."""
         thought = (*self._facts(), *plan)

@@ -267,7 +267,7 @@ class Sudoku(TextEnv):
 
         After a wrong digit the thought is ``stuck``, and the action is a random one that is legal.
         """
-        if self._is_stuck:
+        if self.is_lost:
             return words.STUCK, (rng.choice([*self._legal_actions()] or self.actions),)
         board, placements = list(self._board), list[Placement]()
         while 0 in board and len(placements) < max_actions:
@@ -281,7 +281,8 @@ class Sudoku(TextEnv):
         return " ".join(stated), tuple(actions)
 
     @property
-    def _is_stuck(self) -> bool:
+    def is_lost(self) -> bool:
+        """Whether a wrong digit stands on the board."""
         return any(
             digit not in (0, right)
             for digit, right in zip(self._board, self._solution, strict=True)
@@ -299,7 +300,7 @@ class Sudoku(TextEnv):
     def _judge(self, stated: Sequence[str]) -> list[bool]:
         """Return whether each word of a thought holds."""
         if list(stated) == [words.STUCK]:
-            return [self._is_stuck]
+            return [self.is_lost]
         words_each = 2 if self.thought == "reasons" else 1
         board, known, held = list(self._board), words.actions_by_name(self.size), list[bool]()
         for place in range(0, len(stated), words_each):

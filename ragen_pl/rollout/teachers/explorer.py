@@ -30,7 +30,7 @@ from ragen_pl.rollout.teachers.small_agent import (
     train_agent,
 )
 from ragen_pl.rollout.teachers.solver import check_share
-from ragen_pl.rollout.transitions import Transitions
+from ragen_pl.rollout.transitions import SUCCESS, Transitions
 
 _PATIENCE = 100
 """Starts in a row without a success after which the explorer has nothing to teach."""
@@ -143,7 +143,7 @@ class _Player:
             with episode.env_errors():
                 here = episode.env.anchor_key()
                 if not plan or here != expected:
-                    plan = self._tries(episode, copies, rng).surest_way() or ()
+                    plan = self._tries(episode, copies, rng).surest_way()
                     self.begun += not episode.turns
                     self.planned += bool(plan) and not episode.turns
                     if not plan:
@@ -188,7 +188,7 @@ class _Player:
             with calling("set_state"):
                 env.env.set_state(json.loads(state))
         outcomes: dict[str, dict[str, Counter[str]]] = {}
-        goals, keys = set[str](), dict.fromkeys(range(len(envs)), here)
+        keys = dict.fromkeys(range(len(envs)), here)
         for _ in range(episode.actions_left):
             numbers = self._agent.choose([envs[i].features() for i in keys])
             for i, number in zip(list(keys), numbers, strict=True):
@@ -197,13 +197,13 @@ class _Player:
                 explores = i > 0 and rng.random() < _EXPLORATION
                 action = rng.choice(actions) if explores else actions[number]
                 outcome, before, after = envs[i].step(action), keys[i], envs[i].anchor_key()
-                outcomes.setdefault(before, {}).setdefault(action, Counter())[after] += 1
+                met = SUCCESS if outcome.success else after
+                outcomes.setdefault(before, {}).setdefault(action, Counter())[met] += 1
                 keys[i] = after
                 if outcome.success:
-                    goals.add(after)
                     self.solved_at_once += i == 0 and not episode.turns
                 if outcome.terminated or outcome.truncated:
                     del keys[i]
             if not keys:
                 break
-        return Transitions(here, frozenset(goals), outcomes)
+        return Transitions(here, outcomes)

@@ -253,6 +253,8 @@ def test_what_is_left_in_the_background_ends_with_the_program() -> None:
 def test_a_signal_is_told_apart() -> None:
     outcome = run_python("import os; os.kill(os.getpid(), 11)")
     assert (outcome.exit, outcome.reason) == (139, Reason.KILLED)
+    outcome = run_python("import os; os._exit(200)")  # the number of no signal
+    assert (outcome.exit, outcome.reason) == (200, Reason.EXITED)
 
 
 def test_installed_packages_are_hidden() -> None:

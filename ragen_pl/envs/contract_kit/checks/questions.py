@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 
+from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.boundary import CheckedEnv, calling
 from ragen_pl.envs.contract_kit.subject import Subject
 from ragen_pl.envs.contract_kit.trial import ACTIONS_PER_TURN, go_on
@@ -44,17 +45,25 @@ def check_questions(subject: Subject) -> Iterator[Finding]:
 def _questions(subject: Subject, env: CheckedEnv) -> dict[str, Callable[[], object]]:
     state, actions = env.state(), (env.actions or ("an answer",))[:1]
     found: dict[str, Callable[[], object]] = {
+        "instruction": lambda: env.instruction,
+        "actions_text": lambda: env.env.actions_text,
+        "tools": lambda: env.env.tools,
         "render_text": env.env.render_text,
         "draw": lambda: env.env.draw(state),
+        "state_hash": env.env.state_hash,
         "anchor_key": env.env.anchor_key,
         "start_key": env.env.start_key,
         "thought_correct": lambda: env.thought_correct(_THOUGHT),
         "thought_grounding": lambda: env.thought_grounding(_THOUGHT, actions),
         "difficulty_of": lambda: env.difficulty_of(5),
         "vocabulary": lambda: list(env.env.vocabulary()),
+        "symmetries": lambda: list(env.env.symmetries()),
     }
     if subject.has_expert:
         found["expert_turn"] = lambda: env.expert_turn(random.Random(0), ACTIONS_PER_TURN)
+        if type(env.env).hindsight_turn is not TextEnv.hindsight_turn:
+            _, plan = env.expert_turn(random.Random(0), env.max_actions)
+            found["hindsight_turn"] = lambda: env.hindsight_turn(plan, ACTIONS_PER_TURN)
     if subject.env.has_features:
         found["features"] = env.features
     return {name: _told(name, ask) for name, ask in found.items()}
