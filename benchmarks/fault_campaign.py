@@ -114,7 +114,7 @@ class Speaker:
         self, module: StarPO, requests: Sequence[Request], sampling: Sampling
     ) -> list[Completion]:
         data: Any = module.trainer.datamodule  # type: ignore[attr-defined]
-        chat: Chat = data.chat
+        chat: Chat = data.dialogues.chat(module)
         return [self._say(chat, request, sampling.max_new_tokens) for request in requests]
 
     def _say(self, chat: Chat, request: Request, limit: int) -> Completion:
@@ -267,7 +267,7 @@ def train(plan: Plan, folder: Path, speaker: Speaker) -> None:
         evaluation=EvaluationConfig(size=4),
     )
     # Past the checks at the start.
-    data.envs, data.eval_sets = {"": plan.env}, {"default": plan.eval_env}
+    data.envs[""], data.eval_sets["default"] = plan.env, plan.eval_env
     module = make_learner()
     module.generate = lambda requests, sampling: speaker(module, requests, sampling)  # type: ignore[method-assign]
     trainer = Trainer(

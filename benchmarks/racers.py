@@ -168,7 +168,9 @@ def trl(settings: TRLSettings, options: Sequence[str], threads: int) -> Side:
     data, config, clip = app.datamodule, app.datamodule.rollout, app.model.algorithm.policy_loss
     language = app.model.trainable.policy.build(app.model.vocabulary, app.model.seed)
     language.model.set_attn_implementation("sdpa")
-    chat = Chat(data.prompts, language.tokenizer, language.markers, data.max_actions_per_turn)
+    chat = Chat(
+        data.prompts, language.tokenizer, language.markers, data.dialogues.max_actions_per_turn
+    )
     side, collections = Side(settings.name, lambda: language), iter(range(1 << 30))
     generate = _generate(settings, language, config.max_context, app.model.seed)
 
@@ -178,7 +180,7 @@ def trl(settings: TRLSettings, options: Sequence[str], threads: int) -> Side:
             generate.reset()  # the weights have changed
         groups = collect(
             data.env,
-            data.group_seeds(number, 0),
+            data.starts.group_seeds(number, 0),
             chat,
             generate,
             config,
@@ -267,7 +269,7 @@ class Judge:
             data.prompts,
             self._language.tokenizer,
             self._language.markers,
-            data.max_actions_per_turn,
+            data.dialogues.max_actions_per_turn,
         )
         self._sampler = InProcessSampler(
             self._language.model,
@@ -282,7 +284,7 @@ class Judge:
         self._language.model.load_state_dict(policy.model.state_dict())
         self._sampler.reset()
         data = self._data
-        chosen = data.evaluation_set(next(iter(data.eval_sets)))
+        chosen = data.evaluator.evaluation_set(next(iter(data.eval_sets)))
         temperature = data.evaluation.temperature
         groups = collect(
             chosen.env,

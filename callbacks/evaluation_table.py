@@ -76,7 +76,7 @@ class EvaluationTable(Callback):
         data = data_module(trainer)
         for temperature in data.evaluation.temperatures[1:]:
             _announce_start(trainer, module, f"{policy}, greedy, on {eval_set}")
-            groups = data.evaluate(learner(module), eval_set, temperature)
+            groups = data.evaluator.evaluate(trainer, eval_set, temperature)
             played = Evaluation(eval_set, temperature, tuple(groups))
             found = self._add(trainer, module, policy, played)
             for result in found:
@@ -87,7 +87,7 @@ class EvaluationTable(Callback):
         for baseline in BASELINES:
             if baseline.can_play(data.eval_sets[eval_set]):
                 _announce_start(trainer, module, f"{baseline.name} on {eval_set}")
-                groups = data.evaluate_baseline(eval_set, baseline)
+                groups = data.evaluator.evaluate_baseline(eval_set, baseline)
                 played = Evaluation(eval_set, None, tuple(groups))
                 self._add(trainer, module, baseline.name, played)
 
@@ -108,7 +108,7 @@ class EvaluationTable(Callback):
         result = summarize_all_ranks(trainer, f"{policy} on {eval_set}", evaluation.groups)
         if result is None:
             return []
-        fingerprint = data_module(trainer).evaluation_set(eval_set).fingerprint
+        fingerprint = data_module(trainer).evaluator.evaluation_set(eval_set).fingerprint
         entry = PolicyResult(policy, eval_set, temperature, result, iterations, fingerprint)
         self._results.append(entry)
         return [entry]

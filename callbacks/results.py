@@ -178,7 +178,7 @@ class Results(RolloutCallback):
         for eval_set, env in data.eval_sets.items():
             if baseline.can_play(env):
                 self._announce_start(trainer, module, baseline.name, eval_set)
-                groups = data.evaluate_baseline(eval_set, baseline)
+                groups = data.evaluator.evaluate_baseline(eval_set, baseline)
                 played = Evaluation(eval_set, None, tuple(groups))
                 self.evaluations += self._summarize(trainer, baseline.name, played, None)
 
@@ -195,7 +195,7 @@ class Results(RolloutCallback):
                 self.temperatures if in_full and index == 0 else self.temperatures[:1]
             ):
                 self._announce_start(trainer, module, policy, eval_set)
-                groups = data.evaluate(learner(module), eval_set, temperature)
+                groups = data.evaluator.evaluate(trainer, eval_set, temperature)
                 played = Evaluation(eval_set, temperature, tuple(groups))
                 results += self._summarize(trainer, policy, played, iterations)
         return results
@@ -211,7 +211,7 @@ class Results(RolloutCallback):
         result = summarize_all_ranks(trainer, f"{policy} on {eval_set}", list(evaluation.groups))
         if result is None:
             return []
-        fingerprint = data_module(trainer).evaluation_set(eval_set).fingerprint
+        fingerprint = data_module(trainer).evaluator.evaluation_set(eval_set).fingerprint
         return [PolicyResult(policy, eval_set, temperature, result, iterations, fingerprint)]
 
     def _announce_start(

@@ -118,10 +118,10 @@ class RolloutMetrics(RolloutCallback):
         """Record the averages over all ranks."""
         means = self._averages.means()
         data = find_data_module(trainer)
-        if data is None or not data.chooses_starts:  # the same as success
+        if data is None or not data.starts.chooses_starts:  # the same as success
             means.pop("success_uniform", None)
         else:
-            running = data.running_success
+            running = data.starts.running_success
             if len(running) <= MAX_DIFFICULTIES:
                 self.record({f"rollout/running_success/{name}": p for name, p in running.items()})
         self.record(self._env_shares())

@@ -16,7 +16,7 @@ from ragen_pl.report.trajectory_record import (
     trajectory_record,
 )
 from ragen_pl.rollout.chat import Dialogue
-from ragen_pl.training.access import completed_iterations, data_module
+from ragen_pl.training.access import completed_iterations, data_module, learner
 from ragen_pl.types import Evaluation, Trajectory
 
 COUNT = 3
@@ -49,7 +49,7 @@ def _log_dialogues(trainer: Trainer, module: LightningModule, batch: Any) -> Non
     writers = [each for each in experiments if callable(getattr(each, "add_text", None))]
     painters = [each for each in experiments if callable(getattr(each, "add_image", None))]
     data, step = data_module(trainer), completed_iterations(trainer, module)
-    chat = data.evaluation_dialogue(batch.eval_set)
+    chat = data.dialogues.evaluation_dialogue(learner(module), batch.eval_set)
     for number, group in enumerate(batch.groups[:COUNT] if writers else (), start=1):
         text = render_dialogue(group.trajectories[0], chat)
         for writer in writers:

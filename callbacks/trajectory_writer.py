@@ -125,7 +125,7 @@ class TrajectoryWriter(RolloutCallback):
         occasion = Occasion(
             "rollout", number, TRAINING, temperature=data.rollout.temperature, alarm=chosen.alarm
         )
-        lines = _Lines(data.chat, occasion)
+        lines = _Lines(data.dialogues.chat(learner(trainer.lightning_module)), occasion)
         for group in chosen.groups:
             lines.add(group, chosen.selections[group.group_id], estimates)
         self._write(trainer, files.rollout_file(number), lines)
@@ -178,8 +178,8 @@ class TrajectoryWriter(RolloutCallback):
     def _write_evaluation(
         self, trainer: Trainer, name: str, evaluation: Evaluation, occasion: Occasion
     ) -> Path:
-        dialogue = data_module(trainer).evaluation_dialogue(evaluation.eval_set)
-        lines = _Lines(dialogue, occasion)
+        dialogues, module = data_module(trainer).dialogues, learner(trainer.lightning_module)
+        lines = _Lines(dialogues.evaluation_dialogue(module, evaluation.eval_set), occasion)
         for group in evaluation.groups:
             lines.add(group)
         return self._write(trainer, name, lines)

@@ -402,7 +402,7 @@ class Application(LightningCLI):
             return
         known = set(old.vocabulary)
         for name in self.datamodule.eval_sets:
-            words = set(self.datamodule.words_on(name))
+            words = set(self.datamodule.dialogues.words_on(name))
             unknown = len(words - known)
             if unknown:
                 print(

@@ -129,7 +129,7 @@ class Mixture:
         curriculum: Curriculum,
         run_seed: int,
     ) -> None:
-        self.envs, self.config, self.run_seed = dict(envs), config, run_seed
+        self.envs, self.config, self.run_seed = envs, config, run_seed
         self.curricula = {name: config.curricula.get(name) or curriculum for name in envs}
         self._running = {name: _Running() for name in envs}
         self._taken = dict.fromkeys(envs, 0)
@@ -253,6 +253,25 @@ class Mixture:
             if name in self._running:
                 progress = {d: Tally(*counts) for d, counts in saved["progress"].items()}
                 self._running[name] = _Running(saved["position"], progress, *saved["sums"])
+
+
+def mixture_of(
+    envs: Mapping[str, TextEnv], config: MixtureConfig, curriculum: Curriculum, run_seed: int
+) -> Mixture | None:
+    """Return the mixture of a run; None with a single environment, whose name is ``""``.
+
+    Raises:
+        ValueError: for keys of a mixture without one, and for names that it does not have.
+    """
+    if "" not in envs:
+        config.check_names(envs)
+        return Mixture(envs, config, curriculum, run_seed)
+    if config != MixtureConfig():
+        raise ValueError(
+            "data.mixture is set, but data.envs is empty: name the environments of the mixture "
+            "there, or leave data.mixture out"
+        )
+    return None
 
 
 def _facts(group: TrajectoryGroup) -> tuple[int, list[tuple[float, float]]]:

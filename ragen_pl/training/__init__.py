@@ -1,5 +1,8 @@
 """The loop: the LightningModule, the data module, the update, evaluation, the callbacks' hooks.
 
+The data module is made of parts: ``environments``, ``dialogues``, ``teaching`` for the warm start,
+``rl_iteration`` for RL, ``evaluator`` for evaluations.
+
 May not parse a command line or print tables. ``starpo`` and ``datamodule`` do not import each
 other; the command links what they share.
 """

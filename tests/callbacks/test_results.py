@@ -67,7 +67,7 @@ def test_a_whole_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         ("final", "easy", 0.0),
         ("final", "hard", 0.5),
     ]
-    weights = [weight for weight, *_ in data.evaluated]
+    weights = [weight for weight, *_ in data.evaluator.evaluated]
     assert weights[:2] == [1.0, 1.0]  # untrained: before the first update
     assert weights[2:5] == pytest.approx([0.8] * 3)
     assert weights[5:] == pytest.approx([0.8**4] * 3)
@@ -93,7 +93,7 @@ def test_without_warm_start_the_untrained_policy_is_scored_in_full(tmp_path: Pat
 def test_only_a_warm_start_is_not_evaluated_twice(tmp_path: Path) -> None:
     data = TinyData(mixed, warm_iterations=2)
     make_trainer(tmp_path, 2, [Results((0.5,))]).fit(TinyModule(), datamodule=data)
-    assert len(data.evaluated) == 4
+    assert len(data.evaluator.evaluated) == 4
     scores = {(e["policy"], e["eval_set"]): e["success"] for e in read(tmp_path)["evaluations"]}
     assert scores["final", "hard"] == scores["warm-started", "hard"]
 
@@ -114,7 +114,7 @@ def test_a_resumed_run_carries_its_entries_on(tmp_path: Path) -> None:
     assert results["history"]["iteration"] == [1, 2, 3, 4]
     assert results["trajectories"] == 48
     assert results["seconds"] >= seconds * 0.5
-    assert len(data.evaluated) == 2  # only the final policy, on both evaluation sets
+    assert len(data.evaluator.evaluated) == 2  # only the final policy, on both evaluation sets
     assert [e["policy"] for e in results["evaluations"]] == [
         policy
         for policy in ("random", "expert", "untrained", "warm-started", "final")

@@ -154,8 +154,8 @@ def test_a_curriculum_tells_what_it_goes_by() -> None:
     groups = [by_difficulty("AA", weight=0.5), by_difficulty("bb", weight=1.5)]
     assert "rollout/success_uniform" not in recorded(RolloutMetrics(), groups)
     callback = RolloutMetrics()
-    data = SimpleNamespace(chooses_starts=True, running_success={"a": 0.75})
-    trainer = cast(Any, SimpleNamespace(datamodule=data))
+    starts = SimpleNamespace(chooses_starts=True, running_success={"a": 0.75})
+    trainer = cast(Any, SimpleNamespace(datamodule=SimpleNamespace(starts=starts)))
     callback.on_collection_end(trainer, NOTHING, groups)
     callback.on_rollout_end(trainer, NOTHING, groups)
     assert callback._recorded["rollout/success"] == 0.5

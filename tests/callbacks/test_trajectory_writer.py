@@ -265,13 +265,13 @@ def played(folder: Path, rank: int = 0) -> Any:
     )
     data = SimpleNamespace(
         env=env,
-        chat=chat,
+        dialogues=SimpleNamespace(chat=lambda _: chat, evaluation_dialogue=lambda *_: chat),
         eval_sets={"a": env},
-        evaluation_dialogue=lambda _: chat,
         rollout=SimpleNamespace(temperature=1.0),
     )
     return SimpleNamespace(
         datamodule=data,
+        lightning_module=MODULE,
         callbacks=[],
         default_root_dir=str(folder),
         is_global_zero=rank == 0,

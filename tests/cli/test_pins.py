@@ -91,4 +91,4 @@ def test_sets_are_merged_by_name_and_null_leaves_one_out(
     given = prepare(["fit", "--config", "sokoban", "--config", "changes.yaml"])
     data = configured_parts(given[1:]).datamodule
     assert list(data.eval_sets) == ["default", "wide"]
-    assert data.evaluation_set("default").fingerprint == data.evaluation.pins["default"]
+    assert data.evaluator.evaluation_set("default").fingerprint == data.evaluation.pins["default"]

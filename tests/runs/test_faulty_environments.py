@@ -155,7 +155,7 @@ def make_data(env: TextEnv, eval_set: TextEnv, **changes: Any) -> RolloutDataMod
             **changes,
         },
     )
-    data.envs, data.eval_sets = {"": env}, {"default": eval_set}  # past the checks of the set-up
+    data.envs[""], data.eval_sets["default"] = env, eval_set  # past the checks of the set-up
     return data
 
 

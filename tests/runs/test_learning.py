@@ -59,7 +59,7 @@ def learn_bandit(
         Path(), iterations, [VarianceFilter(keep_fraction=1.0)], limit_val_batches=0
     )
     trainer.fit(module, datamodule=data)
-    return summarize(data.evaluate(module, "default", 1.0)).success
+    return summarize(data.evaluator.evaluate(trainer, "default", 1.0)).success
 
 
 @pytest.mark.parametrize("advantage", [GAE(critic=CriticConfig(warmup_iterations=2)), GRPO()])

@@ -85,7 +85,7 @@ class Scripted(StarPO):
         episode = request.episode
         key = (episode.iteration, episode.group_id, episode.member, request.turn)
         draw = random.Random(repr(key))
-        chat = self.trainer.datamodule.chat  # type: ignore[attr-defined]
+        chat = self.trainer.datamodule.dialogues.chat(self)  # type: ignore[attr-defined]
         if episode.iteration < WARM + HEALTHY and episode.group_id % 2 == 0:
             actions = [draw.choice(Sokoban.actions) for _ in range(1 + episode.member % 2)]
             if episode.member == 2:
@@ -98,7 +98,7 @@ class Scripted(StarPO):
 
     def _solution(self, request: Request) -> list[str]:
         """Solve the room that the prompt shows."""
-        tokenizer = self.trainer.datamodule.chat.tokenizer  # type: ignore[attr-defined]
+        tokenizer = self.trainer.datamodule.dialogues.chat(self).tokenizer  # type: ignore[attr-defined]
         shown = tokenizer.decode(request.prefix_ids).rpartition("State:\n")[2].split("\n")
         marks = "".join(row[:6] for row in shown[:6])
 

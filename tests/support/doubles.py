@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
@@ -132,6 +132,29 @@ class TinyModule(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
+class TinyEvaluator:
+    """Evaluate a ``TinyModule`` on made-up sets."""
+
+    def __init__(self) -> None:
+        self.evaluated: list[tuple[float, str, float]] = []
+
+    def evaluation_set(self, eval_set: str) -> Any:
+        return SimpleNamespace(fingerprint=f"10:{eval_set}")
+
+    def evaluate(
+        self, trainer: Trainer, eval_set: str, temperature: float
+    ) -> list[TrajectoryGroup]:
+        """Win the more, the more the weight was trained."""
+        weight = float(cast(Any, trainer.lightning_module).weight.detach())
+        self.evaluated.append((weight, eval_set, temperature))
+        wins = 8 if weight < 0.7 else 4
+        return [make_group([float(i < wins)], group_id=i) for i in range(10)]
+
+    def evaluate_baseline(self, eval_set: str, baseline: Actor) -> list[TrajectoryGroup]:
+        wins = {"random": 1, "expert": 9}[baseline.name]
+        return [make_group([float(i < wins)], group_id=i) for i in range(10)]
+
+
 class TinyData(LightningDataModule):
     """Collect made-up groups as the real data module does: lazily, calling the rollout hooks.
 
@@ -149,8 +172,8 @@ class TinyData(LightningDataModule):
         self.rollout = SimpleNamespace(group_size=4)
         self.evaluation = SimpleNamespace(temperature=0.5)
         self.eval_sets = {"easy": Bandit(), "hard": Bandit()}
-        self.evaluated: list[tuple[float, str, float]] = []
-        self.chooses_starts = False
+        self.evaluator = TinyEvaluator()
+        self.starts = SimpleNamespace(chooses_starts=False)
         self.iteration = 0
         self.forgotten: list[int] = []
         """Iterations from which on solutions were to be forgotten."""
@@ -184,20 +207,6 @@ class TinyData(LightningDataModule):
             if is_discarded(self.trainer):
                 return
         yield torch.zeros(1)
-
-    def evaluation_set(self, eval_set: str) -> Any:
-        return SimpleNamespace(fingerprint=f"10:{eval_set}")
-
-    def evaluate(self, module: Any, eval_set: str, temperature: float) -> list[TrajectoryGroup]:
-        """Win the more, the more the weight was trained."""
-        weight = float(module.weight.detach())
-        self.evaluated.append((weight, eval_set, temperature))
-        wins = 8 if weight < 0.7 else 4
-        return [make_group([float(i < wins)], group_id=i) for i in range(10)]
-
-    def evaluate_baseline(self, eval_set: str, baseline: Actor) -> list[TrajectoryGroup]:
-        wins = {"random": 1, "expert": 9}[baseline.name]
-        return [make_group([float(i < wins)], group_id=i) for i in range(10)]
 
     def state_dict(self) -> dict[str, Any]:
         return {"iteration": self.iteration}

@@ -32,7 +32,7 @@ class Watch(RolloutCallback):
         self.played.setdefault(self.iteration, []).extend(groups)
 
     def on_rollout_end(self, trainer: Trainer, module: Any, groups: list[TrajectoryGroup]) -> None:
-        self.running[self.iteration] = cast(Any, trainer).datamodule.running_success
+        self.running[self.iteration] = cast(Any, trainer).datamodule.starts.running_success
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         super().on_train_epoch_end(trainer, pl_module)

@@ -232,8 +232,8 @@ def test_a_key_of_the_data_acts(subject: str, path: tuple[str, ...]) -> None:
     elif path == ("evaluation", "at_least", "max_actions_per_turn"):
         wide = EvaluationConfig(at_least=Budget(max_actions_per_turn=2))
         data = RolloutDataModule(**THINKING | {"evaluation": wide})
-        assert data.max_actions_per_turn == 1
-        assert data.actions_per_turn_on("default") == 2
+        assert data.dialogues.max_actions_per_turn == 1
+        assert data.dialogues.actions_per_turn_on("default") == 2
     else:
         PROOFS[subject].check(path)
 

@@ -44,7 +44,7 @@ def test_an_eval_set_without_starts_names_its_key(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(
         ConfigError, match=r"^data\.eval_sets\.dry: FrozenLake gave an evaluation set no start"
     ):
-        data.evaluation_set("dry")
+        data.evaluator.evaluation_set("dry")
 
 
 def test_ranks_play_one_eval_set_where_a_server_failed_elsewhere(
@@ -53,8 +53,8 @@ def test_ranks_play_one_eval_set_where_a_server_failed_elsewhere(
     def seeds(rank: int) -> list[int]:
         env = FaultyLamp("reset", RuntimeError("away"), lambda env: env.seed % 7 == rank)
         data = make(NamedLamp(), default=NamedLamp())
-        data.eval_sets = {"default": env}
-        return list(data.evaluation_set("default").seeds)
+        data.eval_sets["default"] = env
+        return list(data.evaluator.evaluation_set("default").seeds)
 
     one, other = on_ranks(2, seeds, monkeypatch, evaluation_sets, distributed)
     assert one == other

@@ -151,9 +151,9 @@ def test_hints_alone_teach_and_with_the_wrong_sign_do_not(
 def test_neither_rollouts_nor_evaluations_have_hints(tmp_path: Path) -> None:
     module, data, _ = fit(tmp_path, epochs=2)
     assert HINT in "".join(data.vocabulary())
-    played = data.evaluate(module, "default", 1.0)
+    played = data.evaluator.evaluate(data.attached_trainer, "default", 1.0)
     texts = [
-        data.chat.decode(trajectory.token_ids)
+        data.dialogues.chat(module).decode(trajectory.token_ids)
         for group in played
         for trajectory in group.trajectories
     ]

@@ -25,13 +25,11 @@ from ragen_pl.envs.bandit import Bandit
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart
-from ragen_pl.training import datamodule
 from ragen_pl.training.collection import DynamicSampling
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.evaluation_sets import EvaluationConfig
 from ragen_pl.training.starpo import StarPO
 from tests.support.doubles import make_trainer
-from tests.support.ranks import on_ranks
 
 
 def train(
@@ -92,18 +90,6 @@ def test_every_rule_trains(rule: FilterRule, kept: float) -> None:
 def test_the_number_of_steps(scale_updates: bool, keep_fraction: float, steps: int) -> None:
     chosen = VarianceFilter(keep_fraction, include_zero=True)
     assert train(chosen, scale_updates=scale_updates)[0].global_step == steps
-
-
-def test_ranks_take_equally_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One rank keeps most of its share, the other little: together half of eight."""
-    data = RolloutDataModule(
-        env=Bandit(),
-        eval_sets={"default": Bandit(split="eval")},
-        rollout=RolloutConfig(online_k=4, scale_updates=True),
-    )
-    shares = [[[1.0, 0.5], [1.0, 0.0]], [[0.0, 1.0], [0.0, 0.0]]]
-    steps = on_ranks(2, lambda rank: data._num_updates(shares[rank]), monkeypatch, datamodule)
-    assert steps == [2, 2]
 
 
 def test_further_collections_are_counted_and_do_not_train_the_policy_without_signal() -> None:

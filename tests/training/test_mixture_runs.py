@@ -110,12 +110,12 @@ def test_a_mixture_trains_logs_each_environment_and_goes_on_bit_for_bit(tmp_path
 
 def test_each_environment_has_its_own_limit_of_actions_and_its_experts_share() -> None:
     data = make_data()
-    assert data.actions_per_turn_in("mute") == 1
-    assert data.actions_per_turn_in("stairs") == 2
-    counts = {name: own.demonstrations for name, own in data._warm_starts().items()}
+    assert data.dialogues.actions_per_turn_in("mute") == 1
+    assert data.dialogues.actions_per_turn_in("stairs") == 2
+    counts = {name: own.demonstrations for name, own in data.teaching.warm_starts.items()}
     assert counts == {"named": 7, "stairs": 5}, "3 to 2; the mute one has no expert"
     chosen = WarmStart(iterations=1, demonstrations=10, difficulties=("named/lit",))
-    own = make_data(warm_start=chosen)._warm_starts()
+    own = make_data(warm_start=chosen).teaching.warm_starts
     assert (own["named"].difficulties, own["stairs"].difficulties) == (("lit",), ())
 
 
@@ -124,7 +124,9 @@ def test_demonstrations_of_a_mixture_are_numbered_through_and_told_by_environmen
 ) -> None:
     data = make_data()
     make_trainer(tmp_path, 1, [], limit_val_batches=0).fit(make_learner(), datamodule=data)
-    assert data.demonstrations.demonstration_ids.tolist() == list(range(12))
+    assert data.teaching.demonstrations(data.attached_trainer).demonstration_ids.tolist() == list(
+        range(12)
+    )
     told = capsys.readouterr().out
     assert "warm start: named: 7 demonstrations" in told
     assert "warm start: stairs: 5 demonstrations" in told

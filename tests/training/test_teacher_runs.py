@@ -189,4 +189,4 @@ def test_a_mixture_is_taught_where_it_can_be() -> None:
         actions = None  # type: ignore[assignment]
 
     data = make_data(WorldModel(), env=None, envs={"named": Stairs(), "wordy": Wordy()})
-    assert list(data._warm_starts()) == ["named"]
+    assert list(data.teaching.warm_starts) == ["named"]

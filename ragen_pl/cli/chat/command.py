@@ -96,7 +96,7 @@ def _protocol(policy: LoadedPolicy) -> tuple[LoadedPolicy, str, str]:
     env.reset(seed=_FIRST_SEED)
     try:
         protocol = Chat(
-            data.prompts, language.tokenizer, language.markers, data.max_actions_per_turn
+            data.prompts, language.tokenizer, language.markers, data.dialogues.max_actions_per_turn
         )
         markers = protocol.markers_for(env)
     except ValueError as error:

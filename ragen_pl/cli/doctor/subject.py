@@ -24,6 +24,7 @@ from ragen_pl.rollout.episode import ChatEpisode, play_episode
 from ragen_pl.rollout.memory import Full
 from ragen_pl.rollout.seeds import SEEDS_PER_RUN
 from ragen_pl.training.datamodule import RolloutDataModule
+from ragen_pl.training.environments import envs_by_key
 from ragen_pl.types import Completion, EpisodeId, Sampling, Trajectory, TrajectoryGroup
 
 _UNLIMITED = 1 << 20
@@ -139,11 +140,8 @@ class Subject:
     @property
     def envs(self) -> dict[str, TextEnv]:
         """All environments by key."""
-        eval_sets = {f"data.eval_sets.{name}": env for name, env in self.data.eval_sets.items()}
-        training = self.data.envs.items()
-        return {f"data.envs.{name}" if name else "data.env": env for name, env in training} | (
-            eval_sets
-        )
+        envs = envs_by_key(self.data.envs, self.data.eval_sets)
+        return {f"data.{key}": env for key, env in envs.items()}
 
     @property
     def first_seed(self) -> int:
@@ -174,7 +172,7 @@ class Subject:
                     data.prompts,
                     language.tokenizer,
                     language.markers,
-                    data.actions_per_turn_in(name),
+                    data.dialogues.actions_per_turn_in(name),
                 )
                 for name in data.envs
             }

@@ -98,7 +98,7 @@ def play(argv: Sequence[str]) -> None:
     if games is None and name != "person" and not is_interactive:
         games = 1
     chat = _chat(parts, policy, screen, options.eval_set)
-    rollout = data.rollout if options.eval_set is None else data.evaluation_rollout
+    rollout = data.rollout if options.eval_set is None else data.dialogues.evaluation_rollout
     if policy is None:  # no model's context limits who writes answers
         memory = rollout.memory if rollout.memory.summary_request is None else Full()
         rollout = replace(rollout, max_context=max(rollout.max_context, 1 << 20), memory=memory)
@@ -157,9 +157,9 @@ def _chat(
     weights, of the configured model."""
     language = _tokenizer_of(parts, screen) if policy is None else policy.language
     data = parts.datamodule
-    actions = data.max_actions_per_turn
+    actions = data.dialogues.max_actions_per_turn
     if eval_set is not None:
-        actions = data.actions_per_turn_on(eval_set)
+        actions = data.dialogues.actions_per_turn_on(eval_set)
     try:
         return Chat(data.prompts, language.tokenizer, language.markers, actions)
     except ValueError as error:

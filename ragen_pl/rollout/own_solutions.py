@@ -1,0 +1,62 @@
+"""The policy's own solutions in all environments of a run, and batches that imitate them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ragen_pl.envs.base import TextEnv
+from ragen_pl.rollout.chat import Chat
+from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.hindsight import HindsightImitation, Solution, SolutionWriter
+from ragen_pl.rollout.mixture import groups_by_env
+from ragen_pl.rollout.solution_memory import SolutionMemory
+from ragen_pl.types import HindsightBatch, TrajectoryGroup
+
+
+class OwnSolutions:
+    """The solutions that a run finds in hindsight, in each of its environments.
+
+    Args:
+        config: Hindsight imitation.
+        envs: The environments to train in, by name.
+        rollout: The limits of a trajectory.
+        think: Whether the agent thinks before it answers.
+        run_seed: Seed of the run.
+    """
+
+    def __init__(
+        self,
+        config: HindsightImitation,
+        envs: Mapping[str, TextEnv],
+        rollout: RolloutConfig,
+        *,
+        think: bool,
+        run_seed: int,
+    ) -> None:
+        self.config, self.envs, self.rollout, self.run_seed = config, envs, rollout, run_seed
+        self.config_in = {
+            name: config.fitted(each, think=think) if name else config
+            for name, each in envs.items()
+        }
+        """The configuration by environment; in a mixture, without keys that cannot act there."""
+        self.memory = SolutionMemory(config, run_seed)
+
+    def batches(
+        self, groups: Sequence[TrajectoryGroup], chats: Mapping[str, Chat], iteration: int
+    ) -> list[HindsightBatch]:
+        """Remember an iteration's solutions and draw its batches; every rank must call it.
+
+        Args:
+            groups: All groups that this rank played, kept or not.
+            chats: The chat protocols, by environment.
+            iteration: The iteration that played them.
+
+        Returns:
+            This rank's share of each batch; no batches while no solution is known.
+        """
+        solutions, by_env = list[Solution](), groups_by_env(groups)
+        for name, env in self.envs.items():
+            config, own = self.config_in[name], by_env.get(name, [])
+            writer = SolutionWriter(env, chats[name], self.rollout, config, self.run_seed)
+            solutions += writer.solutions(own, iteration)
+        return self.memory.batches(solutions, iteration)

@@ -1,0 +1,148 @@
+"""The dialogues of a run: their wording and limits in each environment, and the chat protocols."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from ragen_pl.envs import COVERED
+from ragen_pl.envs.base import TextEnv
+from ragen_pl.errors import ConfigError
+from ragen_pl.rollout import chat as protocols
+from ragen_pl.rollout.chat import Chat, Dialogue, Prompts
+from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.training.evaluation_sets import Budget
+from ragen_pl.training.learner import Learner
+
+
+class Dialogues:
+    """The dialogues of a run, in training and in evaluations.
+
+    Chat protocols have the tokenizer of the first learner that asks for one, and are kept.
+
+    Args:
+        prompts: Wording and format.
+        rollout: Limits of a trajectory in training.
+        at_least: Limits that a trajectory has at least in evaluations.
+        envs: The environments to train in, by name.
+        eval_sets: The environments to evaluate in, by name.
+    """
+
+    def __init__(
+        self,
+        prompts: Prompts,
+        rollout: RolloutConfig,
+        at_least: Budget,
+        envs: Mapping[str, TextEnv],
+        eval_sets: Mapping[str, TextEnv],
+    ) -> None:
+        self.prompts, self.rollout, self.at_least = prompts, rollout, at_least
+        self.envs, self.eval_sets = envs, eval_sets
+        self._chats: dict[int, Chat] = {}
+        """By the maximum number of actions in one response."""
+
+    # --- limits -----------------------------------------------------------------------------
+
+    @property
+    def evaluation_rollout(self) -> RolloutConfig:
+        """The limits of a trajectory in evaluations."""
+        return self.at_least.widen(self.rollout)
+
+    @property
+    def max_context(self) -> int:
+        """Maximum tokens of a trajectory, in training and in evaluations."""
+        return self.evaluation_rollout.max_context
+
+    def actions_per_turn_in(self, name: str) -> int:
+        """Return the maximum actions in one response in a training environment, limited by the
+        environment's maximum per episode."""
+        return min(self.rollout.max_actions_per_turn, self.envs[name].max_actions)
+
+    def actions_per_turn_on(self, eval_set: str) -> int:
+        """Return the maximum actions in one response on an evaluation set."""
+        wanted = self.evaluation_rollout.max_actions_per_turn
+        return min(wanted, self.eval_sets[eval_set].max_actions)
+
+    @property
+    def max_actions_per_turn(self) -> int:
+        """Maximum actions in one response in the training environment; in a mixture, the first
+        one."""
+        return self.actions_per_turn_in(next(iter(self.envs)))
+
+    # --- words ------------------------------------------------------------------------------
+
+    def vocabulary(self) -> Iterable[str]:
+        """Yield the texts of the run's environments, and the common texts of those in ``COVERED``.
+
+        The common texts have no board symbols: those of environments that the run does not use are
+        split into smaller tokens.
+        """
+        actions = max(map(self.actions_per_turn_in, self.envs))
+        for think in (True, False):
+            prompts = replace(self.prompts, think=think)
+            for name, env in self.envs.items():
+                yield from protocols.vocabulary(prompts, env, self.actions_per_turn_in(name))
+            for name, env in self.eval_sets.items():
+                yield from protocols.vocabulary(prompts, env, self.actions_per_turn_on(name))
+            for env in (kind() for kind in COVERED):
+                yield from protocols.common_vocabulary(prompts, env, actions)
+
+    def words_on(self, eval_set: str) -> Iterable[str]:
+        """Yield the pieces of text of an evaluation set, as ``vocabulary``."""
+        actions = self.actions_per_turn_on(eval_set)
+        yield from protocols.vocabulary(self.prompts, self.eval_sets[eval_set], actions)
+
+    # --- chat protocols ---------------------------------------------------------------------
+
+    def chats(self, learner: Learner) -> dict[str, Chat]:
+        """Return the chat protocols of training, by environment.
+
+        Raises:
+            ConfigError: when the model's context is too short or the prompts do not fit the model.
+        """
+        return {name: self._chat(learner, self.actions_per_turn_in(name)) for name in self.envs}
+
+    def chat(self, learner: Learner) -> Chat:
+        """Return the chat protocol of training; in a mixture, that of the first environment.
+
+        Raises:
+            ConfigError: as ``chats``.
+        """
+        return self._chat(learner, self.max_actions_per_turn)
+
+    def evaluation_chat(self, learner: Learner, eval_set: str) -> Chat:
+        """Return the chat protocol on an evaluation set.
+
+        Raises:
+            ConfigError: as ``chats``.
+        """
+        return self._chat(learner, self.actions_per_turn_on(eval_set))
+
+    def evaluation_dialogue(self, learner: Learner, eval_set: str) -> Dialogue:
+        """Return the wording of the dialogue on an evaluation set; with the policy's tokenizer,
+        unless the policy is behind an endpoint.
+
+        Raises:
+            ConfigError: when the wording does not suit the endpoint, and as ``chats``.
+        """
+        if learner.endpoint is None:
+            return self.evaluation_chat(learner, eval_set)
+        if self.prompts.tools == "template":
+            raise ConfigError(
+                "data.prompts.tools is template, but the policy is behind an endpoint, which "
+                "applies a template of its own: set data.prompts.tools to answer"
+            )
+        return Dialogue(self.prompts, self.actions_per_turn_on(eval_set))
+
+    def _chat(self, learner: Learner, max_actions_per_turn: int) -> Chat:
+        if max_actions_per_turn not in self._chats:
+            language = learner.language
+            try:
+                language.check_context(self.max_context)
+                chat = Chat(
+                    self.prompts, language.tokenizer, language.markers, max_actions_per_turn
+                )
+            except ValueError as error:
+                raise ConfigError(str(error)) from error
+            self._chats[max_actions_per_turn] = chat
+        return self._chats[max_actions_per_turn]

@@ -1,0 +1,110 @@
+"""The starts of a run: their order, their progress, and what is saved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from ragen_pl.envs.base import TextEnv
+from ragen_pl.rollout import curriculum as curricula
+from ragen_pl.rollout.collect import GroupSeed
+from ragen_pl.rollout.curriculum import Curriculum, TargetSuccess, Uniform
+from ragen_pl.rollout.seeds import group_seeds
+from ragen_pl.rollout.start_stream import StartStream
+from ragen_pl.rollout.stats import Tally
+from tests.support.ranks import on_ranks
+from tests.support.toy_env import Lamp, NamedLamp
+
+
+def make_starts(
+    curriculum: Curriculum, env: TextEnv | None = None, *, groups: int = 4, run_seed: int = 3
+) -> StartStream:
+    """Make the starts of a run whose first iteration is a warm start."""
+    envs = {"": env or NamedLamp()}
+    return StartStream(envs, curriculum, None, groups=groups, first_iteration=1, run_seed=run_seed)
+
+
+def test_without_a_curriculum_the_seeds_are_those_of_the_stream() -> None:
+    starts = make_starts(Uniform())
+    for iteration in range(1, 6):
+        for nth in range(3):
+            assert starts.group_seeds(iteration, nth) == group_seeds(3, (iteration - 1) * 4, 4, nth)
+    assert starts.state_dict(5) == {"seeds": {"iteration": 4, "position": 16}, "progress": {}}
+    assert not starts.chooses_starts
+
+
+def test_the_stream_begins_after_the_warm_start() -> None:
+    assert make_starts(Uniform()).state_dict(0)["seeds"] == {"iteration": 0, "position": 0}
+
+
+def test_no_start_is_played_twice_whatever_is_resumed() -> None:
+    seen: set[int] = set()
+    iteration, state = 1, None
+    plans: Sequence[tuple[Curriculum, int]] = [
+        (TargetSuccess(), 4),
+        (TargetSuccess(), 9),
+        (Uniform(), 9),
+        (TargetSuccess(pool_factor=2), 3),
+    ]
+    for curriculum, groups in plans:
+        starts = make_starts(curriculum, groups=groups)
+        if state is not None:
+            starts.load_state_dict(state)
+        for _ in range(4):
+            for nth in range(2):
+                chosen = starts.group_seeds(iteration, nth)
+                ids = [start.group_id for start in chosen]
+                assert ids == list(range(nth * groups, (nth + 1) * groups))
+                assert not seen & {start.seed for start in chosen}
+                seen |= {start.seed for start in chosen}
+            iteration += 1
+        state = starts.state_dict(iteration)
+
+
+def test_the_choice_is_a_function_of_run_iteration_and_collection() -> None:
+    def chosen(run_seed: int, iteration: int, nth: int) -> list[int]:
+        starts = make_starts(TargetSuccess(), run_seed=run_seed)
+        position = (iteration - 1) * 16
+        first = group_seeds(run_seed, position, 16, nth)[0].seed
+        return [start.seed - first for start in starts.group_seeds(iteration, nth)]
+
+    assert chosen(0, 1, 0) == chosen(0, 1, 0)
+    assert (
+        len({tuple(chosen(*place)) for place in [(0, 1, 0), (0, 2, 0), (0, 1, 1), (1, 1, 0)]}) > 2
+    )
+
+
+def test_ranks_choose_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = {"seeds": {"iteration": 0, "position": 0}, "progress": {"lit": [1, 4], "dark": [4, 4]}}
+
+    def choose(rank: int = 0) -> list[GroupSeed]:
+        starts = make_starts(TargetSuccess())
+        starts.load_state_dict(state)
+        return starts.group_seeds(2, 0)
+
+    alone = choose()
+    assert on_ranks(2, choose, monkeypatch, curricula) == [alone, alone]
+
+
+def test_progress_from_before_there_were_curricula_is_none() -> None:
+    starts = make_starts(TargetSuccess())
+    starts.load_state_dict({"seeds": {"iteration": 3, "position": 12}})
+    assert starts.running_success == {}
+    assert min(start.seed for start in starts.group_seeds(4, 0)) >= group_seeds(3, 12, 1, 0)[0].seed
+
+
+def test_an_environment_without_difficulties_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match=r"data\.curriculum is TargetSuccess, but Lamp names no"):
+        make_starts(TargetSuccess(), Lamp())
+
+
+def test_what_is_saved_is_plain() -> None:
+    starts = make_starts(TargetSuccess())
+    starts._progress = {"lit": Tally(2.0, 3.0)}
+    state = starts.state_dict(4)
+    assert state["progress"] == {"lit": [2.0, 3.0, 0.0]}
+    again = make_starts(TargetSuccess())
+    again.load_state_dict(state)
+    assert again.running_success == {"lit": pytest.approx(2 / 3)}
+    assert again.group_seeds(4, 0) == starts.group_seeds(4, 0)
