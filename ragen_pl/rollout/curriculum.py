@@ -13,8 +13,8 @@ import random
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import astuple, dataclass, replace
+from typing import Any, ClassVar
 
 from ragen_pl.distributed.collectives import gather_objects, rank, world_size
 from ragen_pl.envs.base import TextEnv
@@ -410,6 +410,20 @@ def _ranked(items: Sequence[str]) -> Iterable[tuple[int, str]]:
 def _age(tally: Tally) -> float:
     """Return the iterations since a remembered start was last played."""
     return max(0.0, math.log(tally.trials) / math.log(_AGING))
+
+
+def saved_progress(curriculum: Curriculum, progress: Tallies) -> dict[str, Any]:
+    """Return a curriculum's progress as plain data, with what its names stand for."""
+    tallies = {name: list(astuple(tally)) for name, tally in progress.items()}
+    return {"progress": tallies, "by_start": curriculum.by_start}
+
+
+def restored_progress(curriculum: Curriculum, saved: Mapping[str, Any]) -> Tallies:
+    """Return saved progress; none if it was not saved, as in older checkpoints, or if a curriculum
+    of the other kind kept it, whose names are starts in place of difficulties."""
+    if saved.get("by_start", curriculum.by_start) != curriculum.by_start:
+        return {}
+    return {name: Tally(*counts) for name, counts in saved.get("progress", {}).items()}
 
 
 def choose_starts(

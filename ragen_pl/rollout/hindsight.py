@@ -147,9 +147,12 @@ class HindsightImitation:
                 "write TextEnv.symmetries, or set it to false"
             )
 
-    def fitted(self, env: TextEnv, *, think: bool) -> HindsightImitation:
-        """Return the keys for one environment of a mixture, without those that cannot act there."""
+    def fitted(self, env: TextEnv, rollout: RolloutConfig, *, think: bool) -> HindsightImitation:
+        """Return the keys for one environment of a mixture, without those that cannot act there:
+        solutions are imitated as they were sampled where ``check`` refuses to rewrite them."""
         own = self
+        if rollout.memory.summary_request is not None:
+            own = replace(own, rewrite=False)
         if type(env).symmetries is TextEnv.symmetries:
             own = replace(own, symmetries=False)
         if not own.rewrites(env, think=think):

@@ -26,6 +26,8 @@ class Hints:
     config: SelfDistillation
     names: tuple[str, ...]
     """The environments that can have hints."""
+    demonstrated: tuple[str, ...]
+    """Those of them whose expert demonstrates what a hint is; empty without lessons."""
     envs: Mapping[str, TextEnv]
     """All environments to train in, by name."""
     rollout: RolloutConfig
@@ -69,8 +71,8 @@ class Hints:
             first_seed: The first of the demonstrations' seeds.
         """
         lessons = list[Lesson]()
-        for number, name in enumerate(self.names):
-            count = len(range(number, self.config.lessons, len(self.names)))
+        for number, name in enumerate(self.demonstrated):
+            count = len(range(number, self.config.lessons, len(self.demonstrated)))
             task = TeachingTask(
                 *(self.envs[name], chats[name], self.rollout),
                 *(count, difficulties.get(name, ()), first_seed),

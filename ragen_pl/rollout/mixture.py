@@ -11,15 +11,21 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.rollout.collect import GroupSeed
-from ragen_pl.rollout.curriculum import Curriculum, choose_starts, rounded_counts
+from ragen_pl.rollout.curriculum import (
+    Curriculum,
+    choose_starts,
+    restored_progress,
+    rounded_counts,
+    saved_progress,
+)
 from ragen_pl.rollout.seeds import group_seeds
-from ragen_pl.rollout.stats import Tallies, Tally, sum_tallies
+from ragen_pl.rollout.stats import Tallies, sum_tallies
 from ragen_pl.types import TrajectoryGroup
 
 _DECAY = 0.8
@@ -241,7 +247,7 @@ class Mixture:
         return {
             name: {
                 "position": running.position,
-                "progress": {key: list(astuple(t)) for key, t in running.progress.items()},
+                **saved_progress(self.curricula[name], running.progress),
                 "sums": [running.trajectories, running.tokens, running.total, running.squares],
             }
             for name, running in self._running.items()
@@ -251,7 +257,7 @@ class Mixture:
         """Restore it; environments that are new to the run begin at the beginning."""
         for name, saved in state.items():
             if name in self._running:
-                progress = {d: Tally(*counts) for d, counts in saved["progress"].items()}
+                progress = restored_progress(self.curricula[name], saved)
                 self._running[name] = _Running(saved["position"], progress, *saved["sums"])
 
 

@@ -35,7 +35,7 @@ class OwnSolutions:
     ) -> None:
         self.config, self.envs, self.rollout, self.run_seed = config, envs, rollout, run_seed
         self.config_in = {
-            name: config.fitted(each, think=think) if name else config
+            name: config.fitted(each, rollout, think=think) if name else config
             for name, each in envs.items()
         }
         """The configuration by environment; in a mixture, without keys that cannot act there."""

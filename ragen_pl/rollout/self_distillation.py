@@ -101,17 +101,28 @@ class SelfDistillation:
                 "rollout.group_size is 1, but distillation.source own takes hints from the other "
                 "members of a group: set rollout.group_size to 2 or more"
             )
-        wanted = {"source": self.source == "expert", "lessons": self.lessons > 0}
-        key = next((key for key, is_set in wanted.items() if is_set), None)
-        if key is not None and not env.has_expert:
-            raise ValueError(
-                f"distillation.{key} is {getattr(self, key)}, but {type(env).__name__} has no "
-                "expert_turn: write one, or leave the key out"
-            )
+        if self.source == "expert":
+            self._need_expert("source", env)
         if self.lessons and not warm:
             raise ValueError(
                 f"distillation.lessons is {self.lessons}, but there is no warm start that they "
                 "could be a part of: set warm_start.iterations, or lessons to 0"
+            )
+
+    def check_lessons(self, env: TextEnv) -> None:
+        """Refuse an environment in which nobody could demonstrate what a hint is.
+
+        Raises:
+            ValueError: if there are to be lessons, and it has no expert.
+        """
+        if self.lessons:
+            self._need_expert("lessons", env)
+
+    def _need_expert(self, key: str, env: TextEnv) -> None:
+        if not env.has_expert:
+            raise ValueError(
+                f"distillation.{key} is {getattr(self, key)}, but {type(env).__name__} has no "
+                "expert_turn: write one, or leave the key out"
             )
 
     def vocabulary(self) -> Iterable[str]:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, replace
+from dataclasses import replace
 from typing import Any
 
 from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.rollout.collect import GroupSeed
-from ragen_pl.rollout.curriculum import Curriculum, choose_starts
+from ragen_pl.rollout.curriculum import (
+    Curriculum,
+    choose_starts,
+    restored_progress,
+    saved_progress,
+)
 from ragen_pl.rollout.mixture import Mixture
 from ragen_pl.rollout.seeds import SEEDS_PER_RUN, SeedStream, group_seeds
-from ragen_pl.rollout.stats import Tallies, Tally, sum_tallies
+from ragen_pl.rollout.stats import Tallies, sum_tallies
 from ragen_pl.types import TrajectoryGroup
 
 _TRIED_FOR_DIFFICULTIES = 64
@@ -118,7 +123,7 @@ class StartStream:
         since = max(0, iteration - self.first_iteration)
         state: dict[str, Any] = {
             "seeds": self._seeds.state_dict(since, self._pool_size),
-            "progress": {name: list(astuple(t)) for name, t in self._progress.items()},
+            **saved_progress(self.curriculum, self._progress),
         }
         if self.mixture is not None:
             state["mixture"] = self.mixture.state_dict()
@@ -126,10 +131,8 @@ class StartStream:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue the seed stream, even if the number of groups per collection or the curriculum
-        has changed. Without saved progress, as in older checkpoints, no difficulty counts as
-        played."""
+        has changed."""
         self._seeds.load_state_dict(state["seeds"])
-        saved = state.get("progress", {})
-        self._progress = {name: Tally(*counts) for name, counts in saved.items()}
+        self._progress = restored_progress(self.curriculum, state)
         if self.mixture is not None and "mixture" in state:
             self.mixture.load_state_dict(state["mixture"])

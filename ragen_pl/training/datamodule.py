@@ -161,7 +161,9 @@ class RolloutDataModule(pl.LightningDataModule):
             tools=self.prompts.tools,
             warm=self.warm_start.iterations > 0,
         )
-        return Hints(config, accepting(check, self.envs), self.envs, self.rollout)
+        names = accepting(check, self.envs)
+        lessons = accepting(config.check_lessons, {name: self.envs[name] for name in names})
+        return Hints(config, names, lessons if config.lessons else (), self.envs, self.rollout)
 
     @property
     def env(self) -> TextEnv:

@@ -31,6 +31,7 @@ from ragen_pl.rollout.hindsight import (
     SolutionWriter,
     best_way,
 )
+from ragen_pl.rollout.memory import Compact
 from ragen_pl.rollout.transitions import SUCCESS, Transitions
 from ragen_pl.types import EpisodeId, TokenRow, Trajectory, TrajectoryGroup
 
@@ -142,6 +143,19 @@ def test_luck_is_outvoted_by_the_most_frequent_outcome() -> None:
     assert best_way([lucky]) == ("jump",)
     assert best_way([lucky, unlucky, unlucky, climber]) == ("climb",) * 4
     assert best_way([lucky, unlucky, unlucky]) is None
+
+
+def test_in_a_mixture_solutions_with_summaries_are_not_rewritten() -> None:
+    """``check`` refuses to write the policy's summaries for it, also where another environment of
+    the mixture has its responses imitated."""
+    rollout = replace(CONFIG, memory=Compact())
+    config = HindsightImitation(variants=4, opening=2)
+    with pytest.raises(ValueError, match=r"rollout\.memory is Compact"):
+        config.check(Sokoban(), rollout, think=True)
+    fitted = config.fitted(Sokoban(), rollout, think=True)
+    assert not fitted.rewrites(Sokoban(), think=True)
+    fitted.check(Sokoban(), rollout, think=True)
+    assert config.fitted(Sokoban(), CONFIG, think=True) == config
 
 
 class Quiz(Ladder):

@@ -228,7 +228,6 @@ class Mute(Stairs):
         ({}, {"memory": State()}, Stairs(), "rollout.memory is State"),
         ({}, {"group_size": 1}, Stairs(), "rollout.group_size is 1"),
         ({"source": "expert"}, {}, Mute(), "distillation.source is expert, but Mute"),
-        ({"lessons": 3}, {}, Mute(), "distillation.lessons is 3, but Mute"),
         ({"lessons": 3}, {}, Stairs(), "there is no warm start"),
     ],
 )
@@ -239,6 +238,8 @@ def test_what_cannot_act_is_refused(
         SelfDistillation(**config).check(
             env, replace(CONFIG, **rollout), tools="answer", warm=False
         )
+    with pytest.raises(ValueError, match=r"distillation\.lessons is 3, but Mute"):
+        SelfDistillation(lessons=3).check_lessons(Mute())
     with pytest.raises(ValueError, match="tools is template"):
         SelfDistillation().check(Stairs(), CONFIG, tools="template", warm=True)
     SelfDistillation(source="expert", lessons=3).check(Stairs(), CONFIG, tools="answer", warm=True)

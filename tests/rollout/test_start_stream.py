@@ -9,7 +9,7 @@ import pytest
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.rollout import curriculum as curricula
 from ragen_pl.rollout.collect import GroupSeed
-from ragen_pl.rollout.curriculum import Curriculum, TargetSuccess, Uniform
+from ragen_pl.rollout.curriculum import Curriculum, LevelReplay, TargetSuccess, Uniform
 from ragen_pl.rollout.seeds import group_seeds
 from ragen_pl.rollout.start_stream import StartStream
 from ragen_pl.rollout.stats import Tally
@@ -30,7 +30,8 @@ def test_without_a_curriculum_the_seeds_are_those_of_the_stream() -> None:
     for iteration in range(1, 6):
         for nth in range(3):
             assert starts.group_seeds(iteration, nth) == group_seeds(3, (iteration - 1) * 4, 4, nth)
-    assert starts.state_dict(5) == {"seeds": {"iteration": 4, "position": 16}, "progress": {}}
+    state = {"seeds": {"iteration": 4, "position": 16}, "progress": {}, "by_start": False}
+    assert starts.state_dict(5) == state
     assert not starts.chooses_starts
 
 
@@ -92,6 +93,21 @@ def test_progress_from_before_there_were_curricula_is_none() -> None:
     starts.load_state_dict({"seeds": {"iteration": 3, "position": 12}})
     assert starts.running_success == {}
     assert min(start.seed for start in starts.group_seeds(4, 0)) >= group_seeds(3, 12, 1, 0)[0].seed
+
+
+@pytest.mark.parametrize("kinds", [(TargetSuccess(), LevelReplay()), (LevelReplay(), Uniform())])
+def test_progress_of_another_kind_of_curriculum_is_none(
+    kinds: tuple[Curriculum, Curriculum],
+) -> None:
+    """Names of difficulties are no seeds, and seeds no difficulties."""
+    before, after = kinds
+    progress = {"3": Tally(1.0, 2.0, 0.5)} if before.by_start else {"lit": Tally(1.0, 2.0, 0.5)}
+    starts = make_starts(before)
+    starts._progress = progress
+    resumed = make_starts(after)
+    resumed.load_state_dict(starts.state_dict(4))
+    assert len(resumed.group_seeds(4, 0)) == 4
+    assert resumed.running_success == {}
 
 
 def test_an_environment_without_difficulties_is_refused_at_once() -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from callbacks import RolloutMetrics, VarianceFilter
 from ragen_pl.algorithms.config import Algorithm, EnvAlgorithm
+from ragen_pl.envs.base import TextEnv
 from ragen_pl.ops.distillation import distillation_advantages
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart
@@ -201,6 +202,22 @@ def test_two_ranks_measure_what_one_does(tmp_path: Path, monkeypatch: pytest.Mon
     torch.testing.assert_close(torch.cat([advantages for advantages, _ in found]), alone)
     for _, metrics in found:
         torch.testing.assert_close(metrics, expected)
+
+
+class Silent(Stairs):
+    """Has no expert."""
+
+    name = "silent"
+    expert_turn = TextEnv.expert_turn
+
+
+def test_an_environment_without_an_expert_has_hints_but_no_lessons() -> None:
+    envs = {"stairs": Stairs(), "silent": Silent()}
+    data = make_data(SelfDistillation(lessons=10), env=None, envs=envs)
+    hints = data.rl_iteration.hints
+    assert hints is not None
+    assert hints.names == ("silent", "stairs")
+    assert hints.demonstrated == ("stairs",)
 
 
 def test_an_environments_coefficient_weighs_what_hints_add(

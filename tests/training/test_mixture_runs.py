@@ -153,7 +153,7 @@ def test_a_single_environment_has_no_traces_of_mixtures() -> None:
     data.trainer = cast(Any, type("T", (), {"lightning_module": type("M", (), {"iteration": 1})})())
     assert data.mixture is None
     assert list(data.envs) == [""]
-    assert set(data.state_dict()) == {"seeds", "progress", "lost_in_a_row"}
+    assert set(data.state_dict()) == {"seeds", "progress", "by_start", "lost_in_a_row"}
 
 
 @pytest.mark.parametrize(
