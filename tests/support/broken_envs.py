@@ -201,9 +201,7 @@ class Fidgety(Stairs):
 class Muser(Stairs):
     """Press a button while it looks for words."""
 
-    def hindsight_turn(
-        self, plan: Sequence[str], max_actions: int
-    ) -> tuple[str, tuple[str, ...]] | None:
+    def hindsight_turn(self, plan: Sequence[str], max_actions: int) -> tuple[str, tuple[str, ...]]:
         self.step_number += 1
         return self.render_text(), tuple(plan[:max_actions])
 
