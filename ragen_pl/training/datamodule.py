@@ -165,6 +165,12 @@ class RolloutDataModule(pl.LightningDataModule):
         lessons = accepting(config.check_lessons, {name: self.envs[name] for name in names})
         return Hints(config, names, lessons if config.lessons else (), self.envs, self.rollout)
 
+    def __str__(self) -> str:
+        """Name the environments; Lightning's text would iterate over loaders, which are no lists
+        but play."""
+        names = ", ".join(type(each).__name__ for each in self.envs.values())
+        return f"{type(self).__name__} of {names}"
+
     @property
     def env(self) -> TextEnv:
         """The training environment; in a mixture, the first one."""

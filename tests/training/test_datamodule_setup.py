@@ -66,3 +66,8 @@ def test_an_eval_set_of_another_game_warns(capsys: pytest.CaptureFixture[str]) -
         "data.eval_sets.default is FrozenLake, but data.env is Sokoban: it evaluates a different "
         "task from the one trained on\n"
     )
+
+
+def test_it_says_what_it_is_without_a_trainer() -> None:
+    """What fails while parts are linked is told with this text, so it must not fail itself."""
+    assert str(make(Sokoban(), default=Sokoban(split="eval"))) == "RolloutDataModule of Sokoban"
