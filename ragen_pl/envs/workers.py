@@ -57,10 +57,11 @@ class EnvHost:
     Args:
         workers: Number of processes.
         limit: Seconds that one call may take; None for no limit.
+        reset_limit: Seconds that a reset may take; None for those of any other call.
     """
 
-    def __init__(self, workers: int, limit: float | None) -> None:
-        self._workers = [_Worker(limit) for _ in range(workers)]
+    def __init__(self, workers: int, limit: float | None, reset_limit: float | None = None) -> None:
+        self._workers = [_Worker(limit, reset_limit) for _ in range(workers)]
         self._numbers = count()
         atexit.register(self.close)
 
@@ -206,8 +207,8 @@ def _remote_class(kind: type[TextEnv]) -> type[_RemoteEnv]:
 class _Worker:
     """One process and this side of its pipe; calls from several threads take turns."""
 
-    def __init__(self, limit: float | None) -> None:
-        self._limit = limit
+    def __init__(self, limit: float | None, reset_limit: float | None = None) -> None:
+        self._limit, self._reset_limit = limit, reset_limit
         self._lock = threading.RLock()
         self._process: Any = None
         self._needs_main = False
@@ -230,8 +231,7 @@ class _Worker:
             forgotten, self._forgotten = self._forgotten, []
             self._here.difference_update(forgotten)
             history = None if number in self._here else (prototype, list(calls))
-            steps = 1 if history is None else 1 + len(calls)
-            seconds = None if self._limit is None else self._limit * steps
+            seconds = self._seconds((call,) if history is None else (*calls, call))
             self._here.add(number)
             kind = "value"
             value: Any = None
@@ -248,6 +248,16 @@ class _Worker:
                 raise RemoteError(text, cause)
             raise self._replace(kind, call[0])
 
+    def _seconds(self, calls: Sequence[Call]) -> float | None:
+        """Return how long some calls, one after the other, may take."""
+        limits = [self._limit_of(method) for method, _, _ in calls]
+        known = [limit for limit in limits if limit is not None]
+        return sum(known) if len(known) == len(limits) else None
+
+    def _limit_of(self, method: str) -> float | None:
+        has_own = method == "reset" and self._reset_limit is not None
+        return self._reset_limit if has_own else self._limit
+
     @staticmethod
     def _ask(pipe: Connection, message: Any, seconds: float | None) -> tuple[str, Any]:
         """Return the kind of an answer and what it says."""
@@ -261,10 +271,11 @@ class _Worker:
         """End a process that hangs or has died, and return the error of the call."""
         process = self._process
         self.stop()
-        if what == "hung" and self._limit is None:
+        limit = self._limit_of(method)
+        if what == "hung" and limit is None:
             text = f"could not be called: its module was not imported within {_START_S:g} s"
         elif what == "hung":
-            text = f"took longer than {self._limit:g} s (rollout.step_timeout_s): it was ended"
+            text = f"took longer than {limit:g} s (rollout.step_timeout_s): it was ended"
         else:
             text = f"ended its process (exit code {process.exitcode})"
         record_fault(FaultKind.WORKER, f"{method} {text}; another process takes its place")

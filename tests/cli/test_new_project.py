@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import runpy
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from gymnasium.utils.env_checker import check_env
 
 from ragen_pl.cli.entry_point import main
 from tests.support.tiny_run import ROOT, run_process
@@ -72,6 +74,14 @@ def test_new_takes_one_folder_that_is_empty_or_not_there(
     assert main(["new", *args]) == 2
     assert told in capsys.readouterr().err
     assert [str(path) for path in Path().rglob("*")] == ["full", "full/file"]
+
+
+@pytest.mark.filterwarnings("error")
+def test_gymnasium_s_checker_finds_nothing_in_a_new_project(tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    assert main(["new", str(folder)]) == 0
+    names = runpy.run_path(str(folder / "guess_number.py"))
+    check_env(names["GuessNumber"](), skip_render_check=True)
 
 
 @pytest.mark.run

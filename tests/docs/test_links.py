@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ragen_pl.cli.config_files import find_config
+from ragen_pl.cli.config_files import FOLDER, KINDS, find_config
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
@@ -16,7 +16,15 @@ PAGES = [
     ROOT / "benchmarks" / "LOG.md",
     *sorted((ROOT / "docs").glob("*.md")),
 ]
-EXAMPLES = ("guess.yaml", "guess_number", "my_filter.yaml", "my_rewards.yaml", "NAME", "NAME.yaml")
+EXAMPLES = (
+    "guess.yaml",
+    "guess_number",
+    "my_filter.yaml",
+    "my_lake.yaml",
+    "my_rewards.yaml",
+    "NAME",
+    "NAME.yaml",
+)
 """Configs that a page tells the reader to write."""
 
 
@@ -62,3 +70,16 @@ def test_the_readme_is_one_screen_and_keeps_its_commands() -> None:
         "pip install -c constraints.txt -e . && python run.py fit --config sokoban.yaml\n" in readme
     )
     assert "pip install -c constraints.txt -e '.[test]' && pytest\n" in readme
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_shipped_config_is_named_in_the_readme(kind: str) -> None:
+    (row,) = re.findall(rf"^\| \d \| \[{kind}\].*$", text_of(ROOT / "README.md"), re.MULTILINE)
+    named = {name.removesuffix(".yaml") for name in re.findall(r"`([^`]+)`", row)}
+    assert {path.stem for path in (FOLDER / kind).glob("*.yaml")} - named == set()
+
+
+def test_every_variant_is_named_in_the_recipes() -> None:
+    (row,) = re.findall(r"^5\. `variant`.*$", text_of(ROOT / "docs/recipes.md"), re.MULTILINE)
+    variants = {path.stem for path in (FOLDER / "variant").glob("*.yaml")}
+    assert variants == set(re.findall(r"`([^`]+)`", row)) - {"variant"}

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from gymnasium.utils.env_checker import check_env
 
 from ragen_pl.training.datamodule import RolloutDataModule
 
@@ -27,6 +28,7 @@ def example(file: str) -> dict[str, Any]:
 
 def test_guess_number(capsys: pytest.CaptureFixture[str]) -> None:
     kind = example("my_envs.py")["GuessNumber"]
+    check_env(kind(), skip_render_check=True)
     RolloutDataModule(kind(), {"default": kind()}).setup("fit")
     assert "data.eval_sets.default: 10 of its 10 starts are among" in capsys.readouterr().out
 

@@ -70,6 +70,25 @@ class Suicidal(Guess):
         return super().read(action)
 
 
+class LongStart(Guess):
+    """Takes its time for a start, and none for an answer."""
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        time.sleep(0.6)
+        return super().reset(seed=seed, options=options)
+
+
+class LongAnswer(Guess):
+    """Takes its time for one answer."""
+
+    def read(self, action: str) -> int | None:
+        if action == "null":
+            time.sleep(2.0)
+        return super().read(action)
+
+
 class Boastful(Guess):
     """Names an optimal length that anybody beats."""
 

@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from ragen_pl.envs.base import TextEnv, refuse_after_end
+from ragen_pl.envs.base import TextEnv, refuse_after_end, resolve_seed
 
 
 class GuessNumber(TextEnv):
@@ -40,7 +40,8 @@ class GuessNumber(TextEnv):
 
         Whatever is random later comes from ``options["noise_seed"]``.
         """
-        self.secret, self.low, self.high = (seed or 0) % self.numbers, 0, self.numbers - 1
+        seed = resolve_seed(self, seed)  # as gymnasium's reset does; without a seed it draws one
+        self.secret, self.low, self.high = seed % self.numbers, 0, self.numbers - 1
         self.found = False
         return self.render_text(), {}
 

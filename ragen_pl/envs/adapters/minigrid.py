@@ -114,6 +114,7 @@ class MiniGrid(ReplayState):
         return {"difficulty": kind}
 
     def _build(self, seed: int) -> str:
+        _silence_rejections()  # here, as an environment that was unpickled has not been made here
         seen, _ = self._env.reset(seed=seed)
         self._image, self._bot = seen["image"], None
         return self._place()
@@ -299,13 +300,19 @@ def _check_level(level: str) -> None:
         ValueError: if it has no such level.
     """
     load("minigrid", "MiniGrid")
-    # It prints every rejected sample of a mission; other threads' output must not be redirected.
-    vars(load("minigrid.envs.babyai.core.roomgrid_level", "MiniGrid"))["print"] = _say_nothing
     known = [name for name in gymnasium.registry if name.startswith(("MiniGrid-", "BabyAI-"))]
     if level not in known:
         nearest = get_close_matches(level, known, n=1)
         hint = f"did you mean {nearest[0]!r}? " if nearest else ""
         raise ValueError(f"level: {level!r} is unknown; {hint}there are {len(known)}")
+
+
+def _silence_rejections() -> None:
+    """Keep BabyAI in this process from printing every rejected sample of a mission.
+
+    Its module gets a ``print`` of its own; the output of other threads must not be redirected.
+    """
+    vars(load("minigrid.envs.babyai.core.roomgrid_level", "MiniGrid"))["print"] = _say_nothing
 
 
 def _say_nothing(*texts: object) -> None:

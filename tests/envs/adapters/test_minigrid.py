@@ -12,6 +12,7 @@ pytest.importorskip("minigrid", reason="needs the extra envs: pip install -e '.[
 
 from ragen_pl.envs.adapters import MiniGrid
 from ragen_pl.envs.adapters.minigrid import _drawn, _listed
+from ragen_pl.envs.workers import EnvHost
 
 EMPTY, WALL, DOOR, KEY, BALL = 1, 2, 4, 5, 6
 
@@ -94,6 +95,18 @@ def test_nothing_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     for seed in range(30):
         env.reset(seed=seed)
     assert capsys.readouterr().out == ""
+
+
+def test_nothing_is_printed_in_a_worker_process(capfd: pytest.CaptureFixture[str]) -> None:
+    """A worker's environment was unpickled and not made there."""
+    host = EnvHost(1, 120.0)
+    try:
+        env = host.wrap(MiniGrid("BabyAI-PickupLoc-v0"))
+        for seed in range(30):
+            env.reset(seed=seed)
+    finally:
+        host.close()
+    assert "Sampling rejected" not in capfd.readouterr().out
 
 
 def test_a_state_has_a_picture() -> None:

@@ -11,7 +11,7 @@ from ragen_pl.cli.config_files import FOLDER, prepare
 from ragen_pl.cli.doctor.subject import Subject as DoctorSubject
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.contract_kit import assert_contract, examine_env
-from ragen_pl.envs.contract_kit.checks import CHECKS
+from ragen_pl.envs.contract_kit.checks import CHECKS, answers
 from ragen_pl.envs.contract_kit.examination import examine
 from ragen_pl.envs.contract_kit.subject import Subject
 from ragen_pl.runtime.findings import Finding, Level, has_failed
@@ -87,6 +87,19 @@ def test_healthy_environments_pass_every_check(kind: type[TextEnv]) -> None:
 
 def test_every_check_is_needed_by_a_planted_defect() -> None:
     assert {name for _, name, _ in (*FAILURES, *WARNINGS)} == set(CHECKS)
+
+
+def test_the_time_of_an_answer_is_not_that_of_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "HOSTILE", ("1", "null", "x"))
+    monkeypatch.setattr(answers, "_LIMIT_S", 0.5)
+    assert check(broken.LongStart(), "hostile answers").level is Level.OK
+    found = check(broken.LongAnswer(), "hostile answers")
+    assert found.level is Level.FAILURE
+    assert "1 of 3 hostile answers are not answered, first 'null': step took longer" in found.text
+    monkeypatch.setattr(answers, "_RESET_LIMIT_S", 0.3)
+    found = check(broken.LongStart(), "hostile answers")
+    assert found.level is Level.FAILURE
+    assert "at the start of seed 0: reset took longer than 0.3 s" in found.text
 
 
 def test_tests_of_an_environment_assert_its_contract() -> None:
