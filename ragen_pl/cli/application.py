@@ -126,6 +126,14 @@ class _RunConfig(SaveConfigCallback):
                     _fill_hparams_tab(logger, config)
 
 
+_OWN_KEYS = {
+    "gradient_clip_val": "model.optimization.max_grad_norm",
+    "gradient_clip_algorithm": "model.optimization.max_grad_norm",
+    "accumulate_grad_batches": "model.optimization.tokens_per_micro_batch",
+}
+"""The trainer's keys that have no effect on an update here, with the key in their place."""
+
+
 _COMPARED = ("data", "model", "filter", "echo_trap", "rollback", "seed_everything")
 _COMPARED_OF_TRAINER = ("max_epochs", "precision", "strategy", "devices", "num_nodes")
 
@@ -294,6 +302,7 @@ class Application(LightningCLI):
                 f"trainer.max_steps is {config.trainer.max_steps}, but a run is counted in "
                 "iterations: set trainer.max_epochs instead"
             )
+        _refuse_keys_of_updates(config.trainer)
         if self.subcommand == "fit":
             _check_length(config.trainer.max_epochs)
             _check_validation(config.trainer.check_val_every_n_epoch)
@@ -481,6 +490,20 @@ def _loggers(given: Any, run_dir: str, command: str) -> list[Logger]:
     place = "tensorboard" if command == "fit" else f"tensorboard-{command}"
     own = TensorBoardLogger(run_dir, name="", version=place, default_hp_metric=False)
     return [own, *others]
+
+
+def _refuse_keys_of_updates(trainer: Any) -> None:
+    """Refuse the trainer's keys of an optimization that Lightning itself would do.
+
+    Raises:
+        ConfigError: naming the key in its place, for the first of them that is set.
+    """
+    for key, instead in _OWN_KEYS.items():
+        if trainer[key] not in (None, 1 if key == "accumulate_grad_batches" else None):
+            raise ConfigError(
+                f"trainer.{key} is {trainer[key]}, but the update is not Lightning's own: set "
+                f"{instead} instead"
+            )
 
 
 def _check_length(max_epochs: int | None) -> None:

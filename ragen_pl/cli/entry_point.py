@@ -11,6 +11,7 @@ from pathlib import Path
 from ragen_pl.cli.config_files import (
     CHAT,
     CHECK_ENV,
+    COMMANDS,
     COMPARE,
     DOCTOR,
     FETCH,
@@ -23,6 +24,7 @@ from ragen_pl.cli.config_files import (
     SERVE,
     prepare,
 )
+from ragen_pl.cli.help_page import help_page
 from ragen_pl.cli.new_project import new_project
 from ragen_pl.errors import ConfigError
 from ragen_pl.runtime.visible_text import log_visibly, visible
@@ -58,6 +60,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     argv = sys.argv[1:] if argv is None else argv
     log_visibly()
+    if {"-h", "--help"} & set(argv) and not set(COMMANDS) & set(argv):
+        print(help_page())
+        return 0
     try:
         if argv and argv[0] == NEW:
             new_project(argv[1:])

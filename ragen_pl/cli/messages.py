@@ -29,6 +29,9 @@ _LONGEST = 480
 
 def shorten(message: str) -> str:
     """Reduce the parser's report of a wrong value to the key, the value and what is expected."""
+    missing = _missing_package(message)
+    if missing:
+        return missing
     key, innermost = _key(message), _innermost(message)
     value = re.search(r"(?:Got|Given) value: (.*)", message)
     value = value or re.search(r"Not of type \w+: (\S+) does not conform", message)
@@ -51,6 +54,21 @@ def shorten(message: str) -> str:
     ]
     text = "\n  ".join([line for line in lines if line][-3:])
     return _cut(f"{key}: {text}" if key and key not in text else text)
+
+
+def _missing_package(message: str) -> str:
+    """Return what a class in a group says of a package that is not installed; empty if none does.
+
+    The parser lists it among the types that do not fit.
+    """
+    if "Union subtypes" not in message and "given class_path" not in message:
+        return ""
+    found = re.search(r"^\s*(?:- )?(.*\bpip install .*)$", message, re.MULTILINE)
+    if found is None:
+        return ""
+    # A class of another library does not say which one it is.
+    named = re.findall(r"given class_path '(?:[^']*\.)?(\w+)'", message[: found.start()])
+    return f"{named[-1]}: {found[1]}" if named and named[-1] not in found[1] else found[1]
 
 
 def _either(names: list[str]) -> str:
@@ -109,6 +127,9 @@ def qualify(message: str, leaves: Mapping[str, Any]) -> str:
     Args:
         leaves: Every dotted key of the configuration with its value.
     """
+    missing = _missing_package(message)
+    if missing:
+        return missing
     # If a group may be null, the parser lists the error among the types that do not fit.
     form = r".+" if "Union subtypes" in message else r".+; .+"
     listed = re.search(rf"^\s*- ([\w.]+(?: is |: ){form})$", message, re.MULTILINE)

@@ -6,11 +6,18 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from ragen_pl.cli.command_parser import CommandParser
 from ragen_pl.errors import ConfigError
 
 TEMPLATE = Path(__file__).resolve().parent / "project_template"
 _PROJECT = "{project}"
 """Stands for the project's name in the template's README."""
+
+_DESCRIPTION = """\
+Write a folder for a project of your own: an environment, its config and its test.
+
+  run.py new my_project
+"""
 
 
 def new_project(argv: Sequence[str]) -> None:
@@ -22,6 +29,10 @@ def new_project(argv: Sequence[str]) -> None:
     Raises:
         ConfigError: when it is not exactly one folder, or the folder is not empty.
     """
+    if {"-h", "--help"} & set(argv):
+        parser = CommandParser("new", _DESCRIPTION)
+        parser.add_argument("folder", help="folder that does not exist yet, or is empty")
+        parser.parse_args(["--help"])
     if len(argv) != 1 or argv[0].startswith("-"):
         given = f"new is given {' '.join(argv)}" if argv else "new is given no folder"
         raise ConfigError(f"{given}; give one that does not exist yet, such as new my_project")

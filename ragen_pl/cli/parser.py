@@ -92,6 +92,7 @@ def _merging_by_name(check: Callable[..., Any]) -> Callable[..., Any]:
             before = kwargs.get("prev_val")
             before = before if isinstance(before, dict) else {}
             _refuse_without_class(value, before)
+            _refuse_null_of_unknown(value, before)
             value = {**before, **value} if isinstance(value, dict) else value
         return check(value, annotation, *args, **kwargs)
 
@@ -115,6 +116,22 @@ def _refuse_without_class(value: Any, before: Mapping[str, Any]) -> None:
             known = [other for other, entry in before.items() if entry is not None]
             hint = did_you_mean(name, known) or f"known: {', '.join(known) or 'none'}"
             raise ValueError(f"{name} has no class_path to give arguments to\n{hint}")
+
+
+def _refuse_null_of_unknown(value: Any, before: Mapping[str, Any]) -> None:
+    """Refuse an option that leaves out an entry which nothing before it defines, such as one whose
+    name is misspelled.
+
+    A config file may do so: it also lies over configurations that have no such entry.
+
+    Raises:
+        ValueError: naming the nearest entry.
+    """
+    if isinstance(value, NestedArg) and value.val in (None, "null") and value.key not in before:
+        name, known = str(value.key), list(before)
+        if "." not in name:
+            hint = did_you_mean(name, known) or f"known: {', '.join(known) or 'none'}"
+            raise ValueError(f"{name} is null, but there is no {name} to leave out\n{hint}")
 
 
 def _is_by_name(annotation: Any) -> bool:

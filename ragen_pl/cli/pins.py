@@ -6,9 +6,17 @@ from collections.abc import Sequence
 
 import yaml
 
+from ragen_pl.cli.command_parser import CommandParser
 from ragen_pl.cli.configured import configured_parts
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.evaluation_sets import EvaluationSet
+
+_DESCRIPTION = """\
+Print the fingerprints of a configuration's evaluation sets as YAML, for data.evaluation.pins. Takes
+the configs and options of fit.
+
+  run.py pins --config sokoban
+"""
 
 
 def print_pins(argv: Sequence[str]) -> None:
@@ -20,7 +28,8 @@ def print_pins(argv: Sequence[str]) -> None:
     Raises:
         ConfigError: when the configuration is wrong or a set has no initial states.
     """
-    data = configured_parts(argv).datamodule
+    _, rest = CommandParser("pins", _DESCRIPTION).parse_known_args(list(argv))
+    data = configured_parts(rest).datamodule
     content = {"data": {"evaluation": {"pins": pins_of(data)}}}
     print(yaml.safe_dump(content, sort_keys=False), end="")
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ragen_pl.cli.config_files import find_config, prepare
+from ragen_pl.cli.config_files import COMMANDS, find_config, prepare
 from ragen_pl.cli.entry_point import main
+from ragen_pl.cli.messages import qualify, shorten
 from ragen_pl.envs import Sokoban
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.embedded import EmbeddedModel
@@ -154,7 +155,45 @@ def fails(capsys: pytest.CaptureFixture[str], *args: str) -> str:
         (["--data.rollout.rewards.own=Formatt"], ["rewards.own", "Formatt", "Format"]),
         (["--data.rollout.rewards.env=Format"], ["data.rollout.rewards.env", "environment's own"]),
         (["--data.grup_size=3"], ["data.grup_size", "3", "data.rollout.group_size"]),
-        (["--fliter.keep_fraction=1"], ["fliter", "filter"]),
+        (["--fliter.keep_fraction=1"], ["fliter", "did you mean filter.keep_fraction?"]),
+        (
+            ["--data.rolout.num_groups=8"],
+            ["key data.rolout.num_groups (value 8)", "did you mean data.rollout.num_groups?"],
+        ),
+        (["--modle.optimization.lr=1"], ["did you mean model.optimization.lr?"]),
+        (["--model.algoritm.advantage=GRPO"], ["did you mean model.algorithm.advantage?"]),
+        (["--trainr.max_epochs=3"], ["did you mean trainer.max_epochs?"]),
+        (["--trainr.max_epoch=3"], ["did you mean trainer.max_epochs?"]),
+        (["--max_epochs=3"], ["did you mean trainer.max_epochs?"]),
+        (["--optimization.lr=1"], ["did you mean model.optimization.lr?"]),
+        (["--lr=1"], ["did you mean model.optimization.lr?"]),
+        (["--seed=1"], ["unknown key seed (value 1)", "did you mean seed_everything?"]),
+        (["--resume=x"], ["unknown key resume (value x)", "did you mean ckpt_path?"]),
+        (["--model.algorithm.advantage=grpo"], ["no class grpo", "did you mean GRPO?"]),
+        (
+            ["--model.algorithm.kl=0.01"],
+            ["model.algorithm.kl is 0.01", "group of keys", "such as model.algorithm.kl.coef"],
+        ),
+        (
+            ["--data.warm_start.teacher=Offline"],
+            ["data.warm_start.teacher.files must be set: Offline has no default"],
+        ),
+        (
+            ["--data.rollout.rewards.thougt=null"],
+            ["data.rollout.rewards", "thougt is null", "did you mean thought?"],
+        ),
+        (
+            ["--data.eval_sets.defualt", "null"],
+            ["data.eval_sets", "defualt is null", "did you mean default?"],
+        ),
+        (
+            ["--trainer.gradient_clip_val=1.0"],
+            ["trainer.gradient_clip_val is 1.0", "set model.optimization.max_grad_norm instead"],
+        ),
+        (
+            ["--trainer.accumulate_grad_batches=2"],
+            ["accumulate_grad_batches is 2", "set model.optimization.tokens_per_micro_batch"],
+        ),
         (
             ["--trainer.callbacks+=callbacks.TrajectoryWriter", "--trainer.callbacks.every_n", "3"],
             ["every_n", "3", "every_n_iterations"],
@@ -300,6 +339,49 @@ def test_a_command_is_asked_for(
 ) -> None:
     assert main(argv) == 2
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("config")
+@pytest.mark.parametrize("key", ["data.env", "data.eval_sets.default"])
+def test_a_package_that_is_not_installed_is_told_in_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "textworld", None)  # as if it were not installed
+    error = fails(capsys, f"--{key}=ragen_pl.envs.adapters.AlfWorld")
+    assert len(error.splitlines()) == 1
+    assert "AlfWorld needs the package textworld" in error
+    assert "pip install" in error
+
+
+def test_the_reports_of_other_libraries_classes_are_told_in_one_line() -> None:
+    message = (
+        "Does not validate against any of the Union subtypes\n"
+        "Errors:\n"
+        "  - Problem with given class_path 'lightning.pytorch.loggers.WandbLogger':\n"
+        "      Requirement 'wandb>=0.12.10' not met. HINT: Try running "
+        "`pip install -U 'wandb>=0.12.10'`\n"
+        "  - Expected a <class 'bool'>\n"
+    )
+    told = (
+        "WandbLogger: Requirement 'wandb>=0.12.10' not met. HINT: Try running "
+        "`pip install -U 'wandb>=0.12.10'`"
+    )
+    assert shorten(message) == told
+    assert qualify(message, {}) == told
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["-h"], ["--config", "sokoban", "--help"]])
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str], argv: list[str]) -> None:
+    assert main(argv) == 0
+    page = capsys.readouterr().out
+    assert re.findall(r"^  ([\w-]+)  ", page, re.MULTILINE) == list(COMMANDS)
+
+
+@pytest.mark.parametrize("command", ["fetch", "new", "pins"])
+def test_a_command_has_its_own_help(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main([command, "--help"])
+    assert capsys.readouterr().out.startswith(f"usage: run.py {command} ")
 
 
 @pytest.mark.usefixtures("config")

@@ -55,7 +55,7 @@ def test_new_says_what_it_wrote_and_what_to_type_next(
     ("args", "told"),
     [
         ([], "no folder"),
-        (["--help"], "--help"),
+        (["--force"], "--force"),
         (["a", "b"], "a b"),
         (["full"], "full is a folder that is not empty"),
         (["full/file"], "full/file is a file"),
