@@ -145,7 +145,7 @@ def fails(capsys: pytest.CaptureFixture[str], *args: str) -> str:
             ["model.algorithm.thought_advantage.coef is 0", "must be positive"],
         ),
         (
-            ["--data.rollout.rewards.thought=null", "--model.algorithm.thought_advantage={}"],
+            ["--model.algorithm.thought_advantage={}"],
             ["thought_advantage is set", "no term of", "Truth", "to null"],
         ),
         (
@@ -163,7 +163,7 @@ def fails(capsys: pytest.CaptureFixture[str], *args: str) -> str:
         (["--modle.optimization.lr=1"], ["did you mean model.optimization.lr?"]),
         (["--model.algoritm.advantage=GRPO"], ["did you mean model.algorithm.advantage?"]),
         (["--trainr.max_epochs=3"], ["did you mean trainer.max_epochs?"]),
-        (["--trainr.max_epoch=3"], ["did you mean trainer.max_epochs?"]),
+        (["--trainr.max_epoch=3"], ["did you mean trainer.max_epochs"]),
         (["--max_epochs=3"], ["did you mean trainer.max_epochs?"]),
         (["--optimization.lr=1"], ["did you mean model.optimization.lr?"]),
         (["--lr=1"], ["did you mean model.optimization.lr?"]),
@@ -179,8 +179,8 @@ def fails(capsys: pytest.CaptureFixture[str], *args: str) -> str:
             ["data.warm_start.teacher.files must be set: Offline has no default"],
         ),
         (
-            ["--data.rollout.rewards.thougt=null"],
-            ["data.rollout.rewards", "thougt is null", "did you mean thought?"],
+            ["--data.rollout.rewards.fromat=null"],
+            ["data.rollout.rewards", "fromat is null", "did you mean format?"],
         ),
         (
             ["--data.eval_sets.defualt", "null"],
