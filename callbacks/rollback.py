@@ -105,7 +105,7 @@ class Rollback(RolloutCallback):
     # --- the callbacks it works with ----------------------------------------------------------
 
     def _refuse_idle_keys(self) -> None:
-        for key, parameter in inspect.signature(type(self)).parameters.items():
+        for key, parameter in inspect.signature(Rollback).parameters.items():
             value = getattr(self, key)
             if key != "times" and value != parameter.default:
                 raise ValueError(

@@ -127,11 +127,12 @@ class _RunConfig(SaveConfigCallback):
 
 
 _OWN_KEYS = {
-    "gradient_clip_val": "model.optimization.max_grad_norm",
-    "gradient_clip_algorithm": "model.optimization.max_grad_norm",
-    "accumulate_grad_batches": "model.optimization.tokens_per_micro_batch",
+    "gradient_clip_val": (None, "model.optimization.max_grad_norm"),
+    "gradient_clip_algorithm": (None, "model.optimization.max_grad_norm"),
+    "accumulate_grad_batches": (1, "model.optimization.tokens_per_micro_batch"),
 }
-"""The trainer's keys that have no effect on an update here, with the key in their place."""
+"""The trainer's keys that have no effect on an update here: the value that asks for nothing, and
+the key in their place."""
 
 
 _COMPARED = ("data", "model", "filter", "echo_trap", "rollback", "seed_everything")
@@ -498,8 +499,8 @@ def _refuse_keys_of_updates(trainer: Any) -> None:
     Raises:
         ConfigError: naming the key in its place, for the first of them that is set.
     """
-    for key, instead in _OWN_KEYS.items():
-        if trainer[key] not in (None, 1 if key == "accumulate_grad_batches" else None):
+    for key, (idle, instead) in _OWN_KEYS.items():
+        if trainer[key] not in (None, idle):
             raise ConfigError(
                 f"trainer.{key} is {trainer[key]}, but the update is not Lightning's own: set "
                 f"{instead} instead"

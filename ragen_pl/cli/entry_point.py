@@ -51,9 +51,8 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command and return the exit status: 0, 1 if ``doctor`` or ``check-env``
-    finds a failure, 2 for a bad
-    configuration, 130 and 143 after SIGINT and SIGTERM.
+    """Run a command and return the exit status: 0, 1 if ``doctor`` or ``check-env`` finds a
+    failure, 2 for a bad configuration, 130 and 143 after SIGINT and SIGTERM.
 
     Args:
         argv: The command and its options; None takes those of the process.

@@ -381,6 +381,11 @@ def warn_of_env_error(env: CheckedEnv, seed: int, error: EnvError, **where: int)
     Args:
         where: The trajectory's identity, for the record.
     """
-    text = f"environment {env.name} (seed {seed}): {error}; its trajectory is left out"
     record_fault(FaultKind.ENVIRONMENT, str(error), env=env.name, seed=seed, **where)
-    warn((type(env.env), error.kind), text)
+    warn_without_fault(env, seed, error, "its trajectory is left out")
+
+
+def warn_without_fault(env: CheckedEnv, seed: int, error: EnvError, consequence: str) -> None:
+    """Log a warning of an environment's error and of what follows from it."""
+    text = f"environment {env.name} (seed {seed}): {error}; {consequence}"
+    warn((type(env.env), error.kind, consequence), text)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from ragen_pl.envs.boundary import (
     contract_error,
     warn,
     warn_of_env_error,
+    warn_without_fault,
 )
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.message_markers import Segments
@@ -27,7 +28,7 @@ from ragen_pl.rollout.actors import Actor, Move
 from ragen_pl.rollout.chat import SEPARATOR, Chat, Dialogue, Exchange
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.memory import Memory, written_summary
-from ragen_pl.rollout.rewards import ENV, PlayedTurn, evaluate
+from ragen_pl.rollout.rewards import ENV, PlayedTurn, RewardTerm, evaluate
 from ragen_pl.types import Completion, EpisodeId, Request, StopReason, Summary, Trajectory, Turn
 
 
@@ -233,9 +234,14 @@ class Episode:
         return kept
 
     @property
+    def reward_terms(self) -> Mapping[str, RewardTerm]:
+        """The terms of each turn's reward beside the environment's, by name."""
+        return self.config.reward_terms
+
+    @property
     def _thought_terms(self) -> Iterable[str]:
         """Names of the reward terms that judge the thought alone."""
-        return (name for name, term in self.config.reward_terms.items() if term.judges_thought)
+        return (name for name, term in self.reward_terms.items() if term.judges_thought)
 
     def _judge(self, response: Response) -> _Judgment:
         """Record what is wanted of the state before a turn's actions."""
@@ -319,7 +325,7 @@ class DialogueEpisode(Episode):
         return min(self.dialogue.max_actions_per_turn, self.actions_left)
 
     def _judge(self, response: Response) -> _Judgment:
-        terms, env = self.config.reward_terms.values(), self.env
+        terms, env = self.reward_terms.values(), self.env
         state = env.state() if any(term.needs_states for term in terms) else None
         if not self.dialogue.prompts.think:
             return _Judgment(self.observation, state=state)
@@ -357,7 +363,7 @@ class DialogueEpisode(Episode):
             state=judgment.state,
             next_state=None if judgment.state is None else self.env.state(),
         )
-        return evaluate(self.config.reward_terms, turn)
+        return evaluate(self.reward_terms, turn)
 
     def write_next_turn(self) -> str:
         """Return the text of the next turn's message; called once for each message."""
@@ -597,23 +603,12 @@ class WrittenEpisode(ChatEpisode):
     """An episode that is only written down, after play that counts: it earns nothing, and if it
     cannot be written, nothing is lost but this text, so that no fault is recorded."""
 
-    def __init__(
-        self,
-        env: TextEnv,
-        chat: Chat,
-        config: RolloutConfig,
-        *,
-        seed: int,
-        episode_id: EpisodeId,
-        opening: Opening | None = None,
-    ) -> None:
-        unpaid = replace(config, rewards={})
-        super().__init__(env, chat, unpaid, seed=seed, episode_id=episode_id, opening=opening)
+    @property
+    def reward_terms(self) -> Mapping[str, RewardTerm]:
+        return {}
 
     def _tell_of(self, error: EnvError) -> None:
-        env = self.env
-        text = f"environment {env.name} (seed {self.seed}): {error}; this is not imitated"
-        warn((type(env.env), "written", error.kind), text)
+        warn_without_fault(self.env, self.seed, error, "this is not imitated")
 
     def _tell_of_first_prompt(self) -> None:
         """Say nothing: whoever writes it knows by ``stop_reason``."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ragen_pl.envs.base import TextEnv, one_of
-from ragen_pl.envs.boundary import EnvError, warn
+from ragen_pl.envs.boundary import EnvError, warn_without_fault
 from ragen_pl.rollout.actors import ExpertActor
 from ragen_pl.rollout.chat import SEPARATOR, Chat
 from ragen_pl.rollout.collect import parallel_map
@@ -260,9 +260,7 @@ def _by_expert(episode: ChatEpisode) -> Sequence[str]:
             return ()
         return ExpertActor().act(episode.env, rng, episode.max_actions).actions
     except EnvError as error:
-        env = episode.env
-        text = f"environment {env.name} (seed {episode.seed}): {error}; this turn has no hint"
-        warn((type(env.env), "hint", error.kind), text)
+        warn_without_fault(episode.env, episode.seed, error, "this turn has no hint")
         return ()
 
 
