@@ -41,11 +41,15 @@ class Task:
         iterations: Iterations of RL.
         explorer_steps: Environment steps that the explorer learns from.
         hindsight: Hindsight imitation where the experiment has none; None where it has.
+        explorer: The explorer's kind of agent.
+        teachers: Those that can teach here; None means all.
     """
 
     iterations: int
     explorer_steps: int
     hindsight: str | None = None
+    explorer: str = "DQN"
+    teachers: tuple[str, ...] | None = None
 
 
 TASKS = {
@@ -54,6 +58,10 @@ TASKS = {
     "frozen_lake": Task(60, 40_000, "{lr: 2.0e-3, updates: 12, memory: 5000, variants: 8}"),
     "rubik": Task(60, 60_000),
     "sudoku": Task(60, 60_000),
+    # There is no solver, and no thoughts in which a world model could be told.
+    "minigrid_door_key": Task(
+        60, 60_000, explorer="PPO", teachers=("none", "explorer", "explorer_hindsight")
+    ),
 }
 _OWN_TURNS = (
     *("--data.warm_start.random_turns", "null"),
@@ -125,7 +133,10 @@ def runs(study: Study) -> Iterator[Run]:
     """Iterate over the runs, seeds outermost: a partial study is complete for some seeds."""
     for seed in study.seeds:
         for task in study.tasks:
+            possible = TASKS[task].teachers
             for teacher in study.teachers:
+                if possible is not None and teacher not in possible:
+                    continue
                 name = f"{task}/{teacher}/seed{seed}"
                 yield Run(task, teacher, seed, Cell(name, arguments(study, task, teacher, seed)))
 
@@ -140,11 +151,15 @@ def arguments(study: Study, task: str, teacher: str, seed: int) -> tuple[str, ..
     learned = QUICK_ITERATIONS if study.quick else study.given or facts.iterations
     hindsight = facts.hindsight if taught.imitates else "null"
     steps = 2000 if study.quick else facts.explorer_steps
-    explorer = ("--data.warm_start.teacher", "Explorer", "--data.warm_start.teacher.steps")
+    explorer = (
+        *("--data.warm_start.teacher", "Explorer"),
+        *("--data.warm_start.teacher.agent", facts.explorer),
+        *("--data.warm_start.teacher.steps", str(steps)),
+    )
     return (
         *("--config", task, *(part for name in taught.overlays for part in ("--config", name))),
         *(("--data.hindsight", hindsight) if hindsight is not None else ()),
-        *((*_OWN_TURNS, *explorer, str(steps)) if taught.explores else ()),
+        *((*_OWN_TURNS, *explorer) if taught.explores else ()),
         *("--data.warm_start.iterations", str(warm)),
         *("--trainer.max_epochs", str(warm + learned)),
         *("--trainer.check_val_every_n_epoch", "1000000"),

@@ -185,8 +185,9 @@ class TextEnv(gymnasium.Env[str, str]):
         environment has none.
 
         An array of float32 from 0 to 1, of one shape in all states. It follows from the state, and
-        tells apart what ``anchor_key`` does; it must not tell what the observation hides. The names
-        in ``actions``, equally many in all states, are then the agent's actions by their number.
+        tells apart what ``render_text`` does; it must not tell what the observation hides. The
+        names in ``actions``, equally many in all states, are then the agent's actions by their
+        number.
         """
         return None
 

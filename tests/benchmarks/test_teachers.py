@@ -18,6 +18,7 @@ from ragen_pl.rollout.teachers.world_model import WorldModel
 from ragen_pl.training.evaluation import summarize
 from tests.cli.test_configs import assemble
 from tests.support.doubles import make_group
+from tests.support.extras import need_packages
 
 
 @pytest.mark.parametrize(
@@ -25,6 +26,7 @@ from tests.support.doubles import make_group
     [*((name, "sokoban") for name in TEACHERS), *(("explorer_hindsight", task) for task in TASKS)],
 )
 def test_a_run_has_the_teacher_of_its_name(name: str, task: str) -> None:
+    need_packages(task)
     app = assemble(*arguments(Study(given=7), task, name, 3))
     data = app.datamodule
     teacher = {"explorer": Explorer, "world_model": WorldModel}
@@ -35,6 +37,15 @@ def test_a_run_has_the_teacher_of_its_name(name: str, task: str) -> None:
     assert (data.warm_start.iterations == 0) == (name == "none")
     assert app.trainer.max_epochs == data.warm_start.iterations + 7
     assert app.model.seed == 3
+
+
+def test_a_task_without_a_solver_is_taught_by_explorers_alone() -> None:
+    need_packages("minigrid_door_key")
+    planned = list(runs(Study(tasks=("minigrid_door_key",), seeds=(0,))))
+    assert [run.teacher for run in planned] == ["none", "explorer", "explorer_hindsight"]
+    data = assemble(*planned[1].cell.arguments).datamodule
+    assert isinstance(data.warm_start.teacher, Explorer)
+    assert data.warm_start.teacher.agent == "PPO"
 
 
 def test_the_table_has_medians_over_seeds(

@@ -34,6 +34,8 @@ def need_packages(experiment: str) -> None:
         usual = [(name, "envs") for name in ("pyspiel", "reasoning_gym", "minigrid")]
         for package, extra in own or usual:
             need(package, extra)
+    if "class_path: Explorer" in text:
+        need("stable_baselines3", "explorer")
     if "ragen_pl.envs.code." in text:
         need("reasoning_gym")
         need_sandbox()

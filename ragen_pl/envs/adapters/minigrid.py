@@ -13,11 +13,13 @@ from typing import Any, Literal
 import gymnasium
 import numpy as np
 
+from ragen_pl.envs.arrays import Features, one_hot
 from ragen_pl.envs.base import hash_without, one_of
 from ragen_pl.envs.packages import load
 from ragen_pl.envs.pieces import SampledPieces
 from ragen_pl.envs.replay import ReplayState
 from ragen_pl.envs.splits import Split, enter_split
+from ragen_pl.errors import ConfigError
 
 View = Literal["objects", "grid"]
 
@@ -67,6 +69,9 @@ class MiniGrid(ReplayState):
         split: ``train`` or ``eval`` for disjoint initial states, by all cells, mission and place;
             ``all`` for levels with too few.
         max_actions: Maximum actions per trajectory.
+
+    Raises:
+        ConfigError: if a package is missing.
     """
 
     actions: tuple[str, ...] = ACTIONS
@@ -85,9 +90,7 @@ class MiniGrid(ReplayState):
         self.name = level.split("-")[0].lower()
         self.view = one_of("view", view, View)
         self.split = one_of("split", split, Split)
-        self._env: Any = gymnasium.make(
-            level, max_steps=max_actions, disable_env_checker=True
-        ).unwrapped
+        self._env: Any = _make(level, max_actions)
         self._image: Any = None
         self._bot: Any = None
         """BabyAI's bot, which sees each step once ``expert_turn`` has been called."""
@@ -156,6 +159,34 @@ class MiniGrid(ReplayState):
         return hash_without({"level": self.level, "place": self._place()})
 
     @property
+    def has_features(self) -> bool:
+        """Whether the mission is always the same: it is text, of which features tell nothing."""
+        return not self._env.observation_space["mission"].ordered_placeholders and not hasattr(
+            self._env, "instrs"
+        )
+
+    def features(self) -> Features:
+        """Return what the text shows: kind, color and door state of every cell of the view that it
+        names, and of what is carried.
+
+        Raises:
+            ValueError: if the mission differs from start to start.
+        """
+        if not self.has_features:
+            raise ValueError(
+                f"{self.level} has missions that differ, which features cannot tell: take a level "
+                "with one mission, or a teacher that reads text"
+            )
+        cells = _told(self._image, self.view).reshape(-1, 3)
+        carried = self._env.carrying
+        held = (0, 0, 0) if carried is None else carried.encode()
+        kinds, colors, states = np.vstack([cells, held]).T.tolist()
+        sizes = (len(_KINDS), len(_COLORS), len(_DOORS))
+        parts = (kinds, colors, states)
+        found = [one_hot(part, size) for part, size in zip(parts, sizes, strict=True)]
+        return np.hstack(found)
+
+    @property
     def has_expert(self) -> bool:
         """Whether the level is one of BabyAI's, for which there is a bot."""
         return hasattr(self._env, "instrs")
@@ -214,18 +245,34 @@ def _advice(bot: Any, taken: int | None) -> int | None:
         return None
 
 
+def _told(image: Any, view: View) -> Any:
+    """Return what a view tells of an image (column, row, 3); all else is as if unseen.
+
+    No view tells the agent's own cell, and both give walls, lava and floors no color. A list names
+    the nearest walls alone, and no free cells.
+    """
+    columns, rows, _ = image.shape
+    told, kinds = image.copy(), image[..., 0]
+    told[kinds == _KINDS.index("floor"), 0] = _KINDS.index("empty")
+    told[np.isin(kinds, [_KINDS.index(kind) for kind in _MARKS]), 1:] = 0
+    told[columns // 2, rows - 1] = 0
+    if view == "objects":
+        told[told[..., 0] == _KINDS.index("empty")] = 0
+        for column, row in np.argwhere(kinds == _KINDS.index("wall")):
+            if not _is_nearest_wall(image, column, row):
+                told[column, row] = 0
+    return told
+
+
 def _listed(image: Any) -> str:
     """List what is in view with its place, the nearest first, and the nearest walls."""
     columns, rows, _ = image.shape
     found: list[tuple[int, str]] = []
-    for column, row in product(range(columns), range(rows)):
-        kind = _KINDS[image[column, row, 0]]
+    told = _told(image, "objects")
+    for column, row in np.argwhere(told[..., 0]).tolist():
         ahead, right = rows - 1 - row, column - columns // 2
-        if kind in ("unseen", "empty", "floor") or (ahead, right) == (0, 0):
-            continue
-        if kind == "wall" and not _is_nearest_wall(image, column, row):
-            continue
-        name = _name(kind, int(image[column, row, 1]), int(image[column, row, 2]))
+        kind, color, state = told[column, row].tolist()
+        name = _name(_KINDS[kind], color, state)
         found.append((ahead + abs(right), f"{name}{_where(ahead, right)}"))
     listed = ", ".join(text for _, text in sorted(found))
     return f"You see {listed or 'nothing'}"
@@ -305,6 +352,19 @@ def _check_level(level: str) -> None:
         nearest = get_close_matches(level, known, n=1)
         hint = f"did you mean {nearest[0]!r}? " if nearest else ""
         raise ValueError(f"level: {level!r} is unknown; {hint}there are {len(known)}")
+
+
+def _make(level: str, max_actions: int) -> Any:
+    """Make a level that is known.
+
+    Raises:
+        ConfigError: if it needs further packages.
+    """
+    try:
+        made = gymnasium.make(level, max_steps=max_actions, disable_env_checker=True)
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise ConfigError(f"level: {level!r} needs what is not installed: {error}") from error
+    return made.unwrapped
 
 
 def _silence_rejections() -> None:

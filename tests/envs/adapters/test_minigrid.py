@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -13,6 +14,7 @@ pytest.importorskip("minigrid", reason="needs the extra envs: pip install -e '.[
 from ragen_pl.envs.adapters import MiniGrid
 from ragen_pl.envs.adapters.minigrid import _drawn, _listed
 from ragen_pl.envs.workers import EnvHost
+from ragen_pl.errors import ConfigError
 
 EMPTY, WALL, DOOR, KEY, BALL = 1, 2, 4, 5, 6
 
@@ -46,6 +48,29 @@ def test_the_grid_has_two_letters_a_cell() -> None:
     assert drawn[-2:] == [".. .. .. pd .. .. ..", "## .. .. ^^ .. .. .."]
     assert drawn[0] == ".. .. .. .. .. .. go"
     assert {len(row) for row in drawn} == {20}
+
+
+@pytest.mark.parametrize("view", ["objects", "grid"])
+def test_features_tell_what_the_text_tells_and_no_more(view: Any) -> None:
+    env, rng = MiniGrid("MiniGrid-DoorKey-6x6-v0", view=view), random.Random(0)
+    texts: dict[bytes, set[str]] = {}
+    for seed in range(10):
+        env.reset(seed=seed)
+        for _ in range(20):
+            texts.setdefault(env.features().tobytes(), set()).add(env.render_text())
+            env.step(rng.choice(env.actions[:-1]))
+    assert len(texts) > 50
+    assert {len(seen) for seen in texts.values()} == {1}
+    assert len(set.union(*texts.values())) == len(texts)
+
+
+def test_levels_whose_mission_differs_have_no_features() -> None:
+    assert MiniGrid("MiniGrid-LavaGapS5-v0").has_features
+    for level in ("MiniGrid-Fetch-5x5-N2-v0", "BabyAI-GoToLocal-v0"):
+        env = MiniGrid(level)
+        assert not env.has_features
+        with pytest.raises(ValueError, match=f"{level} has missions that differ"):
+            env.features()
 
 
 @pytest.mark.parametrize("level", ["BabyAI-GoToLocal-v0", "BabyAI-PickupLoc-v0"])
@@ -137,6 +162,17 @@ def test_levels_of_minigrid_have_no_bot() -> None:
 def test_bad_arguments_are_named(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         MiniGrid(**arguments)
+
+
+def test_a_level_that_needs_more_packages_is_a_short_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def missing(*args: object, **kwargs: object) -> None:
+        raise gymnasium.error.DependencyNotInstalled("imageio is missing")
+
+    monkeypatch.setattr(gymnasium, "make", missing)
+    with pytest.raises(ConfigError, match=r"level: 'MiniGrid-Empty-5x5-v0' needs .*imageio"):
+        MiniGrid("MiniGrid-Empty-5x5-v0")
 
 
 def test_an_unknown_action_is_named() -> None:

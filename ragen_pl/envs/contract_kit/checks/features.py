@@ -34,7 +34,7 @@ def check_features(subject: Subject) -> Iterator[Finding]:
         checked.reset(seed, 0)
         has_ended = False
         for _ in range(_STEPS):
-            found = seen.compare(subject, env) or _restored(subject, env)
+            found = seen.compare(subject, env, has_ended) or _restored(subject, env)
             if found is not None:
                 yield found
                 return
@@ -45,8 +45,15 @@ def check_features(subject: Subject) -> Iterator[Finding]:
     if seen.confused:
         yield warning(
             f"{len(seen.confused)} of {len(seen.states)} states have the features of another one, "
-            "which anchor_key tells apart: an agent cannot",
-            "put what the observation shows into features, or leave counters out of anchor_key",
+            "which render_text tells apart: an agent cannot",
+            "put what the observation shows into features",
+        )
+        return
+    if seen.hidden:
+        yield warning(
+            f"{len(seen.hidden)} of {len(seen.states)} states look alike in render_text, but their "
+            "features differ: an agent without text knows more than one that reads",
+            "leave what the observation hides out of features",
         )
         return
     yield ok(
@@ -61,14 +68,22 @@ class _Seen:
     def __init__(self) -> None:
         self.states: dict[str, bytes] = {}
         """Features by hash of the state."""
-        self._anchors: dict[bytes, str] = {}
+        self._texts: dict[bytes, str] = {}
+        """What an agent that reads would see, by features."""
+        self._features: dict[str, bytes] = {}
+        """Features, by what an agent that reads would see."""
         self.shape: tuple[int, ...] | None = None
         self.num_actions = 0
         self.confused: set[str] = set()
-        """States whose features belong to a state of another ``anchor_key``, too."""
+        """States whose features belong to a state of another text, too."""
+        self.hidden: set[str] = set()
+        """States whose text belongs to a state of other features, too."""
 
-    def compare(self, subject: Subject, env: TextEnv) -> Finding | None:
-        """Compare an environment's current features with those of other states."""
+    def compare(self, subject: Subject, env: TextEnv, has_ended: bool) -> Finding | None:
+        """Compare an environment's current features with those of other states.
+
+        Where nothing is left to decide, they may tell more than the text.
+        """
         checked = CheckedEnv(env)
         features, num_actions = checked.features(), len(checked.actions or ())
         if self.shape is None:
@@ -82,9 +97,11 @@ class _Seen:
         raw, state = features.tobytes(), checked.state_hash()
         if self.states.setdefault(state, raw) != raw:
             return failure("features differ between two visits of one state", _EQUAL)
-        anchor = checked.anchor_key()
-        if self._anchors.setdefault(raw, anchor) != anchor:
+        text = env.render_text()
+        if self._texts.setdefault(raw, text) != text:
             self.confused.add(state)
+        if not has_ended and self._features.setdefault(text, raw) != raw:
+            self.hidden.add(state)
         return None
 
 
