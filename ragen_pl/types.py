@@ -8,7 +8,7 @@ Dimensions: G groups, N trajectories per group, B trajectories in a batch, T tok
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, Protocol, Self
 
@@ -237,6 +237,15 @@ def token_sequences(turns: Sequence[Turn]) -> tuple[TokenSequence, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenRow:
+    """A training sequence as tokens, with those to learn: a row of a ``TokenBatch``."""
+
+    token_ids: tuple[int, ...]
+    loss_mask: tuple[bool, ...]
+    """Tokens of the responses; what is not learned of them is left out."""
+
+
+@dataclass(frozen=True, slots=True)
 class Trajectory:
     """One episode, which is never changed after ``collect``.
 
@@ -370,10 +379,10 @@ class TensorBatch:
 
     def _map(self, fn: Callable[[Tensor], Tensor]) -> Self:
         changed: dict[str, Any] = {}
-        for field in fields(self):
-            value = getattr(self, field.name)
+        for each in fields(self):
+            value = getattr(self, each.name)
             if isinstance(value, Tensor | TensorBatch):
-                changed[field.name] = fn(value) if isinstance(value, Tensor) else value._map(fn)
+                changed[each.name] = fn(value) if isinstance(value, Tensor) else value._map(fn)
         return replace(self, **changed)
 
     def to(self, device: torch.device | str) -> Self:
@@ -389,16 +398,10 @@ class TensorBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class RolloutBatch(TensorBatch):
-    """Trajectories as tensors, with recorded data only; the learner's estimates are in
-    ``TrainingBatch``.
+class TokenBatch(TensorBatch):
+    """Training sequences as tensors, one in each of B rows.
 
-    A row is a training sequence. A trajectory has several, in this order and on the same rank, if
-    its memory cut the context; turns are numbered through all of them, and a summary counts as a
-    turn without reward.
-
-    ``turn_ends ⊆ loss_mask ⊆ attention_mask`` and ``thought_mask ⊆ loss_mask``; rewards are zero
-    except at turn ends. Index t refers to token t in every tensor.
+    ``loss_mask ⊆ attention_mask``. Index t refers to token t in every tensor.
     """
 
     input_ids: Tensor
@@ -406,7 +409,33 @@ class RolloutBatch(TensorBatch):
     attention_mask: Tensor
     """(B, T) bool."""
     loss_mask: Tensor
-    """(B, T) bool: sampled tokens."""
+    """(B, T) bool: tokens of the responses; what is not learned of them is left out."""
+    temperature: float = field(default=1.0, kw_only=True)
+    """Temperature of the distribution by which the tokens are scored: that of sampled ones is their
+    sampling temperature, that of imitated ones 1."""
+
+    def __len__(self) -> int:
+        return int(self.input_ids.shape[0])
+
+    @property
+    def lengths(self) -> Tensor:
+        """(B,) int: tokens of each row."""
+        return self.attention_mask.sum(1)
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutBatch(TokenBatch):
+    """Trajectories as tensors, with recorded data only; the learner's estimates are in
+    ``TrainingBatch``.
+
+    A row is a training sequence. A trajectory has several, in this order and on the same rank, if
+    its memory cut the context; turns are numbered through all of them, and a summary counts as a
+    turn without reward.
+
+    ``loss_mask`` marks all sampled tokens; ``turn_ends ⊆ loss_mask`` and
+    ``thought_mask ⊆ loss_mask``; rewards are zero except at turn ends.
+    """
+
     turn_index: Tensor
     """(B, T) int: the turn of each token."""
     state_ids: Tensor
@@ -436,8 +465,6 @@ class RolloutBatch(TensorBatch):
     """(B,) bool."""
     policy_weights: Tensor
     """(B,) float ≥ 0."""
-    temperature: float = 1.0
-    """Sampling temperature of the tokens."""
     env_ids: Tensor | None = None
     """(B,) int: each row's environment, as its place in ``env_names``; None without a mixture."""
     env_names: tuple[str, ...] = ()
@@ -452,14 +479,6 @@ class RolloutBatch(TensorBatch):
             assert getattr(self, name).shape == shape[:1], f"{name} is not (B,)"
         for name in ("trajectory_ids", "policy_weights"):
             assert getattr(self, name).shape == shape[:1], f"{name} is not (B,)"
-
-    def __len__(self) -> int:
-        return int(self.input_ids.shape[0])
-
-    @property
-    def lengths(self) -> Tensor:
-        """(B,) int: tokens of each row."""
-        return self.attention_mask.sum(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -493,47 +512,18 @@ class TrainingBatch(TensorBatch):
 
 
 @dataclass(frozen=True, slots=True)
-class ImitationBatch(TensorBatch):
+class ImitationBatch(TokenBatch):
     """Responses to imitate, in their context."""
 
-    input_ids: Tensor
-    """(B, T) int, right-padded."""
-    attention_mask: Tensor
-    """(B, T) bool."""
-    loss_mask: Tensor
-    """(B, T) bool: tokens of the imitated responses."""
-
-    def __len__(self) -> int:
-        return int(self.input_ids.shape[0])
-
-    @property
-    def lengths(self) -> Tensor:
-        """(B,) int: tokens of each row."""
-        return self.attention_mask.sum(1)
-
     @classmethod
-    def of(cls, rollout: RolloutBatch | ImitationBatch, **facts: Any) -> Self:
-        """Return the sampled or demonstrated responses of trajectories.
+    def of(cls, tokens: TokenBatch, **facts: Any) -> Self:
+        """Return the learned tokens of training sequences, to be imitated at temperature 1.
 
         Args:
-            rollout: The trajectories.
+            tokens: The training sequences.
             facts: The other fields of the class.
         """
-        return cls(rollout.input_ids, rollout.attention_mask, rollout.loss_mask, **facts)
-
-    @property
-    def temperature(self) -> float:
-        """1: the likelihood of a response is that of the unscaled distribution."""
-        return 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class TokenRow:
-    """A training sequence to imitate, as tokens."""
-
-    token_ids: tuple[int, ...]
-    loss_mask: tuple[bool, ...]
-    """Tokens of the responses."""
+        return cls(tokens.input_ids, tokens.attention_mask, tokens.loss_mask, **facts)
 
 
 @dataclass(frozen=True, slots=True)

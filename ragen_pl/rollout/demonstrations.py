@@ -8,13 +8,13 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import torch
-from torch.nn.utils.rnn import pad_sequence
 
 from ragen_pl.distributed.batch_sharding import balance_by_tokens
 from ragen_pl.distributed.collectives import all_or_none, gather_objects, rank, world_size
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.packing import token_batch
 from ragen_pl.rollout.teachers import (
     Lesson,
     Lessons,
@@ -183,14 +183,10 @@ def right_answers(questions: Sequence[Question], generate: Generate) -> float:
 
 
 def packed(lessons: Sequence[Lesson]) -> DemonstrationSet:
-    """Write each training sequence into one row, right-padded to the longest."""
-    rows = [(number, row) for number, lesson in enumerate(lessons) for row in lesson.rows]
-    lengths = torch.tensor([len(row.token_ids) for _, row in rows])
-    input_ids = pad_sequence([torch.tensor(row.token_ids) for _, row in rows], batch_first=True)
-    loss_mask = pad_sequence([torch.tensor(row.loss_mask) for _, row in rows], batch_first=True)
-    attention_mask = torch.arange(input_ids.shape[1])[None] < lengths[:, None]
-    numbers = torch.tensor([number for number, _ in rows])
-    return DemonstrationSet(input_ids, attention_mask, loss_mask, numbers)
+    """Return the training sequences of lessons as one set."""
+    numbers = torch.tensor([number for number, lesson in enumerate(lessons) for _ in lesson.rows])
+    tokens = token_batch([row for lesson in lessons for row in lesson.rows])
+    return DemonstrationSet.of(tokens, demonstration_ids=numbers)
 
 
 def demonstration_batches(

@@ -29,16 +29,9 @@ from ragen_pl.rollout.episode import (
     OverlongResponseError,
     WrittenEpisode,
 )
+from ragen_pl.rollout.packing import token_rows
 from ragen_pl.rollout.transitions import Transitions
-from ragen_pl.types import (
-    Answer,
-    EpisodeId,
-    TokenRow,
-    Trajectory,
-    TrajectoryGroup,
-    Turn,
-    token_sequences,
-)
+from ragen_pl.types import EpisodeId, TokenRow, Trajectory, TrajectoryGroup, Turn
 
 _FIRST_VARIANT = 1 << 20
 """Member number of a solution's first variant, beyond those of a group: it seeds the noise of the
@@ -241,7 +234,7 @@ class SolutionWriter:
             (rng.randrange(len(images)), rng.randint(0, longest)): None
             for _ in range(self.config.variants if images else 0)
         }
-        rows = []
+        rows = list[TokenRow]()
         for number, (index, length) in enumerate(choices):
             symmetry, image = images[index]
             opening = Opening(symmetry, image[:length])
@@ -249,7 +242,7 @@ class SolutionWriter:
             turns = self._write(group.seed, image[length:], opening, episode_id)
             is_short = rng.random() < self.config.first_turn_only
             rows += _rows(turns[:1] if is_short else turns)
-        return tuple(row for row in rows if any(row.loss_mask))
+        return tuple(rows)
 
     def _images(self, seed: int, way: tuple[str, ...]) -> list[tuple[Symmetry, tuple[str, ...]]]:
         """Return the symmetries at a start with the images of a way; none if the environment
@@ -305,27 +298,12 @@ def _num_actions(trajectory: Trajectory) -> int:
 def _sampled(solved: Sequence[Trajectory]) -> tuple[TokenRow, ...]:
     """Return the trajectories of the highest return as they were sampled."""
     best = max(trajectory.total_reward for trajectory in solved)
-    rows = (row for t in solved if t.total_reward > best - _ROUNDING for row in _rows(t.turns))
-    return tuple(row for row in rows if any(row.loss_mask))  # equal ones count as often as sampled
+    # Equal ones count as often as they were sampled.
+    return tuple(r for t in solved if t.total_reward > best - _ROUNDING for r in _rows(t.turns))
 
 
-def _rows(turns: Sequence[Turn]) -> list[TokenRow]:
-    """Return the training sequences of turns; only summaries, and valid responses without an untrue
-    thought, are to be imitated."""
-    return [
-        TokenRow(
-            sequence.token_ids,
-            tuple(
-                sampled and _is_right(answer)
-                for answer in sequence.answers
-                for sampled in answer.loss_mask
-            ),
-        )
-        for sequence in token_sequences(turns)
-    ]
-
-
-def _is_right(answer: Answer) -> bool:
-    if not isinstance(answer, Turn):
-        return True
-    return answer.is_valid and answer.thought_correct is not False
+def _rows(turns: Sequence[Turn]) -> tuple[TokenRow, ...]:
+    """Return the training sequences in which valid responses without an untrue thought, and
+    summaries, are imitated; those with nothing to imitate are left out."""
+    is_right = [turn.is_valid and turn.thought_correct is not False for turn in turns]
+    return tuple(row for row in token_rows(turns, is_right) if any(row.loss_mask))

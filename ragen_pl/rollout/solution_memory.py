@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from ragen_pl.distributed.batch_sharding import balance_by_tokens
 from ragen_pl.distributed.collectives import gather_objects, rank, world_size
 from ragen_pl.rollout.hindsight import HindsightImitation, Solution
+from ragen_pl.rollout.packing import token_batch
 from ragen_pl.types import HindsightBatch, HindsightFacts, TokenRow
 
 _EASE = 0.2
@@ -124,15 +124,9 @@ def _choose(
 
 def _batch(rows: Sequence[TokenRow], facts: HindsightFacts) -> HindsightBatch:
     """Pack this rank's share of the rows, dealt evenly by tokens."""
-    lengths = torch.tensor([len(row.token_ids) for row in rows])
-    is_own = (balance_by_tokens(lengths, world_size()) == rank()).tolist()
-    own = [row for row, mine in zip(rows, is_own, strict=True) if mine]
-    count, own = len(own), own or list(rows[:1])  # a rank without rows gets an empty batch below
-    input_ids = pad_sequence([torch.tensor(row.token_ids) for row in own], batch_first=True)
-    loss_mask = pad_sequence([torch.tensor(row.loss_mask) for row in own], batch_first=True)
-    own_lengths = torch.tensor([len(row.token_ids) for row in own])
-    attention_mask = torch.arange(input_ids.shape[1])[None] < own_lengths[:, None]
-    return HindsightBatch(input_ids[:count], attention_mask[:count], loss_mask[:count], facts)
+    tokens = token_batch(rows)
+    is_own = balance_by_tokens(tokens.lengths, world_size()) == rank()
+    return HindsightBatch.of(tokens.rows(is_own), facts=facts)
 
 
 def _flat(rows: Sequence[Sequence[int]], dtype: torch.dtype) -> Tensor:

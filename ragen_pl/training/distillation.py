@@ -13,11 +13,11 @@ from ragen_pl.algorithms.estimators.base import kept_tokens
 from ragen_pl.distributed.collectives import all_reduce_sum
 from ragen_pl.models.policy import Policy
 from ragen_pl.ops.distillation import distillation_advantages
-from ragen_pl.rollout.packing import pack
+from ragen_pl.rollout.packing import token_batch, token_rows, trajectory_id
 from ragen_pl.rollout.self_distillation import HintedTrajectory, SelfDistillation
 from ragen_pl.training.scoring import LogProbPass
 from ragen_pl.training.update import loss_coefs
-from ragen_pl.types import RolloutBatch, TrainingBatch
+from ragen_pl.types import RolloutBatch, TokenBatch, TrainingBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,26 +28,20 @@ class HintedRollout:
     """(n,): their rows in the rollout."""
     mask: Tensor
     """(B, T) bool: the rollout's tokens that are distilled."""
-    hinted: RolloutBatch
+    hinted: TokenBatch
     """The n rows with hints; their loss mask marks the same tokens, row by row, in order."""
 
     @classmethod
     def of(cls, rollout: RolloutBatch, written: Sequence[HintedTrajectory]) -> HintedRollout:
         """Align hinted trajectories, of which there may be none, with a rollout that has them."""
-        flags = [each.is_hinted for each in written]
-        ones = [1.0] * len(written)
-        own = pack([each.sampled for each in written], weights=ones, imitated=flags)
-        hinted = pack(
-            [each.hinted for each in written],
-            weights=ones,
-            imitated=flags,
-            temperature=rollout.temperature,
-        )
+        own = [row for each in written for row in token_rows(each.sampled.turns, each.is_hinted)]
+        told = [row for each in written for row in token_rows(each.hinted.turns, each.is_hinted)]
         places = {number: row for row, number in enumerate(rollout.trajectory_ids.tolist())}
-        rows = [places[number] for number in own.trajectory_ids.tolist()]
+        rows = [places[trajectory_id(each.sampled)] for each in written]
         mask = torch.zeros_like(rollout.loss_mask)
-        for row, marks in zip(rows, own.loss_mask, strict=True):
-            mask[row, : len(marks)] = marks
+        for row, of_row in zip(rows, own, strict=True):
+            mask[row, : len(of_row.loss_mask)] = torch.tensor(of_row.loss_mask)
+        hinted = replace(token_batch(told), temperature=rollout.temperature)
         return cls(torch.tensor(rows, dtype=torch.long), mask, hinted)
 
     def spread(self, log_probs: Tensor) -> Tensor:

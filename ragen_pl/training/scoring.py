@@ -11,7 +11,7 @@ from torch import Tensor
 from ragen_pl.distributed.collectives import all_reduce_max, gather_objects
 from ragen_pl.models.policy import Policy, PolicyOutput
 from ragen_pl.rollout.packing import Batch, micro_batches
-from ragen_pl.types import ImitationBatch, RolloutBatch
+from ragen_pl.types import RolloutBatch, TokenBatch
 
 ValueFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Function from ids, loss mask and attention mask to values, each (B, T): a critic, or the
@@ -48,9 +48,9 @@ def check_log_prob_gap(recomputed: Tensor, sampled: Tensor, mask: Tensor) -> boo
     return gap >= 0.0
 
 
-def forward_policy(policy: Policy, micro_batch: RolloutBatch | ImitationBatch) -> PolicyOutput:
-    """Return log-probs, entropies and, with a value head, values of a micro-batch, at the
-    temperature it was sampled at."""
+def forward_policy(policy: Policy, micro_batch: TokenBatch) -> PolicyOutput:
+    """Return log-probs, entropies and, with a value head, values of a micro-batch, at its
+    temperature."""
     return policy(  # type: ignore[no-any-return]
         micro_batch.input_ids,
         micro_batch.loss_mask,
@@ -59,7 +59,7 @@ def forward_policy(policy: Policy, micro_batch: RolloutBatch | ImitationBatch) -
     )
 
 
-def forward_values(value_function: ValueFunction, micro_batch: RolloutBatch) -> Tensor:
+def forward_values(value_function: ValueFunction, micro_batch: TokenBatch) -> Tensor:
     """Return the values of a micro-batch, (B, T); zero outside its loss mask."""
     return value_function(micro_batch.input_ids, micro_batch.loss_mask, micro_batch.attention_mask)
 
@@ -86,13 +86,13 @@ class LogProbPass:
         for _ in range(missing):
             yield no_rows, batch.rows(no_rows).cut(2)
 
-    def log_probs(self, policy: Policy, rollout: RolloutBatch, chosen: Tensor) -> Tensor:
+    def log_probs(self, policy: Policy, batch: TokenBatch, chosen: Tensor) -> Tensor:
         """Return the log-probs of the chosen rows, (B, T); zero in all other rows."""
 
-        def forward(micro_batch: RolloutBatch) -> tuple[Tensor, ...]:
+        def forward(micro_batch: TokenBatch) -> tuple[Tensor, ...]:
             return (forward_policy(policy, micro_batch).log_probs,)
 
-        return self._run(rollout, chosen, 1, forward)[0]
+        return self._run(batch, chosen, 1, forward)[0]
 
     def values(
         self, value_function: ValueFunction | None, rollout: RolloutBatch, chosen: Tensor
@@ -120,7 +120,7 @@ class LogProbPass:
             log_probs = self.log_probs(policy, rollout, kept)
             return log_probs, self.values(value_function, rollout, valued)
 
-        def forward(micro_batch: RolloutBatch) -> tuple[Tensor, Tensor]:
+        def forward(micro_batch: TokenBatch) -> tuple[Tensor, Tensor]:
             output = forward_policy(policy, micro_batch)
             assert output.values is not None
             return output.log_probs, output.values
@@ -130,15 +130,18 @@ class LogProbPass:
 
     def _run(
         self,
-        rollout: RolloutBatch,
+        batch: TokenBatch,
         chosen: Tensor,
         num_outputs: int,
-        forward: Callable[[RolloutBatch], tuple[Tensor, ...]],
+        forward: Callable[[TokenBatch], tuple[Tensor, ...]],
     ) -> list[Tensor]:
         """Run ``forward`` on every micro-batch, and collect its outputs in (B, T) tensors."""
-        outputs = [torch.zeros_like(rollout.rewards) for _ in range(num_outputs)]
-        for rows, micro_batch in self.micro_batches(rollout, chosen):
-            results = forward(micro_batch.to(self.device))
-            for output, result in zip(outputs, results, strict=True):
+        outputs = [
+            torch.zeros_like(batch.loss_mask, dtype=torch.float32) for _ in range(num_outputs)
+        ]
+        for rows, micro_batch in self.micro_batches(batch, chosen):
+            for number, result in enumerate(forward(micro_batch.to(self.device))):
+                # Networks in double precision have results in it.
+                output = outputs[number] = outputs[number].to(result.dtype)
                 output[rows, : result.shape[1]] = result.to(output.device)
         return outputs

@@ -9,8 +9,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen_pl.rollout.packing import length_buckets, num_updates, pack
-from ragen_pl.types import Completion, StopReason, Trajectory, Turn
+from ragen_pl.rollout.packing import (
+    length_buckets,
+    member_of,
+    num_updates,
+    pack,
+    token_batch,
+    token_rows,
+    trajectory_id,
+)
+from ragen_pl.types import Completion, StopReason, Summary, TokenRow, Trajectory, Turn
 from tests.support import toy_worlds as worlds
 
 
@@ -87,11 +95,37 @@ def test_layout_by_example() -> None:
     assert batch.policy_weights.tolist() == [0.5]
 
 
-def test_turns_that_are_not_imitated_carry_no_loss() -> None:
-    row = trajectory([turn((7,), (1, 2), 1.0), turn((9,), (4,), 2.0)])
-    batch = pack([row], weights=[1.0], imitated=[[False, True]])
-    assert batch.loss_mask.int().tolist() == [[0, 0, 0, 0, 1]]
-    assert batch.turn_ends.int().tolist() == [[0, 0, 0, 0, 1]]
+def test_turns_that_are_not_learned_and_given_tokens_are_context() -> None:
+    turns = [turn((7,), (1, 2), 1.0), turn((9,), (3, 4, 5), 2.0)]
+    (row,) = token_rows(turns, [False, True], given=[0, 2])
+    assert row == TokenRow((7, 1, 2, 9, 3, 4, 5), (False,) * 6 + (True,))
+
+
+def test_summaries_are_always_learned_at_the_end_of_their_row() -> None:
+    before, after = turn((7,), (1, 2), 1.0), turn((5, 9), (4,), 2.0)
+    summary = Summary((8,), Completion((6,), (-0.1,), None, True), "", request="", text="")
+    turns = [before, replace(after, summary=summary, begins_sequence=True)]
+    rows = token_rows(turns, [False, True])
+    assert [row.token_ids for row in rows] == [(7, 1, 2, 8, 6), (5, 9, 4)]
+    assert [row.loss_mask.index(True) for row in rows] == [4, 2]
+    batch = token_batch(rows)
+    assert batch.input_ids.tolist() == [[7, 1, 2, 8, 6], [5, 9, 4, 0, 0]]
+    assert batch.loss_mask.nonzero().tolist() == [[0, 4], [1, 2]]
+    assert batch.lengths.tolist() == [5, 3]
+
+
+@given(trajectories)
+def test_learned_rows_are_those_of_a_rollout(rows: list[Trajectory]) -> None:
+    learned = [row for t in rows for row in token_rows(t.turns, [True] * len(t.turns))]
+    rollout, batch = pack(rows, weights=[1.0] * len(rows)), token_batch(learned)
+    for name in ("input_ids", "attention_mask", "loss_mask"):
+        assert torch.equal(getattr(batch, name), getattr(rollout, name))
+
+
+def test_ids_tell_members() -> None:
+    member = trajectory([turn((7,), (1,), 1.0)], member=3)
+    assert member_of(trajectory_id(member)) == 3
+    assert pack([member], weights=[1.0]).trajectory_ids.tolist() == [trajectory_id(member)]
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=40), st.integers(1, 200))
@@ -165,5 +199,3 @@ def test_thoughts_and_their_rewards_have_columns_of_their_own() -> None:
     assert batch.thought_rewards[0, [4, 6]].tolist() == pytest.approx([-0.5, 0.0])
     for column in (batch.outcome_rewards, batch.thought_rewards):
         assert not bool(column[~batch.turn_ends].any())
-    context = pack([trajectory([judged])], weights=[1.0], imitated=[[False]])
-    assert not bool(context.thought_mask.any() | context.thought_rewards.any())

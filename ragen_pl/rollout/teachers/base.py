@@ -12,7 +12,8 @@ from typing import ClassVar, Self
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.config import RolloutConfig
-from ragen_pl.types import TokenRow, Trajectory, Turn
+from ragen_pl.rollout.packing import token_rows
+from ragen_pl.types import TokenRow, Trajectory
 
 
 def tell_nobody(_: object) -> None:
@@ -50,22 +51,17 @@ class Lesson:
     """The environment's name for it; empty if there is none."""
 
     @classmethod
-    def of(cls, trajectory: Trajectory, imitated: Sequence[bool]) -> Self:
+    def of(
+        cls, trajectory: Trajectory, imitated: Sequence[bool], given: Sequence[int] = ()
+    ) -> Self:
         """Return a trajectory's responses as a lesson.
 
         Args:
             trajectory: The demonstration.
             imitated: Whether each turn's response is to be imitated. Summaries always are.
+            given: As in ``token_rows``.
         """
-        is_imitated = iter(imitated)
-        rows = []
-        for sequence in trajectory.sequences:
-            loss_mask: list[bool] = []
-            for answer in sequence.answers:
-                taught = next(is_imitated) if isinstance(answer, Turn) else True
-                loss_mask += [sampled and taught for sampled in answer.loss_mask]
-            rows.append(TokenRow(sequence.token_ids, tuple(loss_mask)))
-        return cls(tuple(rows), trajectory.difficulty)
+        return cls(token_rows(trajectory.turns, imitated, given), trajectory.difficulty)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from ragen_pl.rollout.episode import ChatEpisode
 from ragen_pl.rollout.teachers.base import Lesson, Lessons, Question, Teacher, TeachingTask
 from ragen_pl.rollout.teachers.played import play_lessons
 from ragen_pl.rollout.teachers.solver import check_share
-from ragen_pl.types import TokenRow, Trajectory, Turn, token_sequences
+from ragen_pl.types import Trajectory, Turn
 
 Play = Literal["random", "expert"]
 LEADS_TO = " leads to:\n"
@@ -94,9 +94,9 @@ class WorldModel(Teacher):
         trajectory = self._played(episode, rng)
         if not trajectory.is_trainable:
             return None
-        if self.imitate_actions:
-            return Lesson.of(trajectory, [True] * len(trajectory.turns))
-        return _without_choices(trajectory, episode.chat)
+        turns, chat = trajectory.turns, episode.chat
+        given = [0 if self.imitate_actions else _announced_tokens(turn, chat) for turn in turns]
+        return Lesson.of(trajectory, [True] * len(turns), given)
 
     def _played(self, episode: ChatEpisode, rng: random.Random) -> Trajectory:
         """Play an episode to its end."""
@@ -163,19 +163,3 @@ def _announced_tokens(turn: Turn, chat: Chat) -> int:
     announced = turn.response.index(LEADS_TO) + len(LEADS_TO)
     ends = accumulate(len(chat.token_text(token)) for token in turn.completion.token_ids)
     return next(number for number, end in enumerate(ends, start=1) if end >= announced)
-
-
-def _without_choices(trajectory: Trajectory, chat: Chat) -> Lesson:
-    """Return a lesson in which the announcements of actions are context."""
-    rows = []
-    for sequence in token_sequences(trajectory.turns):
-        mask: list[bool] = []
-        for answer in sequence.answers:
-            own = list(answer.loss_mask)
-            if isinstance(answer, Turn):
-                start = len(answer.prompt_ids)
-                announced = _announced_tokens(answer, chat)
-                own[start : start + announced] = [False] * announced
-            mask += own
-        rows.append(TokenRow(sequence.token_ids, tuple(mask)))
-    return Lesson(tuple(rows), trajectory.difficulty)
