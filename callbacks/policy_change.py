@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
@@ -15,9 +16,10 @@ from ragen_pl.ops.masked import masked_mean
 from ragen_pl.ops.policy_change import effective_share, trajectory_log_weights
 from ragen_pl.training.access import data_module, learner
 from ragen_pl.training.callback import RolloutCallback
-from ragen_pl.types import RolloutBatch, TrainingBatch
+from ragen_pl.types import HindsightBatch, RolloutBatch, TrainingBatch
 
 UPDATE_KL, UPDATES = "train/update_kl", "train/updates"
+HINDSIGHT_KL = "train/hindsight_kl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class PolicyChange(RolloutCallback):
     """The change of the policy by an iteration's update, measured on trajectories it learned from.
 
     A sample of the kept trajectories is scored before the first update and again after the last
-    one, hindsight imitation included. From the two it logs
+    one, before any step of hindsight imitation. From the two it logs
 
     - ``train/update_kl``: KL(before ‖ after) in nats per sampled token, by the estimator k3. Where
       a collection makes one update, ``train/approx_kl`` is 0 by definition, and this is what the
@@ -45,6 +47,11 @@ class PolicyChange(RolloutCallback):
     - ``train/update_ess``: the share of trajectories that would count if the policy after the
       update learned from them once more.
 
+    With hindsight imitation the sample is scored a third time, after its steps, for
+
+    - ``train/hindsight_kl``: KL, as above, between the policies before and after them. Imitation
+      has a rate of its own, so the alarm does not judge RL by it.
+
     The level of the second, ``train/positive_log_prob``, costs no pass and is logged in every
     iteration, of all kept trajectories.
 
@@ -53,7 +60,7 @@ class PolicyChange(RolloutCallback):
 
     Args:
         trajectories: Trajectories to score again, over all ranks, evenly spread over the kept ones;
-            0 switches it off. Scoring takes two forward passes over them.
+            0 switches it off. A scoring is a forward pass over them.
         always: Whether to score in iterations of several updates as well, where the alarm does not
             need it.
     """
@@ -66,12 +73,14 @@ class PolicyChange(RolloutCallback):
             raise ValueError("always is true, but trajectories is 0: score at least 1, or not")
         self.trajectories, self.always = trajectories, always
         self._sample: _Sample | None = None
+        self._after_rl: Tensor | None = None
+        """Log-probs of the sample after RL's updates, (B, T), if imitation follows."""
 
     def on_rollout_start(
         self, trainer: Trainer, module: LightningModule, iteration: int, num_trajectories: int
     ) -> None:
         """Drop the sample of an iteration that was interrupted."""
-        self._sample = None
+        self._sample = self._after_rl = None
 
     def on_training_batch(
         self, trainer: Trainer, module: LightningModule, batch: TrainingBatch
@@ -89,14 +98,31 @@ class PolicyChange(RolloutCallback):
         before = learner(module).policy_log_probs(rollout)
         self._sample = _Sample(rollout, before, gains[chosen])
 
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Score the sample again when RL's updates are made and the first step of imitation is
+        about to be."""
+        super().on_train_batch_start(trainer, pl_module, batch, batch_idx)
+        is_first = isinstance(batch, HindsightBatch) and self._after_rl is None
+        if is_first and self._sample is not None:
+            self._after_rl = learner(pl_module).policy_log_probs(self._sample.rollout)
+
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Score the sample again and log the change, unless the policy was not updated."""
         super().on_train_epoch_end(trainer, pl_module)
         sample, self._sample = self._sample, None
-        if sample is None or not trainer.callback_metrics.get(UPDATES, 0) > 0:
+        after_rl, self._after_rl = self._after_rl, None
+        is_updated = bool(trainer.callback_metrics.get(UPDATES, 0) > 0)
+        if sample is None or (after_rl is None and not is_updated):
             return
-        after = learner(pl_module).policy_log_probs(sample.rollout)
-        metrics = measure_change(sample.rollout, sample.log_probs, after, sample.gains)
+        end = learner(pl_module).policy_log_probs(sample.rollout)
+        metrics: dict[str, float] = {}
+        if is_updated:
+            after = end if after_rl is None else after_rl
+            metrics |= measure_change(sample.rollout, sample.log_probs, after, sample.gains)
+        if after_rl is not None:
+            metrics[HINDSIGHT_KL] = _kl(after_rl, end, kept_tokens(sample.rollout))
         # The values are equal on all ranks; sync_dist keeps Lightning from warning.
         pl_module.log_dict(metrics, on_step=False, on_epoch=True, batch_size=1, sync_dist=True)
 
@@ -139,11 +165,17 @@ def measure_change(
     own = trajectory_log_weights(after, before, mask, rollout.trajectory_ids.cpu())
     weights = torch.cat(gather_objects(own))
     counts = all_reduce_sum(torch.stack((mask.sum(), gains.sum())))
-    kl = masked_mean(kl_estimate(before, after, "k3"), mask, all_reduce_sum)
     change = masked_mean(after - before, gains, all_reduce_sum)
     metrics: dict[str, float] = {}
     if counts[0] > 0:
-        metrics |= {UPDATE_KL: float(kl), "train/update_ess": effective_share(weights)}
+        kl = _kl(before, after, mask)
+        metrics |= {UPDATE_KL: kl, "train/update_ess": effective_share(weights)}
     if counts[1] > 0:
         metrics["train/positive_log_prob_change"] = float(change)
     return metrics
+
+
+def _kl(before: Tensor, after: Tensor, mask: Tensor) -> float:
+    """Return the mean of KL(before ‖ after) over the tokens of all ranks, by k3."""
+    estimate = kl_estimate(before.cpu().double(), after.cpu().double(), "k3")
+    return float(masked_mean(estimate, mask.cpu(), all_reduce_sum))

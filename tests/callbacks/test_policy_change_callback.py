@@ -18,12 +18,14 @@ from callbacks.policy_change import measure_change, sampled_trajectories
 from ragen_pl.models.policy import Policy
 from ragen_pl.training import scoring
 from ragen_pl.training.scoring import LogProbPass
-from ragen_pl.types import RolloutBatch, TrainingBatch
+from ragen_pl.types import HindsightBatch, RolloutBatch, TrainingBatch
 from tests.support.ranks import on_ranks
 from tests.support.tiny_networks import make_policy
 from tests.support.toy_worlds import at_tokens, collection
 
 CPU = torch.device("cpu")
+HINDSIGHT = object.__new__(HindsightBatch)
+"""A batch of imitation, of which only the kind counts."""
 NAMES = {"train/update_kl", "train/update_ess", "train/positive_log_prob_change"}
 
 
@@ -125,6 +127,33 @@ def test_with_enough_trajectories_all_kept_tokens_count(seed: int, cuts: bool) -
     found = measured(rollout, advantages, PolicyChange(100))
     expected = plain(rollout, advantages)
     assert {name: found[name] for name in NAMES} == pytest.approx(expected, rel=1e-6)
+
+
+def test_rl_is_not_blamed_for_what_imitation_changed() -> None:
+    """The policies are those of seeds 0, 1 and 2: before, after RL, and after imitation."""
+    rollout = collection(3)
+    advantages = at_tokens(rollout, 3)
+
+    def imitated(updates: float, rl: int) -> dict[str, float]:
+        run, module = trainer(updates=updates), Module(policy_of(0))
+        hook, callback = cast(Any, module), PolicyChange(100)
+        callback.on_rollout_start(run, hook, 0, len(rollout))
+        callback.on_training_batch(run, hook, training_batch(rollout, advantages))
+        callback._recorded = {}
+        callback.on_train_batch_start(run, hook, training_batch(rollout, advantages), 0)
+        module.policy = policy_of(rl)
+        for number in (1, 2):
+            callback.on_train_batch_start(run, hook, HINDSIGHT, number)
+            module.policy = policy_of(2)
+        callback.on_train_epoch_end(run, hook)
+        return module.logged
+
+    both, rl_alone = imitated(1.0, 1), measured(rollout, advantages, PolicyChange(100))
+    assert {name: both[name] for name in NAMES} == {name: rl_alone[name] for name in NAMES}
+    step = measured(rollout, advantages, PolicyChange(100), seeds=(1, 2))["train/update_kl"]
+    assert both["train/hindsight_kl"] == pytest.approx(step)
+    warmup = measured(rollout, advantages, PolicyChange(100), seeds=(0, 2))["train/update_kl"]
+    assert imitated(0.0, 0) == {"train/hindsight_kl": pytest.approx(warmup)}
 
 
 @pytest.mark.parametrize("cuts", [False, True])
