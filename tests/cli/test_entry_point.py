@@ -187,6 +187,31 @@ def fails(capsys: pytest.CaptureFixture[str], *args: str) -> str:
             ["data.eval_sets", "defualt is null", "did you mean default?"],
         ),
         (
+            ["--data.rollout.rewards={fromat: null}"],
+            ["error: data.rollout.rewards: fromat is null", "did you mean format?"],
+        ),
+        (
+            ["--data.eval_sets", "{defualt: null}"],
+            ["error: data.eval_sets: defualt is null", "did you mean default?"],
+        ),
+        (
+            ["--data.rollout={rewards: {fromat: null}}"],
+            ["error: data.rollout.rewards: fromat is null", "did you mean format?"],
+        ),
+        (
+            ["--data={rollout: {rewards: {fromat: null}}}"],
+            ["error: data.rollout.rewards: fromat is null", "did you mean format?"],
+        ),
+        (["--data={rollout: {max_turns: x}}"], ["error: data.rollout.max_turns is x; it must be"]),
+        (
+            ["--data={env: {sise: 7}}"],
+            ["unknown key data.env.init_args.sise (value 7)", "data.env.init_args.size?"],
+        ),
+        (
+            ["--data.rollout={memory: {turns: 3}}"],
+            ["error: data.rollout.memory.turns is a key of Window", "memory Window"],
+        ),
+        (
             ["--trainer.gradient_clip_val=1.0"],
             ["trainer.gradient_clip_val is 1.0", "set model.optimization.max_grad_norm instead"],
         ),
