@@ -290,6 +290,7 @@ def fails(capsys: pytest.CaptureFixture[str], *args: str) -> str:
             ["--data.env=tests.cli.test_entry_point.Sized"],
             ["data.env.init_args.rooms must be set", "Sized"],
         ),
+        (["--trainer.strategy=fspd"], ["trainer.strategy is fspd", "did you mean fsdp?"]),
         (["--model.lr=1"], ["unknown key model.lr", "model.optimization.lr"]),
         (["--trainer.check_val_every_n_epoch=0"], ["check_val_every_n_epoch is 0", "1 iteration"]),
         (["--ckpt_path=last"], ["--ckpt_path last", "last.ckpt", "--run_dir"]),
@@ -305,6 +306,42 @@ def test_wrong_input_is_a_short_error_that_names_key_value_and_remedy(
     error = fails(capsys, *args)
     for words in told:
         assert words in error
+
+
+@pytest.mark.usefixtures("config")
+@pytest.mark.parametrize("command", ["plan", "pins", "fit"])
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ("--trainer.max_steps=9", "trainer.max_steps is 9"),
+        ("--trainer.max_epochs=0", "trainer.max_epochs is 0"),
+        ("--trainer.check_val_every_n_epoch=0", "trainer.check_val_every_n_epoch is 0"),
+        ("--trainer.gradient_clip_val=1", "trainer.gradient_clip_val is 1"),
+        ("--trainer.precision=16", "trainer.precision is 16"),
+        ("--trainer.precision=bf16-true", "trainer.precision is bf16-true"),
+        ("--trainer.strategy=fspd", "trainer.strategy is fspd"),
+    ],
+)
+def test_plan_and_pins_refuse_the_trainers_keys_that_fit_refuses(
+    capsys: pytest.CaptureFixture[str], command: str, option: str, told: str
+) -> None:
+    assert main([command, "--config", "tiny.yaml", option]) == 2
+    assert f"error: {told}" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("config")
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--trainer.strategy=fsdp_cpu_offload",
+        "--trainer.strategy={class_path: lightning.pytorch.strategies.ModelParallelStrategy}",
+    ],
+)
+def test_plan_refuses_the_strategies_of_lightning_that_no_run_has(
+    capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    assert main(["plan", "--config", "tiny.yaml", option]) == 2
+    assert "set trainer.strategy to fsdp" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("config")

@@ -139,6 +139,7 @@ def test_a_healthy_run_is_healthy_and_every_check_has_a_line(doctor: Doctor) -> 
         (["--trainer.accelerator=gpu"], "devices", "! accelerator is gpu no GPU"),
         (["--threads=4096"], "threads", "? 4096 threads"),
         (["--filter.keep_fraction=3"], "configuration", "! filter.keep_fraction is 3"),
+        (["--trainer.max_steps=3"], "configuration", "! trainer.max_steps is 3"),
     ],
 )
 def test_a_planted_defect_is_found(
