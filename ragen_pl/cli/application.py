@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -101,6 +102,7 @@ VOCABULARY = "model.vocabulary"
 """Key of the embedded tokenizer's words, which come from the data module or a checkpoint."""
 HINDSIGHT_LR = "model.hindsight_lr"
 """Key of the learning rate that ``data.hindsight`` holds."""
+_IS_OF_LINK = re.compile(r"Call to compute_fn of link ")
 _TRAINER_DEFAULTS = {
     "max_epochs": 100,
     "check_val_every_n_epoch": 25,
@@ -254,7 +256,7 @@ class Application(LightningCLI):
     def instantiate_classes(self) -> None:
         """Build the parts; their constructors check their values."""
         check_required(self._plain)
-        with self.qualified(ValueError, MisconfigurationException):
+        with self.qualified(ValueError, MisconfigurationException), _own_errors_of_links():
             super().instantiate_classes()
 
     def _run_subcommand(self, subcommand: str) -> None:
@@ -505,6 +507,20 @@ def _refuse_endpoint(policy: PolicyModel) -> None:
     """
     if isinstance(policy, Endpoint):
         raise ConfigError(policy.refusal)
+
+
+@contextmanager
+def _own_errors_of_links() -> Iterator[None]:
+    """Raise the error of a linked key's function in place of the parser's report of the call."""
+    try:
+        yield
+    except ValueError as error:
+        if not isinstance(error.__cause__, Exception) or not _IS_OF_LINK.match(str(error)):
+            raise
+        own = error.__cause__
+    else:
+        return
+    raise own
 
 
 def _words(data: RolloutDataModule) -> list[str]:

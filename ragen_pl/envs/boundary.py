@@ -283,6 +283,15 @@ class CheckedEnv:
         with calling("set_state"):
             self.env.set_state(state)
 
+    def vocabulary(self) -> list[str]:
+        """List the pieces of text that a policy should have words for."""
+        with calling("vocabulary"):
+            given: list[Any] = list(self.env.vocabulary())
+        for piece in given:
+            if not _is_text(piece):
+                raise contract_error("vocabulary", piece, "texts")
+        return given
+
     def render_text(self) -> str:
         """Return the observation of the current state."""
         return self._text("render_text", self.env.render_text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,27 @@ class Sized(Sokoban):
     def __init__(self, rooms) -> None:  # type: ignore[no-untyped-def]
         super().__init__()
         self.rooms = 3 + rooms
+
+
+class Wordless(Sokoban):
+    """Has no words."""
+
+    def vocabulary(self) -> Iterator[str]:
+        raise OSError("words.txt is not there: run make words")
+
+
+class Numbered(Sokoban):
+    """Has a number among its words."""
+
+    def vocabulary(self) -> Iterator[str]:
+        yield from ("#", 3)  # type: ignore[misc]
+
+
+class Unconnected(Sokoban):
+    """Has words that its server would send, and an error that says what to do."""
+
+    def vocabulary(self) -> Iterator[str]:
+        raise ConfigError("http://here is not reached: start the server")
 
 
 GROUPS = (
@@ -289,6 +311,21 @@ def fails(capsys: pytest.CaptureFixture[str], *args: str) -> str:
         (
             ["--data.env=tests.cli.test_entry_point.Sized"],
             ["data.env.init_args.rooms must be set", "Sized"],
+        ),
+        (
+            ["--data.env=tests.cli.test_entry_point.Wordless"],
+            [
+                "error: data.env is Wordless, whose vocabulary raised OSError: words.txt is not",
+                "run",
+            ],
+        ),
+        (
+            ["--data.eval_sets.default=tests.cli.test_entry_point.Numbered"],
+            ["error: data.eval_sets.default is Numbered, whose vocabulary returned 3", "texts"],
+        ),
+        (
+            ["--data.env=tests.cli.test_entry_point.Unconnected"],
+            ["error: http://here is not reached: start the server"],
         ),
         (["--trainer.strategy=fspd"], ["trainer.strategy is fspd", "did you mean fsdp?"]),
         (["--model.lr=1"], ["unknown key model.lr", "model.optimization.lr"]),
