@@ -22,7 +22,7 @@ if __name__ == "__main__":  # started as a file, the packages beside it must be 
 
 from benchmarks.gpu_day_parts.catalog import PARTS, part_named
 from benchmarks.gpu_day_parts.page import to_json, to_markdown
-from benchmarks.gpu_day_parts.part import Day, Outcome, Part, Status, write_json
+from benchmarks.gpu_day_parts.part import Day, Part, PartResult, Status, write_json
 from benchmarks.gpu_day_parts.runner import Runner
 
 RESULTS, PAGE = "gpu_day.json", "gpu_day.md"
@@ -41,7 +41,7 @@ def run_day(runner: Runner, chosen: Sequence[Part], parts: Sequence[Part] = PART
 
 def write_results(runner: Runner, parts: Sequence[Part]) -> None:
     """Write what is known so far as JSON and as a page."""
-    found: dict[str, Outcome] = {}
+    found: dict[str, PartResult] = {}
     for part in parts:
         outcome = runner.outcome(part)
         if outcome is not None:

@@ -18,7 +18,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ragen_pl.envs.sandbox import Limits, Outcome, require_sandbox, run_python
+from ragen_pl.envs.sandbox import Limits, ProgramResult, require_sandbox, run_python
 
 HARMLESS = "print(sum(range(int(input()))))"
 ATTACKS = {
@@ -41,7 +41,7 @@ ATTACKS = {
 LIMITS = Limits(seconds=2.0, cpu_seconds=1)
 
 
-def play(job: tuple[int, str]) -> tuple[str, Outcome, bool]:
+def play(job: tuple[int, str]) -> tuple[str, ProgramResult, bool]:
     """Run a program and return its kind, its outcome, and whether this is what it should be."""
     number, kind = job
     if kind == "harmless":

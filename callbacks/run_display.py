@@ -26,7 +26,7 @@ little."""
 
 
 @dataclass
-class Pace:
+class MeanSeconds:
     """Mean seconds of a repeated task: the plain mean at first, then an exponential moving one."""
 
     mean: float = 0.0
@@ -59,8 +59,8 @@ class RunDisplay(ProgressBar, RolloutCallback):
         self._metrics: dict[str, str] = {}
         self._done = 0
         self._warm_iterations = 0
-        self._paces: dict[str, Pace] = {phase: Pace() for phase in Phase}
-        self._validations = Pace()
+        self._paces: dict[str, MeanSeconds] = {phase: MeanSeconds() for phase in Phase}
+        self._validations = MeanSeconds()
         self._validate_every = 0
         self._iteration_start = self._validation_start = 0.0
         self._evaluation_seconds = 0.0  # of this iteration

@@ -17,8 +17,8 @@ from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.report import trajectory_files as files
 from ragen_pl.report.trajectory_record import (
     TRAINING,
-    Alarm,
     GroupSelection,
+    IterationAlarm,
     Occasion,
     Source,
     TokenEstimates,
@@ -232,18 +232,18 @@ def _occasion(
     iteration: int | None,
     policy: str,
     played: Evaluation,
-    alarm: Alarm | None = None,
+    alarm: IterationAlarm | None = None,
 ) -> Occasion:
     return Occasion(source, iteration, policy, played.eval_set, played.temperature, alarm)
 
 
-def _alarm(trainer: Trainer) -> Alarm | None:
+def _alarm(trainer: Trainer) -> IterationAlarm | None:
     """Return the alarm of the latest rollout; None if none has been assessed."""
     detector = find_callback(trainer, EchoTrapDetector)
     if detector is None or detector.position == 0:
         return None
     found = detector.assessment
-    return Alarm(found.level.name.lower(), found.signs)
+    return IterationAlarm(found.level.name.lower(), found.signs)
 
 
 class _Lines:
@@ -282,7 +282,7 @@ class _ChosenGroups:
     groups: list[TrajectoryGroup]
     selections: Mapping[int, GroupSelection]
     """By group id."""
-    alarm: Alarm | None
+    alarm: IterationAlarm | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +330,10 @@ def choose_groups(facts: Sequence[GroupFacts], count: int | None) -> dict[int, s
 
 
 def _choose(
-    groups: Sequence[TrajectoryGroup], selection: Selection, count: int | None, alarm: Alarm | None
+    groups: Sequence[TrajectoryGroup],
+    selection: Selection,
+    count: int | None,
+    alarm: IterationAlarm | None,
 ) -> _ChosenGroups:
     """Return this rank's share of the chosen groups; every rank must call it."""
     own = [

@@ -127,6 +127,16 @@ def test_no_environment_is_named_in_the_core() -> None:
             )
 
 
+def test_a_class_name_means_one_thing() -> None:
+    """Equal names are told apart by their modules alone, which no reader of a line sees."""
+    found: dict[str, list[str]] = {}
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
+
+
 @pytest.mark.parametrize("module", ["ragen_pl", "ragen_pl.envs", "ragen_pl.cli.config_files"])
 def test_what_must_be_quick_loads_nothing_heavy(module: str) -> None:
     heavy = ("torch", "transformers", "lightning", "jsonargparse")

@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.gpu_day_parts.aims import AIMS, Aim, Verdict
 from benchmarks.gpu_day_parts.catalog import SHAPES
-from benchmarks.gpu_day_parts.part import Day, Figure, Outcome, Part, Status, figures_of
+from benchmarks.gpu_day_parts.part import Day, Figure, Part, PartResult, Status, figures_of
 
 Figures = Mapping[str, Figure]
 
@@ -28,7 +28,7 @@ _SPEED = {
 """By column: the figure of a variant."""
 
 
-def to_json(day: Day, parts: Sequence[Part], outcomes: Mapping[str, Outcome]) -> dict[str, Any]:
+def to_json(day: Day, parts: Sequence[Part], outcomes: Mapping[str, PartResult]) -> dict[str, Any]:
     """Return everything that was found, as plain data."""
     figures = figures_of(list(outcomes.values()))
     return {
@@ -45,7 +45,7 @@ def to_json(day: Day, parts: Sequence[Part], outcomes: Mapping[str, Outcome]) ->
     }
 
 
-def to_markdown(day: Day, parts: Sequence[Part], outcomes: Mapping[str, Outcome]) -> str:
+def to_markdown(day: Day, parts: Sequence[Part], outcomes: Mapping[str, PartResult]) -> str:
     """Return the page."""
     figures = figures_of(list(outcomes.values()))
     ended = [outcomes[part.name] for part in parts if part.name in outcomes]
@@ -103,7 +103,7 @@ def _speed(figures: Figures) -> str:
     return "\n".join([*lines, *map(_row, rows)])
 
 
-def _parts(parts: Sequence[Part], outcomes: Mapping[str, Outcome]) -> str:
+def _parts(parts: Sequence[Part], outcomes: Mapping[str, PartResult]) -> str:
     lines = ["## Parts", "", "| part | what | how it ended | seconds |", "|---|---|---|---:|"]
     for part in parts:
         found = outcomes.get(part.name)
@@ -113,17 +113,17 @@ def _parts(parts: Sequence[Part], outcomes: Mapping[str, Outcome]) -> str:
     return "\n".join(lines)
 
 
-def _ending(outcome: Outcome) -> str:
+def _ending(outcome: PartResult) -> str:
     reason = f" ({_cell(outcome.reason)})" if outcome.reason else ""
     return f"{outcome.status}{reason}"
 
 
-def _notes(outcomes: Sequence[Outcome]) -> str:
+def _notes(outcomes: Sequence[PartResult]) -> str:
     lines = [f"- {outcome.part}: {note}" for outcome in outcomes for note in outcome.notes]
     return "\n".join(["## Notes", "", *lines]) if lines else ""
 
 
-def _failure(outcome: Outcome) -> str:
+def _failure(outcome: PartResult) -> str:
     """Return the end of the log of a part that did not end well."""
     if outcome.status in (Status.DONE, Status.SKIPPED) or not outcome.log_tail:
         return ""

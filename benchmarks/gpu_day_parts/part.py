@@ -113,7 +113,7 @@ class SkipPart(Exception):  # noqa: N818  not an error
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PartResult:
     """What a part found and how it ended.
 
     Args:
@@ -140,7 +140,7 @@ class Outcome:
         return self.status not in (Status.SKIPPED, Status.CUT)
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Outcome:
+    def from_dict(cls, data: Mapping[str, Any]) -> PartResult:
         """Read what ``asdict`` wrote.
 
         Raises:
@@ -206,7 +206,7 @@ class Record:
         return cls(path, figures, data["notes"], data["skipped"], data["unfinished"])
 
 
-def figures_of(outcomes: Sequence[Outcome]) -> dict[str, Figure]:
+def figures_of(outcomes: Sequence[PartResult]) -> dict[str, Figure]:
     """Return every figure by its name."""
     return {figure.name: figure for outcome in outcomes for figure in outcome.figures}
 

@@ -15,7 +15,15 @@ from statistics import median
 import torch
 
 from benchmarks.gpu_day_parts.catalog import SHAPES
-from benchmarks.gpu_day_parts.part import FOLDER, Day, Figure, Outcome, Record, SkipPart, figures_of
+from benchmarks.gpu_day_parts.part import (
+    FOLDER,
+    Day,
+    Figure,
+    PartResult,
+    Record,
+    SkipPart,
+    figures_of,
+)
 from ragen_pl.cli.plan.seconds import Rates
 
 RATES = "rates.json"
@@ -87,7 +95,7 @@ def run(day: Day, record: Record) -> None:
     record.figure("seconds/largest_error", max(errors))
 
 
-def outcomes(day: Day) -> list[Outcome]:
+def outcomes(day: Day) -> list[PartResult]:
     """Return what the other parts found."""
     files = sorted((day.out / FOLDER).glob("*.outcome.json"))
-    return [Outcome.from_dict(json.loads(file.read_text(encoding="utf-8"))) for file in files]
+    return [PartResult.from_dict(json.loads(file.read_text(encoding="utf-8"))) for file in files]

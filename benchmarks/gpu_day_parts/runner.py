@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from benchmarks.gpu_day_parts.part import FOLDER, Day, Outcome, Part, Record, Status, write_json
+from benchmarks.gpu_day_parts.part import FOLDER, Day, Part, PartResult, Record, Status, write_json
 from benchmarks.grid import ROOT, ending_on_sigterm
 
 TAIL = 25
@@ -58,12 +58,12 @@ class Runner:
         """Return the path of a part's record, log or outcome."""
         return self.day.out / FOLDER / f"{part.name}{suffix}"
 
-    def outcome(self, part: Part) -> Outcome | None:
+    def outcome(self, part: Part) -> PartResult | None:
         """Return how a part ended in this call or an earlier one; None where it never did, or where
         the file cannot be read."""
         try:
             text = self.file(part, ".outcome.json").read_text(encoding="utf-8")
-            return Outcome.from_dict(json.loads(text))
+            return PartResult.from_dict(json.loads(text))
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -75,7 +75,7 @@ class Runner:
         is_whole = found.status is Status.DONE and not found.reason
         return self.retry and not is_whole
 
-    def run(self, parts: Sequence[Part]) -> Iterator[Outcome]:
+    def run(self, parts: Sequence[Part]) -> Iterator[PartResult]:
         """Run the parts that are due, in order, and yield how each ended."""
         end = time.monotonic() + self.seconds
         with ending_on_sigterm():
@@ -93,7 +93,7 @@ class Runner:
                     continue
                 yield self._run(part, left)
 
-    def _run(self, part: Part, left: float) -> Outcome:
+    def _run(self, part: Part, left: float) -> PartResult:
         own = part.seconds * (TINY_PATIENCE if self.day.tiny else 1.0)
         limit = min(own or left, left)
         self.report(f"{part.name}: {part.title} (at most {limit:.0f} s)")
@@ -111,7 +111,7 @@ class Runner:
             has_own_limit = own > 0 and limit == own
             status = Status.OUT_OF_TIME if has_own_limit else Status.CUT
             reason = f"its {limit:.0f} s were over" if has_own_limit else "the call's time was over"
-        outcome = Outcome(
+        outcome = PartResult(
             part.name,
             status,
             reason,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -21,6 +22,7 @@ from lightning.pytorch.cli import (
 )
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.plugins import CheckpointIO
+from lightning.pytorch.strategies import SingleDeviceStrategy, Strategy, StrategyRegistry
 
 import callbacks as cb
 from ragen_pl.cli.config_defaults import config_defaults
@@ -34,7 +36,7 @@ from ragen_pl.cli.key_check import (
     refuse_broken_modules,
     refuse_linked,
 )
-from ragen_pl.cli.messages import qualify, shorten
+from ragen_pl.cli.messages import look_up, qualify, shorten
 from ragen_pl.cli.parser import Parser, place_loggers
 from ragen_pl.cli.resume import (
     EarlierRun,
@@ -43,7 +45,7 @@ from ragen_pl.cli.resume import (
     read_metadata,
 )
 from ragen_pl.distributed.checkpoint_io import AnyCheckpointIO
-from ragen_pl.distributed.fsdp import FSDP2, FSDP_NAME, check_strategy
+from ragen_pl.distributed.fsdp import FSDP2, FSDP_MEANS, FSDP_NAME, check_strategy
 from ragen_pl.errors import ConfigError
 from ragen_pl.models import EmbeddedModel, Endpoint, PolicyModel
 from ragen_pl.report.run_data import write_defaults
@@ -100,6 +102,7 @@ VOCABULARY = "model.vocabulary"
 """Key of the embedded tokenizer's words, which come from the data module or a checkpoint."""
 HINDSIGHT_LR = "model.hindsight_lr"
 """Key of the learning rate that ``data.hindsight`` holds."""
+_IS_OF_LINK = re.compile(r"Call to compute_fn of link ")
 _TRAINER_DEFAULTS = {
     "max_epochs": 100,
     "check_val_every_n_epoch": 25,
@@ -253,18 +256,18 @@ class Application(LightningCLI):
     def instantiate_classes(self) -> None:
         """Build the parts; their constructors check their values."""
         check_required(self._plain)
-        with self._qualified(ValueError, MisconfigurationException):
+        with self.qualified(ValueError, MisconfigurationException), _own_errors_of_links():
             super().instantiate_classes()
 
     def _run_subcommand(self, subcommand: str) -> None:
         """Run the command; report settings that the loaded model or data contradict."""
         if self._has_ended:
             return
-        with self._qualified(ConfigError), explain_out_of_memory():
+        with self.qualified(ConfigError), explain_out_of_memory():
             super()._run_subcommand(subcommand)
 
     @contextmanager
-    def _qualified(self, *kinds: type[Exception]) -> Iterator[None]:
+    def qualified(self, *kinds: type[Exception]) -> Iterator[None]:
         """Turn errors into a ConfigError that names keys in full, as a user sets them."""
         try:
             yield
@@ -285,6 +288,7 @@ class Application(LightningCLI):
         Lightning itself takes the strategy ``fsdp`` to mean FSDP1.
         """
         config = self.config_init[self.subcommand]
+        strategy_class(config.trainer.strategy)  # Lightning's own error has no name in it
         if config.trainer.strategy == FSDP_NAME:
             kwargs["strategy"] = FSDP2()
         given = config.trainer.plugins or []
@@ -298,17 +302,10 @@ class Application(LightningCLI):
     def after_instantiate_classes(self) -> None:
         """Check settings that concern several parts, find the checkpoint, set the threads."""
         config = self.config[self.subcommand]
-        if config.trainer.max_steps != -1:  # Lightning miscounts epochs when such a run is resumed
-            raise ConfigError(
-                f"trainer.max_steps is {config.trainer.max_steps}, but a run is counted in "
-                "iterations: set trainer.max_epochs instead"
-            )
-        _refuse_keys_of_updates(config.trainer)
+        self.check_trainer_keys(config.trainer)
         if self.subcommand == "fit":
-            _check_length(config.trainer.max_epochs)
-            _check_validation(config.trainer.check_val_every_n_epoch)
             _check_folder(Path(config.run_dir))
-        with self._qualified(ValueError):
+        with self.qualified(ValueError):
             self._check_parts(config.trainer.precision)
         loaded = self._find_checkpoint(config)
         metadata = self._metadata(loaded)
@@ -319,6 +316,35 @@ class Application(LightningCLI):
             self._make_way(Path(config.run_dir), None if loaded is None else loaded[0])
         self.model.vocabulary = metadata.vocabulary
         self.config_init[self.subcommand].checkpoints.metadata = metadata
+
+    def check_trainer_keys(self, trainer: Any) -> None:
+        """Check the trainer's keys whose values alone decide whether the command can run.
+
+        Raises:
+            ConfigError: for the first key that is wrong.
+        """
+        if trainer.max_steps != -1:  # Lightning miscounts epochs when such a run is resumed
+            raise ConfigError(
+                f"trainer.max_steps is {trainer.max_steps}, but a run is counted in "
+                "iterations: set trainer.max_epochs instead"
+            )
+        _refuse_keys_of_updates(trainer)
+        if self.subcommand == "fit":
+            _check_length(trainer.max_epochs)
+            _check_validation(trainer.check_val_every_n_epoch)
+
+    def check_trainer_parts(self, precision: str, strategy: type[Strategy]) -> None:
+        """Check the trainer's precision and its strategy's class against the model.
+
+        Raises:
+            ValueError: for the first that does not train it.
+        """
+        self.model.optimization.check(precision)
+        adapters, one = (
+            self.model.trainable.lora is not None,
+            self.model.algorithm.is_single_network,
+        )
+        check_strategy(strategy, share_a_base=adapters and not one)
 
     def _make_way(self, run_dir: Path, loaded: Path | None) -> None:
         """Move an earlier run aside, unless it is resumed; leave a finished run as it is."""
@@ -337,13 +363,12 @@ class Application(LightningCLI):
 
     def _check_parts(self, precision: Any) -> None:
         # On a CPU Lightning replaces half precision by bfloat16.
-        given = str(precision)
-        self.model.optimization.check(given if given.startswith("16") else self.trainer.precision)
-        adapters, one = (
-            self.model.trainable.lora is not None,
-            self.model.algorithm.is_single_network,
+        given, strategy = str(precision), self.trainer.strategy
+        self.check_trainer_parts(
+            given if given.startswith("16") else self.trainer.precision, type(strategy)
         )
-        check_strategy(self.trainer.strategy, share_a_base=adapters and not one)
+        if isinstance(strategy, FSDP2) and strategy.is_global_zero:
+            print(FSDP_MEANS)
         if self.subcommand == "fit":
             _refuse_endpoint(self.model.trainable.policy)
             data, terms = self.datamodule, self.datamodule.rollout.reward_terms.values()
@@ -458,6 +483,22 @@ def default_values(config: dict[str, Any]) -> dict[str, Any]:
     return own | config_defaults(config, groups) | trainer
 
 
+def strategy_class(given: Strategy | str) -> type[Strategy]:
+    """Return the class of a strategy or of a strategy's name; of ``auto``, one for one device.
+
+    Raises:
+        ConfigError: when there is no such name.
+    """
+    if isinstance(given, Strategy):
+        return type(given)
+    classes: dict[str, type[Strategy]] = {
+        "auto": SingleDeviceStrategy,
+        **{name: entry["strategy"] for name, entry in StrategyRegistry.items()},
+        FSDP_NAME: FSDP2,  # Lightning's own is FSDP1
+    }
+    return look_up("trainer.strategy", given, classes)
+
+
 def _refuse_endpoint(policy: PolicyModel) -> None:
     """Refuse to train a model behind an endpoint.
 
@@ -466,6 +507,20 @@ def _refuse_endpoint(policy: PolicyModel) -> None:
     """
     if isinstance(policy, Endpoint):
         raise ConfigError(policy.refusal)
+
+
+@contextmanager
+def _own_errors_of_links() -> Iterator[None]:
+    """Raise the error of a linked key's function in place of the parser's report of the call."""
+    try:
+        yield
+    except ValueError as error:
+        if not isinstance(error.__cause__, Exception) or not _IS_OF_LINK.match(str(error)):
+            raise
+        own = error.__cause__
+    else:
+        return
+    raise own
 
 
 def _words(data: RolloutDataModule) -> list[str]:

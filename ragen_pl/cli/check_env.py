@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ragen_pl.cli.command_parser import CommandParser, seconds
-from ragen_pl.cli.doctor.subject import Subject
+from ragen_pl.cli.doctor.subject import ExaminedRun
 from ragen_pl.cli.findings_page import print_findings
 from ragen_pl.cli.given_env import env_of_class
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.contract_kit import examine_env
 from ragen_pl.envs.contract_kit.subject import SECONDS
 from ragen_pl.errors import ConfigError
-from ragen_pl.runtime.findings import Line
+from ragen_pl.runtime.findings import CheckFinding
 
 _DESCRIPTION = """\
 Examine an environment, in a few seconds: starts, noise, states, copies, processes, hostile answers,
@@ -47,7 +47,7 @@ def check_env(argv: Sequence[str]) -> int:
     return print_findings(_examined(envs, options.seconds), as_json=options.json)
 
 
-def _examined(envs: Mapping[str, TextEnv], seconds: float) -> Iterator[Line]:
+def _examined(envs: Mapping[str, TextEnv], seconds: float) -> Iterator[CheckFinding]:
     for key, env in envs.items():
         for line in examine_env(env, key, seconds):
             yield replace(line, subject=f"{key} ({type(env).__name__})")
@@ -60,4 +60,4 @@ def _configured(argv: Sequence[str]) -> Mapping[str, TextEnv]:
             "check-env is given no environment; give a class, such as "
             "check-env --env ragen_pl.envs.Sokoban, or a configuration, such as --config sokoban"
         )
-    return Subject(argv).envs
+    return ExaminedRun(argv).envs

@@ -8,9 +8,18 @@ from typing import Any
 
 from lightning.pytorch import Trainer
 
-from ragen_pl.cli.application import Application, run
+from ragen_pl.cli.application import Application, run, strategy_class
 from ragen_pl.cli.resume import check_continuation, checkpoint_path
 from ragen_pl.training.run_folder import RunMetadata
+
+_WHOLE_NAMES = {
+    "None": "32-true",
+    "32": "32-true",
+    "64": "64-true",
+    "16": "16-mixed",
+    "bf16": "bf16-mixed",
+}
+"""Short names of precisions, as Lightning reads them."""
 
 
 class ConfiguredParts(Application):
@@ -36,6 +45,23 @@ class ConfiguredParts(Application):
     def trainer_config(self) -> Any:
         """The trainer's arguments, which are parsed but not used."""
         return self.config["fit"].trainer
+
+    @property
+    def precision(self) -> str:
+        """The trainer's precision by its whole name."""
+        given = str(self.trainer_config.precision)
+        return _WHOLE_NAMES.get(given, given)
+
+    def check_trainer(self) -> None:
+        """Check the trainer's keys as ``fit`` does, as far as that needs no devices.
+
+        Raises:
+            ConfigError: for the first key that is wrong.
+        """
+        self.check_trainer_keys(self.trainer_config)
+        strategy = strategy_class(self.config_init["fit"].trainer.strategy)
+        with self.qualified(ValueError):
+            self.check_trainer_parts(self.precision, strategy)
 
     def checkpoint(self) -> tuple[Path, RunMetadata] | None:
         """Find the checkpoint that ``--ckpt_path`` names, and check that it has this

@@ -8,15 +8,15 @@ import time
 from collections.abc import Iterable
 from contextlib import redirect_stdout
 
-from ragen_pl.runtime.findings import Line, has_failed, summary
+from ragen_pl.runtime.findings import CheckFinding, has_failed, summary
 
 
-def print_findings(found: Iterable[Line], *, as_json: bool) -> int:
+def print_findings(found: Iterable[CheckFinding], *, as_json: bool) -> int:
     """Print findings as they are made; return the exit status, 1 if one is a failure, else 0.
 
     What the checks themselves print goes to standard error.
     """
-    begin, lines, out, subject = time.monotonic(), list[Line](), sys.stdout, ""
+    begin, lines, out, subject = time.monotonic(), list[CheckFinding](), sys.stdout, ""
     reconfigure = getattr(out, "reconfigure", None)
     if reconfigure is not None:  # an encoding without these characters must not end it
         reconfigure(errors="replace")

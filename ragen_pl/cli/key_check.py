@@ -65,7 +65,9 @@ def explain(error: ConfigError, argv: Sequence[str], schema: Schema) -> ConfigEr
     while cause is not None:
         is_news, text = str(cause) != text, str(cause)  # else the same report, raised again
         if is_news and (match := _KEY.match(text)):
-            path, base = f"{path}{match[1]}", _annotation(keys, match[1])
+            # A group's keys are reported as a whole.
+            path = match[1] if match[1].startswith(f"{path}.") else f"{path}{match[1]}"
+            base = _annotation(keys, match[1])
         elif match := _CLASS.match(text):
             try:
                 kind = _chosen_class(match[1], _first_class(base), path, argv)

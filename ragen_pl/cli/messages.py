@@ -25,6 +25,8 @@ _KINDS = {
 }
 _BOUNDS = {"v>0": "above 0", "v>=0": "0 or more"}
 _LONGEST = 480
+_IS_READING = re.compile(r"Unable to load config |Expected a path but ")
+"""A line of the parser's that says of an inline mapping only that it is no file either."""
 
 
 def shorten(message: str) -> str:
@@ -50,9 +52,10 @@ def shorten(message: str) -> str:
         hint = did_you_mean(wrong[1], COMMANDS) if wrong else ""
         return f"{given}; {hint or 'use one of ' + ', '.join(COMMANDS)}"
     lines = [
-        re.sub(r"^(?:Parser key \"[^\"]*\":|-)\s*", "", s.strip()) for s in message.split("\n")
+        re.sub(r"^(?:(?:Parser key \"[^\"]*\":|-)\s*)+", "", s.strip()) for s in message.split("\n")
     ]
-    text = "\n  ".join([line for line in lines if line][-3:])
+    lines = [line for line in lines if line]
+    text = "\n  ".join(([each for each in lines if not _IS_READING.match(each)] or lines)[-3:])
     return _cut(f"{key}: {text}" if key and key not in text else text)
 
 
@@ -85,7 +88,10 @@ def _key(message: str) -> str:
     keys = re.findall(r"Parser key \"([^\"]+)\"", message)
     if not keys:
         return ""
-    return f"{keys[0]}.{keys[-1]}" if len(keys) > 1 and keys[-1] not in keys[0] else str(keys[0])
+    outer, inner = str(keys[0]), str(keys[-1])
+    if inner.startswith(f"{outer}."):  # a group's keys are reported as a whole
+        return inner
+    return outer if inner in outer else f"{outer}.{inner}"
 
 
 def _innermost(message: str) -> str:

@@ -6,10 +6,11 @@ import dataclasses
 import inspect
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from typing import Any, NoReturn
 
-from jsonargparse import Namespace, _typehints
+from jsonargparse import Namespace, _actions, _typehints
 from jsonargparse._util import NestedArg
 from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.loggers import Logger
@@ -28,6 +29,11 @@ _ON_CLASS_CHANGE = "discard_init_args_on_class_path_change"
 """The parser's function that decides which arguments a change of class keeps."""
 _ON_VALUE = "adapt_typehints"
 """The parser's function that checks a value against its type, given the value before."""
+_OPTION_KINDS = (_actions._ActionConfigLoad, _typehints.ActionTypeHint)
+"""The parser's kinds of options whose values may be mappings: groups of keys, and keys."""
+_BEFORE_OPTION: ContextVar[Namespace | None] = ContextVar("_BEFORE_OPTION", default=None)
+"""While an option of the command line is read, the configuration before it; None while a config
+file is read."""
 
 
 class Parser(LightningArgumentParser):
@@ -65,23 +71,56 @@ class Parser(LightningArgumentParser):
         null is merged by name with the one before; any other mapping replaces it.
         """
         merging = _merging_by_name(getattr(_typehints, _ON_VALUE))
-        with _replaced(_ON_CLASS_CHANGE, _start_afresh), _replaced(_ON_VALUE, merging):
+        with ExitStack() as changes:
+            changes.enter_context(_replaced(_typehints, _ON_CLASS_CHANGE, _start_afresh))
+            changes.enter_context(_replaced(_typehints, _ON_VALUE, merging))
+            for kind in _OPTION_KINDS:
+                read = _remembering_before(kind.__call__)
+                changes.enter_context(_replaced(kind, "__call__", read))
             return super().parse_args(*args, **kwargs)
+
+    def _apply_actions(
+        self,
+        cfg: Namespace | dict[str, Any],
+        parent_key: str = "",
+        prev_cfg: Namespace | None = None,
+        skip_fn: Callable[[Any], bool] | None = None,
+    ) -> Namespace:
+        """Check the keys of a mapping; one that an option gives to a group lies over what was
+        before, as a config file does, and not over nothing."""
+        if parent_key and prev_cfg is None:
+            prev_cfg = _BEFORE_OPTION.get()
+        return super()._apply_actions(cfg, parent_key, prev_cfg, skip_fn)
 
 
 @contextmanager
-def _replaced(name: str, function: Callable[..., Any]) -> Iterator[None]:
+def _replaced(owner: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
     """Replace a function of the parser's within the context.
 
     jsonargparse would keep every argument of the previous class that the new one has too, defaults
     included, and would replace every mapping as a whole; it has no setting against either.
     """
-    kept = getattr(_typehints, name)
-    setattr(_typehints, name, function)
+    kept = getattr(owner, name)
+    setattr(owner, name, function)
     try:
         yield
     finally:
-        setattr(_typehints, name, kept)
+        setattr(owner, name, kept)
+
+
+def _remembering_before(read: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a reader of an option that keeps the configuration before it at hand meanwhile."""
+
+    def remember_and_read(action: Any, *args: Any, **kwargs: Any) -> Any:
+        if not args:  # not an option that is read, but one that is declared
+            return read(action, **kwargs)
+        token = _BEFORE_OPTION.set(args[1])
+        try:
+            return read(action, *args, **kwargs)
+        finally:
+            _BEFORE_OPTION.reset(token)
+
+    return remember_and_read
 
 
 def _merging_by_name(check: Callable[..., Any]) -> Callable[..., Any]:
@@ -127,9 +166,15 @@ def _refuse_null_of_unknown(value: Any, before: Mapping[str, Any]) -> None:
     Raises:
         ValueError: naming the nearest entry.
     """
-    if isinstance(value, NestedArg) and value.val in (None, "null") and value.key not in before:
-        name, known = str(value.key), list(before)
-        if "." not in name:
+    if isinstance(value, NestedArg):
+        left_out = [str(value.key)] if value.val in (None, "null") and "." not in value.key else []
+    elif isinstance(value, dict) and _BEFORE_OPTION.get() is not None:
+        left_out = [str(name) for name, entry in value.items() if entry is None]
+    else:
+        left_out = []
+    for name in left_out:
+        if name not in before:
+            known = list(before)
             hint = did_you_mean(name, known) or f"known: {', '.join(known) or 'none'}"
             raise ValueError(f"{name} is null, but there is no {name} to leave out\n{hint}")
 

@@ -29,8 +29,9 @@ def print_pins(argv: Sequence[str]) -> None:
         ConfigError: when the configuration is wrong or a set has no initial states.
     """
     _, rest = CommandParser("pins", _DESCRIPTION).parse_known_args(list(argv))
-    data = configured_parts(rest).datamodule
-    content = {"data": {"evaluation": {"pins": pins_of(data)}}}
+    parts = configured_parts(rest)
+    parts.check_trainer()
+    content = {"data": {"evaluation": {"pins": pins_of(parts.datamodule)}}}
     print(yaml.safe_dump(content, sort_keys=False), end="")
 
 

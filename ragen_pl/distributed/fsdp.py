@@ -85,35 +85,29 @@ class FSDP2(ModelParallelStrategy):
         return load_sharded(path, module, self.optimizers, base, weights_only)
 
 
-def check_strategy(strategy: Strategy, *, share_a_base: bool) -> None:
-    """Check that a strategy trains the networks as configured; print what ``fsdp`` means.
+def check_strategy(kind: type[Strategy], *, share_a_base: bool) -> None:
+    """Check that a strategy trains the networks as configured.
 
     Args:
-        strategy: The trainer's strategy.
+        kind: Class of the trainer's strategy.
         share_a_base: Whether several networks have adapters on one frozen base.
 
     Raises:
         ValueError: for FSDP1, for tensor parallelism, and under ``fsdp`` for adapters of several
             networks on one base.
     """
-    name = type(strategy).__name__
-    if isinstance(strategy, FSDPStrategy):
+    if issubclass(kind, FSDPStrategy):
         raise ValueError(
-            f"trainer.strategy is {name}, which is FSDP1; it cannot unshard a policy for rollouts: "
-            f"set trainer.strategy to {FSDP_NAME}, which is FSDP2 here"
+            f"trainer.strategy is {kind.__name__}, which is FSDP1; it cannot unshard a policy for "
+            f"rollouts: set trainer.strategy to {FSDP_NAME}, which is FSDP2 here"
         )
-    if isinstance(strategy, ModelParallelStrategy) and not isinstance(strategy, FSDP2):
+    if issubclass(kind, ModelParallelStrategy) and not issubclass(kind, FSDP2):
         raise ValueError(
-            f"trainer.strategy is {name}, which by default splits layers over the devices of a "
-            f"node: set trainer.strategy to {FSDP_NAME}, which shards over all ranks"
+            f"trainer.strategy is {kind.__name__}, which by default splits layers over the devices "
+            f"of a node: set trainer.strategy to {FSDP_NAME}, which shards over all ranks"
         )
-    if isinstance(strategy, FSDP2):
-        if share_a_base:
-            raise ValueError(
-                f"trainer.strategy is {FSDP_NAME} and model.lora is set, {ONE_NETWORK}"
-            )
-        if strategy.is_global_zero:
-            print(FSDP_MEANS)
+    if issubclass(kind, FSDP2) and share_a_base:
+        raise ValueError(f"trainer.strategy is {FSDP_NAME} and model.lora is set, {ONE_NETWORK}")
 
 
 def shard_networks(networks: Iterable[nn.Module | None], mesh: DeviceMesh, precision: str) -> None:

@@ -72,7 +72,7 @@ class FirstSight:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class StepResult:
     """The checked result of one step."""
 
     observation: str
@@ -135,7 +135,7 @@ class CheckedEnv:
             int(length) if is_length else None,
         )
 
-    def step(self, action: str) -> Outcome:
+    def step(self, action: str) -> StepResult:
         """Take an action."""
         with calling("step"):
             given: Any = self.env.step(action)
@@ -153,7 +153,7 @@ class CheckedEnv:
             raise contract_error(
                 "step", reward, f"a number as reward, finite and at most {LARGEST_REWARD:g}"
             )
-        return Outcome(_text("step", observation), gained, *ended)
+        return StepResult(_text("step", observation), gained, *ended)
 
     def state(self) -> dict[str, Any]:
         """Return a copy of the current state, plain data: an environment may hand out parts that
@@ -282,6 +282,15 @@ class CheckedEnv:
             state = symmetry.state(self.env.get_state())
         with calling("set_state"):
             self.env.set_state(state)
+
+    def vocabulary(self) -> list[str]:
+        """List the pieces of text that a policy should have words for."""
+        with calling("vocabulary"):
+            given: list[Any] = list(self.env.vocabulary())
+        for piece in given:
+            if not _is_text(piece):
+                raise contract_error("vocabulary", piece, "texts")
+        return given
 
     def render_text(self) -> str:
         """Return the observation of the current state."""

@@ -6,16 +6,16 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 
-class Score(NamedTuple):
+class StatementScore(NamedTuple):
     """How many of some statements hold; partly true statements count in part."""
 
     true: float
     stated: int
 
-    def __add__(self, other: object) -> Score:
+    def __add__(self, other: object) -> StatementScore:
         """Join two sets of statements."""
-        assert isinstance(other, Score)
-        return Score(self.true + other.true, self.stated + other.stated)
+        assert isinstance(other, StatementScore)
+        return StatementScore(self.true + other.true, self.stated + other.stated)
 
     @property
     def share(self) -> float:
@@ -29,11 +29,11 @@ def split_before(words: Sequence[str], marks: Collection[str]) -> tuple[Sequence
     return words[:place], words[place:]
 
 
-def compare(stated: Sequence[str], expected: Sequence[str]) -> Score:
+def compare(stated: Sequence[str], expected: Sequence[str]) -> StatementScore:
     """Compare words place by place; missing and surplus words count as statements that do not
     hold."""
     matching = sum(one == other for one, other in zip(stated, expected, strict=False))
-    return Score(matching, max(len(stated), len(expected)))
+    return StatementScore(matching, max(len(stated), len(expected)))
 
 
 def progress(before: int, after: int) -> float:

@@ -38,7 +38,7 @@ class EndpointError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class EndpointReply:
     """An endpoint's answer to one request."""
 
     text: str
@@ -174,7 +174,7 @@ class EndpointClient:
 
     def ask(
         self, messages: Sequence[Message], temperature: float, max_tokens: int, seed: int
-    ) -> Reply:
+    ) -> EndpointReply:
         """Return the model's answer to a dialogue; several threads may call it.
 
         Raises:
@@ -206,7 +206,7 @@ class EndpointClient:
 
     def _request(
         self, messages: Sequence[Message], temperature: float, max_tokens: int, seed: int
-    ) -> Reply:
+    ) -> EndpointReply:
         started = time.monotonic()
         try:
             answer: Any = self._client.chat_completion(
@@ -294,7 +294,7 @@ class _TryError(Exception):
         self.may_pass, self.wait = may_pass, wait
 
 
-def _read(answer: Any) -> Reply:
+def _read(answer: Any) -> EndpointReply:
     """Read a chat completion.
 
     Raises:
@@ -311,7 +311,9 @@ def _read(answer: Any) -> Reply:
     if isinstance(thought, str) and thought and "</think>" not in text:
         text = f"<think>{thought}</think>{text.lstrip()}"
     is_cut = len(text) > MAX_CHARACTERS or choices[0].finish_reason == "length"
-    return Reply(text[:MAX_CHARACTERS], (content or "")[:MAX_CHARACTERS], stopped=not is_cut)
+    return EndpointReply(
+        text[:MAX_CHARACTERS], (content or "")[:MAX_CHARACTERS], stopped=not is_cut
+    )
 
 
 def _count(given: object) -> int:

@@ -16,7 +16,7 @@ _BEFORE = ("warm-started", UNTRAINED)
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class ScoreInterval:
     """A share with its 95 % interval."""
 
     value: float
@@ -31,9 +31,9 @@ class Gain:
     """Success on one evaluation set, before RL and after it."""
 
     eval_set: str
-    before: Score | None
-    after: Score | None
-    levels: tuple[Score, ...]
+    before: ScoreInterval | None
+    after: ScoreInterval | None
+    levels: tuple[ScoreInterval, ...]
     """All evaluated policies, in order: baselines first."""
 
 
@@ -49,7 +49,7 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
-class Alarm:
+class RunAlarm:
     """The alarm over a run."""
 
     counts: tuple[tuple[str, int], ...]
@@ -90,17 +90,17 @@ def headline_temperature(run: RunData) -> float | None:
     return next((e.temperature for e in run.evaluations if e.temperature is not None), None)
 
 
-def _score(entry: PolicyResult) -> Score:
-    return Score(entry.result.success, entry.result.low, entry.result.high, entry.policy)
+def _score(entry: PolicyResult) -> ScoreInterval:
+    return ScoreInterval(entry.result.success, entry.result.low, entry.result.high, entry.policy)
 
 
-def _latest_validation(run: RunData, eval_set: str) -> Score | None:
+def _latest_validation(run: RunData, eval_set: str) -> ScoreInterval | None:
     mean, low, high = (
         run.curves.get(f"val/{eval_set}/success{end}") for end in ("", "_low", "_high")
     )
     if mean is None or low is None or high is None:
         return None
-    return Score(mean.last, low.last, high.last, f"iteration {mean.iterations[-1]}")
+    return ScoreInterval(mean.last, low.last, high.last, f"iteration {mean.iterations[-1]}")
 
 
 def thoughts(run: RunData) -> tuple[float | None, float | None]:
@@ -120,7 +120,7 @@ def thoughts(run: RunData) -> tuple[float | None, float | None]:
     return before, curve.last if after is None and curve is not None else after
 
 
-def alarm(run: RunData) -> Alarm | None:
+def alarm(run: RunData) -> RunAlarm | None:
     """Summarize the alarm; None if the run had none."""
     curve = run.curves.get("collapse/level")
     if curve is None:
@@ -135,7 +135,7 @@ def alarm(run: RunData) -> Alarm | None:
             reason = next((reasons[step] for step in at if reasons.get(step)), "")
             stretches.append(Stretch(level, at[0], at[-1], reason))
     counts = tuple((name, levels.count(name)) for name in LEVELS if name in levels)
-    return Alarm(counts, levels[-1], tuple(stretches))
+    return RunAlarm(counts, levels[-1], tuple(stretches))
 
 
 def duration(seconds: float) -> str:

@@ -24,7 +24,7 @@ TRAINING = "training"
 
 
 @dataclass(frozen=True, slots=True)
-class Alarm:
+class IterationAlarm:
     """The Echo Trap alarm of an iteration."""
 
     level: str
@@ -44,7 +44,7 @@ class Occasion:
     policy: str
     eval_set: str | None = None
     temperature: float | None = None
-    alarm: Alarm | None = None
+    alarm: IterationAlarm | None = None
     """Of that iteration's rollout; None where no rollout was assessed."""
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.boundary import warn
 from ragen_pl.errors import ConfigError
-from ragen_pl.models.endpoint import EndpointClient, EndpointError, Message, Reply
+from ragen_pl.models.endpoint import EndpointClient, EndpointError, EndpointReply, Message
 from ragen_pl.rollout.chat import Dialogue
 from ragen_pl.rollout.collect import GroupSeed
 from ragen_pl.rollout.config import RolloutConfig
@@ -100,7 +100,7 @@ class MessageEpisode(DialogueEpisode):
                 self._exchanges = self._exchanges[len(self._exchanges) - kept :]
                 self._text = self.write_next_turn()
 
-    def _read(self, reply: Reply) -> Response:
+    def _read(self, reply: EndpointReply) -> Response:
         tag = self.dialogue.opening_tag
         text = (reply.text if self.dialogue.prompts.think else reply.content).lstrip()
         whole = text if tag in text else tag + text

@@ -17,8 +17,8 @@ from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.packing import token_batch
 from ragen_pl.rollout.teachers import (
     Lesson,
+    LessonQuestion,
     Lessons,
-    Question,
     Solver,
     Teacher,
     TeachingTask,
@@ -159,7 +159,7 @@ def describe(lessons: Lessons, name: str = "") -> str:
     )
 
 
-def right_answers(questions: Sequence[Question], generate: Generate) -> float:
+def right_answers(questions: Sequence[LessonQuestion], generate: Generate) -> float:
     """Return the share of the questions that the policy answers greedily with exactly the right
     tokens; every rank must call it.
 

@@ -15,7 +15,7 @@ from ragen_pl.envs.base import Symmetry, TextEnv
 from ragen_pl.envs.boundary import (
     CheckedEnv,
     EnvError,
-    Outcome,
+    StepResult,
     calling,
     contract_error,
     warn,
@@ -160,7 +160,7 @@ class Episode:
                 break
         self.observation = self.env.render_text()
 
-    def _act(self, action: str) -> Outcome:
+    def _act(self, action: str) -> StepResult:
         """Take an action, and record whether and why the episode ends with it."""
         outcome = self.env.step(action)
         self.actions_left -= 1

@@ -14,7 +14,7 @@ from ragen_pl.runtime.visible_text import visible
 _WIDTH, _INDENT = 100, 25
 
 
-class Level(StrEnum):
+class Severity(StrEnum):
     """How bad a finding is."""
 
     OK = "ok"
@@ -30,7 +30,7 @@ class Level(StrEnum):
 class Finding:
     """One line about one check."""
 
-    level: Level
+    level: Severity
     text: str
     remedy: str = ""
     """What to do; empty if there is nothing to mend."""
@@ -40,21 +40,21 @@ class Finding:
 
 def ok(text: str, *details: str) -> Finding:
     """Return the finding of a check that found nothing wrong."""
-    return Finding(Level.OK, text, details=details)
+    return Finding(Severity.OK, text, details=details)
 
 
 def warning(text: str, remedy: str, *details: str) -> Finding:
     """Return the finding of something that will probably disappoint."""
-    return Finding(Level.WARNING, text, remedy, details)
+    return Finding(Severity.WARNING, text, remedy, details)
 
 
 def failure(text: str, remedy: str, *details: str) -> Finding:
     """Return the finding of something that stops a run or its learning."""
-    return Finding(Level.FAILURE, text, remedy, details)
+    return Finding(Severity.FAILURE, text, remedy, details)
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class CheckFinding:
     """A finding with the check that it is from."""
 
     check: str
@@ -89,15 +89,15 @@ class Line:
         }
 
 
-def has_failed(lines: Sequence[Line]) -> bool:
+def has_failed(lines: Sequence[CheckFinding]) -> bool:
     """Return whether a line is a failure."""
-    return any(line.finding.level is Level.FAILURE for line in lines)
+    return any(line.finding.level is Severity.FAILURE for line in lines)
 
 
-def summary(lines: Sequence[Line], seconds: float) -> str:
+def summary(lines: Sequence[CheckFinding], seconds: float) -> str:
     """Count the findings by level, in one line."""
     counts = Counter(line.finding.level for line in lines)
-    found = ", ".join(f"{counts[level]} {level}" for level in Level if counts[level])
+    found = ", ".join(f"{counts[level]} {level}" for level in Severity if counts[level])
     return f"{found}; {seconds:.0f} s"
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from ragen_pl.envs import COVERED
 from ragen_pl.envs.base import TextEnv
+from ragen_pl.envs.boundary import CheckedEnv, EnvError
 from ragen_pl.errors import ConfigError
 from ragen_pl.rollout import chat as protocols
 from ragen_pl.rollout.chat import Chat, Dialogue, Prompts
@@ -80,17 +81,21 @@ class Dialogues:
         actions = max(map(self.actions_per_turn_in, self.envs))
         for think in (True, False):
             prompts = replace(self.prompts, think=think)
-            for name, env in self.envs.items():
-                yield from protocols.vocabulary(prompts, env, self.actions_per_turn_in(name))
-            for name, env in self.eval_sets.items():
-                yield from protocols.vocabulary(prompts, env, self.actions_per_turn_on(name))
+            for name in self.envs:
+                key = f"data.envs.{name}" if name else "data.env"
+                yield from _words(prompts, key, self.envs[name], self.actions_per_turn_in(name))
+            for name in self.eval_sets:
+                yield from self._words_on(name, prompts)
             for env in (kind() for kind in COVERED):
                 yield from protocols.common_vocabulary(prompts, env, actions)
 
     def words_on(self, eval_set: str) -> Iterable[str]:
         """Yield the pieces of text of an evaluation set, as ``vocabulary``."""
-        actions = self.actions_per_turn_on(eval_set)
-        yield from protocols.vocabulary(self.prompts, self.eval_sets[eval_set], actions)
+        yield from self._words_on(eval_set, self.prompts)
+
+    def _words_on(self, name: str, prompts: Prompts) -> Iterable[str]:
+        key, actions = f"data.eval_sets.{name}", self.actions_per_turn_on(name)
+        yield from _words(prompts, key, self.eval_sets[name], actions)
 
     # --- chat protocols ---------------------------------------------------------------------
 
@@ -146,3 +151,23 @@ class Dialogues:
                 raise ConfigError(str(error)) from error
             self._chats[max_actions_per_turn] = chat
         return self._chats[max_actions_per_turn]
+
+
+def _words(prompts: Prompts, key: str, env: TextEnv, actions: int) -> Iterable[str]:
+    """Yield the pieces of text of an environment.
+
+    Args:
+        key: The configuration's key of the environment, for the error.
+        actions: Maximum actions in one response.
+
+    Raises:
+        ConfigError: when its ``vocabulary`` raises an error, or yields what is no text.
+    """
+    yield from protocols.common_vocabulary(prompts, env, actions)
+    try:
+        own = CheckedEnv(env).vocabulary()
+    except EnvError as error:
+        if isinstance(error.__cause__, ConfigError):  # which says already what to do
+            raise ConfigError(str(error.__cause__)) from error
+        raise ConfigError(f"{key} is {type(env).__name__}, whose {error}") from error
+    yield from own

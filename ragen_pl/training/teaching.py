@@ -21,7 +21,7 @@ from ragen_pl.rollout.demonstrations import (
 from ragen_pl.rollout.hints import Hints
 from ragen_pl.rollout.mixture import Mixture
 from ragen_pl.rollout.seeds import FIRST_DEMONSTRATION, SEEDS_PER_RUN
-from ragen_pl.rollout.teachers import Lesson, Question
+from ragen_pl.rollout.teachers import Lesson, LessonQuestion
 from ragen_pl.training.callback import announce, rollout_callbacks
 from ragen_pl.training.dialogues import Dialogues
 from ragen_pl.training.learner import current_learner
@@ -97,7 +97,7 @@ class Teaching:
         self.config, self.warm_starts, self.dialogues = config, warm_starts, dialogues
         self.hints, self.run_seed = hints, run_seed
         self._demonstrations: DemonstrationSet | None = None
-        self._questions: tuple[Question, ...] = ()
+        self._questions: tuple[LessonQuestion, ...] = ()
 
     def batches(self, trainer: Trainer) -> Iterator[Demonstration]:
         """Return this rank's optimizer batches of the learner's next iteration, one of the warm

@@ -19,7 +19,7 @@ from benchmarks.gpu_day_parts.aims import AIMS, Aim, Verdict
 from benchmarks.gpu_day_parts.catalog import PARTS, part_named
 from benchmarks.gpu_day_parts.fit_run import FitRun, fit_options
 from benchmarks.gpu_day_parts.page import to_markdown
-from benchmarks.gpu_day_parts.part import FOLDER, Day, Figure, Outcome, Part, Record, Status
+from benchmarks.gpu_day_parts.part import FOLDER, Day, Figure, Part, PartResult, Record, Status
 from benchmarks.gpu_day_parts.runner import Runner, command_line
 from benchmarks.gpu_day_parts.two_ranks import relative_gaps
 from benchmarks.grid import ROOT
@@ -239,7 +239,7 @@ def test_the_page_has_every_aim_and_a_row_per_variant(tmp_path: Path) -> None:
         Figure("speed/0.5b/graphs_gain", 1.5),
         Figure("vllm/0.5b/rollout", 777.0, "tokens/s"),
     )
-    outcome = Outcome("speed_0.5b", Status.DONE, figures=figures)
+    outcome = PartResult("speed_0.5b", Status.DONE, figures=figures)
     page = to_markdown(Day(tmp_path), PARTS, {"speed_0.5b": outcome})
     for aim in AIMS:
         assert f"| {aim.entry} | {aim.what} | {aim.bound} |" in page

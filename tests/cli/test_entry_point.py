@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,27 @@ class Sized(Sokoban):
     def __init__(self, rooms) -> None:  # type: ignore[no-untyped-def]
         super().__init__()
         self.rooms = 3 + rooms
+
+
+class Wordless(Sokoban):
+    """Has no words."""
+
+    def vocabulary(self) -> Iterator[str]:
+        raise OSError("words.txt is not there: run make words")
+
+
+class Numbered(Sokoban):
+    """Has a number among its words."""
+
+    def vocabulary(self) -> Iterator[str]:
+        yield from ("#", 3)  # type: ignore[misc]
+
+
+class Unconnected(Sokoban):
+    """Has words that its server would send, and an error that says what to do."""
+
+    def vocabulary(self) -> Iterator[str]:
+        raise ConfigError("http://here is not reached: start the server")
 
 
 GROUPS = (
@@ -187,6 +209,31 @@ def fails(capsys: pytest.CaptureFixture[str], *args: str) -> str:
             ["data.eval_sets", "defualt is null", "did you mean default?"],
         ),
         (
+            ["--data.rollout.rewards={fromat: null}"],
+            ["error: data.rollout.rewards: fromat is null", "did you mean format?"],
+        ),
+        (
+            ["--data.eval_sets", "{defualt: null}"],
+            ["error: data.eval_sets: defualt is null", "did you mean default?"],
+        ),
+        (
+            ["--data.rollout={rewards: {fromat: null}}"],
+            ["error: data.rollout.rewards: fromat is null", "did you mean format?"],
+        ),
+        (
+            ["--data={rollout: {rewards: {fromat: null}}}"],
+            ["error: data.rollout.rewards: fromat is null", "did you mean format?"],
+        ),
+        (["--data={rollout: {max_turns: x}}"], ["error: data.rollout.max_turns is x; it must be"]),
+        (
+            ["--data={env: {sise: 7}}"],
+            ["unknown key data.env.init_args.sise (value 7)", "data.env.init_args.size?"],
+        ),
+        (
+            ["--data.rollout={memory: {turns: 3}}"],
+            ["error: data.rollout.memory.turns is a key of Window", "memory Window"],
+        ),
+        (
             ["--trainer.gradient_clip_val=1.0"],
             ["trainer.gradient_clip_val is 1.0", "set model.optimization.max_grad_norm instead"],
         ),
@@ -265,6 +312,22 @@ def fails(capsys: pytest.CaptureFixture[str], *args: str) -> str:
             ["--data.env=tests.cli.test_entry_point.Sized"],
             ["data.env.init_args.rooms must be set", "Sized"],
         ),
+        (
+            ["--data.env=tests.cli.test_entry_point.Wordless"],
+            [
+                "error: data.env is Wordless, whose vocabulary raised OSError: words.txt is not",
+                "run",
+            ],
+        ),
+        (
+            ["--data.eval_sets.default=tests.cli.test_entry_point.Numbered"],
+            ["error: data.eval_sets.default is Numbered, whose vocabulary returned 3", "texts"],
+        ),
+        (
+            ["--data.env=tests.cli.test_entry_point.Unconnected"],
+            ["error: http://here is not reached: start the server"],
+        ),
+        (["--trainer.strategy=fspd"], ["trainer.strategy is fspd", "did you mean fsdp?"]),
         (["--model.lr=1"], ["unknown key model.lr", "model.optimization.lr"]),
         (["--trainer.check_val_every_n_epoch=0"], ["check_val_every_n_epoch is 0", "1 iteration"]),
         (["--ckpt_path=last"], ["--ckpt_path last", "last.ckpt", "--run_dir"]),
@@ -280,6 +343,42 @@ def test_wrong_input_is_a_short_error_that_names_key_value_and_remedy(
     error = fails(capsys, *args)
     for words in told:
         assert words in error
+
+
+@pytest.mark.usefixtures("config")
+@pytest.mark.parametrize("command", ["plan", "pins", "fit"])
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ("--trainer.max_steps=9", "trainer.max_steps is 9"),
+        ("--trainer.max_epochs=0", "trainer.max_epochs is 0"),
+        ("--trainer.check_val_every_n_epoch=0", "trainer.check_val_every_n_epoch is 0"),
+        ("--trainer.gradient_clip_val=1", "trainer.gradient_clip_val is 1"),
+        ("--trainer.precision=16", "trainer.precision is 16"),
+        ("--trainer.precision=bf16-true", "trainer.precision is bf16-true"),
+        ("--trainer.strategy=fspd", "trainer.strategy is fspd"),
+    ],
+)
+def test_plan_and_pins_refuse_the_trainers_keys_that_fit_refuses(
+    capsys: pytest.CaptureFixture[str], command: str, option: str, told: str
+) -> None:
+    assert main([command, "--config", "tiny.yaml", option]) == 2
+    assert f"error: {told}" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("config")
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--trainer.strategy=fsdp_cpu_offload",
+        "--trainer.strategy={class_path: lightning.pytorch.strategies.ModelParallelStrategy}",
+    ],
+)
+def test_plan_refuses_the_strategies_of_lightning_that_no_run_has(
+    capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    assert main(["plan", "--config", "tiny.yaml", option]) == 2
+    assert "set trainer.strategy to fsdp" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("config")

@@ -26,6 +26,7 @@ from ragen_pl.algorithms.estimators import (
 from ragen_pl.algorithms.policy_losses import CISPO, GSPO, SAPO, Clip, ClipCov, KLCov, LogLikelihood
 from ragen_pl.cli.config_files import FOLDER, KINDS, find_config, prepare, read_config
 from ragen_pl.cli.parser import Parser, place_loggers
+from ragen_pl.errors import ConfigError
 from ragen_pl.ops.losses import Aggregation
 from ragen_pl.rollout.rewards import Format, Overlong, RewardTerm, Truth
 from ragen_pl.training.datamodule import RolloutDataModule
@@ -232,6 +233,46 @@ def test_an_option_changes_one_argument_of_one_reward_term(
         "more": Truth(),
         "long": Overlong(3),
     }
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("data.rollout.rewards", "{%s: null}"),
+        ("data.rollout", "{rewards: {%s: null}}"),
+        ("data", "{rollout: {rewards: {%s: null}}}"),
+    ],
+)
+def test_a_mapping_in_an_option_leaves_out_what_is_there_and_nothing_else(
+    data_parser: Parser, tmp_path: Path, key: str, value: str
+) -> None:
+    line = configs("sokoban")
+    left_out = rewards(data_parser, tmp_path, *line, f"--{key}", value % "thought")
+    assert left_out == {"format": Format(-0.1), "thought": None}
+    with pytest.raises(ConfigError) as told:
+        rewards(data_parser, tmp_path, *line, f"--{key}", value % "thougt")
+    assert str(told.value).splitlines() == [
+        "data.rollout.rewards: thougt is null, but there is no thougt to leave out",
+        "  did you mean thought?",
+    ]
+    added = f"--{key}={value.replace('null', 'Truth') % 'more'}"
+    more = rewards(data_parser, tmp_path, *line, added, f"--{key}", value % "more")
+    assert more == {"format": Format(-0.1), "thought": Truth(-0.5), "more": None}
+
+
+def test_a_config_file_may_leave_out_what_is_not_there(data_parser: Parser, tmp_path: Path) -> None:
+    over = tmp_path / "over.yaml"
+    over.write_text("data: {rollout: {rewards: {overlong: null}}}")
+    found = rewards(data_parser, tmp_path, *configs("sokoban"), "--config", str(over))
+    assert found == {"format": Format(-0.1), "thought": Truth(-0.5), "overlong": None}
+
+
+def test_a_group_in_an_option_lies_over_the_group_before(
+    data_parser: Parser, tmp_path: Path
+) -> None:
+    option = "--data={rollout: {rewards: {format: {penalty: -0.2}}, memory: {class_path: Window}}}"
+    line = [*configs("sokoban"), option, "--data.rollout", "{memory: {turns: 3}}"]
+    assert rewards(data_parser, tmp_path, *line)["format"] == Format(-0.2)
 
 
 def test_a_reward_term_of_ones_own_is_chosen_by_its_path(

@@ -68,7 +68,8 @@ def test_a_pin_of_no_set_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_config(tmp_path)
-    assert main(["pins", "--config", "tiny", "--data.evaluation.pins", "{defalt: null}"]) == 2
+    (tmp_path / "pinned.yaml").write_text("data: {evaluation: {pins: {defalt: null}}}")
+    assert main(["pins", "--config", "tiny", "--config", "pinned"]) == 2
     told = "data.evaluation.pins.defalt pins no evaluation set; data.eval_sets has default"
     assert told in capsys.readouterr().err
     assert main(["pins", "--config", "tiny", "--data.evaluation.pins", "{default: 'abc'}"]) == 2

@@ -79,14 +79,14 @@ def test_adapters_of_one_network_are_sharded(
 
 def test_layers_split_over_devices_are_refused() -> None:
     with pytest.raises(ValueError, match=r"ModelParallelStrategy.* set trainer.strategy to fsdp"):
-        check_strategy(ModelParallelStrategy(), share_a_base=False)
+        check_strategy(ModelParallelStrategy, share_a_base=False)
 
 
 def test_fsdp1_is_refused() -> None:
     with pytest.raises(
         ValueError, match=r"FSDPStrategy, which is FSDP1.* set trainer.strategy to fsdp"
     ):
-        check_strategy(FSDPStrategy(), share_a_base=False)
+        check_strategy(FSDPStrategy, share_a_base=False)
 
 
 @pytest.mark.parametrize("free", [[10, 9], [9, 10]])

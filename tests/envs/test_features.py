@@ -17,11 +17,11 @@ from ragen_pl.envs import Bandit, FrozenLake, Rubik, SearchQA, Sokoban, Sudoku, 
 from ragen_pl.envs.arrays import Features, one_hot, planes
 from ragen_pl.envs.boundary import EnvError
 from ragen_pl.envs.contract_kit.checks.features import check_features
-from ragen_pl.envs.contract_kit.subject import Subject
+from ragen_pl.envs.contract_kit.subject import ExaminedEnv
 from ragen_pl.envs.eval_seeds import FIRST_EVAL_SEED
 from ragen_pl.envs.feature_env import FeatureEnv
 from ragen_pl.envs.workers import EnvHost
-from ragen_pl.runtime.findings import Finding, Level
+from ragen_pl.runtime.findings import Finding, Severity
 from tests.support.faulty import FaultyLamp, always
 from tests.support.lamps import Stairs
 
@@ -174,22 +174,24 @@ class Speaking(Shown):
 
 
 def found_in(env: TextEnv) -> Finding:
-    (finding,) = check_features(Subject(env, "env", seconds=1.0))
+    (finding,) = check_features(ExaminedEnv(env, "env", seconds=1.0))
     return finding
 
 
 @pytest.mark.parametrize(
     ("kind", "level", "told"),
     [
-        (Drifting, Level.FAILURE, "differ"),
-        (Growing, Level.FAILURE, r"has features of the shape \(\d,\)"),
-        (Speaking, Level.FAILURE, "free text"),
-        (Blind, Level.WARNING, "have the features of another one"),
-        (Shown, Level.OK, r"of \d+ states have the shape \(3,\); 2 actions"),
-        (Stairs, Level.OK, "has no features"),
+        (Drifting, Severity.FAILURE, "differ"),
+        (Growing, Severity.FAILURE, r"has features of the shape \(\d,\)"),
+        (Speaking, Severity.FAILURE, "free text"),
+        (Blind, Severity.WARNING, "have the features of another one"),
+        (Shown, Severity.OK, r"of \d+ states have the shape \(3,\); 2 actions"),
+        (Stairs, Severity.OK, "has no features"),
     ],
 )
-def test_the_contract_kit_looks_at_features(kind: type[TextEnv], level: Level, told: str) -> None:
+def test_the_contract_kit_looks_at_features(
+    kind: type[TextEnv], level: Severity, told: str
+) -> None:
     finding = found_in(kind())
     assert finding.level is level, finding.text
     assert re.search(told, finding.text), finding.text

@@ -15,8 +15,8 @@ from ragen_pl.models.endpoint import (
     Endpoint,
     EndpointClient,
     EndpointError,
+    EndpointReply,
     Message,
-    Reply,
 )
 from tests.support.chat_server import Answer, Asked, completion, serving
 
@@ -45,7 +45,7 @@ class Scripted:
 
 def talk(
     script: Scripted, times: int = 1, **keys: Any
-) -> Iterator[tuple[EndpointClient, list[Asked], list[Reply]]]:
+) -> Iterator[tuple[EndpointClient, list[Asked], list[EndpointReply]]]:
     with serving(script) as (url, asked):
         client = EndpointClient(Endpoint(url, "m", **keys), sleep=script.waits.append)
         yield client, asked, [client.ask(MESSAGES, 0.5, 9, 3) for _ in range(times)]
@@ -67,7 +67,7 @@ def test_what_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
             "seed": 3,
         }
         assert {**wanted, **options}.items() <= asked.body.items()
-        assert reply == Reply("up", "up", stopped=True)
+        assert reply == EndpointReply("up", "up", stopped=True)
 
 
 def test_greedy_is_temperature_zero() -> None:
@@ -85,7 +85,7 @@ def test_no_token_of_the_hub_is_sent_to_an_endpoint(monkeypatch: pytest.MonkeyPa
 def test_thoughts_that_come_apart_are_put_before_the_answer() -> None:
     for kind in ("reasoning_content", "reasoning"):
         for *_, (reply,) in talk(Scripted(completion("\nup", **{kind: "left is a wall"}))):
-            assert reply == Reply("<think>left is a wall</think>up", "\nup", stopped=True)
+            assert reply == EndpointReply("<think>left is a wall</think>up", "\nup", stopped=True)
     whole = completion("<think>a</think>up", reasoning_content="a")
     for *_, (reply,) in talk(Scripted(whole)):
         assert reply.text == "<think>a</think>up"
@@ -96,8 +96,8 @@ def test_answers_that_are_cut_off_or_empty() -> None:
         completion("half", "length"), completion(None), completion("x" * (MAX_CHARACTERS + 1))
     )
     for *_, (half, empty, long) in talk(script, times=3):
-        assert half == Reply("half", "half", stopped=False)
-        assert empty == Reply("", "", stopped=True)
+        assert half == EndpointReply("half", "half", stopped=False)
+        assert empty == EndpointReply("", "", stopped=True)
         assert (len(long.text), len(long.content), long.stopped) == (MAX_CHARACTERS,) * 2 + (False,)
 
 

@@ -17,8 +17,8 @@ from transformers import PreTrainedTokenizerFast
 
 from ragen_pl.report.trajectory_record import (
     SCHEMA,
-    Alarm,
     GroupSelection,
+    IterationAlarm,
     Occasion,
     TokenEstimates,
     record_line,
@@ -43,7 +43,9 @@ def strict(schema: Any) -> Any:
 
 SHIPPED = json.loads((files("ragen_pl.report") / "trajectory.schema.json").read_text())
 VALIDATOR = jsonschema.Draft202012Validator(strict(SHIPPED))
-PLAYED = Occasion("rollout", 30, "training", temperature=1.0, alarm=Alarm("amber", ("KL",)))
+PLAYED = Occasion(
+    "rollout", 30, "training", temperature=1.0, alarm=IterationAlarm("amber", ("KL",))
+)
 
 
 def make_chat() -> Chat:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ragen_pl.cli.command_parser import CommandParser
 from ragen_pl.cli.doctor.checks import CHECKS
-from ragen_pl.cli.doctor.subject import Subject
+from ragen_pl.cli.doctor.subject import ExaminedRun
 from ragen_pl.cli.findings_page import print_findings
 from ragen_pl.envs.contract_kit.examination import examine
 
@@ -29,4 +29,4 @@ def doctor(argv: Sequence[str]) -> int:
     parser = CommandParser("doctor", _DESCRIPTION)
     parser.add_argument("--json", action="store_true", help="print JSON, for other programs")
     options, rest = parser.parse_known_args(list(argv))
-    return print_findings(examine(Subject(rest), CHECKS), as_json=options.json)
+    return print_findings(examine(ExaminedRun(rest), CHECKS), as_json=options.json)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ragen_pl.cli.doctor.subject import Subject
+from ragen_pl.cli.doctor.subject import ExaminedRun
 from ragen_pl.models.policy import Policy
 from ragen_pl.rollout.packing import pack
 from ragen_pl.rollout.stats import trainable_trajectories
@@ -26,7 +26,7 @@ class Recomputed:
     entropy: Tensor
 
 
-def recompute(subject: Subject) -> Recomputed | None:
+def recompute(subject: ExaminedRun) -> Recomputed | None:
     """Pack the sampled trajectories and score their tokens; None if nothing was sampled."""
     trajectories = trainable_trajectories(subject.samples)
     if not trajectories:

@@ -43,11 +43,11 @@ _SEED_OF_NONSENSE = 7
 T = TypeVar("T")
 
 
-def _once(make: Callable[[Subject], T]) -> property:
+def _once(make: Callable[[ExaminedRun], T]) -> property:
     """Make a property that is computed once; its failure is raised once, too."""
 
     @wraps(make)
-    def read(subject: Subject) -> T:
+    def read(subject: ExaminedRun) -> T:
         name = make.__name__
         if name in subject.failed:
             cause = subject.failed[name]
@@ -112,7 +112,7 @@ class _MisplacedExpert(ExpertActor):
         return super().act(self._other if rng.random() < _NOISE else env, rng, max_actions)
 
 
-class Subject:
+class ExaminedRun:
     """The parts of a configured run.
 
     A part whose making fails raises its error to the first who asks and an ``UnavailableError`` to

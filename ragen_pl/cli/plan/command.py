@@ -8,9 +8,8 @@ from typing import Any
 
 from transformers import PreTrainedConfig
 
-from ragen_pl.cli.application import Application
 from ragen_pl.cli.command_parser import CommandParser
-from ragen_pl.cli.configured import configured_parts
+from ragen_pl.cli.configured import ConfiguredParts, configured_parts
 from ragen_pl.cli.messages import look_up
 from ragen_pl.cli.plan.devices import DEVICES
 from ragen_pl.cli.plan.inputs import Cluster, PlanInput
@@ -24,7 +23,7 @@ from ragen_pl.errors import ConfigError
 from ragen_pl.models.pretrained import PretrainedModel
 from ragen_pl.rollout.engines import InProcess
 
-_BF16 = {"bf16-mixed": True, "32-true": False, "32": False, "None": False}
+_BF16 = {"bf16-mixed": True, "32-true": False}
 _DESCRIPTION = """\
 Print the parameters of a run and its memory per process, by phase of an iteration. Takes the
 configs and options of fit (--config, --model..., --data..., --trainer.devices, --trainer.num_nodes,
@@ -81,11 +80,12 @@ def plan(argv: Sequence[str]) -> None:
     rates = None if options.rates is None else Rates.load(options.rates)
     shape = None if options.shape is None else look_up("--shape", options.shape, SHAPES)
     app = configured_parts(rest)
+    app.check_trainer()
     attention = getattr(app.model.trainable.policy, "attention", "sdpa")
     architecture = architecture_of(app) if shape is None else shape.config(attention)
     plan_input = plan_input_of(app, architecture)
     try:
-        cluster = cluster_of(app.config["fit"].trainer)
+        cluster = cluster_of(app.trainer_config)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     check_supported(app, cluster)
@@ -102,7 +102,7 @@ def plan(argv: Sequence[str]) -> None:
         )
 
 
-def check_supported(app: Application, cluster: Cluster) -> None:
+def check_supported(app: ConfiguredParts, cluster: Cluster) -> None:
     """Raise a ConfigError for runs that ``fit`` refuses, and if memory cannot be counted."""
     engine = app.model.engine
     if not isinstance(engine, InProcess):
@@ -115,7 +115,7 @@ def check_supported(app: Application, cluster: Cluster) -> None:
         raise ConfigError(f"trainer.strategy is {FSDP_NAME} and model.lora is set, {ONE_NETWORK}")
 
 
-def architecture_of(app: Application) -> PreTrainedConfig:
+def architecture_of(app: ConfiguredParts) -> PreTrainedConfig:
     """Return the policy's architecture; a known model's files are not read for it.
 
     Raises:
@@ -133,13 +133,13 @@ def architecture_of(app: Application) -> PreTrainedConfig:
     return architecture
 
 
-def plan_input_of(app: Application, architecture: PreTrainedConfig) -> PlanInput:
+def plan_input_of(app: ConfiguredParts, architecture: PreTrainedConfig) -> PlanInput:
     """Return what a plan depends on.
 
     Raises:
         ConfigError: when the trainer's precision is not supported.
     """
-    precision = str(app.config["fit"].trainer.precision)
+    precision = app.precision
     if precision not in _BF16:
         raise ConfigError(
             f"trainer.precision is {precision}, which plan does not support: use bf16-mixed or "

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ragen_pl.envs.adapters.household import ALFRED_TASKS, TASKS, Game, generate
+from ragen_pl.envs.adapters.household import ALFRED_TASKS, TASKS, HouseholdGame, generate
 from ragen_pl.envs.adapters.remembered import Remembered
 from ragen_pl.envs.base import one_of
 from ragen_pl.envs.packages import load
@@ -80,7 +80,7 @@ class AlfWorld(ReplayState):
         self.tasks, self.clutter = tuple(tasks), clutter
         self.admissible, self.win_reward = admissible, win_reward
         self.split, self.max_actions = one_of("split", split, Split), max_actions
-        self._game: Game | None = None
+        self._game: HouseholdGame | None = None
         self._commands: tuple[str, ...] = ()
         """The moves that did something."""
         self._seen = _Seen("", (), won=False)
@@ -203,14 +203,14 @@ class _Engine:
         self._commands: tuple[str, ...] = ()
         self._state: Any = None
 
-    def at(self, game: Game, commands: tuple[str, ...]) -> _Seen:
+    def at(self, game: HouseholdGame, commands: tuple[str, ...]) -> _Seen:
         """Return what admissible commands lead to in a household."""
         with _working():
             self._go(game, commands)
         listed = (each for each in self._state.admissible_commands if each not in _USELESS)
         return _Seen(str(self._state.feedback), tuple(listed), bool(self._state.won))
 
-    def _go(self, game: Game, commands: tuple[str, ...]) -> None:
+    def _go(self, game: HouseholdGame, commands: tuple[str, ...]) -> None:
         """Go to where commands lead: on from here if they begin with those given, else anew."""
         goes_on = self._loaded == game.key and commands[: len(self._commands)] == self._commands
         if not goes_on:
@@ -222,7 +222,7 @@ class _Engine:
             self._state, _, _ = self._env.step(command)
             self._commands = (*self._commands, command)
 
-    def plan(self, game: Game, commands: tuple[str, ...]) -> tuple[str, ...]:
+    def plan(self, game: HouseholdGame, commands: tuple[str, ...]) -> tuple[str, ...]:
         """Return the planner's commands from there to success; empty if it finds none.
 
         TextWorld gives plans only with every step, which makes each of them slower; the planner is
@@ -246,7 +246,7 @@ def _working() -> Iterator[None]:
 
 
 @lru_cache(maxsize=256)
-def _generated(seed: int, tasks: tuple[str, ...], clutter: int) -> Game:
+def _generated(seed: int, tasks: tuple[str, ...], clutter: int) -> HouseholdGame:
     """Make the household of a seed, which all members of a group share."""
     return generate(seed, tasks, clutter)
 
@@ -268,7 +268,7 @@ def _game_files(games: str) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=256)
-def _read_game(file: str) -> Game:
+def _read_game(file: str) -> HouseholdGame:
     """Read one of ALFRED's games.
 
     Raises:
@@ -285,7 +285,7 @@ def _read_game(file: str) -> Game:
         raise ValueError(f"games: {file} says that it cannot be solved: remove it")
     folders = (part.partition("-")[0] for part in Path(file).parts)  # ALFRED's: task-object-…
     task = next((name for name in folders if name in ALFRED_TASKS), "")
-    return Game(task, _goal_in(data["grammar"]), data)
+    return HouseholdGame(task, _goal_in(data["grammar"]), data)
 
 
 def _goal_in(grammar: str) -> str:

@@ -42,7 +42,7 @@ _MOST_TRIES = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Game:
+class HouseholdGame:
     """A household with a task."""
 
     task: str
@@ -101,7 +101,7 @@ def _tables() -> _Tables:
     )
 
 
-def generate(seed: int, tasks: Sequence[str], clutter: int) -> Game:
+def generate(seed: int, tasks: Sequence[str], clutter: int) -> HouseholdGame:
     """Make the household that a seed decides.
 
     Args:
@@ -157,7 +157,7 @@ def generate(seed: int, tasks: Sequence[str], clutter: int) -> Game:
         "pddl_problem": _balanced(problem),
         "solvable": True,
     }
-    return Game(task, goal, data)
+    return HouseholdGame(task, goal, data)
 
 
 def _choose_task(rng: random.Random, tables: _Tables, tasks: Sequence[str]) -> tuple[str, str, str]:

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.contract_kit.checks import CHECKS
 from ragen_pl.envs.contract_kit.examination import examine
-from ragen_pl.envs.contract_kit.subject import SECONDS, Subject
-from ragen_pl.runtime.findings import Line, has_failed
+from ragen_pl.envs.contract_kit.subject import SECONDS, ExaminedEnv
+from ragen_pl.runtime.findings import CheckFinding, has_failed
 
 __all__ = ["assert_contract", "examine_env"]
 
 
-def examine_env(env: TextEnv, key: str = "env", seconds: float = SECONDS) -> Iterator[Line]:
+def examine_env(env: TextEnv, key: str = "env", seconds: float = SECONDS) -> Iterator[CheckFinding]:
     """Examine an environment, which is not changed, and yield what is found.
 
     Args:
@@ -25,7 +25,7 @@ def examine_env(env: TextEnv, key: str = "env", seconds: float = SECONDS) -> Ite
         key: Its name in messages.
         seconds: Time after which a check of a slow environment tries no further start.
     """
-    return examine(Subject(env, key, seconds), CHECKS)
+    return examine(ExaminedEnv(env, key, seconds), CHECKS)
 
 
 def assert_contract(env: TextEnv, seconds: float = SECONDS) -> None:

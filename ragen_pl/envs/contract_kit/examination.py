@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from ragen_pl.envs.boundary import EnvError, describe_fault
 from ragen_pl.errors import ConfigError
-from ragen_pl.runtime.findings import Finding, Level, Line
+from ragen_pl.runtime.findings import CheckFinding, Finding, Severity
 
 _ENV_LOG = "ragen_pl.envs"
 
@@ -21,7 +21,9 @@ class UnavailableError(Exception):
     """A part whose making has failed before; the check that asked first has reported why."""
 
 
-def examine(subject: T, checks: Mapping[str, Callable[[T], Iterator[Finding]]]) -> Iterator[Line]:
+def examine(
+    subject: T, checks: Mapping[str, Callable[[T], Iterator[Finding]]]
+) -> Iterator[CheckFinding]:
     """Run the checks by name and yield their findings.
 
     A check yields one finding, or one for each thing that is wrong. What it raises becomes a
@@ -31,19 +33,19 @@ def examine(subject: T, checks: Mapping[str, Callable[[T], Iterator[Finding]]]) 
         for name, check in checks.items():
             begin = time.monotonic()
             for finding in _findings(subject, check):
-                yield Line(name, finding, time.monotonic() - begin)
+                yield CheckFinding(name, finding, time.monotonic() - begin)
 
 
 def _findings(subject: T, check: Callable[[T], Iterator[Finding]]) -> Iterator[Finding]:
     try:
         yield from check(subject)
     except UnavailableError as error:
-        yield Finding(Level.SKIPPED, f"needs what has failed above ({error})")
+        yield Finding(Severity.SKIPPED, f"needs what has failed above ({error})")
     except (ConfigError, EnvError) as error:
         text, _, remedy = str(error).partition("\n")
-        yield Finding(Level.FAILURE, text, " ".join(remedy.split()))
+        yield Finding(Severity.FAILURE, text, " ".join(remedy.split()))
     except Exception as error:  # checks run user code: environments, reward terms, models
-        yield Finding(Level.FAILURE, describe_fault(error), "mend what is named, or report it")
+        yield Finding(Severity.FAILURE, describe_fault(error), "mend what is named, or report it")
 
 
 @contextmanager

@@ -22,7 +22,7 @@ SECONDS = 4.0
 """Time after which a check of a slow environment tries no further start."""
 
 
-class Subject:
+class ExaminedEnv:
     """An environment under examination, which itself is never changed.
 
     Args:

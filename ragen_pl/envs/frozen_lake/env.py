@@ -48,7 +48,7 @@ from ragen_pl.envs.frozen_lake.search import (
     slip,
 )
 from ragen_pl.envs.picture import Drawing
-from ragen_pl.envs.thoughts import Score, compare, split_before
+from ragen_pl.envs.thoughts import StatementScore, compare, split_before
 
 SYMBOLS = {
     "player": "P",
@@ -357,7 +357,7 @@ class FrozenLake(TextEnv):
             grade = float(self._plan() is None)
         else:
             grade = path_progress(self._lake, self._player, path)
-        return (compare(facts, self._facts().split(" ")) + Score(grade, 1)).share
+        return (compare(facts, self._facts().split(" ")) + StatementScore(grade, 1)).share
 
     def vocabulary(self) -> Iterator[str]:
         """List rows of the grid, words of a thought and lines of the instruction."""

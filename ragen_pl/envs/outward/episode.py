@@ -1,4 +1,4 @@
-"""``Episode``, an environment played by messages: one action each, and always an answer."""
+"""``OutwardEpisode``, an environment played by messages: one action each, and always an answer."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Task:
     max_actions: int
 
 
-class Episode:
+class OutwardEpisode:
     """Episodes of an environment's own copy, one after the other, played by messages.
 
     A message is one action: a name in any case with white space around it, or any text if actions

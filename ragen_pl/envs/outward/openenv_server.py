@@ -22,7 +22,7 @@ from aiohttp import WSMsgType, web
 
 from ragen_pl.envs.base import MAX_TEXT_LENGTH, TextEnv
 from ragen_pl.envs.boundary import EnvError
-from ragen_pl.envs.outward.episode import Episode, OutOfTurnError, Reply, Task
+from ragen_pl.envs.outward.episode import OutOfTurnError, OutwardEpisode, Reply, Task
 
 _LARGEST_MESSAGE = 8 * MAX_TEXT_LENGTH
 """Bytes; JSON may write a character with six."""
@@ -102,7 +102,7 @@ class _Session:
     """
 
     def __init__(self, env: TextEnv) -> None:
-        self._episode = Episode(env)
+        self._episode = OutwardEpisode(env)
         self._current: _Reset | None = None
         self._max_actions = 0
 
@@ -291,7 +291,7 @@ class OpenEnvServer:
     def _describe(self) -> str:
         """Return the task in words, that of seed 0 where it depends on the start."""
         try:
-            return Episode(self._env).begin(0, 0)[0].instruction
+            return OutwardEpisode(self._env).begin(0, 0)[0].instruction
         except EnvError as error:
             return str(error)
 

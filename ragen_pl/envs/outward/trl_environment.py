@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.boundary import EnvError
-from ragen_pl.envs.outward.episode import Episode
+from ragen_pl.envs.outward.episode import OutwardEpisode
 
 _MOST_NAMED = 32
 """Most actions that the tool's schema lists one by one."""
@@ -36,7 +36,7 @@ class TRLEnvironment:
     act: ClassVar[Callable[[TRLEnvironment, str], str]]
 
     def __init__(self) -> None:
-        self._episode = Episode(self._prototype)
+        self._episode = OutwardEpisode(self._prototype)
         self._number, self._num_resets = next(self._instances), 0
         self._reward: float | None = 0.0
 

@@ -33,12 +33,12 @@ from ragen_pl.envs.rubik.search import plan_progress, shortest_plan, solves
 from ragen_pl.envs.rubik.starts import (
     FARTHEST_START,
     Scramble,
-    Start,
+    ScrambledCube,
     canonical_digest,
     length_of_seed,
     sample_start,
 )
-from ragen_pl.envs.thoughts import Score, compare, split_before
+from ragen_pl.envs.thoughts import StatementScore, compare, split_before
 
 Thought = Literal["plan", "facts_and_plan"]
 
@@ -116,7 +116,7 @@ class Rubik(TextEnv):
         info = {"difficulty": str(start.distance), "optimal_length": start.distance}
         return self.render_text(), info
 
-    def _start_of(self, seed: int) -> Start:
+    def _start_of(self, seed: int) -> ScrambledCube:
         return sample_start(seed, self.scramble, self.shortest, self.longest, self.split)
 
     def difficulty_of(self, seed: int) -> str:
@@ -211,7 +211,7 @@ class Rubik(TextEnv):
         """
         stated, plan = split_before(thought.split(" "), ACTIONS)
         grade = plan_progress(self._cube, plan)
-        return (compare(stated, self._facts()) + Score(grade, 1)).share
+        return (compare(stated, self._facts()) + StatementScore(grade, 1)).share
 
     def vocabulary(self) -> Iterator[str]:
         """List half rows of the net's faces, words of a thought and lines of the instruction."""

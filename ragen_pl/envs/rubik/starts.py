@@ -28,7 +28,7 @@ _SLOTS = 20
 _MAX_TRIES = 20_000
 
 
-class Start(NamedTuple):
+class ScrambledCube(NamedTuple):
     """A scrambled cube and the fewest turns that solve it."""
 
     cube: str
@@ -40,7 +40,7 @@ def canonical_digest(cube: str) -> str:
     return hashlib.sha256(canonical(cube).encode()).hexdigest()
 
 
-def belongs_to(start: Start, split: BoardSplit) -> bool:
+def belongs_to(start: ScrambledCube, split: BoardSplit) -> bool:
     """Return whether a split has a start."""
     if start.distance <= SHARED_DISTANCE:
         return True
@@ -56,7 +56,7 @@ def length_of_seed(seed: int, shortest: int, longest: int) -> int:
 @lru_cache(maxsize=4096)
 def sample_start(
     seed: int, scramble: Scramble, shortest: int, longest: int, split: BoardSplit
-) -> Start:
+) -> ScrambledCube:
     """Return the start that a seed decides: scrambled and in the split, not solved.
 
     Raises:
@@ -75,7 +75,7 @@ def sample_start(
     )
 
 
-def _scrambled(rng: random.Random, length: int) -> Start:
+def _scrambled(rng: random.Random, length: int) -> ScrambledCube:
     """Return a cube after random turns, none of which undoes the one before it."""
     cube, undoing = SOLVED, ""
     for _ in range(length):
@@ -83,7 +83,7 @@ def _scrambled(rng: random.Random, length: int) -> Start:
         cube, undoing = turn(cube, name), inverse(name)
     found = distance(cube)
     assert found is not None, cube
-    return Start(cube, found)
+    return ScrambledCube(cube, found)
 
 
 def inverse(action: str) -> str:

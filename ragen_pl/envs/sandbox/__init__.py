@@ -3,7 +3,7 @@
 May be imported by environments and tools; imports nothing of the library but its error.
 """
 
-from ragen_pl.envs.sandbox.outcome import Limits, Outcome, Reason, SandboxError
+from ragen_pl.envs.sandbox.outcome import Limits, ProgramResult, Reason, SandboxError
 from ragen_pl.envs.sandbox.run import require_sandbox, run_python
 
-__all__ = ["Limits", "Outcome", "Reason", "SandboxError", "require_sandbox", "run_python"]
+__all__ = ["Limits", "ProgramResult", "Reason", "SandboxError", "require_sandbox", "run_python"]

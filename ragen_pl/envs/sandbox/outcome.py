@@ -56,7 +56,7 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ProgramResult:
     """What became of a program."""
 
     stdout: str

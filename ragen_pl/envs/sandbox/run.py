@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import IO
 
 from ragen_pl.envs.sandbox.bubblewrap import command
-from ragen_pl.envs.sandbox.outcome import Limits, Outcome, Reason, SandboxError
+from ragen_pl.envs.sandbox.outcome import Limits, ProgramResult, Reason, SandboxError
 from ragen_pl.envs.sandbox.syscalls import syscall_filter
 from ragen_pl.errors import ConfigError
 
@@ -28,7 +28,7 @@ _BLOCK = 1 << 16
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
 
-def run_python(source: str, stdin: str = "", limits: Limits | None = None) -> Outcome:
+def run_python(source: str, stdin: str = "", limits: Limits | None = None) -> ProgramResult:
     """Run a program in the interpreter that runs this one, with the standard library alone.
 
     It returns when no process of the program is left. Programs wait for each other where more
@@ -69,7 +69,7 @@ def require_sandbox() -> None:
         )
 
 
-def _run(source: str, stdin: str, limits: Limits) -> Outcome:
+def _run(source: str, stdin: str, limits: Limits) -> ProgramResult:
     with _AT_ONCE, ExitStack() as stack:
         program = stack.enter_context(_sealed(source.encode(errors="replace")))
         entered = stack.enter_context(_sealed(stdin.encode(errors="replace")))
@@ -99,13 +99,13 @@ def _run(source: str, stdin: str, limits: Limits) -> Outcome:
                 _reap(found["child-pid"])
     stdout, stderr = (bytes(each[: limits.output]).decode(errors="replace") for each in kept)
     if stopped is not None:
-        return Outcome(stdout, stderr, None, stopped)
+        return ProgramResult(stdout, stderr, None, stopped)
     code = found.get("exit-code")
     if code is None:
         raise SandboxError(stderr.strip() or "the sandbox ended without a report")
     by_signal = code - 128 in signal.valid_signals()  # a program may also end with such a number
     reason = Reason.CPU if code == _CPU else Reason.KILLED if by_signal else Reason.EXITED
-    return Outcome(stdout, stderr, code, reason)
+    return ProgramResult(stdout, stderr, code, reason)
 
 
 _CPU = 128 + signal.SIGXCPU

@@ -38,7 +38,7 @@ from ragen_pl.envs.sokoban.search import (
     positions_after,
     shortest_plan,
 )
-from ragen_pl.envs.thoughts import Score, compare, split_before
+from ragen_pl.envs.thoughts import StatementScore, compare, split_before
 
 Observation = Literal["grid", "coordinates", "grid_coordinates"]
 Thought = Literal["plan", "facts_and_plan", "facts_plan_and_prediction"]
@@ -309,7 +309,7 @@ class Sokoban(TextEnv):
         if self._predicts:
             stated, predicted = split_before(stated, (words.THEN,))
         facts, plan = split_before(stated, (*ACTIONS, words.STUCK))
-        score = compare(facts, self._facts()) + Score(self._grade(plan), 1)
+        score = compare(facts, self._facts()) + StatementScore(self._grade(plan), 1)
         if self._predicts:
             score += compare(predicted[1:], self._prediction(actions))
         return score.share

@@ -43,7 +43,7 @@ from ragen_pl.envs.sudoku.puzzles import (
     num_empty_of_seed,
     sample_puzzle,
 )
-from ragen_pl.envs.thoughts import Score
+from ragen_pl.envs.thoughts import StatementScore
 
 Observation = Literal["grid", "grid_candidates"]
 Thought = Literal["plan", "reasons"]
@@ -346,7 +346,7 @@ class Sudoku(TextEnv):
     def thought_grounding(self, thought: str, actions: tuple[str, ...]) -> float:
         """Return the share of a thought's statements that hold: each placement, and each reason."""
         held = self._judge(thought.split(" "))
-        return Score(sum(held), len(held)).share
+        return StatementScore(sum(held), len(held)).share
 
     def vocabulary(self) -> Iterator[str]:
         """List parts of the grid, candidates, words of a thought and lines of the instruction."""

@@ -6,8 +6,8 @@ on them is the warm start's business.
 
 from ragen_pl.rollout.teachers.base import (
     Lesson,
+    LessonQuestion,
     Lessons,
-    Question,
     Teacher,
     TeachingTask,
     tell_nobody,
@@ -20,9 +20,9 @@ from ragen_pl.rollout.teachers.world_model import WorldModel
 __all__ = [
     "Explorer",
     "Lesson",
+    "LessonQuestion",
     "Lessons",
     "Offline",
-    "Question",
     "Solver",
     "Teacher",
     "TeachingTask",

@@ -65,7 +65,7 @@ class Lesson:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class LessonQuestion:
     """A test of what is taught, with one right answer."""
 
     prefix_ids: tuple[int, ...]
@@ -82,7 +82,7 @@ class Lessons:
     told: str
     """What a person should know of them, printed at the start of the run; later lines are
     indented."""
-    questions: tuple[Question, ...] = ()
+    questions: tuple[LessonQuestion, ...] = ()
     """Tests that the policy takes before each iteration of the warm start and after the last. They
     are not saved with the lessons."""
     metrics: Mapping[str, float] = field(default_factory=dict)

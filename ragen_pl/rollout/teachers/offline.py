@@ -18,8 +18,8 @@ from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.episode import ChatEpisode
 from ragen_pl.rollout.teachers.base import Lesson, Lessons, Teacher, TeachingTask
 from ragen_pl.rollout.teachers.recordings import (
+    RecordedExchange,
     RecordedTokens,
-    RecordedTurn,
     Recording,
     RefusedLineError,
     read_lines,
@@ -98,7 +98,7 @@ class Offline(Teacher):
         told = page.told(lessons.values(), writer)
         return Lessons(tuple(lessons), told)
 
-    def _is_imitated(self, turn: RecordedTurn) -> bool:
+    def _is_imitated(self, turn: RecordedExchange) -> bool:
         return turn.is_imitated and (self.imitate_untrue or not turn.is_untrue)
 
     def _ranked(self, task: TeachingTask, page: _Page) -> Iterable[tuple[str, Recording]]:
@@ -373,7 +373,7 @@ class _Writer:
 
     def _played(
         self,
-        turn: RecordedTurn,
+        turn: RecordedExchange,
         known: tuple[str, ...] | None,
         chat: Chat,
         *,
@@ -399,7 +399,7 @@ class _Writer:
             raise RefusedLineError("actions that this run reads otherwise")
         return turn.actions
 
-    def _completion(self, turn: RecordedTurn, chat: Chat) -> Completion:
+    def _completion(self, turn: RecordedExchange, chat: Chat) -> Completion:
         """Return a response in its own tokens, if they are this tokenizer's; else encoded anew."""
         text, recorded = turn.response.removeprefix(chat.opening_tag), turn.tokens
         limit = self.rollout.max_response_tokens

@@ -30,7 +30,7 @@ class RecordedTokens:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordedTurn:
+class RecordedExchange:
     """A message to the agent and its response."""
 
     message: str
@@ -52,7 +52,7 @@ class RecordedTurn:
 class Recording:
     """A recorded episode."""
 
-    turns: tuple[RecordedTurn, ...]
+    turns: tuple[RecordedExchange, ...]
     system: str | None
     """The system message; None without one."""
     env: str | None
@@ -118,7 +118,7 @@ def _trajectory(line: Mapping[str, Any]) -> Recording:
     if len(said) != len(turns):
         raise RefusedLineError("wrong role order")
     recorded = tuple(
-        RecordedTurn(
+        RecordedExchange(
             message=turn["observation"],
             response=response,
             is_imitated=turn["is_valid"],
@@ -204,7 +204,7 @@ def _conversation(line: Mapping[str, Any]) -> Recording:
     success = _first(line, "success")
     return Recording(
         turns=tuple(
-            RecordedTurn(user.text, answer.text, answer.is_imitated) for user, answer in pairs
+            RecordedExchange(user.text, answer.text, answer.is_imitated) for user, answer in pairs
         ),
         system=system,
         env=None if line.get("env") is None else str(line["env"]),

@@ -15,7 +15,7 @@ from ragen_pl.envs.boundary import CheckedEnv
 from ragen_pl.rollout.actors import Actor, Move, NoisyExpertActor, RandomActor
 from ragen_pl.rollout.chat import SEPARATOR, Chat
 from ragen_pl.rollout.episode import ChatEpisode
-from ragen_pl.rollout.teachers.base import Lesson, Lessons, Question, Teacher, TeachingTask
+from ragen_pl.rollout.teachers.base import Lesson, LessonQuestion, Lessons, Teacher, TeachingTask
 from ragen_pl.rollout.teachers.played import play_lessons
 from ragen_pl.rollout.teachers.solver import check_share
 from ragen_pl.types import Trajectory, Turn
@@ -109,10 +109,10 @@ class WorldModel(Teacher):
                 episode.take(Move(move.actions, f"{announced}{seen}"))
         return episode.trajectory()
 
-    def _questions(self, task: TeachingTask) -> tuple[Question, ...]:
+    def _questions(self, task: TeachingTask) -> tuple[LessonQuestion, ...]:
         """Return the transitions of episodes that are not imitated, as questions: a context up to
         the announcement of the actions, and the rest of the thought."""
-        questions: list[Question] = []
+        questions: list[LessonQuestion] = []
 
         def play(episode: ChatEpisode, rng: random.Random) -> Lesson | None:
             trajectory = self._played(episode, rng)
@@ -123,7 +123,7 @@ class WorldModel(Teacher):
                 ids = turn.completion.token_ids
                 prefix, answer = trajectory.prefix_ids(number), ids[start : turn.thought_tokens]
                 if answer:  # else the tokenizer joined it with the tag behind it
-                    questions.append(Question((*prefix, *ids[:start]), answer))
+                    questions.append(LessonQuestion((*prefix, *ids[:start]), answer))
             return Lesson.of(trajectory, [True] * len(trajectory.turns))
 
         first = task.first_seed + _FIRST_HELD_OUT

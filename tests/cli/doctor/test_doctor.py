@@ -14,10 +14,10 @@ from ragen_pl.cli.config_files import prepare
 from ragen_pl.cli.doctor import memory
 from ragen_pl.cli.doctor.checks import CHECKS
 from ragen_pl.cli.doctor.checks.devices import link_counts
-from ragen_pl.cli.doctor.subject import Subject
+from ragen_pl.cli.doctor.subject import ExaminedRun
 from ragen_pl.cli.entry_point import main
 from ragen_pl.envs.contract_kit.examination import examine
-from ragen_pl.runtime.findings import Level
+from ragen_pl.runtime.findings import Severity
 from tests.support.templates import save_model
 from tests.support.tiny_run import CONFIG
 
@@ -139,17 +139,18 @@ def test_a_healthy_run_is_healthy_and_every_check_has_a_line(doctor: Doctor) -> 
         (["--trainer.accelerator=gpu"], "devices", "! accelerator is gpu no GPU"),
         (["--threads=4096"], "threads", "? 4096 threads"),
         (["--filter.keep_fraction=3"], "configuration", "! filter.keep_fraction is 3"),
+        (["--trainer.max_steps=3"], "configuration", "! trainer.max_steps is 3"),
     ],
 )
 def test_a_planted_defect_is_found(
     healthy: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], check: str, words: str
 ) -> None:
     chosen = {name: CHECKS[name] for name in ("configuration", check)}
-    lines = examine(Subject(["--config", str(healthy), *options]), chosen)
-    wrong = {line.check: line.finding for line in lines if line.finding.level is not Level.OK}
+    lines = examine(ExaminedRun(["--config", str(healthy), *options]), chosen)
+    wrong = {line.check: line.finding for line in lines if line.finding.level is not Severity.OK}
     assert set(wrong) == {check}
     finding, (mark, *words_told) = wrong[check], words.split()
-    assert finding.level is {"!": Level.FAILURE, "?": Level.WARNING}[mark]
+    assert finding.level is {"!": Severity.FAILURE, "?": Severity.WARNING}[mark]
     assert finding.remedy or check == "configuration"
     for word in words_told:
         assert word in finding.text
@@ -165,9 +166,9 @@ def test_a_planted_defect_is_found(
 )
 def test_a_memory_is_measured_by_its_own_contexts(healthy: Path, options: list[str]) -> None:
     chosen = {name: CHECKS[name] for name in ("configuration", "lengths")}
-    lines = examine(Subject(["--config", str(healthy), *options]), chosen)
+    lines = examine(ExaminedRun(["--config", str(healthy), *options]), chosen)
     found = {line.check: line.finding for line in lines}
-    assert found["lengths"].level is Level.OK, found["lengths"].text
+    assert found["lengths"].level is Severity.OK, found["lengths"].text
 
 
 def test_a_plan_over_the_machines_memory_keeps_the_model_from_being_built(
@@ -230,9 +231,9 @@ def test_shipped_experiments_are_healthy(healthy: Path, configs: list[str]) -> N
     if "countdown" in configs:
         pytest.importorskip("reasoning_gym", reason="the extra envs is not installed")
     argv = prepare(["doctor", *(part for name in configs for part in ("--config", name))])
-    lines = list(examine(Subject(argv[1:]), CHECKS))
+    lines = list(examine(ExaminedRun(argv[1:]), CHECKS))
     assert [line.check for line in lines] == list(CHECKS)
-    assert not [line for line in lines if line.finding.level is not Level.OK]
+    assert not [line for line in lines if line.finding.level is not Severity.OK]
 
 
 def test_links_are_counted_pair_by_pair() -> None:

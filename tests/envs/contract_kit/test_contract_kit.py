@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from ragen_pl.cli.config_files import FOLDER, prepare
-from ragen_pl.cli.doctor.subject import Subject as DoctorSubject
+from ragen_pl.cli.doctor.subject import ExaminedRun
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.contract_kit import assert_contract, examine_env
 from ragen_pl.envs.contract_kit.checks import CHECKS, answers
 from ragen_pl.envs.contract_kit.examination import examine
-from ragen_pl.envs.contract_kit.subject import Subject
-from ragen_pl.runtime.findings import Finding, Level, has_failed
+from ragen_pl.envs.contract_kit.subject import ExaminedEnv
+from ragen_pl.runtime.findings import Finding, Severity, has_failed
 from tests.support import broken_envs as broken
 from tests.support.extras import need_packages
 from tests.support.lamps import Stairs
@@ -53,13 +53,13 @@ WARNINGS: list[tuple[type[TextEnv], str, str]] = [
 
 def findings(env: TextEnv, check: str) -> list[Finding]:
     """Run one check."""
-    subject = Subject(env, "env", seconds=0.5)
+    subject = ExaminedEnv(env, "env", seconds=0.5)
     return [line.finding for line in examine(subject, {check: CHECKS[check]})]
 
 
 def check(env: TextEnv, name: str) -> Finding:
     """Return the only finding of one check."""
-    subject = Subject(env, "env", seconds=0.5)
+    subject = ExaminedEnv(env, "env", seconds=0.5)
     (line,) = examine(subject, {name: CHECKS[name]})
     return line.finding
 
@@ -67,14 +67,14 @@ def check(env: TextEnv, name: str) -> Finding:
 @pytest.mark.parametrize(("kind", "name", "told"), FAILURES)
 def test_planted_defects_are_failures(kind: type[TextEnv], name: str, told: str) -> None:
     found = check(kind(), name)
-    assert found.level is Level.FAILURE
+    assert found.level is Severity.FAILURE
     assert re.search(told, found.text), found.text
 
 
 @pytest.mark.parametrize(("kind", "name", "told"), WARNINGS)
 def test_what_disappoints_is_a_warning(kind: type[TextEnv], name: str, told: str) -> None:
     found = check(kind(), name)
-    assert found.level is Level.WARNING
+    assert found.level is Severity.WARNING
     assert found.remedy
     assert re.search(told, found.text), found.text
 
@@ -83,7 +83,7 @@ def test_what_disappoints_is_a_warning(kind: type[TextEnv], name: str, told: str
 def test_healthy_environments_pass_every_check(kind: type[TextEnv]) -> None:
     lines = list(examine_env(kind(), seconds=0.5))
     assert {line.check for line in lines} == set(CHECKS)
-    assert [line.text for line in lines if line.finding.level is not Level.OK] == []
+    assert [line.text for line in lines if line.finding.level is not Severity.OK] == []
 
 
 def test_every_check_is_needed_by_a_planted_defect() -> None:
@@ -93,13 +93,13 @@ def test_every_check_is_needed_by_a_planted_defect() -> None:
 def test_the_time_of_an_answer_is_not_that_of_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "HOSTILE", ("1", "null", "x"))
     monkeypatch.setattr(answers, "_LIMIT_S", 0.5)
-    assert check(broken.LongStart(), "hostile answers").level is Level.OK
+    assert check(broken.LongStart(), "hostile answers").level is Severity.OK
     found = check(broken.LongAnswer(), "hostile answers")
-    assert found.level is Level.FAILURE
+    assert found.level is Severity.FAILURE
     assert "1 of 3 hostile answers are not answered, first 'null': step took longer" in found.text
     monkeypatch.setattr(answers, "_RESET_LIMIT_S", 0.3)
     found = check(broken.LongStart(), "hostile answers")
-    assert found.level is Level.FAILURE
+    assert found.level is Severity.FAILURE
     assert "at the start of seed 0: reset took longer than 0.3 s" in found.text
 
 
@@ -129,7 +129,7 @@ def test_shipped_environments_have_no_failure(
     """Those that training plays; their evaluation sets differ in the starts alone."""
     need_packages(experiment)
     monkeypatch.chdir(tmp_path)
-    envs = DoctorSubject(prepare(["doctor", "--config", experiment])[1:]).envs
+    envs = ExaminedRun(prepare(["doctor", "--config", experiment])[1:]).envs
     for key, env in envs.items():
         if key.startswith("data.env") or experiment != "sokoban":
             failed = [line for line in examine_env(env, key, 2.0) if has_failed([line])]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ragen_pl.envs.sandbox import Outcome, Reason, SandboxError
+from ragen_pl.envs.sandbox import ProgramResult, Reason, SandboxError
 from ragen_pl.envs.tools import Python, ToolUnavailableError
 from ragen_pl.envs.tools import python as module
 from ragen_pl.errors import ConfigError
@@ -22,24 +22,26 @@ def test_a_program_is_run_and_what_it_prints_is_returned() -> None:
 @pytest.mark.parametrize(
     ("outcome", "text"),
     [
-        (Outcome("a\n", "", 0, Reason.EXITED), "a"),
-        (Outcome("a\n", "warned", 0, Reason.EXITED), "a"),
-        (Outcome("", "oh\n", 1, Reason.EXITED), "oh"),
-        (Outcome("a", "", None, Reason.TIME), "a\nIt was stopped: it took too long."),
-        (Outcome("", "", 152, Reason.CPU), "It was stopped: it took too long."),
+        (ProgramResult("a\n", "", 0, Reason.EXITED), "a"),
+        (ProgramResult("a\n", "warned", 0, Reason.EXITED), "a"),
+        (ProgramResult("", "oh\n", 1, Reason.EXITED), "oh"),
+        (ProgramResult("a", "", None, Reason.TIME), "a\nIt was stopped: it took too long."),
+        (ProgramResult("", "", 152, Reason.CPU), "It was stopped: it took too long."),
         (
-            Outcome("a" * 9, "", None, Reason.OUTPUT),
+            ProgramResult("a" * 9, "", None, Reason.OUTPUT),
             "aaaaaaaaa\nIt was stopped: it printed too much.",
         ),
     ],
 )
-def test_every_end_is_told(monkeypatch: pytest.MonkeyPatch, outcome: Outcome, text: str) -> None:
+def test_every_end_is_told(
+    monkeypatch: pytest.MonkeyPatch, outcome: ProgramResult, text: str
+) -> None:
     monkeypatch.setattr(module, "run_python", lambda *_: outcome)
     assert Python().python("x") == text
 
 
 def test_a_sandbox_that_fails_is_no_observation(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> Outcome:
+    def fail(*_: object) -> ProgramResult:
         raise SandboxError("no memory")
 
     monkeypatch.setattr(module, "run_python", fail)

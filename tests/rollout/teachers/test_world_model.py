@@ -17,7 +17,7 @@ from ragen_pl.rollout.chat import Chat, Prompts, vocabulary
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import right_answers
 from ragen_pl.rollout.memory import Window
-from ragen_pl.rollout.teachers import Question, TeachingTask, WorldModel
+from ragen_pl.rollout.teachers import LessonQuestion, TeachingTask, WorldModel
 from ragen_pl.rollout.teachers.world_model import ENDED, LEADS_TO
 from ragen_pl.types import Completion, Request, Sampling
 from tests.support.lamps import Lamp, NamedLamp, Stairs
@@ -129,7 +129,7 @@ def test_questions_are_asked_about_other_starts_and_have_one_answer() -> None:
 
 def test_ranks_share_the_questions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where there are fewer questions than ranks."""
-    questions = (Question((1, 2), (3, 4)), Question((5,), (6,)))
+    questions = (LessonQuestion((1, 2), (3, 4)), LessonQuestion((5,), (6,)))
 
     def generate(requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
         assert requests, "a sampler is not asked for nothing"

@@ -19,10 +19,10 @@ from ragen_pl.cli.doctor.checks.starts import check_starts
 from ragen_pl.cli.doctor.checks.storage import check_storage
 from ragen_pl.cli.doctor.checks.template import check_template
 from ragen_pl.cli.doctor.checks.threads import check_threads
-from ragen_pl.cli.doctor.subject import Subject
+from ragen_pl.cli.doctor.subject import ExaminedRun
 from ragen_pl.runtime.findings import Finding
 
-CHECKS: Mapping[str, Callable[[Subject], Iterator[Finding]]] = {
+CHECKS: Mapping[str, Callable[[ExaminedRun], Iterator[Finding]]] = {
     "configuration": check_configuration,
     "threads": check_threads,
     "devices": check_devices,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ragen_pl.cli.doctor.subject import Subject
+from ragen_pl.cli.doctor.subject import ExaminedRun
 from ragen_pl.rollout.chat import Chat
 from ragen_pl.runtime.findings import Finding, failure, ok, warning
 from ragen_pl.runtime.visible_text import one_line
@@ -16,7 +16,7 @@ _ENOUGH = 16
 """Samples from which on none that is valid is a failure."""
 
 
-def check_answers(subject: Subject) -> Iterator[Finding]:
+def check_answers(subject: ExaminedRun) -> Iterator[Finding]:
     """Let the expert's texts and the policy's own responses go through the parser."""
     failed = [t for t in subject.expert_play if t.stop_reason is StopReason.ENV_ERROR]
     if failed:

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from ragen_pl.cli.doctor.checks.storage import existing_folder
-from ragen_pl.cli.doctor.subject import Subject
+from ragen_pl.cli.doctor.subject import ExaminedRun
 from ragen_pl.cli.plan.render import gib
 from ragen_pl.distributed.checkpoint_io import AnyCheckpointIO
 from ragen_pl.runtime.findings import Finding, failure, ok, warning
@@ -21,7 +21,7 @@ _COPIES = 9
 and two moments."""
 
 
-def check_checkpoint(subject: Subject) -> Iterator[Finding]:
+def check_checkpoint(subject: ExaminedRun) -> Iterator[Finding]:
     """Write the trained weights as a checkpoint, read it, and compare."""
     folder = existing_folder(subject.parts.run_dir)
     trained = {

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ragen_pl.cli.doctor.subject import Subject
+from ragen_pl.cli.doctor.subject import ExaminedRun
 from ragen_pl.runtime.findings import Finding, ok
 
 
-def check_configuration(subject: Subject) -> Iterator[Finding]:
+def check_configuration(subject: ExaminedRun) -> Iterator[Finding]:
     """Build all parts, none of which has weights; a wrong key or value is raised here."""
     parts, data = subject.parts, subject.data
+    parts.check_trainer()
     rollout, model = data.rollout, parts.model
     trajectories = rollout.num_groups * rollout.online_k * rollout.group_size
     envs = " and ".join(type(env).__name__ for env in data.envs.values())

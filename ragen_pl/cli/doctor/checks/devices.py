@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import torch
 
-from ragen_pl.cli.doctor.subject import Subject
+from ragen_pl.cli.doctor.subject import ExaminedRun
 from ragen_pl.runtime.findings import Finding, failure, ok, warning
 from ragen_pl.runtime.threads import usable_cores
 
@@ -18,7 +18,7 @@ _SLOW_LINKS = {"SYS", "NODE", "PHB"}
 """Links through a processor, by the names of ``nvidia-smi topo -m``."""
 
 
-def check_devices(subject: Subject) -> Iterator[Finding]:
+def check_devices(subject: ExaminedRun) -> Iterator[Finding]:
     """Name the devices; fail if more are configured than there are."""
     config = subject.parts.trainer_config if "parts" in subject.made else None
     wanted = None if config is None else str(config.devices)

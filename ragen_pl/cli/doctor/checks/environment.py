@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ragen_pl.cli.doctor.subject import Subject
+from ragen_pl.cli.doctor.subject import ExaminedRun
 from ragen_pl.envs.check import check_contract
 from ragen_pl.runtime.findings import Finding, failure, ok
 
 
-def check_environment(subject: Subject) -> Iterator[Finding]:
+def check_environment(subject: ExaminedRun) -> Iterator[Finding]:
     """Check every environment against ``TextEnv``'s contract."""
     is_whole = True
     for key, env in subject.envs.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ragen_pl.cli.doctor.subject import Subject
+from ragen_pl.cli.doctor.subject import ExaminedRun
 from ragen_pl.rollout.actors import ExpertActor
 from ragen_pl.rollout.baselines import play_baseline
 from ragen_pl.runtime.findings import Finding, failure, ok
@@ -13,7 +13,7 @@ from ragen_pl.types import StopReason, Trajectory
 _STARTS = 24
 
 
-def check_expert(subject: Subject) -> Iterator[Finding]:
+def check_expert(subject: ExaminedRun) -> Iterator[Finding]:
     """Let the expert play within the agent's budgets: its actions must be legal, and it must
     succeed now and then."""
     data = subject.data

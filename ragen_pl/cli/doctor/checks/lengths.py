@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ragen_pl.cli.doctor.subject import Subject
+from ragen_pl.cli.doctor.subject import ExaminedRun
 from ragen_pl.runtime.findings import Finding, failure, ok, warning
 from ragen_pl.types import StopReason, TokenSequence, Trajectory
 
@@ -12,7 +12,7 @@ _FEW, _MANY = 0.1, 0.5
 """Shares of trajectories from which on cuts are a warning and a failure."""
 
 
-def check_lengths(subject: Subject) -> Iterator[Finding]:
+def check_lengths(subject: ExaminedRun) -> Iterator[Finding]:
     """Measure prompts and the expert's responses against the budgets, and how many trajectories
     are cut."""
     rollout, written = subject.data.rollout, subject.written
@@ -61,12 +61,12 @@ def check_lengths(subject: Subject) -> Iterator[Finding]:
     yield ok(f"{budget}; data.rollout.max_context is {rollout.max_context}{cut}")
 
 
-def _longest_response(subject: Subject) -> int | None:
+def _longest_response(subject: ExaminedRun) -> int | None:
     lengths = [len(turn.completion.token_ids) for t in subject.expert_play for turn in t.turns]
     return max(lengths, default=None)
 
 
-def _check_summaries(whole: list[Trajectory], subject: Subject) -> Finding:
+def _check_summaries(whole: list[Trajectory], subject: ExaminedRun) -> Finding:
     """Compare a context of a summary and one turn, after which a summary must fit, with the
     budget."""
     rollout, chat = subject.data.rollout, subject.chat
@@ -88,7 +88,7 @@ def _check_summaries(whole: list[Trajectory], subject: Subject) -> Finding:
     return warning(found, remedy) if needed > limit else ok(found)
 
 
-def _longest(whole: list[Trajectory], subject: Subject) -> int:
+def _longest(whole: list[Trajectory], subject: ExaminedRun) -> int:
     """Return the tokens of the longest training sequence with responses of the largest size."""
     rollout = subject.data.rollout
     if rollout.memory.cuts:
@@ -100,14 +100,14 @@ def _longest(whole: list[Trajectory], subject: Subject) -> int:
     return first + (turns - 1) * later + turns * rollout.max_response_tokens
 
 
-def _room(sequence: TokenSequence, subject: Subject) -> int:
+def _room(sequence: TokenSequence, subject: ExaminedRun) -> int:
     """Return the tokens of a sequence that was played without limits, and of a response of the
     largest size at its end."""
     last = len(sequence.answers[-1].completion.token_ids)
     return len(sequence.token_ids) - last + subject.data.rollout.max_response_tokens
 
 
-def _is_cut(trajectory: Trajectory, subject: Subject, response: int | None) -> bool:
+def _is_cut(trajectory: Trajectory, subject: ExaminedRun, response: int | None) -> bool:
     """Return whether a trajectory would be cut if each response were as long as the expert's."""
     rollout = subject.data.rollout
     if rollout.memory.cuts:

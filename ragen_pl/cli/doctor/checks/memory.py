@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ragen_pl.cli.doctor.subject import Subject
+from ragen_pl.cli.doctor.subject import ExaminedRun
 from ragen_pl.cli.plan.render import gib
 from ragen_pl.errors import ConfigError
 from ragen_pl.runtime.findings import Finding, failure, ok, warning
 
 
-def check_memory(subject: Subject) -> Iterator[Finding]:
+def check_memory(subject: ExaminedRun) -> Iterator[Finding]:
     """Plan the memory of the run; the model is not built if the machine cannot hold it."""
     _ = subject.parts  # its errors are another check's
     try:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ragen_pl.cli.doctor.subject import Subject
+from ragen_pl.cli.doctor.subject import ExaminedRun
 from ragen_pl.runtime.findings import Finding, ok
 
 
-def check_model(subject: Subject) -> Iterator[Finding]:
+def check_model(subject: ExaminedRun) -> Iterator[Finding]:
     """Build or load the policy; what is wrong with it is raised here."""
     language = subject.policy.language
     weights = list(language.model.parameters())

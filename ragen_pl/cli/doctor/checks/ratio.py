@@ -8,7 +8,7 @@ import torch
 
 from ragen_pl.algorithms.coefficients import Coefficients
 from ragen_pl.cli.doctor.recomputed import Recomputed, recompute
-from ragen_pl.cli.doctor.subject import Subject
+from ragen_pl.cli.doctor.subject import ExaminedRun
 from ragen_pl.runtime.findings import Finding, failure, ok, warning
 from ragen_pl.training.update import Update
 from ragen_pl.types import TrainingBatch
@@ -19,7 +19,7 @@ _LARGEST_KL = 1e-2
 """Largest KL between the passes with and without gradients, in bfloat16."""
 
 
-def check_ratio(subject: Subject) -> Iterator[Finding]:
+def check_ratio(subject: ExaminedRun) -> Iterator[Finding]:
     """Take a step with learning rate 0 and compare every token's log-prob before and after."""
     before = recompute(subject)
     if before is None:
@@ -41,7 +41,7 @@ def check_ratio(subject: Subject) -> Iterator[Finding]:
     yield ok(f"a step with learning rate 0 leaves all {int(mask.sum())} ratios at 1")
 
 
-def _step_of_size_zero(subject: Subject, before: Recomputed) -> tuple[float, float]:
+def _step_of_size_zero(subject: ExaminedRun, before: Recomputed) -> tuple[float, float]:
     """Take the step; return the share of clipped tokens and the KL of its forward pass."""
     model, algorithm = before.policy.model, subject.parts.model.algorithm
     rollout = before.rollout

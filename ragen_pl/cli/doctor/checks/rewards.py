@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from ragen_pl.cli.doctor.subject import Subject
+from ragen_pl.cli.doctor.subject import ExaminedRun
 from ragen_pl.envs.contract_kit.checks.rewards import constant_reward, spread_finding
 from ragen_pl.rollout.rewards import ENV
 from ragen_pl.rollout.stats import GroupTable
-from ragen_pl.runtime.findings import Finding, Level, ok, warning
+from ragen_pl.runtime.findings import Finding, Severity, ok, warning
 
 
-def check_rewards(subject: Subject) -> Iterator[Finding]:
+def check_rewards(subject: ExaminedRun) -> Iterator[Finding]:
     """Play between expert and random, and look at the spread of returns and at each term."""
     groups = subject.written.groups
     whole = subject.written.all + subject.expert_play
@@ -40,5 +40,5 @@ def check_rewards(subject: Subject) -> Iterator[Finding]:
         return
     signal = GroupTable.gather(groups).signal
     spread = spread_finding(int(signal.sum()), len(groups), "between expert and random")
-    if spread.level is not Level.OK or not found:
+    if spread.level is not Severity.OK or not found:
         yield spread

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from ragen_pl.cli.doctor.recomputed import recompute
-from ragen_pl.cli.doctor.subject import Subject
+from ragen_pl.cli.doctor.subject import ExaminedRun
 from ragen_pl.runtime.findings import Finding, failure, ok, warning
 
 _LARGEST_GAP = 0.02
@@ -18,7 +18,7 @@ _STANDARD_ERRORS = 6.0
 _FEWEST = 50
 
 
-def check_sampling(subject: Subject) -> Iterator[Finding]:
+def check_sampling(subject: ExaminedRun) -> Iterator[Finding]:
     """Recompute the log-probs of sampled tokens, and test the tokens against them."""
     found = recompute(subject)
     if found is None:

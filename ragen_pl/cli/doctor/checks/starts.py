@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ragen_pl.cli.doctor.subject import Subject
+from ragen_pl.cli.doctor.subject import ExaminedRun
 from ragen_pl.envs.eval_seeds import overlap
 from ragen_pl.errors import ConfigError
 from ragen_pl.rollout.mixture import env_of_set
@@ -18,7 +18,7 @@ _FEW = 8
 of them apart."""
 
 
-def check_starts(subject: Subject) -> Iterator[Finding]:
+def check_starts(subject: ExaminedRun) -> Iterator[Finding]:
     """Build every evaluation set and compare its starts with the run's first training starts."""
     data, first = subject.data, subject.first_seed
     seeds, found = range(first, first + _TRAINING_STARTS), False

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from ragen_pl.cli.doctor.subject import Subject
+from ragen_pl.cli.doctor.subject import ExaminedRun
 from ragen_pl.cli.plan.render import gib
 from ragen_pl.runtime.findings import Finding, failure, ok, warning
 
@@ -20,7 +20,7 @@ def existing_folder(run_dir: Path) -> Path:
     return next(path for path in (run_dir, *run_dir.absolute().parents) if path.exists())
 
 
-def check_storage(subject: Subject) -> Iterator[Finding]:
+def check_storage(subject: ExaminedRun) -> Iterator[Finding]:
     """Write a file next to where the run will, and read how much space is free."""
     run_dir = subject.parts.run_dir
     existing = existing_folder(run_dir)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ragen_pl.cli.doctor.subject import Subject
+from ragen_pl.cli.doctor.subject import ExaminedRun
 from ragen_pl.models.chat_template import ChatTemplate
 from ragen_pl.runtime.findings import Finding, failure, ok
 
 _MEND = "give the model another template, as a chat_template.jinja in its folder"
 
 
-def check_template(subject: Subject) -> Iterator[Finding]:
+def check_template(subject: ExaminedRun) -> Iterator[Finding]:
     """Compare contexts that are appended turn by turn with what the template renders."""
     chat = subject.chat
     options = getattr(subject.parts.model.trainable.policy, "template_options", {})

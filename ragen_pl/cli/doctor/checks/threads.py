@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from ragen_pl.cli.doctor.subject import Subject
+from ragen_pl.cli.doctor.subject import ExaminedRun
 from ragen_pl.runtime.findings import Finding, ok, warning
 from ragen_pl.runtime.threads import fixed_threads, usable_cores
 from ragen_pl.runtime.wait_policy import describe_waiting
@@ -14,7 +14,7 @@ _LONG_SPIN = 100_000
 """Spins that take several milliseconds, in which other programs need the core."""
 
 
-def check_threads(subject: Subject) -> Iterator[Finding]:
+def check_threads(subject: ExaminedRun) -> Iterator[Finding]:
     """Warn of threads that spin while they wait, and of more threads than cores."""
     cores, spinning = usable_cores(), _spinning()
     if spinning:

@@ -14,10 +14,10 @@ from ragen_pl.envs.contract_kit.checks.rewards import check_rewards
 from ragen_pl.envs.contract_kit.checks.shared_state import check_shared_state
 from ragen_pl.envs.contract_kit.checks.speed import check_speed
 from ragen_pl.envs.contract_kit.checks.starts import check_starts
-from ragen_pl.envs.contract_kit.subject import Subject
+from ragen_pl.envs.contract_kit.subject import ExaminedEnv
 from ragen_pl.runtime.findings import Finding
 
-CHECKS: Mapping[str, Callable[[Subject], Iterator[Finding]]] = {
+CHECKS: Mapping[str, Callable[[ExaminedEnv], Iterator[Finding]]] = {
     "contract": check_contract_of,
     "starts": check_starts,
     "episodes": check_episodes,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ragen_pl.envs.boundary import CheckedEnv, EnvError
-from ragen_pl.envs.contract_kit.subject import Subject
+from ragen_pl.envs.contract_kit.subject import ExaminedEnv
 from ragen_pl.envs.workers import EnvHost
 from ragen_pl.runtime.findings import Finding, failure, ok
 
@@ -26,7 +26,7 @@ HOSTILE = (
 """Free texts that break parsers, evaluators and files."""
 
 
-def check_answers(subject: Subject) -> Iterator[Finding]:
+def check_answers(subject: ExaminedEnv) -> Iterator[Finding]:
     """Give hostile answers, in a process with a time limit."""
     if subject.env.actions is not None:
         yield ok("actions have names; no other text reaches step")

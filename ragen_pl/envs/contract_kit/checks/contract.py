@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ragen_pl.envs.check import check_contract
-from ragen_pl.envs.contract_kit.subject import Subject
+from ragen_pl.envs.contract_kit.subject import ExaminedEnv
 from ragen_pl.runtime.findings import Finding, failure, ok
 
 
-def check_contract_of(subject: Subject) -> Iterator[Finding]:
+def check_contract_of(subject: ExaminedEnv) -> Iterator[Finding]:
     """Run the check that every command runs before it depends on an environment."""
     try:
         check_contract(subject.env, subject.key)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.boundary import CheckedEnv, EnvError, describe_fault
-from ragen_pl.envs.contract_kit.subject import Subject
+from ragen_pl.envs.contract_kit.subject import ExaminedEnv
 from ragen_pl.envs.contract_kit.trial import Step, go_on, play, play_at_random, take
 from ragen_pl.runtime.findings import Finding, failure, ok
 
@@ -19,7 +19,7 @@ _NO_LENGTH = 24
 """Steps after the copy that are compared."""
 
 
-def check_copies(subject: Subject) -> Iterator[Finding]:
+def check_copies(subject: ExaminedEnv) -> Iterator[Finding]:
     """Copy an environment in the middle of an episode; copies must go on as it does."""
     is_noisy = _is_noisy(subject)
     ways = set[str]()
@@ -66,7 +66,7 @@ class _CopyError(Exception):
     """An environment that cannot be copied: what happened, and what to do."""
 
 
-def _twins(subject: Subject, env: TextEnv, *, is_noisy: bool) -> dict[str, CheckedEnv]:
+def _twins(subject: ExaminedEnv, env: TextEnv, *, is_noisy: bool) -> dict[str, CheckedEnv]:
     """Return copies of an environment in its current state, by how they were made."""
     try:
         twins = {_COPIED: copy.deepcopy(env)}
@@ -109,7 +109,7 @@ def _differing(given: Step, wanted: Step) -> str:
     return "the same"
 
 
-def _is_noisy(subject: Subject) -> bool:
+def _is_noisy(subject: ExaminedEnv) -> bool:
     """Return whether equal actions from equal starts may lead to different results."""
     env = subject.copy()
     for seed in range(2):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from ragen_pl.envs.contract_kit.subject import Subject
+from ragen_pl.envs.contract_kit.subject import ExaminedEnv
 from ragen_pl.envs.contract_kit.trial import Trial
 from ragen_pl.runtime.findings import Finding, failure, ok, warning
 
@@ -15,7 +15,7 @@ _GROWS_FROM, _GROWS_BY = 600, 3.0
 """Characters from which on growth within an episode is told, and how many times."""
 
 
-def check_episodes(subject: Subject) -> Iterator[Finding]:
+def check_episodes(subject: ExaminedEnv) -> Iterator[Finding]:
     """Look at the observations of whole episodes, of random play and of the expert's."""
     played = [*subject.random_play, *subject.expert_play]
     found = False

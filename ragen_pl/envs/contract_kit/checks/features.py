@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.boundary import CheckedEnv
-from ragen_pl.envs.contract_kit.subject import Subject
+from ragen_pl.envs.contract_kit.subject import ExaminedEnv
 from ragen_pl.envs.contract_kit.trial import go_on, play_at_random
 from ragen_pl.runtime.findings import Finding, failure, ok, warning
 
@@ -15,7 +15,7 @@ _SEEDS, _STEPS = 24, 12
 _EQUAL = "let them follow from the state alone"
 
 
-def check_features(subject: Subject) -> Iterator[Finding]:
+def check_features(subject: ExaminedEnv) -> Iterator[Finding]:
     """Compare the features of the states of random play."""
     if not subject.env.has_features:
         yield ok("it has no features, by which agents that read no text could learn it")
@@ -79,7 +79,7 @@ class _Seen:
         self.hidden: set[str] = set()
         """States whose text belongs to a state of other features, too."""
 
-    def compare(self, subject: Subject, env: TextEnv, has_ended: bool) -> Finding | None:
+    def compare(self, subject: ExaminedEnv, env: TextEnv, has_ended: bool) -> Finding | None:
         """Compare an environment's current features with those of other states.
 
         Where nothing is left to decide, they may tell more than the text.
@@ -105,7 +105,7 @@ class _Seen:
         return None
 
 
-def _restored(subject: Subject, env: TextEnv) -> Finding | None:
+def _restored(subject: ExaminedEnv, env: TextEnv) -> Finding | None:
     """Compare the features with those of the state when it is restored elsewhere."""
     twin = subject.copy()
     twin.reset(seed=987, options={"noise_seed": 0})

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 
 from ragen_pl.envs.boundary import CheckedEnv, EnvError
-from ragen_pl.envs.contract_kit.subject import Subject
+from ragen_pl.envs.contract_kit.subject import ExaminedEnv
 from ragen_pl.envs.contract_kit.trial import go_on, play_as_expert, play_at_random
 from ragen_pl.runtime.findings import Finding, failure, ok, warning
 
@@ -15,7 +15,7 @@ _FEWEST = 8
 _OFF_PATH, _OFF_PATH_TURNS = 16, 3
 
 
-def check_expert(subject: Subject) -> Iterator[Finding]:
+def check_expert(subject: ExaminedEnv) -> Iterator[Finding]:
     """Let the expert play: its actions must be legal, and it must succeed now and then."""
     if not subject.has_expert:
         yield ok("it has no expert, which a warm start would need")
@@ -42,7 +42,7 @@ def check_expert(subject: Subject) -> Iterator[Finding]:
     yield ok(f"{text}, in {actions:.1f} actions on average")
 
 
-def _lost(subject: Subject) -> Iterator[EnvError]:
+def _lost(subject: ExaminedEnv) -> Iterator[EnvError]:
     """Yield the errors of the expert after random moves."""
     env = CheckedEnv(subject.copy())
     for seed in subject.in_time(range(_OFF_PATH)):
@@ -61,7 +61,7 @@ def _lost(subject: Subject) -> Iterator[EnvError]:
                 break
 
 
-def check_random(subject: Subject) -> Iterator[Finding]:
+def check_random(subject: ExaminedEnv) -> Iterator[Finding]:
     """Let chance play: a task that it solves teaches nothing."""
     played = subject.random_play
     solved = sum(trial.success for trial in played)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.boundary import EnvError
-from ragen_pl.envs.contract_kit.subject import Subject
+from ragen_pl.envs.contract_kit.subject import ExaminedEnv
 from ragen_pl.envs.contract_kit.trial import Trial, play
 from ragen_pl.envs.workers import EnvHost
 from ragen_pl.runtime.findings import Finding, failure, ok
@@ -18,7 +18,7 @@ _LIMIT_S = 30.0
 _HASH_SEED = "PYTHONHASHSEED"
 
 
-def check_processes(subject: Subject) -> Iterator[Finding]:
+def check_processes(subject: ExaminedEnv) -> Iterator[Finding]:
     """Play the same episodes here and in worker processes with two hash seeds."""
     here = _Played(subject, subject.copy())
     for hash_seed in ("1", "2"):
@@ -50,7 +50,7 @@ def check_processes(subject: Subject) -> Iterator[Finding]:
 class _Played:
     """Episodes that an environment plays, with all that it says of itself."""
 
-    def __init__(self, subject: Subject, env: TextEnv) -> None:
+    def __init__(self, subject: ExaminedEnv, env: TextEnv) -> None:
         self.trials: list[Trial] = []
         self.facts: list[str] = []
         for seed in range(_SEEDS):

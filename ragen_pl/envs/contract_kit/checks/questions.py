@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.boundary import CheckedEnv, calling
-from ragen_pl.envs.contract_kit.subject import Subject
+from ragen_pl.envs.contract_kit.subject import ExaminedEnv
 from ragen_pl.envs.contract_kit.trial import ACTIONS_PER_TURN, go_on
 from ragen_pl.runtime.findings import Finding, failure, ok
 
@@ -15,7 +15,7 @@ _SEEDS, _STEPS = 3, 4
 _THOUGHT = "the goal is to the left"
 
 
-def check_questions(subject: Subject) -> Iterator[Finding]:
+def check_questions(subject: ExaminedEnv) -> Iterator[Finding]:
     """Ask everything that may be asked in several states, and compare the state after it."""
     changing = dict[str, str]()
     asked = set[str]()
@@ -42,7 +42,7 @@ def check_questions(subject: Subject) -> Iterator[Finding]:
         yield ok(f"{', '.join(sorted(asked))} change nothing")
 
 
-def _questions(subject: Subject, env: CheckedEnv) -> dict[str, Callable[[], object]]:
+def _questions(subject: ExaminedEnv, env: CheckedEnv) -> dict[str, Callable[[], object]]:
     state, actions = env.state(), (env.actions or ("an answer",))[:1]
     found: dict[str, Callable[[], object]] = {
         "instruction": lambda: env.instruction,

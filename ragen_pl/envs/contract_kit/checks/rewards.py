@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ragen_pl.envs.contract_kit.subject import Subject
+from ragen_pl.envs.contract_kit.subject import ExaminedEnv
 from ragen_pl.envs.contract_kit.trial import ChooseActions, play, play_at_random, play_between
 from ragen_pl.runtime.findings import Finding, failure, ok, warning
 
@@ -14,7 +14,7 @@ _LARGE = 1000.0
 _ROUNDING = 1e-9
 
 
-def check_rewards(subject: Subject) -> Iterator[Finding]:
+def check_rewards(subject: ExaminedEnv) -> Iterator[Finding]:
     """Play groups between expert and random, and look at the spread of their returns."""
     players: list[ChooseActions] = [play_at_random] * _MEMBERS
     if subject.has_expert:  # from random play to the expert's

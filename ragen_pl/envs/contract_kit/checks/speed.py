@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 
 from ragen_pl.envs.boundary import CheckedEnv
-from ragen_pl.envs.contract_kit.subject import Subject
+from ragen_pl.envs.contract_kit.subject import ExaminedEnv
 from ragen_pl.envs.contract_kit.trial import go_on, play_at_random
 from ragen_pl.runtime.findings import Finding, ok, warning
 
@@ -24,7 +24,7 @@ _REMEDIES = {
 }
 
 
-def check_speed(subject: Subject) -> Iterator[Finding]:
+def check_speed(subject: ExaminedEnv) -> Iterator[Finding]:
     """Measure the mean times of a reset, of a step and of a deep copy."""
     env, seconds, steps = CheckedEnv(subject.copy()), {"reset": 0.0, "step": 0.0, "copy": 0.0}, 0
     count = 0

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ragen_pl.envs.boundary import CheckedEnv, EnvError
-from ragen_pl.envs.contract_kit.subject import Subject
+from ragen_pl.envs.contract_kit.subject import ExaminedEnv
 from ragen_pl.envs.eval_seeds import FIRST_EVAL_SEED
 from ragen_pl.runtime.findings import Finding, failure, ok, warning
 
@@ -20,7 +20,7 @@ _FAR_SEEDS = (
 """Seeds that runs use, of which generators with 32 bits refuse some."""
 
 
-def check_starts(subject: Subject) -> Iterator[Finding]:
+def check_starts(subject: ExaminedEnv) -> Iterator[Finding]:
     """Reset to many seeds, large ones among them."""
     env = CheckedEnv(subject.copy())
     for what, seed in _FAR_SEEDS:
