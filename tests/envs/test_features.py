@@ -133,7 +133,7 @@ class Shown(Stairs):
     """A lamp with features, of which subclasses spoil one thing."""
 
     def features(self) -> Any:
-        return np.array([self.lit, self.is_over, self.step_number / 2], dtype=np.float32)
+        return np.array([self.lit, self.is_over, 1], dtype=np.float32)
 
 
 class Drifting(Shown):
@@ -154,10 +154,17 @@ class Growing(Shown):
 
 
 class Blind(Shown):
-    """Features that leave the step out."""
+    """Features that leave the light out."""
 
     def features(self) -> Any:
-        return super().features()[:2]
+        return super().features()[1:]
+
+
+class Knowing(Shown):
+    """Features with the step, which the text hides."""
+
+    def features(self) -> Any:
+        return np.array([self.lit, self.step_number / 2], dtype=np.float32)
 
 
 class Loud(Shown):
@@ -185,6 +192,7 @@ def found_in(env: TextEnv) -> Finding:
         (Growing, Severity.FAILURE, r"has features of the shape \(\d,\)"),
         (Speaking, Severity.FAILURE, "free text"),
         (Blind, Severity.WARNING, "have the features of another one"),
+        (Knowing, Severity.WARNING, "look alike in render_text, but their features differ"),
         (Shown, Severity.OK, r"of \d+ states have the shape \(3,\); 2 actions"),
         (Stairs, Severity.OK, "has no features"),
     ],

@@ -250,13 +250,6 @@ class Blurred(Stairs):
         return np.zeros(3, dtype=np.float32)
 
 
-class Clairvoyant(Stairs):
-    """Has features of what its text hides: the step."""
-
-    def features(self) -> Features:
-        return np.array([self.lit, self.step_number / 2], dtype=np.float32)
-
-
 class Gift(Stairs):
     """Succeeds with the first press, whichever it is."""
 

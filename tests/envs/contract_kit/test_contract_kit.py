@@ -47,7 +47,6 @@ WARNINGS: list[tuple[type[TextEnv], str, str]] = [
     (broken.Gift, "random play", "nothing to learn"),
     (broken.Slow, "speed", "a step takes 8"),
     (broken.Blurred, "features", "have the features of another one"),
-    (broken.Clairvoyant, "features", "look alike in render_text, but their features differ"),
 ]
 
 
