@@ -29,6 +29,7 @@ from jsonargparse import ArgumentParser
 if __name__ == "__main__":  # started as a file, the packages beside it must be found
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from ragen_pl.cli.messages import shorten
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.eval_seeds import eval_starts
 from ragen_pl.errors import ConfigError
@@ -67,11 +68,14 @@ class Configuration:
         """Return the environment.
 
         Raises:
-            ConfigError: when a package it needs is not installed.
+            ConfigError: when it cannot be made, such as without a package that it needs.
         """
         parser = ArgumentParser(exit_on_error=False)
         parser.add_subclass_arguments(TextEnv, "env", required=True)
-        built = parser.instantiate(parser.parse_object({"env": dict(self.env)}))
+        try:
+            built = parser.instantiate(parser.parse_object({"env": dict(self.env)}))
+        except ValueError as error:  # the parser's, of what the environment said
+            raise ConfigError(shorten(str(error))) from error
         env: TextEnv = built.env
         return env
 

@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 from benchmarks import environments
-from benchmarks.environments import BEGIN, DOCS, END, main, measure, put_into, read_configurations
+from benchmarks.environments import (
+    BEGIN,
+    DOCS,
+    END,
+    Configuration,
+    main,
+    measure,
+    put_into,
+    read_configurations,
+)
 from ragen_pl.errors import ConfigError
 from ragen_pl.report.tables import PolicyResult
 from ragen_pl.training.evaluation import summarize
@@ -59,6 +68,14 @@ def test_a_missing_package_leaves_its_rows_out(
     monkeypatch.setattr(environments.Configuration, "build", missing)
     assert main([str(tmp_path), "countdown"]) == 0
     assert "countdown: left out, reasoning-gym is not installed" in capsys.readouterr().out
+
+
+def test_what_an_environment_says_is_told_without_the_parser_s_words() -> None:
+    wrong = {"class_path": "ragen_pl.envs.Sokoban", "init_args": {"size": 2}}
+    with pytest.raises(ConfigError) as told:
+        Configuration("sokoban", wrong).build()
+    assert "size" in str(told.value)
+    assert "Union subtypes" not in str(told.value)
 
 
 def test_the_docs_have_a_place_for_the_table() -> None:
