@@ -7,18 +7,13 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from itertools import groupby
 
 from ragen_pl.envs.base import TextEnv
 
 _WORD = re.compile(r"[ \t]{2,}\d+|[ \t]*[^\s\d]+|\n")
 """Numbers are pieces only in columns: elsewhere they are written with the tokens of all numbers, so
 that 7 is the same token in a question and in its answer."""
-_CELL = re.compile(r"[ \t]+[^\s]+|\n")
-"""Of a board, whose cells are single characters, or stand in columns."""
 _LINE = re.compile(r"[^\n]+\n?")
-_FEWEST_ROWS = 3
-"""Lines of equal length, one below the other, that make a board."""
 _RARE = 0.05
 """Share of the texts that must contain a piece."""
 _MOST = 400
@@ -27,18 +22,12 @@ _MOST = 400
 def frequent_pieces(texts: Iterable[str]) -> list[str]:
     """Return lines and words that occur in one text of twenty or more, at most 400.
 
-    Those that would save the most tokens come first; everything else is left to characters. The
-    rows of a board are no pieces, only its cells are: so a cell is the same token in every row, and
-    stands at the same place in every board.
+    Those that would save the most tokens come first; everything else is left to characters.
     """
     samples = list(texts)
     counts: Counter[str] = Counter()
     for text in samples:
-        found: set[str] = set()
-        for lines, is_board in _parts(text):
-            block = "".join(lines)
-            found.update(_CELL.findall(block) if is_board else [*lines, *_WORD.findall(block)])
-        counts.update(found)
+        counts.update({*_LINE.findall(text), *_WORD.findall(text)})
     least = max(2.0, _RARE * len(samples))
     saved = {
         piece: (len(piece) - 1) * count
@@ -46,13 +35,6 @@ def frequent_pieces(texts: Iterable[str]) -> list[str]:
         if count >= least and len(piece) > 1
     }
     return sorted(saved, key=lambda piece: (-saved[piece], piece))[:_MOST]
-
-
-def _parts(text: str) -> Iterator[tuple[list[str], bool]]:
-    """Divide a text into runs of lines of equal length, and say which are boards."""
-    for length, group in groupby(_LINE.findall(text), lambda line: len(line.rstrip("\n"))):
-        lines = list(group)
-        yield lines, length > 1 and len(lines) >= _FEWEST_ROWS
 
 
 Choose = Callable[[TextEnv, random.Random], str]

@@ -23,17 +23,6 @@ def test_a_number_is_a_piece_in_columns_only() -> None:
     assert not any("7" in piece for piece in pieces if "\n" not in piece)
 
 
-def test_the_rows_of_a_board_are_left_to_its_cells() -> None:
-    pieces = frequent_pieces(["Your turn.\n...\n.x.\n..o\nLegal: a", "...\nxx.\n..o\nLegal: a"])
-    assert "Legal:" in pieces
-    assert "Your turn.\n" not in pieces  # once in two texts
-    assert not any("." in piece or "x" in piece for piece in pieces)
-    columns = frequent_pieces(["    2    0\n    0    2\n   16    2\nLegal: Up"] * 2)
-    assert "    2" in columns
-    assert "   16" in columns
-    assert "    2    0\n" not in columns
-
-
 def test_there_are_at_most_four_hundred() -> None:
     words = ("".join(letters) for letters in product("abcdefghij", repeat=3))
     texts = [" ".join(words)] * 3

@@ -275,14 +275,9 @@ class OpenSpiel(TextEnv):
         return "", (self._name_of(self.expert.choose(self._state, rng)),)
 
     def vocabulary(self) -> Iterator[str]:
-        """List the names of moves, and lines and words of sampled games, which random moves
-        reach. A list of moves is written by their names, whichever are legal."""
-        yield from ("Legal: ", "Not legal: ", ", ", _ENDED)
-        moves = {name for names in self._names or () for name in names}
-        yield from sorted(moves)
-        for piece in self._pieces.of(self, _SAMPLED, _random_legal):
-            if not moves or not (piece.startswith("Legal:") or piece.strip(" ,\n") in moves):
-                yield piece
+        """List lines and words of sampled games, which random moves reach."""
+        yield from ("Legal: ", "Not legal: ", _ENDED)
+        yield from self._pieces.of(self, _SAMPLED, _random_legal)
 
 
 def _compiled(pattern: str | None) -> re.Pattern[str] | None:

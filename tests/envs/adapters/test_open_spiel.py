@@ -12,7 +12,6 @@ pytest.importorskip("pyspiel", reason="needs the extra envs: pip install -e '.[e
 
 from ragen_pl.envs.adapters import MCTS, Minimax, MonteCarlo, OpenSpiel, RandomPlay
 from ragen_pl.envs.splits import Split, split_of
-from ragen_pl.models.embedded import build_tokenizer
 
 
 def score(env: OpenSpiel, games: int, choose: Callable[[OpenSpiel, random.Random], str]) -> float:
@@ -223,25 +222,3 @@ def test_an_exact_search_ends_at_its_limit(monkeypatch: pytest.MonkeyPatch) -> N
     env.reset(seed=0)
     with pytest.raises(ValueError, match="more than 20 positions: use MCTS or MonteCarlo"):
         env.expert_turn(random.Random(0), 1)
-
-
-@pytest.mark.parametrize("game", ["tic_tac_toe", "connect_four", "2048", "leduc_poker"])
-def test_a_move_is_the_same_token_wherever_it_stands(game: str) -> None:
-    env = OpenSpiel(game, split="all", max_actions=100)
-    tokenizer = build_tokenizer(env.vocabulary())
-    for seed in range(5):
-        text, _ = env.reset(seed=seed)
-        legal = text.rsplit("Legal: ", 1)[1].split(", ")
-        ids = tokenizer.encode(text, add_special_tokens=False)
-        pieces = [str(tokenizer.decode([number])) for number in ids]
-        assert "".join(pieces) == text
-        moves = env.actions or ()
-        assert [piece for piece in pieces if piece in moves] == legal
-
-
-def test_a_cell_of_a_board_stands_at_the_same_place_in_every_position() -> None:
-    env = OpenSpiel("connect_four", opening=8, split="all")
-    tokenizer = build_tokenizer(env.vocabulary())
-    for seed in range(5):
-        board = env.reset(seed=seed)[0][: 6 * 8]
-        assert len(tokenizer.encode(board, add_special_tokens=False)) == len(board)
