@@ -306,6 +306,12 @@ class Stingy(Stairs):
         return text, 0.0, *rest  # type: ignore[return-value]
 
 
+class Unreachable(Stingy):
+    """Pays nothing for random play, and nobody plays better."""
+
+    has_expert = False
+
+
 class Cheat(Stairs):
     """Has an expert that plays what is no action."""
 

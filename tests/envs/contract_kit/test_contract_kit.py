@@ -46,6 +46,7 @@ WARNINGS: list[tuple[type[TextEnv], str, str]] = [
     (broken.Chronicler, "episodes", "observations grow"),
     (broken.Gift, "random play", "nothing to learn"),
     (broken.Slow, "speed", "a step takes 8"),
+    (broken.Unreachable, "rewards", "random play always has the reward 0, and there is no expert"),
     (broken.Blurred, "features", "have the features of another one"),
 ]
 

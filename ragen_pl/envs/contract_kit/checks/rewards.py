@@ -28,7 +28,7 @@ def check_rewards(subject: ExaminedEnv) -> Iterator[Finding]:
     trials += [*subject.random_play, *subject.expert_play]
     rewards = {round(step.reward, 9) for trial in trials for step in trial.steps}
     by_chance = subject.env.actions is None and not subject.has_expert
-    if len(rewards) == 1 and not by_chance:
+    if len(rewards) == 1 and subject.has_expert:
         yield constant_reward(rewards.pop())
         return
     largest = max(map(abs, rewards), default=0.0)
@@ -40,6 +40,13 @@ def check_rewards(subject: ExaminedEnv) -> Iterator[Finding]:
         return
     if by_chance:
         yield ok("actions are free text and there is no expert: spread is not judged")
+        return
+    if len(rewards) == 1:
+        yield warning(
+            f"random play always has the reward {rewards.pop():g}, and there is no expert to play "
+            "better: RL that begins at random would find nothing",
+            "reward partial success, choose easier starts, or let somebody teach: docs/teachers.md",
+        )
         return
     returns = [[trial.total_reward for trial in group] for group in groups]
     spread = sum(max(each) - min(each) > _ROUNDING * (1 + largest) for each in returns)
