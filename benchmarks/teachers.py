@@ -43,6 +43,7 @@ class Task:
         hindsight: Hindsight imitation where the experiment has none; None where it has.
         explorer: The explorer's kind of agent.
         teachers: Those that can teach here; None means all.
+        quick_steps: The explorer's steps in a quick run: as few as lead to some success.
     """
 
     iterations: int
@@ -50,6 +51,7 @@ class Task:
     hindsight: str | None = None
     explorer: str = "DQN"
     teachers: tuple[str, ...] | None = None
+    quick_steps: int = 2_000
 
 
 TASKS = {
@@ -60,7 +62,11 @@ TASKS = {
     "sudoku": Task(60, 60_000),
     # There is no solver, and no thoughts in which a world model could be told.
     "minigrid_door_key": Task(
-        60, 60_000, explorer="PPO", teachers=("none", "explorer", "explorer_hindsight")
+        60,
+        60_000,
+        explorer="PPO",
+        teachers=("none", "explorer", "explorer_hindsight"),
+        quick_steps=45_000,
     ),
 }
 _OWN_TURNS = (
@@ -150,7 +156,7 @@ def arguments(study: Study, task: str, teacher: str, seed: int) -> tuple[str, ..
     warm = warm if taught.warm_starts else 0
     learned = QUICK_ITERATIONS if study.quick else study.given or facts.iterations
     hindsight = facts.hindsight if taught.imitates else "null"
-    steps = 2000 if study.quick else facts.explorer_steps
+    steps = facts.quick_steps if study.quick else facts.explorer_steps
     explorer = (
         *("--data.warm_start.teacher", "Explorer"),
         *("--data.warm_start.teacher.agent", facts.explorer),
