@@ -169,10 +169,10 @@ def test_what_an_update_changed_is_measured_alike(found: Found, strategy: str, r
     one, two = (found[ranks][run]["metrics"][-1] for ranks in ("alone", strategy))
     names = [f"train/{n}" for n in ("update_kl", "update_ess", "positive_log_prob_change")]
     names += [name for name in ("train/hindsight_kl",) if name in one]
-    assert one["train/update_kl"] > 1e-8  # adapters begin at zero and change little
+    assert one["train/update_kl"] > 1e-7
     assert one["train/update_ess"] < 1.0
     for name in (*names, "train/positive_log_prob", "train/sampler_ess"):
-        assert two[name] == pytest.approx(one[name], rel=1e-2, abs=1e-9)
+        assert two[name] == pytest.approx(one[name], rel=1e-3, abs=1e-8)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -184,7 +184,9 @@ def double_precision(on: bool) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def make_module(kind: type[StarPO], lora: LoRA | None = None, **optimization: Any) -> StarPO:
+def make_module(
+    kind: type[StarPO], lora: LoRA | None = None, lr: float = 1e-3, **optimization: Any
+) -> StarPO:
     """Make a policy with critic and reference; with adapters, one that is all three."""
     critic = CriticConfig(warmup_iterations=0, backbone="separate" if lora is None else "shared")
     return kind(
@@ -195,7 +197,7 @@ def make_module(kind: type[StarPO], lora: LoRA | None = None, **optimization: An
         lora=lora,
         # The gradients are to be seen as they come, and micro-batches to differ in number.
         optimization=Optimization(
-            lr=1e-3, max_grad_norm=1e9, tokens_per_micro_batch=600, **optimization
+            lr=lr, max_grad_norm=1e9, tokens_per_micro_batch=600, **optimization
         ),
         hindsight_lr=1e-3,
     )
@@ -257,7 +259,8 @@ def play(
             module = make_module(StarPO, lora, gradient_checkpointing=True)
         else:
             lora = LoRA(rank=4, alpha=8) if run == "lora" else None
-            module = make_module(Scripted, lora, muon=Muon() if run == "muon" else None)
+            lr = 1e-3 if lora is None else 3e-3  # adapters begin at zero and change little
+            module = make_module(Scripted, lora, lr, muon=Muon() if run == "muon" else None)
         chosen_by_success = TargetSuccess(pool_factor=2)  # over enough iterations to matter
         curriculum = chosen_by_success if run == "scripted" else Uniform()
         again = DynamicSampling(3) if run == "dynamic" else None

@@ -7,6 +7,7 @@ import hashlib
 import random
 from collections.abc import Iterator
 from difflib import get_close_matches
+from inspect import signature
 from itertools import product
 from typing import Any, Literal
 
@@ -161,9 +162,8 @@ class MiniGrid(ReplayState):
     @property
     def has_features(self) -> bool:
         """Whether the mission is always the same: it is text, of which features tell nothing."""
-        return not self._env.observation_space["mission"].ordered_placeholders and not hasattr(
-            self._env, "instrs"
-        )
+        mission = self._env.observation_space["mission"].mission_func
+        return not hasattr(self._env, "instrs") and not signature(mission).parameters
 
     def features(self) -> Features:
         """Return what the text shows: kind, color and door state of every cell of the view that it
