@@ -20,6 +20,7 @@ from benchmarks.workload import PROMPTS, Clerk, RandomModel, ReadAgain, Workload
 from ragen_pl.algorithms.config import Algorithm, EntropyBonus, Optimization
 from ragen_pl.algorithms.estimators import GRPO
 from ragen_pl.models.base import LanguageModel
+from ragen_pl.models.lora import LoRA
 from ragen_pl.rollout.engines.base import Autocast
 from ragen_pl.rollout.engines.in_process import InProcess, InProcessSampler
 from ragen_pl.training.datamodule import RolloutDataModule
@@ -42,6 +43,7 @@ class Setting:
         compiled: Whether the framework's own option to compile the model is on.
         steps: Number of steps.
         threads: Number of PyTorch's threads.
+        lora: Adapters on a frozen base; None trains all weights.
     """
 
     workload: Workload
@@ -50,6 +52,7 @@ class Setting:
     compiled: bool
     steps: int
     threads: int
+    lora: LoRA | None = None
 
 
 class FixedLength(InProcess):
@@ -96,6 +99,7 @@ def ours(setting: Setting) -> Steps:
     rollout = setting.workload.config
     module = StarPO(
         policy=setting.model,
+        lora=setting.lora,
         engine=FixedLength(),
         algorithm=Algorithm(advantage=GRPO(), entropy=EntropyBonus(0.0)),
         optimization=Optimization(
@@ -130,6 +134,7 @@ def trl(setting: Setting) -> Steps:
 
     language = setting.model.build(pieces(), 0)
     language.model.set_attn_implementation("sdpa")
+    model = setting.lora.attach(language.model, 0) if setting.lora else language.model
     workload = setting.workload
 
     def rollout(prompts: list[str], trainer: Any) -> dict[str, Any]:
@@ -171,7 +176,7 @@ def trl(setting: Setting) -> Steps:
     )
     boundary = Boundary()
     trainer = GRPOTrainer(
-        model=language.model,
+        model=model,
         reward_funcs=lambda earned, **_: earned,
         args=config,
         train_dataset=Dataset.from_dict(

@@ -1,6 +1,6 @@
 """Speed beside a plain loop over ``model.generate`` and beside TRL's ``GRPOTrainer``.
 
-``python benchmarks/vs_trl.py OUT.json [--model tiny] [--threads 1] [--skip trl]``
+``python benchmarks/vs_trl.py OUT.json [--model tiny] [--lora RANK] [--ways bf16] [--skip trl]``
 
 Model shape, environment, templates, groups, turns and tokens are the same (fixed by
 ``workload.py``). The sides alternate in one process; times are medians after a warm-up. Prints
@@ -34,6 +34,8 @@ from benchmarks.memory import peak_mebibytes
 from benchmarks.roofline import alternate, forward_operations, gemm_rate, middle
 from benchmarks.samplers import Setting, ours, trl
 from benchmarks.workload import MODELS, RandomModel, ReadAgain, Workload, pieces
+from ragen_pl.cli.plan.seconds import training_passes
+from ragen_pl.models.lora import LoRA
 from ragen_pl.models.trainable import TrainableModel
 from ragen_pl.report.tables import format_table
 from ragen_pl.rollout.engines.in_process import InProcessSampler
@@ -54,11 +56,18 @@ WAYS = {"fp32": (False, False), "bf16": (True, False), "bf16 compiled": (True, T
 
 
 def rollouts(
-    workload: Workload, model: RandomModel, dtype: str, repetitions: int, device: str = "cpu"
+    workload: Workload,
+    model: RandomModel,
+    dtype: str,
+    repetitions: int,
+    device: str = "cpu",
+    lora: LoRA | None = None,
 ) -> dict[str, float]:
     """Return trajectories per second of the engine and of the plain loop."""
-    language = TrainableModel(model, None, False, 0).build(pieces())  # as in training
+    language = TrainableModel(model, lora, False, 0).build(pieces())  # as in training
     plain = model.build(pieces(), 0)
+    if lora is not None:
+        lora.attach(plain.model, 0)
     for each in (language.model, plain.model):
         each.to(device)  # type: ignore[arg-type]
     kind = torch.device(device).type
@@ -91,11 +100,12 @@ def training(
     repetitions: int,
     threads: int,
     ways: Sequence[str] = tuple(WAYS),
+    lora: LoRA | None = None,
 ) -> dict[str, float]:
     """Return trajectories per second of rollout and update, by side and way of training."""
     steps = {
         f"{name} {way}": TRAINERS[name](
-            Setting(workload, model, bf16, compiled, repetitions + 2, threads)
+            Setting(workload, model, bf16, compiled, repetitions + 2, threads, lora)
         ).step
         for name in names
         for way, (bf16, compiled) in WAYS.items()
@@ -107,19 +117,27 @@ def training(
     return {name: workload.trajectories / value for name, value in seconds.items()}
 
 
-def limit(workload: Workload, model: RandomModel, dtype: str, device: str = "cpu") -> float:
+def limit(
+    workload: Workload,
+    model: RandomModel,
+    dtype: str,
+    device: str = "cpu",
+    lora: LoRA | None = None,
+) -> float:
     """Return the trajectories per second at which all the arithmetic of an iteration would run at
-    the rate of a large matrix product: each token read once, scored once, and trained on."""
+    the rate of a large matrix product: each token read once and trained on. Frozen weights have no
+    gradients of their own, and what adapters add is left out."""
     tokens, context = workload.trajectories * workload.length, workload.length / 2
     forward = forward_operations(model, tokens, workload.sampled, context)
     kind = torch.bfloat16 if DTYPES[dtype] else torch.float32
-    passes = 4  # sample, and three for the gradient
+    passes = 1 + training_passes(is_frozen=lora is not None)
     return workload.trajectories * gemm_rate(model, 2048, kind, device) / (passes * forward)
 
 
-def measure_memory(which: str, model: str, threads: int) -> float:
+def measure_memory(which: str, model: str, threads: int, lora: LoRA | None = None) -> float:
     """Return by how many MiB two iterations raise a fresh process's peak, without set-up."""
     command = [sys.executable, __file__, "-", "--model", model, "--threads", str(threads)]
+    command += ["--lora", str(lora.rank)] if lora is not None else []
     done = subprocess.run(
         [*command, "--alone", which],
         capture_output=True,
@@ -130,10 +148,12 @@ def measure_memory(which: str, model: str, threads: int) -> float:
     return float(done.stdout.split()[-1])
 
 
-def _alone(which: str, workload: Workload, model: RandomModel, threads: int) -> None:
+def _alone(
+    which: str, workload: Workload, model: RandomModel, threads: int, lora: LoRA | None
+) -> None:
     """Print the peak that one side adds to its imports and weights."""
     name, dtype = which.split()
-    steps = TRAINERS[name](Setting(workload, model, DTYPES[dtype], False, 2, threads))
+    steps = TRAINERS[name](Setting(workload, model, DTYPES[dtype], False, 2, threads, lora))
     before = peak_mebibytes()
     steps.step()
     steps.step()
@@ -187,15 +207,18 @@ def main(given: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("out", type=Path, help="JSON file to write")
     parser.add_argument("--model", choices=list(WORKLOADS), default="tiny")
+    parser.add_argument("--lora", type=int, metavar="RANK", help="of adapters on frozen weights")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--ways", nargs="+", default=tuple(WAYS), choices=WAYS, help="of training")
     parser.add_argument("--skip", nargs="*", default=[], choices=["trl", "rollout", "memory"])
     parser.add_argument("--alone", help=argparse.SUPPRESS)
     args = parser.parse_args(given)
     torch.set_num_threads(args.threads)
     model, (trained, longer) = MODELS[args.model], WORKLOADS[args.model]
+    lora = None if args.lora is None else LoRA(args.lora, 2 * args.lora)
     if args.alone:
-        _alone(args.alone, trained, model, args.threads)
+        _alone(args.alone, trained, model, args.threads, lora)
         return
     retain_freed_memory()
     names = [name for name in TRAINERS if name not in args.skip]
@@ -204,6 +227,7 @@ def main(given: list[str] | None = None) -> None:
         "model": asdict(model),
         "workload": asdict(trained),
         "longer": asdict(longer),
+        "lora_rank": args.lora,
         "threads": args.threads,
         "repetitions": args.repetitions,
         "torch": torch.__version__,
@@ -211,14 +235,16 @@ def main(given: list[str] | None = None) -> None:
         "peak_mebibytes": {},
     }
     for workload, dtype in played:
-        rates = rollouts(workload, model, dtype, args.repetitions)
+        rates = rollouts(workload, model, dtype, args.repetitions, lora=lora)
         results["rollout"].append({"turns": workload.turns, "dtype": dtype, **rates})
         _say(f"rollouts of {workload.turns} turns, {dtype}: {rates}")
-    results["training"] = training(trained, model, names, args.repetitions, args.threads)
+    results["training"] = training(
+        trained, model, names, args.repetitions, args.threads, args.ways, lora
+    )
     _say(f"training: {results['training']}")
-    results["limit"] = {dtype: limit(trained, model, dtype) for dtype in DTYPES}
+    results["limit"] = {dtype: limit(trained, model, dtype, lora=lora) for dtype in DTYPES}
     for name in [] if "memory" in args.skip else [f"{n} {d}" for n in names for d in DTYPES]:
-        results["peak_mebibytes"][name] = measure_memory(name, args.model, args.threads)
+        results["peak_mebibytes"][name] = measure_memory(name, args.model, args.threads, lora)
     results["against_trl"] = against_trl(results["training"])
     print(table(results))
     args.out.parent.mkdir(parents=True, exist_ok=True)

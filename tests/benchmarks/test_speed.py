@@ -10,9 +10,10 @@ import torch
 
 from benchmarks import throughput, vs_trl
 from benchmarks.iteration import PHASES, Bench, Iteration, limits, phase_tokens
-from benchmarks.samplers import Setting, as_trl, ours
+from benchmarks.samplers import Setting, as_trl, ours, trl
 from benchmarks.steps import Steps
 from benchmarks.workload import Clerk, RandomModel, ReadAgain, Workload, pieces
+from ragen_pl.models.lora import LoRA
 from ragen_pl.rollout.engines.in_process import InProcessSampler
 
 MODEL = RandomModel(hidden_size=16, intermediate_size=16, num_layers=1, num_heads=2)
@@ -100,10 +101,26 @@ def test_steps_hand_over_and_pass_errors_on() -> None:
         steps.step()
 
 
-def test_a_step_of_ours_is_an_iteration_that_learns() -> None:
-    steps = ours(Setting(SMALL, MODEL, bf16=False, compiled=False, steps=2, threads=1))
+@pytest.mark.parametrize("lora", [None, LoRA(4, 8)], ids=["all weights", "adapters"])
+def test_a_step_of_ours_is_an_iteration_that_learns(lora: LoRA | None) -> None:
+    steps = ours(Setting(SMALL, MODEL, bf16=False, compiled=False, steps=2, threads=1, lora=lora))
     steps.step()
     steps.step()
+
+
+@pytest.mark.run
+@pytest.mark.parametrize("lora", [None, LoRA(4, 8)], ids=["all weights", "adapters"])
+def test_a_step_of_trl_on_the_same_dialogues(lora: LoRA | None) -> None:
+    pytest.importorskip("trl", reason="needs the extra bench: pip install -e '.[bench]'")
+    steps = trl(Setting(SMALL, MODEL, bf16=False, compiled=False, steps=2, threads=1, lora=lora))
+    steps.step()
+    steps.step()
+
+
+def test_frozen_weights_cost_no_gradient_in_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vs_trl, "gemm_rate", lambda *_: 1e9)
+    ratio = vs_trl.limit(SMALL, MODEL, "fp32", lora=LoRA(4)) / vs_trl.limit(SMALL, MODEL, "fp32")
+    assert ratio == pytest.approx(4 / 3)
 
 
 def test_trl_gets_the_same_tokens_and_the_same_mask() -> None:
