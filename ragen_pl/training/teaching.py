@@ -160,16 +160,21 @@ class Teaching:
         return lessons
 
     def state_dict(self, trainer: Trainer) -> dict[str, Any]:
-        """Return the demonstrations if they are saved, until the warm start is over."""
+        """Return the demonstrations and questions if they are saved, until the warm start is
+        over."""
         is_warm = current_learner(trainer).iteration < self.config.iterations
         if not is_warm or not self.config.teacher.lessons_are_saved:
             return {}
         kept = self.demonstrations(trainer)
-        return {"demonstrations": {each.name: getattr(kept, each.name) for each in fields(kept)}}
+        return {
+            "demonstrations": {each.name: getattr(kept, each.name) for each in fields(kept)},
+            "questions": [(each.prefix_ids, each.answer_ids) for each in self._questions],
+        }
 
     def load_state_dict(self, state: Mapping[str, Any], trainer: Trainer) -> None:
-        """Restore the demonstrations that were saved."""
+        """Restore what was saved."""
         self._demonstrations = saved_set = DemonstrationSet(**state["demonstrations"])
+        self._questions = tuple(LessonQuestion(*each) for each in state.get("questions", ()))
         count = len(torch.unique(saved_set.demonstration_ids))
         announce(trainer, f"warm start: {count} demonstrations of the checkpoint")
 

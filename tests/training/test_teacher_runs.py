@@ -19,7 +19,15 @@ from ragen_pl.rollout.chat import Chat, vocabulary
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.rollout.episode import ChatEpisode, play_episode
-from ragen_pl.rollout.teachers import Lessons, Offline, Solver, Teacher, TeachingTask, WorldModel
+from ragen_pl.rollout.teachers import (
+    Lessons,
+    Offline,
+    RecordedWorldModel,
+    Solver,
+    Teacher,
+    TeachingTask,
+    WorldModel,
+)
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.evaluation_sets import EvaluationConfig
 from ragen_pl.training.starpo import StarPO
@@ -87,8 +95,8 @@ def chat() -> Chat:
     return Chat(PROMPTS, tokenizer, read_markers(tokenizer), 1)
 
 
-def expert_play(folder: Path) -> Offline:
-    """Record the expert's play as ``predict`` would."""
+def expert_play(folder: Path) -> tuple[str, ...]:
+    """Record the expert's play as ``predict`` would, and return the files."""
     protocol, lines = chat(), []
     for seed in range(8):
         identity = EpisodeId(0, seed, 0)
@@ -98,21 +106,27 @@ def expert_play(folder: Path) -> Offline:
         lines.append(record_line(trajectory_record(episode.trajectory(), protocol, occasion)))
     path = folder / "play.jsonl"
     path.write_text("".join(lines))
-    return Offline((str(path),))
+    return (str(path),)
 
 
-def test_recorded_play_is_learned_and_saved_with_the_run(tmp_path: Path) -> None:
-    """A run whose file is gone goes on bit for bit, since the checkpoint holds the lessons."""
-    teacher = expert_play(tmp_path)
+@pytest.mark.parametrize("kind", [Offline, RecordedWorldModel])
+def test_recorded_play_is_learned_and_saved_with_the_run(
+    tmp_path: Path, kind: type[Offline | RecordedWorldModel]
+) -> None:
+    """A run whose file is gone goes on bit for bit, since the checkpoint holds the lessons, and
+    asks the same questions."""
+    teacher = kind(expert_play(tmp_path))
     for name in ("whole", "half", "resumed"):
         (tmp_path / name).mkdir()
     whole, metrics = fit(tmp_path / "whole", teacher)
     half, before = fit(tmp_path / "half", teacher, epochs=1)
     assert metrics["train/imitation_loss"] < 0.5 * before["train/imitation_loss"]
     (tmp_path / "play.jsonl").unlink()
-    resumed, _ = fit(tmp_path / "resumed", teacher, ckpt=tmp_path / "half" / "now.ckpt")
+    resumed, after = fit(tmp_path / "resumed", teacher, ckpt=tmp_path / "half" / "now.ckpt")
     assert not same_weights(half, whole)
     assert same_weights(resumed, whole)
+    assert ("train/right_answers" in metrics) == (kind is RecordedWorldModel)
+    assert after.get("train/right_answers") == metrics.get("train/right_answers")
     saved = torch.load(tmp_path / "whole" / "now.ckpt", weights_only=False)
     assert "demonstrations" not in saved["RolloutDataModule"], "the warm start is over"
 

@@ -14,6 +14,7 @@ from ragen_pl.rollout.teachers.base import (
 )
 from ragen_pl.rollout.teachers.explorer import Explorer
 from ragen_pl.rollout.teachers.offline import Offline
+from ragen_pl.rollout.teachers.recorded_world_model import RecordedWorldModel
 from ragen_pl.rollout.teachers.solver import Solver
 from ragen_pl.rollout.teachers.world_model import WorldModel
 
@@ -23,6 +24,7 @@ __all__ = [
     "LessonQuestion",
     "Lessons",
     "Offline",
+    "RecordedWorldModel",
     "Solver",
     "Teacher",
     "TeachingTask",

@@ -83,8 +83,7 @@ class Lessons:
     """What a person should know of them, printed at the start of the run; later lines are
     indented."""
     questions: tuple[LessonQuestion, ...] = ()
-    """Tests that the policy takes before each iteration of the warm start and after the last. They
-    are not saved with the lessons."""
+    """Tests that the policy takes before each iteration of the warm start and after the last."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """What the teacher measured, to be logged as ``teacher/…``."""
 

@@ -10,9 +10,11 @@ from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
-from ragen_pl.types import TRAJECTORY_SCHEMA
+from ragen_pl.types import TRAJECTORY_SCHEMA, StopReason
 
 _SYSTEM, _USER, _ASSISTANT = "system", "user", "assistant"
+_ENDS = (StopReason.TERMINATED, StopReason.MAX_ACTIONS, StopReason.TRUNCATED)
+"""Reasons why an environment ends an episode; with any other, something would have followed."""
 
 
 class RefusedLineError(Exception):
@@ -65,6 +67,8 @@ class Recording:
     success: bool | None
     total_reward: float | None
     """The return; None if the line does not say."""
+    has_ended: bool
+    """Whether the environment ended the episode after the last turn, as far as the line says."""
     eval_set: str | None
     """The evaluation set that was played."""
     source: str
@@ -138,6 +142,7 @@ def _trajectory(line: Mapping[str, Any]) -> Recording:
         difficulty=line["difficulty"],
         success=metrics["success"],
         total_reward=metrics["return"],
+        has_ended=metrics["stop_reason"] in _ENDS,
         eval_set=line["eval_set"],
         source=f"trajectories of {line['policy']}",
     )
@@ -213,6 +218,7 @@ def _conversation(line: Mapping[str, Any]) -> Recording:
         difficulty=str(line.get("difficulty", "")),
         success=None if success is None else bool(success),
         total_reward=None if reward is None else float(reward),
+        has_ended=False,
         eval_set=None,
         source="messages",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal
@@ -66,11 +66,7 @@ class WorldModel(Teacher):
 
     def check(self, env: TextEnv, *, think: bool) -> None:
         name = type(env).__name__
-        if not think:
-            raise ValueError(
-                "WorldModel writes predictions as thoughts, but prompts.think is false: set it to "
-                "true"
-            )
+        check_thinks(type(self).__name__, think=think)
         if not self._player.can_play(env):
             remedy = (
                 "which random play cannot find: set warm_start.teacher.play to expert"
@@ -95,7 +91,7 @@ class WorldModel(Teacher):
         if not trajectory.is_trainable:
             return None
         turns, chat = trajectory.turns, episode.chat
-        given = [0 if self.imitate_actions else _announced_tokens(turn, chat) for turn in turns]
+        given = [0 if self.imitate_actions else announced_tokens(turn, chat) for turn in turns]
         return Lesson.of(trajectory, [True] * len(turns), given)
 
     def _played(self, episode: ChatEpisode, rng: random.Random) -> Trajectory:
@@ -110,21 +106,16 @@ class WorldModel(Teacher):
         return episode.trajectory()
 
     def _questions(self, task: TeachingTask) -> tuple[LessonQuestion, ...]:
-        """Return the transitions of episodes that are not imitated, as questions: a context up to
-        the announcement of the actions, and the rest of the thought."""
+        """Return the transitions of episodes that are not imitated, as questions."""
         questions: list[LessonQuestion] = []
 
         def play(episode: ChatEpisode, rng: random.Random) -> Lesson | None:
             trajectory = self._played(episode, rng)
             if not trajectory.is_trainable:
                 return None
-            for number, turn in enumerate(trajectory.turns):
-                start = _announced_tokens(turn, episode.chat)
-                ids = turn.completion.token_ids
-                prefix, answer = trajectory.prefix_ids(number), ids[start : turn.thought_tokens]
-                if answer:  # else the tokenizer joined it with the tag behind it
-                    questions.append(LessonQuestion((*prefix, *ids[:start]), answer))
-            return Lesson.of(trajectory, [True] * len(trajectory.turns))
+            foretold = [True] * len(trajectory.turns)
+            questions.extend(transition_questions(trajectory, foretold, episode.chat))
+            return Lesson.of(trajectory, foretold)
 
         first = task.first_seed + _FIRST_HELD_OUT
         play_lessons(replace(task, demonstrations=self.held_out, first_seed=first), play)
@@ -134,6 +125,18 @@ class WorldModel(Teacher):
 _FIRST_HELD_OUT = 2_050_000_000
 """Offset of the seeds of held-out episodes: behind those of the most demonstrations there may be,
 before those of evaluation sets."""
+
+
+def check_thinks(teacher: str, *, think: bool) -> None:
+    """Refuse a protocol without thoughts.
+
+    Raises:
+        ValueError: if the agent does not think before it answers.
+    """
+    if not think:
+        raise ValueError(
+            f"{teacher} writes predictions as thoughts, but prompts.think is false: set it to true"
+        )
 
 
 def announcement(actions: Sequence[str]) -> str:
@@ -157,7 +160,26 @@ def predicted(env: CheckedEnv, actions: Sequence[str]) -> str:
     return text
 
 
-def _announced_tokens(turn: Turn, chat: Chat) -> int:
+def transition_questions(
+    trajectory: Trajectory, foretold: Sequence[bool], chat: Chat
+) -> Iterator[LessonQuestion]:
+    """Yield transitions as questions: a context up to the announcement of the actions, and the rest
+    of the thought.
+
+    Args:
+        trajectory: An episode.
+        foretold: Whether each turn's thought is a prediction.
+        chat: The agent's chat protocol.
+    """
+    for number, turn in enumerate(trajectory.turns):
+        if foretold[number]:
+            start, ids = announced_tokens(turn, chat), turn.completion.token_ids
+            prefix, answer = trajectory.prefix_ids(number), ids[start : turn.thought_tokens]
+            if answer:  # else the tokenizer joined it with the tag behind it
+                yield LessonQuestion((*prefix, *ids[:start]), answer)
+
+
+def announced_tokens(turn: Turn, chat: Chat) -> int:
     """Return the number of a response's first tokens with a part of the announcement."""
     # Not by the turn's actions, which are those that were executed before the episode ended.
     announced = turn.response.index(LEADS_TO) + len(LEADS_TO)
