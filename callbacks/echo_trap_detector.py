@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, replace
 from typing import Any
 
@@ -98,24 +98,25 @@ class EchoTrapDetector(RolloutCallback):
         return self.assessment.level
 
     @property
-    def position(self) -> int:
-        """The number of rollouts in the history."""
-        return max(map(len, self._histories.values()), default=0)
+    def positions(self) -> dict[str, int]:
+        """The number of rollouts in each environment's history; an environment of a mixture that
+        lost a whole rollout has fewer than others."""
+        return {name: len(history) for name, history in self._histories.items()}
 
     @property
     def has_baseline(self) -> bool:
         """Whether the baseline is complete; until then green means little."""
-        return self.position > self.baseline_iterations
+        return max(self.positions.values(), default=0) > self.baseline_iterations
 
     @property
     def is_sound(self) -> bool:
         """Whether the policy itself is healthy: a large KL is only a warning."""
         return self.level is Level.GREEN or self.assessment.forewarns
 
-    def rewind(self, position: int) -> None:
-        """Keep only the first ``position`` rollouts, those up to the state that was restored."""
-        for history in self._histories.values():
-            del history[position:]
+    def rewind(self, positions: Mapping[str, int]) -> None:
+        """Keep only each environment's first rollouts, those up to the state that was restored."""
+        for name, history in self._histories.items():
+            del history[positions.get(name, 0) :]
         self.red_in_a_row, self._grad_norm = 0, None
         self._approx_kl = self._update_kl = None
         self.assessment = GREEN

@@ -28,8 +28,8 @@ class _Snapshot:
     """The state that played one sound rollout."""
 
     iteration: int
-    position: int
-    """The detector's position after that rollout."""
+    positions: dict[str, int]
+    """The detector's positions after that rollout."""
     followed: int
     """Number of sound rollouts in a row after it."""
     state: Plain
@@ -216,7 +216,7 @@ class Rollback(RolloutCallback):
 
     def _take(self, trainer: Trainer, module: LightningModule, detector: EchoTrapDetector) -> None:
         state = take_snapshot(module, trainer.optimizers)
-        self._snapshots.append(_Snapshot(self.iteration, detector.position, 0, state))
+        self._snapshots.append(_Snapshot(self.iteration, detector.positions, 0, state))
 
     def _roll_back(
         self, trainer: Trainer, module: LightningModule, detector: EchoTrapDetector
@@ -231,7 +231,7 @@ class Rollback(RolloutCallback):
         starpo.invalidate_cache()
         starpo.lr_scale *= self.lr_factor
         reason = detector.assessment.reason
-        detector.rewind(trusted.position)
+        detector.rewind(trusted.positions)
         self.discard = True
         event = {
             "iteration": self.iteration + 1,

@@ -240,7 +240,7 @@ def _occasion(
 def _alarm(trainer: Trainer) -> IterationAlarm | None:
     """Return the alarm of the latest rollout; None if none has been assessed."""
     detector = find_callback(trainer, EchoTrapDetector)
-    if detector is None or detector.position == 0:
+    if detector is None or not detector.positions:
         return None
     found = detector.assessment
     return IterationAlarm(found.level.name.lower(), found.signs)

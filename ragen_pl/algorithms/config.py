@@ -202,7 +202,8 @@ class Algorithm:
                 f"algorithm.tis_cap is {self.tis_cap}; it must be at least 1 "
                 "(2 is usual), or null for no correction"
             )
-        if isinstance(self.advantage, Success) and self.kl_in_reward:
+        used = (self.advantage, *(each.advantage for each in self.per_env.values()))
+        if self.kl_in_reward and any(isinstance(each, Success) for each in used):
             raise ValueError(
                 "kl.place is reward, but estimators.Success ignores rewards: set kl.place to "
                 "loss, or kl to null"

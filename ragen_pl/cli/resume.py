@@ -29,8 +29,11 @@ _WEIGHTS = (
 """Keys that decide which weights exist: those of the policy and of a critic."""
 _NULLABLE = ("model.algorithm.kl", "model.lora")
 """Keys that decide, by being null or not, whether weights of a reference and adapters exist."""
-_NULLABLE_IN_TRAINING = (*_NULLABLE, "model.optimization.muon")
-"""Keys that decide, by being null or not, which weights and moments a resumed training needs."""
+_NULLABLE_IN_TRAINING = (*_NULLABLE, "model.optimization.muon", "data.env", "data.envs")
+"""Keys that decide, by being null or not, which weights and moments a resumed training needs, and
+whether it plays one environment or a mixture."""
+_LOADED = {"model.policy.weights", "model.policy.init_args.weights"}
+"""Keys that only say where a new run's weights come from: a checkpoint has its own."""
 _FIXED = (*_WEIGHTS, "seed", "data.env", "data.envs", "data.prompts", "data.warm_start")
 """Keys that a resumed training must share with the run before; all others may change."""
 
@@ -154,6 +157,8 @@ def check_continuation(
     """
     before_all, after_all = {"seed": old.seed, **old.config}, {"seed": new.seed, **new.config}
     changed = differences(before_all, after_all)
+    # A key that only one of them has was added or removed by a version of this program.
+    in_both = dict(leaves(before_all)).keys() & dict(leaves(after_all)).keys() - _LOADED
     for key in _NULLABLE_IN_TRAINING if resumes_training else _NULLABLE:
         before, after = (_is_set(config, key) for config in (before_all, after_all))
         if before != after:
@@ -165,8 +170,7 @@ def check_continuation(
     for key, (before, after) in changed.items():
         fixed_keys = _FIXED if resumes_training else _WEIGHTS
         is_fixed = any(key == fixed or key.startswith(f"{fixed}.") for fixed in fixed_keys)
-        # A key that only one of them has was added or removed by a version of this program.
-        if is_fixed and None not in (before, after):
+        if is_fixed and key in in_both:
             name = "seed_everything" if key == "seed" else key
             raise ConfigError(
                 f"{name} is {after!r}, but {path} was made with {before!r}\n"

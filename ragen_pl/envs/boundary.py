@@ -149,6 +149,8 @@ class CheckedEnv:
         with calling("step"):
             gained = float(reward) if isinstance(reward, Real) else math.nan
             ended = bool(terminated), bool(truncated), bool(info["success"])
+        if ended[2] and not ended[0]:  # a later step would overwrite it
+            raise contract_error("step", info, '"success" only where it terminates')
         if not abs(gained) <= LARGEST_REWARD:  # NaN is not
             raise contract_error(
                 "step", reward, f"a number as reward, finite and at most {LARGEST_REWARD:g}"

@@ -15,8 +15,8 @@ from torch import Tensor
 Reduce = Callable[[Tensor], Tensor]
 """The sum of a tensor over all ranks."""
 
-_RETURN_ROUNDING = 1e-12
-"""Share of the returns' mean square up to which their variance counts as float32 rounding."""
+_ROUNDING = 1e-12
+"""Share of numbers' mean square up to which their variance counts as float32 rounding."""
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -45,11 +45,14 @@ def masked_variance(values: Tensor, mask: Tensor, reduce: Reduce = local) -> Ten
 def whiten(values: Tensor, mask: Tensor, reduce: Reduce = local, eps: float = 1e-8) -> Tensor:
     """Shift and scale to mean 0 and variance 1 (Bessel-corrected) over the marked entries.
 
-    Returns zeros off the mask. One marked entry, or equal entries, give zeros.
+    Returns zeros off the mask. One marked entry, or entries that differ by no more than rounding,
+    give zeros.
     """
     centered = values - masked_mean(values, mask, reduce)
-    scaled = centered * torch.rsqrt(masked_variance(values, mask, reduce) + eps)
-    return torch.where(mask, scaled, torch.zeros_like(values))
+    variance = masked_variance(values, mask, reduce)
+    # Else the rounding of the mean, the same for all entries, would be scaled up.
+    varies = variance > _ROUNDING * masked_mean(values.square(), mask, reduce)
+    return torch.where(mask & varies, centered * torch.rsqrt(variance + eps), 0.0)
 
 
 # --- measures of an update ------------------------------------------------------------------------
@@ -74,6 +77,6 @@ def explained_variance(
     mean_square = masked_mean(returns.square(), mask, reduce)
     target = masked_variance(returns, mask, reduce)
     residual = masked_variance(returns - values, mask, reduce)
-    if float(target) <= _RETURN_ROUNDING * float(mean_square):
+    if float(target) <= _ROUNDING * float(mean_square):
         return torch.zeros(())
     return 1.0 - residual / target

@@ -70,10 +70,13 @@ def distill(
     """
     everyone = torch.ones(len(hinted.rows), dtype=torch.bool)
     teacher = hinted.spread(passes.log_probs(policy, hinted.hinted, everyone))
-    mask = hinted.mask
-    added = distillation_advantages(teacher, batch.old_log_probs, mask, config.limit)
+    # Not the batch's old log-probs, which may be an engine's: its rounding is no teaching.
+    unhinted = passes.log_probs(policy, batch.rollout.rows(hinted.rows), everyone)
+    student, mask = torch.zeros_like(teacher), hinted.mask
+    student[hinted.rows] = unhinted.to(student)
+    added = distillation_advantages(teacher, student, mask, config.limit)
     weight = config.coef * loss_coefs(batch.rollout, algorithm)[:, None]
-    gap = torch.where(mask, teacher - batch.old_log_probs, torch.zeros_like(added))
+    gap = torch.where(mask, teacher - student, torch.zeros_like(added))
     sums = torch.stack(
         [
             mask.sum().float(),

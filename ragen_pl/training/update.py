@@ -20,9 +20,9 @@ from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
 
 from ragen_pl.algorithms.coefficients import Coefficients, FixedCoefficients
-from ragen_pl.algorithms.config import Algorithm
+from ragen_pl.algorithms.config import Algorithm, ThoughtAdvantage
 from ragen_pl.algorithms.estimators import CriticConfig
-from ragen_pl.algorithms.estimators.base import kept_tokens
+from ragen_pl.algorithms.estimators.base import AdvantageEstimator, kept_tokens
 from ragen_pl.distributed.collectives import all_reduce_max, all_reduce_sum, gather_objects
 from ragen_pl.distributed.sharding import full_tensor
 from ragen_pl.models.policy import Policy, PolicyOutput
@@ -75,18 +75,19 @@ def compute_advantages(
             layout.trajectories(rollout), layout.joined(values), algorithm, penalty
         )
         return layout.divided(advantages), layout.divided(returns)
+    separate = algorithm.thought_advantage
     if rollout.env_ids is None:
-        return _advantages(rollout, values, algorithm, kl_penalty)
+        return _advantages(rollout, values, algorithm.advantage, separate, kl_penalty)
     advantages, returns = torch.zeros_like(values), torch.zeros_like(values)
     for index, name in enumerate(rollout.env_names):  # on every rank, even without rows of it
         own = torch.nonzero(rollout.env_ids == index)[:, 0]
         penalty = None if kl_penalty is None else kl_penalty[own]
         part, override = rollout.rows(own), algorithm.per_env.get(name)
-        estimates, targets = _advantages(part, values[own], algorithm, penalty)
+        of_run = algorithm.advantage
+        estimates, targets = _advantages(part, values[own], of_run, separate, penalty)
         if override is not None and override.advantage is not None:
             # the critic's targets stay the run's
-            replaced = replace(algorithm, advantage=override.advantage, per_env={})
-            estimates, _ = _advantages(part, values[own], replaced, penalty)
+            estimates, _ = _advantages(part, values[own], override.advantage, separate, penalty)
         advantages[own], returns[own] = estimates.to(advantages), targets.to(returns)
     return loss_coefs(rollout, algorithm)[:, None] * advantages, returns
 
@@ -102,16 +103,19 @@ def loss_coefs(rollout: RolloutBatch, algorithm: Algorithm) -> Tensor:
 
 
 def _advantages(
-    rollout: RolloutBatch, values: Tensor, algorithm: Algorithm, kl_penalty: Tensor | None
+    rollout: RolloutBatch,
+    values: Tensor,
+    estimator: AdvantageEstimator,
+    separate: ThoughtAdvantage | None,
+    kl_penalty: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Return advantages and the critic's targets of trajectories in one environment."""
-    separate = algorithm.thought_advantage
     if separate is not None:
         rollout = replace(rollout, rewards=rollout.outcome_rewards)
-    rewards = algorithm.advantage.credit(rollout)
+    rewards = estimator.credit(rollout)
     if kl_penalty is not None:
         rewards = rewards - kl_penalty
-    advantages, returns = algorithm.advantage(rollout, rewards, values)
+    advantages, returns = estimator(rollout, rewards, values)
     if separate is not None:
         own = thought_advantages(
             rollout.thought_rewards,

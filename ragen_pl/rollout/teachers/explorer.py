@@ -115,9 +115,8 @@ class Explorer(Teacher):
 
     def _trained(self, task: TeachingTask) -> SmallAgent:
         seeds = range(task.first_seed, task.first_seed + self.starts)
-        training = Training(
-            self.agent, self.steps, self.layers, self.options, task.first_seed % 2**31
-        )
+        seed = random.Random(f"explorer {task.first_seed}").getrandbits(31)
+        training = Training(self.agent, self.steps, self.layers, self.options, seed)
         return train_agent(task.env, seeds, training, task.report)
 
 
