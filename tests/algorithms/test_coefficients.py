@@ -14,6 +14,7 @@ from ragen_pl.algorithms.config import (
     Control,
     EntropyBonus,
     EntropySmoothing,
+    EnvAlgorithm,
     KLPenalty,
 )
 from ragen_pl.algorithms.estimators import GAE, Success
@@ -87,6 +88,8 @@ def test_a_checkpoint_holds_controlled_coefficients_and_the_configuration_the_ot
 def test_keys_without_a_joint_effect_are_refused() -> None:
     with pytest.raises(ValueError, match=r"kl\.place is reward"):
         Algorithm(advantage=Success(), kl=KLPenalty(place="reward"))
+    with pytest.raises(ValueError, match=r"kl\.place is reward"):
+        Algorithm(kl=KLPenalty(place="reward"), per_env={"lake": EnvAlgorithm(advantage=Success())})
     with pytest.raises(ValueError, match=r"entropy\.coef is 0"):
         EntropyBonus(coef=0.0, control=CONTROL)
     with pytest.raises(ValueError, match=r"control\.target is 0"):

@@ -264,7 +264,7 @@ def walk(
     """Play rollouts after updates of a length; return what each was judged."""
     judged = []
     for groups in rollouts:
-        callback.begin_iteration(callback.position)
+        callback.begin_iteration(callback.positions.get("", 0))
         judge_rollout(callback, trainer, groups)
         judged.append((callback.level, callback.is_sound))
         trainer.callback_metrics |= {APPROX_KL: torch.tensor(step), UPDATES: torch.tensor(4.0)}
@@ -281,8 +281,23 @@ def test_long_steps_are_said_and_so_is_the_harm_that_follows(
     assert capsys.readouterr().out.count("echo trap amber (iteration 3): updates have") == 1
     assert (Level.RED, False) in walk(callback, trainer, 0.1, [dead()] * 8)
     assert "echo trap red" in capsys.readouterr().out
-    callback.rewind(5)
+    callback.rewind({"": 5})
     assert callback.is_sound
+    assert callback.positions == {"": 5}
+
+
+def test_an_environment_that_missed_rollouts_forgets_as_many_as_the_others() -> None:
+    """Those of a collapsed policy may not stay in its baseline."""
+    callback = EchoTrapDetector(baseline_iterations=3, stop=False)
+    lake, room = ([replace(each, env=name) for each in good()] for name in ("lake", "room"))
+    for number in range(6):
+        judge_rollout(callback, make_trainer(), [*lake, *(room if number != 1 else [])])
+        if number == 3:
+            positions = callback.positions
+    assert positions == {"lake": 4, "room": 3}
+    callback.rewind(positions)
+    assert callback.positions == positions
+    assert callback.has_baseline
 
 
 def test_a_resumed_run_knows_that_it_was_only_forewarned() -> None:

@@ -63,6 +63,38 @@ def test_training_goes_on_with_the_moments_it_has(given: dict[str, float] | None
     assert check_continuation(old, new, Path("last.ckpt"), resumes_training=False)
 
 
+def _with(old: RunMetadata, **data: Any) -> RunMetadata:
+    return replace(old, config={**old.config, "data": data})
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ({"warm_start": {"random_turns": None}}, {"warm_start": {"random_turns": 0.5}}, "is 0.5"),
+        ({"warm_start": {"random_turns": 0.5}}, {"warm_start": {"random_turns": None}}, "is None"),
+        ({"env": {"class_path": "Lake"}}, {"env": None, "envs": {"a": {}}}, "data.env is null"),
+        ({"env": {"a": 1}, "envs": None}, {"env": {"a": 1}, "envs": {"b": 1}}, "data.envs is set"),
+    ],
+)
+def test_null_is_a_value_of_a_fixed_key(
+    before: dict[str, Any], after: dict[str, Any], told: str
+) -> None:
+    old, new = _with(metadata(), **before), _with(metadata(), **after)
+    with pytest.raises(ConfigError, match=told):
+        check_continuation(old, new, Path("last.ckpt"), resumes_training=True)
+    assert check_continuation(old, new, Path("last.ckpt"), resumes_training=False)
+
+
+def test_keys_that_a_version_added_or_that_a_checkpoint_replaces_may_differ() -> None:
+    old, new = metadata(), metadata()
+    old = _with(old, warm_start={"iterations": 2})
+    new = _with(new, warm_start={"iterations": 2, "teacher": None})
+    for run, weights in ((old, "runs/before/policy/last"), (new, None)):
+        run.config["model"] = {**run.config["model"], "policy": {"weights": weights}}
+    changed = check_continuation(old, new, Path("x"), resumes_training=True)
+    assert "model.policy.weights: 'runs/before/policy/last' → None" in changed
+
+
 def test_keys_of_the_same_classes_may_change() -> None:
     changed = check_continuation(
         metadata(kl={"coef": 0.1}),

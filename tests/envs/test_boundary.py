@@ -65,6 +65,7 @@ def test_what_is_right_comes_through(method: str) -> None:
         ("step", ("lit", 1.0, True, INFO), "step returned"),
         ("step", (None, 1.0, True, True, INFO), "step returned None; it must return a text first"),
         ("step", ("lit", 1.0, True, True, {}), 'info with a bool "success"'),
+        ("step", ("lit", 1.0, False, True, {"success": True}), '"success" only where it termin'),
         ("reward", float("nan"), "step returned nan; it must return a number as reward, finite"),
         ("reward", float("-inf"), "step returned -inf"),
         ("reward", 1e30, "step returned 1e.30; .* at most 1e.18"),

@@ -104,6 +104,18 @@ def test_whitening_gives_mean_zero_variance_one(batch: tuple[Tensor, Tensor, Ten
         assert float(white[mask].var()) == pytest.approx(1.0, abs=1e-3)
 
 
+@pytest.mark.parametrize(("shape", "value"), [((127, 41), 10.9), ((113, 53), 1234.1)])
+def test_whitening_equal_numbers_gives_zeros(shape: tuple[int, int], value: float) -> None:
+    """Also where their mean in float32 is not the number itself; 3e-7 of it is rounding, too."""
+    mask = torch.rand(shape, generator=torch.Generator().manual_seed(0)) < 0.7
+    equal = torch.full(shape, value)
+    assert not bool(whiten(equal, mask).any())
+    rounded = equal * (1 + 3e-7 * (torch.arange(shape[1]) % 2))
+    assert not bool(whiten(rounded, mask).any())
+    differing = equal * (1 + 1e-2 * (torch.arange(shape[1]) % 2))
+    assert float(whiten(differing, mask)[mask].var()) == pytest.approx(1.0, abs=1e-2)
+
+
 # --- turns --------------------------------------------------------------------------------------
 
 

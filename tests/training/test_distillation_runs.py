@@ -178,7 +178,8 @@ def test_two_ranks_measure_what_one_does(tmp_path: Path, monkeypatch: pytest.Mon
     class Pass:
         def log_probs(self, _: object, rollout: RolloutBatch, chosen: Tensor) -> Tensor:
             assert len(chosen) == len(rollout)
-            return -(rollout.input_ids % 7).float() * rollout.loss_mask
+            context = rollout.input_ids.cumsum(1)  # a hint changes what is ahead of a token
+            return -(context % 7).float() * rollout.loss_mask
 
     def measure(hinted: HintedRollout, batch: TrainingBatch) -> tuple[Tensor, dict[str, Tensor]]:
         given: Any = (None, Pass(), LESSONS, Algorithm())
@@ -186,6 +187,7 @@ def test_two_ranks_measure_what_one_does(tmp_path: Path, monkeypatch: pytest.Mon
         return found.advantages, metrics
 
     alone, expected = measure(hinted, batch)
+    assert not torch.equal(alone, batch.advantages)
     half = len(batch) // 2
     parts = [torch.arange(half), torch.arange(half, len(batch))]
 
@@ -202,6 +204,25 @@ def test_two_ranks_measure_what_one_does(tmp_path: Path, monkeypatch: pytest.Mon
     torch.testing.assert_close(torch.cat([advantages for advantages, _ in found]), alone)
     for _, metrics in found:
         torch.testing.assert_close(metrics, expected)
+
+
+def test_an_engine_s_rounding_teaches_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hints that change nothing add nothing, however far off the sampler's log-probs are."""
+    seen = watched(monkeypatch)
+    fit(tmp_path)
+    batch, hinted = next(each for each in seen if len(each[1].rows) > 1)
+    batch = replace(batch, old_log_probs=batch.old_log_probs - 0.3)
+
+    class Pass:
+        def log_probs(self, _: object, rollout: RolloutBatch, chosen: Tensor) -> Tensor:
+            return -(rollout.input_ids % 7).float() * rollout.loss_mask
+
+    given: Any = (None, Pass(), LESSONS, Algorithm())
+    found, metrics = distill(batch, hinted, *given)
+    assert torch.equal(found.advantages, batch.advantages)
+    assert float(metrics["train/distill_gain"]) == 0.0
 
 
 class Silent(Stairs):
@@ -235,7 +256,7 @@ def test_an_environments_coefficient_weighs_what_hints_add(
 
     class Pass:
         def log_probs(self, _: object, rollout: RolloutBatch, chosen: Tensor) -> Tensor:
-            return torch.zeros(rollout.loss_mask.shape)
+            return -(rollout.input_ids.cumsum(1) % 7).float() * rollout.loss_mask
 
     def added(**per_env: EnvAlgorithm) -> Tensor:
         given: Any = (None, Pass(), LESSONS, Algorithm(per_env=per_env))
