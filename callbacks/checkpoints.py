@@ -48,7 +48,8 @@ class Checkpoints(Checkpoint):
 
     Args:
         every_n_iterations: Iterations between two saves. The last iteration is always saved, also
-            when a callback stops the run.
+            when a callback stops the run, and the first one if a teacher's lessons are saved, which
+            may have cost more than many iterations.
     """
 
     def __init__(self, every_n_iterations: int = 10) -> None:
@@ -88,7 +89,8 @@ class Checkpoints(Checkpoint):
                 self.best_success = before
         done = trainer.current_epoch + 1
         is_end = trainer.should_stop or done == trainer.max_epochs
-        if is_end or done % self.every_n_iterations == 0:
+        is_taught = done == 1 and data_module(trainer).teaching.lessons_are_saved
+        if is_end or is_taught or done % self.every_n_iterations == 0:
             self._save(trainer, pl_module, LAST)
         if is_end and self.best_success is None:
             self._copy_last_to_best(trainer)

@@ -125,6 +125,12 @@ class Interruption(RolloutCallback):
 
     on_evaluation_progress = on_rollout_progress
 
+    def on_teaching_progress(self, trainer: Trainer, module: LightningModule, text: str) -> None:
+        """Exit while a teacher works; with several ranks, of which the others wait, afterwards."""
+        self._replace_trainer_handlers()
+        if world_size() == 1:
+            self._check()
+
     def on_collection_end(
         self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
     ) -> None:

@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from ragen_pl.envs.arrays import Features
 from ragen_pl.envs.base import TextEnv
-from ragen_pl.envs.boundary import CheckedEnv, EnvError, warn_of_env_error
+from ragen_pl.envs.boundary import CheckedEnv, EnvError, contract_error, warn_of_env_error
 from ragen_pl.envs.eval_seeds import FIRST_EVAL_SEED
 
 _MOST_TRIES = 20
@@ -58,6 +58,22 @@ class FeatureEnv(gymnasium.Env[Features, np.int64]):
         assert actions is not None, f"{self._env.name} lost its actions"
         return actions
 
+    def _seen(self) -> Features:
+        """Return the state's features, after a check that they and the actions have the shapes of
+        the first state.
+
+        Raises:
+            EnvError: if they have not.
+        """
+        features, shape = self._env.features(), self.observation_space.shape
+        if features.shape != shape:
+            must = f"an array of shape {shape}, as in the first state"
+            raise contract_error("features", features.shape, must)
+        if len(self._actions) != self._num_actions:
+            must = f"{self._num_actions} actions, as in the first state"
+            raise contract_error("actions", self._actions, must)
+        return features
+
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Features, dict[str, Any]]:
@@ -72,15 +88,14 @@ class FeatureEnv(gymnasium.Env[Features, np.int64]):
             noise_seed = int(self.np_random.integers(_NOISE_SEEDS))
             try:
                 first = self._env.reset(self._seed, noise_seed)
-                self._features, self._actions = self._env.features(), self._named()
+                self._actions = self._named()
+                self._features = self._seen()
             except EnvError as error:
                 warn_of_env_error(self._env, self._seed, error)
                 if tried == _MOST_TRIES - 1:
                     raise
                 continue
             break
-        assert self._features.shape == self.observation_space.shape, "one shape of all states"
-        assert len(self._actions) == self._num_actions, "as many actions in every state"
         self._has_ended = False
         return self._features.copy(), {"start": self._seed, "difficulty": first.difficulty}
 
@@ -90,7 +105,7 @@ class FeatureEnv(gymnasium.Env[Features, np.int64]):
             raise RuntimeError("FeatureEnv.step: the episode has ended; call reset first")
         try:
             outcome = self._env.step(self._actions[int(action)])
-            self._features = self._env.features()
+            self._features = self._seen()
         except EnvError as error:
             warn_of_env_error(self._env, self._seed, error)
             self._has_ended = True

@@ -24,7 +24,7 @@ from ragen_pl.rollout.teachers import (
     TeachingTask,
     tell_nobody,
 )
-from ragen_pl.rollout.teachers.solver import check_share
+from ragen_pl.rollout.teachers.base import check_share
 from ragen_pl.types import Demonstration, DemonstrationSet, EpisodeId, Generate, Request, Sampling
 
 MAX_DEMONSTRATIONS = 20_000_000
@@ -129,16 +129,19 @@ def demonstrate(
     task = TeachingTask(env, chat, rollout, wanted, difficulties, first_seed, report)
     alone = teacher.teaches_on_first_rank
     own = all_or_none(lambda: teacher.teach(task) if rank() == 0 or not alone else None)
-    lessons = _agreed(own)
+    lessons = agreed_lessons(own)
     if rank() == 0:
         print(describe(lessons, name))
     record({"demonstrations": len(lessons.lessons), **lessons.metrics})
     return lessons
 
 
-def _agreed(own: Lessons | None) -> Lessons:
-    """Return the first rank's lessons if those of the ranks differ. An environment that fails now
-    and then, such as one behind a server, may fail at other seeds on each rank."""
+def agreed_lessons(own: Lessons | None) -> Lessons:
+    """Return the first rank's lessons if those of the ranks differ; every rank must call it.
+
+    An environment that fails now and then, such as one behind a server, may fail at other seeds on
+    each rank.
+    """
     digests = gather_objects(None if own is None else own.digest)
     if own is not None and len(set(digests)) == 1:
         return own

@@ -61,7 +61,7 @@ class Hints:
         chats: Mapping[str, Chat],
         difficulties: Mapping[str, tuple[str, ...]],
         first_seed: int,
-    ) -> list[Lesson]:
+    ) -> tuple[Lesson, ...]:
         """Return the demonstrations from which the policy learns what a hint is, divided evenly
         among the environments.
 
@@ -78,4 +78,4 @@ class Hints:
                 *(count, difficulties.get(name, ()), first_seed),
             )
             lessons += hinted_lessons(task) if count else ()
-        return lessons
+        return tuple(lessons)

@@ -29,15 +29,19 @@ class SurestWays:
         """Return a way's actions, each with the state that it mostly leads to, ``SUCCESS`` at the
         end; none if success cannot be reached from this state."""
         way: list[tuple[str, str]] = []
-        key, passed = start, set[str]()
+        key, passed = start, {start}
         while key != SUCCESS:
-            passed.add(key)
             ahead = [a for a, after in self.modes.get(key, {}).items() if after not in passed]
-            if not ahead:
+            if ahead:
+                action = max(ahead, key=self.values[key].__getitem__)
+                key = self.modes[key][action]
+                passed.add(key)
+                way.append((action, key))
+            elif way:  # a dead end: go on from the state before
+                way.pop()
+                key = way[-1][1] if way else start
+            else:
                 return ()
-            action = max(ahead, key=self.values[key].__getitem__)
-            key = self.modes[key][action]
-            way.append((action, key))
         return tuple(way)
 
 

@@ -10,9 +10,11 @@ from typing import Any
 import torch
 from lightning.pytorch import Trainer
 
+from ragen_pl.distributed.collectives import all_or_none
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.rollout.demonstrations import (
     WarmStart,
+    agreed_lessons,
     demonstrate,
     demonstration_batches,
     packed,
@@ -21,7 +23,7 @@ from ragen_pl.rollout.demonstrations import (
 from ragen_pl.rollout.hints import Hints
 from ragen_pl.rollout.mixture import Mixture
 from ragen_pl.rollout.seeds import FIRST_DEMONSTRATION, SEEDS_PER_RUN
-from ragen_pl.rollout.teachers import Lesson, LessonQuestion
+from ragen_pl.rollout.teachers import Lesson, LessonQuestion, Lessons
 from ragen_pl.training.callback import announce, rollout_callbacks
 from ragen_pl.training.dialogues import Dialogues
 from ragen_pl.training.learner import current_learner
@@ -99,6 +101,11 @@ class Teaching:
         self._demonstrations: DemonstrationSet | None = None
         self._questions: tuple[LessonQuestion, ...] = ()
 
+    @property
+    def lessons_are_saved(self) -> bool:
+        """Whether checkpoints within the warm start hold the demonstrations."""
+        return self.config.iterations > 0 and self.config.teacher.lessons_are_saved
+
     def batches(self, trainer: Trainer) -> Iterator[Demonstration]:
         """Return this rank's optimizer batches of the learner's next iteration, one of the warm
         start; every rank must call it."""
@@ -149,13 +156,16 @@ class Teaching:
             self._questions = tuple(question for each in given for question in each.questions)
         return self._demonstrations
 
-    def _hinted_lessons(self, trainer: Trainer, first_seed: int) -> list[Lesson]:
-        """Return the demonstrations from which the policy learns what a hint is."""
+    def _hinted_lessons(self, trainer: Trainer, first_seed: int) -> tuple[Lesson, ...]:
+        """Return the demonstrations from which the policy learns what a hint is, the same on every
+        rank."""
         if self.hints is None or not self.hints.config.lessons:
-            return []
+            return ()
         chats = self.dialogues.chats(current_learner(trainer))
         difficulties = {name: own.difficulties for name, own in self.warm_starts.items()}
-        lessons = self.hints.lessons(chats, difficulties, first_seed)
+        hints = self.hints
+        own = all_or_none(lambda: Lessons(hints.lessons(chats, difficulties, first_seed), ""))
+        lessons = agreed_lessons(own).lessons
         announce(trainer, f"warm start: {len(lessons)} demonstrations with hints")
         return lessons
 
@@ -163,7 +173,7 @@ class Teaching:
         """Return the demonstrations and questions if they are saved, until the warm start is
         over."""
         is_warm = current_learner(trainer).iteration < self.config.iterations
-        if not is_warm or not self.config.teacher.lessons_are_saved:
+        if not is_warm or not self.lessons_are_saved:
             return {}
         kept = self.demonstrations(trainer)
         return {

@@ -20,6 +20,16 @@ def tell_nobody(_: object) -> None:
     """Take note of nothing."""
 
 
+def check_share(key: str, share: float) -> None:
+    """Refuse a share of the turns outside of [0, 1).
+
+    Raises:
+        ValueError: with the key and the value.
+    """
+    if not 0 <= share < 1:
+        raise ValueError(f"warm_start.{key} is {share}; it is a share in [0, 1)")
+
+
 @dataclass(frozen=True, slots=True)
 class TeachingTask:
     """What a teacher is asked for: demonstrations in one environment."""

@@ -20,7 +20,7 @@ from ragen_pl.envs.boundary import CheckedEnv, calling
 from ragen_pl.envs.feature_env import check_features
 from ragen_pl.rollout.actors import Move
 from ragen_pl.rollout.episode import ChatEpisode
-from ragen_pl.rollout.teachers.base import Lesson, Lessons, Teacher, TeachingTask
+from ragen_pl.rollout.teachers.base import Lesson, Lessons, Teacher, TeachingTask, check_share
 from ragen_pl.rollout.teachers.played import play_lessons
 from ragen_pl.rollout.teachers.small_agent import (
     AgentName,
@@ -29,13 +29,22 @@ from ragen_pl.rollout.teachers.small_agent import (
     on_its_own,
     train_agent,
 )
-from ragen_pl.rollout.teachers.solver import check_share
 from ragen_pl.rollout.transitions import SUCCESS, Transitions
 
 _PATIENCE = 100
 """Starts in a row without a success after which the explorer has nothing to teach."""
 _EXPLORATION = 0.15
 """Share of random actions in all tries of a plan but the first."""
+
+
+_TAKEN = {
+    "policy": "the agent reads TextEnv.features",
+    "env": "the run's environment is played",
+    "policy_kwargs": "set warm_start.teacher.layers",
+    "device": "an explorer computes on the CPU",
+    "seed": "the run's seed decides",
+}
+"""Arguments of an agent that are not the user's to give, and what to do instead."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +93,10 @@ class Explorer(Teacher):
             raise ValueError(
                 f"warm_start.teacher.layers is {list(self.layers)}; widths are at least 1"
             )
-        check_share("random_turns", self.random_turns)
+        check_share("teacher.random_turns", self.random_turns)
+        for name, instead in _TAKEN.items():
+            if name in self.options:
+                raise ValueError(f"warm_start.teacher.options has {name}: {instead}")
 
     def check(self, env: TextEnv, *, think: bool) -> None:
         check_features(env)

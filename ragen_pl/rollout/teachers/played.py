@@ -46,9 +46,13 @@ def play_lessons(
         if has_started and task.difficulties and episode.difficulty not in task.difficulties:
             skipped += 1
             if skipped > 100 * (len(lessons) + 10):
-                raise ConfigError(
-                    f"warm_start.difficulties is {list(task.difficulties)}, but {env.name} "
+                others = (
                     f"keeps giving others, such as {episode.difficulty!r}"
+                    if episode.difficulty
+                    else "names no difficulty: set it to []"
+                )
+                raise ConfigError(
+                    f"warm_start.difficulties is {list(task.difficulties)}, but {env.name} {others}"
                 )
             continue
         lesson = play(episode, random.Random(seed))

@@ -3,7 +3,7 @@ became of the others."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from glob import glob
@@ -59,32 +59,40 @@ class RecordedPlay(Teacher):
             )
 
     def teach(self, task: TeachingTask) -> Lessons:
-        page = Page()
-        ranked = list(self.chosen(task, page))
-        lessons: dict[Lesson, tuple[Recording, Sequence[bool]]] = {}
-        replayer = Replayer.of(task)
-        for place, recording in ranked:
-            if len(lessons) == task.demonstrations:
+        page, replayer = Page(), Replayer.of(task)
+        lines = self._ranked(list(self.chosen(task, page)), page)
+        # The best of each start are known after all lines are, the first lines at once.
+        most = task.demonstrations if self.best_per_start is None else len(lines)
+        taught, used = dict[Lesson, _Taught](), Counter[str]()
+        for number, place, recording in lines:
+            if len(taught) == most:
                 page.surplus += 1
                 continue
             try:
+                if used[recording.start] == self.best_per_start:
+                    raise RefusedLineError("a better one of its start is used")
+                trajectory = replayer.replay(recording)
                 imitated = [self.is_imitated(turn) for turn in recording.turns]
-                lesson = self.lesson(replayer.replay(recording), imitated, task.chat)
+                lesson = self.lesson(trajectory, imitated, task.chat)
                 if not any(any(row.loss_mask) for row in lesson.rows):
                     raise RefusedLineError("no turn to imitate: broken format or untrue thoughts")
-                if lesson in lessons:
+                if lesson in taught:
                     raise RefusedLineError("the same as an earlier line")
             except RefusedLineError as reason:
                 page.refuse(place, reason)
                 continue
-            lessons[lesson] = recording, imitated
-        if not lessons:
+            used[recording.start] += 1
+            taught[lesson] = _Taught(number, recording, sum(imitated), _own(recording, trajectory))
+        if not taught:
             raise ConfigError(
                 f"warm_start.teacher is {type(self).__name__}, but no line of "
-                f"{', '.join(self.files)} can be taught in {task.env.name}\n{page.refusals}"
+                f"{', '.join(self.files)} can be taught in {task.env.name}\n{page.refusals}\n"
+                "  what a line must have: docs/teachers.md"
             )
-        told = page.told(lessons.values(), replayer)
-        return Lessons(tuple(lessons), told)
+        in_order = sorted(taught, key=lambda lesson: taught[lesson].number)
+        chosen, surplus = in_order[: task.demonstrations], in_order[task.demonstrations :]
+        page.surplus += len(surplus)
+        return Lessons(tuple(chosen), page.told([taught[lesson] for lesson in chosen]))
 
     def is_imitated(self, turn: RecordedExchange) -> bool:
         """Return whether a turn's response is imitated."""
@@ -114,23 +122,25 @@ class RecordedPlay(Teacher):
                 passed.append((place, recording))
             except RefusedLineError as reason:
                 page.refuse(place, reason)
+        return passed
+
+    def _ranked(
+        self, lines: Sequence[tuple[str, Recording]], page: Page
+    ) -> list[tuple[int, str, Recording]]:
+        """Return lines with their numbers and places, the best first if that matters."""
+        numbered = [(number, *line) for number, line in enumerate(lines)]
         if self.best_per_start is None:
-            return passed
-        by_start: dict[str, list[int]] = defaultdict(list)
-        for index, (_, recording) in enumerate(passed):
-            by_start[recording.start].append(index)
-        kept = set[int]()
-        for indices in by_start.values():
-            if any(passed[index][1].total_reward is None for index in indices[1:]):
-                unknown = RefusedLineError("no return, by which best_per_start would choose")
-                for index in indices:
-                    page.refuse(passed[index][0], unknown)
-                continue
-            best = sorted(indices, key=lambda index: -(passed[index][1].total_reward or 0.0))
-            kept.update(best[: self.best_per_start])
-            for index in best[self.best_per_start :]:
-                page.refuse(passed[index][0], RefusedLineError("a better one of its start is used"))
-        return [passed[index] for index in sorted(kept)]
+            return numbered
+        unknown = {line.start for _, line in lines if line.total_reward is None}
+        several = Counter(line.start for _, line in lines)
+        ranked = list[tuple[int, str, Recording]]()
+        for number, place, line in numbered:
+            if line.start in unknown and several[line.start] > 1:
+                reason = "no return, by which best_per_start would choose"
+                page.refuse(place, RefusedLineError(reason))
+            else:
+                ranked.append((number, place, line))
+        return sorted(ranked, key=lambda each: -(each[2].total_reward or 0.0))
 
     def _filter(self, recording: Recording, task: TeachingTask) -> None:
         """Refuse a line that is of another task or fails a filter."""
@@ -161,11 +171,35 @@ def _matching(pattern: str) -> list[Path]:
     matches = glob(pattern, recursive=True)  # noqa: PTH207  a Path's would need a folder
     found = sorted(path for path in map(Path, matches) if path.is_file())
     if not found:
-        raise ConfigError(f"warm_start.teacher.files has {pattern}, but there is no such file")
+        is_folder = Path(pattern).is_dir()
+        why = f"a folder: name {pattern}/*.jsonl" if is_folder else "but there is no such file"
+        raise ConfigError(f"warm_start.teacher.files has {pattern}, {why}")
     return found
 
 
 # --- what was read --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Taught:
+    """A line that is used."""
+
+    number: int
+    """Its number among those that passed the filters, in the order of the files."""
+    recording: Recording
+    imitated: int
+    """Its turns that are imitated."""
+    kept: int
+    """Its responses with the tokens that were recorded."""
+
+
+def _own(recording: Recording, trajectory: Trajectory) -> int:
+    """Return how many responses have the tokens that were recorded."""
+    pairs = zip(recording.turns, trajectory.turns, strict=True)
+    return sum(
+        recorded.tokens is not None and recorded.tokens.token_ids == turn.completion.token_ids
+        for recorded, turn in pairs
+    )
 
 
 @dataclass(slots=True)
@@ -194,25 +228,21 @@ class Page:
             told.append(f"  {sum(n for _, n in common[_EXAMPLES:])} refused for other reasons")
         return "\n".join(told)
 
-    def told(self, taught: Iterable[tuple[Recording, Sequence[bool]]], replayer: Replayer) -> str:
-        """Return the page.
-
-        Args:
-            taught: The lines that are used, with whether each turn is imitated.
-            replayer: What played them again.
-        """
-        used, marks = zip(*taught, strict=True)
+    def told(self, taught: Sequence[_Taught]) -> str:
+        """Return the page about the lines that are used."""
+        used = [each.recording for each in taught]
         sources = Counter(each.source for each in used)
         returns = [each.total_reward for each in used if each.total_reward is not None]
         known = [each.success for each in used if each.success is not None]
         played = Counter(each.eval_set for each in used if each.eval_set is not None)
-        turns, imitated = sum(map(len, marks)), sum(map(sum, marks))
+        turns = sum(len(each.turns) for each in used)
+        imitated, kept = sum(each.imitated for each in taught), sum(each.kept for each in taught)
         facts = [
             f"{len(used)} of {self.lines} lines of {self.files} files"
             + (f", {self.surplus} beyond warm_start.demonstrations" if self.surplus else ""),
             "  from " + ", ".join(f"{name} ({n})" for name, n in sources.most_common(5)),
-            f"  {imitated} of {turns} turns imitated; {replayer.kept} responses in their own "
-            f"tokens, {replayer.encoded} encoded anew",
+            f"  {imitated} of {turns} turns imitated; {kept} responses in their own tokens, "
+            f"{turns - kept} encoded anew",
         ]
         if returns:
             facts.append(f"  mean return {sum(returns) / len(returns):.2f}")
@@ -221,7 +251,7 @@ class Page:
         if played:
             sets = ", ".join(f"{name} ({n})" for name, n in played.items())
             facts.append(
-                f"  warning: play on evaluation sets: {sets}; a score on the same starts is no "
-                "generalization"
+                f"  played as evaluation sets: {sets}; where this run is evaluated on the same "
+                "starts, its score is no generalization"
             )
         return "\n".join([*facts, *([self.refusals] if self._refused else [])])

@@ -73,6 +73,9 @@ class RecordedWorldModel(RecordedPlay):
         """Return the lines that are not held out, with predictions for thoughts."""
         lines = self._foretold(task, page)
         held_out = self._held_out(lines)
+        for place, line in lines:
+            if line.start in held_out:
+                page.refuse(place, RefusedLineError("held out, to be asked about"))
         return [(place, line) for place, line in lines if line.start not in held_out]
 
     def lesson(self, trajectory: Trajectory, imitated: Sequence[bool], chat: Chat) -> Lesson:

@@ -4,6 +4,7 @@ cannot be."""
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
@@ -59,6 +60,8 @@ class Recording:
     """The system message; None without one."""
     env: str | None
     """The environment's name; None if the line does not say."""
+    seed: int | None
+    """The seed of the initial state; None if the line does not say."""
     start: str
     """What tells initial states apart; lines of one start are compared by ``best_per_start``."""
     state: Mapping[str, Any] | None
@@ -78,7 +81,7 @@ class Recording:
 def read_lines(paths: Sequence[Path]) -> Iterator[tuple[str, Recording | RefusedLineError]]:
     """Iterate over the lines of files with their places, ``file:number``; empty lines are none."""
     for path in paths:
-        with path.open(encoding="utf-8", newline="\n") as file:
+        with path.open("rb") as file:
             for number, text in enumerate(file, start=1):
                 if text.strip():
                     try:
@@ -87,14 +90,16 @@ def read_lines(paths: Sequence[Path]) -> Iterator[tuple[str, Recording | Refused
                         yield f"{path}:{number}", reason
 
 
-def parse_line(text: str) -> Recording:
+def parse_line(text: bytes) -> Recording:
     """Read one line: a trajectory of this library, or messages as TRL and verifiers write them.
 
     Raises:
         RefusedLineError: if it is neither.
     """
     try:
-        line = json.loads(text)
+        line = json.loads(text.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise RefusedLineError("no UTF-8") from None
     except ValueError:
         raise RefusedLineError("no JSON") from None
     if not isinstance(line, dict):
@@ -127,7 +132,7 @@ def _trajectory(line: Mapping[str, Any]) -> Recording:
             response=response,
             is_imitated=turn["is_valid"],
             is_untrue=turn["thought_correct"] is False,
-            tokens=RecordedTokens(ids, turn["stopped"]),
+            tokens=RecordedTokens(ids, turn["stopped"]) if ids else None,
             actions=tuple(turn["actions"]),
             reward=float(turn["rewards"].get("env") or 0.0),
         )
@@ -137,6 +142,7 @@ def _trajectory(line: Mapping[str, Any]) -> Recording:
         turns=recorded,
         system=line["messages"][0]["content"],
         env=line["env"],
+        seed=line["seed"],
         start=json.dumps(line["initial_state"], sort_keys=True),
         state=line["initial_state"],
         difficulty=line["difficulty"],
@@ -150,8 +156,10 @@ def _trajectory(line: Mapping[str, Any]) -> Recording:
 
 def _answers(line: Mapping[str, Any]) -> list[tuple[int, ...]]:
     """Return the sampled tokens of each turn; a summary's, which precede its turn's, are left
-    out."""
+    out. An endpoint's answers are known as text alone: they have none."""
     ids, mask = line["token_ids"], line["loss_mask"]
+    if not ids:
+        return [()] * len(line["turns"])
     if len(ids) != len(mask):
         raise RefusedLineError("token_ids and loss_mask of different lengths")
     runs, at = [], 0
@@ -182,11 +190,13 @@ class _Message:
 
 def _conversation(line: Mapping[str, Any]) -> Recording:
     """Read ``messages``, or ``prompt`` and ``completion``, of which the completion is imitated."""
-    if "messages" in line:
+    if line.get("messages") is not None:
         messages = [_message(each, is_imitated=True) for each in line["messages"]]
-    elif "prompt" in line and "completion" in line:
+    elif line.get("prompt") is not None and line.get("completion") is not None:
         if isinstance(line["prompt"], str) or isinstance(line["completion"], str):
-            raise RefusedLineError("prompt and completion are texts, not messages")
+            raise RefusedLineError(
+                'prompt and completion are texts: write them as messages, {"role", "content"}'
+            )
         messages = [_message(each, is_imitated=False) for each in line["prompt"]]
         messages += [_message(each, is_imitated=True) for each in line["completion"]]
     else:
@@ -200,23 +210,31 @@ def _conversation(line: Mapping[str, Any]) -> Recording:
         raise RefusedLineError("no assistant message")
     unknown = {each.role for each in messages} - {_USER, _ASSISTANT}
     if unknown:
-        raise RefusedLineError(f"a message of the role {min(unknown)!r} after the first")
+        raise RefusedLineError(
+            f"a message of the role {min(unknown)!r}; known are an optional first {_SYSTEM!r}, "
+            f"then {_USER!r} and {_ASSISTANT!r} in turn"
+        )
     in_turn = all(one.role != other.role for one, other in pairwise(messages))
     if messages[0].role != _USER or not in_turn:
         raise RefusedLineError("wrong role order")
     pairs = zip(messages[::2], messages[1::2], strict=True)
     reward = _first(line, "return", "reward", "score")
-    success = _first(line, "success")
+    if reward is not None and not math.isfinite(float(reward)):
+        raise RefusedLineError(f"a return of {reward}")
+    success, seed = line.get("success"), line.get("seed")
+    if success is not None and not isinstance(success, bool):
+        raise RefusedLineError("success is neither true nor false")
     return Recording(
         turns=tuple(
             RecordedExchange(user.text, answer.text, answer.is_imitated) for user, answer in pairs
         ),
         system=system,
         env=None if line.get("env") is None else str(line["env"]),
-        start=str(line.get("seed", messages[0].text)),
+        seed=seed if isinstance(seed, int) else None,
+        start=messages[0].text if seed is None else str(seed),
         state=None,
-        difficulty=str(line.get("difficulty", "")),
-        success=None if success is None else bool(success),
+        difficulty=str(line.get("difficulty") or ""),
+        success=success,
         total_reward=None if reward is None else float(reward),
         has_ended=False,
         eval_set=None,

@@ -88,7 +88,7 @@ class _RecordedEnv(TextEnv):
 
 @dataclass(slots=True)
 class Replayer:
-    """Plays recordings again in this run's protocol, and counts whose tokens the responses have."""
+    """Plays recordings again in this run's protocol."""
 
     env: TextEnv
     seed: int
@@ -98,9 +98,6 @@ class Replayer:
     half_plain: Chat
     """The same with this run's system message, for dialogues without one."""
     rollout: RolloutConfig
-    kept: int = 0
-    """Responses with the tokens that were recorded."""
-    encoded: int = 0
 
     @classmethod
     def of(cls, task: TeachingTask) -> Self:
@@ -123,7 +120,7 @@ class Replayer:
         """
         env, is_ours = CheckedEnv(copy.deepcopy(self.env)), recording.state is not None
         try:
-            env.reset(self.seed, noise_seed=0)
+            env.reset(self.seed if recording.seed is None else recording.seed, noise_seed=0)
             if recording.state is not None:
                 env.env.set_state(copy.deepcopy(dict(recording.state)))
             known = env.actions
@@ -187,13 +184,11 @@ class Replayer:
         """Return a response in its own tokens, if they are this tokenizer's; else encoded anew."""
         text, recorded = turn.response.removeprefix(chat.opening_tag), turn.tokens
         limit = self.rollout.max_response_tokens
-        if recorded is not None and self._is_own(recorded, text, chat):
+        if recorded is not None and _is_own(recorded, text, chat):
             ids, stopped = recorded.token_ids, recorded.stopped
-            self.kept += 1
         else:
             (encoded,) = chat.encode([text])
             ids, stopped = (*encoded, chat.markers.end), True
-            self.encoded += 1
         if len(ids) > limit:
             raise RefusedLineError(
                 f"a response that is too long (rollout.max_response_tokens is {limit})"
@@ -201,9 +196,9 @@ class Replayer:
         zeros = (0.0,) * len(ids)
         return Completion(ids, zeros, zeros, stopped)
 
-    @staticmethod
-    def _is_own(recorded: RecordedTokens, text: str, chat: Chat) -> bool:
-        ids, end = recorded.token_ids, chat.markers.end
-        if not all(0 <= token < len(chat.tokenizer) for token in ids) or end in ids[:-1]:
-            return False
-        return (ids[-1] == end) == recorded.stopped and chat.decode(ids) == text
+
+def _is_own(recorded: RecordedTokens, text: str, chat: Chat) -> bool:
+    ids, end = recorded.token_ids, chat.markers.end
+    if not all(0 <= token < len(chat.tokenizer) for token in ids) or end in ids[:-1]:
+        return False
+    return (ids[-1] == end) == recorded.stopped and chat.decode(ids) == text

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.rollout.actors import NoisyExpertActor
 from ragen_pl.rollout.episode import ChatEpisode, play_episode
-from ragen_pl.rollout.teachers.base import Lesson, Lessons, Teacher, TeachingTask
+from ragen_pl.rollout.teachers.base import Lesson, Lessons, Teacher, TeachingTask, check_share
 from ragen_pl.rollout.teachers.played import play_lessons
 
 
@@ -27,7 +27,7 @@ class Solver(Teacher):
     imitate_random: bool = False
 
     def __post_init__(self) -> None:
-        check_share("random_turns", self.random_turns)
+        check_share("teacher.random_turns", self.random_turns)
 
     def check(self, env: TextEnv, *, think: bool) -> None:
         if not env.has_expert:
@@ -50,13 +50,3 @@ class Solver(Teacher):
         noise = "imitated too" if self.imitate_random else "without loss"
         told = f"{self.random_turns:.0%} of turns move at random, {noise}"
         return Lessons(play_lessons(task, play), told)
-
-
-def check_share(key: str, share: float) -> None:
-    """Refuse a share of the turns outside of [0, 1).
-
-    Raises:
-        ValueError: with the key and the value.
-    """
-    if not 0 <= share < 1:
-        raise ValueError(f"warm_start.{key} is {share}; it is a share in [0, 1)")

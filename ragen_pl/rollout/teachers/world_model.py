@@ -15,9 +15,15 @@ from ragen_pl.envs.boundary import CheckedEnv
 from ragen_pl.rollout.actors import Actor, Move, NoisyExpertActor, RandomActor
 from ragen_pl.rollout.chat import SEPARATOR, Chat
 from ragen_pl.rollout.episode import ChatEpisode
-from ragen_pl.rollout.teachers.base import Lesson, LessonQuestion, Lessons, Teacher, TeachingTask
+from ragen_pl.rollout.teachers.base import (
+    Lesson,
+    LessonQuestion,
+    Lessons,
+    Teacher,
+    TeachingTask,
+    check_share,
+)
 from ragen_pl.rollout.teachers.played import play_lessons
-from ragen_pl.rollout.teachers.solver import check_share
 from ragen_pl.types import Trajectory, Turn
 
 Play = Literal["random", "expert"]
@@ -54,7 +60,7 @@ class WorldModel(Teacher):
 
     def __post_init__(self) -> None:
         one_of("warm_start.teacher.play", self.play, Play)
-        check_share("random_turns", self.random_turns)
+        check_share("teacher.random_turns", self.random_turns)
         if self.held_out < 0:
             raise ValueError(
                 f"warm_start.teacher.held_out is {self.held_out}; it must be 0 (no test) or more"
@@ -80,7 +86,7 @@ class WorldModel(Teacher):
         return LEADS_TO, ENDED
 
     def teach(self, task: TeachingTask) -> Lessons:
-        lessons = play_lessons(task, self._play_lesson)
+        lessons = play_lessons(task, self._play_lesson, remedy=_REMEDY)
         told = f"predictions of what follows from {self.play} play" + (
             ", actions imitated too" if self.imitate_actions else ", actions without loss"
         )
@@ -101,7 +107,7 @@ class WorldModel(Teacher):
             with episode.env_errors():
                 move = player.act(episode.env, rng, episode.max_actions)
                 announced = announcement(move.actions)
-                seen = predicted(episode.env, move.actions)
+                seen = predicted(episode.env, move.actions, episode.actions_left)
                 episode.take(Move(move.actions, f"{announced}{seen}"))
         return episode.trajectory()
 
@@ -122,6 +128,7 @@ class WorldModel(Teacher):
         return tuple(questions)
 
 
+_REMEDY = "mend the environment, or give predictions room (rollout.max_response_tokens)"
 _FIRST_HELD_OUT = 2_050_000_000
 """Offset of the seeds of held-out episodes: behind those of the most demonstrations there may be,
 before those of evaluation sets."""
@@ -144,17 +151,22 @@ def announcement(actions: Sequence[str]) -> str:
     return f" {SEPARATOR} ".join(actions) + LEADS_TO
 
 
-def predicted(env: CheckedEnv, actions: Sequence[str]) -> str:
+def predicted(env: CheckedEnv, actions: Sequence[str], actions_left: int) -> str:
     """Return what the agent will see after some actions, by playing them in a copy.
+
+    Args:
+        env: The environment.
+        actions: The actions.
+        actions_left: Actions after which the episode ends in any case.
 
     Raises:
         EnvError: if the environment breaks its contract.
     """
     ahead = CheckedEnv(copy.deepcopy(env.env))
     text = ""
-    for action in actions:
+    for number, action in enumerate(actions, start=1):
         outcome = ahead.step(action)
-        if outcome.terminated or outcome.truncated:
+        if outcome.terminated or outcome.truncated or number == actions_left:
             return ENDED
         text = outcome.observation
     return text

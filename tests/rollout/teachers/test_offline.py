@@ -81,7 +81,7 @@ def test_what_was_played_is_read_token_by_token(tmp_path: Path, memory: Memory |
         tuple((s.token_ids, s.loss_mask) for s in each.sequences) for each in trajectories
     )
     assert rows(lessons) == [row for each in unique for row in each]
-    assert "play on evaluation sets: default" in lessons.told
+    assert "played as evaluation sets: default" in lessons.told
     assert "0 encoded anew" in lessons.told
     assert offline.teach(task(rollout=rollout)) == lessons
 
