@@ -299,6 +299,28 @@ def test_an_environment_that_fails_in_mid_episode_truncates_it() -> None:
         view.step(np.int64(0))
 
 
+class Crowded(Shown):
+    """Has a further action in the light."""
+
+    @property
+    def actions(self) -> tuple[str, ...]:  # type: ignore[override]
+        return ("on", "off", "wait")[: 2 + getattr(self, "lit", False)]
+
+
+@pytest.mark.parametrize(
+    ("env", "told"),
+    [
+        (Growing(), r"features returned \(3,\); .* shape \(2,\), as in the first state"),
+        (Crowded(), r"actions returned .*wait.*; it must return 2 actions, as in the first state"),
+    ],
+)
+def test_states_of_another_shape_than_the_first_break_the_contract(env: TextEnv, told: str) -> None:
+    view = FeatureEnv(env, seeds=[0])  # dark
+    view._seeds = [1]
+    with pytest.raises(EnvError, match=told):
+        view.reset()
+
+
 def test_starts_at_which_an_environment_fails_give_way_to_others() -> None:
     failing = FaultyShown("reset", RuntimeError("away"), lambda env: env.seed in (1, 2))
     view = FeatureEnv(failing, seeds=[0, 1, 2, 3])

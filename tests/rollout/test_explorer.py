@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import random
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -23,8 +23,9 @@ from ragen_pl.rollout import demonstrations
 from ragen_pl.rollout.chat import Chat, Prompts, vocabulary
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart, demonstrate, packed
-from ragen_pl.rollout.seeds import FIRST_DEMONSTRATION
-from ragen_pl.rollout.teachers import Explorer, Lessons, TeachingTask
+from ragen_pl.rollout.seeds import FIRST_DEMONSTRATION, SEEDS_PER_RUN
+from ragen_pl.rollout.teachers import Explorer, Lessons, TeachingTask, explorer
+from ragen_pl.rollout.teachers.small_agent import Training
 from ragen_pl.types import DemonstrationSet
 from tests.support.extras import need
 from tests.support.lamps import Stairs
@@ -125,6 +126,21 @@ def test_equal_tasks_give_equal_lessons_and_leave_the_generators_alone() -> None
     assert other.digest != one.digest
 
 
+def test_runs_of_other_seeds_train_other_explorers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in what they draw: the seeds of runs are far apart, and equal in their last bits."""
+    seeds = list[int]()
+
+    def note(env: TextEnv, starts: Sequence[int], training: Training, report: object) -> None:
+        seeds.append(training.seed)
+        raise ConfigError("enough")
+
+    monkeypatch.setattr(explorer, "train_agent", note)
+    for run_seed in range(3):
+        with pytest.raises(ConfigError, match="enough"):
+            QUICK.teach(task_in(LAKE, first_seed=run_seed * SEEDS_PER_RUN + FIRST_DEMONSTRATION))
+    assert len(set(seeds)) == 3
+
+
 def test_only_the_starts_of_demonstrations_are_played() -> None:
     Landing.seeds.clear()
     task = task_in(Landing())
@@ -221,7 +237,8 @@ def test_options_are_the_package_s_and_wrong_ones_are_named() -> None:
         ({"agent": "A2C"}, "warm_start.teacher.agent: 'A2C' is unknown"),
         ({"steps": 0}, "warm_start.teacher.steps is 0"),
         ({"layers": (0,)}, "warm_start.teacher.layers"),
-        ({"random_turns": 1.0}, "random_turns"),
+        ({"random_turns": 1.0}, "warm_start.teacher.random_turns"),
+        ({"options": {"policy_kwargs": {}}}, "options has policy_kwargs: set .*layers"),
     ]:
         with pytest.raises(ValueError, match=wanted):
             Explorer(**keys)  # type: ignore[arg-type]

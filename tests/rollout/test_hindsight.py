@@ -204,6 +204,15 @@ def test_a_way_of_many_actions_is_the_shortest() -> None:
     assert seen.surest_ways().way_from("nowhere") == ()
 
 
+def test_a_way_that_the_surest_action_hides_is_found() -> None:
+    """From b one mostly comes back to a, so that the surest first action ends in a loop."""
+    outcomes = {
+        "a": {"1": Counter({"b": 10}), "2": Counter({SUCCESS: 6, "c": 4})},
+        "b": {"1": Counter({"a": 6, SUCCESS: 4})},
+    }
+    assert Transitions("a", outcomes).surest_way() == (("2", SUCCESS),)
+
+
 def test_over_ice_the_best_way_begins_nearly_as_well_as_any() -> None:
     env, losses = FrozenLake(), []
     for seed in range(20):

@@ -1,4 +1,5 @@
-"""A run whose warm start an explorer teaches: one command; resumed, it is not trained again."""
+"""A run whose warm start an explorer teaches: one command; resumed, it is not trained again, though
+its warm start is shorter than the time between two checkpoints."""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ EXPLORER = (
     *("--data.warm_start.teacher", "Explorer", "--data.warm_start.teacher.steps", "3000"),
     *("--data.warm_start.teacher.starts", "20", "--data.warm_start.teacher.layers", "[32]"),
     *("--data.warm_start.iterations", "3", "--data.warm_start.difficulties", '["2-3"]'),
+    *("--checkpoints.every_n_iterations", "10"),
 )
 
 

@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightning.pytorch import LightningModule, Trainer
 
+from callbacks import Interruption, interruption
+from callbacks.interruption import Interrupted
 from tests.support.tiny_run import command, environment, run, write_config
 
 LONG = ("--trainer.max_epochs", 500, "--data.rollout.num_groups", 32)
@@ -31,6 +34,18 @@ def start(folder: Path, *args: object) -> subprocess.Popen[str]:
         if "· rollout" in line and (folder / "runs/tiny/checkpoints/last.ckpt").exists():
             return process
     raise AssertionError(f"the run ended by itself: {process.wait()}")
+
+
+def test_a_signal_is_noticed_while_a_teacher_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An explorer may learn for minutes before the first iteration."""
+    callback = Interruption()
+    callback.on_teaching_progress(Trainer(), LightningModule(), "explorer 5%")
+    callback.signum = signal.SIGINT
+    with pytest.raises(Interrupted) as raised:
+        callback.on_teaching_progress(Trainer(), LightningModule(), "explorer 10%")
+    assert raised.value.code == 130
+    monkeypatch.setattr(interruption, "world_size", lambda: 2)
+    callback.on_teaching_progress(Trainer(), LightningModule(), "the others wait")
 
 
 @pytest.mark.parametrize(

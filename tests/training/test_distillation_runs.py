@@ -15,13 +15,16 @@ from torch import Tensor
 
 from callbacks import RolloutMetrics, VarianceFilter
 from ragen_pl.algorithms.config import Algorithm, EnvAlgorithm
+from ragen_pl.distributed import collectives
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.ops.distillation import distillation_advantages
+from ragen_pl.rollout import demonstrations
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.rollout.hindsight import HindsightImitation
 from ragen_pl.rollout.self_distillation import HINT, SelfDistillation
 from ragen_pl.training import distillation, scoring, starpo
+from ragen_pl.training import teaching as teaching_module
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.distillation import HintedRollout, distill
 from ragen_pl.training.evaluation_sets import EvaluationConfig
@@ -223,6 +226,29 @@ def test_an_engine_s_rounding_teaches_nothing(
     found, metrics = distill(batch, hinted, *given)
     assert torch.equal(found.advantages, batch.advantages)
     assert float(metrics["train/distill_gain"]) == 0.0
+
+
+def test_ranks_imitate_the_same_lessons_of_hints(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if an environment, such as one behind a server, failed on one of them."""
+    data = make_data(LESSONS)
+    module = make_learner()
+    module.vocabulary = list(data.vocabulary())
+    module.configure_model()
+    teaching, hints = data.teaching, data.rl_iteration.hints
+    assert hints is not None
+    chats = data.dialogues.chats(module)
+    whole = hints.lessons(chats, {}, 0)
+    monkeypatch.setattr(data.dialogues, "chats", lambda _: chats)
+    monkeypatch.setattr(type(hints), "lessons", lambda *_: whole[collectives.rank() :])
+    monkeypatch.setattr(teaching_module, "current_learner", lambda _: module)
+    monkeypatch.setattr(teaching_module, "announce", lambda *_: None)
+
+    nobody: Any = None
+
+    def teach(rank: int) -> Any:
+        return teaching._hinted_lessons(nobody, 0)
+
+    assert on_ranks(2, teach, monkeypatch, demonstrations, collectives) == [whole, whole]
 
 
 class Silent(Stairs):

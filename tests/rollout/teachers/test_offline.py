@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ragen_pl.envs import Bandit
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.embedded import build_tokenizer, read_markers
@@ -145,6 +146,15 @@ def test_the_prompts_are_this_run_s(tmp_path: Path) -> None:
     assert "Seen: lit" in chat.decode(rows(lessons)[0][0])
 
 
+def test_answers_of_an_endpoint_are_read_as_text(tmp_path: Path) -> None:
+    """It gives no tokens, so its records have none."""
+    trajectory = played(3)
+    line = recorded(trajectory, token_ids=[], loss_mask=[], log_probs=[])
+    lessons = write(tmp_path, line).teach(task())
+    assert rows(lessons) == rows(write(tmp_path, recorded(trajectory)).teach(task()))
+    assert "0 responses in their own tokens, " in lessons.told
+
+
 # --- filters --------------------------------------------------------------------------------------
 
 
@@ -169,9 +179,50 @@ def test_filters_choose_by_success_return_and_start(tmp_path: Path) -> None:
             t.start_key == start and t.total_reward == highest and t.token_ids in dict(rows(best))
             for t in trajectories
         )
+    best_of_few = replace(offline, best_per_start=1).teach(task(demonstrations=1))
+    assert len(best_of_few.lessons) == 1
+    assert set(best_of_few.lessons) < set(best.lessons)
     few = offline.teach(task(demonstrations=3))
     assert len(few.lessons) == 3
     assert "beyond warm_start.demonstrations" in few.told
+
+
+def test_the_best_of_those_that_can_be_taught_are_chosen(tmp_path: Path) -> None:
+    good, long = ({"messages": said("lit", text), "seed": 3} for text in (GOOD, TOO_LONG))
+    offline = write(tmp_path, {**good, "reward": 1.0}, {**long, "reward": 2.0})
+    lessons = replace(offline, best_per_start=1).teach(task())
+    assert len(lessons.lessons) == 1
+    assert "1 refused: a response that is too long" in lessons.told
+
+
+def test_fields_that_are_null_say_nothing(tmp_path: Path) -> None:
+    """As exporters write them that give all lines the same columns."""
+    nothing = dict.fromkeys(("env", "success", "reward", "score", "seed", "difficulty", "prompt"))
+    lines = [{"messages": said(f"{n}: lit", GOOD), **nothing} for n in range(4)]
+    lines.append({**nothing, "messages": None, "prompt": said("5: lit"), "completion": said(GOOD)})
+    lines[-1]["completion"] = [{"role": "assistant", "content": GOOD}]
+    lessons = replace(write(tmp_path, *lines), best_per_start=1).teach(task())
+    assert len(lessons.lessons) == 5
+    assert {lesson.difficulty for lesson in lessons.lessons} == {""}
+
+
+def test_messages_begin_where_their_seed_says(tmp_path: Path) -> None:
+    """The names of a bandit's arms are those of the start."""
+    env, lines = Bandit("named"), list[dict[str, Any]]()
+    for seed in range(6):
+        observation, _ = env.reset(seed=seed)
+        answer = f"<think>try</think><answer>{env.actions[0]}</answer>"
+        lines.append({"messages": said(observation, answer), "seed": seed})
+    chat = chat_for(env)
+    lessons = write(tmp_path, *lines).teach(task(env=env, chat=chat))
+    assert len(lessons.lessons) == len({json.dumps(line["messages"]) for line in lines})
+
+
+def test_what_is_counted_is_what_is_used(tmp_path: Path) -> None:
+    line = recorded(played(1))
+    lessons = write(tmp_path, line, line, line).teach(task())
+    count = len(line["turns"])
+    assert f"{count} of {count} turns imitated; {count} responses in their own" in lessons.told
 
 
 def test_difficulties_are_those_that_are_wanted(tmp_path: Path) -> None:
@@ -183,6 +234,7 @@ def test_difficulties_are_those_that_are_wanted(tmp_path: Path) -> None:
 # --- messages -------------------------------------------------------------------------------------
 
 GOOD = "<think>lit</think><answer>on || on</answer>"
+TOO_LONG = f"<think>{'x' * 40}</think><answer>on</answer>"
 
 
 def said(*texts: str, system: str | None = "Press.") -> list[dict[str, Any]]:
@@ -271,8 +323,12 @@ REFUSED: Mapping[str, Mapping[str, Any] | str] = {
     "breaks the format or names no known action": {
         "messages": said("lit", "<think>lit</think><answer>jump</answer>")
     },
-    "a response that is too long": {
-        "messages": said("lit", f"<think>{'x' * 40}</think><answer>on</answer>")
+    "a response that is too long": {"messages": said("lit", TOO_LONG)},
+    "a return of nan": '{"messages": [{"role": "user", "content": "lit"}, '
+    '{"role": "assistant", "content": "on"}], "reward": NaN}\n',
+    "success is neither true nor false": {"messages": said("lit", GOOD), "success": "false"},
+    "a message of the role 'developer'": {
+        "messages": [{"role": "developer", "content": "x"}, *said("lit", GOOD)]
     },
     "too long for the context": {"messages": said("x" * 3000, GOOD)},
     "of another environment (maze)": {"messages": said("lit", GOOD), "env": "maze"},
@@ -317,6 +373,11 @@ def test_equal_lines_are_imitated_once(tmp_path: Path) -> None:
 def test_without_a_single_good_line_the_run_ends_with_the_reasons(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"can be taught in lamp\n  2 refused: no JSON"):
         write(tmp_path, "{\n", "{\n").teach(task())
+    with pytest.raises(ConfigError, match=r"a folder: name .*/\*\.jsonl"):
+        Offline((str(tmp_path),)).teach(task())
+    (tmp_path / "latin.jsonl").write_bytes('{"messages": "ä"}\n'.encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"1 refused: no UTF-8 \(first .*latin.jsonl:1\)"):
+        Offline((str(tmp_path / "latin.jsonl"),)).teach(task())
     with pytest.raises(ConfigError, match="there is no such file"):
         Offline((str(tmp_path / "missing.jsonl"),)).teach(task())
 

@@ -142,6 +142,27 @@ def test_ranks_share_the_questions(monkeypatch: pytest.MonkeyPatch) -> None:
         assert on_ranks(count, ask, monkeypatch, demonstrations) == [0.5] * count
 
 
+class Unlimited(Stairs):
+    """Leaves the number of actions to the library, and never ends."""
+
+    max_actions = 3
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        self.step_number = 0
+        observation, reward, *_ = super().step(action)
+        return observation, reward, False, False, {"success": False}
+
+
+def test_the_last_action_of_an_episode_leads_to_its_end() -> None:
+    """Also where the library ends it, after the most actions there may be."""
+    lesson_task = task(Unlimited())
+    for lesson in BARE.teach(lesson_task).lessons:
+        text = lesson_task.chat.decode(lesson.rows[0].token_ids)
+        *earlier, last = text.split(LEADS_TO)[1:]
+        assert last.startswith(ENDED)
+        assert not any(each.startswith(ENDED) for each in earlier)
+
+
 def test_it_is_fixed_by_its_seed() -> None:
     one, same, other = (
         WorldModel(held_out=2).teach(task(NamedLamp(), first_seed=seed)) for seed in (0, 0, 50)
