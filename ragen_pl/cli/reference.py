@@ -37,7 +37,10 @@ _COMMAND = "python -m ragen_pl.cli.reference"
 _INTRODUCTION = f"""\
 # Configuration
 
-Every key of ragen-pl with its type, its default, the range that is checked, and what it does. This
+Every key with its type, its default, the range that is checked (all other keys at their defaults),
+and what it does. Keys of adapters to other packages, of `Code` and of `Proof` are in the docstrings
+of their classes: `fit --data.env.help ragen_pl.envs.adapters.OpenSpiel` prints them.
+This
 page is generated from the signatures and docstrings of the classes that receive the keys
 (`{_COMMAND}`); a test compares the two.
 
@@ -50,7 +53,7 @@ descriptions, `--print_config` the resolved configuration.
 
 The keys of `trainer` are those of Lightning's
 [Trainer](https://lightning.ai/docs/pytorch/stable/common/trainer.html); `ckpt_path` is `last`,
-`best` or the path of a checkpoint.
+`best`, `previous` or the path of a checkpoint.
 """
 _HEADER = "| key | type | default | range | what it does |\n|---|---|---|---|---|"
 _REQUIRED = inspect.Parameter.empty
