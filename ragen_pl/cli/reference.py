@@ -40,8 +40,7 @@ _INTRODUCTION = f"""\
 Every key with its type, its default, the range that is checked (all other keys at their defaults),
 and what it does. Keys of adapters to other packages, of `Code` and of `Proof` are in the docstrings
 of their classes: `fit --data.env.help ragen_pl.envs.adapters.OpenSpiel` prints them.
-This
-page is generated from the signatures and docstrings of the classes that receive the keys
+This page is generated from the signatures and docstrings of the classes that receive the keys
 (`{_COMMAND}`); a test compares the two.
 
 A key is set in a YAML file (`data: {{rollout: {{group_size: 8}}}}`) or on the command line
