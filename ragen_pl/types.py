@@ -106,6 +106,12 @@ class Completion:
     stopped: bool
     """Whether the stop token was sampled before the length limit."""
 
+    @classmethod
+    def written(cls, token_ids: tuple[int, ...]) -> Self:
+        """Return a response that was written, not sampled: whole, and certain of every token."""
+        zeros = (0.0,) * len(token_ids)
+        return cls(token_ids, zeros, zeros, stopped=True)
+
     @property
     def entropy_estimates(self) -> tuple[float, ...]:
         """The entropies or, if they are unknown, −log p of each token.

@@ -118,10 +118,5 @@ def all_reduce_gradients(parameters: Iterable[nn.Parameter]) -> None:
     for parameter in summed:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
-    for dtype in dict.fromkeys(parameter.dtype for parameter in summed):
-        grads = [p.grad for p in summed if p.grad is not None and p.dtype is dtype]
-        flat = all_reduce_sum(torch.cat([grad.flatten() for grad in grads]))
-        for grad, total in zip(
-            grads, torch.split(flat, [grad.numel() for grad in grads]), strict=True
-        ):
-            grad.copy_(total.view_as(grad))
+        # One by one: together they would need room for further copies of all gradients.
+        parameter.grad.copy_(all_reduce_sum(parameter.grad))

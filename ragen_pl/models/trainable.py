@@ -59,7 +59,8 @@ class TrainableModel:
         use_fused_rms_norm(model)
         enable_gather(model)
         if self.gradient_checkpointing:
-            model.gradient_checkpointing_enable(  # type: ignore[no-untyped-call]
-                {"use_reentrant": False}
-            )
+            # transformers renamed it in its version 5; both take the same first argument.
+            renamed = getattr(model, "activation_checkpointing_enable", None)
+            enable = renamed or model.gradient_checkpointing_enable
+            enable({"use_reentrant": False})
         return None if self.lora is None else self.lora.attach(model, self.seed)

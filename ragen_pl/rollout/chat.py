@@ -24,6 +24,7 @@ from ragen_pl.models.message_markers import (
     encode_segments,
     encode_texts,
 )
+from ragen_pl.types import Completion
 
 SEPARATOR = "||"
 THINK_FORMAT = "<think>...</think><answer>...</answer>"
@@ -372,6 +373,15 @@ class Chat(Dialogue):
         if token not in self._pieces:
             self._pieces[token] = self.decode([token])
         return self._pieces[token]
+
+    def written(self, text: str) -> Completion:
+        """Return a response that was written, not sampled.
+
+        Args:
+            text: The response without the forced opening tag.
+        """
+        (ids,) = self.encode([text])
+        return Completion.written((*ids, self.markers.end))
 
     def response_text(self, thought: str, actions: Sequence[str]) -> str:
         """Return the text of a response, without the forced opening tag."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -565,13 +565,7 @@ class ChatEpisode(DialogueEpisode):
             (ids,) = self.chat.encode([text])
             if len(ids) <= room:
                 break
-        return self._written(ids[:room])
-
-    def _written(self, token_ids: Sequence[int]) -> Completion:
-        """Return a whole answer that was not sampled."""
-        tokens = (*token_ids, self.chat.markers.end)
-        zeros = (0.0,) * len(tokens)
-        return Completion(tokens, zeros, zeros, stopped=True)
+        return Completion.written((*ids[:room], self.chat.markers.end))
 
     def take(self, move: Move) -> None:
         """Write an actor's move as the response that the policy would have to sample.
@@ -596,7 +590,7 @@ class ChatEpisode(DialogueEpisode):
                 f"rollout.max_response_tokens is {self.config.max_response_tokens}, but a "
                 f"demonstration takes {len(ids) + 1}: raise it to about {(len(ids) + 1) * 3 // 2}"
             )
-        self.receive(self._written(ids))
+        self.receive(Completion.written((*ids, self.chat.markers.end)))
 
 
 class WrittenEpisode(ChatEpisode):

@@ -25,7 +25,7 @@ from ragen_pl.rollout.memory import Full
 from ragen_pl.rollout.seeds import SEEDS_PER_RUN
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.environments import envs_by_key
-from ragen_pl.types import Completion, EpisodeId, Sampling, Trajectory, TrajectoryGroup
+from ragen_pl.types import EpisodeId, Sampling, Trajectory, TrajectoryGroup
 
 _UNLIMITED = 1 << 20
 """Tokens that no written response reaches."""
@@ -257,15 +257,8 @@ class ExaminedRun:
         episode, rng = self._episode(number, _SEED_OF_NONSENSE), random.Random(number)
         while episode.begin_turn():
             words = rng.sample(["no", "sense", "<b>", "Ω", "1"], 3)
-            episode.receive(self.written_response(" ".join(words)))
+            episode.receive(self.chat.written(" ".join(words)))
         return episode.trajectory()
-
-    def written_response(self, text: str) -> Completion:
-        """Return a response that was written, not sampled."""
-        (ids,) = self.chat.encode([text])
-        tokens = (*ids, self.chat.markers.end)
-        zeros = (0.0,) * len(tokens)
-        return Completion(tokens, zeros, zeros, stopped=True)
 
     @_once
     def samples(self) -> list[TrajectoryGroup]:

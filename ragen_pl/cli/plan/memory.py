@@ -155,13 +155,6 @@ def plan_memory(
             "gathered weights": peaks.step.whole if shards > 1 else 0,
             "activations": peaks.step.temporary,
         }
-    if cluster.processes > 1 and not cluster.sharded:
-        # Gradients are flattened into one buffer, of which a copy is summed over the ranks.
-        phases["all-reduce"] = {
-            **always,
-            **gradients,
-            "activations": 2 * counts.gradient_bytes,
-        }
     return MemoryPlan(phases)
 
 

@@ -25,8 +25,8 @@ _LEGEND = """\
     turn, an update keeps each until its gradient is computed. Sharded weights are gathered in
     bfloat16 instead
   activations: activations of one micro-batch, masks, logits of a chunk; counted by running the
-    passes on tensors without data. In the phase all-reduce: buffers for the sum of gradients. In
-    the phase optimizer step: Muon's orthogonalization of a matrix
+    passes on tensors without data. In the phase optimizer step: Muon's orthogonalization of a
+    matrix
   KV cache: keys and values of all rows; freed when the rollout ends
   batches: the trajectories as tensors"""
 

@@ -53,13 +53,6 @@ class Game:
         self.episode.receive(completion)
         return self.episode.turns[-1] if len(self.episode.turns) > before else None
 
-    def written(self, text: str) -> Completion:
-        """Return a response that was written, not sampled."""
-        (ids,) = self.chat.encode([text])
-        tokens = (*ids, self.chat.markers.end)
-        zeros = (0.0,) * len(tokens)
-        return Completion(tokens, zeros, zeros, stopped=True)
-
     def expert_move(self) -> Move | None:
         """Return the expert's next turn; None if the environment has no expert or it fails."""
         env = copy.deepcopy(self.episode.env)  # an expert that plans by trying changes the copy

@@ -46,7 +46,7 @@ class Person(GamePlayer):
             except UnreadableError as error:
                 self._tell(str(error))
                 continue
-            completion = game.written(text)
+            completion = game.chat.written(text)
             length, limit = len(completion.token_ids), game.rollout.max_response_tokens
             if length > limit:
                 self._tell(f"this answer takes {length} tokens; the agent's may take {limit}")
@@ -82,4 +82,4 @@ class ActorPlayer(GamePlayer):
         episode = game.episode
         rng = random.Random(f"{episode.episode_id} {request.turn}")
         move = self._actor.act(episode.env, rng, episode.max_actions)
-        return game.written(game.chat.response_text(move.thought, move.actions))
+        return game.chat.written(game.chat.response_text(move.thought, move.actions))
