@@ -155,7 +155,7 @@ class Poison(Callback):
         self._planted = None
         if not hasattr(batch, "advantages") or self.rng.random() >= self.rate:
             return
-        kept = batch.rollout.loss_mask & (batch.rollout.policy_weights > 0)[:, None]
+        kept = batch.rollout.kept_tokens
         if not bool(kept.any()):
             return
         where = self.rng.choice(("advantages", "loss", "gradient"))

@@ -52,7 +52,7 @@ def policy_terms(module: StarPO, batch: TrainingBatch) -> ProbeView:
     algorithm, coefficients = module.algorithm, module.coefficients
     reference = module.reference if algorithm.kl_in_loss else None
     rollout = replace(batch.rollout, policy_weights=torch.ones_like(batch.rollout.policy_weights))
-    values = module.values(rollout, rollout.policy_weights > 0)
+    values = module.values(rollout, rollout.kept)
     advantages, _ = compute_advantages(rollout, values, algorithm)
     batch = replace(batch, rollout=rollout, advantages=advantages)
     batch = replace(batch, chosen=algorithm.policy_loss.choose(batch))

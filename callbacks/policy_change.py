@@ -9,7 +9,6 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
-from ragen_pl.algorithms.estimators.base import kept_tokens
 from ragen_pl.distributed.collectives import all_reduce_sum, gather_objects
 from ragen_pl.ops.losses import kl_estimate
 from ragen_pl.ops.masked import masked_mean
@@ -86,7 +85,7 @@ class PolicyChange(RolloutCallback):
         self, trainer: Trainer, module: LightningModule, batch: TrainingBatch
     ) -> None:
         """Score the sample with the policy that collected it."""
-        gains = kept_tokens(batch.rollout) & (batch.advantages > 0)
+        gains = batch.rollout.kept_tokens & (batch.advantages > 0)
         level = masked_mean(batch.old_log_probs.double().cpu(), gains.cpu(), all_reduce_sum)
         if all_reduce_sum(gains.sum().cpu()) > 0:
             self.record({"train/positive_log_prob": float(level)})
@@ -122,7 +121,7 @@ class PolicyChange(RolloutCallback):
             after = end if after_rl is None else after_rl
             metrics |= measure_change(sample.rollout, sample.log_probs, after, sample.gains)
         if after_rl is not None:
-            metrics[HINDSIGHT_KL] = _kl(after_rl, end, kept_tokens(sample.rollout))
+            metrics[HINDSIGHT_KL] = _kl(after_rl, end, sample.rollout.kept_tokens)
         # The values are equal on all ranks; sync_dist keeps Lightning from warning.
         pl_module.log_dict(metrics, on_step=False, on_epoch=True, batch_size=1, sync_dist=True)
 
@@ -139,7 +138,7 @@ def sampled_trajectories(rollout: RolloutBatch, count: int) -> Tensor:
     Returns:
         The rows of this rank's chosen trajectories, (n,) int.
     """
-    kept = rollout.trajectory_ids[kept_tokens(rollout).any(1)]
+    kept = rollout.trajectory_ids[rollout.kept_tokens.any(1)]
     found = torch.unique(torch.cat([part.cpu() for part in gather_objects(kept.cpu())]))
     count = min(count, len(found))
     places = (2 * torch.arange(count) + 1) * len(found) // (2 * max(1, count))
@@ -161,7 +160,7 @@ def measure_change(
         gains: The sampled tokens with a positive advantage, (B, T) bool.
     """
     before, after = before.cpu().double(), after.cpu().double()
-    mask, gains = kept_tokens(rollout).cpu(), gains.cpu()
+    mask, gains = rollout.kept_tokens.cpu(), gains.cpu()
     own = trajectory_log_weights(after, before, mask, rollout.trajectory_ids.cpu())
     weights = torch.cat(gather_objects(own))
     counts = all_reduce_sum(torch.stack((mask.sum(), gains.sum())))

@@ -373,7 +373,7 @@ def _estimates(
     """
     rollout = batch.rollout
     ids = torch.tensor(sorted(wanted), device=rollout.group_ids.device, dtype=torch.long)
-    rows = batch.rows(torch.isin(rollout.group_ids, ids) & (rollout.policy_weights > 0)).to("cpu")
+    rows = batch.rows(torch.isin(rollout.group_ids, ids) & rollout.kept).to("cpu")
     has_gaps = recomputes and not batch.on_policy
     gaps = rows.old_log_probs - rows.rollout.sampled_log_probs
     found: dict[tuple[int, int], TokenEstimates] = {}

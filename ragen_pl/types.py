@@ -479,12 +479,22 @@ class RolloutBatch(TokenBatch):
     def __post_init__(self) -> None:
         shape = self.input_ids.shape
         names = ("attention_mask", "loss_mask", "turn_index", "state_ids", "turn_ends", "rewards")
-        for name in (*names, "outcome_rewards", "thought_rewards", "thought_mask"):
+        more = ("outcome_rewards", "thought_rewards", "thought_mask", "sampled_log_probs")
+        for name in (*names, *more):
             assert getattr(self, name).shape == shape, f"{name} is not (B, T)"
-        for name in ("group_ids", "sequence_index", "trajectory_tokens", "successes"):
+        of_row = ("group_ids", "trajectory_ids", "sequence_index", "trajectory_tokens")
+        for name in (*of_row, "successes", "policy_weights"):
             assert getattr(self, name).shape == shape[:1], f"{name} is not (B,)"
-        for name in ("trajectory_ids", "policy_weights"):
-            assert getattr(self, name).shape == shape[:1], f"{name} is not (B,)"
+
+    @property
+    def kept(self) -> Tensor:
+        """(B,) bool: rows that the policy is trained on."""
+        return self.policy_weights > 0
+
+    @property
+    def kept_tokens(self) -> Tensor:
+        """(B, T) bool: sampled tokens that the policy is trained on."""
+        return self.loss_mask & self.kept[:, None]
 
 
 @dataclass(frozen=True, slots=True)

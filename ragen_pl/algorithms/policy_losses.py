@@ -10,7 +10,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ragen_pl.algorithms.estimators.base import kept_tokens
 from ragen_pl.distributed.collectives import all_reduce_sum, gather_objects
 from ragen_pl.ops.losses import (
     anchored_policy_loss,
@@ -214,7 +213,7 @@ class _CovarianceLoss(PolicyLoss):
             raise ValueError(f"policy_loss.share is {self.share}; it must be in [0, 1]")
 
     def choose(self, batch: TrainingBatch) -> Tensor:
-        rollout, mask = batch.rollout, kept_tokens(batch.rollout)
+        rollout, mask = batch.rollout, batch.rollout.kept_tokens
         products = covariances(batch.old_log_probs, batch.advantages, mask, all_reduce_sum)
         scores, candidates = self._ranked(products, mask)
         keys = token_keys(

@@ -84,7 +84,7 @@ def optimizer_batches(own: TrainingBatch, count: int) -> list[TrainingBatch]:
         (
             rollout.trajectory_ids,
             rollout.group_ids,
-            (rollout.policy_weights > 0).long(),
+            rollout.kept.long(),
             rollout.attention_mask.sum(1),
         )
     ).cpu()

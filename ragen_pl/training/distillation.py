@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from ragen_pl.algorithms.config import Algorithm
-from ragen_pl.algorithms.estimators.base import kept_tokens
 from ragen_pl.distributed.collectives import all_reduce_sum
 from ragen_pl.models.policy import Policy
 from ragen_pl.ops.distillation import distillation_advantages
@@ -80,7 +79,7 @@ def distill(
     sums = torch.stack(
         [
             mask.sum().float(),
-            kept_tokens(batch.rollout).sum().float(),
+            batch.rollout.kept_tokens.sum().float(),
             gap.sum().float(),
             (weight * added).abs().sum().float(),
         ]

@@ -196,7 +196,7 @@ class StarPO(pl.LightningModule):
 
     def build_training_batch(self, rollout: RolloutBatch, *, on_policy: bool) -> TrainingBatch:
         """Add old log-probs, values, advantages and returns at the current weights."""
-        kept, penalty = rollout.policy_weights > 0, None
+        kept, penalty = rollout.kept, None
         if self.algorithm.kl_in_reward:
             kept = torch.ones_like(kept)  # groups are compared whole: penalize all members
         on_policy = self.optimization.reuses_own_log_probs(self.algorithm, on_policy)

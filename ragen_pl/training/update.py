@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from ragen_pl.algorithms.coefficients import Coefficients, FixedCoefficients
 from ragen_pl.algorithms.config import Algorithm, ThoughtAdvantage
 from ragen_pl.algorithms.estimators import CriticConfig
-from ragen_pl.algorithms.estimators.base import AdvantageEstimator, kept_tokens
+from ragen_pl.algorithms.estimators.base import AdvantageEstimator
 from ragen_pl.distributed.collectives import all_reduce_max, all_reduce_sum, gather_objects
 from ragen_pl.distributed.sharding import full_tensor
 from ragen_pl.models.policy import Policy, PolicyOutput
@@ -121,7 +121,7 @@ def _advantages(
             rollout.thought_rewards,
             Turns(rollout.loss_mask, rollout.turn_index, rollout.turn_ends),
             rollout.thought_mask,
-            rollout.policy_weights > 0,
+            rollout.kept,
             all_reduce_sum,
         )
         advantages = advantages + separate.coef * own
@@ -148,7 +148,7 @@ class LossDenominators:
     @classmethod
     def of(cls, rollout: RolloutBatch, aggregation: Aggregation) -> LossDenominators:
         """Count over all ranks; every rank must call it."""
-        mask = kept_tokens(rollout)
+        mask = rollout.kept_tokens
         counted = loss_denominator(mask, rollout.trajectory_ids, aggregation)
         own = torch.stack([mask.sum().float(), counted])
         found = all_reduce_sum(own)
@@ -180,7 +180,7 @@ class PolicyObjective:
                 term.
         """
         algorithm, rollout, old = self.algorithm, micro_batch.rollout, micro_batch.old_log_probs
-        mask, log_probs = kept_tokens(rollout), output.log_probs
+        mask, log_probs = rollout.kept_tokens, output.log_probs
         advantages, chosen = micro_batch.advantages, micro_batch.chosen
         token_loss = algorithm.policy_loss(log_probs, old, advantages, mask)
         surrogate, cap = token_loss.loss, algorithm.tis_cap
@@ -211,7 +211,7 @@ class PolicyObjective:
     def _mean(self, values: Tensor, rollout: RolloutBatch, weights: Tensor | None = None) -> Tensor:
         return aggregate(
             values,
-            kept_tokens(rollout),
+            rollout.kept_tokens,
             rollout.trajectory_tokens,
             self.algorithm.aggregation,
             self.denominators.for_loss,
@@ -324,7 +324,7 @@ class Update:
         trajectories that the critic trains on. If no rank kept a trajectory, only the counts are
         returned.
         """
-        rollout, chosen = batch.rollout, batch.rollout.policy_weights > 0
+        rollout, chosen = batch.rollout, batch.rollout.kept
         algorithm = self.algorithm
         denominators = LossDenominators.of(rollout, algorithm.aggregation)
         objective = PolicyObjective(algorithm, self.coefficients, denominators)
@@ -378,10 +378,10 @@ def sampler_metrics(
         denominators: Denominators of the optimizer batch.
         cap: Cap of the truncated importance weights; None without that correction.
     """
-    ratio = importance_ratio(old, rollout.sampled_log_probs)[kept_tokens(rollout)]
+    ratio = importance_ratio(old, rollout.sampled_log_probs)[rollout.kept_tokens]
     ratio_max = all_reduce_max(float(ratio.max()) if ratio.numel() else 0.0)
     own = trajectory_log_weights(
-        old, rollout.sampled_log_probs, kept_tokens(rollout), rollout.trajectory_ids
+        old, rollout.sampled_log_probs, rollout.kept_tokens, rollout.trajectory_ids
     )
     metrics = {
         "train/sampler_ratio_max": torch.tensor(ratio_max),

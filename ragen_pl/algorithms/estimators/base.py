@@ -51,7 +51,7 @@ class CriticConfig:
 
     def rows(self, rollout: RolloutBatch) -> Tensor:
         """Return the mask of the trajectories that the critic is trained on, (B,) bool."""
-        kept = rollout.policy_weights > 0
+        kept = rollout.kept
         return kept if self.train_on == "kept" else torch.ones_like(kept)
 
     def tokens(self, rollout: RolloutBatch) -> Tensor:
@@ -96,11 +96,6 @@ class WithoutCritic(AdvantageEstimator):
     @abstractmethod
     def compare(self, rollout: RolloutBatch, rewards: Tensor) -> Tensor:
         """Return advantages, (B, T)."""
-
-
-def kept_tokens(rollout: RolloutBatch) -> Tensor:
-    """Return the mask of the sampled tokens that the policy is trained on, (B, T) bool."""
-    return rollout.loss_mask & (rollout.policy_weights > 0)[:, None]
 
 
 def check_ranges(

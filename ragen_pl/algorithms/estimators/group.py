@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ragen_pl.algorithms.estimators.base import WithoutCritic, check_ranges, kept_tokens
+from ragen_pl.algorithms.estimators.base import WithoutCritic, check_ranges
 from ragen_pl.distributed.collectives import all_reduce_sum
 from ragen_pl.ops import group_advantages
 from ragen_pl.ops.masked import whiten
@@ -26,7 +26,7 @@ class ReinforcePlusPlusBaseline(_GroupRelative):
     def compare(self, rollout: RolloutBatch, rewards: Tensor) -> Tensor:
         mask = rollout.loss_mask
         centered = group_advantages.grpo(rewards, mask, rollout.group_ids, divide_by_std=False)
-        return whiten(centered, kept_tokens(rollout), all_reduce_sum)
+        return whiten(centered, rollout.kept_tokens, all_reduce_sum)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from ragen_pl.algorithms.estimators.base import (
     CriticConfig,
     WithoutCritic,
     check_ranges,
-    kept_tokens,
 )
 from ragen_pl.distributed.collectives import all_reduce_sum
 from ragen_pl.ops import advantages
@@ -49,7 +48,7 @@ class GAE(AdvantageEstimator):
         self, rollout: RolloutBatch, rewards: Tensor, values: Tensor
     ) -> tuple[Tensor, Tensor]:
         estimate, returns = self._estimate(rollout, rewards * self.reward_scale, values)
-        return whiten(estimate, kept_tokens(rollout), all_reduce_sum), returns
+        return whiten(estimate, rollout.kept_tokens, all_reduce_sum), returns
 
     def _estimate(
         self, rollout: RolloutBatch, rewards: Tensor, values: Tensor
@@ -111,7 +110,7 @@ class ReinforcePlusPlus(WithoutCritic):
 
     def compare(self, rollout: RolloutBatch, rewards: Tensor) -> Tensor:
         to_go = advantages.reward_to_go(rewards, rollout.loss_mask, self.gamma)
-        return whiten(to_go, kept_tokens(rollout), all_reduce_sum)
+        return whiten(to_go, rollout.kept_tokens, all_reduce_sum)
 
 
 @dataclass(frozen=True)
@@ -123,7 +122,7 @@ class Success(WithoutCritic):
     """
 
     def compare(self, rollout: RolloutBatch, rewards: Tensor) -> Tensor:
-        kept = kept_tokens(rollout)
+        kept = rollout.kept_tokens
         tokens = all_reduce_sum(kept.sum().to(rewards.dtype))
         imitated = all_reduce_sum((kept & rollout.successes[:, None]).sum().to(rewards.dtype))
         return advantages.success_weights(rollout.loss_mask, rollout.successes, tokens, imitated)
