@@ -40,7 +40,8 @@ def on_ranks(
         return gathered
 
     def reduce(tensor: Tensor) -> Tensor:
-        return torch.stack(gather(tensor.detach())).sum(0)
+        # A copy: a rank may change its own in place while another still sums.
+        return torch.stack(gather(tensor.detach().clone())).sum(0)
 
     def start(rank: int) -> Result:
         me.rank = rank
