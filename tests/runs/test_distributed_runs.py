@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tests.support import distributed_job as job
+from tests.support.extras import need
 from tests.support.watchdog import nodes, run_together
 
 STRATEGIES = ("ddp", "fsdp")
@@ -27,6 +28,10 @@ ROUNDING = {
     "sampled": 1e-5,
     "lora_sampled": 1e-5,
     "mixture_sampled": 1e-5,
+    "distilled": 1e-8,
+    "offline": 1e-5,
+    "lora_recorded": 1e-5,
+    "explorer": 1e-5,
     "muon": 3e-5,  # orthogonalized in bfloat16: what differs by rounding may differ by its
 }
 NEAR = 0.02
@@ -46,6 +51,7 @@ def free_port() -> int:
 def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     """Play every run here, and as two torchrun nodes of one rank under each strategy."""
     folder = tmp_path_factory.mktemp("job")
+    job.record_play(folder)
     two = nodes("tests.support.distributed_job", [folder, *STRATEGIES], free_port())
     run_together(two, folder, PATIENCE)
     alone = {run: job.play(run, folder, "auto", devices=1) for run in job.RUNS}
@@ -54,6 +60,11 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
         for strategy in STRATEGIES
     }
     return {"alone": alone, **together}
+
+
+def need_teacher(run: str) -> None:
+    if run == "explorer":
+        need("stable_baselines3", "explorer")
 
 
 def distance(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
@@ -65,6 +76,7 @@ def distance(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_two_ranks_make_the_updates_of_one(found: Found, strategy: str, run: str) -> None:
     """With warm start, critic, reference, and ranks whose micro-batches differ in number."""
+    need_teacher(run)
     one, two = found["alone"][run], found[strategy][run]
     for stage in ("gradients", "weights"):
         assert len(one[stage]) == len(two[stage]) >= 2
@@ -75,7 +87,7 @@ def test_two_ranks_make_the_updates_of_one(found: Found, strategy: str, run: str
     for network in ("policy.model", values):  # what would agree by standing still
         moved = {name: value for name, value in end.items() if name.startswith(network)}
         assert distance(moved, {name: begin[name] for name in moved}) > 1e-4
-    kind = torch.float64 if run in ("scripted", "dynamic", "window") else torch.float32
+    kind = torch.float64 if run in job.DOUBLE else torch.float32
     assert {value.dtype for value in end.values()} == {kind}
 
 
@@ -137,6 +149,26 @@ def test_a_mixture_is_the_same_on_two_ranks(found: Found, strategy: str) -> None
     for name in ("rollout/sokoban/return", "rollout/bandit/return"):
         assert all(name in metrics for metrics in one[job.WARM :])
     for ours, theirs in zip(one, two, strict=True):
+        assert theirs == pytest.approx(ours, rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("run", job.TAUGHT)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_two_ranks_are_taught_what_one_is(found: Found, strategy: str, run: str) -> None:
+    """Though the first rank alone reads files and trains an explorer, questions are divided, and
+    hints are written on one rank, where the other kept nothing."""
+    need_teacher(run)
+    one, two = found["alone"][run], found[strategy][run]
+    assert torch.equal(one["lessons"], two["lessons"])
+    warm, *rl = one["metrics"]
+    added = 3 if run == "distilled" else 0
+    assert len(one["lessons"]) == warm["teacher/demonstrations"] + added > added
+    asks = run in ("distilled", "lora_recorded")
+    assert ("train/right_answers" in warm) == asks
+    assert one["answers"] == two["answers"]
+    assert [len(answers) >= 3 for answers in one["answers"]] == 2 * asks * [True]
+    assert any(m.get("train/distill_share", 0) > 0 for m in rl) == (run == "distilled")
+    for ours, theirs in zip(one["metrics"], two["metrics"], strict=True):
         assert theirs == pytest.approx(ours, rel=1e-4, abs=1e-5)
 
 

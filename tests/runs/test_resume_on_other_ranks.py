@@ -17,18 +17,23 @@ from transformers import AutoModelForCausalLM
 from ragen_pl.cli.entry_point import main
 from ragen_pl.cli.resume import checkpoint_path
 from ragen_pl.distributed.checkpoint_io import AnyCheckpointIO
+from ragen_pl.envs.sokoban.env import Sokoban
 from ragen_pl.models.policy import Policy
+from ragen_pl.rollout.chat import Prompts
+from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.training.run_folder import CHECKPOINTS
+from tests.support.recorded_play import record_expert
 from tests.support.tiny_run import ROOT, write_config
 from tests.support.watchdog import run_together
 
 PATIENCE = 200.0
+PLAY = "play.jsonl"
 FSDP = ("--config", "fsdp", "--trainer.devices", "2")
 IN_A_FILE = ("--trainer.strategy.init_args.save_distributed_checkpoint", "false")
 DDP = ("--config", "ddp", "--trainer.devices", "2")
 Stages = Sequence[tuple[int, tuple[str, ...]]]
 STAGES: Stages = (
-    (3, FSDP),  # a folder of shards is read by
+    (1, FSDP),  # a folder of shards, saved within the warm start, is read by
     (4, ()),  # one process, whose file is read by
     (5, (*FSDP, *IN_A_FILE)),  # a sharded run, whose file is read by
     (6, DDP),  # a replicated one, and by
@@ -49,10 +54,18 @@ def arguments(run_dir: str, iterations: int, *options: str) -> list[str]:
     return ["fit", "--config", "tiny", *options, *common]
 
 
+def taught_by_play(run_dir: str, iterations: int, *options: str) -> list[str]:
+    teacher = f"{{class_path: RecordedWorldModel, init_args: {{files: [{PLAY}], held_out: 2}}}}"
+    return arguments(run_dir, iterations, "--data.warm_start.teacher", teacher, *options)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Train once in one process, and once in stages on one and on two ranks."""
-    return train_in_stages(tmp_path_factory.mktemp("stages"), STAGES, arguments)
+    folder = tmp_path_factory.mktemp("stages")
+    rollout = RolloutConfig(max_turns=2, max_actions_per_turn=2, max_response_tokens=40)
+    record_expert(folder / PLAY, Sokoban(), rollout, Prompts())
+    return train_in_stages(folder, STAGES, taught_by_play)
 
 
 def ends_as_in_one_process(folder: Path, stages: Stages) -> None:
@@ -66,6 +79,8 @@ def ends_as_in_one_process(folder: Path, stages: Stages) -> None:
 
 def train_in_stages(folder: Path, stages: Stages, arguments: Callable[..., list[str]]) -> Path:
     """Train in one process up to the last stage, and in stages; keep what each leaves behind.
+
+    Recorded play is there for the first stage alone: its checkpoint has what was taught.
 
     Args:
         arguments: From run folder, iterations and options to the command line.
@@ -85,6 +100,7 @@ def train_in_stages(folder: Path, stages: Stages, arguments: Callable[..., list[
                 (folder / "0.log").rename(folder / f"stage-{number}.log")
             else:
                 assert main(args) == 0
+            (folder / PLAY).unlink(missing_ok=True)
             keep(folder / "stages/policy/last", folder / f"after-{number}")
             keep(folder / "stages/checkpoints/last.ckpt", folder / f"after-{number}.ckpt")
     return folder
@@ -116,7 +132,26 @@ def test_every_kind_of_checkpoint_was_read(folder: Path) -> None:
     for other in others:
         assert other.keys() == first.keys()
         assert other["state_dict"].keys() == first["state_dict"].keys()
-    assert [checkpoint["starpo"]["iteration"] for checkpoint in saved] == [3, 4, 5, 6, 7]
+    assert [checkpoint["starpo"]["iteration"] for checkpoint in saved] == [1, 4, 5, 6, 7]
+
+
+def test_what_was_taught_went_along_until_the_warm_start_was_over(folder: Path) -> None:
+    """The file of recorded play was gone by then, and the run in one process had it."""
+    within, after, *_ = (
+        AnyCheckpointIO().load_checkpoint(folder / f"after-{number}.ckpt", weights_only=True)
+        for number in range(len(STAGES))
+    )
+    assert len(within["RolloutDataModule"]["demonstrations"]["input_ids"]) > 2
+    assert len(within["RolloutDataModule"]["questions"]) >= 2
+    assert "demonstrations" not in after["RolloutDataModule"]
+    histories = [
+        json.loads((folder / name / "results.json").read_text())["history"]
+        for name in ("alone", "stages")
+    ]
+    for metric in ("train/right_answers", "train/imitation_loss"):
+        one, staged = (history[metric][1] for history in histories)
+        assert one is not None
+        assert staged == pytest.approx(one, abs=1e-5)
 
 
 @pytest.mark.parametrize("number", range(3))

@@ -11,6 +11,7 @@ import random
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -40,18 +41,29 @@ from ragen_pl.envs.sokoban.env import Sokoban
 from ragen_pl.envs.sokoban.search import Board, shortest_plan
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.lora import LoRA
+from ragen_pl.rollout.chat import Prompts
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.curriculum import Curriculum, TargetSuccess, Uniform
 from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.rollout.hindsight import HindsightImitation
 from ragen_pl.rollout.memory import Full, Memory, Window
 from ragen_pl.rollout.mixture import MixtureConfig
+from ragen_pl.rollout.self_distillation import SelfDistillation
+from ragen_pl.rollout.teachers import (
+    Explorer,
+    Offline,
+    RecordedWorldModel,
+    Solver,
+    Teacher,
+    WorldModel,
+)
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.collection import DynamicSampling
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.evaluation_sets import EvaluationConfig
 from ragen_pl.training.starpo import StarPO
 from ragen_pl.types import Completion, Request, Sampling, TrajectoryGroup
+from tests.support.recorded_play import record_expert
 
 WARM, HEALTHY = 1, 6
 """Iterations of imitation, and of RL before the scripted policy falls silent."""
@@ -67,8 +79,18 @@ RUNS = {
     "muon": 2,
     "bf16": 2,
     "bf16_sampled": 3,
+    "distilled": 2,
+    "offline": 2,
+    "lora_recorded": 2,
+    **({"explorer": 2} if find_spec("stable_baselines3") else {}),
 }
 """Iterations of each run, warm start included."""
+TAUGHT = ("distilled", "offline", "lora_recorded", "explorer")
+"""Runs with other teachers than the expert at play."""
+DOUBLE = ("scripted", "dynamic", "window", "distilled")
+"""Runs in double precision."""
+PLAY = "play.jsonl"
+"""File of recorded play in the job's folder."""
 SEEDS = {"sampled": 1}
 """Where not 0. Tokens are compared one by one, and of some seed's a thousand draws one lies within
 rounding of the next token's share."""
@@ -78,8 +100,19 @@ class Scripted(StarPO):
     """Say what a script says: in groups of odd identity nothing that differs between members, in
     the others the solution, too, so that there is something to imitate in hindsight."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.answers: list[dict[tuple[int, ...], tuple[int, ...]]] = []
+        """The tokens of each test's answers, by question, of this rank's share."""
+
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
-        return [self._say(request) for request in requests]
+        if sampling.temperature > 0:
+            return [self._say(request) for request in requests]
+        # A teacher's questions, which the weights have to answer.
+        given = super().generate(requests, sampling)
+        pairs = zip(requests, given, strict=True)
+        self.answers.append({asked.prefix_ids: said.token_ids for asked, said in pairs})
+        return given
 
     def _say(self, request: Request) -> Completion:
         episode = request.episode
@@ -148,6 +181,8 @@ class Diary(Whereabouts):
         self.gradients: list[dict[str, torch.Tensor]] = []
         self.weights: list[dict[str, torch.Tensor]] = []
         self.metrics: list[dict[str, float]] = []
+        self.answers: list[dict[tuple[int, ...], tuple[int, ...]]] = []
+        """The tokens of each test's answers, by question."""
 
     def on_rollout_end(self, trainer: Trainer, module: Any, groups: list[TrajectoryGroup]) -> None:
         super().on_rollout_end(trainer, module, groups)
@@ -172,6 +207,11 @@ class Diary(Whereabouts):
         weights = {name: value.clone() for name, value in full_state_dict(module).items()}
         self.weights.append(weights)
         self.metrics.append({k: float(v) for k, v in trainer.callback_metrics.items()})
+        shares = gather_objects(getattr(module, "answers", []))
+        self.answers = [
+            {question: ids for own in parts for question, ids in own.items()}
+            for parts in zip(*shares, strict=True)
+        ]
 
 
 @contextmanager
@@ -209,6 +249,8 @@ def make_data(
     dynamic_sampling: DynamicSampling | None = None,
     memory: Memory = Full(),  # noqa: B008
     mixes: bool = False,
+    teacher: Teacher = Solver(),  # noqa: B008
+    distillation: SelfDistillation | None = None,
 ) -> RolloutDataModule:
     worlds: dict[str, TextEnv] = {"sokoban": Sokoban(), "bandit": Bandit()} if mixes else {}
     return RolloutDataModule(
@@ -227,16 +269,42 @@ def make_data(
             memory=memory,
         ),
         warm_start=WarmStart(
-            iterations=WARM, updates_per_iteration=2, batch_size=5, demonstrations=6
+            iterations=WARM,
+            updates_per_iteration=2,
+            batch_size=5,
+            demonstrations=6,
+            teacher=teacher,
         ),
         hindsight=HindsightImitation(
             updates=1, batch_size=5, variants=3, opening=2, symmetries=True
         ),
+        distillation=distillation,
         evaluation=EvaluationConfig(size=2),
         curriculum=curriculum,
         dynamic_sampling=dynamic_sampling,
         run_seed=run_seed,
     )
+
+
+def record_play(folder: Path) -> None:
+    """Write what the teachers of recorded play read."""
+    rollout = RolloutConfig(max_turns=2, max_actions_per_turn=2, max_response_tokens=40)
+    record_expert(folder / PLAY, Sokoban(), rollout, Prompts())
+
+
+def teacher_of(run: str, folder: Path) -> Teacher:
+    """Return who teaches in a run."""
+    files = (str(folder / PLAY),)
+    match run:
+        case "distilled":
+            return WorldModel(held_out=3)
+        case "offline":
+            return Offline(files)
+        case "lora_recorded":
+            return RecordedWorldModel(files, held_out=3)
+        case "explorer":
+            return Explorer(steps=100, starts=4, attempts=16, layers=(16,))
+    return Solver()
 
 
 def play(
@@ -253,21 +321,25 @@ def play(
     callbacks: list[Callback] = [chosen, *watchers]
     if run in ("single_precision", "window", "bf16"):  # they use the policy in ways of their own
         callbacks[:0] = [MutualInformation(1, num_prompts=4), GradientProbe(1, num_buckets=2)]
-    with double_precision(run in ("scripted", "dynamic", "window")):
+    with double_precision(run in DOUBLE):
         if run.endswith("sampled"):  # blocks are sharded and computed twice
             lora = LoRA(rank=4, alpha=8) if run == "lora_sampled" else None
             module = make_module(StarPO, lora, gradient_checkpointing=True)
         else:
-            lora = LoRA(rank=4, alpha=8) if run == "lora" else None
+            lora = LoRA(rank=4, alpha=8) if run in ("lora", "lora_recorded") else None
             lr = 1e-3 if lora is None else 3e-3  # adapters begin at zero and change little
             module = make_module(Scripted, lora, lr, muon=Muon() if run == "muon" else None)
         chosen_by_success = TargetSuccess(pool_factor=2)  # over enough iterations to matter
         curriculum = chosen_by_success if run == "scripted" else Uniform()
         again = DynamicSampling(3) if run == "dynamic" else None
         memory = Window(2) if run == "window" else Full()
-        data = make_data(SEEDS.get(run, 0), curriculum, again, memory, run.startswith("mixture"))
+        data = make_data(
+            *(SEEDS.get(run, 0), curriculum, again, memory, run.startswith("mixture")),
+            teacher_of(run, folder),
+            SelfDistillation(lessons=3) if run == "distilled" else None,
+        )
         module.vocabulary = list(data.vocabulary())
-        Trainer(
+        fitted = Trainer(
             strategy=strategy,
             accelerator=accelerator,
             precision="bf16-mixed" if run.startswith("bf16") else None,
@@ -281,8 +353,11 @@ def play(
             num_sanity_val_steps=0,
             limit_val_batches=0,
             **trainer,
-        ).fit(module, datamodule=data)
+        )
+        fitted.fit(module, datamodule=data)
     return {
+        "lessons": data.teaching.demonstrations(fitted).input_ids,
+        "answers": diary.answers,
         "tokens": diary.tokens,
         "gradients": diary.gradients,
         "weights": diary.weights,

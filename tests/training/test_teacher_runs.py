@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,14 +10,9 @@ import pytest
 import torch
 
 from ragen_pl.envs.base import TextEnv
-from ragen_pl.models.embedded import build_tokenizer, read_markers
-from ragen_pl.report.trajectory_record import Occasion, record_line, trajectory_record
 from ragen_pl.rollout import demonstrations
-from ragen_pl.rollout.actors import ExpertActor
-from ragen_pl.rollout.chat import Chat, vocabulary
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart
-from ragen_pl.rollout.episode import ChatEpisode, play_episode
 from ragen_pl.rollout.teachers import (
     Lessons,
     Offline,
@@ -31,9 +25,9 @@ from ragen_pl.rollout.teachers import (
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.evaluation_sets import EvaluationConfig
 from ragen_pl.training.starpo import StarPO
-from ragen_pl.types import EpisodeId
 from tests.support.doubles import make_trainer
 from tests.support.ranks import on_ranks
+from tests.support.recorded_play import embedded_chat, record_expert
 from tests.support.toy_env import PROMPTS, Stairs, make_learner
 
 ROLLOUT = RolloutConfig(
@@ -90,32 +84,13 @@ def test_predictions_are_learned(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert shares[2] > 60.0
 
 
-def chat() -> Chat:
-    tokenizer = build_tokenizer(vocabulary(PROMPTS, Stairs(), 1))
-    return Chat(PROMPTS, tokenizer, read_markers(tokenizer), 1)
-
-
-def expert_play(folder: Path) -> tuple[str, ...]:
-    """Record the expert's play as ``predict`` would, and return the files."""
-    protocol, lines = chat(), []
-    for seed in range(8):
-        identity = EpisodeId(0, seed, 0)
-        episode = ChatEpisode(Stairs(), protocol, ROLLOUT, seed=seed, episode_id=identity)
-        play_episode(episode, ExpertActor(), random.Random(seed))
-        occasion = Occasion("predict", 1, "strong")
-        lines.append(record_line(trajectory_record(episode.trajectory(), protocol, occasion)))
-    path = folder / "play.jsonl"
-    path.write_text("".join(lines))
-    return (str(path),)
-
-
 @pytest.mark.parametrize("kind", [Offline, RecordedWorldModel])
 def test_recorded_play_is_learned_and_saved_with_the_run(
     tmp_path: Path, kind: type[Offline | RecordedWorldModel]
 ) -> None:
     """A run whose file is gone goes on bit for bit, since the checkpoint holds the lessons, and
     asks the same questions."""
-    teacher = kind(expert_play(tmp_path))
+    teacher = kind(record_expert(tmp_path / "play.jsonl", Stairs(), ROLLOUT, PROMPTS))
     for name in ("whole", "half", "resumed"):
         (tmp_path / name).mkdir()
     whole, metrics = fit(tmp_path / "whole", teacher)
@@ -161,7 +136,7 @@ class Shy(Teacher):
 def test_ranks_are_taught_the_same(monkeypatch: pytest.MonkeyPatch, alone: bool) -> None:
     """Whether one rank teaches, or each would teach otherwise."""
     calls: list[int] = []
-    protocol = chat()
+    protocol = embedded_chat(Stairs(), PROMPTS, 1)
 
     def teach(rank: int) -> Lessons:
         config = replace(WARM, teacher=Shy(calls) if alone else Solver(0.0))
