@@ -129,8 +129,10 @@ def test_the_plain_loop_ends_a_completion_at_the_stop_token() -> None:
 @pytest.mark.parametrize("engine", ["generate", "ours"])
 def test_trl_begins_at_the_same_policy_and_trains_it(tmp_path: Path, engine: str) -> None:
     pytest.importorskip("trl")
-    varied = "{buffer: 40, penalty: -1.0}"  # so that the returns of babble differ
-    options: Any = tiny(tmp_path, "--data.rollout.online_k", "2", "--data.rollout.overlong", varied)
+    # So that the returns of babble differ.
+    varied = "{class_path: Overlong, init_args: {buffer: 40, penalty: -1.0}}"
+    given = ("--data.rollout.online_k", "2", "--data.rollout.rewards.overlong", varied)
+    options: Any = tiny(tmp_path, *given)
     app = prepared(options, 1)
     folder = tmp_path / "start"
     language = app.model.trainable.build(app.model.vocabulary)
