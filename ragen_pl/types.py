@@ -107,10 +107,10 @@ class Completion:
     """Whether the stop token was sampled before the length limit."""
 
     @classmethod
-    def written(cls, token_ids: tuple[int, ...]) -> Self:
-        """Return a response that was written, not sampled: whole, and certain of every token."""
+    def written(cls, token_ids: tuple[int, ...], *, stopped: bool = True) -> Self:
+        """Return a response that was not sampled here: certain of every token."""
         zeros = (0.0,) * len(token_ids)
-        return cls(token_ids, zeros, zeros, stopped=True)
+        return cls(token_ids, zeros, zeros, stopped)
 
     @property
     def entropy_estimates(self) -> tuple[float, ...]:

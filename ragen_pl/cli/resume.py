@@ -131,16 +131,6 @@ class EarlierRun:
 # --- what may change ------------------------------------------------------------------------------
 
 
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return (old, new) by dotted key for every leaf that differs."""
-    before, after = dict(leaves(old)), dict(leaves(new))
-    return {
-        key: (before.get(key), after.get(key))
-        for key in {**before, **after}
-        if before.get(key) != after.get(key)
-    }
-
-
 def check_continuation(
     old: RunMetadata, new: RunMetadata, path: Path, *, resumes_training: bool
 ) -> list[str]:
@@ -156,16 +146,21 @@ def check_continuation(
         ConfigError: when the run would no longer be the same experiment.
     """
     before_all, after_all = {"seed": old.seed, **old.config}, {"seed": new.seed, **new.config}
-    changed = differences(before_all, after_all)
+    old_leaves, new_leaves = dict(leaves(before_all)), dict(leaves(after_all))
+    changed = {
+        key: (old_leaves.get(key), new_leaves.get(key))
+        for key in {**old_leaves, **new_leaves}
+        if old_leaves.get(key) != new_leaves.get(key)
+    }
     # A key that only one of them has was added or removed by a version of this program.
-    in_both = dict(leaves(before_all)).keys() & dict(leaves(after_all)).keys() - _LOADED
+    in_both = old_leaves.keys() & new_leaves.keys() - _LOADED
     for key in _NULLABLE_IN_TRAINING if resumes_training else _NULLABLE:
-        before, after = (_is_set(config, key) for config in (before_all, after_all))
-        if before != after:
+        was_set, is_set = (_is_set(config, key) for config in (before_all, after_all))
+        if was_set != is_set:
             words = {True: "set", False: "null"}
             raise ConfigError(
-                f"{key} is {words[after]}, but {path} was made with it {words[before]}\n"
-                f"  keep {key} {words[before]}, or start anew without --ckpt_path"
+                f"{key} is {words[is_set]}, but {path} was made with it {words[was_set]}\n"
+                f"  keep {key} {words[was_set]}, or start anew without --ckpt_path"
             )
     for key, (before, after) in changed.items():
         fixed_keys = _FIXED if resumes_training else _WEIGHTS

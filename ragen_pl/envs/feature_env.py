@@ -59,19 +59,15 @@ class FeatureEnv(gymnasium.Env[Features, np.int64]):
         return actions
 
     def _seen(self) -> Features:
-        """Return the state's features, after a check that they and the actions have the shapes of
-        the first state.
+        """Return the state's features.
 
         Raises:
-            EnvError: if they have not.
+            EnvError: if their shape is not that of the first state.
         """
         features, shape = self._env.features(), self.observation_space.shape
         if features.shape != shape:
             must = f"an array of shape {shape}, as in the first state"
             raise contract_error("features", features.shape, must)
-        if len(self._actions) != self._num_actions:
-            must = f"{self._num_actions} actions, as in the first state"
-            raise contract_error("actions", self._actions, must)
         return features
 
     def reset(
@@ -88,8 +84,10 @@ class FeatureEnv(gymnasium.Env[Features, np.int64]):
             noise_seed = int(self.np_random.integers(_NOISE_SEEDS))
             try:
                 first = self._env.reset(self._seed, noise_seed)
-                self._actions = self._named()
-                self._features = self._seen()
+                self._features, self._actions = self._seen(), self._named()
+                if len(self._actions) != self._num_actions:
+                    must = f"{self._num_actions} actions, as in the first state"
+                    raise contract_error("actions", self._actions, must)
             except EnvError as error:
                 warn_of_env_error(self._env, self._seed, error)
                 if tried == _MOST_TRIES - 1:

@@ -83,8 +83,7 @@ def compute_advantages(
         own = torch.nonzero(rollout.env_ids == index)[:, 0]
         penalty = None if kl_penalty is None else kl_penalty[own]
         part, override = rollout.rows(own), algorithm.per_env.get(name)
-        of_run = algorithm.advantage
-        estimates, targets = _advantages(part, values[own], of_run, separate, penalty)
+        estimates, targets = _advantages(part, values[own], algorithm.advantage, separate, penalty)
         if override is not None and override.advantage is not None:
             # the critic's targets stay the run's
             estimates, _ = _advantages(part, values[own], override.advantage, separate, penalty)

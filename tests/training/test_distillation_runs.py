@@ -61,6 +61,18 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[TrainingBatch, Hinted
     return seen
 
 
+class Scripted:
+    """A pass whose log-probs follow from the tokens up to each, or from each token alone."""
+
+    def __init__(self, *, hints_matter: bool = True) -> None:
+        self.hints_matter = hints_matter
+
+    def log_probs(self, _: object, rollout: RolloutBatch, chosen: Tensor) -> Tensor:
+        assert len(chosen) == len(rollout)
+        seen = rollout.input_ids.cumsum(1) if self.hints_matter else rollout.input_ids
+        return -(seen % 7).float() * rollout.loss_mask
+
+
 def make_data(config: SelfDistillation | None, **changes: Any) -> RolloutDataModule:
     given: dict[str, Any] = {
         "env": Stairs(),
@@ -178,14 +190,8 @@ def test_two_ranks_measure_what_one_does(tmp_path: Path, monkeypatch: pytest.Mon
     fit(tmp_path)
     batch, hinted = next(each for each in seen if len(each[1].rows) > 1)
 
-    class Pass:
-        def log_probs(self, _: object, rollout: RolloutBatch, chosen: Tensor) -> Tensor:
-            assert len(chosen) == len(rollout)
-            context = rollout.input_ids.cumsum(1)  # a hint changes what is ahead of a token
-            return -(context % 7).float() * rollout.loss_mask
-
     def measure(hinted: HintedRollout, batch: TrainingBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        given: Any = (None, Pass(), LESSONS, Algorithm())
+        given: Any = (None, Scripted(), LESSONS, Algorithm())
         found, metrics = distill(batch, hinted, *given)
         return found.advantages, metrics
 
@@ -218,11 +224,7 @@ def test_an_engine_s_rounding_teaches_nothing(
     batch, hinted = next(each for each in seen if len(each[1].rows) > 1)
     batch = replace(batch, old_log_probs=batch.old_log_probs - 0.3)
 
-    class Pass:
-        def log_probs(self, _: object, rollout: RolloutBatch, chosen: Tensor) -> Tensor:
-            return -(rollout.input_ids % 7).float() * rollout.loss_mask
-
-    given: Any = (None, Pass(), LESSONS, Algorithm())
+    given: Any = (None, Scripted(hints_matter=False), LESSONS, Algorithm())
     found, metrics = distill(batch, hinted, *given)
     assert torch.equal(found.advantages, batch.advantages)
     assert float(metrics["train/distill_gain"]) == 0.0
@@ -280,12 +282,8 @@ def test_an_environments_coefficient_weighs_what_hints_add(
     )
     batch = replace(batch, rollout=rollout)
 
-    class Pass:
-        def log_probs(self, _: object, rollout: RolloutBatch, chosen: Tensor) -> Tensor:
-            return -(rollout.input_ids.cumsum(1) % 7).float() * rollout.loss_mask
-
     def added(**per_env: EnvAlgorithm) -> Tensor:
-        given: Any = (None, Pass(), LESSONS, Algorithm(per_env=per_env))
+        given: Any = (None, Scripted(), LESSONS, Algorithm(per_env=per_env))
         found, _ = distill(batch, hinted, *given)
         return found.advantages - batch.advantages
 

@@ -21,12 +21,6 @@ class Offline(RecordedPlay):
     an untrue thought, of ``prompt`` and ``completion`` the completion's.
 
     Args:
-        files: Paths of the files; patterns such as ``play/*.jsonl`` stand for several.
-        success_only: Whether to leave out lines without success, or that do not say.
-        min_return: Least return of a line; null for any. A line's return is its ``return`` or, in
-            messages, its ``reward`` or ``score``.
-        best_per_start: How many lines of each initial state are used, those of the highest return
-            first; null for all.
         imitate_untrue: Whether responses are imitated whose thought the environment found untrue,
             such as thoughts in words that it cannot judge.
     """

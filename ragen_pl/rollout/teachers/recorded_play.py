@@ -4,7 +4,7 @@ became of the others."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from glob import glob
 from pathlib import Path
@@ -22,6 +22,8 @@ from ragen_pl.rollout.teachers.recordings import (
 from ragen_pl.rollout.teachers.replay import Replayer
 from ragen_pl.types import Trajectory
 
+Line = tuple[str, Recording]
+"""A line with its place, ``file:number``."""
 _EXAMPLES = 12
 """Kinds of refusals that are told, the most frequent first."""
 
@@ -59,8 +61,21 @@ class RecordedPlay(Teacher):
             )
 
     def teach(self, task: TeachingTask) -> Lessons:
-        page, replayer = Page(), Replayer.of(task)
-        lines = self._ranked(list(self.chosen(task, page)), page)
+        page = Page()
+        return self.taught(self.chosen(task, page), task, page)
+
+    def taught(self, chosen: Sequence[Line], task: TeachingTask, page: Page) -> Lessons:
+        """Play lines again and return what of them is imitated.
+
+        Args:
+            chosen: The lines, in the order of the files.
+            task: What is wanted.
+            page: What became of the lines so far.
+
+        Raises:
+            ConfigError: if nothing is left to imitate.
+        """
+        lines, replayer = self._ranked(chosen, page), Replayer.of(task)
         # The best of each start are known after all lines are, the first lines at once.
         most = task.demonstrations if self.best_per_start is None else len(lines)
         taught, used = dict[Lesson, _Taught](), Counter[str]()
@@ -90,9 +105,9 @@ class RecordedPlay(Teacher):
                 "  what a line must have: docs/teachers.md"
             )
         in_order = sorted(taught, key=lambda lesson: taught[lesson].number)
-        chosen, surplus = in_order[: task.demonstrations], in_order[task.demonstrations :]
+        lessons, surplus = in_order[: task.demonstrations], in_order[task.demonstrations :]
         page.surplus += len(surplus)
-        return Lessons(tuple(chosen), page.told([taught[lesson] for lesson in chosen]))
+        return Lessons(tuple(lessons), page.told([taught[lesson] for lesson in lessons]))
 
     def is_imitated(self, turn: RecordedExchange) -> bool:
         """Return whether a turn's response is imitated."""
@@ -108,9 +123,9 @@ class RecordedPlay(Teacher):
         """
         return Lesson.of(trajectory, imitated)
 
-    def chosen(self, task: TeachingTask, page: Page) -> Iterable[tuple[str, Recording]]:
-        """Return the lines that pass the filters, with their places, in the order of the files."""
-        passed: list[tuple[str, Recording]] = []
+    def chosen(self, task: TeachingTask, page: Page) -> list[Line]:
+        """Return the lines that pass the filters, in the order of the files."""
+        passed: list[Line] = []
         paths = list(dict.fromkeys(path for each in self.files for path in _matching(each)))
         page.files = len(paths)
         for place, recording in read_lines(paths):
@@ -124,9 +139,7 @@ class RecordedPlay(Teacher):
                 page.refuse(place, reason)
         return passed
 
-    def _ranked(
-        self, lines: Sequence[tuple[str, Recording]], page: Page
-    ) -> list[tuple[int, str, Recording]]:
+    def _ranked(self, lines: Sequence[Line], page: Page) -> list[tuple[int, str, Recording]]:
         """Return lines with their numbers and places, the best first if that matters."""
         numbered = [(number, *line) for number, line in enumerate(lines)]
         if self.best_per_start is None:

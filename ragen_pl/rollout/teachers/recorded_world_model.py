@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.teachers.base import Lesson, LessonQuestion, Lessons, TeachingTask
-from ragen_pl.rollout.teachers.recorded_play import Page, RecordedPlay
+from ragen_pl.rollout.teachers.recorded_play import Line, Page, RecordedPlay
 from ragen_pl.rollout.teachers.recordings import RecordedExchange, Recording, RefusedLineError
 from ragen_pl.rollout.teachers.replay import Replayer
 from ragen_pl.rollout.teachers.world_model import (
@@ -16,6 +16,7 @@ from ragen_pl.rollout.teachers.world_model import (
     LEADS_TO,
     announced_tokens,
     announcement,
+    check_held_out,
     check_thinks,
     transition_questions,
 )
@@ -33,11 +34,6 @@ class RecordedWorldModel(RecordedPlay):
     what came next: another observation, or the episode's end.
 
     Args:
-        files: Paths of the files; patterns such as ``play/*.jsonl`` stand for several.
-        success_only: Whether to leave out lines without success.
-        min_return: Least return of a line; null for any.
-        best_per_start: How many lines of each initial state are used, those of the highest return
-            first; null for all.
         imitate_actions: Whether the choice of the actions is imitated, too; false trains the
             prediction and the answer's format alone.
         held_out: Initial states, at most half of all, whose lines are not imitated: on their
@@ -50,10 +46,7 @@ class RecordedWorldModel(RecordedPlay):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.held_out < 0:
-            raise ValueError(
-                f"warm_start.teacher.held_out is {self.held_out}; it must be 0 (no test) or more"
-            )
+        check_held_out(self.held_out)
 
     def check(self, env: TextEnv, *, think: bool) -> None:
         check_thinks(type(self).__name__, think=think)
@@ -62,21 +55,20 @@ class RecordedWorldModel(RecordedPlay):
         return LEADS_TO, ENDED
 
     def teach(self, task: TeachingTask) -> Lessons:
-        lessons = super().teach(task)
-        return replace(
-            lessons,
-            told=f"predictions of what followed in recorded play, {lessons.told}",
-            questions=tuple(self._questions(task)),
-        )
-
-    def chosen(self, task: TeachingTask, page: Page) -> Iterable[tuple[str, Recording]]:
-        """Return the lines that are not held out, with predictions for thoughts."""
+        page = Page()
         lines = self._foretold(task, page)
         held_out = self._held_out(lines)
         for place, line in lines:
             if line.start in held_out:
                 page.refuse(place, RefusedLineError("held out, to be asked about"))
-        return [(place, line) for place, line in lines if line.start not in held_out]
+        chosen = [(place, line) for place, line in lines if line.start not in held_out]
+        asked = [line for _, line in lines if line.start in held_out]
+        lessons = self.taught(chosen, task, page)
+        return replace(
+            lessons,
+            told=f"predictions of what followed in recorded play, {lessons.told}",
+            questions=tuple(_questions(asked, task)),
+        )
 
     def lesson(self, trajectory: Trajectory, imitated: Sequence[bool], chat: Chat) -> Lesson:
         if self.imitate_actions:
@@ -87,31 +79,31 @@ class RecordedWorldModel(RecordedPlay):
         ]
         return Lesson.of(trajectory, imitated, given)
 
-    def _foretold(self, task: TeachingTask, page: Page) -> list[tuple[str, Recording]]:
+    def _foretold(self, task: TeachingTask, page: Page) -> list[Line]:
+        """Return the lines that pass the filters, with predictions for thoughts."""
         lines = []
-        for place, recording in super().chosen(task, page):
+        for place, recording in self.chosen(task, page):
             try:
                 lines.append((place, foretold(recording, task.chat)))
             except RefusedLineError as reason:
                 page.refuse(place, reason)
         return lines
 
-    def _held_out(self, lines: Iterable[tuple[str, Recording]]) -> set[str]:
+    def _held_out(self, lines: Iterable[Line]) -> set[str]:
         """Return the last of the initial states."""
         starts = list(dict.fromkeys(line.start for _, line in lines))
         return set(starts[len(starts) - min(self.held_out, len(starts) // 2) :])
 
-    def _questions(self, task: TeachingTask) -> Iterable[LessonQuestion]:
-        lines = self._foretold(task, Page())
-        held_out, replayer = self._held_out(lines), Replayer.of(task)
-        for _, line in lines:
-            if line.start in held_out:
-                try:
-                    trajectory = replayer.replay(line)
-                except RefusedLineError:
-                    continue  # nobody is asked about what cannot be played again
-                imitated = [turn.is_imitated for turn in line.turns]
-                yield from transition_questions(trajectory, imitated, task.chat)
+
+def _questions(asked: Iterable[Recording], task: TeachingTask) -> Iterator[LessonQuestion]:
+    replayer = Replayer.of(task)
+    for line in asked:
+        try:
+            trajectory = replayer.replay(line)
+        except RefusedLineError:
+            continue  # nobody is asked about what cannot be played again
+        imitated = [turn.is_imitated for turn in line.turns]
+        yield from transition_questions(trajectory, imitated, task.chat)
 
 
 def foretold(recording: Recording, chat: Chat) -> Recording:

@@ -193,8 +193,7 @@ class Replayer:
             raise RefusedLineError(
                 f"a response that is too long (rollout.max_response_tokens is {limit})"
             )
-        zeros = (0.0,) * len(ids)
-        return Completion(ids, zeros, zeros, stopped)
+        return Completion.written(ids, stopped=stopped)
 
 
 def _is_own(recorded: RecordedTokens, text: str, chat: Chat) -> bool:

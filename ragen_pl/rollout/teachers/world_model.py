@@ -61,10 +61,7 @@ class WorldModel(Teacher):
     def __post_init__(self) -> None:
         one_of("warm_start.teacher.play", self.play, Play)
         check_share("teacher.random_turns", self.random_turns)
-        if self.held_out < 0:
-            raise ValueError(
-                f"warm_start.teacher.held_out is {self.held_out}; it must be 0 (no test) or more"
-            )
+        check_held_out(self.held_out)
 
     @property
     def _player(self) -> Actor:
@@ -132,6 +129,16 @@ _REMEDY = "mend the environment, or give predictions room (rollout.max_response_
 _FIRST_HELD_OUT = 2_050_000_000
 """Offset of the seeds of held-out episodes: behind those of the most demonstrations there may be,
 before those of evaluation sets."""
+
+
+def check_held_out(count: int) -> None:
+    """Refuse a negative number of held-out episodes or initial states.
+
+    Raises:
+        ValueError: with the key and the number.
+    """
+    if count < 0:
+        raise ValueError(f"warm_start.teacher.held_out is {count}; it must be 0 (no test) or more")
 
 
 def check_thinks(teacher: str, *, think: bool) -> None:

@@ -93,10 +93,9 @@ def test_sampled_tokens_stay_though_their_text_has_shorter_ones(tmp_path: Path) 
     spelled = CHAT.encode(["l"])[0] + CHAT.encode(["i"])[0] + CHAT.encode(["t"])[0]
     rest = CHAT.encode(["</think><answer>on || on</answer>"])[0]
     ids = (*spelled, *rest, CHAT.markers.end)
-    zeros = (0.0,) * len(ids)
     assert CHAT.encode([CHAT.decode(ids)])[0] != list(ids[:-1])
     assert episode.begin_turn()
-    episode.receive(Completion(ids, zeros, zeros, stopped=True))
+    episode.receive(Completion.written(ids))
     assert episode.stop_reason is not None
     trajectory = episode.trajectory()
     lessons = write(tmp_path, recorded(trajectory)).teach(task())
@@ -126,9 +125,7 @@ def test_untrue_thoughts_and_broken_answers_are_context_only(tmp_path: Path) -> 
     texts = ("dark</think><answer>on</answer>", "what", "lit</think><answer>on</answer>")
     for text in texts:
         assert episode.begin_turn()
-        ids = (*CHAT.encode([text])[0], CHAT.markers.end)
-        zeros = (0.0,) * len(ids)
-        episode.receive(Completion(ids, zeros, zeros, stopped=True))
+        episode.receive(CHAT.written(text))
     trajectory = episode.trajectory()
     assert trajectory.success
     lessons = write(tmp_path, recorded(trajectory)).teach(task())

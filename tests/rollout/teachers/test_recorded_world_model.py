@@ -20,7 +20,7 @@ from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.episode import ChatEpisode, play_episode
 from ragen_pl.rollout.teachers import Lessons, RecordedWorldModel, TeachingTask
 from ragen_pl.rollout.teachers.world_model import ENDED, LEADS_TO
-from ragen_pl.types import Completion, EpisodeId, StopReason, Trajectory
+from ragen_pl.types import EpisodeId, StopReason, Trajectory
 from tests.support.lamps import Lamp, Stairs
 
 PROMPTS = Prompts(system="{instruction}", turn="{observation}")
@@ -92,9 +92,7 @@ def test_a_broken_answer_is_context_only(tmp_path: Path) -> None:
     episode = ChatEpisode(Stairs(), CHAT, ROLLOUT, seed=1, episode_id=EpisodeId(0, 1, 0))
     for text in ("what", "lit</think><answer>on || on</answer>"):
         assert episode.begin_turn()
-        ids = (*CHAT.encode([text])[0], CHAT.markers.end)
-        zeros = (0.0,) * len(ids)
-        episode.receive(Completion(ids, zeros, zeros, stopped=True))
+        episode.receive(CHAT.written(text))
     lessons = teacher_of(tmp_path, recorded(episode.trajectory())).teach(task())
     assert texts(lessons) == [f"on || on{LEADS_TO}{ENDED}</think><answer>on || on</answer>"]
     assert "<think>what" in CHAT.decode(lessons.lessons[0].rows[0].token_ids)
