@@ -13,6 +13,7 @@ from callbacks.echo_trap_detector import EchoTrapDetector
 from callbacks.variance_filter import VarianceFilter
 from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.distributed.snapshot import Plain, restore_snapshot, take_snapshot
+from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.training.access import find_data_module, learner
 from ragen_pl.training.callback import (
     RolloutCallback,
@@ -113,7 +114,7 @@ class Rollback(RolloutCallback):
                     f"or more, or leave rollback.{key} out"
                 )
 
-    def check(self, trainer: Trainer) -> None:
+    def check_run(self, trainer: Trainer, rollout: RolloutConfig) -> None:
         """Refuse a run in which a rollback could never happen.
 
         Raises:
@@ -144,11 +145,6 @@ class Rollback(RolloutCallback):
                 f"rollback.filter_factor is {self.filter_factor}, but there is no VarianceFilter "
                 "with a keep_fraction to tighten: give it one, or set rollback.filter_factor to 1"
             )
-
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Check the configuration, for runs that are not started by the command line."""
-        if stage == "fit":
-            self.check(trainer)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Restore the filter's configured share."""

@@ -14,7 +14,6 @@ from ragen_pl.algorithms.filters import FilterRule, TopFraction
 from ragen_pl.ops.selection import group_mean, max_variance_subset, ranking
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.stats import GroupTable
-from ragen_pl.training.access import find_data_module
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.types import Selection, TrajectoryGroup
 
@@ -109,28 +108,23 @@ class VarianceFilter(RolloutCallback):
         self.rule = self._configured if factor == 1.0 else tightened
         return tightened.fraction
 
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Check the group size, for runs that are not started by the command line."""
-        data = find_data_module(trainer)
-        if stage == "fit" and data is not None:
-            self.check(data.rollout)
-
-    def check(self, rollout: RolloutConfig) -> None:
+    def check_run(self, trainer: Trainer, rollout: RolloutConfig) -> None:
         """Refuse groups of one: they have no spread, so nothing would ever be kept.
 
         Raises:
             ValueError: if groups have one member and the filter needs their spread, or if
                 ``keep_per_group`` would change nothing.
         """
+        group_size = rollout.group_size
         needs_spread = self.score in ("std", "variance") or not self.include_zero
-        if rollout.group_size == 1 and self.rule is not None and needs_spread:
+        if group_size == 1 and self.rule is not None and needs_spread:
             raise ValueError(
                 "rollout.group_size is 1, but VarianceFilter ranks groups by the spread of their "
                 "members' returns: set rollout.group_size to 2 or more, or keep_fraction to 1.0"
             )
-        if self.keep_per_group is not None and self.keep_per_group >= rollout.group_size:
+        if self.keep_per_group is not None and self.keep_per_group >= group_size:
             raise ValueError(
-                f"keep_per_group is {self.keep_per_group}, but groups have {rollout.group_size} "
+                f"keep_per_group is {self.keep_per_group}, but groups have {group_size} "
                 "members: choose fewer, or null to keep all"
             )
 

@@ -45,9 +45,9 @@ from ragen_pl.cli.resume import (
     read_metadata,
 )
 from ragen_pl.distributed.checkpoint_io import AnyCheckpointIO
-from ragen_pl.distributed.fsdp import FSDP2, FSDP_MEANS, FSDP_NAME, check_strategy
+from ragen_pl.distributed.fsdp import FSDP2, FSDP_MEANS, FSDP_NAME
 from ragen_pl.errors import ConfigError
-from ragen_pl.models import EmbeddedModel, Endpoint, PolicyModel
+from ragen_pl.models import EmbeddedModel, Endpoint
 from ragen_pl.report.run_data import write_defaults
 from ragen_pl.report.side_by_side import leaves
 from ragen_pl.runtime.allocator import retain_freed_memory
@@ -333,19 +333,6 @@ class Application(LightningCLI):
             _check_length(trainer.max_epochs)
             _check_validation(trainer.check_val_every_n_epoch)
 
-    def check_trainer_parts(self, precision: str, strategy: type[Strategy]) -> None:
-        """Check the trainer's precision and its strategy's class against the model.
-
-        Raises:
-            ValueError: for the first that does not train it.
-        """
-        self.model.optimization.check(precision)
-        adapters, one = (
-            self.model.trainable.lora is not None,
-            self.model.algorithm.is_single_network,
-        )
-        check_strategy(strategy, share_a_base=adapters and not one)
-
     def _make_way(self, run_dir: Path, loaded: Path | None) -> None:
         """Move an earlier run aside, unless it is resumed; leave a finished run as it is."""
         if loaded is None or not is_of(run_dir, loaded):
@@ -364,25 +351,14 @@ class Application(LightningCLI):
     def _check_parts(self, precision: Any) -> None:
         # On a CPU Lightning replaces half precision by bfloat16.
         given, strategy = str(precision), self.trainer.strategy
-        self.check_trainer_parts(
-            given if given.startswith("16") else self.trainer.precision, type(strategy)
+        self.model.check_trainer(
+            given if given.startswith("16") else self.trainer.precision,
+            type(strategy),
         )
         if isinstance(strategy, FSDP2) and strategy.is_global_zero:
             print(FSDP_MEANS)
         if self.subcommand == "fit":
-            _refuse_endpoint(self.model.trainable.policy)
-            data, terms = self.datamodule, self.datamodule.rollout.reward_terms.values()
-            self.model.algorithm.check_groups(data.rollout.group_size)
-            self.model.algorithm.check_memory(cuts=data.rollout.memory.cuts)
-            self.model.algorithm.check_envs([name for name in data.envs if name])
-            self.model.algorithm.check_thoughts(
-                think=data.prompts.think, judged=any(term.judges_thought for term in terms)
-            )
-        for callback in rollout_callbacks(self.trainer) if self.subcommand == "fit" else ():
-            if isinstance(callback, cb.VarianceFilter):
-                callback.check(self.datamodule.rollout)
-            elif isinstance(callback, cb.Rollback):
-                callback.check(self.trainer)
+            self.datamodule.check_run(self.trainer, self.model)
 
     def _find_checkpoint(self, config: Any) -> tuple[Path, RunMetadata] | None:
         if config.ckpt_path is None:
@@ -497,16 +473,6 @@ def strategy_class(given: Strategy | str) -> type[Strategy]:
         FSDP_NAME: FSDP2,  # Lightning's own is FSDP1
     }
     return look_up("trainer.strategy", given, classes)
-
-
-def _refuse_endpoint(policy: PolicyModel) -> None:
-    """Refuse to train a model behind an endpoint.
-
-    Raises:
-        ConfigError: saying why, if it is one.
-    """
-    if isinstance(policy, Endpoint):
-        raise ConfigError(policy.refusal)
 
 
 @contextmanager

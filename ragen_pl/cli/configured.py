@@ -61,7 +61,7 @@ class ConfiguredParts(Application):
         self.check_trainer_keys(self.trainer_config)
         strategy = strategy_class(self.config_init["fit"].trainer.strategy)
         with self.qualified(ValueError):
-            self.check_trainer_parts(self.precision, strategy)
+            self.model.check_trainer(self.precision, strategy)
 
     def checkpoint(self) -> tuple[Path, RunMetadata] | None:
         """Find the checkpoint that ``--ckpt_path`` names, and check that it has this

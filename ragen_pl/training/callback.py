@@ -10,6 +10,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
+from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.runtime.visible_text import visible
 from ragen_pl.types import Evaluation, Selection, TrainingBatch, TrajectoryGroup
 
@@ -43,6 +44,14 @@ class RolloutCallback(Callback):
     def begin_iteration(self, iteration: int) -> None:
         """Set ``iteration`` and ``discard`` for a new rollout; not a hook to override."""
         self.iteration, self.discard = iteration, False
+
+    def check_run(self, trainer: Trainer, rollout: RolloutConfig) -> None:
+        """Refuse a run in which this callback could not do its work; called before the weights are
+        built.
+
+        Raises:
+            ValueError: with the value that makes it impossible, and what to set instead.
+        """
 
     def on_teaching_progress(self, trainer: Trainer, module: LightningModule, text: str) -> None:
         """Called now and then with what the warm start's teacher is doing, if that takes long; on

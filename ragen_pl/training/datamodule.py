@@ -32,7 +32,7 @@ from ragen_pl.training.dialogues import Dialogues
 from ragen_pl.training.environments import accepting, check_envs, envs_by_key, training_envs
 from ragen_pl.training.evaluation_sets import EvaluationConfig
 from ragen_pl.training.evaluator import EvaluationLoader, Evaluator
-from ragen_pl.training.learner import current_learner
+from ragen_pl.training.learner import Learner, current_learner
 from ragen_pl.training.lost_rollouts import LostRollouts
 from ragen_pl.training.rl_iteration import RLIteration
 from ragen_pl.training.teaching import Teaching, taught_envs, warm_starts
@@ -203,11 +203,24 @@ class RolloutDataModule(pl.LightningDataModule):
         assert self.trainer is not None
         return self.trainer
 
+    def check_run(self, trainer: pl.Trainer, learner: Learner) -> None:
+        """Check that a learner can learn from this data, and that every callback can do its work.
+
+        Raises:
+            ValueError: for the first setting that another one contradicts.
+        """
+        names = [name for name in self.envs if name]
+        learner.check_rollouts(names, self.prompts, self.rollout)
+        for callback in rollout_callbacks(trainer):
+            callback.check_run(trainer, self.rollout)
+
     # --- before and after a run -------------------------------------------------------------
 
     def setup(self, stage: str) -> None:
-        """Build the evaluation sets; print warnings about them at the start of a run, such as
-        overlap with training."""
+        """Check the parts of the run against each other, as the command does before it starts;
+        build the evaluation sets and print warnings about them, such as overlap with training."""
+        if stage == "fit" and self.trainer is not None:
+            self.check_run(self.trainer, current_learner(self.trainer))
         self._start_workers()
         for name in self.eval_sets:
             self.evaluator.evaluation_set(name)

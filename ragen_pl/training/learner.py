@@ -6,7 +6,7 @@ trainer for it at that moment, and keeps no reference to it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol, cast
 
@@ -14,6 +14,8 @@ from lightning.pytorch import Trainer
 
 from ragen_pl.models.base import LanguageModel
 from ragen_pl.models.endpoint import EndpointClient
+from ragen_pl.rollout.chat import Prompts
+from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.self_distillation import SelfDistillation
 from ragen_pl.training.distillation import HintedRollout
 from ragen_pl.types import Completion, Phase, Request, RolloutBatch, Sampling, TrainingBatch
@@ -26,6 +28,12 @@ class Learner(Protocol):
     language: LanguageModel
     endpoint: EndpointClient | None
     """The connection to a policy that is behind an endpoint; None for one with weights here."""
+
+    def check_rollouts(
+        self, envs: Collection[str], prompts: Prompts, rollout: RolloutConfig
+    ) -> None:
+        """Raise a ``ValueError`` if nothing can be learned from such rollouts; called before
+        weights are built. ``envs`` names the environments of a mixture."""
 
     def begin_iteration(self, phase: Phase) -> None:
         """Prepare for an iteration; called before its first batch."""

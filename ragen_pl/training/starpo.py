@@ -8,7 +8,7 @@ StarPO-S is StarPO with three changes, each in one place:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.core.optimizer import LightningOptimizer
+from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 
@@ -27,7 +28,7 @@ from ragen_pl.distributed.collectives import (
     keep_gradients_local,
     world_size,
 )
-from ragen_pl.distributed.fsdp import shard_networks
+from ragen_pl.distributed.fsdp import check_strategy, shard_networks
 from ragen_pl.distributed.sharding import frozen_base_weights
 from ragen_pl.errors import ConfigError
 from ragen_pl.models import EmbeddedModel, Endpoint, LanguageModel, PolicyModel
@@ -36,6 +37,8 @@ from ragen_pl.models.lora import LoRA
 from ragen_pl.models.passport import Passport
 from ragen_pl.models.policy import Critic, Policy, drop_embedding_gradients
 from ragen_pl.models.trainable import TrainableModel
+from ragen_pl.rollout.chat import Prompts
+from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.engines import Engine, InProcess, Sampler
 from ragen_pl.rollout.self_distillation import SelfDistillation
 from ragen_pl.training.callback import announce, clear_iteration_metrics
@@ -115,6 +118,42 @@ class StarPO(pl.LightningModule):
         self._gradients_are_local = self._log_probs_agree = False
         self._policy_tokens = self._hindsight_tokens = 0.0  # trained on in this iteration
         self._distill_metrics: dict[str, Tensor] = {}  # of the latest rollout
+
+    def setup(self, stage: str) -> None:
+        """Check the trainer, for runs that are not started by the command line."""
+        self.check_trainer(str(self.trainer.precision), type(self.trainer.strategy))
+
+    def check_trainer(self, precision: str, strategy: type[Strategy]) -> None:
+        """Check that a trainer's precision and the class of its strategy train these networks.
+
+        Raises:
+            ValueError: for the first that does not.
+        """
+        self.optimization.check(precision)
+        adapters, one = self.trainable.lora is not None, self.algorithm.is_single_network
+        check_strategy(strategy, share_a_base=adapters and not one)
+
+    def check_rollouts(
+        self, envs: Collection[str], prompts: Prompts, rollout: RolloutConfig
+    ) -> None:
+        """Check that the policy has weights to train, and that the algorithm can learn from such
+        rollouts.
+
+        Args:
+            envs: Names of the environments of a mixture; empty without one.
+            prompts: What the agent is asked.
+            rollout: What is collected.
+
+        Raises:
+            ValueError: for the first setting that another one contradicts.
+        """
+        if isinstance(self.trainable.policy, Endpoint):
+            raise ValueError(self.trainable.policy.refusal)
+        judged = any(term.judges_thought for term in rollout.reward_terms.values())
+        self.algorithm.check_groups(rollout.group_size)
+        self.algorithm.check_memory(cuts=rollout.memory.cuts)
+        self.algorithm.check_envs(envs)
+        self.algorithm.check_thoughts(think=prompts.think, judged=judged)
 
     def configure_model(self) -> None:
         """Build policy, critic and reference once."""

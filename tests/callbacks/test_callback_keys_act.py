@@ -154,7 +154,7 @@ def diverse_groups() -> list[TrajectoryGroup]:
 
 def weighed(callback: Any) -> Outcome:
     """Weigh made-up groups; what it records is left out: it must act on the weights."""
-    callback.check(RolloutConfig(group_size=4))
+    callback.check_run(cast(Any, None), RolloutConfig(group_size=4))
     selection = callback.on_rollout_end(cast(Any, None), cast(Any, None), diverse_groups())
     return {"weights": torch.tensor(selection.weights)}
 

@@ -175,7 +175,8 @@ def test_the_critics_head_start_belongs_to_the_first_snapshot(tmp_path: Path) ->
 
 def test_no_detector_or_a_hastier_one_or_no_filter_is_refused() -> None:
     def check(rollback: Rollback, *others: Callback) -> None:
-        rollback.check(cast(Any, SimpleNamespace(callbacks=[*others, rollback])))
+        trainer = SimpleNamespace(callbacks=[*others, rollback])
+        rollback.check_run(cast(Any, trainer), cast(Any, None))
 
     check(Rollback(times=1), EchoTrapDetector())
     with pytest.raises(ValueError, match=r"rollback.times is 1, but no EchoTrapDetector"):

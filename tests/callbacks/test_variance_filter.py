@@ -259,20 +259,21 @@ def test_a_bad_fraction_is_refused(keep_fraction: float) -> None:
         VarianceFilter(keep_fraction)
 
 
+def check(callback: VarianceFilter, group_size: int) -> None:
+    callback.check_run(NO_TRAINER, RolloutConfig(group_size=group_size))
+
+
 def test_groups_of_one_are_refused_before_training() -> None:
-    trainer = cast(
-        Any, SimpleNamespace(datamodule=SimpleNamespace(rollout=SimpleNamespace(group_size=1)))
-    )
     with pytest.raises(ValueError, match=r"rollout.group_size is 1.*2 or more"):
-        VarianceFilter().setup(trainer, NO_TRAINER, "fit")
-    VarianceFilter(1.0).setup(trainer, NO_TRAINER, "fit")
-    VarianceFilter(0.5, include_zero=True, score="length").setup(trainer, NO_TRAINER, "fit")
+        check(VarianceFilter(), 1)
+    check(VarianceFilter(1.0), 1)
+    check(VarianceFilter(0.5, include_zero=True, score="length"), 1)
 
 
 def test_keeping_all_members_by_number_is_refused_before_training() -> None:
     with pytest.raises(ValueError, match="keep_per_group is 4, but groups have 4"):
-        VarianceFilter(keep_per_group=4).check(RolloutConfig(group_size=4))
-    VarianceFilter(keep_per_group=3).check(RolloutConfig(group_size=4))
+        check(VarianceFilter(keep_per_group=4), 4)
+    check(VarianceFilter(keep_per_group=3), 4)
 
 
 def fit_once(*callbacks: Any) -> Trainer:

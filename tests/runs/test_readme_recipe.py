@@ -51,3 +51,13 @@ def test_short_thoughts() -> None:
     group = SimpleNamespace(trajectories=[SimpleNamespace(turns=turns)])
     callback.on_rollout_end(None, None, [group])
     assert callback._recorded == {"rollout/empty_thoughts": 0.5}
+
+
+def test_a_script_learns_without_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    module = example("train.py")["train"](iterations=1, warm_start=1)
+    assert (module.iteration, module.rl_start) == (2, 1)
+    assert module.global_step > 1
+    assert list(tmp_path.glob("runs/train/**/events.out.tfevents.*"))
