@@ -169,7 +169,7 @@ class Rollback(RolloutCallback):
         if not self.times:
             return
         detector = find_callback(trainer, EchoTrapDetector)
-        assert detector is not None, "checked in setup"
+        assert detector is not None, "checked by check_run"
         # The assessments are equal by construction, but ranks must never disagree on a rollback.
         if any(gather_objects(self._is_due(detector))):
             self._roll_back(trainer, module, detector)

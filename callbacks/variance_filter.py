@@ -115,16 +115,15 @@ class VarianceFilter(RolloutCallback):
             ValueError: if groups have one member and the filter needs their spread, or if
                 ``keep_per_group`` would change nothing.
         """
-        group_size = rollout.group_size
         needs_spread = self.score in ("std", "variance") or not self.include_zero
-        if group_size == 1 and self.rule is not None and needs_spread:
+        if rollout.group_size == 1 and self.rule is not None and needs_spread:
             raise ValueError(
                 "rollout.group_size is 1, but VarianceFilter ranks groups by the spread of their "
                 "members' returns: set rollout.group_size to 2 or more, or keep_fraction to 1.0"
             )
-        if self.keep_per_group is not None and self.keep_per_group >= group_size:
+        if self.keep_per_group is not None and self.keep_per_group >= rollout.group_size:
             raise ValueError(
-                f"keep_per_group is {self.keep_per_group}, but groups have {group_size} "
+                f"keep_per_group is {self.keep_per_group}, but groups have {rollout.group_size} "
                 "members: choose fewer, or null to keep all"
             )
 

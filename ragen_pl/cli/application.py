@@ -351,10 +351,8 @@ class Application(LightningCLI):
     def _check_parts(self, precision: Any) -> None:
         # On a CPU Lightning replaces half precision by bfloat16.
         given, strategy = str(precision), self.trainer.strategy
-        self.model.check_trainer(
-            given if given.startswith("16") else self.trainer.precision,
-            type(strategy),
-        )
+        precision = given if given.startswith("16") else self.trainer.precision
+        self.model.check_trainer(precision, type(strategy))
         if isinstance(strategy, FSDP2) and strategy.is_global_zero:
             print(FSDP_MEANS)
         if self.subcommand == "fit":
