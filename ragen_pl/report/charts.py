@@ -54,7 +54,8 @@ class _Series:
     metric: str
     name: str
     tone: int
-    scale: float = 1.0
+    by_several_updates: bool = False
+    """Whether it is 0, and not drawn, where a collection makes a single update."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +121,10 @@ _TOPICS = (
         "Between the collecting policy and the updated one, in nats a token. The alarm turns amber "
         "above its threshold max_approx_kl (0.015 unless set).",
         "",
-        _Series("train/approx_kl", "of an iteration", 0),
+        _Series("train/approx_kl", "of an iteration", 0, by_several_updates=True),
+        _Series("train/update_kl", "before and after the update", 1),
         _Series("collapse/approx_kl", "as the alarm sees it", 3),
+        _Series("collapse/update_kl", "as the alarm sees it", 3),
         is_log=True,
     ),
     _topic(
@@ -129,7 +132,7 @@ _TOPICS = (
         "Clip fraction",
         "Tokens whose ratio is out of bounds. 0 to 0.05 is usual.",
         "",
-        _Series("train/clip_fraction", "clipped", 0),
+        _Series("train/clip_fraction", "clipped", 0, by_several_updates=True),
     ),
     _topic(
         "grad_norm",
@@ -160,6 +163,7 @@ def _chart(topic: _Topic, run: RunData) -> Chart | None:
         trace
         for series in topic.series
         if (curve := run.curves.get(series.metric)) is not None
+        and not (series.by_several_updates and _makes_single_updates(run))
         for trace in line(curve, series.name, series.tone)
     ]
     if not traces:
@@ -173,6 +177,12 @@ def _chart(topic: _Topic, run: RunData) -> Chart | None:
         y |= {"tickformat": ".0%", "range": [0, 1.02]}
     layout = {"yaxis": y} | _warm_start(run)
     return Chart(topic.key, topic.title, topic.text, tuple(traces), layout)
+
+
+def _makes_single_updates(run: RunData) -> bool:
+    """Tell whether every collection made a single update, from the policy that had sampled it."""
+    updates = run.curves.get("train/updates")
+    return updates is not None and max(updates.values, default=0.0) <= 1.0
 
 
 # --- success, return, thoughts --------------------------------------------------------------------
@@ -585,8 +595,8 @@ def comparison_charts(runs: Sequence[RunData], names: Sequence[str]) -> list[Cha
         traces = [
             trace
             for tone, (run, name) in enumerate(zip(runs, names, strict=True))
-            if metric in run.curves
-            for trace in line(run.curves[metric], name, tone)
+            if (curve := run.curves.get(_told_by(metric, run))) is not None
+            for trace in line(curve, name, tone)
         ]
         if traces:
             is_share = metric in ("rollout/success", "rollout/thought_accuracy")
@@ -605,6 +615,13 @@ _COMPARED = {
     "train/approx_kl": "Approximate KL",
     "train/grad_norm_policy": "Gradient norm of the policy",
 }
+
+
+def _told_by(metric: str, run: RunData) -> str:
+    """Return the metric that says of this run what the given one says of others."""
+    if metric == "train/approx_kl" and _makes_single_updates(run):
+        return "train/update_kl"
+    return metric
 
 
 def _only(run: RunData, eval_set: str) -> RunData:

@@ -71,3 +71,33 @@ def test_difficulties_of_a_mixture_are_listed_by_environment() -> None:
     assert [each["name"] for each in chart.traces] == [
         *("lake/1-2", "lake/3-4", "sokoban/2-3", "sokoban/10-12")
     ]
+
+
+def with_kl(run: RunData, updates: float) -> RunData:
+    """Return a run whose collections make so many updates, the only two KL metrics 0 and 0.004."""
+    values = {
+        **{"train/updates": updates, "train/approx_kl": 0.0, "train/clip_fraction": 0.0},
+        **{"train/update_kl": 0.004},
+    }
+    return replace(run, curves={name: Curve((5, 6), (v, v)) for name, v in values.items()})
+
+
+@pytest.mark.parametrize(
+    ("updates", "kl", "drawn"), [(1.0, [[0.004] * 2], 0), (2.0, [[0.0] * 2, [0.004] * 2], 1)]
+)
+def test_a_single_update_is_shown_by_its_measured_kl(
+    run: RunData, updates: float, kl: list[list[float]], drawn: int
+) -> None:
+    """The averaged KL and the clip fraction are 0 by definition there, and would look like data."""
+    known = with_kl(run, updates)
+    found = {c.key: c for group in charts.learning_charts(known).values() for c in group}
+    assert [trace["y"] for trace in found["kl"].traces] == kl
+    assert len([key for key in found if key == "clip"]) == drawn
+
+
+def test_runs_of_one_and_of_several_updates_are_compared_by_what_each_measures(
+    run: RunData,
+) -> None:
+    compared = charts.comparison_charts([with_kl(run, 1.0), with_kl(run, 2.0)], ["one", "two"])
+    (chart,) = [each for each in compared if each.key == "train/approx_kl"]
+    assert [trace["y"] for trace in chart.traces] == [[0.004] * 2, [0.0] * 2]
