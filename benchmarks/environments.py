@@ -5,9 +5,10 @@
 Every configuration of ``benchmarks/environments.yaml`` is played on held-out seeds by a random
 player (uniform over the named actions, legal or not; none where actions are free text) and by the
 environment's expert, one action a turn, until the starts or the processor's seconds are used up.
-``--runs`` is a folder of finished runs; one of a row's name adds the success of its warm-started
-and final policy on its own first evaluation set. Writes ``environments.json``, to which a later
-call adds, and ``environments.md``; ``--docs`` puts the table into docs/environments.md.
+``--runs`` is a folder of finished runs, which it adds to what training reached
+(``trained_environments.yaml``). Writes ``environments.json``, to which a later call adds, and
+``environments.md``; ``--docs`` puts both tables into docs/environments.md, where rows that were not
+measured keep their figures. ``--no-play`` measures nothing.
 """
 
 from __future__ import annotations
@@ -29,24 +30,30 @@ from jsonargparse import ArgumentParser
 if __name__ == "__main__":  # started as a file, the packages beside it must be found
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.trained_environments import (
+    Trained,
+    add_runs,
+    read_record,
+    trained_cell,
+    trained_table,
+)
 from ragen_pl.cli.messages import shorten
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.eval_seeds import eval_starts
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.embedded import build_tokenizer
-from ragen_pl.report.tables import PolicyResult
 from ragen_pl.rollout.actors import Actor, ExpertActor, RandomActor
 from ragen_pl.rollout.baselines import play_baseline
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.runtime.durable_files import write_text
 from ragen_pl.training.evaluation import summarize
-from ragen_pl.training.run_folder import FINAL, read_results
 from ragen_pl.types import Trajectory
 
 CONFIGURATIONS = Path(__file__).with_name("environments.yaml")
 DOCS = Path(__file__).resolve().parent.parent / "docs" / "environments.md"
-BEGIN, END = "<!-- benchmarks/environments.py -->", "<!-- end of the table -->"
-"""What the table stands between in the docs."""
+MEASURED = "<!-- benchmarks/environments.py -->", "<!-- end of the table -->"
+TRAINED = "<!-- benchmarks/trained_environments.yaml -->", "<!-- end of what training reached -->"
+"""What the tables stand between in the docs."""
 _FEWEST = 5
 """Episodes that are played however long they take."""
 _OBSERVATIONS = 200
@@ -155,36 +162,53 @@ def _observations(trajectories: Iterable[Trajectory]) -> Iterator[str]:
 # --- the table ------------------------------------------------------------------------------------
 
 
+_PLAYED = ("random", "expert")
+_TEXTS = ("episodes/s random, expert", "actions", "characters", "tokens")
+
+
 def table(
-    configurations: Mapping[str, Configuration], rows: Mapping[str, Row], runs: Path | None
+    configurations: Mapping[str, Configuration],
+    rows: Mapping[str, Row],
+    record: Mapping[str, Trained],
+    earlier: Mapping[str, Mapping[str, str]],
 ) -> str:
-    """Return the table as Markdown."""
-    head = (
-        *("configuration", "RAGEN-2's task", "random", "expert"),
-        *(() if runs is None else ("warm-started → final",)),
-        *("episodes/s random, expert", "actions", "characters", "tokens"),
-    )
-    lines = [head, ("---",) * len(head)]
+    """Return the table as Markdown.
+
+    Args:
+        configurations: The rows, in their order; those never measured are left out.
+        rows: What was measured.
+        record: What training reached.
+        earlier: Cells of an earlier table by row and heading, for rows not measured now.
+    """
+    lines: list[tuple[str, ...]] = [
+        ("configuration", "RAGEN-2's task", *_PLAYED, "trained", *_TEXTS)
+    ]
+    lines.append(("---",) * len(lines[0]))
     for name, each in configurations.items():
-        if name in rows:
-            lines.append(_cells(each, rows[name], runs))
+        cells = _cells(rows[name]) if name in rows else earlier.get(name)
+        if cells is not None:
+            label = f"`{name}`" + (f", {each.note}" if each.note else "")
+            played, texts = ([cells[key] for key in keys] for keys in (_PLAYED, _TEXTS))
+            lines.append((label, each.task, *played, trained_cell(record.get(name)), *texts))
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _cells(each: Configuration, row: Row, runs: Path | None) -> tuple[str, ...]:
+def _cells(row: Row) -> dict[str, str]:
     best = row.expert or row.random
     speeds = [_short(played.per_second) if played else "–" for played in (row.random, row.expert)]
-    return (
-        f"`{each.name}`" + (f", {each.note}" if each.note else ""),
-        each.task or "",
-        _success(row.random),
-        _success(row.expert),
-        *(() if runs is None else (_trained(runs / each.name),)),
-        ", ".join(speeds),
-        "–" if best is None else f"{best.actions:.1f}",
-        f"{row.characters:.0f}",
-        f"{row.tokens:.0f}",
+    texts = (
+        *(", ".join(speeds), "–" if best is None else f"{best.actions:.1f}"),
+        *(f"{row.characters:.0f}", f"{row.tokens:.0f}"),
     )
+    played = (_success(row.random), _success(row.expert))
+    return dict(zip((*_PLAYED, *_TEXTS), (*played, *texts), strict=True))
+
+
+def earlier_cells(text: str) -> dict[str, dict[str, str]]:
+    """Read the table of a page: cells by row and heading."""
+    lines = [line for line in _between(text, MEASURED).splitlines() if line.startswith("|")]
+    split = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return {cells[0].split("`")[1]: dict(zip(split[0], cells, strict=True)) for cells in split[2:]}
 
 
 def _success(played: Played | None) -> str:
@@ -198,34 +222,20 @@ def _short(number: float) -> str:
     return f"{float(f'{number:.2g}'):,.0f}" if number >= 1 else f"{number:.2g}"
 
 
-def _trained(run_dir: Path) -> str:
-    """Return the success of a run's warm-started and final policy on its first set."""
-    content = read_results(run_dir)
-    if content is None:
-        return ""
-    first: dict[str, PolicyResult] = {}
-    for entry in map(PolicyResult.from_dict, content["evaluations"]):
-        first.setdefault(entry.policy, entry)
-    found = []
-    for policy in ("warm-started", FINAL):
-        if policy in first:
-            result = first[policy].result
-            found.append(
-                f"{100 * result.success:.0f} [{100 * result.low:.0f}, {100 * result.high:.0f}]"
-            )
-    return " → ".join(found)
-
-
-def put_into(text: str, content: str) -> str:
-    """Replace what stands between the marks of a page.
+def put_into(text: str, content: str, marks: tuple[str, str]) -> str:
+    """Replace what stands between two marks of a page.
 
     Raises:
         ConfigError: when the page has no such marks.
     """
-    if BEGIN not in text or END not in text:
-        raise ConfigError(f"{DOCS} has no table: it needs the lines {BEGIN} and {END}")
-    before, after = text.split(BEGIN, 1)[0], text.split(END, 1)[1]
-    return f"{before}{BEGIN}\n\n{content}\n\n{END}{after}"
+    return text.replace(f"{marks[0]}{_between(text, marks)}", f"{marks[0]}\n\n{content}\n\n")
+
+
+def _between(text: str, marks: tuple[str, str]) -> str:
+    begin, end = marks
+    if begin not in text or end not in text:
+        raise ConfigError(f"{DOCS} has no table: it needs the lines {begin} and {end}")
+    return text.partition(begin)[2].partition(end)[0]
 
 
 def _played(content: Mapping[str, Any] | None) -> Played | None:
@@ -240,7 +250,8 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--starts", type=int, default=200, help="held-out starts of a player")
     parser.add_argument("--seconds", type=float, default=20.0, help="processor time of a player")
     parser.add_argument("--runs", type=Path, help="folder of finished runs, by names of rows")
-    parser.add_argument("--docs", action="store_true", help="put the table into the docs")
+    parser.add_argument("--docs", action="store_true", help="put the tables into the docs")
+    parser.add_argument("--no-play", action="store_true", help="measure nothing")
     args = parser.parse_args(given)
     configurations = read_configurations()
     unknown = [name for name in args.rows if name not in configurations]
@@ -253,7 +264,7 @@ def main(given: Sequence[str] | None = None) -> int:
             rows[name] = Row(
                 _played(each["random"]), _played(each["expert"]), each["characters"], each["tokens"]
             )
-    for name in args.rows or configurations:
+    for name in () if args.no_play else args.rows or configurations:
         try:
             env = configurations[name].build()
         except ConfigError as error:
@@ -262,10 +273,13 @@ def main(given: Sequence[str] | None = None) -> int:
         rows[name] = measure(env, args.starts, args.seconds)
         print(name, rows[name])
         write_text(path, json.dumps({key: asdict(row) for key, row in rows.items()}, indent=1))
-    found = table(configurations, rows, args.runs)
+    record = read_record() if args.runs is None else add_runs(args.runs)
+    page = DOCS.read_text(encoding="utf-8")
+    found = table(configurations, rows, record, earlier_cells(page) if args.docs else {})
     write_text(args.out / "environments.md", found + "\n")
     if args.docs:
-        write_text(DOCS, put_into(DOCS.read_text(encoding="utf-8"), found))
+        page = put_into(page, found, MEASURED)
+        write_text(DOCS, put_into(page, trained_table(record), TRAINED))
     return 0
 
 

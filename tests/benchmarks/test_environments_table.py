@@ -9,14 +9,24 @@ import pytest
 
 from benchmarks import environments
 from benchmarks.environments import (
-    BEGIN,
     DOCS,
-    END,
+    MEASURED,
+    TRAINED,
     Configuration,
+    earlier_cells,
     main,
     measure,
     put_into,
     read_configurations,
+    table,
+)
+from benchmarks.trained_environments import (
+    Success,
+    Trained,
+    add_runs,
+    read_record,
+    trained_of,
+    trained_table,
 )
 from ragen_pl.errors import ConfigError
 from ragen_pl.report.tables import PolicyResult
@@ -41,15 +51,37 @@ def test_a_slow_player_stops_early(monkeypatch: pytest.MonkeyPatch) -> None:
     assert row.random.episodes == 5
 
 
-def test_the_table_grows_by_each_call(tmp_path: Path) -> None:
-    runs = tmp_path / "runs"
-    (runs / "bandit").mkdir(parents=True)
+def finished_run(folder: Path, *policies: tuple[str, float, float]) -> None:
+    """Write the results of a run: (policy, temperature, share of two starts that it solves)."""
     scores = [
-        PolicyResult(policy, "default", 0.5, summarize([make_group([win], seed=i) for i in (0, 1)]))
-        for policy, win in (("warm-started", 0.0), ("final", 1.0))
+        PolicyResult(
+            policy,
+            eval_set,
+            temperature,
+            summarize(
+                [make_group([win], seed=i) for i, win in enumerate((share > 0, share > 0.5))]
+            ),
+        )
+        for policy, temperature, share in policies
+        for eval_set in ("default", "other")
     ]
-    content = {"evaluations": [each.to_dict() for each in scores]}
-    (runs / "bandit/results.json").write_text(json.dumps(content))
+    folder.mkdir(parents=True)
+    content = {"evaluations": [each.to_dict() for each in scores], "seconds": 39.6}
+    (folder / "results.json").write_text(json.dumps(content))
+
+
+@pytest.fixture
+def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A record of its own, which no test shares with the repository."""
+    path = tmp_path / "record.yaml"
+    monkeypatch.setattr(environments, "read_record", lambda: read_record(path))
+    monkeypatch.setattr(environments, "add_runs", lambda runs: add_runs(runs, path))
+    return path
+
+
+def test_the_table_grows_by_each_call(tmp_path: Path, record: Path) -> None:
+    runs = tmp_path / "runs"
+    finished_run(runs / "bandit", ("warm-started", 0.5, 0.0), ("final", 0.5, 1.0))
     for name in ("bandit", "rubik"):
         arguments = [str(tmp_path), name, "--starts", "5", "--seconds", "0", "--runs", str(runs)]
         assert main(arguments) == 0
@@ -57,6 +89,53 @@ def test_the_table_grows_by_each_call(tmp_path: Path) -> None:
     assert bandit.startswith("| `bandit` | Bandit | ")
     assert "| 0 [0, 66] → 100 [34, 100] |" in bandit
     assert rubik.startswith("| `rubik`, 2×2×2, 1 to 5 turns | Rubik | ")
+    assert rubik.split(" | ")[4] == "–"
+
+
+def test_a_run_is_recorded_once_and_keeps_what_was_written_by_hand(tmp_path: Path) -> None:
+    path, runs = tmp_path / "record.yaml", tmp_path / "runs"
+    path.write_text("sudoku: {final: [10.0], label: A, note: B}\nother: {final: [1, 0, 2]}\n")
+    finished_run(
+        runs / "sudoku",
+        *(("warm-started", 0.5, 0.0), ("warm-started", 0.0, 0.0)),
+        *(("final", 0.5, 0.5), ("final", 1.0, 0.0), ("final", 0.0, 1.0)),
+    )
+    (runs / "unfinished").mkdir()
+    found = add_runs(runs, path)
+    assert found == read_record(path)
+    assert found["other"] == Trained(Success(1, 0, 2))
+    assert found["sudoku"] == Trained(
+        final=Success(50.0, 9.5, 90.5),
+        seconds=40,
+        imitated=Success(0.0, 0.0, 65.8),
+        greedy=(0.0, 100.0),
+        label="A",
+        note="B",
+    )
+
+
+def test_a_run_whose_final_policy_was_not_scored_is_refused(tmp_path: Path) -> None:
+    finished_run(tmp_path / "run", ("warm-started", 0.5, 1.0))
+    with pytest.raises(ConfigError, match="its final policy was not evaluated"):
+        trained_of(tmp_path / "run")
+
+
+def test_what_training_reached_is_bold_where_it_is_beyond_the_intervals() -> None:
+    rows = {
+        "clear": Trained(
+            Success(80, 70, 90), 1200, Success(50, 40, 60), (51.0, 82.0), note="alone"
+        ),
+        "near": Trained(Success(60, 50, 70), imitated=Success(50, 40, 60)),
+        "unknown": Trained(Success(80, 70, 90), imitated=Success(50), greedy=(None, 9.0)),
+        "untaught": Trained(Success(80, 70, 90), label="*x*"),
+    }
+    assert trained_table(rows).splitlines()[2:] == [
+        "| `clear.yaml` | 50.0 % [40.0, 60.0] | **80.0 %** [70.0, 90.0] | 51.0 → 82.0 % "
+        "| 1,200, alone |",
+        "| `near.yaml` | 50.0 % [40.0, 60.0] | 60.0 % [50.0, 70.0] | – | – |",
+        "| `unknown.yaml` | 50.0 % | 80.0 % [70.0, 90.0] | 9.0 % | – |",
+        "| *x* | – | 80.0 % [70.0, 90.0] | – | – |",
+    ]
 
 
 def test_a_missing_package_leaves_its_rows_out(
@@ -78,9 +157,20 @@ def test_what_an_environment_says_is_told_without_the_parser_s_words() -> None:
     assert "Union subtypes" not in str(told.value)
 
 
-def test_the_docs_have_a_place_for_the_table() -> None:
+def test_the_docs_have_a_place_for_both_tables() -> None:
     page = DOCS.read_text(encoding="utf-8")
-    before, _, rest = page.partition(BEGIN)
-    assert put_into(page, "new") == f"{before}{BEGIN}\n\nnew\n\n{END}{rest.partition(END)[2]}"
-    with pytest.raises(ConfigError, match="has no table"):
-        put_into("nothing", "new")
+    for marks in (MEASURED, TRAINED):
+        before, _, rest = page.partition(marks[0])
+        after = rest.partition(marks[1])[2]
+        assert put_into(page, "new", marks) == f"{before}{marks[0]}\n\nnew\n\n{marks[1]}{after}"
+        with pytest.raises(ConfigError, match="has no table"):
+            put_into("nothing", "new", marks)
+
+
+def test_the_docs_tell_what_the_record_says() -> None:
+    """Rows that are not measured anew keep their cells, so that this needs no environment."""
+    page = DOCS.read_text(encoding="utf-8")
+    record = read_record()
+    rows = table(read_configurations(), {}, record, earlier_cells(page))
+    assert put_into(put_into(page, rows, MEASURED), trained_table(record), TRAINED) == page
+    assert len(earlier_cells(page)) >= 20
