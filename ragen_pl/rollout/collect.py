@@ -65,7 +65,7 @@ def collect(
         _check_starts(episodes, config.group_size)
         live = [episode for episode in episodes if episode.stop_reason is None]
         while live:
-            prompts = chat.encode_parts([episode.context for episode in live])
+            prompts = chat.encode_parts([episode.context.segments for episode in live])
             requests = [e.request(prompt) for e, prompt in zip(live, prompts, strict=True)]
             ready = [(e, r) for e, r in zip(live, requests, strict=True) if r is not None]
             if ready:

@@ -23,11 +23,10 @@ from ragen_pl.envs.boundary import (
     warn_without_fault,
 )
 from ragen_pl.errors import ConfigError
-from ragen_pl.models.message_markers import Segments
 from ragen_pl.rollout.actors import Actor, Move
-from ragen_pl.rollout.chat import SEPARATOR, Chat, Dialogue, Exchange
+from ragen_pl.rollout.chat import Chat, Dialogue
 from ragen_pl.rollout.config import RolloutConfig
-from ragen_pl.rollout.memory import Memory, written_summary
+from ragen_pl.rollout.context import Context
 from ragen_pl.rollout.rewards import ENV, PlayedTurn, RewardTerm, evaluate
 from ragen_pl.types import Completion, EpisodeId, Request, StopReason, Summary, Trajectory, Turn
 
@@ -379,6 +378,9 @@ class ChatEpisode(DialogueEpisode):
     for before a turn.
     """
 
+    context: Context
+    """What the agent reads; none if the environment failed before the first turn."""
+
     def __init__(
         self,
         env: TextEnv,
@@ -392,180 +394,71 @@ class ChatEpisode(DialogueEpisode):
         self.chat = chat
         self.initial_hash: str | None = None
         """Hash of the initial state; None if the environment failed before it."""
-        self.context: Segments = ()
-        """The next turn's prompt, not yet encoded."""
-        self.prefix: list[int] = []
-        self.prompt: tuple[int, ...] = ()
-        self.writes_summary = False
-        """Whether the request that was made last is for a summary."""
-        self._text = ""
-        self._exchanges: list[Exchange] = []
-        self._begins_sequence = False
-        self._summary: Summary | None = None
-        self._summaries = self._reserve = 0
         super().__init__(env, chat, config, seed=seed, episode_id=episode_id, opening=opening)
 
     def _begin(self) -> None:
         super()._begin()
         self.initial_hash = self.env.state_hash()
-        self._text = self.write_next_turn()
-        with calling("tools"):
-            self.context = self.chat.first_context(self.env.env, self._text)
-        request = self.memory.summary_request
-        if request is not None:
-            asked = self.chat.encode_parts(
-                [self.chat.summary_context(request, stopped=stopped) for stopped in (True, False)]
-            )
-            self._reserve = max(map(len, asked)) + self.config.max_response_tokens
-
-    @property
-    def memory(self) -> Memory:
-        """What stays in the context."""
-        return self.config.memory
+        text = self.write_next_turn()
+        self.context = Context(self.chat, self.env.env, self.config, system=self.system, text=text)
 
     def request(self, prompt: tuple[int, ...]) -> Request | None:
-        """Append the encoded context and return the request; None if it does not fit.
+        """Append the encoded segments of the context and return the request; None, at the end of
+        the episode, if no response fits.
 
-        If the turn would leave no room for a summary after it, a summary is requested first.
+        The request is for a summary if the next turn would leave no room for one after it.
         """
-        if self._begins_sequence:
-            self.prefix.clear()
-        self.prompt = prompt
-        if not self._fits(len(self.prefix) + len(prompt)):
-            if not self._can_summarize():
-                self.stop_reason = StopReason.CONTEXT_FULL
-                if not self.turns:
-                    self._warn_of_first_prompt()
-                return None
-            self._ask_for_summary()
-        self.prefix.extend(self.prompt)
-        number = len(self.turns) + self._summaries
-        return Request(tuple(self.prefix), self.episode_id, number)
-
-    def _fits(self, context: int) -> bool:
-        """Return whether a response, and a summary after it, fit behind this many tokens."""
-        room = self.memory.limit(self.config.max_context) - context - self._reserve
-        return room >= self.config.max_response_tokens
-
-    def _can_summarize(self) -> bool:
-        """Return whether the turn fits into a context that begins with a summary, however long."""
-        request = self.memory.summary_request
-        if request is None or not self.prefix:
-            return False
-        longest = Exchange(request, (), stopped=False, is_summary=True)
-        context = self.chat.cut_context(self.env.env, self.system, [longest], self._text)
-        (prompt,) = self.chat.encode_parts([context])
-        return self._fits(len(prompt) + self.config.max_response_tokens)
-
-    def _ask_for_summary(self) -> None:
-        request = self.memory.summary_request
-        assert request is not None
-        stopped = self.turns[-1].completion.stopped
-        context = self.chat.summary_context(request, stopped=stopped)
-        (self.prompt,) = self.chat.encode_parts([context])
-        self.writes_summary = True
-
-    def _warn_of_first_prompt(self) -> None:
-        needed = len(self.prompt) + self.config.max_response_tokens + self._reserve
-        limit = self.memory.limit(self.config.max_context)
-        key = "max_context" if limit == self.config.max_context else "memory.budget"
-        summary = f" and a summary up to {self._reserve}" if self._reserve else ""
-        self.error = (
-            f"rollout.{key} is {limit}, but the first prompt of "
-            f"{self.env.name} (seed {self.seed}) takes {len(self.prompt)} tokens and its answer up "
-            f"to {self.config.max_response_tokens}{summary}: set rollout.{key} to {needed} or more"
-        )
-        self._tell_of_first_prompt()
+        if not self.context.begin_message(prompt):
+            self.stop_reason = StopReason.CONTEXT_FULL
+            if not self.turns:
+                self.error = self.context.why_nothing_fits(self.seed)
+                self._tell_of_first_prompt()
+            return None
+        number = len(self.turns) + self.context.num_summaries
+        return Request(tuple(self.context.tokens), self.episode_id, number)
 
     def _tell_of_first_prompt(self) -> None:
         """Report that the first prompt does not fit."""
         warn((type(self.env.env), "context"), f"{self.error}; no turn is played from this start")
 
     def receive(self, completion: Completion) -> None:
-        """Parse the completion, play the turn and prepare the next context; or take the completion
+        """Parse the completion, play the turn and write the next one's text; or take the completion
         as the summary that was asked for."""
         with self.env_errors():
-            if self.writes_summary:
-                self._receive_summary(completion)
+            if self.context.asks_for_summary:
+                self.context.add_summary(completion, self.env.anchor_key())
                 return
             self._play_turn(self._parse(completion))
-            self.prefix.extend(completion.token_ids)
-            called = bool(self.turns[-1].actions)
-            self._exchanges.append(
-                Exchange(self._text, completion.token_ids, completion.stopped, called=called)
-            )
-            self._summary, self._begins_sequence = None, False
-            self._prepare_context()
-
-    def _receive_summary(self, completion: Completion) -> None:
-        """Put a summary in the place of all exchanges."""
-        request = self.memory.summary_request
-        assert request is not None
-        self._summary = Summary(
-            prompt_ids=self.prompt,
-            completion=completion,
-            # Summaries are comparable to each other, but not to the turns in the same state.
-            anchor_key=f"summary: {self.env.anchor_key()}",
-            request=request,
-            text=self.chat.decode(completion.token_ids),
-        )
-        self._summaries += 1
-        self.writes_summary, self._begins_sequence = False, True
-        tokens, stopped = completion.token_ids, completion.stopped
-        self._exchanges = [Exchange(request, tokens, stopped, is_summary=True)]
-        self.context = self.chat.cut_context(self.env.env, self.system, self._exchanges, self._text)
+            self.context.add_response(completion, called=bool(self.turns[-1].actions))
+            if self.stop_reason is None:
+                self.context.add_turn(self.write_next_turn())
 
     def _parse(self, completion: Completion) -> Response:
         text = self.chat.decode(completion.token_ids)
         parsed = self.chat.parse(text, self.env.actions)
         return Response(
             actions=parsed.actions,
-            prompt_ids=self.prompt,
+            prompt_ids=self.context.prompt,
             completion=completion,
             text=text,
             thought=parsed.thought,
             thought_tokens=self.chat.count_thought_tokens(completion.token_ids),
             is_valid=parsed.is_valid and completion.stopped,
-            begins_sequence=self._begins_sequence,
-            summary=self._summary,
+            begins_sequence=self.context.begins_sequence,
+            summary=self.context.summary,
         )
-
-    def _prepare_context(self) -> None:
-        if self.stop_reason is not None:
-            return
-        self._text = self.write_next_turn()
-        kept = self.memory.kept(len(self._exchanges))
-        if kept == len(self._exchanges):
-            turn = self.turns[-1]
-            self.context = self.chat.later_context(
-                self._text, stopped=turn.completion.stopped, called=bool(turn.actions)
-            )
-            return
-        self._exchanges = self._exchanges[len(self._exchanges) - kept :]
-        self.context = self.chat.cut_context(self.env.env, self.system, self._exchanges, self._text)
-        self._begins_sequence = True
 
     def begin_turn(self) -> bool:
         """Prepare the next turn, for players that write no summaries: one is written for them."""
         while self.stop_reason is None:
-            (prompt,) = self.chat.encode_parts([self.context])
+            (prompt,) = self.chat.encode_parts([self.context.segments])
             if self.request(prompt) is None:
                 return False
-            if not self.writes_summary:
+            if not self.context.asks_for_summary:
                 return True
-            self.receive(self._written_summary())
+            actions = [action for turn in self.turns for action in turn.actions]
+            self.receive(self.context.summary_of(len(self.turns), actions))
         return False
-
-    def _written_summary(self) -> Completion:
-        """Return a summary of the latest actions, as many as fit."""
-        room = self.config.max_response_tokens - 1
-        actions = [action for turn in self.turns for action in turn.actions]
-        for first in range(max(0, len(actions) - room), len(actions) + 1):
-            text = written_summary(len(self.turns), actions[first:], f" {SEPARATOR} ")
-            (ids,) = self.chat.encode([text])
-            if len(ids) <= room:
-                break
-        return Completion.written((*ids[:room], self.chat.markers.end))
 
     def take(self, move: Move) -> None:
         """Write an actor's move as the response that the policy would have to sample.

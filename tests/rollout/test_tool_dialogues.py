@@ -53,7 +53,7 @@ def search(query: str) -> str:
 def whole(played: ChatEpisode) -> str:
     """Return the dialogue so far as the model sees it, the next context included."""
     played.begin_turn()
-    return str(played.chat.tokenizer.decode(played.prefix))
+    return str(played.chat.tokenizer.decode(played.context.tokens))
 
 
 @pytest.mark.parametrize("think", [True, False])

@@ -40,12 +40,12 @@ class Game:
         """Return the request for the next turn's response; None if the game has ended."""
         if self.episode.stop_reason is not None:
             return None
-        (prompt,) = self.chat.encode_parts([self.episode.context])
+        (prompt,) = self.chat.encode_parts([self.episode.context.segments])
         return self.episode.request(prompt)
 
     def prompt(self) -> str:
         """Return the text that this turn adds to the context, with its special tokens."""
-        return str(self.chat.tokenizer.decode(list(self.episode.prompt)))
+        return str(self.chat.tokenizer.decode(list(self.episode.context.prompt)))
 
     def receive(self, completion: Completion) -> Turn | None:
         """Play the turn; return it, or None if the environment failed."""
