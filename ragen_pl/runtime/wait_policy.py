@@ -1,4 +1,4 @@
-"""How PyTorch's threads wait for one another; without imports, so that it runs before PyTorch."""
+"""How threads wait for one another; without imports, so that it runs before PyTorch."""
 
 from __future__ import annotations
 
@@ -17,17 +17,24 @@ takes up to 30 times as long (benchmarks/LOG.md, entry 18).
 """
 
 _VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+_TOKENIZERS = "TOKENIZERS_PARALLELISM"
+"""Whether tokenizers encode the texts of a batch in threads of their own. These spin between
+batches: a few short texts at a time, as in a dialogue, cost twice the processor time
+(benchmarks/LOG.md, entry 30)."""
 
 
 def limit_spinning(environ: MutableMapping[str, str] = os.environ) -> bool:
-    """Let waiting threads spin briefly, then sleep; a setting of the user's takes precedence.
+    """Let PyTorch's waiting threads spin briefly, then sleep, and encode texts without threads; a
+    setting of the user's takes precedence.
 
     GNU OpenMP reads the setting once, when PyTorch is loaded: call this before. Child processes
     inherit it.
 
     Returns:
-        Whether the setting was changed.
+        Whether the setting of PyTorch's threads was changed.
     """
+    if not environ.get(_TOKENIZERS):
+        environ[_TOKENIZERS] = "false"
     if any(environ.get(name) for name in _VARIABLES):
         return False
     environ["GOMP_SPINCOUNT"] = str(SPIN_COUNT)
