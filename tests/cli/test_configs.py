@@ -112,14 +112,14 @@ def test_overlays_are_small_diffs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert sft.datamodule.warm_start.iterations >= (sft.trainer.max_epochs or 0)
 
 
-@pytest.mark.parametrize("experiment", ["sokoban", "frozen_lake"])
+@pytest.mark.parametrize(("experiment", "max_turns"), [("sokoban", 5), ("frozen_lake", 10)])
 def test_the_papers_setting_is_an_overlay_and_larger_models_lie_over_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, experiment: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, experiment: str, max_turns: int
 ) -> None:
     monkeypatch.chdir(tmp_path)
     paper = assemble("--config", experiment, "--config", "qwen2.5-0.5b")
     rollout, optimization = paper.datamodule.rollout, paper.model.optimization
-    assert (rollout.num_groups, rollout.group_size, rollout.max_turns) == (8, 16, 5)
+    assert (rollout.num_groups, rollout.group_size, rollout.max_turns) == (8, 16, max_turns)
     assert (rollout.online_k, rollout.max_response_tokens) == (1, 400)
     assert paper.datamodule.warm_start.iterations == 0
     assert (optimization.lr, paper.model.algorithm.critic.lr) == (1e-6, 1e-5)
