@@ -13,10 +13,9 @@ from typing import Any
 
 import yaml
 
-from ragen_pl.errors import ConfigError
 from ragen_pl.report.tables import PolicyResult
 from ragen_pl.runtime.durable_files import write_text
-from ragen_pl.training.run_folder import FINAL, read_results
+from ragen_pl.training.run_folder import FINAL, finished_iterations, read_results
 
 RECORD = Path(__file__).with_name("trained_environments.yaml")
 _HEADING = """\
@@ -71,13 +70,9 @@ class Trained:
 
 
 def trained_of(run_dir: Path) -> Trained | None:
-    """Read a finished run; None when it has no results.
-
-    Raises:
-        ConfigError: when its final policy was not evaluated.
-    """
+    """Read a finished run; None for any other."""
     content = read_results(run_dir)
-    if content is None:
+    if content is None or finished_iterations(run_dir) is None:
         return None
     entries = [PolicyResult.from_dict(each) for each in content["evaluations"]]
     first = entries[0].eval_set if entries else ""
@@ -92,8 +87,6 @@ def trained_of(run_dir: Path) -> Trained | None:
             sampled.setdefault(entry.policy, found)
         else:
             greedy[entry.policy] = round(100 * result.success, 1)
-    if FINAL not in sampled:
-        raise ConfigError(f"{run_dir}: its final policy was not evaluated; see docs/evaluation.md")
     return Trained(
         final=sampled[FINAL],
         seconds=round(content["seconds"]),

@@ -56,6 +56,8 @@ class _Series:
     tone: int
     by_several_updates: bool = False
     """Whether it is 0, and not drawn, where a collection makes a single update."""
+    by_single_updates: bool = False
+    """Whether the alarm goes by it only there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,7 @@ _TOPICS = (
         _Series("train/approx_kl", "of an iteration", 0, by_several_updates=True),
         _Series("train/update_kl", "before and after the update", 1),
         _Series("collapse/approx_kl", "as the alarm sees it", 3),
-        _Series("collapse/update_kl", "as the alarm sees it", 3),
+        _Series("collapse/update_kl", "as the alarm sees it", 3, by_single_updates=True),
         is_log=True,
     ),
     _topic(
@@ -164,6 +166,7 @@ def _chart(topic: _Topic, run: RunData) -> Chart | None:
         for series in topic.series
         if (curve := run.curves.get(series.metric)) is not None
         and not (series.by_several_updates and _makes_single_updates(run))
+        and not (series.by_single_updates and not _makes_single_updates(run))
         for trace in line(curve, series.name, series.tone)
     ]
     if not traces:

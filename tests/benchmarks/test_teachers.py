@@ -23,7 +23,11 @@ from tests.support.extras import need_packages
 
 @pytest.mark.parametrize(
     ("name", "task"),
-    [*((name, "sokoban") for name in TEACHERS), *(("explorer_hindsight", task) for task in TASKS)],
+    [
+        *((name, "sokoban") for name in TEACHERS),
+        *(("explorer_hindsight", task) for task in TASKS),
+        *(("self_distillation", task) for task in ("frozen_lake", "rubik")),  # whole dialogues
+    ],
 )
 def test_a_run_has_the_teacher_of_its_name(name: str, task: str) -> None:
     need_packages(task)

@@ -30,6 +30,12 @@ def test_the_users_setting_wins(own: dict[str, str]) -> None:
     assert f"{name}={value}" in describe_waiting(environ)
 
 
+def test_the_tokenizers_have_threads_where_the_user_wants_them() -> None:
+    environ = {"TOKENIZERS_PARALLELISM": "true"}
+    assert limit_spinning(environ)
+    assert environ["TOKENIZERS_PARALLELISM"] == "true"
+
+
 def test_the_command_sets_it_before_pytorch_is_loaded() -> None:
     """The command loads PyTorch before it finds its first bad key."""
     code = """
