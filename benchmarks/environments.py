@@ -30,7 +30,9 @@ from jsonargparse import ArgumentParser
 if __name__ == "__main__":  # started as a file, the packages beside it must be found
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.laboratory_report import table
 from benchmarks.trained_environments import (
+    Success,
     Trained,
     add_runs,
     read_record,
@@ -166,7 +168,7 @@ _PLAYED = ("random", "expert")
 _TEXTS = ("episodes/s random, expert", "actions", "characters", "tokens")
 
 
-def table(
+def measured_table(
     configurations: Mapping[str, Configuration],
     rows: Mapping[str, Row],
     record: Mapping[str, Trained],
@@ -180,17 +182,14 @@ def table(
         record: What training reached.
         earlier: Cells of an earlier table by row and heading, for rows not measured now.
     """
-    lines: list[tuple[str, ...]] = [
-        ("configuration", "RAGEN-2's task", *_PLAYED, "trained", *_TEXTS)
-    ]
-    lines.append(("---",) * len(lines[0]))
+    lines = list[tuple[str, ...]]()
     for name, each in configurations.items():
         cells = _cells(rows[name]) if name in rows else earlier.get(name)
         if cells is not None:
             label = f"`{name}`" + (f", {each.note}" if each.note else "")
             played, texts = ([cells[key] for key in keys] for keys in (_PLAYED, _TEXTS))
             lines.append((label, each.task, *played, trained_cell(record.get(name)), *texts))
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return table(("configuration", "RAGEN-2's task", *_PLAYED, "trained", *_TEXTS), lines)
 
 
 def _cells(row: Row) -> dict[str, str]:
@@ -214,7 +213,7 @@ def earlier_cells(text: str) -> dict[str, dict[str, str]]:
 def _success(played: Played | None) -> str:
     if played is None:
         return "–"
-    return f"{100 * played.success:.0f} [{100 * played.low:.0f}, {100 * played.high:.0f}]"
+    return Success(*(100 * share for share in (played.success, played.low, played.high))).whole()
 
 
 def _short(number: float) -> str:
@@ -275,7 +274,7 @@ def main(given: Sequence[str] | None = None) -> int:
         write_text(path, json.dumps({key: asdict(row) for key, row in rows.items()}, indent=1))
     record = read_record() if args.runs is None else add_runs(args.runs)
     page = DOCS.read_text(encoding="utf-8")
-    found = table(configurations, rows, record, earlier_cells(page) if args.docs else {})
+    found = measured_table(configurations, rows, record, earlier_cells(page) if args.docs else {})
     write_text(args.out / "environments.md", found + "\n")
     if args.docs:
         page = put_into(page, found, MEASURED)

@@ -85,7 +85,6 @@ class Taught:
         explores: Whether a small agent demonstrates in the expert's place.
         imitates: Whether the policy imitates its own solutions in hindsight.
         overlays: Configs over the experiment.
-        keeps_dialogue: Whether it needs the whole dialogue in the context.
         warm_starts: Whether there is a warm start.
     """
 
@@ -93,7 +92,6 @@ class Taught:
     explores: bool = False
     imitates: bool = False
     overlays: tuple[str, ...] = ()
-    keeps_dialogue: bool = False
     warm_starts: bool = True
 
 
@@ -102,9 +100,7 @@ TEACHERS = {
     "solver": Taught("solver"),
     "explorer": Taught("explorer", explores=True),
     "world_model": Taught("world model, random play", overlays=("world_model",)),
-    "self_distillation": Taught(
-        "solver, self-distillation", overlays=("self_distillation",), keeps_dialogue=True
-    ),
+    "self_distillation": Taught("solver, self-distillation", overlays=("self_distillation",)),
     "hindsight": Taught("solver, hindsight imitation", imitates=True),
     "explorer_hindsight": Taught("explorer, hindsight imitation", explores=True, imitates=True),
 }
@@ -168,7 +164,6 @@ def arguments(study: Study, task: str, teacher: str, seed: int) -> tuple[str, ..
     )
     return (
         *("--config", task, *(part for name in taught.overlays for part in ("--config", name))),
-        *(("--data.rollout.memory", "Full") if taught.keeps_dialogue else ()),
         *(("--data.hindsight", hindsight) if hindsight is not None else ()),
         *((*_OWN_TURNS, *explorer) if taught.explores else ()),
         *("--data.warm_start.iterations", str(warm)),

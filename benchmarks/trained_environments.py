@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from benchmarks.laboratory_report import table
 from ragen_pl.report.tables import PolicyResult
 from ragen_pl.runtime.durable_files import write_text
 from ragen_pl.training.run_folder import FINAL, finished_iterations, read_results
@@ -71,11 +72,12 @@ class Trained:
 
 def trained_of(run_dir: Path) -> Trained | None:
     """Read a finished run; None for any other."""
-    content = read_results(run_dir)
-    if content is None or finished_iterations(run_dir) is None:
+    if finished_iterations(run_dir) is None:
         return None
+    content = read_results(run_dir)
+    assert content is not None
     entries = [PolicyResult.from_dict(each) for each in content["evaluations"]]
-    first = entries[0].eval_set if entries else ""
+    first = entries[0].eval_set
     sampled: dict[str, Success] = {}
     greedy: dict[str, float] = {}
     for entry in entries:
@@ -148,22 +150,22 @@ def trained_cell(trained: Trained | None) -> str:
 
 def trained_table(record: Mapping[str, Trained]) -> str:
     """Return the record as Markdown; what is better than imitation beyond the intervals is bold."""
-    lines: list[tuple[str, ...]] = [
-        ("config", "after imitation", "final", "greedy", "seconds, all included")
-    ]
-    lines.append(("---",) * len(lines[0]))
-    for name, each in record.items():
-        is_clear = each.imitated is not None and each.final.is_above(each.imitated)
-        lines.append(
-            (
-                each.label or f"`{name}.yaml`",
-                "–" if each.imitated is None else each.imitated.exact(),
-                each.final.exact(bold=is_clear),
-                _from_to(*each.greedy),
-                _seconds(each),
-            )
-        )
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return table(
+        ("config", "after imitation", "final", "greedy", "seconds, all included"),
+        [_row(name, each) for name, each in record.items()],
+    )
+
+
+def _row(name: str, trained: Trained) -> tuple[str, ...]:
+    imitated = trained.imitated
+    is_clear = imitated is not None and trained.final.is_above(imitated)
+    return (
+        trained.label or f"`{name}.yaml`",
+        "–" if imitated is None else imitated.exact(),
+        trained.final.exact(bold=is_clear),
+        _from_to(*trained.greedy),
+        _seconds(trained),
+    )
 
 
 def _seconds(trained: Trained) -> str:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 from ragen_pl.report.run_data import Curve, RunData
 from ragen_pl.runtime.visible_text import visible
@@ -54,10 +54,8 @@ class _Series:
     metric: str
     name: str
     tone: int
-    by_several_updates: bool = False
-    """Whether it is 0, and not drawn, where a collection makes a single update."""
-    by_single_updates: bool = False
-    """Whether the alarm goes by it only there."""
+    updates: Literal["one", "several"] | None = None
+    """The updates of a collection where it says something; None for any number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +121,10 @@ _TOPICS = (
         "Between the collecting policy and the updated one, in nats a token. The alarm turns amber "
         "above its threshold max_approx_kl (0.015 unless set).",
         "",
-        _Series("train/approx_kl", "of an iteration", 0, by_several_updates=True),
+        _Series("train/approx_kl", "of an iteration", 0, updates="several"),
         _Series("train/update_kl", "before and after the update", 1),
         _Series("collapse/approx_kl", "as the alarm sees it", 3),
-        _Series("collapse/update_kl", "as the alarm sees it", 3, by_single_updates=True),
+        _Series("collapse/update_kl", "as the alarm sees it", 3, updates="one"),
         is_log=True,
     ),
     _topic(
@@ -134,7 +132,7 @@ _TOPICS = (
         "Clip fraction",
         "Tokens whose ratio is out of bounds. 0 to 0.05 is usual.",
         "",
-        _Series("train/clip_fraction", "clipped", 0, by_several_updates=True),
+        _Series("train/clip_fraction", "clipped", 0, updates="several"),
     ),
     _topic(
         "grad_norm",
@@ -161,12 +159,12 @@ def _charts(topics: Sequence[_Topic], run: RunData) -> list[Chart]:
 
 
 def _chart(topic: _Topic, run: RunData) -> Chart | None:
+    updates = "one" if _makes_single_updates(run) else "several"
     traces = [
         trace
         for series in topic.series
         if (curve := run.curves.get(series.metric)) is not None
-        and not (series.by_several_updates and _makes_single_updates(run))
-        and not (series.by_single_updates and not _makes_single_updates(run))
+        and series.updates in (None, updates)
         for trace in line(curve, series.name, series.tone)
     ]
     if not traces:

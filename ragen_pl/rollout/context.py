@@ -47,7 +47,6 @@ class Context:
         self.num_summaries = 0
         self._text = text
         self._exchanges: list[Exchange] = []
-        self._last_has_stopped = True
         self._summary_room = self._room_for_summary()
 
     @property
@@ -103,7 +102,7 @@ class Context:
     def _ask_for_summary(self) -> None:
         request = self.memory.summary_request
         assert request is not None
-        context = self.chat.summary_context(request, stopped=self._last_has_stopped)
+        context = self.chat.summary_context(request, stopped=self._exchanges[-1].stopped)
         (self.prompt,) = self.chat.encode_parts([context])
         self.asks_for_summary = True
 
@@ -129,7 +128,6 @@ class Context:
         self.tokens.extend(completion.token_ids)
         tokens, stopped = completion.token_ids, completion.stopped
         self._exchanges.append(Exchange(self._text, tokens, stopped, called=called))
-        self._last_has_stopped = stopped
         self.summary, self.begins_sequence = None, False
 
     def add_turn(self, text: str) -> None:

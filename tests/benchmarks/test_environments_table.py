@@ -16,9 +16,9 @@ from benchmarks.environments import (
     earlier_cells,
     main,
     measure,
+    measured_table,
     put_into,
     read_configurations,
-    table,
 )
 from benchmarks.trained_environments import (
     Success,
@@ -173,6 +173,6 @@ def test_the_docs_tell_what_the_record_says() -> None:
     """Rows that are not measured anew keep their cells, so that this needs no environment."""
     page = DOCS.read_text(encoding="utf-8")
     record = read_record()
-    rows = table(read_configurations(), {}, record, earlier_cells(page))
+    rows = measured_table(read_configurations(), {}, record, earlier_cells(page))
     assert put_into(put_into(page, rows, MEASURED), trained_table(record), TRAINED) == page
     assert len(earlier_cells(page)) >= 20
