@@ -21,10 +21,10 @@ from ragen_pl.rollout.curriculum import (
     Curriculum,
     choose_starts,
     restored_progress,
-    rounded_counts,
     saved_progress,
 )
 from ragen_pl.rollout.seeds import group_seeds
+from ragen_pl.rollout.shares import rounded_counts
 from ragen_pl.rollout.stats import Tallies, sum_tallies
 from ragen_pl.types import TrajectoryGroup
 

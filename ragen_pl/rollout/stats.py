@@ -70,6 +70,8 @@ class Tally:
     trials: float
     gains: float = 0.0
     """Sum of the trajectories' learning gains (``learning_gains``)."""
+    age: int = 0
+    """Iterations since the last of them was played."""
 
     @property
     def success(self) -> float:
@@ -83,12 +85,15 @@ class Tally:
 
     def __add__(self, other: Tally) -> Tally:
         return Tally(
-            self.successes + other.successes, self.trials + other.trials, self.gains + other.gains
+            self.successes + other.successes,
+            self.trials + other.trials,
+            self.gains + other.gains,
+            min(self.age, other.age),
         )
 
-    def scaled(self, factor: float) -> Tally:
-        """Return the tally with every trajectory weighted by a factor."""
-        return Tally(factor * self.successes, factor * self.trials, factor * self.gains)
+    def older(self, decay: float = 1.0) -> Tally:
+        """Return the tally an iteration later, every trajectory weighted by ``decay``."""
+        return Tally(decay * self.successes, decay * self.trials, decay * self.gains, self.age + 1)
 
 
 Tallies = Mapping[str, Tally]

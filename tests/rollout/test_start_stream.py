@@ -119,7 +119,7 @@ def test_what_is_saved_is_plain() -> None:
     starts = make_starts(TargetSuccess())
     starts._progress = {"lit": Tally(2.0, 3.0)}
     state = starts.state_dict(4)
-    assert state["progress"] == {"lit": [2.0, 3.0, 0.0]}
+    assert state["progress"] == {"lit": [2.0, 3.0, 0.0, 0]}
     again = make_starts(TargetSuccess())
     again.load_state_dict(state)
     assert again.running_success == {"lit": pytest.approx(2 / 3)}

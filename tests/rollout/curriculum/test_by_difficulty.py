@@ -1,11 +1,11 @@
-"""Which starts a curriculum chooses, how often, and what it remembers."""
+"""Which difficulties a curriculum prefers, how often, and what it remembers."""
 
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,39 +15,22 @@ from hypothesis import strategies as st
 
 from ragen_pl.envs import Bandit, FrozenLake, Sokoban
 from ragen_pl.errors import ConfigError
-from ragen_pl.rollout import curriculum as curricula
 from ragen_pl.rollout.collect import GroupSeed
 from ragen_pl.rollout.curriculum import (
     UNKNOWN,
     ByDifficulty,
-    Curriculum,
+    LearningProgress,
     TargetSuccess,
     Uniform,
     choose_starts,
-    expected_counts,
-    rounded_counts,
 )
-from ragen_pl.rollout.stats import Tally, tally_by_difficulty
-from ragen_pl.types import StopReason, TrajectoryGroup
-from tests.support.doubles import make_trajectory, make_turn
-from tests.support.faulty import FaultyLamp, always
-from tests.support.ranks import on_ranks
+from ragen_pl.rollout.stats import Tally
 from tests.support.toy_env import Lamp, NamedLamp
 
 NAMES = ("a",) * 9 + ("b",) * 6 + ("c",) * 4 + (UNKNOWN,)
 POOL = [GroupSeed(number, 100 + number) for number in range(len(NAMES))]
 PROGRESS = {"a": Tally(9.0, 10.0), "b": Tally(1.0, 2.0)}
 """With floor 0.16 the weights of a, b and c are 0.36, 1 and 1."""
-
-
-class SilentLamp(NamedLamp):
-    """A lamp that nobody may ask for difficulties."""
-
-    def difficulty_of(self, seed: int) -> str:
-        raise AssertionError("asked")
-
-
-# --- weights --------------------------------------------------------------------------------------
 
 
 def test_a_target_of_one_half_weighs_by_the_variance_of_success() -> None:
@@ -89,74 +72,6 @@ def test_a_number_out_of_range_is_refused(key: str, value: float) -> None:
     arguments: Any = {key: value}
     with pytest.raises(ValueError, match=rf"curriculum\.{key} is {value}; it must"):
         TargetSuccess(**arguments)
-
-
-# --- counts ---------------------------------------------------------------------------------------
-
-
-def test_starts_are_split_by_weight_however_many_candidates_there_are() -> None:
-    assert expected_counts({"a": 99, "b": 8}, {"a": 1.0, "b": 3.0}, 8) == {"a": 2.0, "b": 6.0}
-
-
-def test_what_one_difficulty_lacks_goes_to_the_others_by_their_weights() -> None:
-    found = expected_counts({"a": 9, "b": 2, "c": 9}, {"a": 1.0, "b": 9.0, "c": 2.0}, 8)
-    assert found == pytest.approx({"a": 2.0, "b": 2.0, "c": 4.0})
-
-
-def test_a_weight_of_zero_comes_last() -> None:
-    weights = {"a": 0.0, "b": 1.0, "c": 0.0}
-    assert expected_counts({"a": 4, "b": 9, "c": 2}, weights, 9) == {"b": 9, "a": 0, "c": 0}
-    found = expected_counts({"a": 4, "b": 6, "c": 2}, weights, 9)
-    assert found == pytest.approx({"b": 6, "a": 2, "c": 1})
-
-
-@given(
-    st.dictionaries(
-        st.sampled_from("abcdef"),
-        st.tuples(st.integers(1, 30), st.one_of(st.just(0.0), st.floats(0.01, 1.0))),
-        min_size=1,
-    ),
-    st.floats(0.0, 1.0),
-    st.integers(0, 10**6),
-)
-def test_counts_add_up_and_are_there(
-    kinds: Mapping[str, tuple[int, float]], share: float, seed: int
-) -> None:
-    available = {name: count for name, (count, _) in kinds.items()}
-    weights = {name: weight for name, (_, weight) in kinds.items()}
-    wanted = round(share * sum(available.values()))
-    expected = expected_counts(available, weights, wanted)
-    assert sum(expected.values()) == pytest.approx(wanted)
-    counts = rounded_counts(expected, random.Random(seed))
-    assert sum(counts.values()) == wanted
-    for name, count in counts.items():
-        assert 0 <= count <= available[name]
-        assert abs(count - expected[name]) < 1 + 1e-6
-    open_ = [name for name in available if expected[name] < available[name] - 1e-6]
-    rates = [expected[name] / weights[name] for name in open_ if weights[name]]
-    assert rates == pytest.approx(rates[:1] * len(rates)), "in proportion where there are enough"
-
-
-class Offset(random.Random):
-    """Always draw the same number."""
-
-    def __init__(self, offset: float) -> None:
-        super().__init__()
-        self.offset = offset
-
-    def random(self) -> float:
-        return self.offset
-
-
-def test_rounding_keeps_every_expectation() -> None:
-    expected = {"a": 0.3, "b": 2.5, "c": 1.0, "d": 0.2}
-    total: Counter[str] = Counter()
-    for number in range(1000):
-        total.update(rounded_counts(expected, Offset((number + 0.5) / 1000)))
-    assert {name: total[name] / 1000 for name in expected} == pytest.approx(expected, abs=2e-3)
-
-
-# --- choice ---------------------------------------------------------------------------------------
 
 
 def draws(count: int = 4000) -> list[list[GroupSeed]]:
@@ -212,16 +127,6 @@ def test_equal_success_takes_the_same_share_of_every_difficulty() -> None:
     assert {round(start.weight, 9) for start in chosen} == {1.2, 0.8}
 
 
-def test_uniform_asks_for_nothing_and_takes_what_comes() -> None:
-    pool = POOL[:7]
-    assert Uniform().pool_size(7) == 7
-    assert choose_starts(Uniform(), SilentLamp(), pool, 7, PROGRESS, random.Random(0)) == pool
-    assert Uniform().learn(PROGRESS, PROGRESS) == {}
-
-
-# --- progress -------------------------------------------------------------------------------------
-
-
 def test_progress_is_a_decayed_count_of_what_was_played() -> None:
     curriculum = TargetSuccess(decay=0.5)
     first = curriculum.learn({}, {"a": Tally(3.0, 4.0), UNKNOWN: Tally(0.0, 4.0)})
@@ -238,44 +143,6 @@ def test_what_was_not_played_for_long_is_forgotten() -> None:
         progress = dict(curriculum.learn(progress, {"b": Tally(1.0, 2.0)}))
         lengths.append(len(progress))
     assert lengths == [2] * 9 + [1] * 11  # 8 / 2^10 is below a hundredth
-
-
-def test_only_what_counts_is_tallied() -> None:
-    def play(difficulty: str, success: bool, stop: StopReason) -> Any:
-        turns = [make_turn()]
-        return make_trajectory(turns, difficulty=difficulty, success=success, stop_reason=stop)
-
-    end, failed = StopReason.TERMINATED, StopReason.ENV_ERROR
-    groups = [
-        TrajectoryGroup(0, 0, (play("a", True, end), play("a", False, end))),
-        TrajectoryGroup(1, 1, (play("b", True, end), play("b", False, failed))),
-        TrajectoryGroup(2, 2, (play("", False, failed),)),
-    ]
-    assert tally_by_difficulty(groups) == {"a": Tally(1.0, 2.0), "b": Tally(1.0, 1.0)}
-
-
-# --- environments ---------------------------------------------------------------------------------
-
-
-def test_a_start_at_which_the_environment_fails_is_of_unknown_difficulty() -> None:
-    env = FaultyLamp("reset", RuntimeError("away"))
-    asked: list[Sequence[str]] = []
-
-    class Noting(TargetSuccess):
-        def choose(self, pool: Any, difficulties: Sequence[str], *rest: Any) -> list[GroupSeed]:
-            asked.append(difficulties)
-            return super().choose(pool, difficulties, *rest)
-
-    chosen = choose_starts(Noting(), env, POOL, 10, {}, random.Random(0))
-    assert asked == [["dark", UNKNOWN] * 10]
-    assert len(chosen) == 10
-    assert sum(start.seed % 2 for start in chosen) == 5, "as many as without a curriculum"
-
-
-def test_an_environment_that_fails_throughout_leaves_the_choice_to_chance() -> None:
-    env = FaultyLamp("reset", RuntimeError("away"), always)
-    chosen = choose_starts(TargetSuccess(), env, POOL, 10, {}, random.Random(0))
-    assert [start.weight for start in chosen] == [1.0] * 10
 
 
 @pytest.mark.parametrize("env", [NamedLamp(), Sokoban(), FrozenLake(), Bandit("named")])
@@ -295,28 +162,6 @@ def test_an_environment_with_nothing_to_choose_between_is_refused(env: Any, faul
     with pytest.raises(ValueError, match=message + r".* or set data\.curriculum to Uniform"):
         TargetSuccess().check(env, range(64))
     Uniform().check(env, range(64))
-
-
-def test_ranks_agree_where_a_server_fails_on_one_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[list[int]] = [[], []]
-
-    def choose(rank: int) -> list[GroupSeed]:
-        class Own(NamedLamp):
-            def difficulty_of(self, seed: int) -> str:
-                asked[rank].append(seed)
-                if rank == 1 and seed % 3 == 0:
-                    raise RuntimeError("away")
-                return "odd" if seed % 5 else "even"
-
-        return choose_starts(TargetSuccess(), Own(), POOL, 8, {}, random.Random(3))
-
-    one, other = on_ranks(2, choose, monkeypatch, curricula)
-    assert one == other
-    seeds = [start.seed for start in POOL]
-    assert asked == [seeds[0::2], seeds[1::2]], "each asks for its share"
-
-
-# --- one's own ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -346,19 +191,30 @@ def test_a_weight_that_is_none_is_an_error(weight: float) -> None:
         choose_starts(Wrong(), NamedLamp(), POOL, 10, {}, random.Random(0))
 
 
-@pytest.mark.parametrize(
-    "chosen", [POOL[:4], POOL[:6], [POOL[0]] * 5, [*POOL[:4], GroupSeed(0, 1)]]
-)
-def test_a_choice_of_other_starts_is_an_error(chosen: list[GroupSeed]) -> None:
-    class Wrong(Curriculum):
-        def choose(self, *args: Any) -> list[GroupSeed]:
-            return chosen
-
-    with pytest.raises(ConfigError, match=r"Wrong, whose choose returned \d starts; it must .* 5"):
-        choose_starts(Wrong(), NamedLamp(), POOL, 5, {}, random.Random(0))
-
-
 def test_progress_is_plain_data() -> None:
     progress = TargetSuccess().learn({}, {"a": Tally(3.0, 4.0)})
     text = json.dumps({name: [t.successes, t.trials] for name, t in progress.items()})
     assert {name: Tally(*counts) for name, counts in json.loads(text).items()} == progress
+
+
+def test_learning_progress_prefers_what_teaches_by_a_softmax() -> None:
+    weigh = LearningProgress(temperature=0.5).weigh
+    teaching, solved = Tally(4.0, 8.0, 6.0), Tally(8.0, 8.0, 0.0)
+    assert weigh("a", teaching) / weigh("b", solved) == pytest.approx(math.exp(0.75 / 0.5))
+    assert weigh("new", None) == 1.0 >= weigh("a", teaching)
+    assert LearningProgress().weight("a", 0.5) == 1.0
+
+
+def test_learning_progress_sees_rewards_where_success_is_the_same() -> None:
+    progress = {"lit": Tally(0.0, 8.0, 8.0), "dark": Tally(0.0, 8.0, 0.0)}
+    curriculum, drawn = LearningProgress(temperature=0.2), Counter[str]()
+    for seed in range(30):
+        chosen = choose_starts(curriculum, NamedLamp(), POOL, 3, progress, random.Random(seed))
+        drawn.update("lit" if start.seed % 2 else "dark" for start in chosen)
+    assert drawn["lit"] > 10 * drawn["dark"]
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, float("nan"), float("inf")])
+def test_temperatures_are_positive(temperature: float) -> None:
+    with pytest.raises(ValueError, match=r"curriculum\.temperature is"):
+        LearningProgress(temperature=temperature)

@@ -1,71 +1,18 @@
-"""Curricula by what can be learned: learning progress over difficulties, replay of starts."""
+"""Starts are played again by score and age."""
 
 from __future__ import annotations
 
-import math
 import random
 from collections import Counter
 
 import pytest
 
 from ragen_pl.rollout.collect import GroupSeed
-from ragen_pl.rollout.curriculum import LearningProgress, LevelReplay, choose_starts
-from ragen_pl.rollout.stats import Tally, learning_gains, tally_by_difficulty, tally_by_start
-from tests.support.doubles import make_group
-from tests.support.lamps import Lamp, NamedLamp
+from ragen_pl.rollout.curriculum import LevelReplay, choose_starts
+from ragen_pl.rollout.stats import Tally
+from tests.support.lamps import Lamp
 
 POOL = [GroupSeed(number, 100 + number) for number in range(8)]
-
-
-def test_gains_are_absolute_advantages() -> None:
-    assert learning_gains([]) == []
-    assert learning_gains([2.0, 2.0, 2.0]) == [0.0] * 3
-    assert learning_gains([0.1 + 0.2, 0.3]) == [0.0] * 2, "rounding is no gain"
-    assert learning_gains([0.0, 1.0]) == [1.0, 1.0]
-    assert learning_gains([0.0, 0.0, 0.0, 4.0]) == pytest.approx([3**-0.5] * 3 + [3**0.5])
-
-
-@pytest.mark.parametrize("wins", range(1, 8))
-def test_the_mean_gain_of_wins_and_losses_has_a_closed_form(wins: int) -> None:
-    p = wins / 8
-    gains = learning_gains([1.0] * wins + [0.0] * (8 - wins))
-    assert sum(gains) / 8 == pytest.approx(2 * math.sqrt(p * (1 - p)))
-
-
-def test_tallies_have_the_gains_of_groups_not_of_their_union() -> None:
-    """Half of the starts are always solved: success is 1/2, but there is nothing to learn."""
-    groups = [make_group([0.0, 0.0], group_id=0), make_group([1.0, 1.0], group_id=1)]
-    (tally,) = tally_by_difficulty(groups).values()
-    assert (tally.success, tally.gain) == (0.5, 0.0)
-    mixed = tally_by_start([make_group([0.0, 1.0], seed=7), make_group([1.0], seed=9)])
-    assert mixed == {"7": Tally(1.0, 2.0, 2.0), "9": Tally(1.0, 1.0, 0.0)}
-    assert tally_by_start([make_group([0.0, 5.0], broken=[0])])["1000"] == Tally(1.0, 1.0, 0.0)
-
-
-def test_learning_progress_prefers_what_teaches_by_a_softmax() -> None:
-    weigh = LearningProgress(temperature=0.5).weigh
-    teaching, solved = Tally(4.0, 8.0, 6.0), Tally(8.0, 8.0, 0.0)
-    assert weigh("a", teaching) / weigh("b", solved) == pytest.approx(math.exp(0.75 / 0.5))
-    assert weigh("new", None) == 1.0 >= weigh("a", teaching)
-    assert LearningProgress().weight("a", 0.5) == 1.0
-
-
-def test_learning_progress_sees_rewards_where_success_is_the_same() -> None:
-    progress = {"lit": Tally(0.0, 8.0, 8.0), "dark": Tally(0.0, 8.0, 0.0)}
-    curriculum, drawn = LearningProgress(temperature=0.2), Counter[str]()
-    for seed in range(30):
-        chosen = choose_starts(curriculum, NamedLamp(), POOL, 3, progress, random.Random(seed))
-        drawn.update("lit" if start.seed % 2 else "dark" for start in chosen)
-    assert drawn["lit"] > 10 * drawn["dark"]
-
-
-@pytest.mark.parametrize("temperature", [0.0, -1.0, float("nan"), float("inf")])
-def test_temperatures_are_positive(temperature: float) -> None:
-    with pytest.raises(ValueError, match=r"curriculum\.temperature is"):
-        LearningProgress(temperature=temperature)
-
-
-# --- level replay ---------------------------------------------------------------------------------
 
 
 def known(count: int, **gains: float) -> dict[str, Tally]:

@@ -1,0 +1,77 @@
+"""A collection's starts, chosen alike on every rank, and what a curriculum saves with the run."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple
+from typing import Any
+
+from ragen_pl.distributed.collectives import gather_objects, rank, world_size
+from ragen_pl.envs.base import TextEnv
+from ragen_pl.envs.boundary import CheckedEnv
+from ragen_pl.errors import ConfigError
+from ragen_pl.rollout.collect import GroupSeed
+from ragen_pl.rollout.curriculum.base import UNKNOWN, Curriculum, difficulty_of
+from ragen_pl.rollout.stats import Tallies, Tally
+
+
+def saved_progress(curriculum: Curriculum, progress: Tallies) -> dict[str, Any]:
+    """Return a curriculum's progress as plain data, with what its names stand for."""
+    tallies = {name: list(astuple(tally)) for name, tally in progress.items()}
+    return {"progress": tallies, "by_start": curriculum.by_start}
+
+
+def restored_progress(curriculum: Curriculum, saved: Mapping[str, Any]) -> Tallies:
+    """Return saved progress; none if it was not saved, as in older checkpoints, or if a curriculum
+    of the other kind kept it, whose names are starts in place of difficulties."""
+    if saved.get("by_start", curriculum.by_start) != curriculum.by_start:
+        return {}
+    return {name: Tally(*counts) for name, counts in saved.get("progress", {}).items()}
+
+
+def choose_starts(
+    curriculum: Curriculum,
+    env: TextEnv,
+    pool: Sequence[GroupSeed],
+    wanted: int,
+    progress: Tallies,
+    rng: random.Random,
+) -> list[GroupSeed]:
+    """Choose a collection's starts from its candidates; every rank must call it, and gets the same
+    ones.
+
+    A start at which the environment fails is of unknown difficulty; if it is chosen, it fails again
+    where it is played, and is reported there.
+
+    Raises:
+        ConfigError: if the curriculum does not return as many different candidates as are wanted.
+    """
+    pool = curriculum.candidates(pool, progress)
+    if len(pool) == wanted:
+        return list(pool)
+    names = [UNKNOWN] * len(pool) if curriculum.by_start else _difficulties(env, pool)
+    chosen = curriculum.choose(pool, names, wanted, progress, rng)
+    if not all(0 < start.weight < math.inf for start in chosen):  # NaN is not
+        raise ConfigError(
+            f"data.curriculum is {type(curriculum).__name__}, whose choose returned starts with "
+            f"the weights {[start.weight for start in chosen]!r:.80}; they must be positive and "
+            "finite"
+        )
+    candidates = {(start.group_id, start.seed) for start in pool}
+    distinct = {(start.group_id, start.seed) for start in chosen}
+    if len(chosen) != wanted or len(distinct) != wanted or not distinct <= candidates:
+        raise ConfigError(
+            f"data.curriculum is {type(curriculum).__name__}, whose choose returned {len(chosen)} "
+            f"starts; it must return {wanted} different ones of the {len(pool)} candidates"
+        )
+    return chosen
+
+
+def _difficulties(env: TextEnv, pool: Sequence[GroupSeed]) -> list[str]:
+    """Return the difficulty of each candidate; each rank asks for its share of them."""
+    checked, size = CheckedEnv(env), world_size()
+    own = [difficulty_of(checked, start.seed) for start in pool[rank() :: size]]
+    parts = gather_objects(own)
+    return [parts[place % size][place // size] for place in range(len(pool))]
