@@ -504,7 +504,8 @@ class TrainingBatch(TensorBatch):
 
     rollout: RolloutBatch
     old_log_probs: Tensor
-    """(B, T)."""
+    """(B, T): of the policy that sampled, as the trainer computed them; as the sampler did where
+    they are not computed anew (``on_policy``, and ``optimization.old_log_probs: sampled``)."""
     values: Tensor
     """(B, T)."""
     advantages: Tensor
@@ -512,8 +513,8 @@ class TrainingBatch(TensorBatch):
     returns: Tensor
     """(B, T): the targets of the critic."""
     on_policy: bool = False
-    """Whether the batch gets a single update, at the weights that sampled it: the update's own
-    log-probs are then the old ones."""
+    """Whether the batch gets a single update, at the weights that sampled it: its loss then takes
+    the update's own log-probs for the old ones."""
     chosen: Tensor | None = None
     """(B, T) bool: the tokens of an optimizer batch that the policy loss treats apart; None before
     they are chosen, and for a loss that has no such tokens."""
