@@ -1,7 +1,8 @@
 """What runs reached in the environments of the docs' table: a record, and the table made of it.
 
 ``benchmarks/environments.py --runs FOLDER`` adds finished runs to ``trained_environments.yaml``,
-each under the name of its folder, and keeps the label and the note of an entry that it replaces.
+each under the name of its folder. An entry that it replaces keeps its label; its note, which is
+about one run, stays only with that run.
 """
 
 from __future__ import annotations
@@ -121,7 +122,8 @@ def add_runs(runs: Path, path: Path = RECORD) -> dict[str, Trained]:
         if trained is not None:
             known = record.get(folder.name)
             if known is not None:
-                trained = replace(trained, label=known.label, note=known.note)
+                same = trained == replace(known, label="", note="")
+                trained = replace(trained, label=known.label, note=known.note if same else "")
             record[folder.name] = trained
     content = {name: _plain(each) for name, each in record.items()}
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, default_flow_style=None)

@@ -95,7 +95,7 @@ def test_the_table_grows_by_each_call(tmp_path: Path, record: Path) -> None:
     assert rubik.split(" | ")[4] == "–"
 
 
-def test_a_run_is_recorded_once_and_keeps_what_was_written_by_hand(tmp_path: Path) -> None:
+def test_a_new_run_keeps_the_label_and_a_known_one_its_note(tmp_path: Path) -> None:
     path, runs = tmp_path / "record.yaml", tmp_path / "runs"
     path.write_text("sudoku: {final: [10.0], label: A, note: B}\nother: {final: [1, 0, 2]}\n")
     finished_run(
@@ -113,8 +113,10 @@ def test_a_run_is_recorded_once_and_keeps_what_was_written_by_hand(tmp_path: Pat
         imitated=Success(0.0, 0.0, 65.8),
         greedy=(0.0, 100.0),
         label="A",
-        note="B",
     )
+    by_hand = path.read_text().replace("label: A", "label: A\n  note: beside others")
+    path.write_text(by_hand)
+    assert add_runs(runs, path)["sudoku"].note == "beside others", "the same run again"
 
 
 def test_a_run_whose_final_policy_was_not_scored_is_left_out(tmp_path: Path) -> None:
