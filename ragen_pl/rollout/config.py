@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from ragen_pl.rollout.memory import Full, Memory
 from ragen_pl.rollout.rewards import Format, RewardTerm, check_names
@@ -131,3 +131,36 @@ class RolloutConfig:
     def reward_terms(self) -> Mapping[str, RewardTerm]:
         """The terms of ``rewards`` that are not left out."""
         return {name: term for name, term in self.rewards.items() if term is not None}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of a trajectory that are tighter than the run's; null leaves one as it is.
+
+    Args:
+        max_turns: Turns per trajectory, at most ``rollout.max_turns``.
+        max_actions_per_turn: Actions in one response, at most ``rollout.max_actions_per_turn``.
+    """
+
+    max_turns: int | None = None
+    max_actions_per_turn: int | None = None
+
+    def narrow(self, rollout: RolloutConfig, key: str) -> RolloutConfig:
+        """Return a rollout with these limits.
+
+        Args:
+            rollout: The run's.
+            key: The limits' place in the configuration, for the error.
+
+        Raises:
+            ValueError: when a limit is below 1 or above the run's.
+        """
+        given = {name: value for name, value in asdict(self).items() if value is not None}
+        for name, value in given.items():
+            most = getattr(rollout, name)
+            if not 1 <= value <= most:
+                raise ValueError(
+                    f"{key}.{name} is {value}; it must lie between 1 and rollout.{name}, which is "
+                    f"{most} and holds for all environments"
+                )
+        return replace(rollout, **given)

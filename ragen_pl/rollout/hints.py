@@ -30,7 +30,8 @@ class Hints:
     """Those of them whose expert demonstrates what a hint is; empty without lessons."""
     envs: Mapping[str, TextEnv]
     """All environments to train in, by name."""
-    rollout: RolloutConfig
+    rollout_in: Mapping[str, RolloutConfig]
+    """The limits of a trajectory in each, by name."""
 
     def trajectories(
         self,
@@ -49,7 +50,7 @@ class Hints:
         """
         written = list[HintedTrajectory]()
         for name in self.names:
-            writer = HintWriter(self.envs[name], chats[name], self.rollout, self.config)
+            writer = HintWriter(self.envs[name], chats[name], self.rollout_in[name], self.config)
             own = [pair for pair in zip(groups, weights, strict=True) if pair[0].env == name]
             written += writer.hinted(
                 [group for group, _ in own], [row for _, row in own], iteration
@@ -74,7 +75,7 @@ class Hints:
         for number, name in enumerate(self.demonstrated):
             count = len(range(number, self.config.lessons, len(self.demonstrated)))
             task = TeachingTask(
-                *(self.envs[name], chats[name], self.rollout),
+                *(self.envs[name], chats[name], self.rollout_in[name]),
                 *(count, difficulties.get(name, ()), first_seed),
             )
             lessons += hinted_lessons(task) if count else ()

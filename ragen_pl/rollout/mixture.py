@@ -17,6 +17,7 @@ from typing import Any, Literal
 from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.rollout.collect import GroupSeed
+from ragen_pl.rollout.config import Limits, RolloutConfig
 from ragen_pl.rollout.curriculum import (
     Curriculum,
     choose_starts,
@@ -45,12 +46,14 @@ class MixtureConfig:
         normalize_rewards: Whether the rewards that train are divided by the running standard
             deviation of the environment's returns, so that an environment that pays more does not
             outweigh the others. Logged returns, and filters, see them as they are.
+        limits: Limits of single environments, by name; the others have ``data.rollout``'s.
         curricula: Curricula of single environments, by name; the others have ``data.curriculum``.
     """
 
     shares: Mapping[str, float | None] = field(default_factory=dict)
     shares_of: Literal["trajectories", "tokens"] = "trajectories"
     normalize_rewards: bool = False
+    limits: Mapping[str, Limits | None] = field(default_factory=dict)
     curricula: Mapping[str, Curriculum | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -62,13 +65,13 @@ class MixtureConfig:
                 )
 
     def check_names(self, names: Iterable[str]) -> None:
-        """Refuse shares and curricula of environments that the mixture does not have.
+        """Refuse shares, limits and curricula of environments that the mixture does not have.
 
         Raises:
             ValueError: naming the key and the environments.
         """
         known = list(names)
-        for key in ("shares", "curricula"):
+        for key in ("shares", "limits", "curricula"):
             for name, value in getattr(self, key).items():
                 if value is not None and name not in known:
                     raise ValueError(
@@ -80,6 +83,15 @@ class MixtureConfig:
         """Return the share of an environment, in the unit of ``shares``."""
         share = self.shares.get(name)
         return 1.0 if share is None else share
+
+    def rollout_in(self, name: str, rollout: RolloutConfig) -> RolloutConfig:
+        """Return the run's rollout with the limits of an environment.
+
+        Raises:
+            ValueError: when a limit is above the run's.
+        """
+        limits = self.limits.get(name)
+        return rollout if limits is None else limits.narrow(rollout, f"mixture.limits.{name}")
 
 
 @dataclass(slots=True)

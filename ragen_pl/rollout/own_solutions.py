@@ -19,7 +19,7 @@ class OwnSolutions:
     Args:
         config: Hindsight imitation.
         envs: The environments to train in, by name.
-        rollout: The limits of a trajectory.
+        rollout_in: The limits of a trajectory in each, by name.
         think: Whether the agent thinks before it answers.
         run_seed: Seed of the run.
     """
@@ -28,14 +28,14 @@ class OwnSolutions:
         self,
         config: HindsightImitation,
         envs: Mapping[str, TextEnv],
-        rollout: RolloutConfig,
+        rollout_in: Mapping[str, RolloutConfig],
         *,
         think: bool,
         run_seed: int,
     ) -> None:
-        self.config, self.envs, self.rollout, self.run_seed = config, envs, rollout, run_seed
+        self.config, self.envs, self.rollout_in, self.run_seed = config, envs, rollout_in, run_seed
         self.config_in = {
-            name: config.fitted(each, rollout, think=think) if name else config
+            name: config.fitted(each, rollout_in[name], think=think) if name else config
             for name, each in envs.items()
         }
         """The configuration by environment; in a mixture, without keys that cannot act there."""
@@ -57,6 +57,6 @@ class OwnSolutions:
         solutions, by_env = list[Solution](), groups_by_env(groups)
         for name, env in self.envs.items():
             config, own = self.config_in[name], by_env.get(name, [])
-            writer = SolutionWriter(env, chats[name], self.rollout, config, self.run_seed)
+            writer = SolutionWriter(env, chats[name], self.rollout_in[name], config, self.run_seed)
             solutions += writer.solutions(own, iteration)
         return self.memory.batches(solutions, iteration)

@@ -130,7 +130,8 @@ class Collector:
         trainer: The trainer, with the callbacks.
         envs: The environments by the names that group seeds have; ``""`` without a mixture.
         chats: Their chat protocols.
-        config: The budgets.
+        rollout: The run's rollout.
+        rollout_in: The rollout in each environment, by name.
         generate: The sampler.
     """
 
@@ -139,11 +140,12 @@ class Collector:
         trainer: Trainer,
         envs: Mapping[str, TextEnv],
         chats: Mapping[str, Chat],
-        config: RolloutConfig,
+        rollout: RolloutConfig,
+        rollout_in: Mapping[str, RolloutConfig],
         generate: Generate,
     ) -> None:
         self.trainer, self.envs, self.chats = trainer, envs, chats
-        self.config, self.generate = config, generate
+        self.rollout, self.rollout_in, self.generate = rollout, rollout_in, generate
         self.callbacks = list(rollout_callbacks(trainer))
         self.played: list[TrajectoryGroup] = []
         """Every group that this rank played, those that dynamic sampling drops among them."""
@@ -156,7 +158,8 @@ class Collector:
         The first call also runs the ``on_rollout_start`` hooks.
         """
         trainer, module = self.trainer, self.trainer.lightning_module
-        before, size = self._num_trajectories, len(seeds) * self.config.group_size
+        group_size = self.rollout.group_size
+        before, size = self._num_trajectories, len(seeds) * group_size
         if not self._has_started:
             self._has_started = True
             for callback in self.callbacks:
@@ -166,7 +169,7 @@ class Collector:
         played: list[TrajectoryGroup] = []
 
         def progress(finished: int, _: int) -> None:
-            done = before + len(played) * self.config.group_size + finished
+            done = before + len(played) * group_size + finished
             for callback in self.callbacks:
                 callback.on_rollout_progress(trainer, module, done, before + size)
 
@@ -174,14 +177,15 @@ class Collector:
             own = [seed for seed in seeds if seed.env == name]
             if not own:
                 continue
+            rollout = self.rollout_in[name]
             collected = collect(
                 env,
                 own,
                 self.chats[name],
                 self.generate,
-                self.config,
+                rollout,
                 iteration=iteration,
-                sampling=Sampling(self.config.temperature, self.config.max_response_tokens),
+                sampling=Sampling(rollout.temperature, rollout.max_response_tokens),
                 progress=progress,
             )
             played += [replace(group, env=name) for group in collected] if name else collected
@@ -242,7 +246,7 @@ class Collector:
         rollout = pack(
             [trajectory for trajectory, _ in pairs],
             weights=[weight for _, weight in pairs],
-            temperature=self.config.temperature,
+            temperature=self.rollout.temperature,
         )
         if reward_scales is None:
             return rollout

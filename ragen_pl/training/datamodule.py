@@ -107,6 +107,8 @@ class RolloutDataModule(pl.LightningDataModule):
                 "data.eval_sets is empty; name at least one evaluation set to evaluate on"
             )
         self.prompts, self.rollout, self.warm_start = prompts, rollout, warm_start
+        self.rollout_in: Final = {name: mixture.rollout_in(name, rollout) for name in self.envs}
+        """The rollout in each environment: in a mixture, with limits of its own."""
         self.hindsight, self.distillation = hindsight, distillation
         self.evaluation, self.dynamic_sampling = evaluation, dynamic_sampling
         self.curriculum, self.run_seed = curriculum, run_seed
@@ -119,7 +121,9 @@ class RolloutDataModule(pl.LightningDataModule):
             run_seed=run_seed,
         )
         self.solutions, hints = self._solutions(), self._hints()
-        self.dialogues = Dialogues(prompts, rollout, evaluation.at_least, self.envs, self.eval_sets)
+        self.dialogues = Dialogues(
+            prompts, rollout, self.rollout_in, evaluation.at_least, self.envs, self.eval_sets
+        )
         own = warm_starts(warm_start, taught, self.mixture)
         self.teaching = Teaching(warm_start, own, self.dialogues, hints, run_seed)
         self.lost = LostRollouts()
@@ -139,7 +143,7 @@ class RolloutDataModule(pl.LightningDataModule):
         if config is None:
             return None
         accepting(partial(config.check, rollout=self.rollout, think=think), self.envs)
-        return OwnSolutions(config, self.envs, self.rollout, think=think, run_seed=self.run_seed)
+        return OwnSolutions(config, self.envs, self.rollout_in, think=think, run_seed=self.run_seed)
 
     def _hints(self) -> Hints | None:
         """Return the hints of self-distillation; None without it.
@@ -163,7 +167,7 @@ class RolloutDataModule(pl.LightningDataModule):
         )
         names = accepting(check, self.envs)
         lessons = accepting(config.check_lessons, {name: self.envs[name] for name in names})
-        return Hints(config, names, lessons if config.lessons else (), self.envs, self.rollout)
+        return Hints(config, names, lessons if config.lessons else (), self.envs, self.rollout_in)
 
     def __str__(self) -> str:
         """Name the environments; Lightning's text would iterate over loaders, which are no lists

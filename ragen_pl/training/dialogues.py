@@ -12,6 +12,7 @@ from ragen_pl.errors import ConfigError
 from ragen_pl.rollout import chat as protocols
 from ragen_pl.rollout.chat import Chat, Dialogue, Prompts
 from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.mixture import env_of_set
 from ragen_pl.training.evaluation_sets import Budget
 from ragen_pl.training.learner import Learner
 
@@ -23,7 +24,8 @@ class Dialogues:
 
     Args:
         prompts: Wording and format.
-        rollout: Limits of a trajectory in training.
+        rollout: The run's rollout, whose limits no trajectory in training exceeds.
+        rollout_in: The rollout in each environment to train in, by name.
         at_least: Limits that a trajectory has at least in evaluations.
         envs: The environments to train in, by name.
         eval_sets: The environments to evaluate in, by name.
@@ -33,35 +35,38 @@ class Dialogues:
         self,
         prompts: Prompts,
         rollout: RolloutConfig,
+        rollout_in: Mapping[str, RolloutConfig],
         at_least: Budget,
         envs: Mapping[str, TextEnv],
         eval_sets: Mapping[str, TextEnv],
     ) -> None:
-        self.prompts, self.rollout, self.at_least = prompts, rollout, at_least
+        self.prompts, self.at_least = prompts, at_least
+        self.rollout, self.rollout_in = rollout, rollout_in
         self.envs, self.eval_sets = envs, eval_sets
         self._chats: dict[int, Chat] = {}
         """By the maximum number of actions in one response."""
 
     # --- limits -----------------------------------------------------------------------------
 
-    @property
-    def evaluation_rollout(self) -> RolloutConfig:
-        """The limits of a trajectory in evaluations."""
-        return self.at_least.widen(self.rollout)
+    def rollout_on(self, eval_set: str) -> RolloutConfig:
+        """Return the rollout on an evaluation set: that of its environment, with the limits that a
+        trajectory has at least in evaluations."""
+        env = env_of_set(eval_set, self.rollout_in)
+        return self.at_least.widen(self.rollout if env is None else self.rollout_in[env])
 
     @property
     def max_context(self) -> int:
         """Maximum tokens of a trajectory, in training and in evaluations."""
-        return self.evaluation_rollout.max_context
+        return self.at_least.widen(self.rollout).max_context
 
     def actions_per_turn_in(self, name: str) -> int:
         """Return the maximum actions in one response in a training environment, limited by the
         environment's maximum per episode."""
-        return min(self.rollout.max_actions_per_turn, self.envs[name].max_actions)
+        return min(self.rollout_in[name].max_actions_per_turn, self.envs[name].max_actions)
 
     def actions_per_turn_on(self, eval_set: str) -> int:
         """Return the maximum actions in one response on an evaluation set."""
-        wanted = self.evaluation_rollout.max_actions_per_turn
+        wanted = self.rollout_on(eval_set).max_actions_per_turn
         return min(wanted, self.eval_sets[eval_set].max_actions)
 
     @property

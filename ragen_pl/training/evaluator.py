@@ -88,7 +88,7 @@ class Evaluator:
         chosen, learner = self.evaluation_set(eval_set), current_learner(trainer)
         callbacks = list(rollout_callbacks(trainer))
         share = chosen.group_seeds[rank() :: world_size()]
-        rollout = replace(self.dialogues.evaluation_rollout, group_size=samples)
+        rollout = replace(self.dialogues.rollout_on(eval_set), group_size=samples)
         sampling = Sampling(temperature, rollout.max_response_tokens)
         iteration, played = chosen.noise_iteration(temperature), list[TrajectoryGroup]()
 
@@ -132,7 +132,7 @@ class Evaluator:
 
     def evaluate_baseline(self, eval_set: str, baseline: Actor) -> list[TrajectoryGroup]:
         """Play an evaluation set with a baseline, every initial state once."""
-        chosen, rollout = self.evaluation_set(eval_set), self.dialogues.evaluation_rollout
+        chosen, rollout = self.evaluation_set(eval_set), self.dialogues.rollout_on(eval_set)
         return [
             play_baseline(chosen.env, seed, place, rollout, baseline)
             for place, seed in enumerate(chosen.seeds)

@@ -55,7 +55,9 @@ class RLIteration:
         learner, rollout = current_learner(trainer), self.dialogues.rollout
         iteration, chats = learner.iteration, self.dialogues.chats(learner)
         envs = self.dialogues.envs
-        collector = Collector(trainer, envs, chats, rollout, learner.generate)
+        collector = Collector(
+            trainer, envs, chats, rollout, self.dialogues.rollout_in, learner.generate
+        )
         with learner.rollout_weights(self.dialogues.max_context):
             collected = collect_groups(
                 lambda seeds: collector.collect(seeds, iteration),

@@ -140,7 +140,7 @@ class Teaching:
                 demonstrate(
                     self.dialogues.envs[name],
                     chats[name],
-                    self.dialogues.rollout,
+                    self.dialogues.rollout_in[name],
                     own,
                     first_seed=first_seed,
                     name=name,

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from ragen_pl.rollout import curriculum as curricula
 from ragen_pl.rollout import mixture as mixtures
 from ragen_pl.rollout.collect import GroupSeed
-from ragen_pl.rollout.curriculum import TargetSuccess, Uniform
+from ragen_pl.rollout.config import Limits, RolloutConfig
+from ragen_pl.rollout.curriculum import TargetSuccess, Uniform, choice
 from ragen_pl.rollout.mixture import Mixture, MixtureConfig, env_of_set
 from ragen_pl.rollout.seeds import SEEDS_PER_RUN
 from ragen_pl.types import TrajectoryGroup
@@ -118,7 +118,7 @@ def test_two_ranks_know_what_one_knows(monkeypatch: pytest.MonkeyPatch) -> None:
         return mixture.state_dict(), mixture.group_seeds(1, 0, 6)
 
     wanted = alone.state_dict(), alone.group_seeds(1, 0, 6)
-    assert on_ranks(2, work, monkeypatch, mixtures, curricula) == [wanted, wanted]
+    assert on_ranks(2, work, monkeypatch, mixtures, choice) == [wanted, wanted]
 
 
 def test_rewards_are_scaled_by_the_spread_of_an_environments_returns() -> None:
@@ -145,6 +145,7 @@ def test_success_is_named_after_environment_and_difficulty() -> None:
     [
         ({"shares": {"x": 1.0}}, "mixture.shares names 'x'"),
         ({"curricula": {"x": Uniform()}}, "mixture.curricula names 'x'"),
+        ({"limits": {"x": Limits(max_turns=1)}}, "mixture.limits names 'x'"),
     ],
 )
 def test_unknown_names_are_refused(config: dict[str, Any], told: str) -> None:
@@ -156,9 +157,24 @@ def test_what_is_null_is_as_if_not_named() -> None:
     config: dict[str, Any] = {
         "shares": {"a": None, "b": 2.0, "x": None},
         "curricula": {"a": None, "x": None},
+        "limits": {"a": None, "x": None},
     }
     MixtureConfig(**config).check_names(["a", "b", "c"])
     assert make_mixture(**config).counts(0, 8) == {"a": 2, "b": 4, "c": 2}
+
+
+def test_limits_are_an_environments_own() -> None:
+    rollout = RolloutConfig(max_turns=5, max_actions_per_turn=3)
+    config = MixtureConfig(limits={"a": Limits(max_actions_per_turn=1), "b": Limits(5, 3)})
+    assert config.rollout_in("a", rollout) == replace(rollout, max_actions_per_turn=1)
+    assert config.rollout_in("b", rollout) == config.rollout_in("c", rollout) == rollout
+
+
+@pytest.mark.parametrize(("key", "value", "most"), [("max_turns", 0, 5), ("max_turns", 6, 5)])
+def test_limits_lie_within_those_of_the_run(key: str, value: int, most: int) -> None:
+    told = rf"mixture\.limits\.a\.{key} is {value}; .* between 1 and rollout\.{key}, .* {most}"
+    with pytest.raises(ValueError, match=told):
+        MixtureConfig(limits={"a": Limits(**{key: value})}).rollout_in("a", RolloutConfig())
 
 
 @pytest.mark.parametrize("share", [0.0, -1.0, float("inf"), float("nan")])

@@ -156,7 +156,7 @@ def test_every_callback_is_told_what_all_decided_and_why() -> None:
     choosers = [Chooser(0.5, "kept: half"), Chooser(2.0), Chooser(3.0, "kept: more")]
     trainer: Any = SimpleNamespace(callbacks=choosers, lightning_module=None)
     nothing: Any = None
-    collector = Collector(trainer, nothing, nothing, nothing, nothing)
+    collector = Collector(trainer, nothing, nothing, nothing, nothing, nothing)
     groups = [make_group([0.0, 1.0], group_id=0), make_group([1.0, 1.0], group_id=1)]
     weights = collector.policy_weights(CollectedGroups(groups, [True, False]))
     assert weights == [[3.0, 3.0], [0.0, 0.0]]

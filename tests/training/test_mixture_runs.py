@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,11 +15,12 @@ from callbacks.echo_trap_detector import EchoTrapDetector
 from callbacks.rollout_metrics import RolloutMetrics
 from callbacks.variance_filter import VarianceFilter
 from ragen_pl.envs.base import TextEnv
-from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.config import Limits, RolloutConfig
 from ragen_pl.rollout.curriculum import LevelReplay, TargetSuccess
 from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.rollout.hindsight import HindsightImitation
-from ragen_pl.rollout.mixture import MixtureConfig
+from ragen_pl.rollout.mixture import MixtureConfig, groups_by_env
+from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.collection import DynamicSampling
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.evaluation_sets import EvaluationConfig
@@ -117,6 +120,41 @@ def test_each_environment_has_its_own_limit_of_actions_and_its_experts_share() -
     chosen = WarmStart(iterations=1, demonstrations=10, difficulties=("named/lit",))
     own = make_data(warm_start=chosen).teaching.warm_starts
     assert (own["named"].difficulties, own["stairs"].difficulties) == (("lit",), ())
+
+
+class Scores(RolloutCallback):
+    """Note the evaluations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.groups: dict[str, Sequence[TrajectoryGroup]] = {}
+
+    def on_validation_batch_start(self, trainer: Any, pl_module: Any, batch: Any, *_: Any) -> None:
+        self.groups[batch.eval_set] = batch.groups
+
+
+def longest(groups: Iterable[TrajectoryGroup]) -> tuple[int, int]:
+    """Return the most turns of a trajectory and the most actions of a turn."""
+    turns = [trajectory.turns for group in groups for trajectory in group.trajectories]
+    return max(map(len, turns)), max(len(turn.actions) for each in turns for turn in each)
+
+
+def test_limits_of_an_environment_hold_wherever_it_is_played(tmp_path: Path) -> None:
+    limits = {"named": Limits(max_turns=1), "stairs": Limits(max_actions_per_turn=1)}
+    config, sampled = MixtureConfig(limits=limits), replace(ROLLOUT, num_groups=12)
+    data, watch, scores = make_data(mixture=config, rollout=sampled), Watch(None), Scores()
+    make_trainer(tmp_path, 3, [watch, scores]).fit(make_learner(), datamodule=data)
+    played = groups_by_env(group for groups in watch.played.values() for group in groups)
+    for found in (
+        played,
+        {"named": scores.groups["named"], "stairs": scores.groups["stairs_eval"]},
+    ):
+        assert longest(found["named"])[0] == 1
+        assert longest(found["stairs"]) == (2, 1)
+    chats = data.dialogues.chats(make_learner())
+    assert {name: chat.max_actions_per_turn for name, chat in chats.items()} == {
+        **{"named": 2, "stairs": 1, "mute": 1}
+    }
 
 
 def test_demonstrations_of_a_mixture_are_numbered_through_and_told_by_environment(

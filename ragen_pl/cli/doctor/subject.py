@@ -195,11 +195,10 @@ class ExaminedRun:
         names = list(self.data.envs)
         return names[number % len(names)]
 
-    @property
-    def _unlimited(self) -> RolloutConfig:
-        """The rollout without limits of tokens, and so without summaries, to measure what is
-        needed."""
-        rollout = self.data.rollout
+    def _unlimited_in(self, name: str) -> RolloutConfig:
+        """Return the rollout in an environment without limits of tokens, and so without summaries,
+        to measure what is needed."""
+        rollout: RolloutConfig = self.data.rollout_in[name]
         memory = rollout.memory if rollout.memory.summary_request is None else Full()
         return replace(
             rollout,
@@ -242,7 +241,7 @@ class ExaminedRun:
         return ChatEpisode(
             copy.deepcopy(self.data.envs[name]),
             self.chats[name],
-            self._unlimited,
+            self._unlimited_in(name),
             seed=self.first_seed + number,
             episode_id=EpisodeId(0, number, member),
         )
@@ -264,16 +263,15 @@ class ExaminedRun:
     def samples(self) -> list[TrajectoryGroup]:
         """A small rollout of the policy."""
         data, policy = self.data, self.policy
-        rollout = replace(data.rollout, group_size=_MEMBERS)
-        if sum(weight.numel() for weight in policy.language.model.parameters()) > _SLOW:
-            rollout = replace(rollout, max_turns=1)
-        sampler = policy.sampler(rollout.max_context, self.parts.model.seed)
-        sampling = Sampling(rollout.temperature, rollout.max_response_tokens)
+        is_slow = sum(weight.numel() for weight in policy.language.model.parameters()) > _SLOW
+        sampler = policy.sampler(data.rollout.max_context, self.parts.model.seed)
+        sampling = Sampling(data.rollout.temperature, data.rollout.max_response_tokens)
         played: list[TrajectoryGroup] = []
         for name, env in data.envs.items():
             own = [number for number in range(_GROUPS) if self.env_of(number) == name]
             seeds = [GroupSeed(number, self.first_seed + number) for number in own]
-            chat = self.chats[name]
+            chat, rollout = self.chats[name], replace(data.rollout_in[name], group_size=_MEMBERS)
+            rollout = replace(rollout, max_turns=1) if is_slow else rollout
             played += collect(env, seeds, chat, sampler, rollout, iteration=0, sampling=sampling)
         sampler.release()
         return played

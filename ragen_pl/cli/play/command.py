@@ -22,7 +22,9 @@ from ragen_pl.models.base import LanguageModel, PolicyModel
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.rollout.actors import ExpertActor, RandomActor
 from ragen_pl.rollout.chat import Chat
+from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.memory import Full
+from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.run_folder import CHECKPOINTS, CONFIG, LAST
 
 _DESCRIPTION = """\
@@ -98,7 +100,7 @@ def play(argv: Sequence[str]) -> None:
     if games is None and name != "person" and not is_interactive:
         games = 1
     chat = _chat(parts, policy, screen, options.eval_set)
-    rollout = data.rollout if options.eval_set is None else data.dialogues.evaluation_rollout
+    rollout = _rollout(data, options.eval_set)
     if policy is None:  # no model's context limits who writes answers
         memory = rollout.memory if rollout.memory.summary_request is None else Full()
         rollout = replace(rollout, max_context=max(rollout.max_context, 1 << 20), memory=memory)
@@ -120,6 +122,14 @@ def play(argv: Sequence[str]) -> None:
         session.run(player, name, options.seed, games)
     except EnvError as error:
         raise ConfigError(f"data.env: {error}") from error
+
+
+def _rollout(data: RolloutDataModule, eval_set: str | None) -> RolloutConfig:
+    """Return the limits of a game: of training, in the first environment of a mixture, unless an
+    evaluation set is played."""
+    if eval_set is None:
+        return next(iter(data.rollout_in.values()))
+    return data.dialogues.rollout_on(eval_set)
 
 
 def _check(options: Any) -> None:

@@ -28,8 +28,9 @@ def check_expert(subject: ExaminedRun) -> Iterator[Finding]:
     played: list[Trajectory] = []
     for number in range(_STARTS):
         seed = subject.first_seed + number
-        env = data.envs[subject.env_of(number)]
-        group = play_baseline(env, seed, number, data.rollout, ExpertActor())
+        name = subject.env_of(number)
+        env, rollout = data.envs[name], data.rollout_in[name]
+        group = play_baseline(env, seed, number, rollout, ExpertActor())
         played.extend(group.trajectories)
     failed = [each for each in played if each.stop_reason is StopReason.ENV_ERROR]
     if failed:
