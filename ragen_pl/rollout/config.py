@@ -134,8 +134,8 @@ class RolloutConfig:
 
 
 @dataclass(frozen=True)
-class Limits:
-    """Limits of a trajectory that are tighter than the run's; null leaves one as it is.
+class TrajectoryLimits:
+    """TrajectoryLimits of a trajectory that are tighter than the run's; null leaves one as it is.
 
     Args:
         max_turns: Turns per trajectory, at most ``rollout.max_turns``.

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.rollout.collect import GroupSeed
-from ragen_pl.rollout.config import Limits, RolloutConfig
+from ragen_pl.rollout.config import RolloutConfig, TrajectoryLimits
 from ragen_pl.rollout.curriculum import (
     Curriculum,
     choose_starts,
@@ -46,14 +46,14 @@ class MixtureConfig:
         normalize_rewards: Whether the rewards that train are divided by the running standard
             deviation of the environment's returns, so that an environment that pays more does not
             outweigh the others. Logged returns, and filters, see them as they are.
-        limits: Limits of single environments, by name; the others have ``data.rollout``'s.
+        limits: TrajectoryLimits of single environments, by name; the others have ``data.rollout``'s.
         curricula: Curricula of single environments, by name; the others have ``data.curriculum``.
     """
 
     shares: Mapping[str, float | None] = field(default_factory=dict)
     shares_of: Literal["trajectories", "tokens"] = "trajectories"
     normalize_rewards: bool = False
-    limits: Mapping[str, Limits | None] = field(default_factory=dict)
+    limits: Mapping[str, TrajectoryLimits | None] = field(default_factory=dict)
     curricula: Mapping[str, Curriculum | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from ragen_pl.rollout import mixture as mixtures
 from ragen_pl.rollout.collect import GroupSeed
-from ragen_pl.rollout.config import Limits, RolloutConfig
+from ragen_pl.rollout.config import RolloutConfig, TrajectoryLimits
 from ragen_pl.rollout.curriculum import TargetSuccess, Uniform, choice
 from ragen_pl.rollout.mixture import Mixture, MixtureConfig, env_of_set
 from ragen_pl.rollout.seeds import SEEDS_PER_RUN
@@ -145,7 +145,7 @@ def test_success_is_named_after_environment_and_difficulty() -> None:
     [
         ({"shares": {"x": 1.0}}, "mixture.shares names 'x'"),
         ({"curricula": {"x": Uniform()}}, "mixture.curricula names 'x'"),
-        ({"limits": {"x": Limits(max_turns=1)}}, "mixture.limits names 'x'"),
+        ({"limits": {"x": TrajectoryLimits(max_turns=1)}}, "mixture.limits names 'x'"),
     ],
 )
 def test_unknown_names_are_refused(config: dict[str, Any], told: str) -> None:
@@ -165,7 +165,9 @@ def test_what_is_null_is_as_if_not_named() -> None:
 
 def test_limits_are_an_environments_own() -> None:
     rollout = RolloutConfig(max_turns=5, max_actions_per_turn=3)
-    config = MixtureConfig(limits={"a": Limits(max_actions_per_turn=1), "b": Limits(5, 3)})
+    config = MixtureConfig(
+        limits={"a": TrajectoryLimits(max_actions_per_turn=1), "b": TrajectoryLimits(5, 3)}
+    )
     assert config.rollout_in("a", rollout) == replace(rollout, max_actions_per_turn=1)
     assert config.rollout_in("b", rollout) == config.rollout_in("c", rollout) == rollout
 
@@ -174,7 +176,9 @@ def test_limits_are_an_environments_own() -> None:
 def test_limits_lie_within_those_of_the_run(key: str, value: int, most: int) -> None:
     told = rf"mixture\.limits\.a\.{key} is {value}; .* between 1 and rollout\.{key}, .* {most}"
     with pytest.raises(ValueError, match=told):
-        MixtureConfig(limits={"a": Limits(**{key: value})}).rollout_in("a", RolloutConfig())
+        MixtureConfig(limits={"a": TrajectoryLimits(**{key: value})}).rollout_in(
+            "a", RolloutConfig()
+        )
 
 
 @pytest.mark.parametrize("share", [0.0, -1.0, float("inf"), float("nan")])

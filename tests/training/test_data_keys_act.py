@@ -17,7 +17,7 @@ import pytest
 
 from callbacks import EntropyLogger, EvaluationTable, RolloutMetrics, VarianceFilter
 from ragen_pl.envs import Bandit
-from ragen_pl.rollout.config import Limits, RolloutConfig
+from ragen_pl.rollout.config import RolloutConfig, TrajectoryLimits
 from ragen_pl.rollout.curriculum import TargetSuccess, Uniform
 from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.rollout.hindsight import HindsightImitation
@@ -101,7 +101,7 @@ MIXED_OTHER: Mapping[tuple[str, ...], Any] = {
     ("envs",): {"named": NamedLamp(), "stairs": PaidLamp()},
     ("mixture", "shares"): {"named": 3.0},
     ("mixture", "normalize_rewards"): True,
-    ("mixture", "limits"): {"stairs": Limits(max_turns=1)},
+    ("mixture", "limits"): {"stairs": TrajectoryLimits(max_turns=1)},
     ("mixture", "curricula"): {"named": TargetSuccess(pool_factor=2)},
 }
 OTHER: Mapping[str, tuple[Any, ...]] = {

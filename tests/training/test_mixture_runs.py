@@ -15,7 +15,7 @@ from callbacks.echo_trap_detector import EchoTrapDetector
 from callbacks.rollout_metrics import RolloutMetrics
 from callbacks.variance_filter import VarianceFilter
 from ragen_pl.envs.base import TextEnv
-from ragen_pl.rollout.config import Limits, RolloutConfig
+from ragen_pl.rollout.config import RolloutConfig, TrajectoryLimits
 from ragen_pl.rollout.curriculum import LevelReplay, TargetSuccess
 from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.rollout.hindsight import HindsightImitation
@@ -140,7 +140,10 @@ def longest(groups: Iterable[TrajectoryGroup]) -> tuple[int, int]:
 
 
 def test_limits_of_an_environment_hold_wherever_it_is_played(tmp_path: Path) -> None:
-    limits = {"named": Limits(max_turns=1), "stairs": Limits(max_actions_per_turn=1)}
+    limits = {
+        "named": TrajectoryLimits(max_turns=1),
+        "stairs": TrajectoryLimits(max_actions_per_turn=1),
+    }
     config, sampled = MixtureConfig(limits=limits), replace(ROLLOUT, num_groups=12)
     data, watch, scores = make_data(mixture=config, rollout=sampled), Watch(None), Scores()
     make_trainer(tmp_path, 3, [watch, scores]).fit(make_learner(), datamodule=data)
