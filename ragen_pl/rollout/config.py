@@ -135,7 +135,7 @@ class RolloutConfig:
 
 @dataclass(frozen=True)
 class TrajectoryLimits:
-    """TrajectoryLimits of a trajectory that are tighter than the run's; null leaves one as it is.
+    """Limits of a trajectory that are tighter than the run's; null leaves one as it is.
 
     Args:
         max_turns: Turns per trajectory, at most ``rollout.max_turns``.

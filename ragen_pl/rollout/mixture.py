@@ -46,7 +46,7 @@ class MixtureConfig:
         normalize_rewards: Whether the rewards that train are divided by the running standard
             deviation of the environment's returns, so that an environment that pays more does not
             outweigh the others. Logged returns, and filters, see them as they are.
-        limits: TrajectoryLimits of single environments, by name; the others have ``data.rollout``'s.
+        limits: Limits of single environments, by name; the others have ``data.rollout``'s.
         curricula: Curricula of single environments, by name; the others have ``data.curriculum``.
     """
 
