@@ -130,7 +130,8 @@ def _merging_by_name(check: Callable[..., Any]) -> Callable[..., Any]:
         if _is_by_name(annotation):
             before = kwargs.get("prev_val")
             before = before if isinstance(before, dict) else {}
-            _refuse_without_class(value, before)
+            if _has_classes(annotation):
+                _refuse_without_class(value, before)
             _refuse_null_of_unknown(value, before)
             value = {**before, **value} if isinstance(value, dict) else value
         return check(value, annotation, *args, **kwargs)
@@ -184,6 +185,11 @@ def _is_by_name(annotation: Any) -> bool:
     if typing.get_origin(annotation) not in (dict, Mapping):
         return False
     return type(None) in alternatives(args[1])
+
+
+def _has_classes(annotation: Any) -> bool:
+    """Tell whether the entries of a mapping are of a class to choose."""
+    return any(inspect.isabstract(kind) for kind in alternatives(typing.get_args(annotation)[1]))
 
 
 def _as_config(value: Any) -> Any:
