@@ -73,6 +73,10 @@ class FaultLog(RolloutCallback):
         """Count what failed since the last iteration."""
         self._count()
 
+    def on_evaluation_end(self, *_: Any) -> None:
+        """Count what failed in an evaluation, before its scores are written."""
+        self._count()
+
     def _count(self) -> None:
         own = Counter[str]() if self._file is None else self._file.take()
         for counts in gather_objects(own):

@@ -89,7 +89,7 @@ class PolicyChange(RolloutCallback):
         level = masked_mean(batch.old_log_probs.double().cpu(), gains.cpu(), all_reduce_sum)
         if all_reduce_sum(gains.sum().cpu()) > 0:
             self.record({"train/positive_log_prob": float(level)})
-        is_due = self.always or data_module(trainer).rollout.is_on_policy
+        is_due = self.always or data_module(trainer).rollout.may_update_once
         if not self.trajectories or not is_due:
             return
         chosen = sampled_trajectories(batch.rollout, self.trajectories)

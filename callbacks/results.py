@@ -32,11 +32,12 @@ class Results(RolloutCallback):
     """Evaluations of a run's policies on every evaluation set, kept in ``results.json``.
 
     It evaluates random moves, the environment's expert, and the untrained, the warm-started and the
-    final policy: the last two on the first evaluation set at every temperature, the others at the
-    first temperature only. Without a warm start, the untrained policy takes the warm-started one's
-    place. The file is replaced atomically during the run and at its end, however it ends; a resumed
-    run keeps its entries. A run that is extended keeps its final scores until its new end. If a run
-    ends without final scores, the table shows its latest validation.
+    final policy. Each policy plays every set at the first temperature; the warm-started and the
+    final one play the first set at the other temperatures, too. Without a warm start, the untrained
+    policy takes the warm-started one's place. The file is replaced atomically during the run and at
+    its end, however it ends; a resumed run keeps its entries. A run that is extended keeps its
+    final scores until its new end. If a run ends without final scores, the table shows its latest
+    validation.
 
     Args:
         temperatures: Sampling temperatures of the evaluations, 0 for greedy; the first one is
@@ -131,6 +132,8 @@ class Results(RolloutCallback):
         """Record the iteration's metrics; evaluate when the warm start ends."""
         super().on_train_epoch_end(trainer, pl_module)
         self._counters.iterations = trainer.current_epoch + 1
+        for callback in rollout_callbacks(trainer):  # also those whose own hook is yet to come
+            callback.log_recorded(trainer)
         self._record_metrics(trainer, learner(pl_module).phase)
         self._record_validation(trainer)
         if self._counters.iterations == data_module(trainer).warm_start.iterations:

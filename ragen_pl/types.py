@@ -351,11 +351,6 @@ class TrajectoryGroup:
     env: str = ""
     """Name of its environment in the run's mixture; empty in a run with a single environment."""
 
-    @property
-    def returns(self) -> tuple[float, ...]:
-        """Total rewards of the trainable members."""
-        return tuple(t.total_reward for t in self.trajectories if t.is_trainable)
-
 
 @dataclass(frozen=True, slots=True)
 class Selection:

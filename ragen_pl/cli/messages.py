@@ -38,6 +38,12 @@ def shorten(message: str) -> str:
     value = re.search(r"(?:Got|Given) value: (.*)", message)
     value = value or re.search(r"Not of type \w+: (\S+) does not conform", message)
     expected = _expectations(innermost)
+    argument = re.match(r"NestedArg\(key='([^']+)'", value[1]) if value else None
+    if key and argument:
+        return (
+            f"{argument[1]} is given to {key}, which is not a class with arguments\n"
+            f"  name the class first: --{key} with its class_path"
+        )
     if key and value and expected:
         hint = did_you_mean(value[1], _literals(innermost))
         text = f"{key} is {value[1]}; it must be {_either(expected)}"

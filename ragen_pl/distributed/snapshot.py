@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -50,12 +51,16 @@ def restore_snapshot(
 ) -> None:
     """Restore a learner's state in place, but for the position of the run (``NOT_RESTORED``).
 
-    A snapshot can be restored any number of times. Every rank must call it.
+    A snapshot can be restored any number of times. An optimizer that is newer than the snapshot,
+    such as hindsight imitation's, forgets its moments. Every rank must call it.
     """
     load_full_state(module, snapshot["weights"])
-    for state, optimizer in zip(snapshot["optimizers"], optimizers, strict=True):
-        # Copied, since the optimizer would otherwise keep and update the snapshot's own tensors.
-        load_full_optimizer_state(tree_map_only(Tensor, _to_cpu, state), optimizer)
+    for optimizer, state in zip_longest(optimizers, snapshot["optimizers"]):
+        if state is None:
+            optimizer.state.clear()
+        elif optimizer is not None:
+            # Copied, since the optimizer would otherwise keep and update the snapshot's tensors.
+            load_full_optimizer_state(tree_map_only(Tensor, _to_cpu, state), optimizer)
     current = _module_state(module)
     merged = {
         part: {**state, **{key: current[part][key] for key in NOT_RESTORED if key in current[part]}}

@@ -20,7 +20,10 @@ ENVIRONMENT = "environment.json"
 """Name, in the run folder, of the versions and the machine of a run."""
 DEFAULTS = "defaults.json"
 """Name, in the run folder, of the defaults of its keys, in the version that ran."""
-_PREFIXES = ("rollout/", "train/", "val/", "collapse/", "diagnostics/", "time/")
+_PREFIXES = (
+    *("rollout/", "teacher/", "train/", "val/", "final/"),
+    *("collapse/", "diagnostics/", "time/"),
+)
 
 
 @dataclass(frozen=True, slots=True)

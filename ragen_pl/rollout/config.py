@@ -128,6 +128,11 @@ class RolloutConfig:
         return self.online_k * self.ppo_epochs == 1
 
     @property
+    def may_update_once(self) -> bool:
+        """Whether a rollout makes a single update, or may do so if a filter keeps little of it."""
+        return self.ppo_epochs == 1 and (self.online_k == 1 or self.scale_updates)
+
+    @property
     def reward_terms(self) -> Mapping[str, RewardTerm]:
         """The terms of ``rewards`` that are not left out."""
         return {name: term for name, term in self.rewards.items() if term is not None}

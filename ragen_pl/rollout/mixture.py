@@ -169,7 +169,7 @@ class Mixture:
     def counts(self, iteration: int, groups: int) -> dict[str, int]:
         """Return the number of groups of each environment in every collection of an iteration.
 
-        Rounding is systematic: over iterations each environment has exactly its share.
+        Rounding is systematic and drawn anew: each environment has its share in expectation.
         """
         weights = {name: self.config.share(name) / self._length(name) for name in self.envs}
         total = sum(weights.values())

@@ -172,6 +172,10 @@ class RolloutCallback(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the recorded metrics of an epoch without batches, where ``on_train_batch_start``
         is not called."""
+        self.log_recorded(trainer)
+
+    def log_recorded(self, trainer: Trainer) -> None:
+        """Log the metrics that were recorded and not logged yet; not a hook to override."""
         if not self._recorded:
             return
         for logger in trainer.loggers:

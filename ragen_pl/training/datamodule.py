@@ -86,7 +86,7 @@ class RolloutDataModule(pl.LightningDataModule):
         self.envs: Final = training_envs(env, envs)
         if dynamic_sampling is not None:
             dynamic_sampling.check(rollout.group_size)
-        evaluation.check_pins(eval_sets)
+        evaluation.check_names(eval_sets)
         self.eval_sets: Final = {n: each for n, each in eval_sets.items() if each is not None}
         """With ``envs``, shared by the parts below; worker processes take their places in it."""
         self.mixture = mixture_of(self.envs, mixture, curriculum, run_seed)
@@ -122,7 +122,7 @@ class RolloutDataModule(pl.LightningDataModule):
         )
         self.solutions, hints = self._solutions(), self._hints()
         self.dialogues = Dialogues(
-            prompts, rollout, self.rollout_in, evaluation.at_least, self.envs, self.eval_sets
+            prompts, rollout, self.rollout_in, evaluation, self.envs, self.eval_sets
         )
         own = warm_starts(warm_start, taught, self.mixture)
         self.teaching = Teaching(warm_start, own, self.dialogues, hints, run_seed)

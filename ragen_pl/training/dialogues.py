@@ -13,7 +13,7 @@ from ragen_pl.rollout import chat as protocols
 from ragen_pl.rollout.chat import Chat, Dialogue, Prompts
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.mixture import env_of_set
-from ragen_pl.training.evaluation_sets import Budget
+from ragen_pl.training.evaluation_sets import EvaluationConfig
 from ragen_pl.training.learner import Learner
 
 
@@ -26,7 +26,7 @@ class Dialogues:
         prompts: Wording and format.
         rollout: The run's rollout, whose limits no trajectory in training exceeds.
         rollout_in: The rollout in each environment to train in, by name.
-        at_least: Limits that a trajectory has at least in evaluations.
+        evaluation: Limits that a trajectory has at least on evaluation sets.
         envs: The environments to train in, by name.
         eval_sets: The environments to evaluate in, by name.
     """
@@ -36,11 +36,11 @@ class Dialogues:
         prompts: Prompts,
         rollout: RolloutConfig,
         rollout_in: Mapping[str, RolloutConfig],
-        at_least: Budget,
+        evaluation: EvaluationConfig,
         envs: Mapping[str, TextEnv],
         eval_sets: Mapping[str, TextEnv],
     ) -> None:
-        self.prompts, self.at_least = prompts, at_least
+        self.prompts, self.evaluation = prompts, evaluation
         self.rollout, self.rollout_in = rollout, rollout_in
         self.envs, self.eval_sets = envs, eval_sets
         self._chats: dict[int, Chat] = {}
@@ -50,14 +50,16 @@ class Dialogues:
 
     def rollout_on(self, eval_set: str) -> RolloutConfig:
         """Return the rollout on an evaluation set: that of its environment, with the limits that a
-        trajectory has at least in evaluations."""
+        trajectory has at least on it."""
         env = env_of_set(eval_set, self.rollout_in)
-        return self.at_least.widen(self.rollout if env is None else self.rollout_in[env])
+        rollout = self.rollout if env is None else self.rollout_in[env]
+        return self.evaluation.widen(eval_set, rollout)
 
     @property
     def max_context(self) -> int:
         """Maximum tokens of a trajectory, in training and in evaluations."""
-        return self.at_least.widen(self.rollout).max_context
+        widest = max((self.rollout_on(name).max_context for name in self.eval_sets), default=0)
+        return max(self.rollout.max_context, widest)
 
     def actions_per_turn_in(self, name: str) -> int:
         """Return the maximum actions in one response in a training environment, limited by the

@@ -23,7 +23,7 @@ _PIN = re.compile(r"[1-9][0-9]*:[0-9a-f]{8,64}")
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits of a trajectory; null leaves a limit as it is.
+    """Limits that a trajectory has at least; null leaves a limit as it is.
 
     Args:
         max_turns: Turns per trajectory.
@@ -60,8 +60,9 @@ class EvaluationConfig:
         samples: Trajectories per initial state that ``validate``, ``test`` and ``predict`` sample,
             for pass@k with k up to this number; ``fit`` plays each state once.
         greedy: Whether ``validate`` and ``test`` also play each state greedily, once.
-        at_least: Limits that a trajectory has at least in evaluations, for sets that need more
-            than ``data.rollout`` has, such as those of another environment.
+        at_least: Limits that a trajectory has at least on an evaluation set, by the set's name,
+            for sets that need more than ``data.rollout`` has, such as those of another
+            environment. Configurations are merged by name.
         pins: Fingerprints of evaluation sets by their names, such as ``256:3f0c52d1a7b9``: the
             number of starts and the first digits of their hash, which ``run.py pins`` prints. A set
             whose first starts have another fingerprint is an error; null takes a pin away. A set
@@ -72,7 +73,7 @@ class EvaluationConfig:
     temperature: float = 0.5
     samples: int = 4
     greedy: bool = True
-    at_least: Budget = Budget()
+    at_least: Mapping[str, Budget | None] = field(default_factory=dict)
     pins: Mapping[str, str | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -90,8 +91,8 @@ class EvaluationConfig:
                     "8 or more digits of a hash, such as 256:3f0c52d1a7b9 (run.py pins prints them)"
                 )
 
-    def check_pins(self, names: Iterable[str]) -> None:
-        """Refuse pins of sets that do not exist.
+    def check_names(self, names: Iterable[str]) -> None:
+        """Refuse pins and limits of sets that do not exist.
 
         Args:
             names: Names of all sets, those that are left out by null among them.
@@ -100,12 +101,19 @@ class EvaluationConfig:
             ValueError: when there is one.
         """
         known = list(names)
-        for name in self.pins:
+        given = [("pins", name) for name in self.pins]
+        given += [("at_least", name) for name, limits in self.at_least.items() if limits]
+        for key, name in given:
             if name not in known:
                 raise ValueError(
-                    f"evaluation.pins.{name} pins no evaluation set; data.eval_sets has "
+                    f"evaluation.{key}.{name} is for no evaluation set; data.eval_sets has "
                     f"{', '.join(known)}"
                 )
+
+    def widen(self, eval_set: str, rollout: RolloutConfig) -> RolloutConfig:
+        """Return the limits of a trajectory on an evaluation set, at least those of a rollout."""
+        budget = self.at_least.get(eval_set)
+        return rollout if budget is None else budget.widen(rollout)
 
     @property
     def temperatures(self) -> tuple[float, ...]:
@@ -153,17 +161,18 @@ class EvaluationSet:
         """Return the iteration number that seeds the sampling noise at a temperature."""
         return _FIRST_NOISE_ITERATION + self.index * 1000 + round(temperature * 100)
 
-    def warnings(self, env: TextEnv, training_seeds: Iterable[int]) -> Iterator[str]:
+    def warnings(self, env: TextEnv, key: str, training_seeds: Iterable[int]) -> Iterator[str]:
         """Yield a line per reason why results on this set do not measure generalization.
 
         Args:
             env: The training environment.
+            key: Its key in the configuration.
             training_seeds: Seeds of training to compare with this set's.
         """
         seeds = list(training_seeds)
         if self.env.name != env.name:
             yield (
-                f"data.eval_sets.{self.name} is {type(self.env).__name__}, but data.env is "
+                f"data.eval_sets.{self.name} is {type(self.env).__name__}, but {key} is "
                 f"{type(env).__name__}: it evaluates a different task from the one trained on"
             )
         found = overlap(self.env, self.seeds, env, seeds)

@@ -68,7 +68,8 @@ class Evaluator:
                     f"mixture ({', '.join(envs)}): it evaluates a task that is not trained on"
                 )
                 continue
-            yield from eval_set.warnings(envs[name], seeds)
+            key = f"data.envs.{name}" if name else "data.env"
+            yield from eval_set.warnings(envs[name], key, seeds)
 
     def evaluate(
         self, trainer: Trainer, eval_set: str, temperature: float, samples: int = 1
@@ -131,11 +132,11 @@ class Evaluator:
         return played
 
     def evaluate_baseline(self, eval_set: str, baseline: Actor) -> list[TrajectoryGroup]:
-        """Play an evaluation set with a baseline, every initial state once."""
+        """Play this rank's share of an evaluation set with a baseline, each initial state once."""
         chosen, rollout = self.evaluation_set(eval_set), self.dialogues.rollout_on(eval_set)
         return [
             play_baseline(chosen.env, seed, place, rollout, baseline)
-            for place, seed in enumerate(chosen.seeds)
+            for place, seed in list(enumerate(chosen.seeds))[rank() :: world_size()]
         ]
 
 

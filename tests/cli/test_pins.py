@@ -70,7 +70,7 @@ def test_a_pin_of_no_set_is_refused(
     write_config(tmp_path)
     (tmp_path / "pinned.yaml").write_text("data: {evaluation: {pins: {defalt: null}}}")
     assert main(["pins", "--config", "tiny", "--config", "pinned"]) == 2
-    told = "data.evaluation.pins.defalt pins no evaluation set; data.eval_sets has default"
+    told = "data.evaluation.pins.defalt is for no evaluation set; data.eval_sets has default"
     assert told in capsys.readouterr().err
     assert main(["pins", "--config", "tiny", "--data.evaluation.pins", "{default: 'abc'}"]) == 2
     assert "data.evaluation.pins.default is abc; it must be a number" in capsys.readouterr().err

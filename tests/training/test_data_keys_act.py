@@ -154,8 +154,7 @@ OTHER: Mapping[str, tuple[Any, ...]] = {
     "EvaluationConfig.size": (9,),
     "EvaluationConfig.temperature": (0.0,),
     "EvaluationConfig.samples": (2,),
-    "Budget.max_turns": (5,),
-    "Budget.max_response_tokens": (14,),
+    "EvaluationConfig.at_least": ({"default": Budget(max_turns=5)},),
     "DynamicSampling.max_collections": (3,),
     "TargetSuccess.pool_factor": (3,),
     "TargetSuccess.decay": (0.1,),
@@ -226,17 +225,28 @@ def test_a_key_of_the_data_acts(subject: str, path: tuple[str, ...]) -> None:
         assert PROOFS[subject].effect(0, path, {"default": "6:00000000"}) is Effect.REFUSED
         assert PROOFS[subject].effect(0, path, {"other": None}) is Effect.REFUSED
         assert PROOFS[subject].effect(0, path, {"default": "7:00000000"}) is Effect.IGNORED
-    elif path == ("evaluation", "at_least", "max_context"):  # acts where the rollout's is short
-        short = {**THINKING, "rollout": replace(ROLLOUT, max_context=30)}
-        room = EvaluationConfig(size=6, at_least=Budget(max_context=128))
-        assert differ(trained(short), trained({**short, "evaluation": room}))
-    elif path == ("evaluation", "at_least", "max_actions_per_turn"):
-        wide = EvaluationConfig(at_least=Budget(max_actions_per_turn=2))
-        data = RolloutDataModule(**THINKING | {"evaluation": wide})
-        assert data.dialogues.max_actions_per_turn == 1
-        assert data.dialogues.actions_per_turn_on("default") == 2
     else:
         PROOFS[subject].check(path)
+
+
+@pytest.mark.parametrize("room", [Budget(max_context=128), Budget(max_response_tokens=14)])
+def test_room_on_an_evaluation_set_acts_where_the_rollout_is_short(room: Budget) -> None:
+    short = {**THINKING, "rollout": replace(ROLLOUT, max_context=30)}
+    if room.max_context is None:
+        short = THINKING
+    wide = EvaluationConfig(size=6, at_least={"default": room})
+    assert differ(trained(short), trained({**short, "evaluation": wide}))
+
+
+def test_room_is_a_sets_own() -> None:
+    wide = EvaluationConfig(at_least={"wide": Budget(max_actions_per_turn=2)})
+    sets = {"default": NamedLamp(), "wide": Stairs()}
+    data = RolloutDataModule(**THINKING | {"evaluation": wide, "eval_sets": sets})
+    assert data.dialogues.max_actions_per_turn == 1
+    assert data.dialogues.actions_per_turn_on("default") == 1
+    assert data.dialogues.actions_per_turn_on("wide") == 2
+    with pytest.raises(ValueError, match=r"at_least\.wide is for no evaluation set; .* default"):
+        RolloutDataModule(**THINKING | {"evaluation": wide, "eval_sets": {"default": NamedLamp()}})
 
 
 def test_the_curriculum_acts() -> None:
