@@ -11,14 +11,15 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
+from callbacks.scoring import play, play_baseline, score
 from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.report.tables import PolicyResult, format_json, format_scores
 from ragen_pl.rollout.baselines import BASELINES
 from ragen_pl.runtime.durable_files import write_text
 from ragen_pl.runtime.faults import FaultKind, record_fault
 from ragen_pl.training.access import completed_iterations, data_module, learner, policy_name
-from ragen_pl.training.callback import announce, rollout_callbacks
-from ragen_pl.training.evaluation import log_metrics, metrics_of, summarize_all_ranks
+from ragen_pl.training.callback import announce
+from ragen_pl.training.evaluation import log_metrics, metrics_of
 from ragen_pl.training.run_folder import BEST, EVALUATIONS, FINAL, file_name_of, is_of, read_results
 from ragen_pl.types import Evaluation
 
@@ -75,21 +76,17 @@ class EvaluationTable(Callback):
             return
         data = data_module(trainer)
         for temperature in data.evaluation.temperatures[1:]:
-            _announce_start(trainer, module, f"{policy}, greedy, on {eval_set}")
-            groups = data.evaluator.evaluate(trainer, eval_set, temperature)
-            played = Evaluation(eval_set, temperature, tuple(groups))
-            found = self._add(trainer, module, policy, played)
-            for result in found:
+            described = f"{policy}, greedy, on {eval_set}"
+            played = play(trainer, module, eval_set, temperature, described)
+            for result in self._add(trainer, module, policy, played):
                 names = {
                     f"val/{eval_set}/greedy/{n}": v for n, v in metrics_of(result.result).items()
                 }
                 log_metrics(module, names)
         for baseline in BASELINES:
-            if baseline.can_play(data.eval_sets[eval_set]):
-                _announce_start(trainer, module, f"{baseline.name} on {eval_set}")
-                groups = data.evaluator.evaluate_baseline(eval_set, baseline)
-                played = Evaluation(eval_set, None, tuple(groups))
-                self._add(trainer, module, baseline.name, played)
+            shown = play_baseline(trainer, module, eval_set, baseline)
+            if shown is not None:
+                self._add(trainer, module, baseline.name, shown)
 
     def _add(
         self,
@@ -99,19 +96,13 @@ class EvaluationTable(Callback):
         evaluation: Evaluation,
     ) -> list[PolicyResult]:
         """Add the result of one policy at one temperature; none if everything failed."""
-        eval_set, temperature = evaluation.eval_set, evaluation.temperature
-        is_of_run = temperature is not None and trainer.ckpt_path is not None
+        is_of_run = evaluation.temperature is not None and trainer.ckpt_path is not None
         iterations = completed_iterations(trainer, module) if is_of_run else None
-        if trainer.state.fn != TrainerFn.PREDICTING:  # whose trajectories have a file of their own
-            for callback in rollout_callbacks(trainer):
-                callback.on_evaluation_end(trainer, module, policy, evaluation, iterations)
-        result = summarize_all_ranks(trainer, f"{policy} on {eval_set}", evaluation.groups)
-        if result is None:
-            return []
-        fingerprint = data_module(trainer).evaluator.evaluation_set(eval_set).fingerprint
-        entry = PolicyResult(policy, eval_set, temperature, result, iterations, fingerprint)
-        self._results.append(entry)
-        return [entry]
+        # Predicted trajectories have a file of their own.
+        tells_end = trainer.state.fn != TrainerFn.PREDICTING
+        found = score(trainer, module, policy, evaluation, iterations, tells_end=tells_end)
+        self._results += found
+        return found
 
     # --- the end ----------------------------------------------------------------------------------
 
@@ -148,11 +139,6 @@ class EvaluationTable(Callback):
         announce(trainer, "\n".join(lines))
         if Path(str(trainer.ckpt_path)).stem == BEST:
             announce(trainer, _SELECTION_BIAS)
-
-
-def _announce_start(trainer: Trainer, module: LightningModule, description: str) -> None:
-    for callback in rollout_callbacks(trainer):
-        callback.on_evaluation_start(trainer, module, description)
 
 
 def _earlier_policies(run_dir: Path, results: Sequence[PolicyResult]) -> list[PolicyResult]:

@@ -12,6 +12,7 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+from callbacks.scoring import play, play_baseline, score
 from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.report.tables import PolicyResult, Validation, format_json, format_results
 from ragen_pl.rollout.actors import Actor
@@ -20,9 +21,8 @@ from ragen_pl.runtime.durable_files import write_text
 from ragen_pl.runtime.faults import FaultKind, record_fault
 from ragen_pl.training.access import data_module, learner
 from ragen_pl.training.callback import RolloutCallback, announce, is_done, rollout_callbacks
-from ragen_pl.training.evaluation import summarize_all_ranks
 from ragen_pl.training.run_folder import FINAL, RESULTS, UNTRAINED, read_results
-from ragen_pl.types import Evaluation, Phase, TrajectoryGroup
+from ragen_pl.types import Phase, TrajectoryGroup
 
 _REPEATED = ("diagnostics/", "val/")
 _PREFIXES = ("rollout/", "teacher/", "train/", "collapse/", "time/", *_REPEATED)
@@ -177,13 +177,10 @@ class Results(RolloutCallback):
         self, trainer: Trainer, module: LightningModule, baseline: Actor
     ) -> None:
         """Evaluate an actor that needs no model on every evaluation set that it can play."""
-        data = data_module(trainer)
-        for eval_set, env in data.eval_sets.items():
-            if baseline.can_play(env):
-                self._announce_start(trainer, module, baseline.name, eval_set)
-                groups = data.evaluator.evaluate_baseline(eval_set, baseline)
-                played = Evaluation(eval_set, None, tuple(groups))
-                self.evaluations += self._summarize(trainer, baseline.name, played, None)
+        for eval_set in data_module(trainer).eval_sets:
+            played = play_baseline(trainer, module, eval_set, baseline)
+            if played is not None:
+                self.evaluations += score(trainer, module, baseline.name, played, None)
 
     def _evaluate(
         self, trainer: Trainer, module: LightningModule, policy: str, *, in_full: bool
@@ -191,37 +188,14 @@ class Results(RolloutCallback):
         """Evaluate the current weights on every evaluation set at the first temperature, and if
         ``in_full``, on the first evaluation set at all temperatures.
         """
-        data, results = data_module(trainer), list[PolicyResult]()
-        iterations = self._counters.iterations
-        for index, eval_set in enumerate(data.eval_sets):
+        results = list[PolicyResult]()
+        for index, eval_set in enumerate(data_module(trainer).eval_sets):
             for temperature in (
                 self.temperatures if in_full and index == 0 else self.temperatures[:1]
             ):
-                self._announce_start(trainer, module, policy, eval_set)
-                groups = data.evaluator.evaluate(trainer, eval_set, temperature)
-                played = Evaluation(eval_set, temperature, tuple(groups))
-                results += self._summarize(trainer, policy, played, iterations)
+                played = play(trainer, module, eval_set, temperature, f"{policy} on {eval_set}")
+                results += score(trainer, module, policy, played, self._counters.iterations)
         return results
-
-    def _summarize(
-        self, trainer: Trainer, policy: str, evaluation: Evaluation, iterations: int | None
-    ) -> list[PolicyResult]:
-        """Score the trajectories of all ranks; no result if the environment failed in all."""
-        for callback in rollout_callbacks(trainer):
-            module = trainer.lightning_module
-            callback.on_evaluation_end(trainer, module, policy, evaluation, iterations)
-        eval_set, temperature = evaluation.eval_set, evaluation.temperature
-        result = summarize_all_ranks(trainer, f"{policy} on {eval_set}", list(evaluation.groups))
-        if result is None:
-            return []
-        fingerprint = data_module(trainer).evaluator.evaluation_set(eval_set).fingerprint
-        return [PolicyResult(policy, eval_set, temperature, result, iterations, fingerprint)]
-
-    def _announce_start(
-        self, trainer: Trainer, module: LightningModule, policy: str, eval_set: str
-    ) -> None:
-        for callback in rollout_callbacks(trainer):
-            callback.on_evaluation_start(trainer, module, f"{policy} on {eval_set}")
 
     def _evaluate_final(self, trainer: Trainer, module: LightningModule) -> None:
         """Evaluate the final policy, or copy the scores if the same weights were evaluated before.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -53,3 +54,17 @@ def test_a_fault_that_all_ranks_share_is_counted_once(
 
     assert count(0) == {"update": 1, "environment": 1}
     assert count(1) == {"environment": 1}
+
+
+def test_what_failed_in_an_evaluation_counts_before_its_scores_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fault_log, "learner", lambda module: SimpleNamespace(iteration=0))
+    monkeypatch.setattr(fault_log, "gather_objects", lambda own: [own, Counter(environment=2)])
+    trainer = cast(Any, SimpleNamespace(default_root_dir=str(tmp_path), is_global_zero=False))
+    log = FaultLog()
+    log.setup(trainer, cast(Any, None), "fit")
+    record_fault(FaultKind.ENVIRONMENT, "one trajectory")
+    log.on_evaluation_end()
+    assert log.results() == {"faults": {"environment": 3}}
+    log.teardown(trainer, cast(Any, None), "fit")

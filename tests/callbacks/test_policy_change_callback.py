@@ -16,6 +16,7 @@ from torch import Tensor
 from callbacks import PolicyChange, policy_change
 from callbacks.policy_change import measure_change, sampled_trajectories
 from ragen_pl.models.policy import Policy
+from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.training import scoring
 from ragen_pl.training.scoring import LogProbPass
 from ragen_pl.types import HindsightBatch, RolloutBatch, TrainingBatch
@@ -44,8 +45,8 @@ class Module:
         self.logged |= metrics
 
 
-def trainer(*, on_policy: bool = True, updates: float = 1.0) -> Any:
-    data = SimpleNamespace(rollout=SimpleNamespace(is_on_policy=on_policy))
+def trainer(*, config: RolloutConfig | None = None, updates: float = 1.0) -> Any:
+    data = SimpleNamespace(rollout=config or RolloutConfig())
     metrics = {"train/updates": torch.tensor(updates)}
     return SimpleNamespace(datamodule=data, callback_metrics=metrics, loggers=[])
 
@@ -209,10 +210,14 @@ def test_it_scores_only_where_the_alarm_needs_it_or_it_is_told_to() -> None:
     advantages = at_tokens(rollout, 2)
     level = {"train/positive_log_prob"}
     assert set(measured(rollout, advantages, PolicyChange())) == NAMES | level
-    several: dict[str, Any] = {"on_policy": False, "updates": 4.0}
+    several: dict[str, Any] = {"config": RolloutConfig(online_k=4), "updates": 4.0}
     assert set(measured(rollout, advantages, PolicyChange(), **several)) == level
     assert set(measured(rollout, advantages, PolicyChange(always=True), **several)) == NAMES | level
     assert set(measured(rollout, advantages, PolicyChange(0))) == level
+    scaled = RolloutConfig(online_k=4, scale_updates=True)  # makes one update if little is kept
+    assert set(measured(rollout, advantages, PolicyChange(), config=scaled)) == NAMES | level
+    twice = RolloutConfig(ppo_epochs=2)
+    assert set(measured(rollout, advantages, PolicyChange(), config=twice)) == level
 
 
 def test_an_iteration_without_an_update_has_no_change() -> None:

@@ -201,3 +201,15 @@ def test_state_is_plain(tmp_path: Path) -> None:
     assert again.evaluations == results.evaluations
     torch.save(state, tmp_path / "state.pt")
     assert torch.load(tmp_path / "state.pt", weights_only=True) == state
+
+
+def test_the_history_has_the_metrics_of_an_iteration_without_an_update(tmp_path: Path) -> None:
+    """They are logged at its end, by callbacks whose turn comes after this one's."""
+
+    class Discard(RolloutCallback):
+        def on_rollout_end(self, *_: Any) -> None:
+            self.discard = self.iteration == 1
+
+    callbacks = [Discard(), Results((0.5,)), RolloutMetrics()]
+    make_trainer(tmp_path, 3, callbacks).fit(TinyModule(), datamodule=TinyData(mixed))
+    assert None not in read(tmp_path)["history"]["rollout/success"]

@@ -190,8 +190,8 @@ def data_parser() -> Parser:
     return parser
 
 
-def rewards(parser: Parser, folder: Path, *line: str) -> dict[str, RewardTerm | None]:
-    """Return the reward terms of a data module built from configs and options."""
+def data_of(parser: Parser, folder: Path, *line: str) -> RolloutDataModule:
+    """Return the data module that configs and options describe."""
     given = prepare(line)
     for position, path in enumerate(given):
         if given[position - 1] == "--config":
@@ -201,7 +201,12 @@ def rewards(parser: Parser, folder: Path, *line: str) -> dict[str, RewardTerm | 
     config = parser.parse_args(given)
     config.pop("config")
     module: RolloutDataModule = parser.instantiate(config).data
-    return dict(module.rollout.rewards)
+    return module
+
+
+def rewards(parser: Parser, folder: Path, *line: str) -> dict[str, RewardTerm | None]:
+    """Return the reward terms of the data module."""
+    return dict(data_of(parser, folder, *line).rollout.rewards)
 
 
 def test_reward_terms_merge_by_name_and_null_leaves_one_out(
@@ -306,3 +311,15 @@ def test_a_logger_writes_to_the_run_folder_unless_it_is_told_where(
     assert loggers[2].init_args.dir is None  # its other name for the same
     place_loggers(None, "runs/x")
     place_loggers(True, "runs/x")
+
+
+def test_limits_of_a_mixtures_environments_merge_by_name_and_by_key(
+    data_parser: Parser, tmp_path: Path
+) -> None:
+    """They have no class that could be named."""
+    key = "--data.mixture.limits"
+    line = [*configs("mixture"), f"{key}.sokoban", "{max_turns: 3}", f"{key}.frozen_lake.max_turns"]
+    line += ["4", f"{key}.sokoban.max_actions_per_turn=2"]
+    given = data_of(data_parser, tmp_path, *line).rollout_in
+    limits = {name: (own.max_turns, own.max_actions_per_turn) for name, own in given.items()}
+    assert limits == {"sokoban": (3, 2), "frozen_lake": (4, 3), "bandit": (5, 3)}

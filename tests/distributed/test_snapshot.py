@@ -114,3 +114,21 @@ def test_frozen_weights_are_left_out_and_a_snapshot_can_be_restored_twice() -> N
         assert torch.equal(module.moving.weight, kept)
     assert module.moving.weight is weight  # in place: the optimizer still has it
     assert torch.equal(*ends)
+
+
+def test_an_optimizer_that_came_after_a_snapshot_forgets_its_moments() -> None:
+    class One(LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(2, 1, bias=False)
+
+    module = One()
+    optimizers = [torch.optim.AdamW(module.parameters(), lr=0.1) for _ in range(2)]
+    torch.autograd.backward(module.layer.weight.square().sum())
+    for optimizer in optimizers:
+        optimizer.step()
+    earlier = take_snapshot(module, optimizers[:1])
+    restore_snapshot(earlier, module, optimizers)
+    assert optimizers[0].state
+    assert not optimizers[1].state
+    restore_snapshot(take_snapshot(module, optimizers), module, optimizers[:1])
