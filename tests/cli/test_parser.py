@@ -322,4 +322,4 @@ def test_limits_of_a_mixtures_environments_merge_by_name_and_by_key(
     line += ["4", f"{key}.sokoban.max_actions_per_turn=2"]
     given = data_of(data_parser, tmp_path, *line).rollout_in
     limits = {name: (own.max_turns, own.max_actions_per_turn) for name, own in given.items()}
-    assert limits == {"sokoban": (3, 2), "frozen_lake": (4, 3), "bandit": (1, 3)}
+    assert limits == {"sokoban": (3, 2), "frozen_lake": (4, 1), "bandit": (1, 3)}
