@@ -11,7 +11,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
-from callbacks.scoring import play, play_baseline, score
+from callbacks.scoring import played_by_baseline, played_by_policy, score
 from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.report.tables import PolicyResult, format_json, format_scores
 from ragen_pl.rollout.baselines import BASELINES
@@ -77,14 +77,14 @@ class EvaluationTable(Callback):
         data = data_module(trainer)
         for temperature in data.evaluation.temperatures[1:]:
             described = f"{policy}, greedy, on {eval_set}"
-            played = play(trainer, module, eval_set, temperature, described)
+            played = played_by_policy(trainer, module, eval_set, temperature, described)
             for result in self._add(trainer, module, policy, played):
                 names = {
                     f"val/{eval_set}/greedy/{n}": v for n, v in metrics_of(result.result).items()
                 }
                 log_metrics(module, names)
         for baseline in BASELINES:
-            shown = play_baseline(trainer, module, eval_set, baseline)
+            shown = played_by_baseline(trainer, module, eval_set, baseline)
             if shown is not None:
                 self._add(trainer, module, baseline.name, shown)
 

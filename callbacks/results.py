@@ -12,7 +12,7 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from callbacks.scoring import play, play_baseline, score
+from callbacks.scoring import played_by_baseline, played_by_policy, score
 from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.report.tables import PolicyResult, Validation, format_json, format_results
 from ragen_pl.rollout.actors import Actor
@@ -130,10 +130,9 @@ class Results(RolloutCallback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Record the iteration's metrics; evaluate when the warm start ends."""
-        super().on_train_epoch_end(trainer, pl_module)
-        self._counters.iterations = trainer.current_epoch + 1
         for callback in rollout_callbacks(trainer):  # also those whose own hook is yet to come
             callback.log_recorded(trainer)
+        self._counters.iterations = trainer.current_epoch + 1
         self._record_metrics(trainer, learner(pl_module).phase)
         self._record_validation(trainer)
         if self._counters.iterations == data_module(trainer).warm_start.iterations:
@@ -178,7 +177,7 @@ class Results(RolloutCallback):
     ) -> None:
         """Evaluate an actor that needs no model on every evaluation set that it can play."""
         for eval_set in data_module(trainer).eval_sets:
-            played = play_baseline(trainer, module, eval_set, baseline)
+            played = played_by_baseline(trainer, module, eval_set, baseline)
             if played is not None:
                 self.evaluations += score(trainer, module, baseline.name, played, None)
 
@@ -193,7 +192,9 @@ class Results(RolloutCallback):
             for temperature in (
                 self.temperatures if in_full and index == 0 else self.temperatures[:1]
             ):
-                played = play(trainer, module, eval_set, temperature, f"{policy} on {eval_set}")
+                played = played_by_policy(
+                    trainer, module, eval_set, temperature, f"{policy} on {eval_set}"
+                )
                 results += score(trainer, module, policy, played, self._counters.iterations)
         return results
 

@@ -12,7 +12,7 @@ from ragen_pl.training.evaluation import summarize_all_ranks
 from ragen_pl.types import Evaluation
 
 
-def play(
+def played_by_policy(
     trainer: Trainer,
     module: LightningModule,
     eval_set: str,
@@ -33,7 +33,7 @@ def play(
     return Evaluation(eval_set, temperature, tuple(groups))
 
 
-def play_baseline(
+def played_by_baseline(
     trainer: Trainer, module: LightningModule, eval_set: str, baseline: Actor
 ) -> Evaluation | None:
     """Play this rank's share of an evaluation set with a baseline; None if it cannot play it."""

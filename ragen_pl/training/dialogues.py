@@ -13,6 +13,7 @@ from ragen_pl.rollout import chat as protocols
 from ragen_pl.rollout.chat import Chat, Dialogue, Prompts
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.mixture import env_of_set
+from ragen_pl.training.environments import key_of
 from ragen_pl.training.evaluation_sets import EvaluationConfig
 from ragen_pl.training.learner import Learner
 
@@ -58,8 +59,8 @@ class Dialogues:
     @property
     def max_context(self) -> int:
         """Maximum tokens of a trajectory, in training and in evaluations."""
-        widest = max((self.rollout_on(name).max_context for name in self.eval_sets), default=0)
-        return max(self.rollout.max_context, widest)
+        rollouts = (self.rollout, *map(self.rollout_on, self.eval_sets))
+        return max(rollout.max_context for rollout in rollouts)
 
     def actions_per_turn_in(self, name: str) -> int:
         """Return the maximum actions in one response in a training environment, limited by the
@@ -89,8 +90,8 @@ class Dialogues:
         for think in (True, False):
             prompts = replace(self.prompts, think=think)
             for name in self.envs:
-                key = f"data.envs.{name}" if name else "data.env"
-                yield from _words(prompts, key, self.envs[name], self.actions_per_turn_in(name))
+                actions_here = self.actions_per_turn_in(name)
+                yield from _words(prompts, key_of(name), self.envs[name], actions_here)
             for name in self.eval_sets:
                 yield from self._words_on(name, prompts)
             for env in (kind() for kind in COVERED):

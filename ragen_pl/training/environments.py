@@ -37,11 +37,16 @@ def training_envs(env: TextEnv | None, envs: Mapping[str, TextEnv | None]) -> di
     return mixed
 
 
+def key_of(name: str) -> str:
+    """Return the key of an environment to train in, by its name."""
+    return f"data.envs.{name}" if name else "data.env"
+
+
 def envs_by_key(
     envs: Mapping[str, TextEnv], eval_sets: Mapping[str, TextEnv]
 ) -> dict[str, TextEnv]:
     """Return the environments to train in and to evaluate in, by their keys below ``data``."""
-    training = {f"envs.{name}" if name else "env": each for name, each in envs.items()}
+    training = {key_of(name).removeprefix("data."): each for name, each in envs.items()}
     return training | {f"eval_sets.{name}": each for name, each in eval_sets.items()}
 
 

@@ -40,9 +40,7 @@ class Budget:
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
             if value is not None and value < 1:
-                raise ValueError(
-                    f"evaluation.at_least.{name} is {value}; it must be at least 1, or null"
-                )
+                raise ValueError(f"{name} is {value}; it must be at least 1, or null")
 
     def widen(self, rollout: RolloutConfig) -> RolloutConfig:
         """Return the limits of a rollout, with those that are smaller than these raised."""

@@ -18,6 +18,7 @@ from ragen_pl.rollout.mixture import env_of_set
 from ragen_pl.rollout.stats import check_room
 from ragen_pl.training.callback import rollout_callbacks
 from ragen_pl.training.dialogues import Dialogues
+from ragen_pl.training.environments import key_of
 from ragen_pl.training.evaluation_sets import EvaluationConfig, EvaluationSet
 from ragen_pl.training.learner import current_learner
 from ragen_pl.types import Evaluation, Sampling, TrajectoryGroup
@@ -68,8 +69,7 @@ class Evaluator:
                     f"mixture ({', '.join(envs)}): it evaluates a task that is not trained on"
                 )
                 continue
-            key = f"data.envs.{name}" if name else "data.env"
-            yield from eval_set.warnings(envs[name], key, seeds)
+            yield from eval_set.warnings(envs[name], key_of(name), seeds)
 
     def evaluate(
         self, trainer: Trainer, eval_set: str, temperature: float, samples: int = 1
@@ -135,8 +135,8 @@ class Evaluator:
         """Play this rank's share of an evaluation set with a baseline, each initial state once."""
         chosen, rollout = self.evaluation_set(eval_set), self.dialogues.rollout_on(eval_set)
         return [
-            play_baseline(chosen.env, seed, place, rollout, baseline)
-            for place, seed in list(enumerate(chosen.seeds))[rank() :: world_size()]
+            play_baseline(chosen.env, start.seed, start.group_id, rollout, baseline)
+            for start in chosen.group_seeds[rank() :: world_size()]
         ]
 
 

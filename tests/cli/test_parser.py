@@ -323,3 +323,18 @@ def test_limits_of_a_mixtures_environments_merge_by_name_and_by_key(
     given = data_of(data_parser, tmp_path, *line).rollout_in
     limits = {name: (own.max_turns, own.max_actions_per_turn) for name, own in given.items()}
     assert limits == {"sokoban": (3, 2), "frozen_lake": (4, 1), "bandit": (1, 3)}
+
+
+def test_the_mixture_of_the_docs_is_read(data_parser: Parser, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/mixtures.md").read_text(encoding="utf-8")
+    (tmp_path / "shown.yaml").write_text(page.partition("```yaml\n")[2].partition("```")[0])
+    line = [*configs("mixture"), "--config", str(tmp_path / "shown.yaml")]
+    data = data_of(data_parser, tmp_path, *line)
+    assert data.rollout_in["frozen_lake"].max_actions_per_turn == 1
+    assert "sokoban_large" in data.eval_sets
+
+
+def test_arguments_of_a_strategy_without_a_class_are_told_plainly(parser: Parser) -> None:
+    line = ["--trainer.strategy", "ddp", "--trainer.strategy.init_args.timeout", "60"]
+    with pytest.raises(ConfigError, match=r"timeout is given to trainer\.strategy, which is not a"):
+        parser.parse_args(line)
