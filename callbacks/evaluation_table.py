@@ -11,15 +11,15 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
-from callbacks.scoring import played_by_baseline, played_by_policy, score
 from ragen_pl.distributed.collectives import gather_objects
-from ragen_pl.report.tables import PolicyResult, format_json, format_scores
+from ragen_pl.report.tables import format_json, format_scores
 from ragen_pl.rollout.baselines import BASELINES
 from ragen_pl.runtime.durable_files import write_text
 from ragen_pl.runtime.faults import FaultKind, record_fault
 from ragen_pl.training.access import completed_iterations, data_module, learner, policy_name
 from ragen_pl.training.callback import announce
-from ragen_pl.training.evaluation import log_metrics, metrics_of
+from ragen_pl.training.evaluation import PolicyResult, log_metrics, metrics_of
+from ragen_pl.training.explicit_evaluation import played_by_baseline, played_by_policy, score
 from ragen_pl.training.run_folder import BEST, EVALUATIONS, FINAL, file_name_of, is_of, read_results
 from ragen_pl.types import Evaluation
 

@@ -12,15 +12,16 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from callbacks.scoring import played_by_baseline, played_by_policy, score
 from ragen_pl.distributed.collectives import gather_objects
-from ragen_pl.report.tables import PolicyResult, Validation, format_json, format_results
+from ragen_pl.report.tables import Validation, format_json, format_results
 from ragen_pl.rollout.actors import Actor
 from ragen_pl.rollout.baselines import BASELINES
 from ragen_pl.runtime.durable_files import write_text
 from ragen_pl.runtime.faults import FaultKind, record_fault
 from ragen_pl.training.access import data_module, learner
 from ragen_pl.training.callback import RolloutCallback, announce, is_done, rollout_callbacks
+from ragen_pl.training.evaluation import PolicyResult
+from ragen_pl.training.explicit_evaluation import played_by_baseline, played_by_policy, score
 from ragen_pl.training.run_folder import FINAL, RESULTS, UNTRAINED, read_results
 from ragen_pl.types import Phase, TrajectoryGroup
 

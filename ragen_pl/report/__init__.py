@@ -3,7 +3,8 @@
 May not measure or decide anything: it presents what other packages measured.
 """
 
-from ragen_pl.report.tables import PolicyResult, format_results
+from ragen_pl.report.tables import format_results
 from ragen_pl.report.trajectory_record import trajectory_record
+from ragen_pl.training.evaluation import PolicyResult
 
 __all__ = ["PolicyResult", "format_results", "trajectory_record"]

@@ -11,8 +11,8 @@ from statistics import fmean
 from typing import Any
 
 from ragen_pl.errors import ConfigError
-from ragen_pl.report.tables import PolicyResult, format_table
-from ragen_pl.training.evaluation import EvalResult
+from ragen_pl.report.tables import format_table
+from ragen_pl.training.evaluation import EvalResult, PolicyResult
 from ragen_pl.training.run_folder import FINAL, RESULTS
 from ragen_pl.training.statistics import PairedDifference, paired_difference
 

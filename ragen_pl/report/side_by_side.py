@@ -8,7 +8,7 @@ from typing import Any
 
 from ragen_pl.report.comparison import difference_of
 from ragen_pl.report.run_data import RunData
-from ragen_pl.report.tables import PolicyResult
+from ragen_pl.training.evaluation import PolicyResult
 from ragen_pl.training.run_folder import FINAL
 from ragen_pl.training.statistics import PairedDifference
 

@@ -7,66 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ragen_pl.training.evaluation import EvalResult
+from ragen_pl.training.evaluation import PolicyResult
 
 MAX_DIFFICULTIES = 20
 """Number of difficulties beyond which success is not split by them, as where every start has a name
 of its own."""
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyResult:
-    """Evaluation result of one policy on one evaluation set at one temperature."""
-
-    policy: str
-    """``random``, ``expert``, ``untrained``, ``warm-started`` or ``final``; in an evaluation by
-    itself a checkpoint, a folder or a model's name."""
-    eval_set: str
-    temperature: float | None
-    """None for the baselines, random actions and the expert."""
-    result: EvalResult
-    iterations: int | None = None
-    """Training iterations of the policy; None for baselines and for policies made elsewhere."""
-    fingerprint: str | None = None
-    """Fingerprint of the evaluation set; None in results of earlier versions."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON types."""
-        difficulties = {name: list(value) for name, value in self.result.by_difficulty.items()}
-        return {
-            "policy": self.policy,
-            "eval_set": self.eval_set,
-            "temperature": self.temperature,
-            "iterations": self.iterations,
-            "fingerprint": self.fingerprint,
-            **asdict(self.result),
-            "by_difficulty": difficulties,
-            "pass_at": {str(k): value for k, value in self.result.pass_at.items()},
-            "repeated_seeds": {str(k): seed for k, seed in self.result.repeated_seeds.items()},
-        }
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> PolicyResult:
-        """Read the output of ``to_dict``, of this version or an earlier one."""
-        own = ("policy", "eval_set", "temperature", "iterations", "fingerprint")
-        rest = {name: value for name, value in data.items() if name not in own}
-        difficulties = {
-            name: (float(success), int(count))
-            for name, (success, count) in rest.pop("by_difficulty").items()
-        }
-        pass_at = {int(k): float(value) for k, value in rest.pop("pass_at", {}).items()}
-        repeated = {int(k): int(seed) for k, seed in rest.pop("repeated_seeds", {}).items()}
-        solved, failed = tuple(rest.pop("solved_seeds")), tuple(rest.pop("failed_seeds"))
-        result = EvalResult(
-            **rest,
-            by_difficulty=difficulties,
-            solved_seeds=solved,
-            failed_seeds=failed,
-            pass_at=pass_at,
-            repeated_seeds=repeated,
-        )
-        known = {name: data[name] for name in own if name in data}
-        return cls(result=result, **known)
 
 
 @dataclass(frozen=True, slots=True)

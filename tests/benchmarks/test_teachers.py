@@ -11,11 +11,10 @@ import pytest
 from benchmarks.grid import Grid
 from benchmarks.teachers import TASKS, TEACHERS, TEMPERATURES, Study, arguments, main, runs
 from benchmarks.teachers import write_report as write_teachers
-from ragen_pl.report.tables import PolicyResult
 from ragen_pl.rollout.teachers.explorer import Explorer
 from ragen_pl.rollout.teachers.solver import Solver
 from ragen_pl.rollout.teachers.world_model import WorldModel
-from ragen_pl.training.evaluation import summarize
+from ragen_pl.training.evaluation import PolicyResult, summarize
 from tests.cli.test_configs import assemble
 from tests.support.doubles import make_group
 from tests.support.extras import need_packages

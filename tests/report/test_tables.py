@@ -6,13 +6,12 @@ import json
 from dataclasses import replace
 
 from ragen_pl.report.tables import (
-    PolicyResult,
     Validation,
     format_json,
     format_results,
     format_scores,
 )
-from ragen_pl.training.evaluation import EvalResult
+from ragen_pl.training.evaluation import EvalResult, PolicyResult
 
 
 def entry(policy: str, eval_set: str, temperature: float | None, success: float) -> PolicyResult:

@@ -14,8 +14,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from callbacks import ReportWriter
 from ragen_pl.envs import Sokoban
-from ragen_pl.report.tables import PolicyResult
-from ragen_pl.training.evaluation import EvalResult
+from ragen_pl.training.evaluation import EvalResult, PolicyResult
 from ragen_pl.training.statistics import wilson_interval
 
 CONFIG: dict[str, Any] = {
