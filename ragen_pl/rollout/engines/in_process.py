@@ -33,7 +33,9 @@ _COMPACT_BELOW = 0.75
 
 
 PREFILL_TOKENS = 4096
-"""Padded tokens per forward of a prefill: more do not fit in a processor's cache."""
+"""Padded tokens per forward of a prefill on a CPU: more do not fit in its cache."""
+PREFILL_TOKENS_OF_A_GPU = 16384
+"""Those on a GPU, where a small model's forward takes as long as its launches, whatever its size."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +198,9 @@ class InProcessSampler:
 
     def _prefill(self, cache: RaggedCache, new_ids: Sequence[Ids]) -> Tensor:
         """Read new tokens, left-padded to blocks; return (rows, V) next-token logits."""
-        rows = max(1, PREFILL_TOKENS // max(len(ids) for ids in new_ids))
+        is_cpu = self.model.device.type == "cpu"
+        tokens = PREFILL_TOKENS if is_cpu else PREFILL_TOKENS_OF_A_GPU
+        rows = max(1, tokens // max(len(ids) for ids in new_ids))
         logits = []
         for first in range(0, len(new_ids), rows):
             part = new_ids[first : first + rows]
