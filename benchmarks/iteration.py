@@ -115,7 +115,7 @@ class Iteration:
             seed=0,
             max_context=bench.workload.config.max_context,
             autocast=bench.context,
-            capture=GraphCapturer() if bench.cuda_graphs else None,
+            new_capture=GraphCapturer if bench.cuda_graphs else None,
         )
         self.algorithm = Algorithm(advantage=GRPO())
         self.passes = LogProbPass(bench.token_budget, torch.device(bench.device))

@@ -24,6 +24,8 @@ def run(day: Day, record: Record) -> None:
     done = subprocess.run(
         [*command, f"--junitxml={report.resolve()}"], cwd=ROOT, check=False, stdout=sys.stderr
     )
+    if not report.is_file():  # pytest itself did not start: the log says why
+        raise SystemExit(done.returncode)
     suite = ElementTree.parse(report).getroot().find("testsuite")
     assert suite is not None
     counts = {key: int(suite.get(key, 0)) for key in ("tests", "failures", "errors", "skipped")}

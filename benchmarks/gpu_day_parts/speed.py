@@ -91,7 +91,7 @@ def run(day: Day, record: Record, shape: str) -> None:
             bench = bench_of(day, base, variant)
             try:
                 rates[variant.name] = _measure(record, name, bench, variant, bandwidth)
-            except torch.OutOfMemoryError as error:
+            except (torch.OutOfMemoryError, ValueError) as error:  # or it cannot be captured
                 record.note(f"{name} left out: {str(error).splitlines()[0]}")
             gc.collect()  # modules refer to each other in circles
             if device.type == "cuda":

@@ -65,8 +65,10 @@ def grouped_matmul_attention(
     if more.get("s_aux") is not None:
         raise ValueError(f"attention {NAME!r} has no attention sinks; choose another model")
     softcap = more.get("softcap")
-    # A compiler would unroll the loop for each number of blocks.
-    if not is_causal or (torch.compiler.is_compiling() and compiles_as_whole(module)):
+    # A compiler would unroll the loop for each number of blocks; on a GPU launches take longer than
+    # the scores that blocks save.
+    is_whole = torch.compiler.is_compiling() and compiles_as_whole(module)
+    if not is_causal or is_whole or query.device.type != "cpu":
         return attend(query * scaling, key, value, attention_mask, softcap), None
     attended: Tensor = _attend_in_blocks(query, key, value, attention_mask, scaling, softcap)
     return attended, None

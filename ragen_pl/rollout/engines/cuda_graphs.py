@@ -25,7 +25,11 @@ It returns a function that repeats these operations on these tensors and returns
 
 class GraphCapturer:
     """A ``Capture`` with CUDA graphs that share one memory pool: only one of them runs at a time,
-    and its result is copied before the next."""
+    and its result is copied before the next.
+
+    Build another one after the graphs were dropped: a pool whose graphs are all gone cannot be used
+    again while a library, such as cuBLAS, holds workspace in it.
+    """
 
     def __init__(self) -> None:
         self.pool = torch.cuda.graph_pool_handle()
@@ -34,18 +38,27 @@ class GraphCapturer:
         """Capture a step.
 
         Raises:
-            ValueError: when the step synchronizes with the GPU, which a capture does not allow.
+            ValueError: when the step synchronizes with the GPU, which a capture does not allow, or
+                runs on a CPU.
         """
         graph = torch.cuda.CUDAGraph()
         try:
             # Thread-local: other threads, which step environments, do not affect it.
             with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
                 logits = step()
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError as error:
             raise ValueError(
                 "model.engine.cuda_graphs is true, but this model's decode step cannot be "
                 f"captured ({str(error).splitlines()[0]}): set it to false"
             ) from error
+
+        if logits.device.type != "cuda":
+            raise ValueError(
+                f"model.engine.cuda_graphs is true, but the model is on {logits.device}: set it to "
+                "false, or trainer.accelerator to gpu"
+            )
 
         def replay() -> Tensor:
             graph.replay()
@@ -62,13 +75,14 @@ class GraphedDecodeStep:
     Weights that autocast has cast live as long as its context: call ``forget`` before it ends.
     """
 
-    def __init__(self, decode_step: DecodeStep, capture: Capture) -> None:
-        self.decode_step, self.capture = decode_step, capture
-        self.steps: dict[tuple[int, ...], _Captured | None] = {}
+    def __init__(self, decode_step: DecodeStep, new_capture: Callable[[], Capture]) -> None:
+        self.decode_step, self.new_capture = decode_step, new_capture
+        self.forget()
 
     def forget(self) -> None:
         """Drop all captured steps."""
-        self.steps = {}
+        self.steps: dict[tuple[int, ...], _Captured | None] = {}
+        self.capture = self.new_capture()
 
     def __call__(self, ids: Tensor, positions: Tensor, mask: Tensor, cache: RaggedCache) -> Tensor:
         if ids.shape[1] != 1:

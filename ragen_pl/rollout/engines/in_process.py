@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
@@ -71,7 +71,7 @@ class InProcess(Engine):
             seed=seed,
             max_context=max_context,
             autocast=autocast,
-            capture=GraphCapturer() if self.cuda_graphs else None,
+            new_capture=GraphCapturer if self.cuda_graphs else None,
         )
 
 
@@ -89,7 +89,8 @@ class InProcessSampler:
         seed: The run's seed.
         max_context: Upper bound of a row's length in tokens.
         autocast: The trainer's autocast.
-        capture: Function that captures decode steps for replay; None runs each step uncaptured.
+        new_capture: Function that returns a function that captures decode steps for replay; None
+            runs each step uncaptured.
     """
 
     def __init__(
@@ -100,14 +101,14 @@ class InProcessSampler:
         seed: int,
         max_context: int,
         autocast: Autocast = nullcontext,
-        capture: Capture | None = None,
+        new_capture: Callable[[], Capture] | None = None,
     ) -> None:
         self.model = model
         self.stop_id = stop_id
         self.seed = seed
         self.max_context = max_context
         self.autocast = autocast
-        self.capture = capture
+        self.new_capture = new_capture
         self.tokens_processed = 0
         self.decode_step: DecodeStep | None = None
         self.cache: RaggedCache | None = None
@@ -151,14 +152,14 @@ class InProcessSampler:
             ValueError: when steps should be captured, but the model runs hooks.
         """
         decode_step = build_decode_step(self.model, self.max_context)
-        if self.capture is None:
+        if self.new_capture is None:
             return decode_step
         if has_hooks(self.model):
             raise ValueError(
                 "model.engine.cuda_graphs is true, but hooks, such as those that gather shards, "
                 "run within the model, and a CUDA graph would leave them out: set it to false"
             )
-        return GraphedDecodeStep(decode_step, self.capture)
+        return GraphedDecodeStep(decode_step, self.new_capture)
 
     def _read(self, requests: Sequence[Request]) -> tuple[RaggedCache, Tensor]:
         """Prefill the tokens that are not cached yet; return the cache, and (rows, V) next-token
@@ -188,7 +189,7 @@ class InProcessSampler:
     def _prefill_distinct(self, prefixes: Sequence[Ids]) -> tuple[RaggedCache, Tensor]:
         """Read equal prefixes, such as those of a group's members, once, and copy the result."""
         distinct = {prefix: row for row, prefix in enumerate(dict.fromkeys(prefixes))}
-        stride = STRIDE if self.capture is None else CAPTURED_STRIDE
+        stride = STRIDE if self.new_capture is None else CAPTURED_STRIDE
         cache = open_cache(self.model, len(distinct), self.max_context, stride)
         logits = self._prefill(cache, list(distinct))
         more = bucket_size(len(prefixes), self.model.device) - len(prefixes)

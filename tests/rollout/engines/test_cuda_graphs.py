@@ -63,7 +63,7 @@ def play(
         seed=0,
         max_context=256,
         autocast=lambda: torch.autocast("cpu", torch.bfloat16, enabled=is_bf16),
-        capture=capture,
+        new_capture=None if capture is None else lambda: capture,
     )
     prefixes = [[3, *range(10, 12 + m)] for m in range(6)]
     history: list[list[Completion]] = []
@@ -99,7 +99,7 @@ def test_moved_buffers_are_captured_again() -> None:
         keys, _ = cache.update(states, states, 0)
         return (keys[:, 0, :, 0] * mask[:, 0, 0]).sum(1, keepdim=True)
 
-    replayed, ones = GraphedDecodeStep(decode_step, tracer), np.ones(2, np.int64)
+    replayed, ones = GraphedDecodeStep(decode_step, lambda: tracer), np.ones(2, np.int64)
 
     def step(*tokens: int) -> list[float]:
         positions, mask = cache.open_block(1, ones)
@@ -127,16 +127,12 @@ def test_a_gpu_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
     InProcess(cuda_graphs=True).check()
 
 
-def test_the_key_captures_on_the_gpu(
-    language: LanguageModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
-
+def test_the_key_captures_on_the_gpu(language: LanguageModel) -> None:
     def build(engine: InProcess) -> InProcessSampler:
         return engine.build(language, 0, 64, lambda: torch.autocast("cpu", enabled=False))
 
-    assert build(InProcess(cuda_graphs=True)).capture.__class__ is cuda_graphs.GraphCapturer
-    assert build(InProcess()).capture is None
+    assert build(InProcess(cuda_graphs=True)).new_capture is cuda_graphs.GraphCapturer
+    assert build(InProcess()).new_capture is None
 
 
 def test_a_step_that_cannot_be_captured_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +148,9 @@ def test_a_step_that_cannot_be_captured_is_refused(monkeypatch: pytest.MonkeyPat
 
 
 def test_captured_steps_are_dropped_when_a_call_fails(language: LanguageModel) -> None:
-    engine = InProcessSampler(language.model, stop_id=-1, seed=0, max_context=256, capture=Tracer())
+    engine = InProcessSampler(
+        language.model, stop_id=-1, seed=0, max_context=256, new_capture=Tracer
+    )
     engine([Request((3, 10, 11), EpisodeId(0, 0, 0), 0)], Sampling(1.0, 5))
     decode_step = engine.decode_step
     assert isinstance(decode_step, GraphedDecodeStep)
@@ -160,6 +158,31 @@ def test_captured_steps_are_dropped_when_a_call_fails(language: LanguageModel) -
     with pytest.raises(IndexError):
         engine([Request((3, 1 << 30), EpisodeId(0, 0, 1), 0)], Sampling(1.0, 5))
     assert not decode_step.steps
+
+
+def test_each_call_captures_anew(language: LanguageModel) -> None:
+    """A pool of memory whose graphs are gone is not used again: PyTorch refuses it."""
+    tracers: list[Tracer] = []
+
+    def new_capture() -> Tracer:
+        tracers.append(Tracer())
+        return tracers[-1]
+
+    engine = InProcessSampler(
+        language.model, stop_id=-1, seed=0, max_context=256, new_capture=new_capture
+    )
+    for turn in range(2):
+        engine([Request((3, 10, 11), EpisodeId(turn, 0, 0), 0)], Sampling(1.0, 5))
+    assert [bool(each.captured) for each in tracers] == [True, True, False]
+
+
+def test_a_step_on_the_cpu_is_not_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA would record nothing, and replay nothing."""
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: None)
+    monkeypatch.setattr(torch.cuda, "graph", lambda *_, **__: nullcontext())
+    with pytest.raises(ValueError, match="cuda_graphs is true, but the model is on cpu"):
+        cuda_graphs.GraphCapturer()(lambda: torch.zeros(1))
 
 
 def test_hooks_are_not_left_out() -> None:
