@@ -41,6 +41,7 @@ from ragen_pl.models.lora import LoRA
 from ragen_pl.models.trainable import TrainableModel
 from ragen_pl.report.tables import format_table
 from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.engines.in_process import prefill_tokens
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.starpo import StarPO
@@ -203,9 +204,11 @@ def measured(name: str, device: str = "cpu") -> dict[str, float]:
     return peaks
 
 
-def planned(name: str) -> dict[str, float]:
+def planned(name: str, device: str = "cpu") -> dict[str, float]:
     """Return the planned memory of each phase, in MiB."""
-    memory = Planner(CASES[name].plan_input).plan(Cluster())
+    kind = device.partition(":")[0]
+    given = replace(CASES[name].plan_input, prefill_tokens=prefill_tokens(kind))
+    memory = Planner(given).plan(Cluster())
     return {phase: memory.totals[phase] / _MEBI for phase in PHASES}
 
 
@@ -225,7 +228,8 @@ Sizes = dict[str, dict[str, dict[str, float]]]
 def compare(names: Sequence[str], device: str = "cpu") -> Sizes:
     """Print the table, and return planned and measured MiB by case and phase."""
     results = {
-        name: {"planned": planned(name), "measured": measured(name, device)} for name in names
+        name: {"planned": planned(name, device), "measured": measured(name, device)}
+        for name in names
     }
     rows = [["case", "phase", "planned MiB", "measured MiB", "ratio"]]
     for name, result in results.items():

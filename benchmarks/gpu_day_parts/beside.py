@@ -32,6 +32,8 @@ def run(day: Day, record: Record) -> None:
     repetitions = 1 if day.tiny else 3
     for model in ("tiny",) if day.tiny else WORKLOADS:
         shape = replace(MODELS[model], hidden_size=32, num_heads=2) if day.tiny else MODELS[model]
+        if device.type == "cuda":  # as TRL and generate have it
+            shape = replace(shape, attention="sdpa")
         workloads = (TINY, replace(TINY, turns=3)) if day.tiny else WORKLOADS[model]
         for turns, workload in zip(("short", "long"), workloads, strict=True):
             for dtype in DTYPES if has_autocast(device) else ("fp32",):

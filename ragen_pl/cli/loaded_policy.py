@@ -161,10 +161,12 @@ def _policy_of_run(run_dir: Path, which: str) -> LoadedPolicy:
     folder = run_dir / POLICY / which
     if not (folder / _MODEL_CONFIG).is_file():
         raise ConfigError(f"{run_dir} has no policy {which}: there is no {folder / _MODEL_CONFIG}")
-    policy = _policy_of_folder(folder)
     if not (run_dir / CONFIG).is_file():
-        return policy
-    return replace(policy, parts=configured_parts(["--config", str(run_dir / CONFIG)]))
+        return _policy_of_folder(folder)
+    parts = configured_parts(["--config", str(run_dir / CONFIG)])
+    policy = parts.model.trainable.policy
+    options = policy if isinstance(policy, PretrainedModel) else PretrainedModel(str(folder))
+    return replace(_policy_of_folder(folder, options), parts=parts)
 
 
 def _policy_of_file(path: Path) -> LoadedPolicy:
@@ -177,9 +179,11 @@ def _policy_of_file(path: Path) -> LoadedPolicy:
     return policy_of_checkpoint(parts, path, metadata)
 
 
-def _policy_of_folder(folder: Path) -> LoadedPolicy:
+def _policy_of_folder(folder: Path, options: PretrainedModel | None = None) -> LoadedPolicy:
+    """Load a Hugging Face folder, with the type, attention and chat template of ``options``."""
+    policy = PretrainedModel(str(folder)) if options is None else replace(options, path=str(folder))
     try:
-        language = PretrainedModel(str(folder)).build((), 0)
+        language = policy.build((), 0)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     language.model.to(_device("auto"))  # type: ignore[arg-type]

@@ -232,16 +232,16 @@ class _Worker:
             self._here.difference_update(forgotten)
             history = None if number in self._here else (prototype, list(calls))
             seconds = self._seconds((call,) if history is None else (*calls, call))
-            self._here.add(number)
             kind = "value"
             value: Any = None
             if prototype not in self._loaded:  # importing it takes its time
                 kind, value = self._ask(pipe, prototype, _START_S)
-                self._loaded.add(prototype)
             if kind == "value":
+                self._loaded.add(prototype)
                 message = number, history, call, forgotten, seconds
                 kind, value = self._ask(pipe, message, seconds)
             if kind == "value":
+                self._here.add(number)
                 return value
             if kind == "error":
                 text, cause = value

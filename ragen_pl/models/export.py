@@ -36,7 +36,9 @@ def export_policy(language: LanguageModel, folder: Path) -> None:
         plain = build_on_meta(
             model.config, str(model.dtype).removeprefix("torch.")
         )  # names and type
-        plain.save_pretrained(folder, state_dict=dict(merged_weights(model, weights)))
+        # On a GPU all merged weights at once would be a second model in its memory.
+        merged = {name: weight.cpu() for name, weight in merged_weights(model, weights)}
+        plain.save_pretrained(folder, state_dict=merged)
         # peft wraps the model and prefixes the names of its weights.
         wrapped = {f"base_model.model.{name}": value for name, value in weights.items()}
         language.adapted.save_pretrained(

@@ -347,7 +347,7 @@ def difficulty_order(name: str) -> tuple[float, str]:
     """Return a key that sorts difficulties by the number they begin with."""
     digits = ""
     for character in name.rpartition("/")[2]:
-        if not character.isdigit():
+        if not character.isdecimal():
             break
         digits += character
     return (float(digits) if digits else math.inf), name

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ragen_pl.distributed.collectives import all_reduce_max, gather_objects
+from ragen_pl.errors import ConfigError
 from ragen_pl.models.policy import Policy, PolicyOutput
 from ragen_pl.rollout.packing import Batch, micro_batches
 from ragen_pl.types import RolloutBatch, TokenBatch
@@ -35,13 +36,13 @@ def check_log_prob_gap(recomputed: Tensor, sampled: Tensor, mask: Tensor) -> boo
         Whether there was any token, on any rank, to tell by.
 
     Raises:
-        ValueError: on all ranks, when they differ by more than 1e-4 on a token of one rank.
+        ConfigError: on all ranks, when they differ by more than 1e-4 on a token of one rank.
     """
     gaps = (recomputed - sampled).abs()[mask]
     gap = all_reduce_max(float(gaps.max()) if gaps.numel() else -1.0)
     if not gap <= _MAX_LOG_PROB_GAP:
-        raise ValueError(
-            "optimization.old_log_probs is sampled, but sampler and trainer differ by "
+        raise ConfigError(
+            "model.optimization.old_log_probs is sampled, but sampler and trainer differ by "
             f"{gap:.1e} on a token, which is above {_MAX_LOG_PROB_GAP:.0e}: use recomputed, or "
             "precision 32-true"
         )

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from ragen_pl.envs.base import TextEnv
+from ragen_pl.envs.boundary import RemoteError
 from ragen_pl.envs.sokoban.env import Sokoban
 from ragen_pl.envs.sudoku.env import Sudoku
 from ragen_pl.envs.workers import EnvHost
@@ -23,7 +24,7 @@ from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.runtime.faults import Fault, FaultKind, add_receiver, remove_receiver
 from ragen_pl.types import StopReason
 from tests.runs.test_faulty_environments import CONFIG, FAULTS, play
-from tests.support.faulty import FaultyLamp, Rebellious
+from tests.support.faulty import FaultyLamp, Rebellious, Unbuildable
 from tests.support.lamps import NamedLamp
 
 WORKERS = replace(CONFIG, env_workers=2, step_timeout_s=1.0)
@@ -106,6 +107,13 @@ def test_a_hang_or_a_crash_costs_its_own_trajectory_only(
     failed = sum(t.error == told for t in bad.trajectories)
     kinds = [fault.kind for fault in faults]
     assert kinds.count(FaultKind.ENVIRONMENT) == kinds.count(FaultKind.WORKER) == failed > 0
+
+
+def test_what_cannot_be_built_is_told_at_every_call(host: EnvHost) -> None:
+    env = host.wrap(Unbuildable())
+    for _ in range(2):
+        with pytest.raises(RemoteError, match="the corpus is missing"):
+            env.reset(seed=1)
 
 
 def test_what_cannot_be_sent_is_told(host: EnvHost) -> None:

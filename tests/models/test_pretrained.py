@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, Gemma2Config, MambaConfig
 
+from ragen_pl.models import parity_check
 from ragen_pl.models.kernels.attention import SDPA
 from ragen_pl.models.policy import Policy
 from ragen_pl.models.pretrained import PretrainedModel
@@ -119,6 +121,18 @@ def test_rounding_is_not_taken_for_another_architecture(tmp_path: Path, architec
     folder = save_model(tmp_path, architecture, initializer_range=0.5)
     model = PretrainedModel(str(folder), dtype="bfloat16").build((), 0).model
     assert {weight.dtype for weight in model.parameters()} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize(("gap", "is_refused"), [(2e-3, False), (2e-2, True)])
+def test_a_gpus_rounding_is_no_other_architecture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gap: float, is_refused: bool
+) -> None:
+    """With 135M parameters an H200 rounds by 1.2e-3; that was once refused."""
+    exact = parity_check._sampler_log_probs
+    monkeypatch.setattr(parity_check, "_sampler_log_probs", lambda *given: exact(*given) + gap)
+    model = PretrainedModel(str(save_model(tmp_path)))
+    with pytest.raises(ValueError, match="in sampling would") if is_refused else nullcontext():
+        model.build((), 0)
 
 
 def test_soft_capped_attention_is_supported(

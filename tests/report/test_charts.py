@@ -60,8 +60,8 @@ def test_names_are_no_markup() -> None:
 
 
 def test_difficulties_sort_by_number() -> None:
-    names = ["9-10", "2-3", "hard", "10-12"]
-    assert sorted(names, key=charts.difficulty_order) == ["2-3", "9-10", "10-12", "hard"]
+    names = ["9-10", "2-3", "hard", "10-12", "²"]  # the last is a digit, but no decimal one
+    assert sorted(names, key=charts.difficulty_order) == ["2-3", "9-10", "10-12", "hard", "²"]
 
 
 def test_difficulties_of_a_mixture_are_listed_by_environment() -> None:

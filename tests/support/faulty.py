@@ -82,6 +82,16 @@ class FaultyLamp(NamedLamp):
         return self._or("expert_turn", super().expert_turn(rng, max_actions))  # type: ignore[no-any-return]
 
 
+class Unbuildable(NamedLamp):
+    """An environment that cannot be built again in another process."""
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"corpus": "words.txt"}
+
+    def __setstate__(self, state: object) -> None:
+        raise RuntimeError("the corpus is missing")
+
+
 class Rebellious(NamedLamp):
     """At odd seeds, ``step`` does something that no exception tells of.
 

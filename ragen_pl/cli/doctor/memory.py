@@ -50,14 +50,14 @@ def memory_need(parts: ConfiguredParts) -> MemoryNeed:
     Raises:
         ConfigError: when the plan cannot count this configuration.
     """
-    plan_input = plan_input_of(parts, architecture_of(parts))
+    on_gpu = parts.trainer_config.accelerator != "cpu" and torch.cuda.is_available()
+    plan_input = plan_input_of(parts, architecture_of(parts), "gpu" if on_gpu else "cpu")
     try:
         cluster = cluster_of(parts.trainer_config)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     check_supported(parts, cluster)
     memory = Planner(plan_input).plan(cluster)
-    on_gpu = parts.trainer_config.accelerator != "cpu" and torch.cuda.is_available()
     if on_gpu:
         free, there = torch.cuda.mem_get_info()
         needed, place = memory.peak + DEVICES["h100"].runtime, torch.cuda.get_device_name()

@@ -22,6 +22,7 @@ from ragen_pl.distributed.fsdp import FSDP_NAME, ONE_NETWORK
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.pretrained import PretrainedModel
 from ragen_pl.rollout.engines import InProcess
+from ragen_pl.rollout.engines.in_process import prefill_tokens
 
 _BF16 = {"bf16-mixed": True, "32-true": False}
 _DESCRIPTION = """\
@@ -83,7 +84,7 @@ def plan(argv: Sequence[str]) -> None:
     app.check_trainer()
     attention = getattr(app.model.trainable.policy, "attention", "sdpa")
     architecture = architecture_of(app) if shape is None else shape.config(attention)
-    plan_input = plan_input_of(app, architecture)
+    plan_input = plan_input_of(app, architecture, options.device)
     try:
         cluster = cluster_of(app.trainer_config)
     except ValueError as error:
@@ -133,8 +134,8 @@ def architecture_of(app: ConfiguredParts) -> PreTrainedConfig:
     return architecture
 
 
-def plan_input_of(app: ConfiguredParts, architecture: PreTrainedConfig) -> PlanInput:
-    """Return what a plan depends on.
+def plan_input_of(app: ConfiguredParts, architecture: PreTrainedConfig, device: str) -> PlanInput:
+    """Return what a plan depends on, for a kind of device.
 
     Raises:
         ConfigError: when the trainer's precision is not supported.
@@ -153,6 +154,7 @@ def plan_input_of(app: ConfiguredParts, architecture: PreTrainedConfig) -> PlanI
         rollout=app.datamodule.rollout,
         bf16=_BF16[precision],
         hindsight=app.datamodule.hindsight is not None,
+        prefill_tokens=prefill_tokens(device),
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ragen_pl.errors import ConfigError
 from ragen_pl.models.kernels.kv_cache import RaggedCache
 from ragen_pl.rollout.engines.decode_step import DecodeStep
 
@@ -38,7 +39,7 @@ class GraphCapturer:
         """Capture a step.
 
         Raises:
-            ValueError: when the step synchronizes with the GPU, which a capture does not allow, or
+            ConfigError: when the step synchronizes with the GPU, which a capture does not allow, or
                 runs on a CPU.
         """
         graph = torch.cuda.CUDAGraph()
@@ -49,13 +50,13 @@ class GraphCapturer:
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            raise ValueError(
+            raise ConfigError(
                 "model.engine.cuda_graphs is true, but this model's decode step cannot be "
                 f"captured ({str(error).splitlines()[0]}): set it to false"
             ) from error
 
         if logits.device.type != "cuda":
-            raise ValueError(
+            raise ConfigError(
                 f"model.engine.cuda_graphs is true, but the model is on {logits.device}: set it to "
                 "false, or trainer.accelerator to gpu"
             )

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from ragen_pl.errors import ConfigError
 from ragen_pl.models.base import LanguageModel
 from ragen_pl.models.kernels.fused_decoder import has_hooks
 from ragen_pl.models.kernels.kv_cache import STRIDE, RaggedCache, pad_left
@@ -32,10 +33,13 @@ _COMPACT_BELOW = 0.75
 """Finished rows are moved out when less than this share of the computed rows still samples."""
 
 
-PREFILL_TOKENS = 4096
-"""Padded tokens per forward of a prefill on a CPU: more do not fit in its cache."""
-PREFILL_TOKENS_OF_A_GPU = 16384
-"""Those on a GPU, where a small model's forward takes as long as its launches, whatever its size."""
+PREFILL_TOKENS, _PREFILL_TOKENS_OF_A_GPU = 4096, 16384
+
+
+def prefill_tokens(device: str) -> int:
+    """Return the padded tokens per forward of a prefill: on a ``cpu`` more do not fit in its cache,
+    on anything else a small model's forward takes as long as its launches, whatever its size."""
+    return PREFILL_TOKENS if device == "cpu" else _PREFILL_TOKENS_OF_A_GPU
 
 
 @dataclass(frozen=True)
@@ -127,7 +131,7 @@ class InProcessSampler:
         if not requests:
             return []
         noise = np.stack([uniform_noise(self.seed, request, sampling) for request in requests])
-        with self.autocast(), _cached_casts():
+        with self.autocast(), _cached_casts(self.model):
             self.decode_step = self.decode_step or self._build_decode_step()
             try:
                 cache, logits = self._read(requests)
@@ -149,13 +153,13 @@ class InProcessSampler:
         """Return the decode step, captured if configured.
 
         Raises:
-            ValueError: when steps should be captured, but the model runs hooks.
+            ConfigError: when steps should be captured, but the model runs hooks.
         """
         decode_step = build_decode_step(self.model, self.max_context)
         if self.new_capture is None:
             return decode_step
         if has_hooks(self.model):
-            raise ValueError(
+            raise ConfigError(
                 "model.engine.cuda_graphs is true, but hooks, such as those that gather shards, "
                 "run within the model, and a CUDA graph would leave them out: set it to false"
             )
@@ -199,8 +203,7 @@ class InProcessSampler:
 
     def _prefill(self, cache: RaggedCache, new_ids: Sequence[Ids]) -> Tensor:
         """Read new tokens, left-padded to blocks; return (rows, V) next-token logits."""
-        is_cpu = self.model.device.type == "cpu"
-        tokens = PREFILL_TOKENS if is_cpu else PREFILL_TOKENS_OF_A_GPU
+        tokens = prefill_tokens(self.model.device.type)
         rows = max(1, tokens // max(len(ids) for ids in new_ids))
         logits = []
         for first in range(0, len(new_ids), rows):
@@ -271,17 +274,24 @@ def _common_prefix(seen: Ids, wanted: Ids) -> Ids:
 
 
 @contextmanager
-def _cached_casts() -> Iterator[None]:
-    """Enable autocast's cache of cast weights.
+def _cached_casts(model: nn.Module) -> Iterator[None]:
+    """Let autocast cast each weight once, not for every token, which moves more bytes than a
+    token's products read.
 
-    Lightning disables it. Every weight would then be cast again for every token, which moves more
-    bytes than a token's products read.
+    Lightning disables autocast's cache, and the cache takes only weights that require a gradient:
+    so frozen ones do for as long as nothing is recorded, unless hooks replace them by others.
     """
     before = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(True)
+    frozen = [] if has_hooks(model) else [w for w in model.parameters() if not w.requires_grad]
+    frozen = [weight for weight in frozen if weight.dtype == torch.float32]
+    for weight in frozen:
+        weight.requires_grad_(True)
     try:
         yield
     finally:
+        for weight in frozen:
+            weight.requires_grad_(False)
         torch.set_autocast_cache_enabled(before)
 
 

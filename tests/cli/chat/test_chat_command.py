@@ -15,7 +15,7 @@ from ragen_pl.cli.entry_point import main
 from ragen_pl.cli.loaded_policy import find_policy
 from ragen_pl.models.message_markers import encode_segments
 from ragen_pl.types import EpisodeId, Request, Sampling
-from tests.support.templates import save_model
+from tests.support.templates import TEMPLATES, save_model
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +106,20 @@ def test_adapters_are_joined_to_their_base(talk, folder: Path, tmp_path: Path) -
     assert plain.keys() == joined.keys()
     assert any(not torch.equal(plain[name], joined[name]) for name in plain)
     assert "policy> " in talk(tmp_path / "adapter", "hi\n")
+
+
+def test_a_runs_policy_has_the_runs_template_options(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    save_model(run_dir / "policy" / "last", template=TEMPLATES["thoughts dropped"])
+    own = find_policy(run_dir).language.markers
+    (run_dir / "config.yaml").write_text(
+        "model: {policy: {class_path: PretrainedModel, init_args: {path: nowhere, "
+        "template_options: {enable_thinking: false}}}}\n"
+        "data: {env: {class_path: ragen_pl.envs.Bandit}, "
+        "eval_sets: {default: {class_path: ragen_pl.envs.Bandit}}}\n"
+    )
+    asked = find_policy(run_dir).language.markers
+    assert len(asked.later("x")) > len(own.later("x")), "an empty thought is written for it"
 
 
 @pytest.mark.parametrize(

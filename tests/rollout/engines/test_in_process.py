@@ -77,9 +77,11 @@ class Casts(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-def test_each_weight_is_cast_once_a_call_without_the_trainers_cast_cache() -> None:
-    """As Lightning's autocast does."""
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_each_weight_is_cast_once_a_call_without_the_trainers_cast_cache(is_frozen: bool) -> None:
+    """As Lightning's autocast does; frozen are the weights below adapters."""
     language = EmbeddedModel(hidden_size=32, intermediate_size=48, num_heads=4).build(PIECES, 3)
+    language.model.requires_grad_(not is_frozen)
     engine = InProcessSampler(
         language.model,
         stop_id=-1,
@@ -93,6 +95,7 @@ def test_each_weight_is_cast_once_a_call_without_the_trainers_cast_cache() -> No
         engine([Request((3, 10, 11), EpisodeId(0, 0, 0), 0)], Sampling(1.0, 9))
     assert casts.count == len(linear)
     assert torch.is_autocast_cache_enabled() == before
+    assert all(weight.requires_grad != is_frozen for weight in language.model.parameters())
 
 
 def test_a_cut_context_is_read_from_the_first_change_on(language: LanguageModel) -> None:
@@ -230,6 +233,10 @@ def test_prefill_in_parts_equals_one_prefill(
         assert ids == other_ids
         for one, another in zip(completions, other, strict=True):
             assert one.log_probs == pytest.approx(another.log_probs, abs=1e-5)
+
+
+def test_a_prefill_on_a_gpu_reads_more_at_once() -> None:
+    assert in_process.prefill_tokens("cuda") == 4 * in_process.prefill_tokens("cpu")
 
 
 @pytest.mark.parametrize("prefill", [4096, 30])
