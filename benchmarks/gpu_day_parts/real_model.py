@@ -16,13 +16,23 @@ TINY = (
     *("--data.rollout.max_response_tokens=8", "--data.rollout.max_context=400"),
     *("--data.evaluation.size=2", "--filter.include_zero=true", "--threads=1"),
 )
+_RECIPES = {
+    "bandit": ("--config", "bandit_examples.yaml", "--config", "grpo.yaml"),
+    "sokoban": (
+        *("--config", "starpo_s.yaml", "--model.algorithm.advantage", "GRPO"),
+        *("--config", "benchmarks/sokoban_135m.yaml"),
+        *("--config", "benchmarks/sokoban_135m_gpu.yaml"),
+    ),
+}
+"""What docs/real_model.md adds for ``smollm2-135m``, by experiment."""
+_SMALL = "smollm2-135m"
 
 
 def run(day: Day, record: Record, experiment: str) -> None:
     """Run an experiment with the model of ``--model_folder`` as far as the time goes.
 
-    Attention is PyTorch's, whose kernels are the fast ones on GPUs, whatever the model's config
-    chooses for a CPU.
+    A small model keeps its own attention, which the fused decoder samples with: it waits for
+    launches. Others have PyTorch's, whose kernels are the fast ones on GPUs.
     """
     if day.model_folder is None:
         raise SkipPart("no pretrained model is given: --model_folder FOLDER")
@@ -34,7 +44,12 @@ def run(day: Day, record: Record, experiment: str) -> None:
     open_device(day)
     options = [*_config(f"{experiment}.yaml"), *_config(f"{day.model_config}.yaml")]
     options += ["--model.policy.path", str(day.model_folder.resolve())]
-    options += TINY if day.tiny else ["--model.policy.attention", "sdpa"]
+    if day.tiny:
+        options += TINY
+    elif day.model_config == _SMALL:
+        options += _RECIPES[experiment]
+    else:
+        options += ["--model.policy.attention", "sdpa"]
     name = f"real_{experiment}"
     began = time.monotonic()
     results = FitRun(name, tuple(options)).run(day, day.seconds)
