@@ -41,7 +41,6 @@ from ragen_pl.models.lora import LoRA
 from ragen_pl.models.trainable import TrainableModel
 from ragen_pl.report.tables import format_table
 from ragen_pl.rollout.config import RolloutConfig
-from ragen_pl.rollout.engines.in_process import prefill_tokens
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.starpo import StarPO
@@ -206,8 +205,7 @@ def measured(name: str, device: str = "cpu") -> dict[str, float]:
 
 def planned(name: str, device: str = "cpu") -> dict[str, float]:
     """Return the planned memory of each phase, in MiB."""
-    kind = device.partition(":")[0]
-    given = replace(CASES[name].plan_input, prefill_tokens=prefill_tokens(kind))
+    given = replace(CASES[name].plan_input, device=device.partition(":")[0])
     memory = Planner(given).plan(Cluster())
     return {phase: memory.totals[phase] / _MEBI for phase in PHASES}
 

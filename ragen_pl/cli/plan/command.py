@@ -22,7 +22,6 @@ from ragen_pl.distributed.fsdp import FSDP_NAME, ONE_NETWORK
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.pretrained import PretrainedModel
 from ragen_pl.rollout.engines import InProcess
-from ragen_pl.rollout.engines.in_process import prefill_tokens
 
 _BF16 = {"bf16-mixed": True, "32-true": False}
 _DESCRIPTION = """\
@@ -154,7 +153,7 @@ def plan_input_of(app: ConfiguredParts, architecture: PreTrainedConfig, device: 
         rollout=app.datamodule.rollout,
         bf16=_BF16[precision],
         hindsight=app.datamodule.hindsight is not None,
-        prefill_tokens=prefill_tokens(device),
+        device=device,
     )
 
 

@@ -9,7 +9,6 @@ from transformers import PreTrainedConfig
 from ragen_pl.algorithms.config import Algorithm, Optimization
 from ragen_pl.models.trainable import TrainableModel
 from ragen_pl.rollout.config import RolloutConfig
-from ragen_pl.rollout.engines.in_process import prefill_tokens
 from ragen_pl.rollout.packing import rows_within
 
 
@@ -50,7 +49,7 @@ class PlanInput:
         rollout: Sizes of a rollout.
         bf16: Whether the trainer computes in bfloat16 (``bf16-mixed``).
         hindsight: Whether the policy's own solutions are imitated in hindsight.
-        prefill_tokens: Padded tokens of a forward that reads prompts.
+        device: Kind of the device, ``cpu`` or any other.
     """
 
     architecture: PreTrainedConfig
@@ -60,7 +59,7 @@ class PlanInput:
     rollout: RolloutConfig
     bf16: bool = True
     hindsight: bool = False
-    prefill_tokens: int = prefill_tokens("cuda")
+    device: str = "gpu"
 
     @property
     def trajectories(self) -> int:

@@ -23,6 +23,7 @@ from ragen_pl.models.kernels.last_layer import states_at
 from ragen_pl.models.policy import evaluation_mode
 from ragen_pl.ops.chunked_head import chunked_log_prob_and_entropy
 from ragen_pl.rollout.engines.decode_step import ModelForward
+from ragen_pl.rollout.engines.in_process import prefill_tokens
 from ragen_pl.rollout.engines.sampling import sample_tokens
 
 _TRACED_DEPTHS = (3, 4)
@@ -236,7 +237,8 @@ def rollout_peak(plan_input: PlanInput, rows: int, kv_cache: int) -> PassPeak:
     """
     rollout = plan_input.rollout
     prompt = max(1, rollout.max_context // rollout.max_turns - rollout.max_response_tokens)
-    prefill_rows = min(rows, max(1, plan_input.prefill_tokens // prompt))
+    width = plan_input.architecture.get_text_config().hidden_size
+    prefill_rows = min(rows, max(1, prefill_tokens(plan_input.device, width) // prompt))
 
     def run(networks: MetaNetworks, counter: LiveBytes) -> None:
         with evaluation_mode(networks.model), torch.no_grad():

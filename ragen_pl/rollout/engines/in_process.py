@@ -33,13 +33,20 @@ _COMPACT_BELOW = 0.75
 """Finished rows are moved out when less than this share of the computed rows still samples."""
 
 
-PREFILL_TOKENS, _PREFILL_TOKENS_OF_A_GPU = 4096, 16384
+PREFILL_TOKENS, _PREFILL_TOKENS_OF_LAUNCHES = 4096, 16384
+_WIDE = 1024
+"""States of a model whose forwards take longer than their launches on a GPU have so many elements:
+launching 24 layers takes some 10 ms, and 4,096 tokens of 0.5B about as long."""
 
 
-def prefill_tokens(device: str) -> int:
-    """Return the padded tokens per forward of a prefill: on a ``cpu`` more do not fit in its cache,
-    on anything else a small model's forward takes as long as its launches, whatever its size."""
-    return PREFILL_TOKENS if device == "cpu" else _PREFILL_TOKENS_OF_A_GPU
+def prefill_tokens(device: str, width: int) -> int:
+    """Return the padded tokens per forward of a prefill.
+
+    On a ``cpu`` more do not fit in its cache; on anything else more cost memory, and only narrow
+    models, whose forwards take as long as their launches, gain time.
+    """
+    waits = device != "cpu" and width < _WIDE
+    return _PREFILL_TOKENS_OF_LAUNCHES if waits else PREFILL_TOKENS
 
 
 @dataclass(frozen=True)
@@ -203,7 +210,8 @@ class InProcessSampler:
 
     def _prefill(self, cache: RaggedCache, new_ids: Sequence[Ids]) -> Tensor:
         """Read new tokens, left-padded to blocks; return (rows, V) next-token logits."""
-        tokens = prefill_tokens(self.model.device.type)
+        width = self.model.config.get_text_config().hidden_size
+        tokens = prefill_tokens(self.model.device.type, width)
         rows = max(1, tokens // max(len(ids) for ids in new_ids))
         logits = []
         for first in range(0, len(new_ids), rows):
