@@ -40,7 +40,10 @@ def new_project(argv: Sequence[str]) -> None:
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
         what = "is a file" if folder.is_file() else "is a folder that is not empty"
         raise ConfigError(f"{folder} {what}: give another one, which new can fill")
-    written = [_write(source, folder) for source in _sources()]
+    try:
+        written = [_write(source, folder) for source in _sources()]
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be written: {error.strerror}") from error
     command = "ragen-pl" if shutil.which("ragen-pl") else "python -m ragen_pl"
     print(
         f"{folder} holds {', '.join(map(str, written))}; go on with\n"

@@ -59,6 +59,7 @@ def test_new_says_what_it_wrote_and_what_to_type_next(
         (["a", "b"], "a b"),
         (["full"], "full is a folder that is not empty"),
         (["full/file"], "full/file is a file"),
+        (["full/file/more"], "full/file/more cannot be written"),
     ],
 )
 def test_new_takes_one_folder_that_is_empty_or_not_there(

@@ -198,7 +198,7 @@ def _read(path: str, most_tests: int) -> Mapping[str, Problem]:
         raise ConfigError(f"path: there is no file {path}: give one with a JSON object a line")
     if file.suffix == ".gz":
         with gzip.open(file, "rt", encoding="utf-8") as stream:
-            lines = stream.read().splitlines()
+            lines = stream.read().split("\n")
     else:
         lines = file.read_text(encoding="utf-8").split("\n")
     problems: dict[str, Problem] = {}

@@ -182,7 +182,9 @@ class ToolEnv(ReplayState):
                 yield from (f"{name}[", "]")
             else:
                 yield from (f'{{"name": "{name}", "arguments": {{', '"}}', "}}")
-                yield from (f'"{argument}": ' for argument in schema.parameters["properties"])
+                yield from (
+                    f'"{argument}": ' for argument in schema.parameters.get("properties", {})
+                )
 
 
 def names_of(box: Toolbox) -> tuple[str, ...]:

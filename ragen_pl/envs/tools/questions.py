@@ -116,7 +116,7 @@ class QuestionEnv(ToolEnv):
         """Return the next of the known calls, or the answer after them.
 
         Raises:
-            ValueError: if no calls of the question are known.
+            ValueError: if no calls of the question are known, or one names no such tool.
         """
         question = self._question
         if not question.calls:
@@ -125,8 +125,13 @@ class QuestionEnv(ToolEnv):
                 "set data.warm_start.iterations to 0"
             )
         for name, text in question.calls:
-            argument = self.schemas[name].only_text
-            call = self.written(name, **{str(argument): text})
+            schema = self.schemas.get(name)
+            if schema is None or schema.only_text is None:
+                raise ValueError(
+                    f"a question's calls name {name!r}, which is no tool with a single text as its "
+                    f"argument; the tools are {', '.join(self.schemas)}"
+                )
+            call = self.written(name, **{schema.only_text: text})
             if call not in self.moves:
                 return f"I need {text}.", (call,)
         return "I know it.", (self.written("finish", answer=question.answers[0]),)

@@ -108,16 +108,26 @@ def _json_type(annotation: Any) -> dict[str, Any] | None:
 
 def own_methods(kind: type, base: type) -> Iterator[Callable[..., Any]]:
     """Iterate over the public methods that subclasses of a base define, in the order in which they
-    are written.
+    are written. Class methods, such as those that build an object, are not counted.
 
     Args:
         kind: The class.
         base: The class whose names are not counted.
+
+    Raises:
+        ValueError: for a static method, whose first parameter is not ``self``.
     """
     names = dict.fromkeys(name for each in reversed(kind.__mro__) for name in vars(each))
     for name in names:
+        if name.startswith("_") or hasattr(base, name):
+            continue
+        if isinstance(inspect.getattr_static(kind, name), staticmethod):
+            raise ValueError(
+                f"{kind.__name__}.{name} would be a tool, but is a static method: give it self, or "
+                "a name that begins with an underscore"
+            )
         method = getattr(kind, name, None)
-        if not name.startswith("_") and not hasattr(base, name) and inspect.isfunction(method):
+        if inspect.isfunction(method):
             yield method
 
 

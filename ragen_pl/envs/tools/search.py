@@ -57,7 +57,8 @@ def json_lines(path: str, key: str = "corpus") -> Iterator[tuple[int, dict[str, 
         if text.lstrip().startswith("["):
             found = list(enumerate(json.loads(text), start=1))
         else:
-            lines = enumerate(text.splitlines(), start=1)
+            # Unlike splitlines, which ends a line at U+2028, too.
+            lines = enumerate(text.split("\n"), start=1)
             found = [(number, json.loads(line)) for number, line in lines if line.strip()]
     except json.JSONDecodeError as error:
         raise ValueError(f"{key}: {path} is no JSON ({error}); it must be JSON lines") from error

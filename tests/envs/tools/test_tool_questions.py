@@ -11,6 +11,7 @@ import pytest
 
 from ragen_pl.envs.check import check_contract
 from ragen_pl.envs.tools import Calculator, Search, ToolQuestions
+from ragen_pl.envs.tools.search import json_lines
 
 LINES: list[dict[str, Any]] = [
     {
@@ -73,6 +74,21 @@ def test_the_prompt_names_every_tool(env: ToolQuestions) -> None:
 def test_other_lines_are_refused(tmp_path: Path, line: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ToolQuestions(written(tmp_path / "x.jsonl", [line]))
+
+
+def test_an_experts_call_of_an_unknown_tool_is_refused(tmp_path: Path) -> None:
+    lines = [{**line, "calls": [["serch", "spider"]]} for line in LINES]
+    env = ToolQuestions(written(tmp_path / "q.jsonl", lines), [Calculator()])
+    env.reset(seed=2)
+    with pytest.raises(ValueError, match=r"'serch'.*the tools are .*calculate"):
+        env.expert_turn(random.Random(0), 1)
+
+
+def test_a_line_may_hold_other_ends_of_lines(tmp_path: Path) -> None:
+    """U+2028 is no end of a line of JSON, though ``splitlines`` takes it for one."""
+    path = tmp_path / "corpus.jsonl"
+    path.write_text(json.dumps({"text": "a\u2028b"}, ensure_ascii=False) + "\n", encoding="utf-8")
+    assert list(json_lines(str(path))) == [(1, {"text": "a\u2028b"})]
 
 
 def test_a_corpus_that_cannot_be_read_is_refused(tmp_path: Path) -> None:

@@ -161,3 +161,16 @@ def test_a_schema_of_another_program_may_say_more_than_is_checked() -> None:
     assert fault({"c": 1}, schema) == "far takes a, b; there is no 'c'"
     open_one = ToolSchema("far", "", {"properties": {}, "additionalProperties": True})
     assert fault({"c": 1}, open_one) is None
+
+
+def test_a_static_method_is_refused() -> None:
+    """Its first parameter would be taken for ``self``."""
+
+    class Tools:
+        @staticmethod
+        def double(number: int) -> str:
+            """Double a number."""
+            return str(2 * number)
+
+    with pytest.raises(ValueError, match=r"Tools.double would be a tool.*give it self"):
+        list(own_methods(Tools, object))
