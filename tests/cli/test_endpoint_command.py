@@ -66,7 +66,9 @@ def test_its_trajectories_are_written(tmp_path: Path) -> None:
     assert len(others) == 3
     answer = first["messages"][2]
     assert (answer["role"], answer["content"][:7]) == ("assistant", "<think>")
-    assert "up to 5 actions" in first["messages"][0]["content"]
+    assert "up to 2 actions" in first["messages"][0]["content"], (
+        "the experiment's, as for a policy of its own"
+    )
 
 
 def test_a_model_behind_an_endpoint_is_not_trained(capsys: pytest.CaptureFixture[str]) -> None:
