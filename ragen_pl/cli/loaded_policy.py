@@ -165,7 +165,7 @@ def _policy_of_run(run_dir: Path, which: str) -> LoadedPolicy:
         return _policy_of_folder(folder)
     parts = configured_parts(["--config", str(run_dir / CONFIG)])
     policy = parts.model.trainable.policy
-    options = policy if isinstance(policy, PretrainedModel) else PretrainedModel(str(folder))
+    options = policy if isinstance(policy, PretrainedModel) else None
     return replace(_policy_of_folder(folder, options), parts=parts)
 
 

@@ -123,11 +123,12 @@ def test_rounding_is_not_taken_for_another_architecture(tmp_path: Path, architec
     assert {weight.dtype for weight in model.parameters()} == {torch.bfloat16}
 
 
-@pytest.mark.parametrize(("gap", "is_refused"), [(2e-3, False), (2e-2, True)])
-def test_a_gpus_rounding_is_no_other_architecture(
+@pytest.mark.parametrize(("gap", "is_refused"), [(5e-4, False), (2e-3, True)])
+def test_a_gap_beyond_rounding_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gap: float, is_refused: bool
 ) -> None:
-    """With 135M parameters an H200 rounds by 1.2e-3; that was once refused."""
+    """On a CPU. An H200 rounds by 1.2e-3 with 135M parameters: a GPU has a bound of its own."""
+    assert parity_check._TOLERANCE_OF_A_GPU > 2e-3
     exact = parity_check._sampler_log_probs
     monkeypatch.setattr(parity_check, "_sampler_log_probs", lambda *given: exact(*given) + gap)
     model = PretrainedModel(str(save_model(tmp_path)))

@@ -291,8 +291,10 @@ def _cached_casts(model: nn.Module) -> Iterator[None]:
     """
     before = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(True)
-    frozen = [] if has_hooks(model) else [w for w in model.parameters() if not w.requires_grad]
-    frozen = [weight for weight in frozen if weight.dtype == torch.float32]
+    weights = (weight for weight in model.parameters() if weight.dtype == torch.float32)
+    frozen = [weight for weight in weights if not weight.requires_grad]
+    if frozen and has_hooks(model):
+        frozen = []
     for weight in frozen:
         weight.requires_grad_(True)
     try:
