@@ -18,7 +18,7 @@ from transformers import Cache, PreTrainedModel
 from ragen_pl.models.kernels.attention import NAME, attend
 from ragen_pl.models.kernels.fused_linear import FusedLinear, alike, as_columns
 from ragen_pl.models.kernels.last_layer import GatherLastLayer
-from ragen_pl.models.kernels.rms_norm import FusedRMSNorm, normalize
+from ragen_pl.models.kernels.rms_norm import FusedRMSNorm, rms_norm
 from ragen_pl.models.lora import is_plain_adapter_part
 
 _FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
@@ -181,4 +181,4 @@ class FusedDecoder:
         return rotated[:, : self.heads], rotated[:, self.heads :], value.transpose(1, 2)
 
     def _normalized(self, x: Tensor, norm: FusedRMSNorm) -> Tensor:
-        return normalize(x, norm.weight, norm.eps, self.dtype)[0]
+        return rms_norm(x, norm.weight, norm.eps, self.dtype)

@@ -1,8 +1,9 @@
 """Root-mean-square norms with fewer passes over memory.
 
 transformers implements a norm as six operations in float32, whose results autograd keeps, and under
-autocast each linear layer after it casts the result again. For a small model on a CPU that is a
-large part of an update.
+autocast each linear layer after it casts the result again. For a small model that is a large part
+of an update: on a CPU for the passes, on a GPU for the launches, where PyTorch has a kernel of its
+own.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 from transformers import PreTrainedModel
@@ -53,12 +55,26 @@ class _Normalize(torch.autograd.Function):
         return grad.view(x.shape), for_weight, None, None
 
 
+def rms_norm(x: Tensor, weight: Tensor, eps: float, out: torch.dtype) -> Tensor:
+    """Return the normalized rows (…, d) in the type ``out``."""
+    if _has_kernel(x.device.type) and x.dtype == weight.dtype == torch.float32:
+        return F.rms_norm(x, (x.shape[-1],), weight, eps).to(out)
+    if torch.is_grad_enabled():
+        normalized: Tensor = _Normalize.apply(x, weight, eps, out)  # type: ignore[no-untyped-call]
+        return normalized
+    return normalize(x, weight, eps, out)[0]
+
+
 def normalize(x: Tensor, weight: Tensor, eps: float, out: torch.dtype) -> tuple[Tensor, Tensor]:
     """Return the normalized rows, and the scale of each."""
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     # One operation for three: on a few rows the overhead of each exceeds its computation.
     scale = torch.addcmul(norm.new_full((1,), eps), norm, norm, value=1 / x.shape[-1]).rsqrt_()
     return (x * scale).mul_(weight).to(out), scale
+
+
+def _has_kernel(device: str) -> bool:
+    return device == "cuda"
 
 
 def _has_autocast(device: str) -> bool:
@@ -90,10 +106,7 @@ class FusedRMSNorm(nn.Module):
         out, device = x.dtype, x.device.type
         if self.feeds_linear and _has_autocast(device) and torch.is_autocast_enabled(device):
             out = torch.get_autocast_dtype(device)
-        if torch.is_grad_enabled():
-            normalized: Tensor = _Normalize.apply(x, self.weight, self.eps, out)  # type: ignore[no-untyped-call]
-            return normalized
-        return normalize(x, self.weight, self.eps, out)[0]
+        return rms_norm(x, self.weight, self.eps, out)
 
     def _unfused(self, x: Tensor) -> Tensor:
         """Compute the model's own operations: for compilers, which fuse them, and for 16-bit

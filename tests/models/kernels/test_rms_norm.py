@@ -11,7 +11,13 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from ragen_pl.models.kernels.rms_norm import FusedRMSNorm, _Normalize, use_fused_rms_norm
+from ragen_pl.models.kernels import rms_norm as module
+from ragen_pl.models.kernels.rms_norm import (
+    FusedRMSNorm,
+    _Normalize,
+    rms_norm,
+    use_fused_rms_norm,
+)
 from tests.support.templates import SIZES
 
 WIDTH = 24
@@ -41,6 +47,20 @@ def test_it_equals_the_models_own(shape: tuple[int, ...]) -> None:
     torch.testing.assert_close(ours.weight.grad, theirs.weight.grad)
     with torch.no_grad():
         torch.testing.assert_close(ours(x), theirs(x))
+
+
+def test_a_devices_own_kernel_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The path of GPUs, on a CPU."""
+    found = []
+    for has_kernel in (False, True):
+        monkeypatch.setattr(module, "_has_kernel", lambda device, known=has_kernel: known)
+        x, weight = rows(2, 3), torch.linspace(-1, 2, WIDTH).requires_grad_()
+        result = rms_norm(x, weight, 1e-3, torch.bfloat16)
+        result.float().pow(2).sum().backward()
+        found.append((result, x.grad, weight.grad))
+        with torch.no_grad():  # 16-bit weights, as the fused decoder may have them
+            found[-1] += (rms_norm(x.bfloat16(), weight.bfloat16(), 1e-3, torch.bfloat16),)
+    torch.testing.assert_close(*found)
 
 
 def test_gradients_equal_finite_differences() -> None:
