@@ -11,7 +11,6 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 from transformers import PreTrainedModel
@@ -58,7 +57,7 @@ class _Normalize(torch.autograd.Function):
 def rms_norm(x: Tensor, weight: Tensor, eps: float, out: torch.dtype) -> Tensor:
     """Return the normalized rows (…, d) in the type ``out``."""
     if _has_kernel(x.device.type) and x.dtype == weight.dtype == torch.float32:
-        return F.rms_norm(x, (x.shape[-1],), weight, eps).to(out)
+        return nn.functional.rms_norm(x, (x.shape[-1],), weight, eps).to(out)
     if torch.is_grad_enabled():
         normalized: Tensor = _Normalize.apply(x, weight, eps, out)  # type: ignore[no-untyped-call]
         return normalized
