@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -108,3 +109,21 @@ def test_a_saved_policy_can_be_scored_again(folder: Path, name: str) -> None:
     result = run(folder, name, "--config", "tiny", "--ckpt_path", "best")
     assert result.returncode == 0, result.stderr
     assert "best.ckpt" in result.stdout
+
+
+def test_the_exported_policy_plays_as_its_checkpoint_does(folder: Path) -> None:
+    """The same tokens, prompts included: a line's end is a part of the embedded model's pieces."""
+    options = ("--data.evaluation.samples", 1, "--data.evaluation.greedy", "false")
+    policy = ("--model.policy", "PretrainedModel", "--model.policy.path", "runs/tiny/policy/last")
+    for name, more in (("last", ()), ("exported", ("--ckpt_path", "null", *policy))):
+        played = "--run_dir", f"runs/{name}"
+        if name == "last":
+            shutil.copytree(folder / "runs/tiny", folder / "runs/last")
+        result = run(folder, "validate", "--config", "tiny", *options, *more, *played)
+        assert result.returncode == 0, result.stderr
+    found = []
+    for pattern in ("last/trajectories/validate-last-*", "exported/trajectories/validate-*last-*"):
+        (path,) = (folder / "runs").glob(pattern)
+        lines = path.read_text(encoding="utf-8").splitlines()
+        found.append([json.loads(line)["token_ids"] for line in lines])
+    assert found[0] == found[1]
