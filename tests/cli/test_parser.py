@@ -174,7 +174,7 @@ def test_other_things_than_algorithms_change_their_class_too(
     assert chosen.init_args.as_dict() == {"p": 0.2, "order": "largest"}
     engine = resolve(parser, tmp_path, *configs("vllm"), "--model.engine", "InProcess").model.engine
     assert engine.class_path == "ragen_pl.rollout.InProcess"
-    assert engine.init_args.as_dict() == {"cuda_graphs": False}
+    assert engine.init_args.as_dict() == {"cuda_graphs": None}
     profiler = ["--trainer.profiler", "SimpleProfiler", "--trainer.profiler.filename=old"]
     profiler += ["--trainer.profiler", "AdvancedProfiler"]
     changed = resolve(parser, tmp_path, *profiler).trainer.profiler

@@ -145,6 +145,7 @@ def plan_input_of(app: ConfiguredParts, architecture: PreTrainedConfig, device: 
             f"trainer.precision is {precision}, which plan does not support: use bf16-mixed or "
             "32-true"
         )
+    engine = app.model.engine
     return PlanInput(
         architecture=architecture,
         trainable=app.model.trainable,
@@ -154,6 +155,7 @@ def plan_input_of(app: ConfiguredParts, architecture: PreTrainedConfig, device: 
         bf16=_BF16[precision],
         hindsight=app.datamodule.hindsight is not None,
         device=device,
+        cuda_graphs=isinstance(engine, InProcess) and engine.cuda_graphs is not False,
     )
 
 

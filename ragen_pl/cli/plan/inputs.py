@@ -50,6 +50,7 @@ class PlanInput:
         bf16: Whether the trainer computes in bfloat16 (``bf16-mixed``).
         hindsight: Whether the policy's own solutions are imitated in hindsight.
         device: Kind of the device, ``cpu`` or any other.
+        cuda_graphs: Whether decode steps are captured where they can be.
     """
 
     architecture: PreTrainedConfig
@@ -60,6 +61,7 @@ class PlanInput:
     bf16: bool = True
     hindsight: bool = False
     device: str = "gpu"
+    cuda_graphs: bool = True
 
     @property
     def trajectories(self) -> int:
@@ -75,6 +77,10 @@ class PlanInput:
     def sequences(self) -> int:
         """Largest number of training sequences of a trajectory."""
         return self.rollout.memory.max_sequences(self.rollout.max_turns)
+
+    def captures_steps(self, cluster: Cluster) -> bool:
+        """Return whether decode steps are captured: not on CPUs, nor by a sharded model."""
+        return self.cuda_graphs and self.device != "cpu" and not cluster.sharded
 
     def rows(self, cluster: Cluster) -> int:
         """Return the number of trajectories that one process samples; groups are not split."""

@@ -35,10 +35,12 @@ class PhasePeaks:
     """Muon's step; None for AdamW alone."""
 
     @classmethod
-    def of(cls, plan_input: PlanInput, rows: int) -> PhasePeaks:
-        """Trace the passes of a process that samples ``rows`` trajectories."""
+    def of(cls, plan_input: PlanInput, rows: int, *, is_captured: bool) -> PhasePeaks:
+        """Trace the passes of a process that samples ``rows`` trajectories, with decode steps
+        captured as CUDA graphs or not.
+        """
         kv_cache = kv_cache_bytes(plan_input, rows)
-        rollout = rollout_peak(plan_input, rows, kv_cache)
+        rollout = rollout_peak(plan_input, rows, kv_cache, is_captured=is_captured)
         has_muon = plan_input.optimization.muon is not None
         return cls(
             rollout=rollout,
@@ -84,7 +86,7 @@ class Planner:
             muon=plan_input.optimization.muon is not None, hindsight=plan_input.hindsight
         )
         self._gathered = networks.gathered_bytes(plan_input.bf16)
-        self._peaks: dict[int, PhasePeaks] = {}
+        self._peaks: dict[tuple[int, bool], PhasePeaks] = {}
 
     def with_groups(self, num_groups: int) -> Planner:
         """Return a planner of the same run with another number of groups and the same cache."""
@@ -96,9 +98,10 @@ class Planner:
     def plan(self, cluster: Cluster) -> MemoryPlan:
         """Plan the memory of one process."""
         rows = self.plan_input.rows(cluster)
-        if rows not in self._peaks:
-            self._peaks[rows] = PhasePeaks.of(self.plan_input, rows)
-        return plan_memory(self.plan_input, self.counts, self._peaks[rows], cluster, self._gathered)
+        key = rows, self.plan_input.captures_steps(cluster)
+        if key not in self._peaks:
+            self._peaks[key] = PhasePeaks.of(self.plan_input, rows, is_captured=key[1])
+        return plan_memory(self.plan_input, self.counts, self._peaks[key], cluster, self._gathered)
 
 
 def plan_memory(

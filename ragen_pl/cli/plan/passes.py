@@ -227,13 +227,14 @@ def _score(model: PreTrainedModel, states: Tensor) -> tuple[Tensor, Tensor]:
     return chunked_log_prob_and_entropy(states, head.weight, head.bias, targets)
 
 
-def rollout_peak(plan_input: PlanInput, rows: int, kv_cache: int) -> PassPeak:
+def rollout_peak(plan_input: PlanInput, rows: int, kv_cache: int, *, is_captured: bool) -> PassPeak:
     """Return the peak of sampling the last tokens of full contexts, without the key-value cache.
 
     Args:
         plan_input: The configuration.
         rows: Trajectories sampled together.
         kv_cache: Bytes of their key-value cache.
+        is_captured: Whether decode steps are captured as CUDA graphs.
     """
     rollout = plan_input.rollout
     prompt = max(1, rollout.max_context // rollout.max_turns - rollout.max_response_tokens)
@@ -246,8 +247,11 @@ def rollout_peak(plan_input: PlanInput, rows: int, kv_cache: int) -> PassPeak:
             _forward(networks, cache, rows=prefill_rows, tokens=prompt)
             counter.next_stage()
             logits = _forward(networks, cache, rows=rows, tokens=1)
+            # A captured step leaves its own in the graphs' memory, and copies them twice.
+            kept = [logits.clone() for _ in range(2 * is_captured)]
             counter.next_stage()
             sample_tokens(logits, torch.zeros(rows), rollout.temperature)
+            del kept
 
     peak = pass_peak(plan_input, run, caches_copies=True)
     return PassPeak(peak.activations - kv_cache, peak.autocast_copies)

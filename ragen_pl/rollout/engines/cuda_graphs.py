@@ -6,6 +6,7 @@ one from Python takes longer than that.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 import torch
@@ -14,6 +15,8 @@ from torch import Tensor
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.kernels.kv_cache import RaggedCache
 from ragen_pl.rollout.engines.decode_step import DecodeStep
+
+_LOG = logging.getLogger(__name__)
 
 CAPTURED_STRIDE = 256
 """Slots by which the padded length grows when steps are captured, as each length needs a graph."""
@@ -68,6 +71,41 @@ class GraphCapturer:
         return replay
 
 
+class CaptureOrRun:
+    """A source of captures for steps that need not be captured: the first failure is told, and from
+    then on steps run as they are.
+
+    Args:
+        new_capture: Source of the captures that are tried.
+    """
+
+    def __init__(self, new_capture: Callable[[], Capture] = GraphCapturer) -> None:
+        self.new_capture, self.has_failed = new_capture, False
+
+    def __call__(self) -> Capture:
+        if self.has_failed:
+            return _run
+        capture = self.new_capture()
+
+        def attempt(step: Step) -> Step:
+            if self.has_failed:
+                return step
+            try:
+                return capture(step)
+            except (ConfigError, torch.OutOfMemoryError) as error:
+                self.has_failed = True
+                reason = str(error.__cause__ or error).splitlines()[0]
+                _LOG.warning("decode steps are not captured as CUDA graphs: %s", reason)
+                return step
+
+        return attempt
+
+
+def _run(step: Step) -> Step:
+    """Return a step as it is."""
+    return step
+
+
 class GraphedDecodeStep:
     """A ``DecodeStep`` that captures each kind of one-token step at its second occurrence and
     replays it from then on; wider blocks run uncaptured.
@@ -84,6 +122,7 @@ class GraphedDecodeStep:
         """Drop all captured steps."""
         self.steps: dict[tuple[int, ...], _Captured | None] = {}
         self.capture = self.new_capture()
+        self.logits: Tensor | None = None
 
     def __call__(self, ids: Tensor, positions: Tensor, mask: Tensor, cache: RaggedCache) -> Tensor:
         if ids.shape[1] != 1:
@@ -97,7 +136,10 @@ class GraphedDecodeStep:
         if kind not in self.steps:
             self.steps[kind] = None
             # Warm-up: libraries initialize themselves on the first call.
-            return self.decode_step(ids, positions, mask, cache)
+            logits = self.decode_step(ids, positions, mask, cache)
+            if self.logits is None or len(self.logits) < len(logits):
+                self.logits = torch.empty_like(logits)
+            return logits
         step = self.steps[kind]
         if step is None:
             step = self.steps[kind] = _Captured(self, ids, positions, mask, cache)
@@ -105,7 +147,11 @@ class GraphedDecodeStep:
 
 
 class _Captured:
-    """A captured step and its input tensors, whose memory must stay the same."""
+    """A captured step and its input tensors, whose memory must stay the same.
+
+    Logits are copied to one buffer of all captured steps: each step's own, of every number of rows,
+    would add up to gigabytes.
+    """
 
     def __init__(
         self,
@@ -122,7 +168,11 @@ class _Captured:
             cache.slots.clone(),
         )
         self.rows = cache.rows
-        self.replay = owner.capture(lambda: owner.decode_step(ids, positions, mask, cache))
+        assert owner.logits is not None, "a step of this kind has run"
+        shared = owner.logits[: len(ids)]
+        self.replay = owner.capture(
+            lambda: shared.copy_(owner.decode_step(ids, positions, mask, cache))
+        )
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         for buffer, value in zip(self.inputs, inputs, strict=True):

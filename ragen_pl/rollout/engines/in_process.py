@@ -20,6 +20,7 @@ from ragen_pl.rollout.engines.base import Autocast, Engine
 from ragen_pl.rollout.engines.cuda_graphs import (
     CAPTURED_STRIDE,
     Capture,
+    CaptureOrRun,
     GraphCapturer,
     GraphedDecodeStep,
 )
@@ -55,11 +56,13 @@ class InProcess(Engine):
     autocast's casts, and its log-probs equal the trainer's up to rounding.
 
     Args:
-        cuda_graphs: Whether to capture decode steps as CUDA graphs and replay them; the model must
-            be unsharded on each GPU.
+        cuda_graphs: Whether to capture decode steps as CUDA graphs and replay them, several times
+            as fast where a GPU waits for launches; true needs a model that is unsharded on each
+            GPU, None captures where that is so. With None a capture that fails is told once, and
+            steps then run as they are.
     """
 
-    cuda_graphs: bool = False
+    cuda_graphs: bool | None = None
 
     def check(self) -> None:
         """Refuse CUDA graphs on a machine without a GPU.
@@ -76,13 +79,15 @@ class InProcess(Engine):
         self, language: LanguageModel, seed: int, max_context: int, autocast: Autocast
     ) -> InProcessSampler:
         """Build the sampler."""
+        where_possible = None if self.cuda_graphs is False else CaptureOrRun()
         return InProcessSampler(
             language.model,
             stop_id=language.markers.end,
             seed=seed,
             max_context=max_context,
             autocast=autocast,
-            new_capture=GraphCapturer if self.cuda_graphs else None,
+            new_capture=GraphCapturer if self.cuda_graphs else where_possible,
+            must_capture=self.cuda_graphs is True,
         )
 
 
@@ -102,6 +107,8 @@ class InProcessSampler:
         autocast: The trainer's autocast.
         new_capture: Function that returns a function that captures decode steps for replay; None
             runs each step uncaptured.
+        must_capture: Whether it is an error if steps cannot be captured; if not, steps are captured
+            on GPUs alone.
     """
 
     def __init__(
@@ -113,13 +120,14 @@ class InProcessSampler:
         max_context: int,
         autocast: Autocast = nullcontext,
         new_capture: Callable[[], Capture] | None = None,
+        must_capture: bool = True,
     ) -> None:
         self.model = model
         self.stop_id = stop_id
         self.seed = seed
         self.max_context = max_context
         self.autocast = autocast
-        self.new_capture = new_capture
+        self.new_capture, self.must_capture = new_capture, must_capture
         self.tokens_processed = 0
         self.decode_step: DecodeStep | None = None
         self.cache: RaggedCache | None = None
@@ -165,6 +173,8 @@ class InProcessSampler:
         decode_step = build_decode_step(self.model, self.max_context)
         if self.new_capture is None:
             return decode_step
+        if not self.must_capture and (self.model.device.type != "cuda" or has_hooks(self.model)):
+            return decode_step
         if has_hooks(self.model):
             raise ConfigError(
                 "model.engine.cuda_graphs is true, but hooks, such as those that gather shards, "
@@ -200,7 +210,8 @@ class InProcessSampler:
     def _prefill_distinct(self, prefixes: Sequence[Ids]) -> tuple[RaggedCache, Tensor]:
         """Read equal prefixes, such as those of a group's members, once, and copy the result."""
         distinct = {prefix: row for row, prefix in enumerate(dict.fromkeys(prefixes))}
-        stride = STRIDE if self.new_capture is None else CAPTURED_STRIDE
+        is_captured = isinstance(self.decode_step, GraphedDecodeStep)
+        stride = CAPTURED_STRIDE if is_captured else STRIDE
         cache = open_cache(self.model, len(distinct), self.max_context, stride)
         logits = self._prefill(cache, list(distinct))
         more = bucket_size(len(prefixes), self.model.device) - len(prefixes)

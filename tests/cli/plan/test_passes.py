@@ -9,7 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ragen_pl.cli.plan import passes
-from ragen_pl.cli.plan.inputs import PlanInput
+from ragen_pl.cli.plan.inputs import Cluster, PlanInput
 from ragen_pl.cli.plan.live_bytes import LiveBytes
 from ragen_pl.cli.plan.passes import (
     PassPeak,
@@ -61,7 +61,7 @@ def test_depth_is_extrapolated_exactly(monkeypatch: pytest.MonkeyPatch, given: P
         return [
             update_peak(given),
             score_pass_peak(given),
-            rollout_peak(given, 12, kv_cache_bytes(given, 12)),
+            rollout_peak(given, 12, kv_cache_bytes(given, 12), is_captured=False),
         ]
 
     extrapolated = peaks()
@@ -83,8 +83,22 @@ def test_autocast_copies_the_weights_of_matrix_products() -> None:
     # Checkpointed layers, and passes without gradients, free their copies at once.
     assert update_peak(plan_input(critic=True, checkpointing=True)).autocast_copies <= 2 * 2 * layer
     assert score_pass_peak(given).autocast_copies <= 2 * layer
-    sampling = rollout_peak(given, 12, kv_cache_bytes(given, 12))
+    sampling = rollout_peak(given, 12, kv_cache_bytes(given, 12), is_captured=False)
     assert sampling.autocast_copies == 2 * (5 * layer + 300 * 64)  # sampling uses the head
+
+
+def test_captured_steps_keep_their_logits_twice() -> None:
+    """In the graphs' memory, and in the copy that all graphs share."""
+    # So many words that sampling is the peak, not a forward pass.
+    given = plan_input(shape=replace(SHAPE, vocabulary=20_000), bf16=False)
+    cache = kv_cache_bytes(given, 48)
+    plain, captured = (rollout_peak(given, 48, cache, is_captured=x) for x in (False, True))
+    assert captured.activations - plain.activations == 2 * 4 * 48 * 20_000
+    single, sharded = Cluster(), Cluster(2, sharded=True)
+    assert replace(given, device="h100").captures_steps(single)
+    assert not replace(given, device="h100").captures_steps(sharded)
+    assert not replace(given, device="cpu").captures_steps(single)
+    assert not replace(given, device="h100", cuda_graphs=False).captures_steps(single)
 
 
 def test_checkpointing_and_smaller_batches_save_memory() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
 import numpy as np
@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from ragen_pl.errors import ConfigError
 from ragen_pl.models.base import LanguageModel
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.kernels.kv_cache import RaggedCache
 from ragen_pl.models.kernels.rms_norm import use_fused_rms_norm
 from ragen_pl.rollout.engines import InProcess, cuda_graphs
-from ragen_pl.rollout.engines.cuda_graphs import Capture, GraphedDecodeStep, Step
+from ragen_pl.rollout.engines.cuda_graphs import Capture, CaptureOrRun, GraphedDecodeStep, Step
 from ragen_pl.rollout.engines.in_process import InProcessSampler
 from ragen_pl.types import Completion, EpisodeId, Request, Sampling
 
@@ -54,16 +55,21 @@ class Tracer:
 
 
 def play(
-    language: LanguageModel, capture: Capture | None, *, is_bf16: bool = False
+    language: LanguageModel, capture: Capture | CaptureOrRun | None, *, is_bf16: bool = False
 ) -> list[list[Completion]]:
     """Sample turns of prompts of unequal length in which rows stop one after another."""
+    new_capture: Callable[[], Capture] | None = None
+    if isinstance(capture, CaptureOrRun):
+        new_capture = capture
+    elif capture is not None:
+        new_capture = lambda: capture  # noqa: E731
     engine = InProcessSampler(
         language.model,
         stop_id=language.markers.end,
         seed=0,
         max_context=256,
         autocast=lambda: torch.autocast("cpu", torch.bfloat16, enabled=is_bf16),
-        new_capture=None if capture is None else lambda: capture,
+        new_capture=new_capture,
     )
     prefixes = [[3, *range(10, 12 + m)] for m in range(6)]
     history: list[list[Completion]] = []
@@ -132,7 +138,53 @@ def test_the_key_captures_on_the_gpu(language: LanguageModel) -> None:
         return engine.build(language, 0, 64, lambda: torch.autocast("cpu", enabled=False))
 
     assert build(InProcess(cuda_graphs=True)).new_capture is cuda_graphs.GraphCapturer
-    assert build(InProcess()).new_capture is None
+    assert build(InProcess(cuda_graphs=False)).new_capture is None
+    assert isinstance(build(InProcess()).new_capture, CaptureOrRun)
+
+
+def test_by_default_a_cpu_captures_nothing(language: LanguageModel) -> None:
+    engine = InProcess().build(language, 0, 64, nullcontext)
+    engine([Request((3, 10, 11), EpisodeId(0, 0, 0), 0)], Sampling(1.0, 5))
+    assert not isinstance(engine.decode_step, GraphedDecodeStep)
+
+
+@pytest.mark.parametrize("error", [ConfigError("no"), torch.OutOfMemoryError("full")], ids=repr)
+def test_after_a_failure_steps_run_uncaptured(
+    language: LanguageModel, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    tried: list[Step] = []
+
+    def fail(step: Step) -> Step:
+        tried.append(step)
+        raise error
+
+    source = CaptureOrRun(lambda: fail)
+    assert_equal(play(language, source), play(language, None))
+    assert len(tried) == 1, "not again, in this call or a later one"
+    (said,) = caplog.messages
+    assert said == f"decode steps are not captured as CUDA graphs: {error}"
+
+
+def test_logits_of_all_captured_steps_share_their_memory() -> None:
+    """Also of a larger number of rows, which the buffer was not made for; results are copies."""
+    tracer, results = Tracer(), {}
+    replayed = GraphedDecodeStep(lambda ids, *_: ids * 2.0, lambda: tracer)
+    buffers = []
+    for rows in (3, 2, 4, 2, 3, 4):
+        cache, ones = RaggedCache(rows, 60), np.ones(rows, np.int64)
+        for _ in range(3):
+            positions, mask = cache.open_block(1, ones)
+            results[rows] = replayed(torch.full((rows, 1), rows), positions, mask, cache)
+            cache.close_block(ones)
+        assert replayed.logits is not None
+        buffers.append(replayed.logits.data_ptr())
+    assert buffers[0] == buffers[1] != buffers[2] == buffers[-1]
+    assert tracer.captured == 3, "a step of each number of rows"
+    assert {rows: set(said.flatten().tolist()) for rows, said in results.items()} == {
+        2: {4},
+        3: {6},
+        4: {8},
+    }
 
 
 def test_a_step_that_cannot_be_captured_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
