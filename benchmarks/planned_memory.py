@@ -92,6 +92,7 @@ class Case:
             ),
             rollout=self.rollout,
             bf16=self.bf16,
+            cuda_graphs=False,
         )
 
 

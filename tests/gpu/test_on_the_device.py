@@ -18,9 +18,12 @@ from benchmarks.gpu_day_parts.numerics import score
 from benchmarks.iteration import Bench, Iteration
 from benchmarks.workload import RandomModel, Workload
 from ragen_pl.models.lora import LoRA
+from ragen_pl.rollout.engines import InProcess
+from ragen_pl.rollout.engines.cuda_graphs import CaptureOrRun, GraphedDecodeStep
+from ragen_pl.rollout.engines.in_process import InProcessSampler
 from ragen_pl.rollout.packing import pack
 from ragen_pl.training.networks import Networks
-from ragen_pl.types import Completion, RolloutBatch, TrajectoryGroup
+from ragen_pl.types import Completion, EpisodeId, Request, RolloutBatch, Sampling, TrajectoryGroup
 
 CUDA = (
     pytest.mark.gpu,
@@ -120,6 +123,37 @@ def test_cuda_graphs_replay_the_same(device: str) -> None:
     assert [each.token_ids for each in replayed] == [each.token_ids for each in plain]
     for one, other in zip(plain, replayed, strict=True):
         assert other.log_probs == pytest.approx(one.log_probs, abs=1e-4)
+
+
+@ON_A_GPU
+@pytest.mark.parametrize("is_bf16", [False, True], ids=["fp32", "bf16"])
+def test_by_default_steps_are_captured_and_follow_the_weights(device: str, is_bf16: bool) -> None:
+    """Weights change in place between rollouts; what autocast made of them lies elsewhere then."""
+    language = Iteration(bench(device)).language
+
+    def build(engine: InProcess) -> InProcessSampler:
+        cast = lambda: torch.autocast("cuda", torch.bfloat16, enabled=is_bf16)  # noqa: E731
+        built = engine.build(language, 0, 256, cast)
+        assert isinstance(built, InProcessSampler)
+        return built
+
+    default, plain = build(InProcess()), build(InProcess(cuda_graphs=False))
+    requests = [Request((3, *range(10, 20 + row)), EpisodeId(0, 0, row), 0) for row in range(3)]
+    for _ in range(3):
+        found, expected = (engine(requests, Sampling(1.0, 40)) for engine in (default, plain))
+        for one, other in zip(found, expected, strict=True):
+            if not is_bf16:
+                assert one.token_ids == other.token_ids
+            # In bf16 rounding may change a token, and all after it.
+            gap, same = (0.2, 1) if is_bf16 else (1e-3, len(one.log_probs))
+            assert one.log_probs[:same] == pytest.approx(other.log_probs[:same], abs=gap)
+        with torch.no_grad():
+            for weight in language.model.parameters():
+                weight.mul_(1.05)
+    assert isinstance(default.decode_step, GraphedDecodeStep)
+    assert isinstance(default.new_capture, CaptureOrRun)
+    assert not default.new_capture.has_failed
+    assert not isinstance(plain.decode_step, GraphedDecodeStep)
 
 
 @ON_A_GPU
