@@ -32,7 +32,8 @@ Ids = tuple[int, ...]
 
 _COMPACT_BELOW = 0.75
 """Finished rows are moved out when less than this share of the computed rows still samples."""
-
+_COMPACT_BELOW_CAPTURED = 0.5
+"""The same where decode steps are captured, as each number of rows needs a graph."""
 
 PREFILL_TOKENS, _PREFILL_TOKENS_OF_LAUNCHES = 4096, 16384
 _WIDE = 1024
@@ -164,6 +165,10 @@ class InProcessSampler:
             self.rows[requests[index].episode] = (slot, seen)
         return completions
 
+    @property
+    def _is_captured(self) -> bool:
+        return isinstance(self.decode_step, GraphedDecodeStep)
+
     def _build_decode_step(self) -> DecodeStep:
         """Return the decode step, captured if configured.
 
@@ -210,8 +215,7 @@ class InProcessSampler:
     def _prefill_distinct(self, prefixes: Sequence[Ids]) -> tuple[RaggedCache, Tensor]:
         """Read equal prefixes, such as those of a group's members, once, and copy the result."""
         distinct = {prefix: row for row, prefix in enumerate(dict.fromkeys(prefixes))}
-        is_captured = isinstance(self.decode_step, GraphedDecodeStep)
-        stride = CAPTURED_STRIDE if is_captured else STRIDE
+        stride = CAPTURED_STRIDE if self._is_captured else STRIDE
         cache = open_cache(self.model, len(distinct), self.max_context, stride)
         logits = self._prefill(cache, list(distinct))
         more = bucket_size(len(prefixes), self.model.device) - len(prefixes)
@@ -252,6 +256,7 @@ class InProcessSampler:
             noise: (n, max new tokens); rows after the n-th sample nothing.
             sampling: Temperature and limits.
         """
+        compact_below = _COMPACT_BELOW_CAPTURED if self._is_captured else _COMPACT_BELOW
         sampled, device = SampledTokens.empty(len(logits), noise.shape[1]), logits.device
         order = np.arange(len(logits))
         active = order[: len(noise)]  # rows of the block, and of the cache, that still sample
@@ -269,7 +274,7 @@ class InProcessSampler:
             active = active[tokens != self.stop_id]
             if len(active) == 0 or step + 1 == sampling.max_new_tokens:
                 break
-            if len(active) < _COMPACT_BELOW * cache.active_rows.stop:
+            if len(active) < compact_below * cache.active_rows.stop:
                 index = move_to_front(active, len(order))
                 cache.reorder(index)
                 order, active = order[index], np.arange(len(active))
