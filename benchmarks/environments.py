@@ -8,17 +8,20 @@ environment's expert, one action a turn, until the starts or the processor's sec
 ``--runs`` is a folder of finished runs, which it adds to what training reached
 (``trained_environments.yaml``). Writes ``environments.json``, to which a later call adds, and
 ``environments.md``; ``--docs`` puts both tables into docs/environments.md, where rows that were not
-measured keep their figures. ``--no-play`` measures nothing.
+measured keep their figures. ``--no-play`` measures nothing. What was trained under other settings
+than the row was played with is marked, and the settings are told below the table.
 """
 
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
@@ -52,7 +55,9 @@ from ragen_pl.training.evaluation import summarize
 from ragen_pl.types import Trajectory
 
 CONFIGURATIONS = Path(__file__).with_name("environments.yaml")
-DOCS = Path(__file__).resolve().parent.parent / "docs" / "environments.md"
+_ROOT = Path(__file__).resolve().parent.parent
+DOCS = _ROOT / "docs" / "environments.md"
+CONFIGS = _ROOT / "configs" / "experiment"
 MEASURED = "<!-- benchmarks/environments.py -->", "<!-- end of the table -->"
 TRAINED = "<!-- benchmarks/trained_environments.yaml -->", "<!-- end of what training reached -->"
 """What the tables stand between in the docs."""
@@ -166,6 +171,36 @@ def _observations(trajectories: Iterable[Trajectory]) -> Iterator[str]:
 
 _PLAYED = ("random", "expert")
 _TEXTS = ("episodes/s random, expert", "actions", "characters", "tokens")
+_OTHER = "†"
+"""Marks what was trained under other settings than its row was played with."""
+_LONGEST_SETTING = 20
+"""Characters of a setting that is told; of a longer one, only its name."""
+
+
+def other_settings(configuration: Configuration, configs: Path = CONFIGS) -> list[str]:
+    """Return the settings of a row that its config changes where the trained policy is evaluated.
+
+    The split is left out: both are played on held-out starts. Each is ``key: value (here value)``.
+    """
+    config = yaml.safe_load((configs / f"{configuration.name}.yaml").read_text(encoding="utf-8"))
+    trained = _settings(next(iter(config["data"]["eval_sets"].values())))
+    played = _settings(configuration.env)
+    changed = [key for key in trained if key != "split" and trained[key] != played[key]]
+    return [_setting(key, trained[key], played[key]) for key in changed]
+
+
+def _settings(env: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all arguments of an environment, those not given by their defaults."""
+    module, _, name = env["class_path"].rpartition(".")
+    parameters = inspect.signature(getattr(import_module(module), name)).parameters
+    return {**{key: each.default for key, each in parameters.items()}, **env.get("init_args", {})}
+
+
+def _setting(key: str, trained: Any, played: Any) -> str:
+    values = [json.dumps(value, ensure_ascii=False, default=str) for value in (trained, played)]
+    if max(map(len, values)) > _LONGEST_SETTING:
+        return f"`{key}`"
+    return f"`{key}: {values[0]}` (here {values[1]})"
 
 
 def measured_table(
@@ -174,7 +209,7 @@ def measured_table(
     record: Mapping[str, Trained],
     earlier: Mapping[str, Mapping[str, str]],
 ) -> str:
-    """Return the table as Markdown.
+    """Return the table as Markdown, and below it what was trained under other settings.
 
     Args:
         configurations: The rows, in their order; those never measured are left out.
@@ -182,14 +217,21 @@ def measured_table(
         record: What training reached.
         earlier: Cells of an earlier table by row and heading, for rows not measured now.
     """
-    lines = list[tuple[str, ...]]()
+    lines, others = list[tuple[str, ...]](), list[str]()
     for name, each in configurations.items():
         cells = _cells(rows[name]) if name in rows else earlier.get(name)
         if cells is not None:
             label = f"`{name}`" + (f", {each.note}" if each.note else "")
             played, texts = ([cells[key] for key in keys] for keys in (_PLAYED, _TEXTS))
-            lines.append((label, each.task, *played, trained_cell(record.get(name)), *texts))
-    return table(("configuration", "RAGEN-2's task", *_PLAYED, "trained", *_TEXTS), lines)
+            trained = trained_cell(record.get(name))
+            changed = other_settings(each) if name in record else []
+            if changed:
+                trained += f" {_OTHER}"
+                others.append(f"`{name}` {', '.join(changed)}")
+            lines.append((label, each.task, *played, trained, *texts))
+    found = table(("configuration", "RAGEN-2's task", *_PLAYED, "trained", *_TEXTS), lines)
+    told = f"\n\n{_OTHER} Trained under other settings: {'; '.join(others)}." if others else ""
+    return found + told
 
 
 def _cells(row: Row) -> dict[str, str]:

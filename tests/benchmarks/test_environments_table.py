@@ -17,6 +17,7 @@ from benchmarks.environments import (
     main,
     measure,
     measured_table,
+    other_settings,
     put_into,
     read_configurations,
 )
@@ -92,6 +93,29 @@ def test_the_table_grows_by_each_call(tmp_path: Path, record: Path) -> None:
     assert "| 0 [0, 66] → 100 [34, 100] |" in bandit
     assert rubik.startswith("| `rubik`, 2×2×2, 1 to 5 turns | Rubik | ")
     assert rubik.split(" | ")[4] == "–"
+
+
+def test_settings_that_a_config_changes_are_marked_and_told(tmp_path: Path) -> None:
+    env = {"class_path": "ragen_pl.envs.Sokoban", "init_args": {"size": 8}}
+    row = Configuration("large", env)
+    trained = {"size": 8, "num_boxes": 1, "max_actions": 20, "split": "eval"}
+    config = {"data": {"eval_sets": {"default": {**env, "init_args": trained}, "b": {}}}}
+    (tmp_path / "large.yaml").write_text(json.dumps(config))
+    assert other_settings(row, tmp_path) == ["`max_actions: 20` (here 10)"]
+    known = read_configurations()
+    earlier = earlier_cells(DOCS.read_text(encoding="utf-8"))
+    rows = {name: known[name] for name in ("sokoban", "web_shop", "gsm_symbolic")}
+    text = measured_table(
+        rows, {}, dict.fromkeys(("sokoban", "web_shop"), Trained(Success(50))), earlier
+    )
+    *_, same, other, untrained, _, told = text.splitlines()
+    assert "| 50 |" in same
+    assert "| 50 † |" in other
+    assert "| – |" in untrained
+    assert told == (
+        "† Trained under other settings: `web_shop` `products: 2000` (here 200), "
+        "`results_per_page: 4` (here 10), `max_actions: 9` (here 15)."
+    )
 
 
 def test_a_new_run_keeps_the_label_and_a_known_one_its_note(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import atexit
 import os
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,8 @@ class MCPServer(Toolbox):
     Args:
         command: The program and its arguments, such as ``[python, -m, my_server]``.
         environment: Variables of the program beside a few safe ones, such as ``PATH``.
-        timeout_s: Seconds that a start or a call may take.
+        timeout_s: Seconds that a start or a call may take. Calls are handed on one at a time; the
+            time that one waits for its turn does not count.
     """
 
     is_repeatable = False
@@ -67,12 +69,19 @@ class MCPServer(Toolbox):
         with _OPENING:
             found = _OPEN.get(key)
             if found is None or found.has_ended:
+                if found is not None:  # what the server holds, such as a port, is free for the next
+                    found.close()
                 found = _OPEN[key] = _Connection(self._command, self._environment, self._timeout_s)
         return found
 
 
 _OPEN: dict[_Key, _Connection] = {}
 _OPENING = threading.Lock()
+"""Held while servers start and end. The threads that talk to them never take it."""
+_LOOK_S = 0.5
+"""Seconds between two looks at a call that is waited for."""
+_GRACE_S = 10.0
+"""Seconds beyond its time after which a call is given up: before, the client itself ends it."""
 
 
 @atexit.register
@@ -96,6 +105,7 @@ class _Connection:
         self._error = ""
         self._is_ready, self._loop = threading.Event(), asyncio.new_event_loop()
         self._calls: asyncio.Queue[_Request | None] = asyncio.Queue()
+        self._in_hand: asyncio.Future[Any] | None = None
         self._thread = threading.Thread(
             target=self._run, args=(command, environment), name="mcp", daemon=True
         )
@@ -117,23 +127,35 @@ class _Connection:
             self._loop.call_soon_threadsafe(self._calls.put_nowait, request)
         except RuntimeError:  # the loop has ended
             raise ToolUnavailableError(f"{self._what} {self._error or 'has ended'}") from None
-        if not request.is_done.wait(self._timeout_s + 1.0) or request.error:
+        while not request.is_done.wait(_LOOK_S):
+            late = request.seconds_in_hand > self._timeout_s + _GRACE_S
+            if late or not self._thread.is_alive():
+                break
+        if request.error or not request.is_done.is_set():
             self._error = self._error or request.error or f"gave no answer to {name}"
             raise ToolUnavailableError(f"{self._what} {self._error}")
         return request.text
 
     def close(self) -> None:
-        """End the server."""
+        """End the server, also in the middle of a call."""
         if self._thread.is_alive() and not self._loop.is_closed():
             try:
-                self._loop.call_soon_threadsafe(self._calls.put_nowait, None)
+                self._loop.call_soon_threadsafe(self._stop)
             except RuntimeError:  # it ended meanwhile
                 return
             self._thread.join(5.0)
 
+    def _stop(self) -> None:
+        """Take no more calls. An end that has begun is left alone: it ends the process."""
+        self._calls.put_nowait(None)
+        if self._in_hand is not None:
+            self._in_hand.cancel()
+
     def _run(self, command: Sequence[str], environment: Sequence[tuple[str, str]]) -> None:
         try:
             self._loop.run_until_complete(self._serve(command, environment))
+        except asyncio.CancelledError:  # it was closed in the middle of a call
+            self._error = self._error or "was closed"
         except Exception as error:  # the boundary to the server: whatever ends it is told
             cause: BaseException = error
             while isinstance(cause, BaseExceptionGroup):
@@ -165,8 +187,12 @@ class _Connection:
             self.schemas = await _listed(client)
             self._is_ready.set()
             while (request := await self._calls.get()) is not None:
+                request.begin()
+                self._in_hand = asyncio.ensure_future(
+                    client.call_tool(request.name, request.arguments)
+                )
                 try:
-                    answer = await client.call_tool(request.name, request.arguments)
+                    answer = await self._in_hand
                 except mcp.MCPError as error:
                     if _is_lost(error):
                         request.fail(f"failed: {error}")
@@ -177,6 +203,8 @@ class _Connection:
                     raise
                 else:
                     request.finish(_text(answer))
+                finally:
+                    self._in_hand = None
 
 
 class _Request:
@@ -186,6 +214,15 @@ class _Request:
         self.name, self.arguments = name, arguments
         self.text = self.error = ""
         self.is_done = threading.Event()
+        self._begun: float | None = None
+
+    @property
+    def seconds_in_hand(self) -> float:
+        """Seconds since the server was handed the call; 0 before."""
+        return 0.0 if self._begun is None else time.monotonic() - self._begun
+
+    def begin(self) -> None:
+        self._begun = time.monotonic()
 
     def finish(self, text: str) -> None:
         self.text = text

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import pickle
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +84,37 @@ def test_a_server_that_ends_or_hangs_ends_the_trajectory_and_starts_again() -> N
     assert slow.call("add", {"a": 1, "b": 1}) == "2"
     with pytest.raises(ToolUnavailableError, match="timed out"):
         slow.call("sleep", {"seconds": 60})
+
+
+def test_a_call_may_wait_longer_for_its_turn_than_it_may_take() -> None:
+    server = MCPServer(SERVER, {"TURNS": "1"}, timeout_s=8.0)
+    server.schemas()
+    with ThreadPoolExecutor() as threads:
+        calls = [threads.submit(server.call, "sleep", {"seconds": 3.4}) for _ in range(3)]
+        assert [each.result() for each in calls] == ["awake"] * 3
+
+
+def test_a_connection_that_is_given_up_ends_its_server_before_the_next_starts() -> None:
+    server = MCPServer(SERVER)
+    first = int(server.call("process", {}))
+    server._connection()._error = "gave no answer"
+    assert int(server.call("process", {})) != first
+    with pytest.raises(ProcessLookupError):
+        os.kill(first, 0)
+
+
+def test_servers_end_in_the_middle_of_a_call() -> None:
+    server = MCPServer(SERVER)
+    process = int(server.call("process", {}))
+    with ThreadPoolExecutor() as threads:
+        call = threads.submit(server.call, "sleep", {"seconds": 60})
+        while not server._connection()._in_hand:
+            time.sleep(0.05)
+        end_servers()
+        with pytest.raises(ToolUnavailableError, match="Cancelled"):
+            call.result()
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
 
 
 @pytest.mark.parametrize("command", [["/nowhere"], [sys.executable, "-c", "print(1)"]])
