@@ -45,7 +45,7 @@ class GraphCapturer:
             ConfigError: when the step synchronizes with the GPU, which a capture does not allow, or
                 runs on a CPU.
         """
-        graph = torch.cuda.CUDAGraph()
+        graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         try:
             # Thread-local: other threads, which step environments, do not affect it.
             with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
@@ -57,6 +57,8 @@ class GraphCapturer:
                 "model.engine.cuda_graphs is true, but this model's decode step cannot be "
                 f"captured ({str(error).splitlines()[0]}): set it to false"
             ) from error
+        finally:
+            torch.cuda.set_stream(before)  # a capture that failed leaves its own stream current
 
         if logits.device.type != "cuda":
             raise ConfigError(

@@ -204,6 +204,7 @@ class InProcessSampler:
             new_ids.append(request.prefix_ids[len(seen) :])
         self.rows = {}
         if self.cache is None or not any(lengths):
+            self.cache = None  # or two caches would live at once
             return self._prefill_distinct(new_ids)
         more = bucket_size(len(requests), self.model.device) - len(requests)
         source, lengths = source + [0] * more, lengths + [0] * more

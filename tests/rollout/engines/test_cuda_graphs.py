@@ -191,12 +191,16 @@ def test_a_step_that_cannot_be_captured_is_refused(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: None)
     monkeypatch.setattr(torch.cuda, "graph", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: "before")
+    current: list[object] = []
+    monkeypatch.setattr(torch.cuda, "set_stream", current.append)
 
     def waits() -> Tensor:
         raise RuntimeError("operation not permitted when stream is capturing\nand more")
 
     with pytest.raises(ValueError, match=r"cuda_graphs is true.*not permitted when stream is"):
         cuda_graphs.GraphCapturer()(waits)
+    assert current == ["before"], "a failed capture does not leave its stream current"
 
 
 def test_captured_steps_are_dropped_when_a_call_fails(language: LanguageModel) -> None:
@@ -233,6 +237,8 @@ def test_a_step_on_the_cpu_is_not_captured(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: None)
     monkeypatch.setattr(torch.cuda, "graph", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: "before")
+    monkeypatch.setattr(torch.cuda, "set_stream", lambda _: None)
     with pytest.raises(ValueError, match="cuda_graphs is true, but the model is on cpu"):
         cuda_graphs.GraphCapturer()(lambda: torch.zeros(1))
 
