@@ -53,10 +53,12 @@ class GraphCapturer:
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
+            # What ends a capture that has failed says only that it has.
+            reason = error.__context__ or error
             raise ConfigError(
                 "model.engine.cuda_graphs is true, but this model's decode step cannot be "
-                f"captured ({str(error).splitlines()[0]}): set it to false"
-            ) from error
+                f"captured ({str(reason).splitlines()[0]}): set it to false"
+            ) from reason
         finally:
             torch.cuda.set_stream(before)  # a capture that failed leaves its own stream current
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import pytest
@@ -187,20 +187,34 @@ def test_logits_of_all_captured_steps_share_their_memory() -> None:
     }
 
 
-def test_a_step_that_cannot_be_captured_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def fake_graph(*_: object, **__: object) -> Iterator[None]:
+    """Fail as CUDA does at the end of a capture that has failed: without the reason."""
+    try:
+        yield
+    except RuntimeError:
+        raise RuntimeError("operation failed due to a previous error during capture")  # noqa: B904
+
+
+@pytest.fixture
+def streams(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """CUDA's captures without a GPU; the streams that were made current."""
+    made_current: list[str] = []
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: None)
-    monkeypatch.setattr(torch.cuda, "graph", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(torch.cuda, "graph", fake_graph)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: "before")
-    current: list[object] = []
-    monkeypatch.setattr(torch.cuda, "set_stream", current.append)
+    monkeypatch.setattr(torch.cuda, "set_stream", made_current.append)
+    return made_current
 
+
+def test_a_step_that_cannot_be_captured_is_refused(streams: list[str]) -> None:
     def waits() -> Tensor:
         raise RuntimeError("operation not permitted when stream is capturing\nand more")
 
     with pytest.raises(ValueError, match=r"cuda_graphs is true.*not permitted when stream is"):
         cuda_graphs.GraphCapturer()(waits)
-    assert current == ["before"], "a failed capture does not leave its stream current"
+    assert streams == ["before"], "a failed capture does not leave its stream current"
 
 
 def test_captured_steps_are_dropped_when_a_call_fails(language: LanguageModel) -> None:
@@ -232,13 +246,9 @@ def test_each_call_captures_anew(language: LanguageModel) -> None:
     assert [bool(each.captured) for each in tracers] == [True, True, False]
 
 
-def test_a_step_on_the_cpu_is_not_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("streams")
+def test_a_step_on_the_cpu_is_not_captured() -> None:
     """CUDA would record nothing, and replay nothing."""
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: None)
-    monkeypatch.setattr(torch.cuda, "graph", lambda *_, **__: nullcontext())
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: "before")
-    monkeypatch.setattr(torch.cuda, "set_stream", lambda _: None)
     with pytest.raises(ValueError, match="cuda_graphs is true, but the model is on cpu"):
         cuda_graphs.GraphCapturer()(lambda: torch.zeros(1))
 
