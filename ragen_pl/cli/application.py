@@ -39,7 +39,7 @@ from ragen_pl.cli.key_check import (
 from ragen_pl.cli.messages import look_up, qualify, shorten
 from ragen_pl.cli.parser import Parser, place_loggers
 from ragen_pl.cli.resume import (
-    EarlierRun,
+    ClaimedFolder,
     check_continuation,
     checkpoint_path,
     read_metadata,
@@ -175,8 +175,8 @@ class Application(LightningCLI):
     data_kind: ClassVar[type[RolloutDataModule]] = RolloutDataModule
     """Class of the data module."""
 
-    def __init__(self, argv: Sequence[str], earlier: EarlierRun | None = None) -> None:
-        self._argv, self._earlier = list(argv), earlier or EarlierRun()
+    def __init__(self, argv: Sequence[str], folder: ClaimedFolder | None = None) -> None:
+        self._argv, self._folder = list(argv), folder or ClaimedFolder()
         self._has_ended = False
         super().__init__(
             model_class=StarPO,
@@ -313,7 +313,7 @@ class Application(LightningCLI):
             self._compare(loaded, metadata)
             self._tell_of_unknown_texts(loaded)
         if self.subcommand == "fit":
-            self._make_way(Path(config.run_dir), None if loaded is None else loaded[0])
+            self._claim_folder(Path(config.run_dir), None if loaded is None else loaded[0])
         self.model.vocabulary = metadata.vocabulary
         self.config_init[self.subcommand].checkpoints.metadata = metadata
 
@@ -333,20 +333,22 @@ class Application(LightningCLI):
             _check_length(trainer.max_epochs)
             _check_validation(trainer.check_val_every_n_epoch)
 
-    def _make_way(self, run_dir: Path, loaded: Path | None) -> None:
-        """Move an earlier run aside, unless it is resumed; leave a finished run as it is."""
-        if loaded is None or not is_of(run_dir, loaded):
-            if self.trainer.is_global_zero:
-                self._earlier.move_aside(run_dir)
-            return
-        length = finished_iterations(run_dir)
+    def _claim_folder(self, run_dir: Path, loaded: Path | None) -> None:
+        """Take the run's folder, where an earlier run goes on or is moved aside; leave a finished
+        run as it is."""
+        resumes = loaded is not None and is_of(run_dir, loaded)
+        length = finished_iterations(run_dir) if resumes else None
         self._has_ended = length is not None and is_done(length, self.trainer)
-        if self._has_ended and self.trainer.is_global_zero:
+        if not self.trainer.is_global_zero:
+            return
+        if self._has_ended:
             print(
                 f"{run_dir} is finished: {length} iterations, its final scores are in "
                 f"{run_dir / RESULTS}; it stays as it is\n"
                 "  raise trainer.max_epochs to make it longer, or give another --run_dir"
             )
+        else:
+            self._folder.claim(run_dir, resumes=resumes)
 
     def _check_parts(self, precision: Any) -> None:
         # On a CPU Lightning replaces half precision by bfloat16.
@@ -438,7 +440,8 @@ def add_run_keys(parser: LightningArgumentParser, run_dir: str) -> None:
         "--run_dir",
         type=str,
         default=run_dir,
-        help="Folder of the run. An earlier run there that is not resumed is moved aside.",
+        help="Folder of the run. An earlier run there that is not resumed is moved aside; one that "
+        "another process is training there is left alone, and the command refused.",
     )
     parser.add_argument(
         "--threads",
@@ -573,10 +576,12 @@ def run(argv: Sequence[str], kind: type[Application] = Application) -> Applicati
     """
     silence_libraries()
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
-    earlier = EarlierRun()
+    folder = ClaimedFolder()
     try:
-        return kind(argv, earlier)
+        return kind(argv, folder)
     except (MisconfigurationException, ConfigError) as error:
-        earlier.restore()  # the error may have come after it was moved
+        folder.restore()  # the error may have come after an earlier run was moved
         short = shorten(str(error)) if isinstance(error, MisconfigurationException) else str(error)
         raise ConfigError(short) from error
+    finally:
+        folder.release()

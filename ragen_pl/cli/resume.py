@@ -1,4 +1,4 @@
-"""What a command continues from: its checkpoint, the earlier run in its folder, allowed changes."""
+"""What a command continues from: its checkpoint, its folder, the changes that are allowed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from ragen_pl.errors import ConfigError
 from ragen_pl.report.side_by_side import leaves
 from ragen_pl.runtime.durable_files import REPLACED
+from ragen_pl.runtime.folder_lock import LOCK, FolderLock
 from ragen_pl.training.run_folder import (
     BEST,
     CHECKPOINTS,
@@ -89,7 +90,7 @@ def _offer(path: Path) -> str:
     return "there is no sound one beside it: give the path of another .ckpt, or start anew"
 
 
-# --- the earlier run ------------------------------------------------------------------------------
+# --- the run's folder -----------------------------------------------------------------------------
 
 
 def move_aside(run_dir: Path) -> Path | None:
@@ -103,22 +104,44 @@ def move_aside(run_dir: Path) -> Path | None:
     return aside
 
 
-class EarlierRun:
-    """The earlier run of a folder, moved aside for a new one and restored if that is refused."""
+class ClaimedFolder:
+    """The folder that a training run has for itself, from its checks to its end.
+
+    An earlier run there is moved aside for a new one, and restored if that is refused.
+    """
 
     def __init__(self) -> None:
+        self._lock: FolderLock | None = None
         self._moved: tuple[Path, Path] | None = None
+        self._made: Path | None = None
 
-    def move_aside(self, run_dir: Path) -> None:
-        """Make room for a new run and print where the earlier one is."""
+    def claim(self, run_dir: Path, *, resumes: bool) -> None:
+        """Lock the folder; make room for a new run, and print where the earlier one is.
+
+        Args:
+            resumes: Whether the run there goes on.
+
+        Raises:
+            ConfigError: when another process is training there; nothing is changed then.
+        """
+        if not run_dir.exists():
+            self._made = run_dir
+        self._lock = FolderLock(run_dir)
+        if resumes:
+            return
         aside = move_aside(run_dir)
         if aside is not None:
             self._moved = run_dir, aside
             print(f"{run_dir} held an earlier run: it is now {aside}")
+            of_earlier, self._lock = self._lock, FolderLock(run_dir)
+            of_earlier.release()
 
     def restore(self) -> None:
-        """Move the earlier run back, unless the new run has saved checkpoints or results."""
+        """Leave things as they were, unless the new run has saved checkpoints or results."""
+        self.release()
         if self._moved is None:
+            if self._made is not None and {path.name for path in self._made.glob("*")} <= {LOCK}:
+                shutil.rmtree(self._made, ignore_errors=True)
             return
         run_dir, aside = self._moved
         if any((run_dir / name).exists() for name in (CHECKPOINTS, RESULTS)):
@@ -126,6 +149,12 @@ class EarlierRun:
         shutil.rmtree(run_dir, ignore_errors=True)
         aside.rename(run_dir)
         print(f"the earlier run is {run_dir} again")
+
+    def release(self) -> None:
+        """Let other processes have the folder, at the run's end."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
 
 
 # --- what may change ------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A run's loggers: TensorBoard and those that are given, each with the run's folder and config."""
+"""A run's folder, which it has for itself, and its loggers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from ragen_pl.cli.entry_point import main
+from tests.support.lock_holder import held_lock
 from tests.support.tiny_run import write_config
 
 
@@ -49,6 +50,27 @@ class Elsewhere(Logger):
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         self.logged |= set(metrics)
+
+
+@pytest.mark.parametrize("more", [[], ["--ckpt_path=last"]])
+def test_a_run_that_is_training_is_left_alone(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    more: list[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_config(tmp_path)
+    line = ["fit", "--config", "tiny", "--run_dir=run", "--trainer.max_epochs=1"]
+    line += ["--data.warm_start.iterations=1", "--trainer.limit_val_batches=0"]
+    assert main(line) == 0
+    results = (tmp_path / "run" / "results.json").read_bytes()
+    with held_lock(tmp_path / "run") as holder:
+        assert main([*line, "--trainer.max_epochs=2", *more]) == 2
+    told = capsys.readouterr().err
+    assert f"error: run_dir is run, where process {holder.pid} on " in told
+    assert (tmp_path / "run" / "results.json").read_bytes() == results
+    assert not (tmp_path / "run.1").exists()
 
 
 def test_given_loggers_are_added_and_know_the_folder_and_the_config(

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from ragen_pl.cli.resume import EarlierRun, check_continuation
+from ragen_pl.cli.resume import ClaimedFolder, check_continuation
 from ragen_pl.errors import ConfigError
 from ragen_pl.training.run_folder import CHECKPOINTS, RESULTS, RunMetadata
+from tests.support.lock_holder import can_be_locked, held_lock
 
 
 def metadata(
@@ -112,14 +113,46 @@ def test_keys_of_the_same_classes_may_change() -> None:
 def test_an_earlier_run_comes_back_unless_the_new_one_has_something_to_show(
     tmp_path: Path, shown: str | None
 ) -> None:
-    run_dir, earlier = tmp_path / "run", EarlierRun()
+    run_dir, claimed = tmp_path / "run", ClaimedFolder()
     (run_dir / CHECKPOINTS / "last.ckpt").mkdir(parents=True)
-    earlier.move_aside(run_dir)
+    claimed.claim(run_dir, resumes=False)
     (run_dir / (shown or "tensorboard")).mkdir(parents=True)
-    earlier.restore()
+    claimed.restore()
     assert (run_dir / CHECKPOINTS / "last.ckpt").exists() == (shown is None)
     assert (tmp_path / "run.1").exists() == (shown is not None)
     assert shown is None or (run_dir / shown).exists()
+
+
+@pytest.mark.parametrize("resumes", [False, True])
+def test_a_run_that_is_training_keeps_its_folder(tmp_path: Path, resumes: bool) -> None:
+    run_dir = tmp_path / "run"
+    (run_dir / CHECKPOINTS).mkdir(parents=True)
+    with held_lock(run_dir):
+        claimed = ClaimedFolder()
+        with pytest.raises(ConfigError, match=r"run, where process \d+ on .* is training"):
+            claimed.claim(run_dir, resumes=resumes)
+        claimed.restore()
+        assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    claimed.claim(run_dir, resumes=resumes)
+    assert (tmp_path / "run.1").exists() == (not resumes)
+    claimed.release()
+
+
+def test_the_folder_of_a_new_run_is_held_after_the_earlier_one_was_moved(tmp_path: Path) -> None:
+    run_dir, claimed = tmp_path / "run", ClaimedFolder()
+    (run_dir / CHECKPOINTS).mkdir(parents=True)
+    claimed.claim(run_dir, resumes=False)
+    assert not can_be_locked(run_dir)
+    assert can_be_locked(tmp_path / "run.1")
+    claimed.release()
+    assert can_be_locked(run_dir)
+
+
+def test_a_refused_run_leaves_no_empty_folder(tmp_path: Path) -> None:
+    claimed = ClaimedFolder()
+    claimed.claim(tmp_path / "run", resumes=False)
+    claimed.restore()
+    assert not list(tmp_path.iterdir())
 
 
 def test_edited_environments_and_other_packages_are_told() -> None:
