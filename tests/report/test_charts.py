@@ -9,6 +9,7 @@ from typing import cast
 import pytest
 
 from ragen_pl.report import charts
+from ragen_pl.report.charts.outcomes import _by_difficulty
 from ragen_pl.report.run_data import Curve, RunData, RunReader
 from tests.support.report_runs import write_run
 
@@ -67,7 +68,7 @@ def test_difficulties_sort_by_number() -> None:
 def test_difficulties_of_a_mixture_are_listed_by_environment() -> None:
     names = ("lake/1-2", "sokoban/10-12", "lake/3-4", "sokoban/2-3")
     curves = {f"rollout/success_at/{name}": Curve((3, 4), (0.5, 0.5)) for name in names}
-    chart = charts._by_difficulty(cast(RunData, SimpleNamespace(curves=curves)), {})
+    chart = _by_difficulty(cast(RunData, SimpleNamespace(curves=curves)), {})
     assert [each["name"] for each in chart.traces] == [
         *("lake/1-2", "lake/3-4", "sokoban/2-3", "sokoban/10-12")
     ]
