@@ -6,10 +6,11 @@ Every configuration of ``benchmarks/environments.yaml`` is played on held-out se
 player (uniform over the named actions, legal or not; none where actions are free text) and by the
 environment's expert, one action a turn, until the starts or the processor's seconds are used up.
 ``--runs`` is a folder of finished runs, which it adds to what training reached
-(``trained_environments.yaml``). Writes ``environments.json``, to which a later call adds, and
-``environments.md``; ``--docs`` puts both tables into docs/environments.md, where rows that were not
-measured keep their figures. ``--no-play`` measures nothing. What was trained under other settings
-than the row was played with is marked, and the settings are told below the table.
+(``trained_environments.yaml``); there ``sudoku.seed2`` is a further seed of the row ``sudoku``.
+Writes ``environments.json``, to which a later call adds, and ``environments.md``; ``--docs`` puts
+both tables into docs/environments.md, where rows that were not measured keep their figures.
+``--no-play`` measures nothing. What was trained under other settings than the row was played with
+is marked, and the settings are told below the table.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """What runs reached in the environments of the docs' table: a record, and the table made of it.
 
 ``benchmarks/environments.py --runs FOLDER`` adds finished runs to ``trained_environments.yaml``,
-each under the name of its folder. An entry that it replaces keeps its label; its note, which is
-about one run, stays only with that run.
+each under the name of its folder. An entry that it replaces keeps its label and its further seeds;
+its note, which is about one run, stays only with that run. A folder ``sudoku.seed2`` is a further
+seed of ``sudoku``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ _HEADING = """\
 # interval where they are known. Written by environments.py --runs; labels and notes by hand.
 """
 _WARM_STARTED = "warm-started"
+_FURTHER = ".seed"
+"""What stands between an entry's name and the number of a further seed."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,23 @@ class Success:
 
 
 @dataclass(frozen=True)
+class Seed:
+    """Success in percent of a run on a further seed: at its end, and after imitation."""
+
+    final: float
+    imitated: float | None = None
+    greedy: float | None = None
+    """At the end, at temperature 0."""
+
+    @classmethod
+    def of(cls, trained: Trained) -> Seed:
+        """Keep a run as a further seed of another."""
+        imitated = trained.imitated
+        before = None if imitated is None else imitated.percent
+        return cls(trained.final.percent, before, trained.greedy[1])
+
+
+@dataclass(frozen=True)
 class Trained:
     """A run's policy after imitation and at its end, at the temperature of its validations."""
 
@@ -69,6 +89,8 @@ class Trained:
     """What the table calls it; its config by default."""
     note: str = ""
     """What is to be known about the seconds, or the run."""
+    seeds: Mapping[int, Seed] = field(default_factory=dict)
+    """Further seeds."""
 
 
 def trained_of(run_dir: Path) -> Trained | None:
@@ -111,6 +133,7 @@ def _entry(given: Mapping[str, Any]) -> Trained:
             fields[key] = Success(*fields[key])
     if "greedy" in fields:
         fields["greedy"] = tuple(fields["greedy"])
+    fields["seeds"] = {seed: Seed(**each) for seed, each in fields.get("seeds", {}).items()}
     return Trained(**fields)
 
 
@@ -119,12 +142,19 @@ def add_runs(runs: Path, path: Path = RECORD) -> dict[str, Trained]:
     record = read_record(path)
     for folder in sorted(each for each in runs.iterdir() if each.is_dir()):
         trained = trained_of(folder)
-        if trained is not None:
-            known = record.get(folder.name)
-            if known is not None:
-                same = trained == replace(known, label="", note="")
-                trained = replace(trained, label=known.label, note=known.note if same else "")
-            record[folder.name] = trained
+        if trained is None:
+            continue
+        name, is_further, seed = folder.name.rpartition(_FURTHER)
+        if is_further:
+            known = record[name]
+            seeds = {**known.seeds, int(seed): Seed.of(trained)}
+            record[name] = replace(known, seeds=dict(sorted(seeds.items())))
+            continue
+        if folder.name in record:
+            known = record[folder.name]
+            kept = replace(trained, label=known.label, seeds=known.seeds)
+            trained = replace(kept, note=known.note if kept == replace(known, note="") else "")
+        record[folder.name] = trained
     content = {name: _plain(each) for name, each in record.items()}
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, default_flow_style=None)
     write_text(path, _HEADING + text)
@@ -138,7 +168,11 @@ def _plain(trained: Trained) -> dict[str, Any]:
         if found[key] is not None:
             found[key] = [value for value in found[key].values() if value is not None]
     found["greedy"] = list(trained.greedy)
-    empty: tuple[Any, ...] = (None, "", [None, None])
+    found["seeds"] = {
+        seed: {key: value for key, value in each.items() if value is not None}
+        for seed, each in found["seeds"].items()
+    }
+    empty: tuple[Any, ...] = (None, "", [None, None], {})
     return {key: value for key, value in found.items() if value not in empty}
 
 
@@ -153,7 +187,14 @@ def trained_cell(trained: Trained | None) -> str:
 def trained_table(record: Mapping[str, Trained]) -> str:
     """Return the record as Markdown; what is better than imitation beyond the intervals is bold."""
     return table(
-        ("config", "after imitation", "final", "greedy", "seconds, all included"),
+        (
+            "config",
+            "after imitation",
+            "final",
+            "greedy",
+            "further seeds (greedy)",
+            "seconds, all included",
+        ),
         [_row(name, each) for name, each in record.items()],
     )
 
@@ -166,8 +207,14 @@ def _row(name: str, trained: Trained) -> tuple[str, ...]:
         "–" if imitated is None else imitated.exact(),
         trained.final.exact(bold=is_clear),
         _from_to(*trained.greedy),
+        "; ".join(_further(each) for each in trained.seeds.values()) or "–",
         _seconds(trained),
     )
+
+
+def _further(seed: Seed) -> str:
+    greedy = "" if seed.greedy is None else f" ({seed.greedy:.1f})"
+    return _from_to(seed.imitated, seed.final) + greedy
 
 
 def _seconds(trained: Trained) -> str:

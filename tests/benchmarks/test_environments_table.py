@@ -22,6 +22,7 @@ from benchmarks.environments import (
     read_configurations,
 )
 from benchmarks.trained_environments import (
+    Seed,
     Success,
     Trained,
     add_runs,
@@ -142,6 +143,24 @@ def test_a_new_run_keeps_the_label_and_a_known_one_its_note(tmp_path: Path) -> N
     assert add_runs(runs, path)["sudoku"].note == "beside others", "the same run again"
 
 
+def test_further_seeds_stand_beside_the_first(tmp_path: Path) -> None:
+    path, runs = tmp_path / "record.yaml", tmp_path / "runs"
+    path.write_text("sudoku: {final: [10.0], imitated: [5.0], label: A}\n")
+    policies = ("warm-started", 0.5, 0.0), ("final", 0.5, 0.5), ("final", 0.0, 1.0)
+    finished_run(runs / "sudoku.seed2", *policies)
+    add_runs(runs, path)
+    (runs / "sudoku.seed2").rename(runs / "sudoku.seed1")
+    found = add_runs(runs, path)
+    assert found == read_record(path)
+    assert list(found["sudoku"].seeds) == [1, 2]
+    assert found["sudoku"].seeds[1] == Seed(50.0, 0.0, 100.0)
+    assert found["sudoku"].final == Success(10.0)
+    *_, row = trained_table(found).splitlines()
+    assert "| A | 5.0 % | 10.0 % | – | 0.0 → 50.0 % (100.0); 0.0 → 50.0 % (100.0) | – |" in row
+    finished_run(runs / "sudoku", *policies)
+    assert list(add_runs(runs, path)["sudoku"].seeds) == [1, 2]
+
+
 def test_a_run_whose_final_policy_was_not_scored_is_left_out(tmp_path: Path) -> None:
     finished_run(tmp_path / "run", ("warm-started", 0.5, 1.0))
     assert trained_of(tmp_path / "run") is None
@@ -150,7 +169,12 @@ def test_a_run_whose_final_policy_was_not_scored_is_left_out(tmp_path: Path) -> 
 def test_what_training_reached_is_bold_where_it_is_beyond_the_intervals() -> None:
     rows = {
         "clear": Trained(
-            Success(80, 70, 90), 1200, Success(50, 40, 60), (51.0, 82.0), note="alone"
+            Success(80, 70, 90),
+            1200,
+            Success(50, 40, 60),
+            (51.0, 82.0),
+            note="alone",
+            seeds={2: Seed(79)},
         ),
         "near": Trained(Success(60, 50, 70), imitated=Success(50, 40, 60)),
         "unknown": Trained(Success(80, 70, 90), imitated=Success(50), greedy=(None, 9.0)),
@@ -158,10 +182,10 @@ def test_what_training_reached_is_bold_where_it_is_beyond_the_intervals() -> Non
     }
     assert trained_table(rows).splitlines()[2:] == [
         "| `clear.yaml` | 50.0 % [40.0, 60.0] | **80.0 %** [70.0, 90.0] | 51.0 → 82.0 % "
-        "| 1,200, alone |",
-        "| `near.yaml` | 50.0 % [40.0, 60.0] | 60.0 % [50.0, 70.0] | – | – |",
-        "| `unknown.yaml` | 50.0 % | 80.0 % [70.0, 90.0] | 9.0 % | – |",
-        "| *x* | – | 80.0 % [70.0, 90.0] | – | – |",
+        "| 79.0 % | 1,200, alone |",
+        "| `near.yaml` | 50.0 % [40.0, 60.0] | 60.0 % [50.0, 70.0] | – | – | – |",
+        "| `unknown.yaml` | 50.0 % | 80.0 % [70.0, 90.0] | 9.0 % | – | – |",
+        "| *x* | – | 80.0 % [70.0, 90.0] | – | – | – |",
     ]
 
 
