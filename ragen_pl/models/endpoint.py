@@ -223,9 +223,9 @@ class EndpointClient:
             ) from error
         except HfHubHTTPError as error:
             raise self._failure_of(error) from error
-        except InferenceTimeoutError as error:
-            raise _TryError(f"did not answer within {self.endpoint.timeout:g} s") from error
         except Exception as error:  # the boundary to the network: the client lets any error pass
+            if _is_timeout(error):
+                raise _TryError(f"did not answer within {self.endpoint.timeout:g} s") from error
             raise _TryError(self._shown(f"failed: {type(error).__name__}: {error}")) from error
         try:
             reply = _read(answer)
@@ -292,6 +292,13 @@ class _TryError(Exception):
     def __init__(self, text: str, *, may_pass: bool = True, wait: float | None = None) -> None:
         super().__init__(text)
         self.may_pass, self.wait = may_pass, wait
+
+
+def _is_timeout(error: Exception) -> bool:
+    """Tell whether time ran out. Not every version of the client makes its own error of it: older
+    ones let that of their HTTP library pass, which is not named here as it may not be there."""
+    kinds = (kind.__name__ for kind in type(error).__mro__)
+    return isinstance(error, InferenceTimeoutError) or "TimeoutException" in kinds
 
 
 def _read(answer: Any) -> EndpointReply:

@@ -44,7 +44,8 @@ class Tracer:
 
     def __call__(self, step: Step) -> Step:
         self.captured += 1
-        operations = make_fx(step)()
+        # Before operations are split into others, which older versions of PyTorch round elsewhere.
+        operations = make_fx(step, pre_dispatch=True)()
 
         def run() -> Tensor:
             self.replayed += 1
