@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
+from traceback import walk_tb
 from types import TracebackType
 from typing import Any
 
@@ -321,12 +322,18 @@ def kind_of(error: Exception) -> Hashable:
     return type(error).__qualname__, *_origin(error.__traceback__)
 
 
-def describe_fault(error: Exception) -> str:
-    """Describe an exception that user code raised: its type, its message, file and line."""
-    file, line = _origin(error.__traceback__)
+def describe_fault(error: Exception, within: str | None = None) -> str:
+    """Describe an exception that user code raised: its type, its message, file and line.
+
+    Args:
+        error: The exception.
+        within: The file of the user's class, whose line is shown, and none if none of it ran; None
+            shows the line that raised, in whatever file.
+    """
+    at = _origin(error.__traceback__) if within is None else _last_in(within, error.__traceback__)
     text = f"{type(error).__name__}: {_shown(error, str)}"
-    text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]} …"
-    return f"{visible(text)} ({Path(file).name}:{line})"
+    text = visible(text if len(text) <= _LONGEST else f"{text[:_LONGEST]} …")
+    return text if at is None else f"{text} ({Path(at[0]).name}:{at[1]})"
 
 
 def contract_error(method: str, given: object, wanted: str) -> EnvError:
@@ -370,6 +377,16 @@ def _origin(traceback: TracebackType | None) -> tuple[str, int]:
     while traceback.tb_next is not None:
         traceback = traceback.tb_next
     return traceback.tb_frame.f_code.co_filename, traceback.tb_lineno
+
+
+def _last_in(file: str, traceback: TracebackType | None) -> tuple[str, int] | None:
+    """Return the innermost line of a file that led to an exception; None if there is none."""
+    lines = [
+        (file, line)
+        for frame, line in walk_tb(traceback)
+        if Path(frame.f_code.co_filename) == Path(file)
+    ]
+    return lines[-1] if lines else None
 
 
 _COUNTS: Counter[Hashable] = Counter()
