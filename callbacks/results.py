@@ -257,12 +257,16 @@ class Results(RolloutCallback):
         self._status, self._reason = status, reason
         self._write(trainer)
         totals = self._counters.results(self._seconds())
+        rates = (
+            f"rollout: {totals['trajectories_per_second']:.1f} trajectories/s, "
+            f"{totals['tokens_per_second']:.0f} tokens/s; "
+        )
+        first_line = reason.partition("\n")[0]  # an error is printed whole when the command ends
         announce(
             trainer,
             f"\n{self._table()}\n\n"
-            f"{status}{': ' + reason if reason else ''}; {totals['iterations']} iterations in "
-            f"{totals['seconds']:.0f} s; rollout: {totals['trajectories_per_second']:.1f} "
-            f"trajectories/s, {totals['tokens_per_second']:.0f} tokens/s; "
+            f"{status}{': ' + first_line if first_line else ''}; {totals['iterations']} iterations "
+            f"in {totals['seconds']:.0f} s; {rates if totals['trajectories'] else ''}"
             f"{_run_dir(trainer) / RESULTS}",
         )
 

@@ -252,7 +252,8 @@ def evaluate(terms: Mapping[str, RewardTerm], turn: PlayedTurn) -> dict[str, flo
         except Exception as error:  # the boundary to user code: any error is theirs
             raise ConfigError(
                 f"{where} raised {describe_fault(error)}\n"
-                "  mend it, or set it to null, and go on with --ckpt_path last"
+                "  mend it, or set it to null; if a checkpoint was saved, --ckpt_path last goes on "
+                "from it"
             ) from error
         if given is None:
             continue

@@ -133,6 +133,7 @@ def test_an_error_is_the_terms_with_its_place() -> None:
         ConfigError, match=r"rewards\.mine \(Answer\) raised KeyError: 'boxes'"
     ) as e:
         evaluate({"mine": Answer(fail)}, TURN)
+    assert "if a checkpoint was saved, --ckpt_path last goes on" in str(e.value)
     assert "test_rewards.py:" in str(e.value)
 
 
