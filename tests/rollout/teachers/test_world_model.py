@@ -123,7 +123,7 @@ def test_questions_are_asked_about_other_starts_and_have_one_answer() -> None:
         return [Completion(ids, z, z, stopped=False) for ids, z in zip(given, zeros, strict=True)]
 
     count = len(lessons.questions)
-    assert right_answers(lessons.questions, generate) == (count // 2) / count
+    assert right_answers(lessons.questions, generate, 4096) == (count // 2) / count
     assert len({request.episode for request in asked}) == count
 
 
@@ -136,10 +136,32 @@ def test_ranks_share_the_questions(monkeypatch: pytest.MonkeyPatch) -> None:
         return [Completion((6,), (0.0,), (0.0,), stopped=False) for _ in requests]
 
     def ask(rank: int) -> float:
-        return right_answers(questions, generate)
+        return right_answers(questions, generate, 9)
 
     for count in (1, 2, 3):
         assert on_ranks(count, ask, monkeypatch, demonstrations) == [0.5] * count
+
+
+def test_no_question_is_asked_beyond_the_context() -> None:
+    """A long answer elsewhere does not lengthen a row that has no room for it."""
+    questions = (
+        LessonQuestion((1,), (2, 3, 4, 5)),
+        LessonQuestion((1, 2, 3, 4), (5, 6)),
+        LessonQuestion((1, 2, 3, 4, 5), (6,)),
+        LessonQuestion((7, 8), (9,)),
+    )
+    answers = {each.prefix_ids: each.answer_ids for each in questions}
+    asked: list[Request] = []
+
+    def generate(requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
+        asked.extend(requests)
+        assert all(len(each.prefix_ids) + sampling.max_new_tokens <= 6 for each in requests)
+        given = [answers[each.prefix_ids] for each in requests]
+        zeros = [(0.0,) * len(ids) for ids in given]
+        return [Completion(ids, z, z, stopped=False) for ids, z in zip(given, zeros, strict=True)]
+
+    assert right_answers(questions, generate, 6) == 1.0
+    assert len({request.episode for request in asked}) == len(questions)
 
 
 class Unlimited(Stairs):
