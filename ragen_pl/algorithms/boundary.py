@@ -6,7 +6,6 @@ names the class, what it returned and what it must return.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -59,16 +58,9 @@ def calling(part: object, method: str, signature: str) -> Iterator[None]:
         if type(part).__module__.startswith(_SHIPPED) or is_out_of_memory(error):
             raise
         raise ConfigError(
-            f"{name_of(part)}.{method} raised {describe_fault(error, within=_file_of(part))}\n"
+            f"{name_of(part)}.{method} raised {describe_fault(error, part)}\n"
             f"  it is called as {method}({signature})"
         ) from error
-
-
-def _file_of(part: object) -> str | None:
-    try:
-        return inspect.getsourcefile(type(part))
-    except (OSError, TypeError):  # a class made in an interpreter
-        return None
 
 
 def contract_error(part: object, method: str, given: str, wanted: str) -> ConfigError:

@@ -27,7 +27,7 @@ def loss_per_token(
     with calling(policy_loss, "__call__", "log_probs, old_log_probs, advantages, mask"):
         given: object = policy_loss(log_probs, old_log_probs, advantages, mask)
     if not isinstance(given, TokenLoss):
-        wanted = "a TokenLoss: the loss and the clipped tokens"
+        wanted = "a TokenLoss (ragen_pl.algorithms.policy_losses): loss and clipped tokens"
         raise contract_error(policy_loss, "__call__", described(given), wanted)
     _check_loss(policy_loss, "__call__", given.loss, log_probs)
     check_shape(policy_loss, "__call__", given.clipped, "TokenLoss.clipped", mask.shape)

@@ -5,6 +5,7 @@ Any exception they raise, and any value that breaks ``TextEnv``'s contract, beco
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 import math
@@ -322,15 +323,16 @@ def kind_of(error: Exception) -> Hashable:
     return type(error).__qualname__, *_origin(error.__traceback__)
 
 
-def describe_fault(error: Exception, within: str | None = None) -> str:
+def describe_fault(error: Exception, called: object = None) -> str:
     """Describe an exception that user code raised: its type, its message, file and line.
 
     Args:
         error: The exception.
-        within: The file of the user's class, whose line is shown, and none if none of it ran; None
-            shows the line that raised, in whatever file.
+        called: The user's object that was called: the line shown is of its class's file, and none
+            if nothing there ran. None shows the line that raised, in whatever file.
     """
-    at = _origin(error.__traceback__) if within is None else _last_in(within, error.__traceback__)
+    file = None if called is None else _file_of(called)
+    at = _origin(error.__traceback__) if file is None else _last_in(file, error.__traceback__)
     text = f"{type(error).__name__}: {_shown(error, str)}"
     text = visible(text if len(text) <= _LONGEST else f"{text[:_LONGEST]} …")
     return text if at is None else f"{text} ({Path(at[0]).name}:{at[1]})"
@@ -377,6 +379,14 @@ def _origin(traceback: TracebackType | None) -> tuple[str, int]:
     while traceback.tb_next is not None:
         traceback = traceback.tb_next
     return traceback.tb_frame.f_code.co_filename, traceback.tb_lineno
+
+
+def _file_of(called: object) -> str | None:
+    """Return the file of an object's class; None if it has none, as in an interpreter."""
+    try:
+        return inspect.getsourcefile(type(called))
+    except (OSError, TypeError):
+        return None
 
 
 def _last_in(file: str, traceback: TracebackType | None) -> tuple[str, int] | None:

@@ -12,6 +12,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from callbacks import Results, RolloutMetrics
+from ragen_pl.errors import ConfigError
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.types import TrajectoryGroup
 from tests.support.doubles import TinyData, TinyModule, make_group, make_trainer
@@ -181,12 +182,12 @@ def test_an_exception_leaves_a_valid_file(
 def test_of_an_error_of_several_lines_one_is_printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    error = OSError("no space\n  free some")
+    error = ConfigError("no space\n  free some")
     trainer = make_trainer(tmp_path, 9, [StopIn(2, error), Results((0.5,))])
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(ConfigError, match="no space"):
         trainer.fit(TinyModule(), datamodule=TinyData(mixed))
-    assert "failed: OSError: no space; 2 iterations in" in capsys.readouterr().out
-    assert read(tmp_path)["reason"] == "OSError: no space\n  free some"
+    assert "failed: no space; 2 iterations in" in capsys.readouterr().out
+    assert read(tmp_path)["reason"] == "no space\n  free some"
 
 
 def test_the_file_is_up_to_date_during_the_run(tmp_path: Path) -> None:
