@@ -53,7 +53,7 @@ from ragen_pl.distributed.checkpoint_io import AnyCheckpointIO
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.embedded import build_tokenizer, read_markers
-from ragen_pl.rollout.chat import Chat, Prompts, vocabulary
+from ragen_pl.rollout.chat import Chat, Prompts
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.runtime.visible_text import visible
@@ -64,6 +64,7 @@ from ragen_pl.training.starpo import StarPO
 from ragen_pl.types import Completion, Request, Sampling
 from tests.support.lamps import NamedLamp
 from tests.support.toy_env import PROMPTS, make_learner
+from tests.support.words import vocabulary
 
 # Any, since their names are replaced by others.
 saving: Any = callbacks.checkpoints

@@ -13,6 +13,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from ragen_pl.distributed.collectives import gather_objects
+from ragen_pl.errors import ConfigError
 from ragen_pl.report.tables import Validation, format_json, format_results
 from ragen_pl.rollout.actors import Actor
 from ragen_pl.rollout.baselines import BASELINES
@@ -244,7 +245,9 @@ class Results(RolloutCallback):
         if isinstance(exception, KeyboardInterrupt | SystemExit | SIGTERMException):
             self._report(trainer, "interrupted", str(exception) or type(exception).__name__)
         else:
-            self._report(trainer, "failed", f"{type(exception).__name__}: {exception}")
+            is_explained = isinstance(exception, ConfigError)
+            kind = "" if is_explained else f"{type(exception).__name__}: "
+            self._report(trainer, "failed", f"{kind}{exception}")
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Report a run that was stopped in its first rollout: it has no ``on_train_end``."""
@@ -257,12 +260,16 @@ class Results(RolloutCallback):
         self._status, self._reason = status, reason
         self._write(trainer)
         totals = self._counters.results(self._seconds())
+        rates = (
+            f"rollout: {totals['trajectories_per_second']:.1f} trajectories/s, "
+            f"{totals['tokens_per_second']:.0f} tokens/s; "
+        )
+        first_line = reason.partition("\n")[0]  # an error is printed whole when the command ends
         announce(
             trainer,
             f"\n{self._table()}\n\n"
-            f"{status}{': ' + reason if reason else ''}; {totals['iterations']} iterations in "
-            f"{totals['seconds']:.0f} s; rollout: {totals['trajectories_per_second']:.1f} "
-            f"trajectories/s, {totals['tokens_per_second']:.0f} tokens/s; "
+            f"{status}{': ' + first_line if first_line else ''}; {totals['iterations']} iterations "
+            f"in {totals['seconds']:.0f} s; {rates if totals['trajectories'] else ''}"
             f"{_run_dir(trainer) / RESULTS}",
         )
 

@@ -178,7 +178,7 @@ class VarianceFilter(RolloutCallback):
         for env in table.env_names:  # environments of a mixture do not compete
             own = table.places(env)
             if self.rule is not None:
-                by_group[own] = self.rule(scores[own]).double()
+                by_group[own] = self.rule.weigh(scores[own])
             kept = (by_group[own] > 0).double()
             by_group[own] *= float(_mean(kept)) ** _SCALING_EXPONENTS[self.loss_scaling]
         members = table.valid
@@ -230,6 +230,7 @@ def _active_rule(keep_fraction: float | None, rule: FilterRule | None) -> Filter
                 f"keep_fraction is {keep_fraction} beside the rule {type(rule).__name__}: only one "
                 "can choose; set keep_fraction to null to use the rule"
             )
+        rule.try_out()  # a class without a dataclass's constructor has not done so
         return rule
     if keep_fraction is None:
         raise ValueError(

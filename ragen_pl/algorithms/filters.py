@@ -13,6 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ragen_pl.algorithms.boundary import call_filter_rule
 from ragen_pl.ops import selection
 from ragen_pl.ops.selection import Order
 
@@ -34,9 +35,24 @@ class FilterRule(ABC):
             (G,) bool mask, or float weights ≥ 0.
         """
 
+    def weigh(self, scores: Tensor) -> Tensor:
+        """Return the checked weights of the groups, (G,) float64.
+
+        Raises:
+            ConfigError: if the rule raises, or its result is not as ``__call__`` must return it.
+        """
+        return call_filter_rule(self, scores)
+
+    def try_out(self) -> None:
+        """Check the arguments before a run, by a call of the rule, which refuses wrong ones.
+
+        Raises:
+            ValueError: if it refuses its arguments; a ``ConfigError`` as ``weigh``.
+        """
+        self.weigh(torch.tensor([1.0, torch.nan], dtype=torch.float64))
+
     def __post_init__(self) -> None:
-        """Check the arguments before a run, by a call of the rule, which refuses wrong ones."""
-        self(torch.ones(1, dtype=torch.float64))
+        self.try_out()
 
 
 @dataclass(frozen=True)

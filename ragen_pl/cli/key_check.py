@@ -22,6 +22,7 @@ import yaml
 from lightning.pytorch import Trainer
 
 from ragen_pl.cli.config_files import options, read_config
+from ragen_pl.cli.unfit_class import reported, unfit_class
 from ragen_pl.errors import ConfigError
 
 Schema = Mapping[str, Any]
@@ -79,7 +80,12 @@ def explain(error: ConfigError, argv: Sequence[str], schema: Schema) -> ConfigEr
             key = ".".join(part for part in match.groups() if part)
             return _foreign_key(key, path, kind, base, argv) or _unknown_key(key, path, keys, argv)
         cause = cause.__cause__ or cause.__context__
-    return _unset(error, argv, schema) or _no_group(error, schema) or _placed(error, argv)
+    return (
+        _unset(error, argv, schema)
+        or _no_group(error, schema)
+        or _unfit(error, argv, schema)
+        or _placed(error, argv)
+    )
 
 
 def _unset(error: ConfigError, argv: Sequence[str], schema: Schema) -> ConfigError | None:
@@ -115,6 +121,18 @@ def _no_group(error: ConfigError, schema: Schema) -> ConfigError | None:
     return ConfigError(
         f"{match[1]} is {match[2]}, but it is a group of keys, or null\n"
         f"  set its keys, such as {match[1]}.{next(iter(keys))}"
+    )
+
+
+def _unfit(error: ConfigError, argv: Sequence[str], schema: Schema) -> ConfigError | None:
+    """Return an error that says why a class cannot be built; None if it is about something else."""
+    found = reported(error)
+    if found is None:
+        return None
+    key, name = found
+    place, _ = _given(argv, key, lambda _, value: bool(value == name))
+    return unfit_class(
+        place.removesuffix(".class_path"), name, _first_class(_annotation(schema, key))
     )
 
 

@@ -142,6 +142,11 @@ def qualify(message: str, leaves: Mapping[str, Any]) -> str:
     missing = _missing_package(message)
     if missing:
         return missing
+    raised = re.search(
+        r"^\s*- ([\w.<>]+ (?:raised|returned) .+(?:\n {6}.+)*)", message, re.MULTILINE
+    )
+    if raised is not None:  # a user's class that was tried
+        return raised[1].replace("\n      ", "\n  ")
     # If a group may be null, the parser lists the error among the types that do not fit.
     form = r".+" if "Union subtypes" in message else r".+; .+"
     listed = re.search(rf"^\s*- ([\w.]+(?: is |: ){form})$", message, re.MULTILINE)

@@ -5,6 +5,7 @@ Any exception they raise, and any value that breaks ``TextEnv``'s contract, beco
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 import math
@@ -16,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
+from traceback import walk_tb
 from types import TracebackType
 from typing import Any
 
@@ -321,12 +323,19 @@ def kind_of(error: Exception) -> Hashable:
     return type(error).__qualname__, *_origin(error.__traceback__)
 
 
-def describe_fault(error: Exception) -> str:
-    """Describe an exception that user code raised: its type, its message, file and line."""
-    file, line = _origin(error.__traceback__)
+def describe_fault(error: Exception, called: object = None) -> str:
+    """Describe an exception that user code raised: its type, its message, file and line.
+
+    Args:
+        error: The exception.
+        called: The user's object that was called: the line shown is of its class's file, and none
+            if nothing there ran. None shows the line that raised, in whatever file.
+    """
+    file = None if called is None else _file_of(called)
+    at = _origin(error.__traceback__) if file is None else _last_in(file, error.__traceback__)
     text = f"{type(error).__name__}: {_shown(error, str)}"
-    text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]} …"
-    return f"{visible(text)} ({Path(file).name}:{line})"
+    text = visible(text if len(text) <= _LONGEST else f"{text[:_LONGEST]} …")
+    return text if at is None else f"{text} ({Path(at[0]).name}:{at[1]})"
 
 
 def contract_error(method: str, given: object, wanted: str) -> EnvError:
@@ -370,6 +379,24 @@ def _origin(traceback: TracebackType | None) -> tuple[str, int]:
     while traceback.tb_next is not None:
         traceback = traceback.tb_next
     return traceback.tb_frame.f_code.co_filename, traceback.tb_lineno
+
+
+def _file_of(called: object) -> str | None:
+    """Return the file of an object's class; None if it has none, as in an interpreter."""
+    try:
+        return inspect.getsourcefile(type(called))
+    except (OSError, TypeError):
+        return None
+
+
+def _last_in(file: str, traceback: TracebackType | None) -> tuple[str, int] | None:
+    """Return the innermost line of a file that led to an exception; None if there is none."""
+    lines = [
+        (file, line)
+        for frame, line in walk_tb(traceback)
+        if Path(frame.f_code.co_filename) == Path(file)
+    ]
+    return lines[-1] if lines else None
 
 
 _COUNTS: Counter[Hashable] = Counter()

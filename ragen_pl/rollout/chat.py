@@ -476,12 +476,3 @@ def common_vocabulary(prompts: Prompts, env: TextEnv, max_actions_per_turn: int)
     yield from (f"{tenths / 10:.1f}" for tenths in range(-50, 120))
     for action in env.actions or ():
         yield from (action, f" {action}", f" {SEPARATOR} {action}")
-
-
-def vocabulary(prompts: Prompts, env: TextEnv, max_actions_per_turn: int) -> Iterable[str]:
-    """List all pieces of text that get one token each in the embedded model's tokenizer.
-
-    They are those of ``common_vocabulary`` and the environment's own, such as whole rows of a map.
-    """
-    yield from common_vocabulary(prompts, env, max_actions_per_turn)
-    yield from env.vocabulary()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
@@ -162,27 +162,40 @@ def describe(lessons: Lessons, name: str = "") -> str:
     )
 
 
-def right_answers(questions: Sequence[LessonQuestion], generate: Generate) -> float:
+def right_answers(
+    questions: Sequence[LessonQuestion], generate: Generate, max_context: int
+) -> float:
     """Return the share of the questions that the policy answers greedily with exactly the right
     tokens; every rank must call it.
 
     Args:
         questions: The same ones on every rank; at least one.
         generate: The sampler.
+        max_context: Maximum tokens of a row, which no question with its right answer exceeds.
     """
     own = questions[rank() :: world_size()]
-    requests = [
-        Request(question.prefix_ids, EpisodeId(_ASKED, number, 0), 0)
-        for number, question in enumerate(own)
-    ]
-    longest = max(len(question.answer_ids) for question in questions)
-    # A rank may have none if there are fewer questions than ranks.
-    given = generate(requests, Sampling(0.0, longest)) if requests else []
-    right = sum(
-        completion.token_ids[: len(question.answer_ids)] == question.answer_ids
-        for question, completion in zip(own, given, strict=True)
-    )
+    right = 0
+    for limit, numbers in _by_limit(own, max_context).items():
+        requests = [
+            Request(own[number].prefix_ids, EpisodeId(_ASKED, number, 0), 0) for number in numbers
+        ]
+        for number, completion in zip(
+            numbers, generate(requests, Sampling(0.0, limit)), strict=True
+        ):
+            answer = own[number].answer_ids
+            right += completion.token_ids[: len(answer)] == answer
     return sum(gather_objects(right)) / len(questions)
+
+
+def _by_limit(questions: Sequence[LessonQuestion], max_context: int) -> dict[int, list[int]]:
+    """Divide questions, by their numbers, by how many tokens to sample: as many as the longest
+    answer has, but where the context has no room for so many, as the question's own."""
+    longest = max((len(question.answer_ids) for question in questions), default=0)
+    divided = defaultdict[int, list[int]](list)
+    for number, question in enumerate(questions):
+        has_room = len(question.prefix_ids) + longest <= max_context
+        divided[longest if has_room else len(question.answer_ids)].append(number)
+    return divided
 
 
 def packed(lessons: Sequence[Lesson]) -> DemonstrationSet:

@@ -237,6 +237,18 @@ def check_names(terms: Mapping[str, RewardTerm | None]) -> None:
             )
 
 
+def _hint(term: RewardTerm, error: Exception) -> str:
+    """Return what may explain an error about None: what a term did not ask for is None."""
+    asked = {
+        "turn.state and next_state need needs_states = True": term.needs_states,
+        "turn.thought_grounding needs needs_grounding = True": term.needs_grounding,
+    }
+    needs = [text for text, is_asked in asked.items() if not is_asked]
+    if "NoneType" not in str(error) or not needs:
+        return ""
+    return f"  what is not asked for is None: {', '.join(needs)}\n"
+
+
 def evaluate(terms: Mapping[str, RewardTerm], turn: PlayedTurn) -> dict[str, float]:
     """Return all terms of a turn's reward by name, the environment's first.
 
@@ -251,8 +263,9 @@ def evaluate(terms: Mapping[str, RewardTerm], turn: PlayedTurn) -> dict[str, flo
             given: Any = term(turn)
         except Exception as error:  # the boundary to user code: any error is theirs
             raise ConfigError(
-                f"{where} raised {describe_fault(error)}\n"
-                "  mend it, or set it to null, and go on with --ckpt_path last"
+                f"{where} raised {describe_fault(error, term)}\n{_hint(term, error)}"
+                "  mend it, or set it to null; if a checkpoint was saved, --ckpt_path last goes on "
+                "from it"
             ) from error
         if given is None:
             continue

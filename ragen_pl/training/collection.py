@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
+from typing import NoReturn
 
 import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-from ragen_pl.distributed.collectives import T, gather_objects, rank, world_size
+from ragen_pl.algorithms.boundary import contract_error, described
+from ragen_pl.distributed.collectives import T, all_or_none, gather_objects, rank, world_size
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.ops.selection import fill_with_signal
 from ragen_pl.rollout.chat import Chat
@@ -19,7 +23,7 @@ from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.packing import pack
 from ragen_pl.rollout.seeds import MAX_COLLECTIONS
 from ragen_pl.rollout.stats import GroupTable
-from ragen_pl.training.callback import rollout_callbacks
+from ragen_pl.training.callback import RolloutCallback, rollout_callbacks
 from ragen_pl.types import Generate, RolloutBatch, Sampling, Selection, TrajectoryGroup
 
 _NO_SIGNAL = "dropped: all members have the same return, and dynamic sampling found no better group"
@@ -198,26 +202,35 @@ class Collector:
 
     def policy_weights(self, collected: CollectedGroups) -> list[list[float]]:
         """Return each trajectory's weight in the policy loss: the product of all callbacks'
-        selections."""
+        selections; every rank must call it.
+
+        Raises:
+            ConfigError: on all ranks, if what a callback returned on one is no selection of these
+                groups.
+        """
         trainer, groups = self.trainer, collected.groups
         weights = [
             [float(trains_policy)] * len(group.trajectories)
             for group, trains_policy in zip(groups, collected.trains_policy, strict=True)
         ]
         reasons = list[list[str]]([] for _ in groups)
-        for callback in self.callbacks:
-            selection = callback.on_rollout_end(trainer, trainer.lightning_module, list(groups))
+        given = [
+            (callback, callback.on_rollout_end(trainer, trainer.lightning_module, list(groups)))
+            for callback in self.callbacks
+        ]
+        all_or_none(lambda: _check_selections(given, groups))
+        for _, selection in given:
             if selection is not None:
                 weights = [
                     [a * b for a, b in zip(old, new, strict=True)]
                     for old, new in zip(weights, selection.weights, strict=True)
                 ]
                 if selection.reasons:
-                    for given, reason in zip(reasons, selection.reasons, strict=True):
-                        given.append(reason)
+                    for said, reason in zip(reasons, selection.reasons, strict=True):
+                        said.append(reason)
         told = tuple(
-            "; ".join(given) if trains_policy else _NO_SIGNAL
-            for given, trains_policy in zip(reasons, collected.trains_policy, strict=True)
+            "; ".join(said) if trains_policy else _NO_SIGNAL
+            for said, trains_policy in zip(reasons, collected.trains_policy, strict=True)
         )
         whole = Selection(tuple(map(tuple, weights)), told)
         for callback in self.callbacks:
@@ -252,6 +265,49 @@ class Collector:
             return rollout
         env_of = {group.group_id: group.env for group in collected.groups}
         return mixed(rollout, env_of, reward_scales)
+
+
+def _check_selections(
+    given: Sequence[tuple[RolloutCallback, object]], groups: Sequence[TrajectoryGroup]
+) -> None:
+    for callback, selection in given:
+        _check_selection(callback, selection, groups)
+
+
+def _check_selection(
+    callback: RolloutCallback, given: object, groups: Sequence[TrajectoryGroup]
+) -> None:
+    """Refuse what is neither None nor a selection of these groups.
+
+    Raises:
+        ConfigError: naming the callback, what it returned and what it must return.
+    """
+
+    def refuse(told: str, wanted: str) -> NoReturn:
+        raise contract_error(callback, "on_rollout_end", told, wanted)
+
+    if given is None:
+        return
+    if not isinstance(given, Selection):
+        refuse(described(given), "a Selection (ragen_pl.types), or None to leave the weights")
+    if len(given.weights) != len(groups):
+        refuse(
+            f"weights of {len(given.weights)} groups",
+            f"one tuple of weights for each of this rank's {len(groups)} groups, in their order",
+        )
+    for number, (row, group) in enumerate(zip(given.weights, groups, strict=True)):
+        if not isinstance(row, tuple | list) or len(row) != len(group.trajectories):
+            refuse(
+                f"{described(row)} as the weights of group {number}",
+                f"one weight for each of its {len(group.trajectories)} trajectories",
+            )
+        for weight in row:
+            if not isinstance(weight, Real) or not 0 <= float(weight) < math.inf:  # NaN is not
+                refuse(
+                    f"{weight!r:.40} as a weight of group {number}", "finite numbers of 0 or more"
+                )
+    if given.reasons and len(given.reasons) != len(groups):
+        refuse(f"{len(given.reasons)} reasons", f"none, or one for each of {len(groups)} groups")
 
 
 def mixed(

@@ -46,7 +46,7 @@ class LostRollouts:
         if self.in_a_row >= _MOST_LOST:
             raise ConfigError(
                 f"{told}\n  mend the environment (the warnings above name its other errors); "
-                "--ckpt_path last then goes on from the last checkpoint"
+                "if a checkpoint was saved, --ckpt_path last then goes on from it"
             )
         record_shared_fault(FaultKind.ROLLOUT, told.replace("\n  ", "; "))
         announce(trainer, f"warning: {told}\n  no update in this iteration")

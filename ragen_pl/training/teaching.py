@@ -122,8 +122,9 @@ class Teaching:
         if not self._questions:
             return None
         learner = current_learner(trainer)
-        with learner.rollout_weights(self.dialogues.max_context):
-            share = right_answers(self._questions, learner.generate)
+        max_context = self.dialogues.max_context
+        with learner.rollout_weights(max_context):
+            share = right_answers(self._questions, learner.generate, max_context)
         done, count = learner.iteration, len(self._questions)
         announce(
             trainer,

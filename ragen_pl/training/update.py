@@ -19,10 +19,11 @@ import torch
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
 
+from ragen_pl.algorithms.checked_loss import chosen_tokens, loss_of_chosen, loss_per_token
 from ragen_pl.algorithms.coefficients import Coefficients, FixedCoefficients
 from ragen_pl.algorithms.config import Algorithm, ThoughtAdvantage
 from ragen_pl.algorithms.estimators import CriticConfig
-from ragen_pl.algorithms.estimators.base import AdvantageEstimator
+from ragen_pl.algorithms.estimators.base import AdvantageEstimator, estimate
 from ragen_pl.distributed.collectives import all_reduce_max, all_reduce_sum, gather_objects
 from ragen_pl.distributed.sharding import full_tensor
 from ragen_pl.models.policy import Policy, PolicyOutput
@@ -111,10 +112,7 @@ def _advantages(
     """Return advantages and the critic's targets of trajectories in one environment."""
     if separate is not None:
         rollout = replace(rollout, rewards=rollout.outcome_rewards)
-    rewards = estimator.credit(rollout)
-    if kl_penalty is not None:
-        rewards = rewards - kl_penalty
-    advantages, returns = estimator(rollout, rewards, values)
+    advantages, returns = estimate(estimator, rollout, values, kl_penalty)
     if separate is not None:
         own = thought_advantages(
             rollout.thought_rewards,
@@ -181,10 +179,10 @@ class PolicyObjective:
         algorithm, rollout, old = self.algorithm, micro_batch.rollout, micro_batch.old_log_probs
         mask, log_probs = rollout.kept_tokens, output.log_probs
         advantages, chosen = micro_batch.advantages, micro_batch.chosen
-        token_loss = algorithm.policy_loss(log_probs, old, advantages, mask)
+        token_loss = loss_per_token(algorithm.policy_loss, log_probs, old, advantages, mask)
         surrogate, cap = token_loss.loss, algorithm.tis_cap
         if chosen is not None:
-            apart = algorithm.policy_loss.loss_of_chosen(log_probs, old, advantages)
+            apart = loss_of_chosen(algorithm.policy_loss, log_probs, old, advantages)
             surrogate = torch.where(chosen, apart, surrogate)
         if cap is not None:
             surrogate = surrogate * truncated_importance_weights(
@@ -331,7 +329,7 @@ class Update:
         if algorithm.critic is not None and self.policy.value_head is not None:
             value_objective = ValueObjective(batch, algorithm.critic)
             chosen = chosen | algorithm.critic.rows(rollout)
-        batch = replace(batch, chosen=algorithm.policy_loss.choose(batch))
+        batch = replace(batch, chosen=chosen_tokens(algorithm.policy_loss, batch))
         sums, old = torch.zeros(len(POLICY_METRICS)), batch.old_log_probs.clone()
         for rows, micro_batch in self.passes.micro_batches(batch, chosen):
             output = forward_policy(self.policy, micro_batch.rollout)

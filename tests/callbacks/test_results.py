@@ -12,6 +12,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from callbacks import Results, RolloutMetrics
+from ragen_pl.errors import ConfigError
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.types import TrajectoryGroup
 from tests.support.doubles import TinyData, TinyModule, make_group, make_trainer
@@ -82,6 +83,7 @@ def test_a_whole_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "final" in printed
     assert "80.0 % [49.0, 94.3]" in printed
     assert "finished; 4 iterations in" in printed
+    assert " s; rollout: " in printed
 
 
 def test_without_warm_start_the_untrained_policy_is_scored_in_full(tmp_path: Path) -> None:
@@ -90,9 +92,15 @@ def test_without_warm_start_the_untrained_policy_is_scored_in_full(tmp_path: Pat
     assert told == [0.5, 1.0, 0.5]
 
 
-def test_only_a_warm_start_is_not_evaluated_twice(tmp_path: Path) -> None:
+def test_only_a_warm_start_is_not_evaluated_twice_and_has_no_rates_of_rollouts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     data = TinyData(mixed, warm_iterations=2)
-    make_trainer(tmp_path, 2, [Results((0.5,))]).fit(TinyModule(), datamodule=data)
+    callbacks = [RolloutMetrics(), Results((0.5,))]
+    make_trainer(tmp_path, 2, callbacks).fit(TinyModule(), datamodule=data)
+    printed = capsys.readouterr().out
+    assert "finished; 2 iterations in" in printed
+    assert "trajectories/s" not in printed
     assert len(data.evaluator.evaluated) == 4
     scores = {(e["policy"], e["eval_set"]): e["success"] for e in read(tmp_path)["evaluations"]}
     assert scores["final", "hard"] == scores["warm-started", "hard"]
@@ -169,6 +177,17 @@ def test_an_exception_leaves_a_valid_file(
     results = read(tmp_path)
     assert (results["status"], results["reason"]) == (status, reason)
     assert results["iterations"] == 2
+
+
+def test_of_an_error_of_several_lines_one_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = ConfigError("no space\n  free some")
+    trainer = make_trainer(tmp_path, 9, [StopIn(2, error), Results((0.5,))])
+    with pytest.raises(ConfigError, match="no space"):
+        trainer.fit(TinyModule(), datamodule=TinyData(mixed))
+    assert "failed: no space; 2 iterations in" in capsys.readouterr().out
+    assert read(tmp_path)["reason"] == "no space\n  free some"
 
 
 def test_the_file_is_up_to_date_during_the_run(tmp_path: Path) -> None:

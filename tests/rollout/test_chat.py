@@ -18,8 +18,8 @@ from ragen_pl.rollout.chat import (
     _find_blocks,
     parse_response,
     system_text,
-    vocabulary,
 )
+from tests.support.words import vocabulary
 
 MOVES = ("Up", "Down", "Left", "Right")
 

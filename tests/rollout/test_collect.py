@@ -12,12 +12,12 @@ import pytest
 
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.models.embedded import build_tokenizer, read_markers
-from ragen_pl.rollout import chat
 from ragen_pl.rollout.chat import Chat, Prompts
 from ragen_pl.rollout.collect import GroupSeed, collect
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.episode import MAX_STATE_LENGTH
 from ragen_pl.types import Completion, Request, Sampling, StopReason, Trajectory
+from tests.support.words import vocabulary
 
 PROMPTS = Prompts(think=False, system="{instruction} {format}", turn="{observation}")
 CONFIG = RolloutConfig(
@@ -66,7 +66,7 @@ class Counter(TextEnv):
         return "even" if self.count % 2 == 0 else "odd"
 
 
-TOKENIZER = build_tokenizer(list(chat.vocabulary(PROMPTS, Counter(), 2)))
+TOKENIZER = build_tokenizer(list(vocabulary(PROMPTS, Counter(), 2)))
 CHAT = Chat(PROMPTS, TOKENIZER, read_markers(TOKENIZER), 2)
 
 

@@ -14,7 +14,7 @@ from ragen_pl.envs.sokoban.env import Sokoban
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.embedded import build_tokenizer, read_markers
 from ragen_pl.rollout import demonstrations
-from ragen_pl.rollout.chat import Chat, Prompts, vocabulary
+from ragen_pl.rollout.chat import Chat, Prompts
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart, demonstration_batches
 from ragen_pl.types import DemonstrationSet
@@ -22,6 +22,7 @@ from tests.support.faulty import FaultyLamp, always
 from tests.support.lessons import demonstrate
 from tests.support.ranks import on_ranks
 from tests.support.toy_env import NamedLamp
+from tests.support.words import vocabulary
 
 ROLLOUT = RolloutConfig(max_actions_per_turn=2, max_response_tokens=60)
 CONFIG = WarmStart(iterations=3, updates_per_iteration=4, batch_size=5, demonstrations=12)

@@ -20,7 +20,7 @@ from ragen_pl.envs.eval_seeds import FIRST_EVAL_SEED
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.embedded import build_tokenizer, read_markers
 from ragen_pl.rollout import demonstrations
-from ragen_pl.rollout.chat import Chat, Prompts, vocabulary
+from ragen_pl.rollout.chat import Chat, Prompts
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart, demonstrate, packed
 from ragen_pl.rollout.seeds import FIRST_DEMONSTRATION, SEEDS_PER_RUN
@@ -30,6 +30,7 @@ from ragen_pl.types import DemonstrationSet
 from tests.support.extras import need
 from tests.support.lamps import Stairs
 from tests.support.ranks import on_ranks
+from tests.support.words import vocabulary
 
 need("stable_baselines3", "explorer")
 

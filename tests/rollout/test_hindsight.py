@@ -34,6 +34,7 @@ from ragen_pl.rollout.hindsight import (
 from ragen_pl.rollout.memory import Compact
 from ragen_pl.rollout.transitions import SUCCESS, Transitions
 from ragen_pl.types import EpisodeId, TokenRow, Trajectory, TrajectoryGroup
+from tests.support.words import vocabulary
 
 CONFIG = RolloutConfig(
     group_size=3, max_turns=5, max_actions_per_turn=3, max_response_tokens=40, max_context=512
@@ -233,7 +234,7 @@ PROMPTS = Prompts()
 
 
 def make_chat(env: TextEnv, prompts: Prompts = PROMPTS) -> Chat:
-    tokenizer = build_tokenizer(list(chats.vocabulary(prompts, env, 3)))
+    tokenizer = build_tokenizer(list(vocabulary(prompts, env, 3)))
     return Chat(prompts, tokenizer, read_markers(tokenizer), 3)
 
 

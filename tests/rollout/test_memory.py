@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from ragen_pl.envs.bandit import Bandit
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.models.embedded import build_tokenizer, read_markers
-from ragen_pl.rollout import chat as chats
 from ragen_pl.rollout.actors import RandomActor
 from ragen_pl.rollout.chat import Chat, Prompts
 from ragen_pl.rollout.collect import GroupSeed, collect
@@ -28,6 +27,7 @@ from ragen_pl.rollout.packing import pack
 from ragen_pl.types import Completion, EpisodeId, Request, Sampling, StopReason, Trajectory
 from tests.support.lamps import NamedLamp, Stairs
 from tests.support.lessons import demonstrate
+from tests.support.words import vocabulary
 
 PROMPTS = Prompts(think=False, system="{instruction} {format}", turn="{observation}")
 CONFIG = RolloutConfig(
@@ -63,7 +63,7 @@ class Ladder(TextEnv):
         self.height = state["height"]
 
 
-TOKENIZER = build_tokenizer([*chats.vocabulary(PROMPTS, Ladder(), 1), *COMPACT.vocabulary()])
+TOKENIZER = build_tokenizer([*vocabulary(PROMPTS, Ladder(), 1), *COMPACT.vocabulary()])
 CHAT = Chat(PROMPTS, TOKENIZER, read_markers(TOKENIZER), 1)
 
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ragen_pl.envs.base import TextEnv
 from ragen_pl.errors import ConfigError
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.rewards import (
@@ -133,7 +134,22 @@ def test_an_error_is_the_terms_with_its_place() -> None:
         ConfigError, match=r"rewards\.mine \(Answer\) raised KeyError: 'boxes'"
     ) as e:
         evaluate({"mine": Answer(fail)}, TURN)
+    assert "if a checkpoint was saved, --ckpt_path last goes on" in str(e.value)
     assert "test_rewards.py:" in str(e.value)
+
+
+def test_a_term_that_did_not_ask_for_states_is_told_so() -> None:
+    with pytest.raises(ConfigError, match=r"turn\.state and next_state need needs_states = True"):
+        evaluate({"mine": Answer(lambda: TURN.state["boxes"])}, TURN)  # type: ignore[index]
+
+
+def test_of_a_wrong_signature_no_line_of_the_library_is_shown() -> None:
+    class Two(RewardTerm):
+        def __call__(self, turn: PlayedTurn, env: TextEnv) -> float:  # type: ignore[override]
+            return 0.0
+
+    with pytest.raises(ConfigError, match=r"missing 1 required .* 'env'\n"):
+        evaluate({"mine": Two()}, TURN)
 
 
 @pytest.mark.parametrize("term", [Format(), Truth(), Grounding(), Overlong(3)])

@@ -13,7 +13,6 @@ from ragen_pl.envs import Sokoban
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.embedded import build_tokenizer, read_markers
-from ragen_pl.rollout import chat as chats
 from ragen_pl.rollout.actors import Move
 from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.config import RolloutConfig
@@ -30,11 +29,12 @@ from ragen_pl.rollout.teachers import Solver, TeachingTask
 from ragen_pl.runtime.faults import Fault, add_receiver, remove_receiver
 from ragen_pl.types import EpisodeId, Trajectory, TrajectoryGroup
 from tests.support.toy_env import PROMPTS, Stairs
+from tests.support.words import vocabulary
 
 CONFIG = RolloutConfig(
     group_size=2, max_turns=4, max_actions_per_turn=1, max_response_tokens=20, max_context=256
 )
-WORDS = (*chats.vocabulary(PROMPTS, Stairs(), 1), HINT)
+WORDS = (*vocabulary(PROMPTS, Stairs(), 1), HINT)
 TOKENIZER = build_tokenizer(WORDS)
 CHAT = Chat(PROMPTS, TOKENIZER, read_markers(TOKENIZER), 1)
 LIT = 1

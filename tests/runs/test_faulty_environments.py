@@ -18,7 +18,7 @@ from ragen_pl.envs.base import TextEnv
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.embedded import build_tokenizer, read_markers
 from ragen_pl.report.trajectory_record import Occasion, record_line, trajectory_record
-from ragen_pl.rollout.chat import Chat, vocabulary
+from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.collect import GroupSeed, collect
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart
@@ -33,6 +33,7 @@ from ragen_pl.types import Completion, Request, Sampling, StopReason, Trajectory
 from tests.support.doubles import make_trainer
 from tests.support.faulty import FaultyLamp, When, after_a_press, always, at_some_seeds
 from tests.support.toy_env import PROMPTS, NamedLamp, make_learner
+from tests.support.words import vocabulary
 
 CONFIG = RolloutConfig(
     num_groups=2,

@@ -5,15 +5,15 @@ from __future__ import annotations
 from ragen_pl.algorithms.config import Algorithm, Optimization
 from ragen_pl.algorithms.estimators import GRPO
 from ragen_pl.models.embedded import EmbeddedModel
-from ragen_pl.rollout import chat
 from ragen_pl.rollout.chat import Prompts
 from ragen_pl.training.starpo import StarPO
 from tests.support.lamps import Lamp as Lamp
 from tests.support.lamps import NamedLamp as NamedLamp
 from tests.support.lamps import Stairs as Stairs
+from tests.support.words import vocabulary
 
 PROMPTS = Prompts(system="{instruction} {format}", turn="{observation}")
-WORDS = tuple(chat.vocabulary(PROMPTS, NamedLamp(), 1))
+WORDS = tuple(vocabulary(PROMPTS, NamedLamp(), 1))
 MODEL = EmbeddedModel(hidden_size=32, intermediate_size=32, num_layers=1, num_heads=2)
 
 

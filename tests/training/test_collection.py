@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ragen_pl.errors import ConfigError
 from ragen_pl.rollout import stats as rollout_stats
 from ragen_pl.rollout.collect import GroupSeed
 from ragen_pl.rollout.seeds import group_seeds
@@ -166,3 +167,36 @@ def test_every_callback_is_told_what_all_decided_and_why() -> None:
         first, second = chooser.decided.reasons
         assert first == "kept: half; kept: more"
         assert second.startswith("dropped: all members have the same return, and dynamic")
+
+
+class Wrong(RolloutCallback):
+    """Return anything as the selection."""
+
+    def __init__(self, given: Any) -> None:
+        super().__init__()
+        self.given = given
+
+    def on_rollout_end(self, trainer: Any, module: Any, groups: list[TrajectoryGroup]) -> Any:
+        return self.given
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ([1.0, 0.0], "a list of 2\n  it must return a Selection"),
+        (Selection(((1.0, 1.0),)), "weights of 1 groups\n"),
+        (Selection(((1.0, 1.0), (1.0,))), "a tuple of 1 as the weights of group 1\n"),
+        (Selection((1.0, 1.0)), "as the weights of group 0\n"),  # type: ignore[arg-type]
+        (Selection(((1.0, 1.0), (1.0, -1.0))), "-1.0 as a weight of group 1\n"),
+        (Selection(((1.0, float("nan")), (1.0, 1.0))), "nan as a weight of group 0\n"),
+        (Selection(((1.0, 1.0), (1.0, 1.0)), ("kept",)), "1 reasons\n"),
+    ],
+)
+def test_a_callback_that_returns_no_selection_of_the_groups_is_named(given: Any, told: str) -> None:
+    trainer: Any = SimpleNamespace(callbacks=[Wrong(given)], lightning_module=None)
+    nothing: Any = None
+    collector = Collector(trainer, nothing, nothing, nothing, nothing, nothing)
+    groups = [make_group([0.0, 1.0], group_id=0), make_group([1.0, 1.0], group_id=1)]
+    with pytest.raises(ConfigError, match=rf"^{__name__}.Wrong.on_rollout_end returned ") as caught:
+        collector.policy_weights(CollectedGroups(groups, [True, True]))
+    assert told in str(caught.value)

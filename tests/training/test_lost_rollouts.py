@@ -31,5 +31,5 @@ def test_one_that_worked_may_fail_twice_in_a_row(capsys: pytest.CaptureFixture[s
     told = [is_lost(lost, group) for group in (SOUND, BROKEN, BROKEN, SOUND, BROKEN, BROKEN)]
     assert told == [False, True, True, False, True, True]
     assert capsys.readouterr().out.count("no update in this iteration") == 4
-    with pytest.raises(ConfigError, match="--ckpt_path last then goes on"):
+    with pytest.raises(ConfigError, match="if a checkpoint was saved, --ckpt_path last"):
         is_lost(lost, BROKEN)

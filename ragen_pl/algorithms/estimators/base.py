@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ragen_pl.algorithms.boundary import calling, check_per_token, contract_error, described
 from ragen_pl.ops import advantages
 from ragen_pl.types import RolloutBatch
 
@@ -82,6 +83,44 @@ class AdvantageEstimator(ABC):
             rewards: (B, T): what ``credit`` returned, minus a KL penalty per token if configured.
             values: (B, T); zeros without a critic.
         """
+
+
+def estimate(
+    estimator: AdvantageEstimator,
+    rollout: RolloutBatch,
+    values: Tensor,
+    kl_penalty: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return an estimator's checked advantages and returns, each (B, T); every rank must call it.
+
+    Args:
+        estimator: The estimator.
+        rollout: This rank's rollout, of whole groups.
+        values: (B, T); zeros without a critic.
+        kl_penalty: (B, T), subtracted from the rewards where the estimator put them; None for none.
+
+    Raises:
+        ConfigError: if the estimator raises; on all ranks if what it returned on one is no pair of
+            finite float tensors (B, T) that are zero at tokens that were not sampled.
+    """
+    mask = rollout.loss_mask
+    with calling(estimator, "credit", "rollout"):
+        rewards = estimator.credit(rollout)
+    given_rewards = (rollout.rewards,)
+    check_per_token(estimator, "credit", {"rewards": rewards}, given_rewards, mask, is_masked=False)
+    if kl_penalty is not None:
+        rewards = rewards - kl_penalty
+    has_compare = isinstance(estimator, WithoutCritic)
+    method = "compare" if has_compare else "__call__"
+    signature = "rollout, rewards" if has_compare else "rollout, rewards, values"
+    with calling(estimator, method, signature):
+        given: object = estimator(rollout, rewards, values)
+    if not isinstance(given, tuple) or len(given) != 2:
+        pair = "two tensors: advantages and returns"
+        raise contract_error(estimator, method, described(given), pair)
+    results = {"advantages": given[0], "returns": given[1]}
+    check_per_token(estimator, method, results, (rewards, values), mask)
+    return given
 
 
 class WithoutCritic(AdvantageEstimator):

@@ -93,12 +93,16 @@ def plan(argv: Sequence[str]) -> None:
     if rates is not None:
         seconds = pass_work(plan_input, cluster).seconds(rates)
         print("\n" + describe_seconds(seconds, rates))
-    rows = plan_input.rows(cluster)
+    rows, room = plan_input.rows(cluster), plan_input.cache_context
     eval_rows = -(-app.datamodule.evaluation.size // cluster.processes)
-    if eval_rows > rows:
+    eval_room = plan_input.longest_context
+    times = eval_rows * eval_room / (rows * room)
+    if times > 1:
+        tokens = f" of at most {eval_room} tokens" if eval_room > room else ""
         print(
-            f"\nan evaluation samples {eval_rows} trajectories at once and a rollout {rows}: its "
-            f"KV cache is {eval_rows / rows:.1f} times as large (data.evaluation.size)"
+            f"\nan evaluation samples {eval_rows} trajectories{tokens} at once and a rollout "
+            f"{rows}: its KV cache is {times:.1f} times as large (data.evaluation.size"
+            f"{', data.evaluation.at_least' if tokens else ''})"
         )
 
 
@@ -156,6 +160,7 @@ def plan_input_of(app: ConfiguredParts, architecture: PreTrainedConfig, device: 
         hindsight=app.datamodule.hindsight is not None,
         device=device,
         cuda_graphs=isinstance(engine, InProcess) and engine.cuda_graphs is not False,
+        evaluation_context=app.datamodule.dialogues.max_context,
     )
 
 

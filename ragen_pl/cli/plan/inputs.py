@@ -51,6 +51,8 @@ class PlanInput:
         hindsight: Whether the policy's own solutions are imitated in hindsight.
         device: Kind of the device, ``cpu`` or any other.
         cuda_graphs: Whether decode steps are captured where they can be.
+        evaluation_context: Maximum tokens of a trajectory on the evaluation sets; 0 if none needs
+            more than a rollout.
     """
 
     architecture: PreTrainedConfig
@@ -62,6 +64,18 @@ class PlanInput:
     hindsight: bool = False
     device: str = "gpu"
     cuda_graphs: bool = True
+    evaluation_context: int = 0
+
+    @property
+    def longest_context(self) -> int:
+        """Maximum tokens of a trajectory, in training and in evaluations."""
+        return max(self.rollout.max_context, self.evaluation_context)
+
+    @property
+    def cache_context(self) -> int:
+        """Tokens of a trajectory that the KV cache of a rollout has room for: on a GPU, where it
+        has its full length from the beginning, as many as evaluations need."""
+        return self.rollout.max_context if self.device == "cpu" else self.longest_context
 
     @property
     def trajectories(self) -> int:

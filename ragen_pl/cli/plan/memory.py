@@ -18,8 +18,8 @@ from ragen_pl.cli.plan.passes import (
     update_peak,
 )
 
-_BATCH_BYTES_PER_TOKEN = 51
-"""Bytes of a token in ``RolloutBatch`` and ``TrainingBatch``: three int64, three bool, six
+BATCH_BYTES_PER_TOKEN = 60
+"""Bytes of a token in ``RolloutBatch`` and ``TrainingBatch``: three int64, four bool, eight
 float32."""
 
 
@@ -166,4 +166,4 @@ def _batch_bytes(plan_input: PlanInput, cluster: Cluster) -> int:
     optimizer batches."""
     rows = plan_input.rows(cluster) * plan_input.sequences
     tokens = rows * plan_input.rollout.max_context
-    return 2 * _BATCH_BYTES_PER_TOKEN * tokens
+    return 2 * BATCH_BYTES_PER_TOKEN * tokens

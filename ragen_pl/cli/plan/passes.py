@@ -243,7 +243,7 @@ def rollout_peak(plan_input: PlanInput, rows: int, kv_cache: int, *, is_captured
 
     def run(networks: MetaNetworks, counter: LiveBytes) -> None:
         with evaluation_mode(networks.model), torch.no_grad():
-            cache = _FullCache(rows, rollout.max_context + 1)
+            cache = _FullCache(rows, rollout.max_context + 1, plan_input.cache_context + 1)
             _forward(networks, cache, rows=prefill_rows, tokens=prompt)
             counter.next_stage()
             logits = _forward(networks, cache, rows=rows, tokens=1)
@@ -258,13 +258,14 @@ def rollout_peak(plan_input: PlanInput, rows: int, kv_cache: int, *, is_captured
 
 
 def kv_cache_bytes(plan_input: PlanInput, rows: int) -> int:
-    """Return the bytes of the keys and values of ``rows`` full contexts, in the dtypes in which the
-    model computes them."""
+    """Return the bytes of the keys and values of ``rows`` trajectories, in the dtypes in which the
+    model computes them, with all the room that the cache has for each."""
     sizes: list[int] = []
 
     def run(networks: MetaNetworks, _: LiveBytes) -> None:
         with evaluation_mode(networks.model), torch.no_grad():
-            cache = _FullCache(rows, plan_input.rollout.max_context + 1)
+            length = plan_input.rollout.max_context + 1
+            cache = _FullCache(rows, length, plan_input.cache_context + 1)
             _forward(networks, cache, rows=rows, tokens=1)
             sizes.extend(buffer.nbytes for pair in cache.buffers for buffer in pair)
 
@@ -284,12 +285,13 @@ class _FullCache(Cache):
 
     Args:
         rows: Number of rows.
-        padded_length: Slots of each row.
+        padded_length: Slots of each row that are in use.
+        slots: Slots of each row.
     """
 
-    def __init__(self, rows: int, padded_length: int) -> None:
+    def __init__(self, rows: int, padded_length: int, slots: int) -> None:
         super().__init__(layers=[])
-        self.rows, self.padded_length = rows, padded_length
+        self.rows, self.padded_length, self.slots = rows, padded_length, slots
         self.active_rows = rows
         self.buffers: list[tuple[Tensor, Tensor]] = []
 
@@ -300,12 +302,13 @@ class _FullCache(Cache):
         if layer_idx == len(self.buffers):
             self.buffers.append((self._buffer(key_states), self._buffer(value_states)))
         keys, values = self.buffers[layer_idx]
-        return keys[: self.active_rows], values[: self.active_rows]
+        used = slice(self.active_rows), slice(None), slice(self.padded_length)
+        return keys[used], values[used]
 
     def _buffer(self, states: Tensor) -> Tensor:
         """Allocate a buffer and a copy of it, as growing and reordering a cache do."""
         _, heads, _, width = states.shape
-        return states.new_zeros(self.rows, heads, self.padded_length, width).clone()
+        return states.new_zeros(self.rows, heads, self.slots, width).clone()
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.padded_length - 1

@@ -73,7 +73,16 @@ def _run(plan_input: PlanInput, cluster: Cluster) -> str:
         f"{plan_input.trajectories} trajectories of at most {rollout.max_context} tokens{divided} "
         f"per iteration, {rows} per process;\nmicro-batches of {plan_input.micro_batch_rows} "
         f"{units}; {cluster.processes} processes ({cluster.num_nodes} nodes of "
-        f"{cluster.devices} devices)"
+        f"{cluster.devices} devices)" + _longer_cache(plan_input)
+    )
+
+
+def _longer_cache(plan_input: PlanInput) -> str:
+    if plan_input.cache_context <= plan_input.rollout.max_context:
+        return ""
+    return (
+        f"\nthe KV cache has room for {plan_input.cache_context} tokens of each trajectory, which "
+        "an evaluation may take (data.evaluation.at_least)"
     )
 
 
@@ -121,6 +130,8 @@ def remedies_for(plan_input: PlanInput, cluster: Cluster, memory: MemoryPlan) ->
         yield "fewer trajectories per process (data.rollout.num_groups, or more devices)"
     if plan_input.algorithm.critic is not None:
         yield "no critic (--config grpo.yaml)"
+    if plan_input.cache_context > plan_input.rollout.max_context:
+        yield "shorter contexts in evaluations (data.evaluation.at_least)"
     yield "shorter contexts (data.rollout.max_context)"
     if plan_input.can_be_sharded:
         yield "more devices, sharded (--trainer.strategy fsdp)"

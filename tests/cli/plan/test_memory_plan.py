@@ -42,7 +42,7 @@ def plan(cluster: Cluster) -> MemoryPlan:
 
 
 def batches(rows: int) -> int:
-    return 2 * 51 * rows * 64
+    return 2 * 60 * rows * 64
 
 
 def test_networks_are_counted_once() -> None:

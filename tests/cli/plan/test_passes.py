@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -19,6 +20,7 @@ from ragen_pl.cli.plan.passes import (
     score_pass_peak,
     update_peak,
 )
+from ragen_pl.models.kernels.kv_cache import RaggedCache
 from ragen_pl.models.lora import LoRA
 from tests.cli.plan.inputs import SHAPE, plan_input
 
@@ -73,6 +75,25 @@ def test_depth_is_extrapolated_exactly(monkeypatch: pytest.MonkeyPatch, given: P
 def test_the_kv_cache_holds_keys_and_values_of_every_slot(bf16: bool, size: int) -> None:
     # Two heads of width 16; one slot is spare.
     assert kv_cache_bytes(plan_input(bf16=bf16), 12) == 12 * 65 * 2 * 16 * 5 * size
+
+
+def test_on_a_gpu_the_kv_cache_has_room_for_the_longest_evaluation() -> None:
+    given = replace(plan_input(), evaluation_context=200)
+    short, long = (kv_cache_bytes(each, 12) for each in (plan_input(), given))
+    assert long * 65 == short * 201
+    assert kv_cache_bytes(replace(given, device="cpu"), 12) == short  # it grows there
+    # Attention reads no further than before.
+    assert rollout_peak(given, 12, long, is_captured=False) == rollout_peak(
+        plan_input(), 12, short, is_captured=False
+    )
+
+
+def test_the_planned_room_is_that_of_the_real_cache() -> None:
+    cache = RaggedCache(2, 200, "meta")
+    cache.open_block(1, np.ones(2, np.int64))
+    given = replace(plan_input(), evaluation_context=200)
+    states = torch.zeros(2, 2, 1, 16, device="meta")
+    assert cache._capacity(states) == given.cache_context + 1
 
 
 def test_autocast_copies_the_weights_of_matrix_products() -> None:

@@ -50,6 +50,18 @@ def test_a_plan_is_printed_and_leaves_nothing_behind(
     assert count > 0
 
 
+def test_a_longer_evaluation_lengthens_the_kv_cache_on_a_gpu(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    longer = ("--data.evaluation.at_least", "{default: {max_context: 4200}}")
+    plain, wide = plan(capsys, "--device=24gb"), plan(capsys, "--device=24gb", *longer)
+    told = "the KV cache has room for 4200 tokens of each trajectory"
+    assert (told in plain, told in wide) == (False, True)
+    on_cpu = plan(capsys, "--device=cpu", *longer)
+    assert told not in on_cpu
+    assert "trajectories of at most 4200 tokens at once and a rollout 8: its KV cache" in on_cpu
+
+
 def test_both_ways_of_sharding_are_planned_and_remedies_are_named_where_none_fits(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -13,7 +13,7 @@ from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.frozen_lake.env import FrozenLake
 from ragen_pl.models.embedded import build_tokenizer, read_markers
 from ragen_pl.rollout import demonstrations
-from ragen_pl.rollout.chat import Chat, Prompts, vocabulary
+from ragen_pl.rollout.chat import Chat, Prompts
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import right_answers
 from ragen_pl.rollout.memory import Window
@@ -22,6 +22,7 @@ from ragen_pl.rollout.teachers.world_model import ENDED, LEADS_TO
 from ragen_pl.types import Completion, Request, Sampling
 from tests.support.lamps import Lamp, NamedLamp, Stairs
 from tests.support.ranks import on_ranks
+from tests.support.words import vocabulary
 
 PROMPTS = Prompts(system="{instruction}", turn="{observation}")
 ROLLOUT = RolloutConfig(
@@ -123,7 +124,7 @@ def test_questions_are_asked_about_other_starts_and_have_one_answer() -> None:
         return [Completion(ids, z, z, stopped=False) for ids, z in zip(given, zeros, strict=True)]
 
     count = len(lessons.questions)
-    assert right_answers(lessons.questions, generate) == (count // 2) / count
+    assert right_answers(lessons.questions, generate, 4096) == (count // 2) / count
     assert len({request.episode for request in asked}) == count
 
 
@@ -136,10 +137,32 @@ def test_ranks_share_the_questions(monkeypatch: pytest.MonkeyPatch) -> None:
         return [Completion((6,), (0.0,), (0.0,), stopped=False) for _ in requests]
 
     def ask(rank: int) -> float:
-        return right_answers(questions, generate)
+        return right_answers(questions, generate, 9)
 
     for count in (1, 2, 3):
         assert on_ranks(count, ask, monkeypatch, demonstrations) == [0.5] * count
+
+
+def test_no_question_is_asked_beyond_the_context() -> None:
+    """A long answer elsewhere does not lengthen a row that has no room for it."""
+    questions = (
+        LessonQuestion((1,), (2, 3, 4, 5)),
+        LessonQuestion((1, 2, 3, 4), (5, 6)),
+        LessonQuestion((1, 2, 3, 4, 5), (6,)),
+        LessonQuestion((7, 8), (9,)),
+    )
+    answers = {each.prefix_ids: each.answer_ids for each in questions}
+    asked: list[Request] = []
+
+    def generate(requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
+        asked.extend(requests)
+        assert all(len(each.prefix_ids) + sampling.max_new_tokens <= 6 for each in requests)
+        given = [answers[each.prefix_ids] for each in requests]
+        zeros = [(0.0,) * len(ids) for ids in given]
+        return [Completion(ids, z, z, stopped=False) for ids, z in zip(given, zeros, strict=True)]
+
+    assert right_answers(questions, generate, 6) == 1.0
+    assert len({request.episode for request in asked}) == len(questions)
 
 
 class Unlimited(Stairs):

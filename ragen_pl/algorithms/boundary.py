@@ -1,0 +1,192 @@
+"""The boundary to estimators, filter rules and losses, which may be a user's own classes.
+
+What one of them raises, and any result that breaks its contract, becomes a ``ConfigError`` that
+names the class, what it returned and what it must return.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ragen_pl.distributed.collectives import all_or_none
+from ragen_pl.envs.boundary import describe_fault
+from ragen_pl.errors import ConfigError
+from ragen_pl.runtime.out_of_memory import is_out_of_memory
+
+_SHIPPED = "ragen_pl."
+_ZERO_ELSEWHERE = "0 where rollout.loss_mask is false: multiply by rollout.loss_mask"
+
+
+def name_of(part: object) -> str:
+    """Return a part's class as a ``class_path`` has it."""
+    kind = type(part)
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def described(value: object) -> str:
+    """Return what a value is, in a few words."""
+    if isinstance(value, Tensor):
+        kind = str(value.dtype).removeprefix("torch.")
+        return f"a {kind} tensor of shape {tuple(value.shape)} on {value.device}"
+    if isinstance(value, list | tuple):
+        return f"a {type(value).__name__} of {len(value)}"
+    return "None" if value is None else f"a value of type {type(value).__name__}"
+
+
+@contextmanager
+def calling(part: object, method: str, signature: str) -> Iterator[None]:
+    """Turn any exception that a user's class raises within into a ``ConfigError``.
+
+    Those of the shipped classes are left alone: their tracebacks are needed. So is a lack of
+    memory, which has a message of its own.
+
+    Args:
+        part: The object that is called.
+        method: The method.
+        signature: The arguments that it is called with.
+    """
+    try:
+        yield
+    except ConfigError:
+        raise
+    except Exception as error:  # the boundary to user code: any error is theirs
+        if type(part).__module__.startswith(_SHIPPED) or is_out_of_memory(error):
+            raise
+        raise ConfigError(
+            f"{name_of(part)}.{method} raised {describe_fault(error, part)}\n"
+            f"  it is called as {method}({signature})"
+        ) from error
+
+
+def contract_error(part: object, method: str, given: str, wanted: str) -> ConfigError:
+    """Return the error of a method that returned ``given`` in place of ``wanted``."""
+    return ConfigError(f"{name_of(part)}.{method} returned {given}\n  it must return {wanted}")
+
+
+def check_shape(
+    part: object, method: str, given: object, what: str, shape: torch.Size, hint: str = ""
+) -> None:
+    """Refuse anything but a tensor of a shape.
+
+    Raises:
+        ConfigError: naming ``what`` was returned, with ``hint`` after it.
+    """
+    if not isinstance(given, Tensor) or given.shape != shape:
+        wanted = f"a tensor of shape {tuple(shape)} (rows, tokens){hint}"
+        raise contract_error(part, method, f"{described(given)} as {what}", wanted)
+
+
+def check_per_token(
+    part: object,
+    method: str,
+    results: Mapping[str, Any],
+    inputs: Sequence[Tensor],
+    mask: Tensor,
+    *,
+    is_masked: bool = True,
+) -> None:
+    """Check results that have one number per token; every rank must call it.
+
+    Results of inputs that are not finite may be so too: such a step is skipped.
+
+    Args:
+        part: The object that returned them.
+        method: The method that returned them.
+        results: What was returned, by name.
+        inputs: What the results were made of, each (B, T).
+        mask: (B, T) bool, the sampled tokens.
+        is_masked: Whether the results must be zero at other tokens.
+
+    Raises:
+        ConfigError: on all ranks, if a result of any rank is no float tensor (B, T) on the device
+            of the mask, is not finite, or is not zero where it must be.
+    """
+    all_or_none(lambda: _check_results(part, method, results, inputs, mask, is_masked))
+
+
+def _check_results(
+    part: object,
+    method: str,
+    results: Mapping[str, Any],
+    inputs: Sequence[Tensor],
+    mask: Tensor,
+    is_masked: bool,
+) -> None:
+    for name, value in results.items():
+        _check_form(part, method, name, value, mask)
+    infinite = {name: value.isfinite().logical_not() for name, value in results.items()}
+    stray = {
+        name: torch.where(mask, 0.0, value) != 0 if is_masked else torch.zeros_like(mask)
+        for name, value in results.items()
+    }
+    unsound = [value.isfinite().all().logical_not() for value in inputs]
+    marks = [each.any() for each in (*unsound, *infinite.values(), *stray.values())]
+    found = torch.stack(marks).tolist()  # read at once: reading waits for a GPU
+    if any(found[: len(inputs)]) or not any(found):
+        return
+    wanted = "finite numbers, also for members that all earned the same (a spread of 0)"
+    for name, value in results.items():
+        for marked, fault, expected in (
+            (infinite[name], "", wanted),
+            (stray[name], ", which was not sampled", _ZERO_ELSEWHERE),
+        ):
+            if bool(marked.any()):
+                row, token = torch.nonzero(marked)[0].tolist()
+                told = f"{name} of {float(value[row, token]):.3g} at row {row}, token {token}"
+                raise contract_error(part, method, told + fault, expected)
+
+
+def _check_form(part: object, method: str, name: str, value: object, mask: Tensor) -> None:
+    hint = ""
+    if isinstance(value, Tensor):
+        has_form = value.shape == mask.shape and value.is_floating_point()
+        if has_form and value.device == mask.device:
+            return
+        if value.shape in (mask.shape[:1], (len(mask), 1)):
+            hint = "\n  one number per row goes to its tokens as x.view(-1, 1) * rollout.loss_mask"
+    raise contract_error(
+        part,
+        method,
+        f"{described(value)} as {name}",
+        f"a float tensor of shape {tuple(mask.shape)} (rows, tokens) on {mask.device}{hint}",
+    )
+
+
+def call_filter_rule(rule: Callable[[Tensor], object], scores: Tensor) -> Tensor:
+    """Return a filter rule's weights of groups, (G,) float64.
+
+    Args:
+        rule: The rule.
+        scores: (G,), NaN for groups that cannot be kept.
+
+    Raises:
+        ConfigError: if the rule raises, or returns anything but a bool mask or finite weights ≥ 0,
+            one per group and 0 where there is no score.
+    """
+    with calling(rule, "__call__", "scores"):
+        given = rule(scores)
+    wanted = (
+        f"a bool mask, or float weights of 0 or more, of shape {tuple(scores.shape)}: one per group"
+    )
+    if (
+        not isinstance(given, Tensor)
+        or given.shape != scores.shape
+        or not (given.dtype == torch.bool or given.is_floating_point())
+    ):
+        raise contract_error(rule, "__call__", described(given), wanted)
+    weights = given.detach().to(scores.device, torch.float64)
+    for wrong, what in (
+        (~weights.isfinite(), "finite weights; a score is NaN where a group cannot be kept"),
+        (weights < 0, wanted),
+        (scores.isnan() & (weights != 0), "0 or False where a score is NaN: such a group is out"),
+    ):
+        if bool(wrong.any()):
+            at = int(torch.nonzero(wrong)[0])
+            told = f"a weight of {float(weights[at]):.3g} for a score of {float(scores[at]):.3g}"
+            raise contract_error(rule, "__call__", told, what)
+    return weights
