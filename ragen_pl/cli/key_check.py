@@ -22,6 +22,7 @@ import yaml
 from lightning.pytorch import Trainer
 
 from ragen_pl.cli.config_files import options, read_config
+from ragen_pl.cli.constructors import place_of_fault, told
 from ragen_pl.errors import ConfigError
 
 Schema = Mapping[str, Any]
@@ -211,9 +212,8 @@ def refuse_broken_modules(argv: Sequence[str]) -> None:
             except ImportError:
                 continue  # the parser reports that, or it is no class
             except Exception as error:  # the boundary to user code: a slip in the file, any error
-                raise ConfigError(
-                    f"{place}: {value} cannot be imported: {type(error).__name__}: {error}"
-                ) from error
+                what = told(error, place_of_fault(error))
+                raise ConfigError(f"{place}: {value} cannot be imported: {what}") from error
 
 
 def _all(argv: Sequence[str]) -> Iterator[tuple[str, Any]]:

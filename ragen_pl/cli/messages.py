@@ -13,6 +13,9 @@ from ragen_pl.errors import ConfigError
 
 T = TypeVar("T")
 
+_FAULT = r"[\w.]+ cannot be built: .+"
+"""What is said of a constructor that fails (``ConstructorError``)."""
+
 _KINDS = {
     "int": "an integer",
     "float": "a number",
@@ -144,7 +147,7 @@ def qualify(message: str, leaves: Mapping[str, Any]) -> str:
         return missing
     # If a group may be null, the parser lists the error among the types that do not fit.
     form = r".+" if "Union subtypes" in message else r".+; .+"
-    listed = re.search(rf"^\s*- ([\w.]+(?: is |: ){form})$", message, re.MULTILINE)
+    listed = re.search(rf"^\s*- ([\w.]+(?: is |: ){form}|{_FAULT})$", message, re.MULTILINE)
     message = listed[1] if listed else message
     match = re.match(r"([\w.]+)(?: is |: )'?([^\s;,']+)", message)
     if match is None:
