@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ragen_pl.cli.config_files import options
 from ragen_pl.cli.constructors import ConstructorError
 from ragen_pl.cli.key_check import explain, refuse_broken_modules
 from ragen_pl.cli.messages import qualify
@@ -21,10 +22,18 @@ def env_of_class(name: str, keys: Sequence[str]) -> TextEnv:
         keys: Options below it, such as ``--env.size 6``.
 
     Raises:
-        ConfigError: for an unknown class or key, for a value that the constructor refuses,
-            and for a constructor that fails.
+        ConfigError: for a configuration beside the class, for an unknown class or key, for
+            a value that the constructor refuses, and for a constructor that fails.
     """
     given = ["--env", name, *keys]
+    for key, value in options(keys):
+        if key == "config":
+            raise ConfigError(
+                f"--env is {name}, and --config is {value}: give one of them; keys of the "
+                "environment are set as --env.KEY"
+            )
+        if value is None:
+            raise ConfigError(f"--{key} is given no value; write --{key} VALUE")
     parser = Parser()
     parser.add_argument("--env", type=TextEnv, required=True)
     try:

@@ -156,8 +156,10 @@ def _unknown_key(key: str, path: str, keys: Schema, argv: Sequence[str]) -> Conf
     nearest = [f"{group}{name}" for name in _nearest_keys(key, list(_all_keys(keys, "")))]
     if not path and key in _ALIASES:
         nearest = [_ALIASES[key]]
+    elif not path and get_close_matches(key, ["help"]):
+        nearest = ["--help"]
     text = f"unknown key {whole if place == typed else place}"
-    if not isinstance(value, dict | list):
+    if value is not None and not isinstance(value, dict | list):
         text += f" (value {value})"
     return ConfigError(_with_hint(text, nearest, list(keys)))
 
