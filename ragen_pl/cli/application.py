@@ -41,6 +41,7 @@ from ragen_pl.cli.parser import Parser, place_loggers
 from ragen_pl.cli.resume import (
     ClaimedFolder,
     check_continuation,
+    check_length,
     checkpoint_path,
     read_metadata,
 )
@@ -303,8 +304,7 @@ class Application(LightningCLI):
         """Check settings that concern several parts, find the checkpoint, set the threads."""
         config = self.config[self.subcommand]
         self.check_trainer_keys(config.trainer)
-        if self.subcommand == "fit":
-            _check_folder(Path(config.run_dir))
+        _check_folder(config.run_dir)
         with self.qualified(ValueError):
             self._check_parts(config.trainer.precision)
         loaded = self._find_checkpoint(config)
@@ -339,6 +339,8 @@ class Application(LightningCLI):
         resumes = loaded is not None and is_of(run_dir, loaded)
         length = finished_iterations(run_dir) if resumes else None
         self._has_ended = length is not None and is_done(length, self.trainer)
+        if loaded is not None and not self._has_ended:
+            check_length(self.trainer.max_epochs, loaded)
         if not self.trainer.is_global_zero:
             return
         if self._has_ended:
@@ -547,8 +549,11 @@ def _check_validation(every: int | None) -> None:
         )
 
 
-def _check_folder(run_dir: Path) -> None:
-    """Raise an error if the path is a file, or a folder cannot be created there."""
+def _check_folder(given: str) -> None:
+    """Raise an error if the path is empty or a file, or a folder cannot be created there."""
+    if not given.strip():
+        raise ConfigError("run_dir is empty: give a folder, such as --run_dir runs/first")
+    run_dir = Path(given)
     existing = next(path for path in (run_dir, *run_dir.absolute().parents) if path.exists())
     if not existing.is_dir():
         raise ConfigError(f"run_dir is {run_dir}, but {existing} is a file: give another folder")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import re
+from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import NoReturn
 
 from ragen_pl.errors import ConfigError
@@ -24,13 +27,35 @@ class CommandParser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
         self._command = command
+        self._given: list[str] = []
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse the arguments and keep them, for the error's message."""
+        self._given = list(args or ())
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """Raise the error.
+        """Raise the error; of arguments that are missing beside an unknown option, the latter is
+        told.
 
         Raises:
             ConfigError: always.
         """
+        known = list(self._option_string_actions)
+        given = [arg.partition("=")[0] for arg in self._given if arg.startswith("--")]
+        unknown = [option for option in given if option not in known and option != "--"]
+        if unknown and message.startswith(("the following", "unrecognized")):
+            nearest = get_close_matches(unknown[0][2:], [name.lstrip("-") for name in known], n=1)
+            hint = f"did you mean --{nearest[0]}?" if nearest else f"known: {', '.join(known)}"
+            raise ConfigError(f"{self._command}: unknown option {unknown[0]}; {hint}")
+        valueless = re.match(r"argument (\S+): expected one argument", message)
+        if valueless:
+            message = f"{valueless[1]} is given no value; write {valueless[1]} VALUE"
+        stray = re.match(r"unrecognized arguments: (.*)", message)
+        if stray:
+            message = f"{stray[1]} is one argument too many; --help says what there is"
         raise ConfigError(f"{self._command}: {message}")
 
 

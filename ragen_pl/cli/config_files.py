@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from itertools import combinations, pairwise
@@ -41,6 +42,8 @@ def find_config(name: str) -> Path:
     Raises:
         ConfigError: when there is no such file; the message suggests the nearest names.
     """
+    if not name or name.startswith("--"):
+        raise ConfigError("--config is given no value; name a config, such as --config sokoban")
     folders = [Path()]
     for configs in (Path(CONFIGS), FOLDER):
         folders += [configs, *(configs / kind for kind in KINDS)]
@@ -49,14 +52,25 @@ def find_config(name: str) -> Path:
             path = folder / f"{name}{suffix}"
             if path.is_file():
                 return path
-    known = sorted({p.stem for f in folders for s in _SUFFIXES for p in f.glob(f"*{s}")})
-    if name and Path(name).is_dir():
+    if Path(name).is_dir():
         raise ConfigError(f"--config {name} is a folder; give the path or name of a YAML file")
-    nearest = get_close_matches(Path(name).stem, known, n=3)
+    known = sorted({p.stem for f in folders for s in _SUFFIXES for p in f.glob(f"*{s}")})
+    nearest = nearest_configs(Path(name).stem, known)
     hint = f"did you mean {' or '.join(nearest)}?" if nearest else f"known: {', '.join(known)}"
-    raise ConfigError(
-        f"--config {name}: there is no such file in the working directory or in configs/\n  {hint}"
+    where = (
+        "there is no such file"
+        if Path(name).is_absolute()
+        else f"there is no such file in {Path.cwd()} or its configs/, nor is one shipped"
     )
+    raise ConfigError(f"--config {name}: {where}\n  {hint}")
+
+
+def nearest_configs(name: str, known: Sequence[str]) -> list[str]:
+    """Return the names closest to a config's, those that it begins first; at most three."""
+    if name in known:
+        return [name]
+    begun = [each for each in known if len(name) > 2 and each.startswith(name)]
+    return list(dict.fromkeys([*begun, *get_close_matches(name, known, n=3)]))[:3]
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -184,7 +198,11 @@ def same_class(one: object, other: object) -> bool:
 
 def prepare(argv: Sequence[str]) -> list[str]:
     """Put the command first, then the paths of its configs in the order in which they apply, then
-    its options."""
+    its options.
+
+    Raises:
+        ConfigError: when a config is not found, or ``--config`` has no value.
+    """
     rest = list(argv)
     own = (NEW, FETCH, *READS_RUNS)
     places = (
@@ -201,16 +219,19 @@ def prepare(argv: Sequence[str]) -> list[str]:
         if expects_config:
             names.append(arg)
             expects_config = False
+        elif re.match(r"-[A-Za-z]\w", arg):  # the parser would read -config as -c onfig
+            raise ConfigError(f"{arg} is unknown; the names of options begin with --")
         elif arg.startswith(("--config=", "-c=")):
             names.append(arg.partition("=")[2])
         elif _is_config(arg):
             expects_config = True
         else:
             others.append(arg)
+    if expects_config:
+        names.append("")  # which is refused
     paths = in_order([find_config(name) for name in names])
     configs = [part for path in paths for part in ("--config", str(path))]
-    unfinished = ["--config"] if expects_config else []
-    return [*([] if command is None else [command]), *configs, *others, *unfinished]
+    return [*([] if command is None else [command]), *configs, *others]
 
 
 def config_paths(argv: Sequence[str]) -> list[Path]:

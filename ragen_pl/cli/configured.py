@@ -9,7 +9,7 @@ from typing import Any
 from lightning.pytorch import Trainer
 
 from ragen_pl.cli.application import Application, run, strategy_class
-from ragen_pl.cli.resume import check_continuation, checkpoint_path
+from ragen_pl.cli.resume import check_continuation, checkpoint_path, read_metadata
 from ragen_pl.training.run_folder import RunMetadata
 
 _WHOLE_NAMES = {
@@ -74,7 +74,7 @@ class ConfiguredParts(Application):
         if wanted is None:
             return None
         path, plain = checkpoint_path(self.run_dir, str(wanted)), self._plain
-        metadata = RunMetadata.read(path)
+        metadata = read_metadata(path)
         config = {"model": plain["model"], "data": plain["data"]}
         own = RunMetadata(config, plain["seed_everything"], metadata.threads, metadata.vocabulary)
         check_continuation(metadata, own, path, resumes_training=False)

@@ -6,6 +6,7 @@ import importlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 
 from ragen_pl.cli.config_files import (
@@ -25,6 +26,7 @@ from ragen_pl.cli.config_files import (
     prepare,
 )
 from ragen_pl.cli.help_page import help_page
+from ragen_pl.cli.messages import refuse_unknown_command
 from ragen_pl.cli.new_project import new_project
 from ragen_pl.errors import ConfigError
 from ragen_pl.runtime.visible_text import log_visibly, visible
@@ -62,11 +64,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     if {"-h", "--help"} & set(argv) and not set(COMMANDS) & set(argv):
         print(help_page())
         return 0
+    if list(argv) in (["--version"], ["-V"]):
+        print(f"ragen-pl {version('ragen-pl')}")
+        return 0
     try:
         if argv and argv[0] == NEW:
             new_project(argv[1:])
             return 0
+        if not set(COMMANDS) & set(argv):
+            refuse_unknown_command(argv)
         prepared = list(argv) if argv and argv[0] in (FETCH, *READS_RUNS) else prepare(argv)
+        refuse_unknown_command(prepared)
         limit_spinning()  # before PyTorch is loaded
         run = _load(prepared)
         with _own_modules_first():

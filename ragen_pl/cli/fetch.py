@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import shlex
 import shutil
 import subprocess
 import sys
@@ -80,7 +81,7 @@ def fetch(argv: Sequence[str]) -> None:
         print(f"{folder} holds {given.model}")
     command = "ragen-pl" if shutil.which("ragen-pl") else "python run.py"
     default = folder == MODELS / given.model
-    path = "" if default else f" --model.policy.path {folder}"
+    path = "" if default else f" --model.policy.path {shlex.quote(str(folder))}"
     configs = "--config bandit --config bandit_examples --config smollm2-135m --config grpo"
     print(f"learn with it (docs/real_model.md):\n  {command} fit {configs}{path}")
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ragen_pl.cli.config_files import options
+from ragen_pl.cli.constructors import ConstructorError
 from ragen_pl.cli.key_check import explain, refuse_broken_modules
+from ragen_pl.cli.messages import qualify
 from ragen_pl.cli.parser import Parser
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.errors import ConfigError
@@ -19,13 +22,24 @@ def env_of_class(name: str, keys: Sequence[str]) -> TextEnv:
         keys: Options below it, such as ``--env.size 6``.
 
     Raises:
-        ConfigError: for an unknown class or key, or a value that the constructor refuses.
+        ConfigError: for a configuration beside the class, for an unknown class or key, for
+            a value that the constructor refuses, and for a constructor that fails.
     """
     given = ["--env", name, *keys]
+    for key, value in options(keys):
+        if key == "config":
+            raise ConfigError(
+                f"--env is {name}, and --config is {value}: give one of them; keys of the "
+                "environment are set as --env.KEY"
+            )
+        if value is None:
+            raise ConfigError(f"--{key} is given no value; write --{key} VALUE")
     parser = Parser()
     parser.add_argument("--env", type=TextEnv, required=True)
     try:
         built = parser.instantiate_classes(parser.parse_args(given)).env
+    except ConstructorError:
+        raise
     except ConfigError as error:
         refuse_broken_modules(given)  # a module's own error may look like a wrong value
         whole = ConfigError(str(error.__cause__ or error))  # which names the key, too
@@ -33,7 +47,7 @@ def env_of_class(name: str, keys: Sequence[str]) -> TextEnv:
         found = explain(whole, given, {"env": TextEnv})
         raise (error if found is whole else found) from error
     except ValueError as error:
-        raise ConfigError(f"--env {name}: {error}") from error
+        raise ConfigError(f"--env {name}: {qualify(str(error), {})}") from error
     assert isinstance(built, TextEnv)
     return built
 

@@ -22,6 +22,7 @@ import yaml
 from lightning.pytorch import Trainer
 
 from ragen_pl.cli.config_files import options, read_config
+from ragen_pl.cli.constructors import place_of_fault, told
 from ragen_pl.cli.unfit_class import reported, unfit_class
 from ragen_pl.errors import ConfigError
 
@@ -173,8 +174,10 @@ def _unknown_key(key: str, path: str, keys: Schema, argv: Sequence[str]) -> Conf
     nearest = [f"{group}{name}" for name in _nearest_keys(key, list(_all_keys(keys, "")))]
     if not path and key in _ALIASES:
         nearest = [_ALIASES[key]]
+    elif not path and get_close_matches(key, ["help"]):
+        nearest = ["--help"]
     text = f"unknown key {whole if place == typed else place}"
-    if not isinstance(value, dict | list):
+    if value is not None and not isinstance(value, dict | list):
         text += f" (value {value})"
     return ConfigError(_with_hint(text, nearest, list(keys)))
 
@@ -229,9 +232,8 @@ def refuse_broken_modules(argv: Sequence[str]) -> None:
             except ImportError:
                 continue  # the parser reports that, or it is no class
             except Exception as error:  # the boundary to user code: a slip in the file, any error
-                raise ConfigError(
-                    f"{place}: {value} cannot be imported: {type(error).__name__}: {error}"
-                ) from error
+                what = told(error, place_of_fault(error))
+                raise ConfigError(f"{place}: {value} cannot be imported: {what}") from error
 
 
 def _all(argv: Sequence[str]) -> Iterator[tuple[str, Any]]:

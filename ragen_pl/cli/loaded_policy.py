@@ -15,12 +15,13 @@ from peft import PeftModel
 from transformers import PreTrainedModel
 
 from ragen_pl.cli.configured import ConfiguredParts, configured_parts
+from ragen_pl.cli.resume import read_metadata
 from ragen_pl.distributed.checkpoint_io import AnyCheckpointIO
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.base import LanguageModel
 from ragen_pl.models.pretrained import PretrainedModel
 from ragen_pl.rollout.engines import Engine, InProcess, Sampler
-from ragen_pl.training.run_folder import CONFIG, LAST, POLICY, RunMetadata
+from ragen_pl.training.run_folder import BEST, CONFIG, LAST, POLICY, RunMetadata
 
 _POLICY_WEIGHTS = "policy.model."
 """Prefix of the policy's weights in a checkpoint."""
@@ -162,16 +163,33 @@ def _policy_of_run(run_dir: Path, which: str) -> LoadedPolicy:
     if not (folder / _MODEL_CONFIG).is_file():
         raise ConfigError(f"{run_dir} has no policy {which}: there is no {folder / _MODEL_CONFIG}")
     if not (run_dir / CONFIG).is_file():
-        return _policy_of_folder(folder)
+        return _sound_policy_of_folder(folder)
     parts = configured_parts(["--config", str(run_dir / CONFIG)])
     policy = parts.model.trainable.policy
     options = policy if isinstance(policy, PretrainedModel) else None
-    return replace(_policy_of_folder(folder, options), parts=parts)
+    return replace(_sound_policy_of_folder(folder, options), parts=parts)
+
+
+def _sound_policy_of_folder(folder: Path, options: PretrainedModel | None = None) -> LoadedPolicy:
+    """Load a policy of a run.
+
+    Raises:
+        ConfigError: when it is damaged; the message offers the run's other one if that is sound.
+    """
+    try:
+        return _policy_of_folder(folder, options)
+    except ConfigError as error:
+        other = LAST if folder.name == BEST else BEST
+        try:
+            _policy_of_folder(folder.with_name(other), options)
+        except ConfigError:
+            raise error from error.__cause__
+        raise ConfigError(f"{error}\n  {other} is sound: --policy {other}") from error
 
 
 def _policy_of_file(path: Path) -> LoadedPolicy:
     """Load a checkpoint by the configuration that it holds."""
-    metadata = RunMetadata.read(path)
+    metadata = read_metadata(path, option="")
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / CONFIG
         config.write_text(yaml.safe_dump(metadata.config), encoding="utf-8")

@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import takewhile
+from pathlib import Path
 from typing import Any, TypeVar
 
-from ragen_pl.cli.config_files import COMMANDS
+from ragen_pl.cli.config_files import COMMANDS, CONFIGS, FOLDER, nearest_configs
 from ragen_pl.errors import ConfigError
 
 T = TypeVar("T")
+
+_FOREIGN_COMMANDS = {
+    "train": "did you mean fit?",
+    "run": "did you mean fit?",
+    "resume": "did you mean fit, with --ckpt_path last?",
+    "eval": "did you mean validate?",
+    "evaluate": "did you mean validate?",
+    "generate": "did you mean predict?",
+    "export": "a run writes its policies itself, to policy/last and policy/best in its folder",
+    "help": "did you mean --help?",
+}
+"""Commands by the names that other programs give them, with what there is here."""
+
+_FAULT = r"[\w.]+ cannot be built: .+"
+"""What is said of a constructor that fails (``ConstructorError``)."""
 
 _KINDS = {
     "int": "an integer",
@@ -52,17 +68,56 @@ def shorten(message: str) -> str:
     if required:
         keys = re.sub(rf"\b(?:{'|'.join(COMMANDS)})\.", "", required[1])
         return f"{keys} must be set: give a config first, such as --config sokoban.yaml"
-    if "subcommand" in message:
-        wrong = re.search(r"invalid choice: '([^']*)'", message)
-        given = f"command {wrong[1]} is unknown" if wrong else "a command is missing"
-        hint = did_you_mean(wrong[1], COMMANDS) if wrong else ""
-        return f"{given}; {hint or 'use one of ' + ', '.join(COMMANDS)}"
+    valueless = re.search(r"argument (--[^\s:]+): expected one argument", message)
+    if valueless:
+        return f"{valueless[1]} is given no value; write {valueless[1]} VALUE"
+    stray = re.match(r"unrecognized arguments: ([^-\s]\S*|-[^-\s]\S*)", message)
+    if stray:
+        return no_option(stray[1])
     lines = [
         re.sub(r"^(?:(?:Parser key \"[^\"]*\":|-)\s*)+", "", s.strip()) for s in message.split("\n")
     ]
     lines = [line for line in lines if line]
     text = "\n  ".join(([each for each in lines if not _IS_READING.match(each)] or lines)[-3:])
     return _cut(f"{key}: {text}" if key and key not in text else text)
+
+
+def no_option(argument: str) -> str:
+    """Say of an argument that belongs to no option what it may have been meant for."""
+    if argument.startswith("-"):
+        return f"{argument} is unknown; the names of options begin with --"
+    if (Path(argument) / "config.yaml").is_file():
+        return (
+            f"{argument} belongs to no option; a run's folder is given as --run_dir {argument}, "
+            f"with its --config {Path(argument) / 'config.yaml'}"
+        )
+    key, is_set, value = argument.partition("=")
+    if is_set:
+        return f"{argument} belongs to no option; did you mean --{key}={value}?"
+    known = {path.stem for path in FOLDER.rglob("*.yaml")}
+    known |= {path.stem for path in (*Path().glob("*.yaml"), *Path(CONFIGS).rglob("*.yaml"))}
+    nearest = nearest_configs(Path(argument).stem, sorted(known))
+    hint = (
+        f"did you mean {' or '.join(f'--config {name}' for name in nearest)}?"
+        if nearest
+        else "a config is given as --config NAME, and a value after its --KEY"
+    )
+    return f"{argument} belongs to no option; {hint}"
+
+
+def refuse_unknown_command(argv: Sequence[str]) -> None:
+    """Raise an error if a prepared command line does not begin with a command.
+
+    Raises:
+        ConfigError: with the command that may have been meant.
+    """
+    if argv[:1] and argv[0] in COMMANDS:
+        return
+    named = argv[0] if argv and not argv[0].startswith("-") else None
+    if named is None:
+        raise ConfigError(f"a command is missing; use one of {', '.join(COMMANDS)}")
+    hint = _FOREIGN_COMMANDS.get(named.lower()) or did_you_mean(named.lower(), COMMANDS)
+    raise ConfigError(f"command {named} is unknown; {hint or 'use one of ' + ', '.join(COMMANDS)}")
 
 
 def _missing_package(message: str) -> str:
@@ -149,7 +204,7 @@ def qualify(message: str, leaves: Mapping[str, Any]) -> str:
         return raised[1].replace("\n      ", "\n  ")
     # If a group may be null, the parser lists the error among the types that do not fit.
     form = r".+" if "Union subtypes" in message else r".+; .+"
-    listed = re.search(rf"^\s*- ([\w.]+(?: is |: ){form})$", message, re.MULTILINE)
+    listed = re.search(rf"^\s*- ([\w.]+(?: is |: ){form}|{_FAULT})$", message, re.MULTILINE)
     message = listed[1] if listed else message
     match = re.match(r"([\w.]+)(?: is |: )'?([^\s;,']+)", message)
     if match is None:

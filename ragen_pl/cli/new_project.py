@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -47,7 +48,7 @@ def new_project(argv: Sequence[str]) -> None:
     command = "ragen-pl" if shutil.which("ragen-pl") else "python -m ragen_pl"
     print(
         f"{folder} holds {', '.join(map(str, written))}; go on with\n"
-        f"  cd {folder}\n"
+        f"  cd {shlex.quote(str(folder))}\n"
         "  pytest\n"
         f"  {command} fit --config guess_number"
     )

@@ -16,6 +16,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.loggers import Logger
 
 from ragen_pl.cli.config_files import same_class
+from ragen_pl.cli.constructors import construct
 from ragen_pl.cli.key_check import alternatives
 from ragen_pl.cli.messages import did_you_mean, shorten
 from ragen_pl.errors import ConfigError
@@ -78,6 +79,12 @@ class Parser(LightningArgumentParser):
                 read = _remembering_before(kind.__call__)
                 changes.enter_context(_replaced(kind, "__call__", read))
             return super().parse_args(*args, **kwargs)
+
+    def instantiate(self, *args: Any, **kwargs: Any) -> Namespace:
+        """Build the parts; a constructor that fails is told in one line."""
+        kwargs.setdefault("instantiators", [(construct, object, True)])
+        built: Namespace = super().instantiate(*args, **kwargs)
+        return built
 
     def _apply_actions(
         self,

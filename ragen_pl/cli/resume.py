@@ -19,6 +19,7 @@ from ragen_pl.training.run_folder import (
     PREVIOUS,
     RESULTS,
     RunMetadata,
+    iterations_of,
 )
 
 _WEIGHTS = (
@@ -53,7 +54,11 @@ def checkpoint_path(run_dir: Path, wanted: str) -> Path:
             if candidate.exists():
                 return candidate
         found = sorted(str(p) for p in run_dir.glob(f"{CHECKPOINTS}/*.ckpt"))
-        hint = f"there is {', '.join(found)}" if found else "check --run_dir, or start without it"
+        hint = (
+            f"there is {', '.join(found)}"
+            if found
+            else "check --run_dir, or train a run first: fit, without it"
+        )
         raise ConfigError(f"--ckpt_path {wanted}: there is no {path}\n  {hint}")
     if not Path(wanted).exists():
         raise ConfigError(
@@ -63,8 +68,11 @@ def checkpoint_path(run_dir: Path, wanted: str) -> Path:
     return Path(wanted)
 
 
-def read_metadata(path: Path) -> RunMetadata:
+def read_metadata(path: Path, option: str = "--ckpt_path ") -> RunMetadata:
     """Read a checkpoint's metadata, after a check that all of the checkpoint is there.
+
+    Args:
+        option: What the command line has before the path of a checkpoint.
 
     Raises:
         ConfigError: when it is damaged or foreign; the message offers a sound one beside it.
@@ -72,10 +80,11 @@ def read_metadata(path: Path) -> RunMetadata:
     try:
         return RunMetadata.read(path)
     except ConfigError as error:
-        raise ConfigError(f"{error}\n  {_offer(path)}") from error
+        told = str(error).replace("--ckpt_path ", option, 1)
+        raise ConfigError(f"{told}\n  {_offer(path, option)}") from error
 
 
-def _offer(path: Path) -> str:
+def _offer(path: Path, option: str) -> str:
     """Name a sound checkpoint in the folder of a refused one, and the option that takes it."""
     for name in (PREVIOUS, BEST, LAST):
         other = path.with_name(f"{name}.ckpt")
@@ -86,7 +95,7 @@ def _offer(path: Path) -> str:
                 continue
             is_last = path.stem == LAST and name == PREVIOUS
             words = "the one before it is sound" if is_last else f"{other.name} is sound"
-            return f"{words}: --ckpt_path {other}"
+            return f"{words}: {option}{other}"
     return "there is no sound one beside it: give the path of another .ckpt, or start anew"
 
 
@@ -94,9 +103,18 @@ def _offer(path: Path) -> str:
 
 
 def move_aside(run_dir: Path) -> Path | None:
-    """Rename an earlier run to the first free ``<run_dir>.1``, ``.2``, …; None if there is none."""
+    """Rename an earlier run to the first free ``<run_dir>.1``, ``.2``, …; None if there is none.
+
+    Raises:
+        ConfigError: when it is in the working directory, which must stay where it is.
+    """
     if not any((run_dir / name).exists() for name in (CONFIG, RESULTS, CHECKPOINTS)):
         return None
+    if Path.cwd().is_relative_to(run_dir.resolve()):
+        raise ConfigError(
+            f"run_dir is {run_dir}, where the command was started, so that the earlier run in it "
+            "cannot be moved aside\n  give another --run_dir, or resume it with --ckpt_path last"
+        )
     number = 1
     while (aside := run_dir.with_name(f"{run_dir.name}.{number}")).exists():
         number += 1
@@ -113,6 +131,7 @@ class ClaimedFolder:
     def __init__(self) -> None:
         self._lock: FolderLock | None = None
         self._moved: tuple[Path, Path] | None = None
+        self._name = ""
         self._made: Path | None = None
 
     def claim(self, run_dir: Path, *, resumes: bool) -> None:
@@ -122,16 +141,29 @@ class ClaimedFolder:
             resumes: Whether the run there goes on.
 
         Raises:
-            ConfigError: when another process is training there; nothing is changed then.
+            ConfigError: when another process is training there, or the folder cannot be written;
+                nothing is changed then.
         """
-        if not run_dir.exists():
+        is_new = not run_dir.exists()
+        try:
+            self._take(run_dir, resumes=resumes)
+        except OSError as error:
+            raise ConfigError(
+                f"run_dir is {run_dir}, which cannot be written ({error.strerror}): give another "
+                "folder"
+            ) from error
+        if is_new:  # only now: a folder that another process made meanwhile is not removed
             self._made = run_dir
+
+    def _take(self, run_dir: Path, *, resumes: bool) -> None:
         self._lock = FolderLock(run_dir)
         if resumes:
             return
+        # A path may lead through a link to the folder itself, and lead nowhere once it is moved.
+        place = run_dir.parent.resolve()
         aside = move_aside(run_dir)
         if aside is not None:
-            self._moved = run_dir, aside
+            self._moved, self._name = (place / run_dir.name, place / aside.name), str(run_dir)
             print(f"{run_dir} held an earlier run: it is now {aside}")
             of_earlier, self._lock = self._lock, FolderLock(run_dir)
             of_earlier.release()
@@ -148,13 +180,28 @@ class ClaimedFolder:
             return
         shutil.rmtree(run_dir, ignore_errors=True)
         aside.rename(run_dir)
-        print(f"the earlier run is {run_dir} again")
+        print(f"the earlier run is {self._name} again")
 
     def release(self) -> None:
         """Let other processes have the folder, at the run's end."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
+
+
+def check_length(max_epochs: int | None, checkpoint: Path) -> None:
+    """Refuse to go on with a run that has more iterations than it shall have in all.
+
+    Raises:
+        ConfigError: naming the iterations that the checkpoint has.
+    """
+    done = iterations_of(checkpoint)
+    if max_epochs is not None and 0 <= max_epochs < done:
+        raise ConfigError(
+            f"trainer.max_epochs is {max_epochs}, but {checkpoint} has {done} iterations already\n"
+            f"  set it to {done} to score that policy, to more to go on, or start anew without "
+            "--ckpt_path"
+        )
 
 
 # --- what may change ------------------------------------------------------------------------------

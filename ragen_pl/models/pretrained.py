@@ -11,6 +11,7 @@ from typing import Any, Literal, cast
 import torch
 from peft import PeftModel
 from peft.utils import CONFIG_NAME
+from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -149,6 +150,10 @@ class PretrainedModel(PolicyModel):
     def _load(self, kind: Any, **options: Any) -> Any:
         try:
             return kind.from_pretrained(self._base, **options)
+        except SafetensorError as error:
+            raise ValueError(
+                f"policy.path is {self.path}, whose weights are damaged ({error}): copy them anew"
+            ) from error
         except OSError as error:
             if Path(self.path).parent == MODELS:
                 name = Path(self.path).name

@@ -85,6 +85,13 @@ class RunMetadata:
             ) from error
 
 
+def iterations_of(checkpoint: Path) -> int:
+    """Return how many iterations a sound checkpoint, whose metadata were read, was trained for."""
+    file = checkpoint / META if checkpoint.is_dir() else checkpoint
+    content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+    return int(content["epoch"]) + 1  # all are saved at an iteration's end
+
+
 def _check_whole(file: Path) -> None:
     """Read a whole file and compare the checksums in it.
 

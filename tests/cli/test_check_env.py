@@ -36,6 +36,10 @@ def test_a_defect_gives_status_1_and_a_remedy(capsys: pytest.CaptureFixture[str]
         (["--env", "ragen_pl.envs.Sokoban", "--env.size", "2"], "size: 2 is not between 6 and 10"),
         (["--env", "no_such_module.Env"], "no_such_module"),
         (["--env", "Sokoban", "--seconds", "0"], "seconds"),
+        (["--env", "Sokoban", "--config", "bandit"], "bandit.yaml: give one of them"),
+        (["--env"], "check-env: --env is given no value; write --env VALUE"),
+        (["--env", "Sokoban", "--env.size"], "--env.size is given no value"),
+        (["sokoban"], "did you mean --config sokoban?"),
     ],
 )
 def test_wrong_arguments_are_told_in_a_line(

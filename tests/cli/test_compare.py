@@ -152,4 +152,4 @@ def test_runs_that_cannot_be_compared_are_short_errors(
     assert main(["compare", str(first), str(second)]) == 2
     assert "holds no results of ragen-pl" in capsys.readouterr().err
     assert main(["compare", str(first), str(second), "--jsen"]) == 2
-    assert "compare: unrecognized arguments: --jsen" in capsys.readouterr().err
+    assert "compare: unknown option --jsen; did you mean --json?" in capsys.readouterr().err

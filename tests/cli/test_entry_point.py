@@ -334,6 +334,19 @@ def fails(capsys: pytest.CaptureFixture[str], *args: str) -> str:
         (["--ckpt_path=nowhere.ckpt"], ["nowhere.ckpt", "no such file"]),
         (["--ckpt_path=tiny.yaml"], ["tiny.yaml", "no readable checkpoint"]),
         (["--config", "sokobn.yaml"], ["sokobn.yaml", "sokoban"]),
+        (["--config", "sokoba"], ["sokoba: there is no such file in /", "did you mean sokoban"]),
+        (["--config"], ["--config is given no value", "such as --config sokoban"]),
+        (["--config", "--threads=1"], ["--config is given no value"]),
+        (["--config="], ["--config is given no value"]),
+        (["-config", "grpo"], ["-config is unknown", "begin with --"]),
+        (["grpo"], ["grpo belongs to no option; did you mean --config grpo?"]),
+        (["smollm"], ["did you mean --config smollm2-135m?"]),
+        (["data.env=x"], ["did you mean --data.env=x?"]),
+        (["nothing"], ["nothing belongs to no option", "--config NAME"]),
+        (["--hlep"], ["error: unknown key hlep\n", "did you mean --help?"]),
+        (["--filter.kep_fraction"], ["error: unknown key filter.kep_fraction\n"]),
+        (["--data.env"], ["error: --data.env is given no value; write --data.env VALUE\n"]),
+        (["--run_dir="], ["run_dir is empty"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
@@ -431,7 +444,15 @@ def test_a_misspelled_class_in_a_list_of_callbacks_is_named(
 
 @pytest.mark.parametrize(
     ("argv", "told"),
-    [([], "a command is missing"), (["ft"], "did you mean fit"), (["fit"], "data.env")],
+    [
+        ([], "a command is missing"),
+        (["--threads", "1"], "a command is missing"),
+        (["ft"], "did you mean fit"),
+        (["Fit"], "did you mean fit"),
+        (["train", "--config", "nowhere"], "did you mean fit"),
+        (["export"], "policy/last"),
+        (["fit"], "data.env"),
+    ],
 )
 def test_a_command_is_asked_for(
     capsys: pytest.CaptureFixture[str], argv: list[str], told: str
@@ -474,6 +495,30 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str], argv: list
     assert main(argv) == 0
     page = capsys.readouterr().out
     assert re.findall(r"^  ([\w-]+)  ", page, re.MULTILINE) == list(COMMANDS)
+
+
+def test_the_version_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("ragen-pl ")
+
+
+@pytest.mark.usefixtures("config")
+def test_the_folder_of_a_run_is_no_argument_of_fit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text("threads: 1")
+    assert "given as --run_dir run, with its --config run/config.yaml" in fails(capsys, "run")
+
+
+@pytest.mark.usefixtures("config")
+@pytest.mark.parametrize("command", ["fit", "validate"])
+def test_a_folder_that_cannot_be_made_is_told_before_anything_is_computed(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = [command, "--config", "tiny.yaml", "--run_dir", "tiny.yaml/run"]
+    assert main(line) == 2
+    assert "run_dir is tiny.yaml/run, but tiny.yaml is a file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["fetch", "new", "pins"])

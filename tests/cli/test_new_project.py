@@ -51,6 +51,14 @@ def test_new_says_what_it_wrote_and_what_to_type_next(
     assert all(name in said for name in written)
 
 
+def test_the_line_to_type_next_is_quoted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "my folder"]) == 0
+    assert "cd 'my folder'\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("args", "told"),
     [

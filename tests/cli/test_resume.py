@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from ragen_pl.cli.resume import ClaimedFolder, check_continuation
+from ragen_pl.cli.resume import ClaimedFolder, check_continuation, check_length, read_metadata
 from ragen_pl.errors import ConfigError
 from ragen_pl.training.run_folder import CHECKPOINTS, RESULTS, RunMetadata
 from tests.support.lock_holder import can_be_locked, held_lock
@@ -153,6 +155,69 @@ def test_a_refused_run_leaves_no_empty_folder(tmp_path: Path) -> None:
     claimed.claim(tmp_path / "run", resumes=False)
     claimed.restore()
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_folder_that_cannot_be_written_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, earlier: bool
+) -> None:
+    run_dir, claimed = tmp_path / "run", ClaimedFolder()
+    if earlier:
+        (run_dir / CHECKPOINTS).mkdir(parents=True)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    with monkeypatch.context() as changed:
+        changed.setattr(Path, "rename" if earlier else "mkdir", refuse)
+        with pytest.raises(ConfigError, match=r"cannot be written \(Read-only file system\)"):
+            claimed.claim(run_dir, resumes=False)
+    claimed.restore()
+    assert run_dir.exists() == earlier
+
+
+def test_the_working_directory_is_not_moved_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / CHECKPOINTS).mkdir()
+    (tmp_path / "below").mkdir()
+    for here, given in (("", "."), ("below", "..")):
+        monkeypatch.chdir(tmp_path / here)
+        claimed = ClaimedFolder()
+        with pytest.raises(ConfigError, match="where the command was started"):
+            claimed.claim(Path(given), resumes=False)
+        claimed.restore()
+    assert (tmp_path / CHECKPOINTS).is_dir()
+
+
+def test_an_earlier_run_comes_back_by_any_path_to_it(tmp_path: Path) -> None:
+    run_dir, claimed = tmp_path / "run", ClaimedFolder()
+    (run_dir / CHECKPOINTS).mkdir(parents=True)
+    (tmp_path / "link").symlink_to("run")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        claimed.claim(tmp_path / "link" / ".." / "run", resumes=False)
+    claimed.restore()
+    assert (run_dir / CHECKPOINTS).is_dir()
+
+
+def test_a_run_is_not_cut_to_fewer_iterations_than_it_has(tmp_path: Path) -> None:
+    path = tmp_path / "last.ckpt"
+    torch.save({"epoch": 2}, path)
+    for allowed in (3, 4, -1, None):
+        check_length(allowed, path)
+    with pytest.raises(ConfigError, match=r"max_epochs is 2, but .* has 3 iterations already"):
+        check_length(2, path)
+
+
+def test_chat_is_offered_a_sound_checkpoint_by_its_path_alone(tmp_path: Path) -> None:
+    torch.save({"metadata": metadata().plain()}, tmp_path / "best.ckpt")
+    damaged = tmp_path / "last.ckpt"
+    damaged.write_bytes((tmp_path / "best.ckpt").read_bytes()[:200])
+    with pytest.raises(ConfigError) as caught:
+        read_metadata(damaged, option="")
+    told, offered = str(caught.value).splitlines()
+    assert told.startswith(f"{damaged}: this is no readable checkpoint")
+    assert offered == f"  best.ckpt is sound: {tmp_path / 'best.ckpt'}"
 
 
 def test_edited_environments_and_other_packages_are_told() -> None:

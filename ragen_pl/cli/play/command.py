@@ -150,6 +150,11 @@ def _with_run(rest: Sequence[str]) -> list[str]:
     if configs >= len(rest) or rest[configs].startswith("-"):
         return list(rest)
     folder, others = Path(rest[configs]), [*rest[:configs], *rest[configs + 1 :]]
+    if folder.suffix == ".ckpt" and folder.exists():
+        raise ConfigError(
+            f"play is given the checkpoint {folder}: give the folder of its run, or --config, and "
+            f"--ckpt_path {folder}"
+        )
     if not (folder / CONFIG).is_file():
         raise ConfigError(
             f"play is given {folder}, which is no run: there is no {folder / CONFIG}\n"

@@ -122,6 +122,31 @@ def test_a_runs_policy_has_the_runs_template_options(tmp_path: Path) -> None:
     assert len(asked.later("x")) > len(own.later("x")), "an empty thought is written for it"
 
 
+def test_a_damaged_policy_of_a_run_is_told_with_the_sound_one(talk, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    for name in ("last", "best"):
+        save_model(tmp_path / "policy" / name)
+    weights = tmp_path / "policy" / "last" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:500])
+    text = talk(tmp_path, "")
+    assert "whose weights are damaged" in text
+    assert text.endswith("\n  best is sound: --policy best\n")
+    assert "policy> " in talk(tmp_path, "hi\n", "--policy", "best")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--sytem", "x"], "chat: unknown option --sytem; did you mean --system?"),
+        (["other"], "chat: other is one argument too many"),
+        (["--system"], "chat: --system is given no value"),
+    ],
+)
+def test_wrong_options_are_one_line(talk, tmp_path: Path, options: list[str], told: str) -> None:  # type: ignore[no-untyped-def]
+    text = talk(tmp_path, "", *options)
+    assert text.startswith(f"error: {told}")
+    assert len(text.splitlines()) == 1
+
+
 @pytest.mark.parametrize(
     ("place", "told"), [("nowhere", "does not exist"), (".", "holds no policy")]
 )
