@@ -23,7 +23,7 @@ import numpy as np
 
 from ragen_pl.envs.arrays import Features
 from ragen_pl.envs.base import MAX_TEXT_LENGTH, Symmetry, TextEnv
-from ragen_pl.envs.check import plain_text
+from ragen_pl.envs.returned import plain_text
 from ragen_pl.runtime.faults import FaultKind, record_fault
 from ragen_pl.runtime.visible_text import visible
 

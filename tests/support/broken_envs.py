@@ -158,6 +158,31 @@ class Immortal(Stairs):
         return super().step(action)
 
 
+class Encore(Stairs):
+    """Pays on after the end, which only the expert reaches, up many steps."""
+
+    max_actions = 14
+    height = 9
+
+    def step(self, action: str) -> Step:
+        is_right = action == ("on" if self.lit else "off")
+        self.step_number = self.step_number + 1 if is_right else 0
+        ends = self.step_number >= self.height
+        return self.render_text(), float(is_right), ends, False, {"success": ends}
+
+    def expert_turn(self, rng: random.Random, max_actions: int) -> tuple[str, tuple[str, ...]]:
+        return "", ("on" if self.lit else "off",)
+
+
+class Eternal(Stairs):
+    """Never ends."""
+
+    def step(self, action: str) -> Step:
+        text, reward, *_ = super().step(action)
+        self.is_over = False
+        return text, reward, False, False, {"success": False}
+
+
 class Chronicler(Stairs):
     """Shows all that ever happened."""
 
@@ -206,6 +231,22 @@ class Hashed(Stairs):
     def set_state(self, state: Mapping[str, Any]) -> None:
         super().set_state(state)
         self.word = state["word"]
+
+
+class Forward(Stairs):
+    """Moves on whenever it is shown."""
+
+    def render_text(self) -> str:
+        self.step_number = getattr(self, "step_number", 0) + 1
+        return super().render_text()
+
+
+class Painter(Stairs):
+    """Moves on whenever it is painted."""
+
+    def render(self) -> str:
+        self.lit = not self.lit
+        return super().render_text()
 
 
 class Fidgety(Stairs):

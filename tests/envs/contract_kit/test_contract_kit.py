@@ -26,6 +26,21 @@ FAILURES: list[tuple[type[TextEnv], str, str]] = [
     (broken.NoisyStart, "contract", "the seed alone decides the start"),
     (broken.Endless, "contract", "success"),
     (broken.Immortal, "contract", "after the end"),
+    (
+        broken.Encore,
+        "end",
+        r"after the end.* returned .*: it earned 1, changed state\[.step_number.\]: 9 and 10;",
+    ),
+    (
+        broken.Forward,
+        "contract",
+        r"render_text changes the state, at state\[.step_number.\]: 3 and 4;",
+    ),
+    (
+        broken.Painter,
+        "questions",
+        r"^render changes the state \(seed 0\), at state\[.lit.\]: False",
+    ),
     (broken.Gambler, "shared state", "global random state"),
     (broken.NarrowSeeds, "starts", "an evaluation set's seed|run seed 3"),
     (broken.Forgetful, "copies", "restored by set_state .* does not go on"),
@@ -84,6 +99,19 @@ def test_healthy_environments_pass_every_check(kind: type[TextEnv]) -> None:
     lines = list(examine_env(kind(), seconds=0.5))
     assert {line.check for line in lines} == set(CHECKS)
     assert [line.text for line in lines if line.finding.level is not Severity.OK] == []
+
+
+def test_what_follows_the_end_is_told() -> None:
+    told = r"after success step raises RuntimeError \(\d episodes\)"
+    assert re.fullmatch(told, check(Stairs(), "end").text)
+
+
+def test_an_end_that_nobody_saw_is_a_note() -> None:
+    env = broken.Eternal()
+    found = check(env, "end")
+    assert found.level is Severity.NOTE
+    assert found.text.startswith("no episode ended, so what follows an end has not been seen")
+    assert not has_failed([*examine(ExaminedEnv(env, "env"), {"end": CHECKS["end"]})])
 
 
 def test_every_check_is_needed_by_a_planted_defect() -> None:

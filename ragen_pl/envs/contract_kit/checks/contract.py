@@ -18,7 +18,4 @@ def check_contract_of(subject: ExaminedEnv) -> Iterator[Finding]:
             str(error), "mend the method that is named (docs/extending.md has the contract)"
         )
         return
-    yield ok(
-        "the seed decides the start and the noise seed the rest; states are restored; after the "
-        "end nothing is earned"
-    )
+    yield ok("the seed decides the start and the noise seed the rest; states are restored")
