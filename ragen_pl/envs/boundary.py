@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Real
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,7 +23,8 @@ import numpy as np
 
 from ragen_pl.envs.arrays import Features
 from ragen_pl.envs.base import MAX_TEXT_LENGTH, Symmetry, TextEnv
-from ragen_pl.envs.returned import plain_text
+from ragen_pl.envs.plain_data import plain_text, wanted_of_state
+from ragen_pl.envs.start_info import difficulty_in, odd_fact, optimal_length_in
 from ragen_pl.runtime.faults import FaultKind, record_fault
 from ragen_pl.runtime.visible_text import visible
 
@@ -126,14 +127,12 @@ class CheckedEnv:
         if not is_right or not isinstance(given[0], str) or not isinstance(given[1], Mapping):
             raise contract_error("reset", given, "a text and a dict")
         with calling("reset"):
-            difficulty = str(given[1].get("difficulty", ""))
-            length: Any = given[1].get("optimal_length")
-            is_length = isinstance(length, Integral) and int(length) > 0
-        return FirstSight(
-            _text("reset", given[0]),
-            _text("reset", difficulty),
-            int(length) if is_length else None,
-        )
+            odd = odd_fact(given[1])
+        if odd is not None:
+            raise contract_error("reset", *odd)
+        with calling("reset"):
+            difficulty, length = difficulty_in(given[1]), optimal_length_in(given[1])
+        return FirstSight(_text("reset", given[0]), _text("reset", difficulty), length)
 
     def step(self, action: str) -> StepResult:
         """Take an action."""
@@ -169,7 +168,7 @@ class CheckedEnv:
             state: Any = self.env.get_state()
         text = plain_text(state)
         if text is None:
-            raise contract_error("get_state", state, "a dict of plain data (JSON types)")
+            raise contract_error("get_state", state, wanted_of_state(state))
         return text
 
     def state_hash(self) -> str:

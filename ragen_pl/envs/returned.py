@@ -13,6 +13,7 @@ import numpy as np
 
 from ragen_pl.envs.base import MAX_TEXT_LENGTH, TextEnv
 from ragen_pl.envs.differences import difference
+from ragen_pl.envs.plain_data import plain_text, wanted_of_state
 
 _PARTS = "text, reward, terminated, truncated, info"
 
@@ -106,22 +107,15 @@ def place_of(name: str, env: TextEnv) -> Place:
 def _state_of(name: str, env: TextEnv) -> dict[str, Any]:
     given: Any = call(name, env.get_state)
     text = plain_text(given)
-    require(text is not None, name, "get_state", given, "a dict of plain data (JSON types)")
-    assert text is not None
+    if text is None:
+        fail(
+            name,
+            "get_state",
+            f"returned {short(given)}",
+            f"it must return {wanted_of_state(given)}",
+        )
     state: dict[str, Any] = json.loads(text)
     return state
-
-
-def plain_text(state: Any) -> str | None:
-    """Return a state as JSON; None if it is no dict of JSON types, as ``get_state`` must return."""
-    if not isinstance(state, dict):
-        return None
-    try:
-        text = json.dumps(state, ensure_ascii=False, allow_nan=False)
-        text.encode()
-    except (TypeError, ValueError, RecursionError):  # such as halves of surrogate pairs
-        return None
-    return text
 
 
 def require_length(name: str, method: str, text: str) -> None:

@@ -158,6 +158,61 @@ class Immortal(Stairs):
         return super().step(action)
 
 
+class Lucky(Stairs):
+    """Pays what the noise says, of which the state holds nothing: healthy."""
+
+    def step(self, action: str) -> Step:
+        text, reward, *rest = super().step(action)
+        return text, reward + self.rng.random(), *rest  # type: ignore[return-value]
+
+
+class Repeating(Lucky):
+    """Seeds its noise anew whenever a state is restored."""
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        super().set_state(state)
+        self.rng = random.Random(5)
+
+
+class Recorder(Lucky):
+    """Keeps the generator of its noise in the state."""
+
+    def get_state(self) -> dict[str, Any]:
+        return {**super().get_state(), "rng": self.rng.getstate()}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        super().set_state(state)
+        version, words, rest = state["rng"]
+        self.rng.setstate((version, tuple(words), rest))
+
+
+class SeededRecorder(Recorder):
+    """Keeps a generator in the state, which the seed alone has made."""
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        return super().reset(seed=seed, options={"noise_seed": seed})
+
+
+class Mute(Stairs):
+    """Shows nothing."""
+
+    def render_text(self) -> str:
+        return " "
+
+
+class LateFault(Stairs):
+    """Has no start at its seventh seed."""
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        if seed == 7:
+            raise IndexError("no room for it")
+        return super().reset(seed=seed, options=options)
+
+
 class Encore(Stairs):
     """Pays on after the end, which only the expert reaches, up many steps."""
 

@@ -67,9 +67,9 @@ class ExaminedEnv:
         env = self.copy()
         return [play(env, seed, seed, player) for seed in self.in_time(range(STARTS))]
 
-    def in_time(self, numbers: range) -> Iterator[int]:
-        """Yield numbers, at least one, until the time of a check is over."""
-        deadline = time.monotonic() + self.seconds
+    def in_time(self, numbers: range, share: float = 1.0) -> Iterator[int]:
+        """Yield numbers, at least one, until a share of the time of a check is over."""
+        deadline = time.monotonic() + share * self.seconds
         for number in numbers:
             yield number
             if time.monotonic() > deadline:

@@ -42,6 +42,12 @@ FAILURES: list[tuple[type[TextEnv], str, str]] = [
         r"^render changes the state \(seed 0\), at state\[.lit.\]: False",
     ),
     (broken.Gambler, "shared state", "global random state"),
+    (
+        broken.Recorder,
+        "contract",
+        r"the seed alone decides .*later noise stays out of get_state.*state\['rng'\]\[1\]\[1\]",
+    ),
+    (broken.LateFault, "starts", r"^seed 7: reset raised IndexError: no room for it"),
     (broken.NarrowSeeds, "starts", "an evaluation set's seed|run seed 3"),
     (broken.Forgetful, "copies", "restored by set_state .* does not go on"),
     (broken.Siamese, "copies", "deep-copied .* does not go on"),
@@ -57,6 +63,9 @@ FAILURES: list[tuple[type[TextEnv], str, str]] = [
     (broken.Stingy, "rewards", "the environment's reward is 0 in every turn"),
 ]
 WARNINGS: list[tuple[type[TextEnv], str, str]] = [
+    (broken.SeededRecorder, "contract", r"holds a random generator, at state\['rng'\]"),
+    (broken.Repeating, "copies", "noise repeats after set_state"),
+    (broken.Mute, "starts", "the observation at the start of seed 0 is empty"),
     (broken.Gossip, "shared state", "Gossip.told"),
     (broken.Chronicler, "episodes", "observations grow"),
     (broken.Gift, "random play", "nothing to learn"),
@@ -94,7 +103,7 @@ def test_what_disappoints_is_a_warning(kind: type[TextEnv], name: str, told: str
     assert re.search(told, found.text), found.text
 
 
-@pytest.mark.parametrize("kind", [Stairs, broken.Guess])
+@pytest.mark.parametrize("kind", [Stairs, broken.Guess, broken.Lucky])
 def test_healthy_environments_pass_every_check(kind: type[TextEnv]) -> None:
     lines = list(examine_env(kind(), seconds=0.5))
     assert {line.check for line in lines} == set(CHECKS)

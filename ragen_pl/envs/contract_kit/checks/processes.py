@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.boundary import EnvError
 from ragen_pl.envs.contract_kit.subject import ExaminedEnv
 from ragen_pl.envs.contract_kit.trial import Trial, play
+from ragen_pl.envs.differences import difference
 from ragen_pl.envs.workers import EnvHost
 from ragen_pl.runtime.findings import Finding, failure, ok
 
@@ -66,9 +68,11 @@ class _Played:
         """Describe where two of them part."""
         for mine, its in zip(self.trials, other.trials, strict=True):
             if mine.observation != its.observation:
-                return f"the start of seed {mine.seed} is another one"
+                at = difference(mine.observation, its.observation)
+                return f"the start of seed {mine.seed} is another one: here and there {at}"
             if mine != its:
-                return f"the episode of seed {mine.seed} takes another course"
+                at = difference(asdict(mine), asdict(its))
+                return f"the episode of seed {mine.seed} takes another course: here and there {at}"
         return "the instruction, the actions or the final state are others"
 
 

@@ -33,9 +33,25 @@ def check_starts(subject: ExaminedEnv) -> Iterator[Finding]:
             )
             return
     keys, difficulties = Counter[str](), Counter[str]()
+    empty = ""
     for seed in subject.in_time(range(_TRIED)):
-        difficulties[env.reset(seed, 0).difficulty] += 1
-        keys[env.env.start_key()] += 1
+        try:
+            first = env.reset(seed, 0)
+            key, instruction = env.start_key(), env.instruction
+        except EnvError as error:
+            yield failure(f"seed {seed}: {error}", "mend the method: any seed must give a start")
+            return
+        difficulties[first.difficulty] += 1
+        keys[key] += 1
+        for what, text in (("instruction", instruction), ("observation", first.observation)):
+            if not text.strip():
+                empty = empty or f"the {what} at the start of seed {seed} is empty"
+    if empty:
+        yield warning(
+            f"{empty}: the agent is told nothing there",
+            "say in the instruction what the task is, and in the observation what there is to see",
+        )
+        return
     total = sum(keys.values())
     if total > 1 and len(keys) == 1:
         yield warning(
