@@ -35,7 +35,7 @@ def check_ends(subject: ExaminedEnv) -> Iterator[Finding]:
         players.insert(0, play_as_expert)
     seen, played = Counter[str](), 0
     for player in players:
-        for seed in subject.in_time(range(_SEEDS)):
+        for seed in subject.in_time(range(_SEEDS), share=0.25):
             env = subject.copy()
             checked = CheckedEnv(env)
             checked.reset(seed, seed)
