@@ -237,8 +237,13 @@ class CheckedEnv:
         if not isinstance(given, tuple) or len(given) != 2 or not isinstance(given[0], str):
             raise contract_error(method, given, "a thought, which is text, and a tuple of actions")
         thought, actions = given
+        if isinstance(actions, str):
+            wanted = "a thought and a tuple of actions: (thought, (action,)), with the comma"
+            raise contract_error(method, given, wanted)
         if not isinstance(actions, tuple | list) or not 1 <= len(actions) <= limit:
-            raise contract_error(method, given, f"from 1 to {limit} actions")
+            raise contract_error(
+                method, given, f"from 1 to {limit} actions, as many as its max_actions allows"
+            )
         _text(method, thought)
         known = self.actions
         for action in actions:
@@ -303,6 +308,8 @@ def calling(method: str) -> Iterator[None]:
     """Turn any exception that the environment raises within into an ``EnvError`` of the method."""
     try:
         yield
+    except EnvError:  # of a method that this one is asked through
+        raise
     except Exception as error:  # the boundary to user code: any error is theirs
         if isinstance(error, RemoteError):
             verb = "" if _is_of_worker(error) else "raised "

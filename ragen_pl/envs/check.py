@@ -13,7 +13,7 @@ from ragen_pl.envs.after_end import check_end
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.declared import check_declared
 from ragen_pl.envs.picture import MAX_CELLS, Drawing
-from ragen_pl.envs.plain_data import NOISE_REMEDY
+from ragen_pl.envs.plain_data import NOISE_REMEDY, key_that_json_changes
 from ragen_pl.envs.returned import (
     Outcome,
     Place,
@@ -164,7 +164,12 @@ class _TrialEpisode:
 
     def _restores(self, place: Place) -> None:
         """Check that ``set_state`` brings the third copy from another state to a given one."""
-        call(self.name, self.restored.set_state, copy.deepcopy(place.state))
+        try:
+            call(self.name, self.restored.set_state, copy.deepcopy(place.state))
+        except ValueError as error:
+            if changed := key_that_json_changes(self.one.get_state()):
+                raise ValueError(f"{error}; {changed}: make it a text in get_state") from error
+            raise
         found = place_of(self.name, self.restored)
         require_same(
             self.name,

@@ -43,7 +43,7 @@ def check_declared(env: TextEnv, key: str) -> None:
         except Exception as error:  # the boundary to user code: any error is theirs
             raise ValueError(
                 f"{name}, whose {attribute} raised {type(error).__name__}: {error}; it must be "
-                f"{wanted}"
+                f"{wanted}, before the first reset, too"
             ) from error
 
     def check(holds: bool, attribute: str, given: object, wanted: str) -> None:

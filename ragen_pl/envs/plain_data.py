@@ -41,6 +41,24 @@ def wanted_of_state(state: Any) -> str:
     return f"{wanted}: {found}" if found else wanted
 
 
+def key_that_json_changes(state: Any, place: str = "state") -> str:
+    """Describe the first key of a state that is no text, which JSON makes one; empty if there is
+    none."""
+    if isinstance(state, Mapping):
+        for key in state:
+            if not isinstance(key, str):
+                return (
+                    f"{place} has the key {key!r}, which comes back from JSON as the text '{key}'"
+                )
+        parts = [(f"{place}[{key!r}]", value) for key, value in state.items()]
+    elif isinstance(state, list | tuple):
+        parts = [(f"{place}[{number}]", value) for number, value in enumerate(state)]
+    else:
+        return ""
+    told = (key_that_json_changes(value, at) for at, value in parts)
+    return next(filter(None, told), "")
+
+
 def generator_in(state: Any, place: str = "state") -> str:
     """Return the place of a random generator's own state within plain data; empty if none is there.
 

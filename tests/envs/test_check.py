@@ -335,7 +335,11 @@ def raising(*_: Any) -> Any:
     ("attribute", "value", "told"),
     [
         ("name", 5, "name is 5; it must be a short text"),
-        ("name", property(raising), "name raised AttributeError: not there; it must be"),
+        (
+            "name",
+            property(raising),
+            "name raised AttributeError: not there; .*before the first reset",
+        ),
         ("max_actions", "5", "max_actions is '5'; it must be an integer of 1 or more"),
         ("max_actions", 0, "max_actions is 0; it must be"),
         ("actions", "ab", "actions is 'ab'; it must be a tuple of different texts"),

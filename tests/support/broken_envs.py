@@ -202,6 +202,53 @@ class Mute(Stairs):
         return " "
 
 
+class Numbered(Stairs):
+    """Keeps the right button by number, and looks it up by number."""
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        self.wanted = {0: "off", 1: "on"}
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: str) -> Step:
+        text, _, *rest = super().step(action)
+        right = self.wanted.get(int(self.lit)) == action
+        return text, float(right), *rest  # type: ignore[return-value]
+
+    def get_state(self) -> dict[str, Any]:
+        return {**super().get_state(), "wanted": self.wanted}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        super().set_state(state)
+        self.wanted = state["wanted"]
+
+
+class Literal(Numbered):
+    """Cannot do without the numbers."""
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        super().set_state({**state, "wanted": {0: state["wanted"][0], 1: state["wanted"][1]}})
+
+
+class Wordy(Guess):
+    """Has an expert that returns a text in place of a tuple."""
+
+    def expert_turn(  # type: ignore[override]
+        self, rng: random.Random, max_actions: int
+    ) -> tuple[str, str]:
+        return "I know", str(self.secret)
+
+
+class Startless(Stairs):
+    """Has no start at all."""
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        raise IndexError("no room")
+
+
 class LateFault(Stairs):
     """Has no start at its seventh seed."""
 

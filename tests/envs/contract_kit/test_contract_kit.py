@@ -47,6 +47,14 @@ FAILURES: list[tuple[type[TextEnv], str, str]] = [
         "contract",
         r"the seed alone decides .*later noise stays out of get_state.*state\['rng'\]\[1\]\[1\]",
     ),
+    (
+        broken.Literal,
+        "contract",
+        r"raised KeyError: 0; state\['wanted'\] has the key 0, which comes back from JSON as the t",
+    ),
+    (broken.Numbered, "copies", r"restored by set_state .* has another reward: 0.0 and 1.0 in the"),
+    (broken.Wordy, "expert", r"a tuple of actions: \(thought, \(action,\)\), with the comma"),
+    (broken.Startless, "starts", "^reset raised IndexError: no room"),
     (broken.LateFault, "starts", r"^seed 7: reset raised IndexError: no room for it"),
     (broken.NarrowSeeds, "starts", "an evaluation set's seed|run seed 3"),
     (broken.Forgetful, "copies", "restored by set_state .* does not go on"),
@@ -121,6 +129,50 @@ def test_an_end_that_nobody_saw_is_a_note() -> None:
     assert found.level is Severity.NOTE
     assert found.text.startswith("no episode ended, so what follows an end has not been seen")
     assert not has_failed([*examine(ExaminedEnv(env, "env"), {"end": CHECKS["end"]})])
+
+
+def test_a_key_that_json_changes_is_named_in_the_remedy() -> None:
+    assert "state['wanted'] has the key 0" in check(broken.Numbered(), "copies").remedy
+
+
+def test_what_fails_every_check_is_told_once() -> None:
+    lines = list(examine_env(broken.Startless(), seconds=0.5))
+    levels = {line.check: line.finding.level for line in lines}
+    failed = [name for name, level in levels.items() if level is Severity.FAILURE]
+    assert failed == ["contract", "starts"]
+    assert levels["rewards"] is Severity.SKIPPED
+    (text,) = (line.finding.text for line in lines if line.check == "speed")
+    assert text == "needs what has failed above (reset)"
+
+
+def test_an_expert_that_is_asked_through_another_method_is_told_as_itself() -> None:
+    assert check(broken.Wordy(), "questions").text.startswith("expert_turn returned ('I know'")
+
+
+def test_a_slow_environment_is_given_some_answers_of_every_kind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(answers, "HOSTILE", tuple("abcdefghij"))
+    monkeypatch.setattr(answers, "_FEWEST", 3)
+    monkeypatch.setattr(answers, "_SHARE", 0.0)
+    found = check(broken.Guess(), "hostile answers")
+    assert found.level is Severity.OK
+    assert re.match(r"3 hostile answers .*; 7 more were not given, for want of time", found.text)
+
+
+def test_steps_of_a_slow_environment_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = list[str]()
+    plain = broken.Slow.step
+
+    def counted(env: broken.Slow, action: str) -> tuple[str, float, bool, bool, dict[str, object]]:
+        steps.append(action)
+        return plain(env, action)
+
+    monkeypatch.setattr(broken.Slow, "step", counted)
+    subject = ExaminedEnv(broken.Slow(), "env", seconds=0.1)
+    names = ("episodes", "copies", "rewards", "speed")
+    list(examine(subject, {name: CHECKS[name] for name in names}))
+    assert len(steps) < 80
 
 
 def test_every_check_is_needed_by_a_planted_defect() -> None:

@@ -12,10 +12,10 @@ from ragen_pl.envs.boundary import CheckedEnv, EnvError, describe_fault
 from ragen_pl.envs.contract_kit.subject import ExaminedEnv
 from ragen_pl.envs.contract_kit.trial import Step, go_on, play, play_at_random, take
 from ragen_pl.envs.differences import difference
-from ragen_pl.envs.plain_data import NOISE_REMEDY
+from ragen_pl.envs.plain_data import NOISE_REMEDY, key_that_json_changes
 from ragen_pl.runtime.findings import Finding, failure, ok, warning
 
-_SEEDS = 6
+_SEEDS = 16
 _NOISE_SEEDS = 4
 _NOISE_SHARE = 0.25
 """Share of a check's time for the search for noise."""
@@ -56,10 +56,13 @@ def check_copies(subject: ExaminedEnv) -> Iterator[Finding]:
             if twin.render_text() != text and not went_on:
                 found = "another observation"
             if found:
+                changed = key_that_json_changes(env.get_state()) if way == _RESTORED else ""
                 yield failure(
                     f"an environment that is {way} after {len(early)} actions (seed {seed}) does "
                     f"not go on as the original does: {found}",
-                    _REMEDIES[way],
+                    f"{changed}: make its keys texts, or numbers of them again in set_state"
+                    if changed
+                    else _REMEDIES[way],
                 )
                 return
     noise = "what follows depends on the noise seed" if is_noisy else "nothing depends on the noise"
@@ -97,7 +100,7 @@ def _twins(subject: ExaminedEnv, env: TextEnv, *, is_noisy: bool) -> dict[str, C
     if not is_noisy:  # a state need not hold the generator of the noise
         twins[_RESTORED] = subject.copy()
         twins[_RESTORED].reset(seed=987, options={"noise_seed": 0})
-        twins[_RESTORED].set_state(env.get_state())
+        twins[_RESTORED].set_state(CheckedEnv(env).state())  # through JSON, as in a run
     return {way: CheckedEnv(twin) for way, twin in twins.items()}
 
 

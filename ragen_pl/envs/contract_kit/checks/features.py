@@ -109,7 +109,7 @@ def _restored(subject: ExaminedEnv, env: TextEnv) -> Finding | None:
     """Compare the features with those of the state when it is restored elsewhere."""
     twin = subject.copy()
     twin.reset(seed=987, options={"noise_seed": 0})
-    twin.set_state(env.get_state())
+    twin.set_state(CheckedEnv(env).state())  # through JSON, as in a run
     if CheckedEnv(twin).features().tobytes() == CheckedEnv(env).features().tobytes():
         return None
     return failure("features of a state that set_state restored differ from before", _EQUAL)
