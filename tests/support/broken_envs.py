@@ -393,6 +393,16 @@ class Blurred(Stairs):
         return np.zeros(3, dtype=np.float32)
 
 
+class Counting(Stairs):
+    """Has features that tell how often they were asked for."""
+
+    asked = 0
+
+    def features(self) -> Features:
+        self.asked += 1
+        return np.array([self.lit, self.asked / 1000], dtype=np.float32)
+
+
 class Gift(Stairs):
     """Succeeds with the first press, whichever it is."""
 

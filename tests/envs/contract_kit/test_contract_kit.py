@@ -66,6 +66,7 @@ FAILURES: list[tuple[type[TextEnv], str, str]] = [
     (broken.Fragile, "hostile answers", "step raised ValueError"),
     (broken.Suicidal, "hostile answers", "ended its process"),
     (broken.Boastful, "episodes", "optimal_length is 3"),
+    (broken.Counting, "features", r"differ from before, at features\.ravel\(\)\[1\]: 0\.001"),
     (broken.Hopeless, "expert", "nothing to imitate"),
     (broken.Cheat, "expert", "actions of on, off"),
     (broken.Stingy, "rewards", "the environment's reward is 0 in every turn"),
