@@ -58,6 +58,8 @@ def check_contract(env: TextEnv, key: str) -> None:
     deadline = time.monotonic() + _SECONDS
     for seed in _SEEDS if env.actions is not None else range(len(_ADVERSARIAL)):
         _TrialEpisode(env, name, seed).run(deadline)
+        if time.monotonic() > deadline:
+            return
 
 
 class _TrialEpisode:

@@ -323,6 +323,19 @@ def test_a_slow_environment_is_not_walked_for_long(monkeypatch: pytest.MonkeyPat
     check_contract(Stairs(), "data.env")
 
 
+def test_a_slow_environment_is_reset_for_one_episode(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds = set[int]()
+
+    class Reset(Stairs):
+        def reset(self, **given: Any) -> tuple[str, dict[str, Any]]:
+            seeds.add(given["seed"])
+            return super().reset(**given)
+
+    monkeypatch.setattr("ragen_pl.envs.check._SECONDS", 0.0)
+    check_contract(Reset(), "data.env")
+    assert seeds == {0, 1, 2}  # the first episode's own, and those of its copies before it
+
+
 def test_an_environment_may_hold_still_after_the_end() -> None:
     check_contract(Still(), "data.env")
 
