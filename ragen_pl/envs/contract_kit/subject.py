@@ -19,7 +19,7 @@ from ragen_pl.envs.contract_kit.trial import (
 
 STARTS = 24
 """Starts that expert and random play are tried at."""
-_PLAY_SHARE = 0.75
+_PLAY_SHARE = 0.5
 """Share of a check's time for the expert's play, and for random play."""
 SECONDS = 4.0
 """Time after which a check of a slow environment tries no further start."""
