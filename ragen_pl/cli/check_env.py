@@ -40,7 +40,8 @@ def check_env(argv: Sequence[str]) -> int:
         "--seconds",
         type=seconds,
         default=SECONDS,
-        help="time after which a check of a slow environment tries no further start",
+        help="time after which a check of a slow environment tries no further start; half of it "
+        "for further environments of a class",
     )
     options, rest = parser.parse_known_args(list(argv))
     envs = _configured(rest) if options.env is None else {"env": env_of_class(options.env, rest)}
@@ -48,8 +49,13 @@ def check_env(argv: Sequence[str]) -> int:
 
 
 def _examined(envs: Mapping[str, TextEnv], seconds: float) -> Iterator[CheckFinding]:
+    """Examine environments; of one class, such as those of evaluation sets, the first has the whole
+    time for each check and further ones half of it."""
+    seen = set[type[TextEnv]]()
     for key, env in envs.items():
-        for line in examine_env(env, key, seconds):
+        allowed = seconds / 2 if type(env) in seen else seconds
+        seen.add(type(env))
+        for line in examine_env(env, key, allowed):
             yield replace(line, subject=f"{key} ({type(env).__name__})")
 
 

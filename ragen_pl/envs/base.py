@@ -19,6 +19,7 @@ from gymnasium import spaces
 from ragen_pl.envs.arrays import Features
 from ragen_pl.envs.picture import Drawing
 from ragen_pl.envs.spaces import ActionNames, AnyText
+from ragen_pl.envs.start_info import difficulty_in
 
 MAX_TEXT_LENGTH = 100_000
 """Maximum characters of an observation or a free-text action; more would fit no model's context."""
@@ -100,11 +101,21 @@ class TextEnv(gymnasium.Env[str, str]):
 
     @abstractmethod
     def get_state(self) -> dict[str, Any]:
-        """Return plain data (JSON types) for ``set_state`` and ``draw``."""
+        """Return plain data (JSON types) for ``set_state`` and ``draw``.
+
+        It holds all that the observation shows and that later steps depend on, but not the
+        generator of later noise, nor its seed: members of a group begin in equal states with
+        different noise, and states that are reached again are equal. What must come back after a
+        restore, such as a deck of cards, is drawn in ``reset`` and kept in the state.
+        """
 
     @abstractmethod
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what ``get_state`` returned."""
+        """Restore what ``get_state`` returned; the generator of later noise stays as it is.
+
+        A player that tries several ways on from a state resets each copy with a noise seed of its
+        own before this, so that their noise differs.
+        """
 
     @abstractmethod
     def render_text(self) -> str:
@@ -149,7 +160,7 @@ class TextEnv(gymnasium.Env[str, str]):
         copy is reset; an environment whose resets are slow may have a quicker way.
         """
         _, info = copy.deepcopy(self).reset(seed=seed, options={"noise_seed": 0})
-        return str(info.get("difficulty", ""))
+        return difficulty_in(info)
 
     @property
     def has_expert(self) -> bool:

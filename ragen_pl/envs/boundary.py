@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Real
 from pathlib import Path
 from traceback import walk_tb
 from types import TracebackType
@@ -25,7 +25,8 @@ import numpy as np
 
 from ragen_pl.envs.arrays import Features
 from ragen_pl.envs.base import MAX_TEXT_LENGTH, Symmetry, TextEnv
-from ragen_pl.envs.check import plain_text
+from ragen_pl.envs.plain_data import plain_text, wanted_of_state
+from ragen_pl.envs.start_info import difficulty_in, odd_fact, optimal_length_in
 from ragen_pl.runtime.faults import FaultKind, record_fault
 from ragen_pl.runtime.visible_text import visible
 
@@ -128,14 +129,12 @@ class CheckedEnv:
         if not is_right or not isinstance(given[0], str) or not isinstance(given[1], Mapping):
             raise contract_error("reset", given, "a text and a dict")
         with calling("reset"):
-            difficulty = str(given[1].get("difficulty", ""))
-            length: Any = given[1].get("optimal_length")
-            is_length = isinstance(length, Integral) and int(length) > 0
-        return FirstSight(
-            _text("reset", given[0]),
-            _text("reset", difficulty),
-            int(length) if is_length else None,
-        )
+            odd = odd_fact(given[1])
+        if odd is not None:
+            raise contract_error("reset", *odd)
+        with calling("reset"):
+            difficulty, length = difficulty_in(given[1]), optimal_length_in(given[1])
+        return FirstSight(_text("reset", given[0]), _text("reset", difficulty), length)
 
     def step(self, action: str) -> StepResult:
         """Take an action."""
@@ -171,7 +170,7 @@ class CheckedEnv:
             state: Any = self.env.get_state()
         text = plain_text(state)
         if text is None:
-            raise contract_error("get_state", state, "a dict of plain data (JSON types)")
+            raise contract_error("get_state", state, wanted_of_state(state))
         return text
 
     def state_hash(self) -> str:
@@ -240,8 +239,13 @@ class CheckedEnv:
         if not isinstance(given, tuple) or len(given) != 2 or not isinstance(given[0], str):
             raise contract_error(method, given, "a thought, which is text, and a tuple of actions")
         thought, actions = given
+        if isinstance(actions, str):
+            wanted = "a thought and a tuple of actions: (thought, (action,)), with the comma"
+            raise contract_error(method, given, wanted)
         if not isinstance(actions, tuple | list) or not 1 <= len(actions) <= limit:
-            raise contract_error(method, given, f"from 1 to {limit} actions")
+            raise contract_error(
+                method, given, f"from 1 to {limit} actions, as many as its max_actions allows"
+            )
         _text(method, thought)
         known = self.actions
         for action in actions:
@@ -306,6 +310,8 @@ def calling(method: str) -> Iterator[None]:
     """Turn any exception that the environment raises within into an ``EnvError`` of the method."""
     try:
         yield
+    except EnvError:  # of a method that this one is asked through
+        raise
     except Exception as error:  # the boundary to user code: any error is theirs
         if isinstance(error, RemoteError):
             verb = "" if _is_of_worker(error) else "raised "

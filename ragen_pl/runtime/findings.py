@@ -18,6 +18,8 @@ class Severity(StrEnum):
     """How bad a finding is."""
 
     OK = "ok"
+    NOTE = "note"
+    """Nothing is wrong, but something could not be seen."""
     WARNING = "warning"
     """It can be used, but this will probably disappoint."""
     FAILURE = "failure"
@@ -41,6 +43,11 @@ class Finding:
 def ok(text: str, *details: str) -> Finding:
     """Return the finding of a check that found nothing wrong."""
     return Finding(Severity.OK, text, details=details)
+
+
+def note(text: str, remedy: str = "") -> Finding:
+    """Return the finding of a check that found nothing wrong, but could not see all."""
+    return Finding(Severity.NOTE, text, remedy)
 
 
 def warning(text: str, remedy: str, *details: str) -> Finding:

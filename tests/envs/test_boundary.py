@@ -6,6 +6,7 @@ import logging
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ragen_pl.envs.boundary import CheckedEnv, EnvError, warn
@@ -58,10 +59,41 @@ def test_what_is_right_comes_through(method: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("info", "difficulty", "length"),
+    [
+        ({}, "", None),
+        ({"difficulty": None, "optimal_length": None}, "", None),
+        ({"difficulty": np.int64(3), "optimal_length": np.int64(4)}, "3", 4),
+        ({"difficulty": 0.5, "optimal_length": 0}, "0.5", None),
+    ],
+)
+def test_a_start_may_be_of_any_difficulty_or_none(
+    info: dict[str, Any], difficulty: str, length: int | None
+) -> None:
+    first = call("reset", ("lit", info))
+    assert (first.difficulty, first.optimal_length) == (difficulty, length)
+
+
+@pytest.mark.parametrize(
     ("method", "instead", "told"),
     [
         ("reset", "lit", "reset returned 'lit'; it must return a text and a dict"),
         ("reset", (b"lit", {}), "a text and a dict"),
+        ("reset", ("lit", {"difficulty": float("nan")}), r"\{'difficulty': nan\}; .* text or a f"),
+        (
+            "reset",
+            ("lit", {"difficulty": False}),
+            r"\{'difficulty': False\}; it must return a text",
+        ),
+        ("reset", ("lit", {"difficulty": ["hard"]}), r"\{'difficulty': \['hard'\]\}; it must"),
+        (
+            "reset",
+            ("lit", {"optimal_length": "3"}),
+            r"\{'optimal_length': '3'\}; .*an integer of 1",
+        ),
+        ("reset", ("lit", {"optimal_length": True}), r"\{'optimal_length': True\}"),
+        ("reset", ("lit", {"optimal_length": -3}), r"\{'optimal_length': -3\}"),
+        ("reset", ("lit", {"optimal_length": 2.5}), r"\{'optimal_length': 2.5\}"),
         ("step", ("lit", 1.0, True, INFO), "step returned"),
         ("step", (None, 1.0, True, True, INFO), "step returned None; it must return a text first"),
         ("step", ("lit", 1.0, True, True, {}), 'info with a bool "success"'),
@@ -92,7 +124,7 @@ def test_what_is_right_comes_through(method: str) -> None:
         ("expert_turn", ("", ("on",) * 3), "from 1 to 2 actions"),
         ("expert_turn", (None, ("on",)), "a thought, which is text"),
         ("expert_turn", ("on",), "a thought, which is text"),
-        ("expert_turn", ("", "on"), "from 1 to 2 actions"),
+        ("expert_turn", ("", "on"), "a tuple of actions: .* with the comma"),
     ],
 )
 def test_what_breaks_the_contract_does_not(method: str, instead: Any, told: str) -> None:

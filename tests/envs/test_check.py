@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -271,6 +272,19 @@ def returning(method: str, value: Any) -> TextEnv:
         ("reset", "a text alone", r"whose reset returned 'a text alone'; .* a text and a dict"),
         ("get_state", None, r"whose get_state returned None; .* plain data"),
         ("get_state", {"at": {1, 2}}, r"whose get_state returned .*\{1, 2\}.* plain data"),
+        ("get_state", {"a": [np.int64(3)]}, r"state\['a'\]\[0\] is a int64: take its item\(\)$"),
+        ("get_state", {"a": np.ones(2)}, r"state\['a'\] is a ndarray: take its tolist\(\)$"),
+        ("get_state", {"a": float("nan")}, r"state\['a'\] is nan, which JSON does not have$"),
+        ("get_state", {(1, 2): 3}, r"state has the key \(1, 2\), a tuple: make it a text$"),
+        ("get_state", {"r": random.Random(1)}, r"state\['r'\] is a Random: the generator of later"),
+        (
+            "reset",
+            ("a", {"difficulty": float("nan")}),
+            r"returned \{'difficulty': nan\}; .* text or",
+        ),
+        ("reset", ("a", {"difficulty": True}), r"returned \{'difficulty': True\}; .* text or a"),
+        ("reset", ("a", {"optimal_length": "5"}), r"\{'optimal_length': '5'\}; .*an integer of 1"),
+        ("reset", ("a", {"optimal_length": -2}), r"\{'optimal_length': -2\}; .*an integer of 1"),
         ("render_text", None, r"whose reset returned \(None, \{\}\)"),
         ("step", ("a", 1.0, True, {"success": True}), r"step returned .*text, reward, terminated,"),
         ("draw", np.zeros(2), r"whose draw returned array.*; it must return a Drawing"),
@@ -305,8 +319,21 @@ def test_what_is_raised_is_told_in_a_line(method: str) -> None:
 
 def test_a_slow_environment_is_not_walked_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ragen_pl.envs.check._SECONDS", 0.0)
-    monkeypatch.setattr(Stairs, "step", None)
+    monkeypatch.setattr(Stairs, "step", raising)
     check_contract(Stairs(), "data.env")
+
+
+def test_a_slow_environment_is_reset_for_one_episode(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds = set[int]()
+
+    class Reset(Stairs):
+        def reset(self, **given: Any) -> tuple[str, dict[str, Any]]:
+            seeds.add(given["seed"])
+            return super().reset(**given)
+
+    monkeypatch.setattr("ragen_pl.envs.check._SECONDS", 0.0)
+    check_contract(Reset(), "data.env")
+    assert seeds == {0, 1, 2}  # the first episode's own, and those of its copies before it
 
 
 def test_an_environment_may_hold_still_after_the_end() -> None:
@@ -321,13 +348,23 @@ def raising(*_: Any) -> Any:
     ("attribute", "value", "told"),
     [
         ("name", 5, "name is 5; it must be a short text"),
-        ("name", property(raising), "name raised AttributeError: not there; it must be"),
+        (
+            "name",
+            property(raising),
+            "name raised AttributeError: not there; .*before the first reset",
+        ),
         ("max_actions", "5", "max_actions is '5'; it must be an integer of 1 or more"),
         ("max_actions", 0, "max_actions is 0; it must be"),
         ("actions", "ab", "actions is 'ab'; it must be a tuple of different texts"),
         ("actions", (), r"actions is \(\); it must be"),
         ("actions", (0, 1), r"actions is \(0, 1\); it must be"),
         ("actions", ("a", "A"), r"actions is \('a', 'A'\); it must be"),
+        ("get_state", None, "get_state is None; it must be a method$"),
+        ("expert_turn", (), r"expert_turn is \(\); it must be a method, or left out"),
+        ("is_lost", lambda env: False, "is_lost is a method: put @property above it, or assign"),
+        ("instruction", lambda env: "", "instruction is a method: put @property above it"),
+        ("set_state", TextEnv.set_state, "does not define set_state: every environment must"),
+        ("reset", gymnasium.Env.reset, "does not define reset: every environment must"),
         ("is_true", raising, "defines is_true: it is called thought_correct now"),
         ("instruction", None, "instruction returned None; it must return a text"),
         ("instruction", property(raising), "instruction raised AttributeError: not there"),

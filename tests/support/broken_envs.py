@@ -158,6 +158,133 @@ class Immortal(Stairs):
         return super().step(action)
 
 
+class Lucky(Stairs):
+    """Pays what the noise says, of which the state holds nothing: healthy."""
+
+    def step(self, action: str) -> Step:
+        text, reward, *rest = super().step(action)
+        return text, reward + self.rng.random(), *rest  # type: ignore[return-value]
+
+
+class Repeating(Lucky):
+    """Seeds its noise anew whenever a state is restored."""
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        super().set_state(state)
+        self.rng = random.Random(5)
+
+
+class Recorder(Lucky):
+    """Keeps the generator of its noise in the state."""
+
+    def get_state(self) -> dict[str, Any]:
+        return {**super().get_state(), "rng": self.rng.getstate()}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        super().set_state(state)
+        version, words, rest = state["rng"]
+        self.rng.setstate((version, tuple(words), rest))
+
+
+class SeededRecorder(Recorder):
+    """Keeps a generator in the state, which the seed alone has made."""
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        return super().reset(seed=seed, options={"noise_seed": seed})
+
+
+class Mute(Stairs):
+    """Shows nothing."""
+
+    def render_text(self) -> str:
+        return " "
+
+
+class Numbered(Stairs):
+    """Keeps the right button by number, and looks it up by number."""
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        self.wanted = {0: "off", 1: "on"}
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: str) -> Step:
+        text, _, *rest = super().step(action)
+        right = self.wanted.get(int(self.lit)) == action
+        return text, float(right), *rest  # type: ignore[return-value]
+
+    def get_state(self) -> dict[str, Any]:
+        return {**super().get_state(), "wanted": self.wanted}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        super().set_state(state)
+        self.wanted = state["wanted"]
+
+
+class Literal(Numbered):
+    """Cannot do without the numbers."""
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        super().set_state({**state, "wanted": {0: state["wanted"][0], 1: state["wanted"][1]}})
+
+
+class Wordy(Guess):
+    """Has an expert that returns a text in place of a tuple."""
+
+    def expert_turn(  # type: ignore[override]
+        self, rng: random.Random, max_actions: int
+    ) -> tuple[str, str]:
+        return "I know", str(self.secret)
+
+
+class Startless(Stairs):
+    """Has no start at all."""
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        raise IndexError("no room")
+
+
+class LateFault(Stairs):
+    """Has no start at its seventh seed."""
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        if seed == 7:
+            raise IndexError("no room for it")
+        return super().reset(seed=seed, options=options)
+
+
+class Encore(Stairs):
+    """Pays on after the end, which only the expert reaches, up many steps."""
+
+    max_actions = 14
+    height = 9
+
+    def step(self, action: str) -> Step:
+        is_right = action == ("on" if self.lit else "off")
+        self.step_number = self.step_number + 1 if is_right else 0
+        ends = self.step_number >= self.height
+        return self.render_text(), float(is_right), ends, False, {"success": ends}
+
+    def expert_turn(self, rng: random.Random, max_actions: int) -> tuple[str, tuple[str, ...]]:
+        return "", ("on" if self.lit else "off",)
+
+
+class Eternal(Stairs):
+    """Never ends."""
+
+    def step(self, action: str) -> Step:
+        text, reward, *_ = super().step(action)
+        self.is_over = False
+        return text, reward, False, False, {"success": False}
+
+
 class Chronicler(Stairs):
     """Shows all that ever happened."""
 
@@ -208,6 +335,22 @@ class Hashed(Stairs):
         self.word = state["word"]
 
 
+class Forward(Stairs):
+    """Moves on whenever it is shown."""
+
+    def render_text(self) -> str:
+        self.step_number = getattr(self, "step_number", 0) + 1
+        return super().render_text()
+
+
+class Painter(Stairs):
+    """Moves on whenever it is painted."""
+
+    def render(self) -> str:
+        self.lit = not self.lit
+        return super().render_text()
+
+
 class Fidgety(Stairs):
     """Has an expert that moves while it thinks."""
 
@@ -248,6 +391,16 @@ class Blurred(Stairs):
 
     def features(self) -> Features:
         return np.zeros(3, dtype=np.float32)
+
+
+class Counting(Stairs):
+    """Has features that tell how often they were asked for."""
+
+    asked = 0
+
+    def features(self) -> Features:
+        self.asked += 1
+        return np.array([self.lit, self.asked / 1000], dtype=np.float32)
 
 
 class Gift(Stairs):

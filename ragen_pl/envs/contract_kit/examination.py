@@ -27,25 +27,44 @@ def examine(
     """Run the checks by name and yield their findings.
 
     A check yields one finding, or one for each thing that is wrong. What it raises becomes a
-    failure.
+    failure, and is told once: checks that fail for the same reason are skipped.
     """
+    told = list[EnvError | str]()
     with _quiet_environments():
         for name, check in checks.items():
             begin = time.monotonic()
-            for finding in _findings(subject, check):
+            for finding in _findings(subject, check, told):
+                if finding.level is Severity.FAILURE:
+                    told.append(finding.text)
                 yield CheckFinding(name, finding, time.monotonic() - begin)
 
 
-def _findings(subject: T, check: Callable[[T], Iterator[Finding]]) -> Iterator[Finding]:
+def _findings(
+    subject: T, check: Callable[[T], Iterator[Finding]], told: list[EnvError | str]
+) -> Iterator[Finding]:
     try:
         yield from check(subject)
     except UnavailableError as error:
         yield Finding(Severity.SKIPPED, f"needs what has failed above ({error})")
-    except (ConfigError, EnvError) as error:
+    except EnvError as error:
+        if any(_is_same(error, each) for each in told):
+            method = str(error).partition(" ")[0]
+            yield Finding(Severity.SKIPPED, f"needs what has failed above ({method})")
+            return
+        told.append(error)
+        yield Finding(Severity.FAILURE, str(error), "mend the method that is named")
+    except ConfigError as error:
         text, _, remedy = str(error).partition("\n")
         yield Finding(Severity.FAILURE, text, " ".join(remedy.split()))
     except Exception as error:  # checks run user code: environments, reward terms, models
         yield Finding(Severity.FAILURE, describe_fault(error), "mend what is named, or report it")
+
+
+def _is_same(error: EnvError, told: EnvError | str) -> bool:
+    """Return whether an error has been told before, by itself or within a finding's text."""
+    if isinstance(told, str):
+        return str(error) in told
+    return error.kind == told.kind
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from functools import cached_property
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.contract_kit.trial import (
     ChooseActions,
+    Timing,
     Trial,
     play,
     play_as_expert,
@@ -18,6 +19,8 @@ from ragen_pl.envs.contract_kit.trial import (
 
 STARTS = 24
 """Starts that expert and random play are tried at."""
+_PLAY_SHARE = 0.5
+"""Share of a check's time for the expert's play, and for random play."""
 SECONDS = 4.0
 """Time after which a check of a slow environment tries no further start."""
 
@@ -53,23 +56,37 @@ class ExaminedEnv:
         """The expert, or random play without one."""
         return play_as_expert if self.has_expert else play_at_random
 
-    @cached_property
+    @property
     def random_play(self) -> list[Trial]:
-        """Episodes of random actions."""
-        return self._played(play_at_random)
+        """Episodes of random actions, from the starts of the seeds 0, 1, 2 and so on."""
+        return self._timed_play[0]
+
+    @property
+    def timing(self) -> Timing:
+        """How long resets and steps of random play took."""
+        return self._timed_play[1]
+
+    @cached_property
+    def _timed_play(self) -> tuple[list[Trial], Timing]:
+        timing = Timing()
+        return self._played(play_at_random, timing), timing
 
     @cached_property
     def expert_play(self) -> list[Trial]:
-        """The expert's episodes; empty without one."""
+        """The expert's episodes, from the same starts; empty without one."""
         return self._played(play_as_expert) if self.has_expert else []
 
-    def _played(self, player: ChooseActions) -> list[Trial]:
-        env = self.copy()
-        return [play(env, seed, seed, player) for seed in self.in_time(range(STARTS))]
+    def _played(self, player: ChooseActions, timing: Timing | None = None) -> list[Trial]:
+        env, seeds = self.copy(), self.in_time(range(STARTS), share=_PLAY_SHARE)
+        return [play(env, seed, seed, player, timing=timing) for seed in seeds]
 
-    def in_time(self, numbers: range) -> Iterator[int]:
-        """Yield numbers, at least one, until the time of a check is over."""
-        deadline = time.monotonic() + self.seconds
+    def in_time(self, numbers: range, share: float = 1.0) -> Iterator[int]:
+        """Yield numbers, at least one, until a share of the time of a check is over.
+
+        What each number costs decides how many there are, so that a slow environment is examined
+        with fewer repetitions.
+        """
+        deadline = time.monotonic() + share * self.seconds
         for number in numbers:
             yield number
             if time.monotonic() > deadline:

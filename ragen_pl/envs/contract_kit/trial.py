@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -89,7 +90,24 @@ class Trial:
         return (self.observation, *(step.observation for step in self.steps))
 
 
-def play(env: TextEnv, seed: int, noise_seed: int, player: ChooseActions, label: str = "") -> Trial:
+@dataclass(slots=True)
+class Timing:
+    """How long resets and steps took, in seconds of wall-clock time."""
+
+    reset_s: float = 0.0
+    resets: int = 0
+    step_s: float = 0.0
+    steps: int = 0
+
+
+def play(
+    env: TextEnv,
+    seed: int,
+    noise_seed: int,
+    player: ChooseActions,
+    label: str = "",
+    timing: Timing | None = None,
+) -> Trial:
     """Play one episode, in the given environment itself.
 
     Args:
@@ -98,13 +116,21 @@ def play(env: TextEnv, seed: int, noise_seed: int, player: ChooseActions, label:
         noise_seed: Seed of what is random later.
         player: The player, whose randomness depends on both seeds and the label alone.
         label: Tells apart players that shall choose otherwise at equal seeds.
+        timing: What the time is added to.
 
     Raises:
         EnvError: if the environment breaks its contract.
     """
     checked = CheckedEnv(env)
+    begin = time.perf_counter()
     first = checked.reset(seed, noise_seed)
+    was_reset = time.perf_counter()
     steps = go_on(checked, random.Random(f"{seed} {noise_seed} {label}"), player)
+    if timing is not None:
+        timing.reset_s += was_reset - begin
+        timing.resets += 1
+        timing.step_s += time.perf_counter() - was_reset
+        timing.steps += len(steps)
     return Trial(seed, first.observation, first.difficulty, first.optimal_length, steps)
 
 

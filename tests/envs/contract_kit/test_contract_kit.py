@@ -26,7 +26,36 @@ FAILURES: list[tuple[type[TextEnv], str, str]] = [
     (broken.NoisyStart, "contract", "the seed alone decides the start"),
     (broken.Endless, "contract", "success"),
     (broken.Immortal, "contract", "after the end"),
+    (
+        broken.Encore,
+        "end",
+        r"after the end.* returned .*: it earned 1, changed state\[.step_number.\]: 9 and 10;",
+    ),
+    (
+        broken.Forward,
+        "contract",
+        r"render_text changes the state, at state\[.step_number.\]: 3 and 4;",
+    ),
+    (
+        broken.Painter,
+        "questions",
+        r"^render changes the state \(seed 0\), at state\[.lit.\]: False",
+    ),
     (broken.Gambler, "shared state", "global random state"),
+    (
+        broken.Recorder,
+        "contract",
+        r"the seed alone decides .*later noise stays out of get_state.*state\['rng'\]\[1\]\[1\]",
+    ),
+    (
+        broken.Literal,
+        "contract",
+        r"raised KeyError: 0; state\['wanted'\] has the key 0, which comes back from JSON as the t",
+    ),
+    (broken.Numbered, "copies", r"restored by set_state .* has another reward: 0.0 and 1.0 in the"),
+    (broken.Wordy, "expert", r"a tuple of actions: \(thought, \(action,\)\), with the comma"),
+    (broken.Startless, "starts", "^reset raised IndexError: no room"),
+    (broken.LateFault, "starts", r"^seed 7: reset raised IndexError: no room for it"),
     (broken.NarrowSeeds, "starts", "an evaluation set's seed|run seed 3"),
     (broken.Forgetful, "copies", "restored by set_state .* does not go on"),
     (broken.Siamese, "copies", "deep-copied .* does not go on"),
@@ -37,11 +66,15 @@ FAILURES: list[tuple[type[TextEnv], str, str]] = [
     (broken.Fragile, "hostile answers", "step raised ValueError"),
     (broken.Suicidal, "hostile answers", "ended its process"),
     (broken.Boastful, "episodes", "optimal_length is 3"),
+    (broken.Counting, "features", r"differ from before, at features\.ravel\(\)\[1\]: 0\.001"),
     (broken.Hopeless, "expert", "nothing to imitate"),
     (broken.Cheat, "expert", "actions of on, off"),
     (broken.Stingy, "rewards", "the environment's reward is 0 in every turn"),
 ]
 WARNINGS: list[tuple[type[TextEnv], str, str]] = [
+    (broken.SeededRecorder, "contract", r"holds a random generator, at state\['rng'\]"),
+    (broken.Repeating, "copies", "noise repeats after set_state"),
+    (broken.Mute, "starts", "the observation at the start of seed 0 is empty"),
     (broken.Gossip, "shared state", "Gossip.told"),
     (broken.Chronicler, "episodes", "observations grow"),
     (broken.Gift, "random play", "nothing to learn"),
@@ -79,11 +112,68 @@ def test_what_disappoints_is_a_warning(kind: type[TextEnv], name: str, told: str
     assert re.search(told, found.text), found.text
 
 
-@pytest.mark.parametrize("kind", [Stairs, broken.Guess])
+@pytest.mark.parametrize("kind", [Stairs, broken.Guess, broken.Lucky])
 def test_healthy_environments_pass_every_check(kind: type[TextEnv]) -> None:
     lines = list(examine_env(kind(), seconds=0.5))
     assert {line.check for line in lines} == set(CHECKS)
     assert [line.text for line in lines if line.finding.level is not Severity.OK] == []
+
+
+def test_what_follows_the_end_is_told() -> None:
+    told = r"after success step raises RuntimeError \(\d episodes\)"
+    assert re.fullmatch(told, check(Stairs(), "end").text)
+
+
+def test_an_end_that_nobody_saw_is_a_note() -> None:
+    env = broken.Eternal()
+    found = check(env, "end")
+    assert found.level is Severity.NOTE
+    assert found.text.startswith("no episode ended, so what follows an end has not been seen")
+    assert not has_failed([*examine(ExaminedEnv(env, "env"), {"end": CHECKS["end"]})])
+
+
+def test_a_key_that_json_changes_is_named_in_the_remedy() -> None:
+    assert "state['wanted'] has the key 0" in check(broken.Numbered(), "copies").remedy
+
+
+def test_what_fails_every_check_is_told_once() -> None:
+    lines = list(examine_env(broken.Startless(), seconds=0.5))
+    levels = {line.check: line.finding.level for line in lines}
+    failed = [name for name, level in levels.items() if level is Severity.FAILURE]
+    assert failed == ["contract", "starts"]
+    assert levels["rewards"] is Severity.SKIPPED
+    (text,) = (line.finding.text for line in lines if line.check == "speed")
+    assert text == "needs what has failed above (reset)"
+
+
+def test_an_expert_that_is_asked_through_another_method_is_told_as_itself() -> None:
+    assert check(broken.Wordy(), "questions").text.startswith("expert_turn returned ('I know'")
+
+
+def test_a_slow_environment_is_given_some_answers_of_every_kind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(answers, "HOSTILE", tuple("abcdefghij"))
+    monkeypatch.setattr(answers, "_FEWEST", 3)
+    monkeypatch.setattr(answers, "_SHARE", 0.0)
+    found = check(broken.Guess(), "hostile answers")
+    assert found.level is Severity.OK
+    assert re.match(r"3 hostile answers .*; 7 more were not given, for want of time", found.text)
+
+
+def test_steps_of_a_slow_environment_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = list[str]()
+    plain = broken.Slow.step
+
+    def counted(env: broken.Slow, action: str) -> tuple[str, float, bool, bool, dict[str, object]]:
+        steps.append(action)
+        return plain(env, action)
+
+    monkeypatch.setattr(broken.Slow, "step", counted)
+    subject = ExaminedEnv(broken.Slow(), "env", seconds=0.1)
+    names = ("episodes", "copies", "rewards", "speed")
+    list(examine(subject, {name: CHECKS[name] for name in names}))
+    assert len(steps) < 80
 
 
 def test_every_check_is_needed_by_a_planted_defect() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from ragen_pl.envs.contract_kit.checks.answers import check_answers
 from ragen_pl.envs.contract_kit.checks.contract import check_contract_of
 from ragen_pl.envs.contract_kit.checks.copies import check_copies
+from ragen_pl.envs.contract_kit.checks.end import check_ends
 from ragen_pl.envs.contract_kit.checks.episodes import check_episodes
 from ragen_pl.envs.contract_kit.checks.features import check_features
 from ragen_pl.envs.contract_kit.checks.players import check_expert, check_random
@@ -21,6 +22,7 @@ CHECKS: Mapping[str, Callable[[ExaminedEnv], Iterator[Finding]]] = {
     "contract": check_contract_of,
     "starts": check_starts,
     "episodes": check_episodes,
+    "end": check_ends,
     "questions": check_questions,
     "copies": check_copies,
     "features": check_features,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ragen_pl.envs.boundary import CheckedEnv
 from ragen_pl.envs.check import check_contract
 from ragen_pl.envs.contract_kit.subject import ExaminedEnv
-from ragen_pl.runtime.findings import Finding, failure, ok
+from ragen_pl.envs.plain_data import NOISE_REMEDY, generator_in
+from ragen_pl.runtime.findings import Finding, failure, ok, warning
 
 
 def check_contract_of(subject: ExaminedEnv) -> Iterator[Finding]:
@@ -18,7 +20,13 @@ def check_contract_of(subject: ExaminedEnv) -> Iterator[Finding]:
             str(error), "mend the method that is named (docs/extending.md has the contract)"
         )
         return
-    yield ok(
-        "the seed decides the start and the noise seed the rest; states are restored; after the "
-        "end nothing is earned"
-    )
+    env = CheckedEnv(subject.copy())
+    env.reset(0, 0)
+    if place := generator_in(env.state()):
+        yield warning(
+            f"get_state holds a random generator, at {place}: states that are reached again are "
+            "never equal to what they were, so that nothing is learned from their comparison",
+            NOISE_REMEDY,
+        )
+        return
+    yield ok("the seed decides the start and the noise seed the rest; states are restored")

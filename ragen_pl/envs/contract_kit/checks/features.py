@@ -5,10 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
+import numpy as np
+
+from ragen_pl.envs.arrays import Features
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.boundary import CheckedEnv
 from ragen_pl.envs.contract_kit.subject import ExaminedEnv
 from ragen_pl.envs.contract_kit.trial import go_on, play_at_random
+from ragen_pl.envs.differences import difference
 from ragen_pl.runtime.findings import Finding, failure, ok, warning
 
 _SEEDS, _STEPS = 24, 12
@@ -95,8 +99,9 @@ class _Seen:
                 "give every state the shape of the largest one, and as many actions",
             )
         raw, state = features.tobytes(), checked.state_hash()
-        if self.states.setdefault(state, raw) != raw:
-            return failure("features differ between two visits of one state", _EQUAL)
+        if (before := self.states.setdefault(state, raw)) != raw:
+            at = _difference(np.frombuffer(before, np.float32), features)
+            return failure(f"features differ between two visits of one state, at {at}", _EQUAL)
         text = env.render_text()
         if self._texts.setdefault(raw, text) != text:
             self.confused.add(state)
@@ -109,7 +114,15 @@ def _restored(subject: ExaminedEnv, env: TextEnv) -> Finding | None:
     """Compare the features with those of the state when it is restored elsewhere."""
     twin = subject.copy()
     twin.reset(seed=987, options={"noise_seed": 0})
-    twin.set_state(env.get_state())
-    if CheckedEnv(twin).features().tobytes() == CheckedEnv(env).features().tobytes():
+    twin.set_state(CheckedEnv(env).state())  # through JSON, as in a run
+    found, wanted = CheckedEnv(twin).features(), CheckedEnv(env).features()
+    if found.tobytes() == wanted.tobytes():
         return None
-    return failure("features of a state that set_state restored differ from before", _EQUAL)
+    at = _difference(found, wanted)
+    return failure(
+        f"features of a state that set_state restored differ from before, at {at}", _EQUAL
+    )
+
+
+def _difference(one: Features, other: Features) -> str:
+    return difference(one.ravel().tolist(), other.ravel().tolist(), "features.ravel()")

@@ -45,7 +45,7 @@ def check_expert(subject: ExaminedEnv) -> Iterator[Finding]:
 def _lost(subject: ExaminedEnv) -> Iterator[EnvError]:
     """Yield the errors of the expert after random moves."""
     env = CheckedEnv(subject.copy())
-    for seed in subject.in_time(range(_OFF_PATH)):
+    for seed in subject.in_time(range(_OFF_PATH), share=0.5):
         env.reset(seed, 0)
         rng = random.Random(seed)
         for _ in range(_OFF_PATH_TURNS):

@@ -9,6 +9,7 @@ from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.boundary import CheckedEnv, calling
 from ragen_pl.envs.contract_kit.subject import ExaminedEnv
 from ragen_pl.envs.contract_kit.trial import ACTIONS_PER_TURN, go_on
+from ragen_pl.envs.differences import difference
 from ragen_pl.runtime.findings import Finding, failure, ok
 
 _SEEDS, _STEPS = 3, 4
@@ -25,17 +26,18 @@ def check_questions(subject: ExaminedEnv) -> Iterator[Finding]:
         rng = random.Random(seed)
         for _ in range(_STEPS):
             for name, ask in _questions(subject, env).items():
-                before = env.state_text()
+                before = env.state()
                 ask()
                 asked.add(name)
-                if env.state_text() != before:
-                    changing.setdefault(name, f"seed {seed}")
+                if (after := env.state()) != before:
+                    where = f"(seed {seed}), at {difference(before, after, 'state')}"
+                    changing.setdefault(name, where)
             steps = go_on(env, rng, subject.able_player, most=1)
             if steps and steps[-1].has_ended:
                 break
     for name, where in changing.items():
         yield failure(
-            f"{name} changes the state ({where}), but is only a question",
+            f"{name} changes the state {where}, but is only a question",
             "work on copies in it, and let step alone change the state",
         )
     if not changing:
@@ -50,6 +52,7 @@ def _questions(subject: ExaminedEnv, env: CheckedEnv) -> dict[str, Callable[[], 
         "tools": lambda: env.env.tools,
         "render_text": env.env.render_text,
         "draw": lambda: env.env.draw(state),
+        "render": env.env.render,
         "state_hash": env.env.state_hash,
         "anchor_key": env.env.anchor_key,
         "start_key": env.env.start_key,

@@ -5,25 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ragen_pl.envs.contract_kit.subject import ExaminedEnv
-from ragen_pl.envs.contract_kit.trial import ChooseActions, play, play_at_random, play_between
-from ragen_pl.runtime.findings import Finding, failure, ok, warning
+from ragen_pl.envs.contract_kit.trial import (
+    ChooseActions,
+    Trial,
+    play,
+    play_at_random,
+    play_between,
+)
+from ragen_pl.runtime.findings import Finding, failure, note, ok, warning
 
 _GROUPS, _MEMBERS = 8, 6
 _MOST_WITHOUT_SIGNAL = 0.8
+_SHARE = 0.5
+"""Share of a check's time for further members."""
+_MORE_TIME = "give the checks more time: --seconds"
 _LARGE = 1000.0
 _ROUNDING = 1e-9
 
 
 def check_rewards(subject: ExaminedEnv) -> Iterator[Finding]:
     """Play groups between expert and random, and look at the spread of their returns."""
-    players: list[ChooseActions] = [play_at_random] * _MEMBERS
-    if subject.has_expert:  # from random play to the expert's
-        players = [play_between(member / (_MEMBERS - 1)) for member in range(_MEMBERS)]
-    env = subject.copy()
-    groups = [
-        [play(env, seed, n, player, f"member {n}") for n, player in enumerate(players)]
-        for seed in subject.in_time(range(_GROUPS))
-    ]
+    groups = _groups(subject)
     trials = [trial for group in groups for trial in group]
     trials += [*subject.random_play, *subject.expert_play]
     rewards = {round(step.reward, 9) for trial in trials for step in trial.steps}
@@ -48,10 +50,35 @@ def check_rewards(subject: ExaminedEnv) -> Iterator[Finding]:
             "reward partial success, choose easier starts, or let somebody teach: docs/teachers.md",
         )
         return
+    if not groups:
+        yield note("no start was played twice in the time, so spread is not judged", _MORE_TIME)
+        return
     returns = [[trial.total_reward for trial in group] for group in groups]
     spread = sum(max(each) - min(each) > _ROUNDING * (1 + largest) for each in returns)
     between = "between expert and random" if subject.has_expert else "of random actions"
     yield spread_finding(spread, len(groups), between)
+
+
+def _groups(subject: ExaminedEnv) -> list[list[Trial]]:
+    """Return groups of at least two trials from one start each.
+
+    Members that have been played for other checks are taken; others join them while there is time,
+    from random play to the expert's.
+    """
+    groups = [
+        list(members) for members in zip(subject.random_play, subject.expert_play, strict=False)
+    ] or [[trial] for trial in subject.random_play]
+    groups = groups[:_GROUPS]
+    players: list[ChooseActions] = [play_at_random] * (_MEMBERS - 1)
+    if subject.has_expert:
+        players = [play_between(n / (_MEMBERS - 1)) for n in range(1, _MEMBERS - 1)]
+    env = subject.copy()
+    for number in subject.in_time(range(len(groups) * len(players)), share=_SHARE):
+        player, group = divmod(number, len(groups))
+        seed = groups[group][0].seed
+        label = f"member {player}"
+        groups[group].append(play(env, seed, player, players[player], label))
+    return [group for group in groups if len(group) > 1]
 
 
 def constant_reward(reward: float) -> Finding:
