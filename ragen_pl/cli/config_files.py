@@ -66,11 +66,11 @@ def find_config(name: str) -> Path:
 
 
 def nearest_configs(name: str, known: Sequence[str]) -> list[str]:
-    """Return the names closest to a config's, those that it begins first; at most three."""
+    """Return the names that a config's begins, or else those closest to it; at most three."""
     if name in known:
         return [name]
     begun = [each for each in known if len(name) > 2 and each.startswith(name)]
-    return list(dict.fromkeys([*begun, *get_close_matches(name, known, n=3)]))[:3]
+    return (begun or get_close_matches(name, known))[:3]
 
 
 def read_config(path: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from ragen_pl.cli.command_parser import CommandParser, seconds
 from ragen_pl.cli.configured import configured_parts
 from ragen_pl.cli.given_env import env_of_class, env_of_data
 from ragen_pl.envs.base import TextEnv
-from ragen_pl.envs.check import check_contract
+from ragen_pl.envs.contract import check_contract
 from ragen_pl.envs.outward.openenv_server import OpenEnvServer
 from ragen_pl.envs.workers import EnvHost
 from ragen_pl.errors import ConfigError

@@ -5,7 +5,7 @@ May not import torch, transformers or Lightning: an environment runs wherever Py
 
 from ragen_pl.envs.bandit import Bandit
 from ragen_pl.envs.base import TextEnv
-from ragen_pl.envs.check import check_contract
+from ragen_pl.envs.contract import check_contract
 from ragen_pl.envs.frozen_lake.env import FrozenLake
 from ragen_pl.envs.rubik.env import Rubik
 from ragen_pl.envs.search_qa.env import SearchQA

@@ -25,7 +25,7 @@ import numpy as np
 
 from ragen_pl.envs.arrays import Features
 from ragen_pl.envs.base import MAX_TEXT_LENGTH, Symmetry, TextEnv
-from ragen_pl.envs.plain_data import plain_text, wanted_of_state
+from ragen_pl.envs.contract.plain_data import plain_text, wanted_of_state
 from ragen_pl.envs.start_info import difficulty_in, odd_fact, optimal_length_in
 from ragen_pl.runtime.faults import FaultKind, record_fault
 from ragen_pl.runtime.visible_text import visible

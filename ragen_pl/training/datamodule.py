@@ -11,7 +11,7 @@ import lightning.pytorch as pl
 
 from ragen_pl.distributed.collectives import rank
 from ragen_pl.envs.base import TextEnv
-from ragen_pl.envs.check import check_contract
+from ragen_pl.envs.contract import check_contract
 from ragen_pl.envs.fingerprint import code_fingerprint
 from ragen_pl.envs.workers import EnvHost
 from ragen_pl.errors import ConfigError

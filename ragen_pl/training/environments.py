@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ragen_pl.envs.base import TextEnv
-from ragen_pl.envs.declared import check_declared
+from ragen_pl.envs.contract.declared import check_declared
 from ragen_pl.rollout.chat import Prompts, check_actions, check_tools
 
 

@@ -113,7 +113,7 @@ def fails(capsys: pytest.CaptureFixture[str], *args: str) -> str:
             ["old_log_probs is sampled", "precision is bf16-mixed", "recomputed", "32-true"],
         ),
         (
-            ["--data.env=tests.envs.test_check.Stairs"],
+            ["--data.env=tests.envs.contract.test_trial_episode.Stairs"],
             ["data.warm_start.iterations is 2", "Stairs has no expert_turn", "or set it to 0"],
         ),
         (

@@ -10,7 +10,7 @@ import pytest
 from ragen_pl.envs import Bandit, FrozenLake, Sokoban
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.eval_seeds import FIRST_EVAL_SEED, overlap
-from tests.envs.test_check import Stairs
+from tests.envs.contract.test_trial_episode import Stairs
 from tests.support.held_out import eval_seeds
 
 TRAINING = range(256)

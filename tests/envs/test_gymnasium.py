@@ -14,7 +14,7 @@ from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit
 
 from ragen_pl.envs import SHIPPED, Bandit, Sokoban, TextEnv
 from ragen_pl.envs.spaces import ActionNames, AnyText
-from tests.envs.test_check import Talker
+from tests.envs.contract.test_trial_episode import Talker
 
 KINDS = pytest.mark.parametrize("kind", SHIPPED)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ragen_pl.envs.check import check_contract
+from ragen_pl.envs.contract import check_contract
 from ragen_pl.envs.eval_seeds import FIRST_EVAL_SEED
 from ragen_pl.envs.picture import CELL
 from ragen_pl.envs.rubik.cube import (

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ragen_pl.envs.check import check_contract
+from ragen_pl.envs.contract import check_contract
 from ragen_pl.envs.search_qa.env import SearchQA
 from ragen_pl.envs.search_qa.world import CHAINS, World
 from ragen_pl.envs.tools.calculator import Calculator

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragen_pl.envs.boards import BoardSplit
-from ragen_pl.envs.check import check_contract
+from ragen_pl.envs.contract import check_contract
 from ragen_pl.envs.eval_seeds import FIRST_EVAL_SEED
 from ragen_pl.envs.picture import CELL
 from ragen_pl.envs.sudoku.env import Sudoku, Thought

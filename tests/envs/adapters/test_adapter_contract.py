@@ -24,7 +24,7 @@ from ragen_pl.envs.adapters import (
     ReasoningGym,
 )
 from ragen_pl.envs.base import TextEnv
-from ragen_pl.envs.check import check_contract
+from ragen_pl.envs.contract import check_contract
 from ragen_pl.envs.eval_seeds import overlap
 from tests.support.held_out import eval_seeds
 from tests.support.other_hashes import computed_elsewhere

@@ -14,7 +14,7 @@ import pytest
 
 from ragen_pl.envs.adapters import AlfWorld
 from ragen_pl.envs.adapters.household import TASKS, generate
-from ragen_pl.envs.check import check_contract
+from ragen_pl.envs.contract import check_contract
 
 pytest.importorskip("alfworld", reason="needs the extra alfworld: pip install -e '.[alfworld]'")
 pytestmark = pytest.mark.run  # seconds for each household

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ragen_pl.envs.adapters import GymText
-from ragen_pl.envs.check import check_contract
+from ragen_pl.envs.contract import check_contract
 
 
 class Echo:

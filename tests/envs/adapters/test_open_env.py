@@ -20,7 +20,7 @@ from aiohttp import WSMsgType, web
 
 from ragen_pl.envs import FrozenLake, Sokoban
 from ragen_pl.envs.adapters import OpenEnv
-from ragen_pl.envs.check import check_contract
+from ragen_pl.envs.contract import check_contract
 from ragen_pl.envs.outward.openenv_server import OpenEnvServer
 from tests.support.faulty import FaultyLamp
 from tests.support.openenv_serving import serving, serving_env

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ragen_pl.envs.adapters import ScienceWorld
-from ragen_pl.envs.check import check_contract
+from ragen_pl.envs.contract import check_contract
 from ragen_pl.errors import ConfigError
 
 pytest.importorskip(

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from ragen_pl.envs.check import check_contract
 from ragen_pl.envs.code import Case, Code, Problem, Problems
 from ragen_pl.envs.code import env as code_env
+from ragen_pl.envs.contract import check_contract
 from ragen_pl.rollout.chat import parse_response
 from tests.support.extras import need_sandbox
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ragen_pl.envs.check import check_contract
+from ragen_pl.envs.contract import check_contract
 from ragen_pl.envs.proof import Check, CoqLibrary, CoqTop, Proof, ProverError, Theorem
 from ragen_pl.envs.proof import coqtop as prover
 from ragen_pl.envs.proof.library import library_folder

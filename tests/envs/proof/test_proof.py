@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from ragen_pl.envs.check import check_contract
+from ragen_pl.envs.contract import check_contract
 from ragen_pl.envs.proof import Check, Proof, Theorem
 
 THEOREMS = tuple(

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from ragen_pl.envs import SearchQA, TextEnv, WebShop
-from ragen_pl.envs.check import check_contract
+from ragen_pl.envs.contract import check_contract
 from ragen_pl.envs.eval_seeds import overlap
 from ragen_pl.envs.tools import Calculator
 from ragen_pl.envs.workers import EnvHost

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen_pl.envs.check import check_contract
+from ragen_pl.envs.contract import check_contract
 from ragen_pl.envs.tools.env import ToolEnv
 from ragen_pl.envs.tools.toolbox import Toolbox, ToolUnavailableError
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ragen_pl.envs.check import check_contract
+from ragen_pl.envs.contract import check_contract
 from ragen_pl.envs.tools import Calculator, Search, ToolQuestions
 from ragen_pl.envs.tools.search import json_lines
 

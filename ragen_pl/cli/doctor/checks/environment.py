@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ragen_pl.cli.doctor.subject import ExaminedRun
-from ragen_pl.envs.check import check_contract
+from ragen_pl.envs.contract import check_contract
 from ragen_pl.runtime.findings import Finding, failure, ok
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ragen_pl.envs.boundary import CheckedEnv
-from ragen_pl.envs.check import check_contract
+from ragen_pl.envs.contract import check_contract
+from ragen_pl.envs.contract.plain_data import NOISE_REMEDY, generator_in
 from ragen_pl.envs.contract_kit.subject import ExaminedEnv
-from ragen_pl.envs.plain_data import NOISE_REMEDY, generator_in
 from ragen_pl.runtime.findings import Finding, failure, ok, warning
 
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.boundary import CheckedEnv, EnvError, describe_fault
+from ragen_pl.envs.contract.differences import difference
+from ragen_pl.envs.contract.plain_data import NOISE_REMEDY, key_that_json_changes
 from ragen_pl.envs.contract_kit.subject import ExaminedEnv
 from ragen_pl.envs.contract_kit.trial import Step, go_on, play, play_at_random, take
-from ragen_pl.envs.differences import difference
-from ragen_pl.envs.plain_data import NOISE_REMEDY, key_that_json_changes
 from ragen_pl.runtime.findings import Finding, failure, ok, warning
 
 _SEEDS = 16

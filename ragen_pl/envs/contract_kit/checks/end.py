@@ -7,9 +7,10 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 
-from ragen_pl.envs.after_end import check_end
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.boundary import CheckedEnv
+from ragen_pl.envs.contract.after_end import check_end
+from ragen_pl.envs.contract.returned import place_of
 from ragen_pl.envs.contract_kit.subject import ExaminedEnv
 from ragen_pl.envs.contract_kit.trial import (
     ChooseActions,
@@ -18,7 +19,6 @@ from ragen_pl.envs.contract_kit.trial import (
     play_as_expert,
     play_at_random,
 )
-from ragen_pl.envs.returned import place_of
 from ragen_pl.runtime.findings import Finding, failure, note, ok
 
 _SEEDS = 3

@@ -10,9 +10,9 @@ import numpy as np
 from ragen_pl.envs.arrays import Features
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.boundary import CheckedEnv
+from ragen_pl.envs.contract.differences import difference
 from ragen_pl.envs.contract_kit.subject import ExaminedEnv
 from ragen_pl.envs.contract_kit.trial import go_on, play_at_random
-from ragen_pl.envs.differences import difference
 from ragen_pl.runtime.findings import Finding, failure, ok, warning
 
 _SEEDS, _STEPS = 24, 12

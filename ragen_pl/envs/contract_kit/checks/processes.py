@@ -9,9 +9,9 @@ from dataclasses import asdict
 
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.boundary import EnvError
+from ragen_pl.envs.contract.differences import difference
 from ragen_pl.envs.contract_kit.subject import ExaminedEnv
 from ragen_pl.envs.contract_kit.trial import Trial, play
-from ragen_pl.envs.differences import difference
 from ragen_pl.envs.workers import EnvHost
 from ragen_pl.runtime.findings import Finding, failure, ok
 

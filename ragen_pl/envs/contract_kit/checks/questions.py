@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.boundary import CheckedEnv, calling
+from ragen_pl.envs.contract.differences import difference
 from ragen_pl.envs.contract_kit.subject import ExaminedEnv
 from ragen_pl.envs.contract_kit.trial import ACTIONS_PER_TURN, go_on
-from ragen_pl.envs.differences import difference
 from ragen_pl.runtime.findings import Finding, failure, ok
 
 _SEEDS, _STEPS = 3, 4

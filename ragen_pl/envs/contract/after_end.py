@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ragen_pl.envs.base import TextEnv
-from ragen_pl.envs.differences import difference
-from ragen_pl.envs.returned import Place, fail, outcome_of, place_of, short
+from ragen_pl.envs.contract.differences import difference
+from ragen_pl.envs.contract.returned import Place, fail, outcome_of, place_of, short
 
 HOLDS_STILL = "changes and earns nothing"
 

@@ -12,8 +12,8 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 
 from ragen_pl.envs.base import MAX_TEXT_LENGTH, TextEnv
-from ragen_pl.envs.differences import difference
-from ragen_pl.envs.plain_data import plain_text, wanted_of_state
+from ragen_pl.envs.contract.differences import difference
+from ragen_pl.envs.contract.plain_data import plain_text, wanted_of_state
 
 _PARTS = "text, reward, terminated, truncated, info"
 

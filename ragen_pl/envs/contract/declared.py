@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium
 
 from ragen_pl.envs.base import TextEnv
-from ragen_pl.envs.returned import short
+from ragen_pl.envs.contract.returned import short
 
 _FORMER_NAMES = {"is_true": "thought_correct"}
 """Former names of methods, which would be silently ignored."""

@@ -1,4 +1,4 @@
-"""The check of an environment against ``TextEnv``'s contract, before a run depends on it."""
+"""Short episodes on copies, which look at what every method returns."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from ragen_pl.envs.after_end import check_end
 from ragen_pl.envs.base import TextEnv
-from ragen_pl.envs.declared import check_declared
-from ragen_pl.envs.picture import MAX_CELLS, Drawing
-from ragen_pl.envs.plain_data import NOISE_REMEDY, key_that_json_changes
-from ragen_pl.envs.returned import (
+from ragen_pl.envs.contract.after_end import check_end
+from ragen_pl.envs.contract.declared import check_declared
+from ragen_pl.envs.contract.plain_data import NOISE_REMEDY, key_that_json_changes
+from ragen_pl.envs.contract.returned import (
     Outcome,
     Place,
     call,
@@ -27,6 +26,7 @@ from ragen_pl.envs.returned import (
     require_same,
     short,
 )
+from ragen_pl.envs.picture import MAX_CELLS, Drawing
 from ragen_pl.envs.start_info import odd_fact
 
 _SEEDS = (0, 1, 2)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ragen_pl.envs.differences import difference
+from ragen_pl.envs.contract.differences import difference
 
 GRID = "#####\n#_P_#\n#___#\n#####"
 

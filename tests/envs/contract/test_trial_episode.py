@@ -14,7 +14,7 @@ import pytest
 
 from ragen_pl.envs import Bandit, FrozenLake, Sokoban
 from ragen_pl.envs.base import TextEnv, refuse_after_end
-from ragen_pl.envs.check import check_contract
+from ragen_pl.envs.contract import check_contract
 from ragen_pl.envs.picture import Drawing
 from tests.support.toy_env import Lamp, NamedLamp
 
@@ -318,7 +318,7 @@ def test_what_is_raised_is_told_in_a_line(method: str) -> None:
 
 
 def test_a_slow_environment_is_not_walked_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ragen_pl.envs.check._SECONDS", 0.0)
+    monkeypatch.setattr("ragen_pl.envs.contract.trial_episode._SECONDS", 0.0)
     monkeypatch.setattr(Stairs, "step", raising)
     check_contract(Stairs(), "data.env")
 
@@ -331,7 +331,7 @@ def test_a_slow_environment_is_reset_for_one_episode(monkeypatch: pytest.MonkeyP
             seeds.add(given["seed"])
             return super().reset(**given)
 
-    monkeypatch.setattr("ragen_pl.envs.check._SECONDS", 0.0)
+    monkeypatch.setattr("ragen_pl.envs.contract.trial_episode._SECONDS", 0.0)
     check_contract(Reset(), "data.env")
     assert seeds == {0, 1, 2}  # the first episode's own, and those of its copies before it
 
