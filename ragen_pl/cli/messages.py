@@ -35,6 +35,8 @@ _KINDS = {
     "str": "text",
     "bool": "true or false",
     "dict": "a mapping",
+    "Mapping": "a mapping",
+    "Sequence": "a list",
     "list": "a list",
     "tuple": "a list",
     "NoneType": "null",
@@ -62,7 +64,8 @@ def shorten(message: str) -> str:
         )
     if key and value and expected:
         hint = did_you_mean(value[1], _literals(innermost))
-        text = f"{key} is {value[1]}; it must be {_either(expected)}"
+        given = "null" if value[1] == "None" else value[1]
+        text = f"{key} is {given}; it must be {_either(expected)}"
         return _cut(f"{text}\n  {hint}" if hint else text)
     required = re.search(r"arguments are required: (.*)", message)
     if required:

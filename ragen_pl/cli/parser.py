@@ -65,6 +65,14 @@ class Parser(LightningArgumentParser):
             self.set_defaults(dict.fromkeys(own, RUN_DIR))
         return added
 
+    def validate(self, namespace: Namespace, skip_unset: bool = True, **kwargs: Any) -> None:
+        """Check values against their types, null too, which the parser would pass to anything."""
+        for name in self.groups:
+            if name in namespace and namespace[name] is None:
+                told = "it is null, but it is a group of keys: leave it out, or set them"
+                raise TypeError(f'Parser key "{name}": {told}')
+        super().validate(namespace, skip_unset=False, **kwargs)
+
     def parse_args(self, *args: Any, **kwargs: Any) -> Namespace:  # type: ignore[override]
         """Parse a command line.
 

@@ -338,3 +338,30 @@ def test_arguments_of_a_strategy_without_a_class_are_told_plainly(parser: Parser
     line = ["--trainer.strategy", "ddp", "--trainer.strategy.init_args.timeout", "60"]
     with pytest.raises(ConfigError, match=r"timeout is given to trainer\.strategy, which is not a"):
         parser.parse_args(line)
+
+
+@pytest.mark.parametrize(
+    ("key", "told"),
+    [
+        ("model.policy.init_args.hidden_size", "hidden_size is null; it must be an integer"),
+        ("model.algorithm.advantage.init_args.gamma", "gamma is null; it must be a number"),
+        ("model.optimization.lr", r"model\.optimization\.lr is null; it must be a number"),
+        ("model.optimization", r"model\.optimization: it is null, but it is a group of keys"),
+        ("trainer.enable_autolog_hparams", "hparams is null; it must be true or false"),
+    ],
+)
+def test_null_in_a_config_is_a_value_of_few_keys(
+    parser: Parser, tmp_path: Path, key: str, told: str
+) -> None:
+    tree: object = None
+    for part in reversed(key.split(".")):
+        tree = {part: tree}
+    (tmp_path / "null.yaml").write_text(yaml.safe_dump(tree))
+    with pytest.raises(ConfigError, match=told):
+        parser.parse_args(["--config", str(tmp_path / "null.yaml")])
+
+
+def test_null_in_a_config_where_it_says_something(parser: Parser, tmp_path: Path) -> None:
+    (tmp_path / "null.yaml").write_text("model: {algorithm: {policy_loss: {dual_clip: null}}}")
+    found = parser.parse_args(["--config", str(tmp_path / "null.yaml")])
+    assert algorithm(parser, found).policy_loss == Clip(dual_clip=None)
