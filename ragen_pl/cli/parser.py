@@ -67,7 +67,7 @@ class Parser(LightningArgumentParser):
 
     def validate(self, namespace: Namespace, skip_unset: bool = True, **kwargs: Any) -> None:
         """Check values against their types, null too, which the parser would pass to anything."""
-        for name in self.groups:
+        for name in self.groups or ():
             if name in namespace and namespace[name] is None:
                 told = "it is null, but it is a group of keys: leave it out, or set them"
                 raise TypeError(f'Parser key "{name}": {told}')
