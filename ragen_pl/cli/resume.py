@@ -163,14 +163,22 @@ class ClaimedFolder:
         place = run_dir.parent.resolve()
         aside = move_aside(run_dir)
         if aside is not None:
-            self._moved, self._name = (place / run_dir.name, place / aside.name), str(run_dir)
             print(f"{run_dir} held an earlier run: it is now {aside}")
-            of_earlier, self._lock = self._lock, FolderLock(run_dir)
+            of_earlier, self._lock = self._lock, None
             of_earlier.release()
+            self._moved, self._name = (place / run_dir.name, place / aside.name), str(run_dir)
+            try:
+                self._lock = FolderLock(run_dir)
+            except ConfigError:  # another process was quicker, and has the folder
+                self._moved = None
+                raise
 
     def restore(self) -> None:
         """Leave things as they were, unless the new run has saved checkpoints or results."""
+        self._restore()  # while the folder is still this process's
         self.release()
+
+    def _restore(self) -> None:
         if self._moved is None:
             if self._made is not None and {path.name for path in self._made.glob("*")} <= {LOCK}:
                 shutil.rmtree(self._made, ignore_errors=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,14 @@ from typing import Any
 import pytest
 import torch
 
-from ragen_pl.cli.resume import ClaimedFolder, check_continuation, check_length, read_metadata
+from ragen_pl.cli import resume
+from ragen_pl.cli.resume import (
+    ClaimedFolder,
+    check_continuation,
+    check_length,
+    move_aside,
+    read_metadata,
+)
 from ragen_pl.errors import ConfigError
 from ragen_pl.training.run_folder import CHECKPOINTS, RESULTS, RunMetadata
 from tests.support.lock_holder import can_be_locked, held_lock
@@ -148,6 +156,28 @@ def test_the_folder_of_a_new_run_is_held_after_the_earlier_one_was_moved(tmp_pat
     assert can_be_locked(tmp_path / "run.1")
     claimed.release()
     assert can_be_locked(run_dir)
+
+
+def test_a_process_that_was_quicker_keeps_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir, claimed = tmp_path / "run", ClaimedFolder()
+    (run_dir / CHECKPOINTS).mkdir(parents=True)
+    with ExitStack() as others:
+
+        def be_quicker(folder: Path) -> Path | None:
+            aside = move_aside(folder)
+            others.enter_context(held_lock(folder))
+            (folder / "config.yaml").write_text("of the other run")
+            return aside
+
+        monkeypatch.setattr(resume, "move_aside", be_quicker)
+        with pytest.raises(ConfigError, match="is training"):
+            claimed.claim(run_dir, resumes=False)
+        claimed.restore()
+        assert (run_dir / "config.yaml").exists()
+        assert (tmp_path / "run.1" / CHECKPOINTS).is_dir()
+        assert not can_be_locked(run_dir)
 
 
 def test_a_refused_run_leaves_no_empty_folder(tmp_path: Path) -> None:

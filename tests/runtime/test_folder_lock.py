@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
+from io import TextIOWrapper
 from pathlib import Path
 
 import pytest
@@ -52,3 +53,22 @@ def test_a_disk_without_locks_locks_nothing(
 
     monkeypatch.setattr(fcntl, "lockf", refuse)
     FolderLock(tmp_path).release()
+
+
+def test_a_folder_that_is_moved_meanwhile_is_not_taken_for_the_one_at_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fcntl
+
+    folder, lockf = tmp_path / "run", fcntl.lockf
+
+    def move_once(file: TextIOWrapper, operation: int) -> None:
+        if not (tmp_path / "run.1").exists():
+            folder.rename(tmp_path / "run.1")
+        lockf(file, operation)
+
+    monkeypatch.setattr(fcntl, "lockf", move_once)
+    lock = FolderLock(folder)
+    assert not can_be_locked(folder)
+    assert can_be_locked(tmp_path / "run.1")
+    lock.release()
