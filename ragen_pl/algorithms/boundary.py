@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ragen_pl.distributed.collectives import all_or_none
+from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.envs.boundary import describe_fault
 from ragen_pl.errors import ConfigError
 from ragen_pl.runtime.out_of_memory import is_out_of_memory
@@ -32,7 +32,8 @@ def described(value: object) -> str:
     """Return what a value is, in a few words."""
     if isinstance(value, Tensor):
         kind = str(value.dtype).removeprefix("torch.")
-        return f"a {kind} tensor of shape {tuple(value.shape)} on {value.device}"
+        article = "an" if kind.startswith("i") else "a"
+        return f"{article} {kind} tensor of shape {tuple(value.shape)} on {value.device}"
     if isinstance(value, list | tuple):
         return f"a {type(value).__name__} of {len(value)}"
     return "None" if value is None else f"a value of type {type(value).__name__}"
@@ -92,7 +93,7 @@ def check_per_token(
 ) -> None:
     """Check results that have one number per token; every rank must call it.
 
-    Results of inputs that are not finite may be so too: such a step is skipped.
+    Where an input is not finite on any rank, results may be so too: such a step is skipped.
 
     Args:
         part: The object that returned them.
@@ -106,7 +107,15 @@ def check_per_token(
         ConfigError: on all ranks, if a result of any rank is no float tensor (B, T) on the device
             of the mask, is not finite, or is not zero where it must be.
     """
-    all_or_none(lambda: _check_results(part, method, results, inputs, mask, is_masked))
+    is_sound, fault = True, None
+    try:
+        is_sound = _check_results(part, method, results, inputs, mask, is_masked)
+    except ConfigError as error:
+        fault = str(error)
+    found = gather_objects((is_sound, fault))
+    faults = [each for _, each in found if each is not None]
+    if faults and all(sound for sound, _ in found):
+        raise ConfigError(faults[0])
 
 
 def _check_results(
@@ -116,7 +125,8 @@ def _check_results(
     inputs: Sequence[Tensor],
     mask: Tensor,
     is_masked: bool,
-) -> None:
+) -> bool:
+    """Check this rank's results; return whether its inputs are finite."""
     for name, value in results.items():
         _check_form(part, method, name, value, mask)
     infinite = {name: value.isfinite().logical_not() for name, value in results.items()}
@@ -127,8 +137,10 @@ def _check_results(
     unsound = [value.isfinite().all().logical_not() for value in inputs]
     marks = [each.any() for each in (*unsound, *infinite.values(), *stray.values())]
     found = torch.stack(marks).tolist()  # read at once: reading waits for a GPU
-    if any(found[: len(inputs)]) or not any(found):
-        return
+    if any(found[: len(inputs)]):
+        return False
+    if not any(found):
+        return True
     wanted = "finite numbers, also for members that all earned the same (a spread of 0)"
     for name, value in results.items():
         for marked, fault, expected in (
@@ -139,6 +151,7 @@ def _check_results(
                 row, token = torch.nonzero(marked)[0].tolist()
                 told = f"{name} of {float(value[row, token]):.3g} at row {row}, token {token}"
                 raise contract_error(part, method, told + fault, expected)
+    raise AssertionError("a mark belongs to a result")
 
 
 def _check_form(part: object, method: str, name: str, value: object, mask: Tensor) -> None:

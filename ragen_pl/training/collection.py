@@ -304,7 +304,8 @@ def _check_selection(
         for weight in row:
             if not isinstance(weight, Real) or not 0 <= float(weight) < math.inf:  # NaN is not
                 refuse(
-                    f"{weight!r:.40} as a weight of group {number}", "finite numbers of 0 or more"
+                    f"{weight!r:.40} as a weight of group {number}",
+                    "finite Python numbers of 0 or more; of a tensor take .tolist()",
                 )
     if given.reasons and len(given.reasons) != len(groups):
         refuse(f"{len(given.reasons)} reasons", f"none, or one for each of {len(groups)} groups")

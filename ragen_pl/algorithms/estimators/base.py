@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ragen_pl.algorithms.boundary import calling, check_per_token, contract_error, described
+from ragen_pl.distributed.collectives import all_or_none
 from ragen_pl.ops import advantages
 from ragen_pl.types import RolloutBatch
 
@@ -93,6 +94,9 @@ def estimate(
 ) -> tuple[Tensor, Tensor]:
     """Return an estimator's checked advantages and returns, each (B, T); every rank must call it.
 
+    What is wrong on one rank ends all of them, but for an estimator that raises on one rank while
+    others wait for it in a collective of its own.
+
     Args:
         estimator: The estimator.
         rollout: This rank's rollout, of whole groups.
@@ -104,8 +108,7 @@ def estimate(
             finite float tensors (B, T) that are zero at tokens that were not sampled.
     """
     mask = rollout.loss_mask
-    with calling(estimator, "credit", "rollout"):
-        rewards = estimator.credit(rollout)
+    rewards = all_or_none(lambda: _credit(estimator, rollout))
     given_rewards = (rollout.rewards,)
     check_per_token(estimator, "credit", {"rewards": rewards}, given_rewards, mask, is_masked=False)
     if kl_penalty is not None:
@@ -113,14 +116,24 @@ def estimate(
     has_compare = isinstance(estimator, WithoutCritic)
     method = "compare" if has_compare else "__call__"
     signature = "rollout, rewards" if has_compare else "rollout, rewards, values"
-    with calling(estimator, method, signature):
-        given: object = estimator(rollout, rewards, values)
-    if not isinstance(given, tuple) or len(given) != 2:
-        pair = "two tensors: advantages and returns"
-        raise contract_error(estimator, method, described(given), pair)
-    results = {"advantages": given[0], "returns": given[1]}
+
+    def call() -> tuple[Tensor, Tensor]:
+        with calling(estimator, method, signature):
+            given: object = estimator(rollout, rewards, values)
+        if not isinstance(given, tuple) or len(given) != 2:
+            pair = "two tensors: advantages and returns"
+            raise contract_error(estimator, method, described(given), pair)
+        return given
+
+    estimated, returns = all_or_none(call)
+    results = {"advantages": estimated, "returns": returns}
     check_per_token(estimator, method, results, (rewards, values), mask)
-    return given
+    return estimated, returns
+
+
+def _credit(estimator: AdvantageEstimator, rollout: RolloutBatch) -> Tensor:
+    with calling(estimator, "credit", "rollout"):
+        return estimator.credit(rollout)
 
 
 class WithoutCritic(AdvantageEstimator):
