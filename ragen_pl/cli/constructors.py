@@ -8,24 +8,17 @@ from __future__ import annotations
 
 import inspect
 import re
-import sysconfig
-import traceback
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from ragen_pl.errors import ConfigError
+from ragen_pl.runtime.fault_place import OWN_CODE, is_below, place_of_fault
 from ragen_pl.runtime.visible_text import one_line
 
 T = TypeVar("T")
 
-_ROOT = Path(__file__).resolve().parents[2]
-_OWN = (_ROOT / "ragen_pl", _ROOT / "callbacks")
-"""The code of this package."""
-_STANDARD_LIBRARY = Path(sysconfig.get_paths()["stdlib"])
-_INSTALLED = {"site-packages", "dist-packages"}
 _SPEAKS_OF_A_KEY = re.compile(r"([\w.]+)(?: is |: )")
 """The beginning of a message that is meant for who sets the key."""
 
@@ -47,7 +40,7 @@ def construct(kind: type[T], *args: Any, **kwargs: Any) -> T:
         raise
     except Exception as error:  # the boundary to user code: any error is theirs
         place = place_of_fault(error)
-        is_own = not place and _is_below(Path(inspect.getfile(kind)), _OWN)
+        is_own = not place and is_below(Path(inspect.getfile(kind)), OWN_CODE)
         if is_own or _is_message(error, kind):
             raise
         raise ConstructorError(
@@ -59,35 +52,6 @@ def told(error: BaseException, place: str) -> str:
     """Return an exception's type, its text and its place on one line."""
     text = one_line(f"{type(error).__name__}: {error}", longest=300).removesuffix(":")
     return f"{text} ({place})" if place else text
-
-
-def place_of_fault(error: BaseException) -> str:
-    """Return file and line of the innermost call in code that is neither installed nor of this
-    package; empty if there is none."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return ""  # its text names them
-    here = Path.cwd()
-    for path, line in reversed(list(_calls(error))):
-        if not _is_foreign(path):
-            shown = path.relative_to(here) if path.is_relative_to(here) else path
-            return f"{shown}:{line}"
-    return ""
-
-
-def _calls(error: BaseException) -> Iterator[tuple[Path, int]]:
-    for frame, line in traceback.walk_tb(error.__traceback__):
-        name = frame.f_code.co_filename
-        if not name.startswith("<"):  # generated code, such as a dataclass's constructor
-            yield Path(name).absolute(), line
-
-
-def _is_foreign(path: Path) -> bool:
-    """Return whether a file is of this package, of an installed one, or of Python itself."""
-    return bool(_INSTALLED & set(path.parts)) or _is_below(path, (*_OWN, _STANDARD_LIBRARY))
-
-
-def _is_below(path: Path, folders: tuple[Path, ...]) -> bool:
-    return any(path.resolve().is_relative_to(folder.resolve()) for folder in folders)
 
 
 def _is_message(error: Exception, kind: type) -> bool:

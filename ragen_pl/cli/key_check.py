@@ -22,9 +22,10 @@ import yaml
 from lightning.pytorch import Trainer
 
 from ragen_pl.cli.config_files import options, read_config
-from ragen_pl.cli.constructors import place_of_fault, told
+from ragen_pl.cli.constructors import told
 from ragen_pl.cli.unfit_class import reported, unfit_class
 from ragen_pl.errors import ConfigError
+from ragen_pl.runtime.fault_place import place_of_fault
 
 Schema = Mapping[str, Any]
 """Mapping from key to annotation; None for a value that only the parser checks."""

@@ -5,7 +5,6 @@ Any exception they raise, and any value that breaks ``TextEnv``'s contract, beco
 
 from __future__ import annotations
 
-import inspect
 import json
 import logging
 import math
@@ -17,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
-from traceback import walk_tb
 from types import TracebackType
 from typing import Any
 
@@ -27,6 +25,7 @@ from ragen_pl.envs.arrays import Features
 from ragen_pl.envs.base import MAX_TEXT_LENGTH, Symmetry, TextEnv
 from ragen_pl.envs.contract.plain_data import plain_text, wanted_of_state
 from ragen_pl.envs.start_info import difficulty_in, odd_fact, optimal_length_in
+from ragen_pl.runtime.fault_place import place_of_fault
 from ragen_pl.runtime.faults import FaultKind, record_fault
 from ragen_pl.runtime.visible_text import visible
 
@@ -334,14 +333,16 @@ def describe_fault(error: Exception, called: object = None) -> str:
 
     Args:
         error: The exception.
-        called: The user's object that was called: the line shown is of its class's file, and none
-            if nothing there ran. None shows the line that raised, in whatever file.
+        called: The user's object that was called, of whose code the line must be; None also takes
+            a line of this package, as where a shipped environment raised.
     """
-    file = None if called is None else _file_of(called)
-    at = _origin(error.__traceback__) if file is None else _last_in(file, error.__traceback__)
+    place = place_of_fault(error)
+    if not place and called is None:
+        file, line = _origin(error.__traceback__)
+        place = f"{Path(file).name}:{line}"
     text = f"{type(error).__name__}: {_shown(error, str)}"
     text = visible(text if len(text) <= _LONGEST else f"{text[:_LONGEST]} …")
-    return text if at is None else f"{text} ({Path(at[0]).name}:{at[1]})"
+    return f"{text} ({place})" if place else text
 
 
 def contract_error(method: str, given: object, wanted: str) -> EnvError:
@@ -385,24 +386,6 @@ def _origin(traceback: TracebackType | None) -> tuple[str, int]:
     while traceback.tb_next is not None:
         traceback = traceback.tb_next
     return traceback.tb_frame.f_code.co_filename, traceback.tb_lineno
-
-
-def _file_of(called: object) -> str | None:
-    """Return the file of an object's class; None if it has none, as in an interpreter."""
-    try:
-        return inspect.getsourcefile(type(called))
-    except (OSError, TypeError):
-        return None
-
-
-def _last_in(file: str, traceback: TracebackType | None) -> tuple[str, int] | None:
-    """Return the innermost line of a file that led to an exception; None if there is none."""
-    lines = [
-        (file, line)
-        for frame, line in walk_tb(traceback)
-        if Path(frame.f_code.co_filename) == Path(file)
-    ]
-    return lines[-1] if lines else None
 
 
 _COUNTS: Counter[Hashable] = Counter()

@@ -80,7 +80,7 @@ def test_a_wrong_estimate_is_told_with_class_result_and_expectation(
 
 
 def test_the_line_of_an_exception_is_one_of_the_users_file() -> None:
-    assert "(test_checked_parts.py:" in refused(Mine(fail))
+    assert "test_checked_parts.py:" in refused(Mine(fail))
 
 
 def test_a_wrong_signature_is_told_with_the_right_one() -> None:

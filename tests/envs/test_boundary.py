@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 from typing import Any
@@ -10,7 +11,9 @@ import numpy as np
 import pytest
 
 from ragen_pl.envs.boundary import CheckedEnv, EnvError, warn
+from ragen_pl.envs.contract import check_contract
 from tests.support.faulty import FaultyLamp, When, always, at_some_seeds
+from tests.support.lamps import Lamp
 
 INFO = {"success": False}
 
@@ -42,7 +45,9 @@ METHODS = (
 
 @pytest.mark.parametrize("method", METHODS)
 def test_what_is_raised_is_told_with_its_place(method: str) -> None:
-    with pytest.raises(EnvError, match=rf"^{method} raised KeyError: 'north' \(faulty.py:\d+\)$"):
+    with pytest.raises(
+        EnvError, match=rf"^{method} raised KeyError: 'north' \(.*faulty\.py:\d+\)$"
+    ):
         call(method, KeyError("north"))
 
 
@@ -151,3 +156,17 @@ def test_a_warning_is_counted_rather_than_repeated(caplog: pytest.LogCaptureFixt
         "number 999 (1000 times by now)",
         "another",
     ]
+
+
+def test_the_place_of_a_fault_is_in_the_users_code() -> None:
+    """The standard library raises; what is wrong is in the line that called it."""
+
+    def load(*_: object) -> str:
+        return str(json.loads("{"))
+
+    env = Lamp()
+    env.render_text = load  # type: ignore[method-assign]
+    with pytest.raises(EnvError, match=r"JSONDecodeError: .* \(.*test_boundary\.py:\d+\)"):
+        CheckedEnv(env).render_text()
+    with pytest.raises(ValueError, match=r"JSONDecodeError: .* \(.*test_boundary\.py:\d+\)"):
+        check_contract(env, "data.env")

@@ -14,6 +14,7 @@ import numpy as np
 from ragen_pl.envs.base import MAX_TEXT_LENGTH, TextEnv
 from ragen_pl.envs.contract.differences import difference
 from ragen_pl.envs.contract.plain_data import plain_text, wanted_of_state
+from ragen_pl.runtime.fault_place import place_of_fault
 
 _PARTS = "text, reward, terminated, truncated, info"
 
@@ -59,8 +60,10 @@ def call(name: str, method: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     except Exception as error:  # the boundary to user code: any error is theirs
         given = [*map(short, args), *(f"{k}={short(v)}" for k, v in kwargs.items())]
         called = f"{getattr(method, '__name__', 'it')}({', '.join(given)})"
+        place = place_of_fault(error)
         raise ValueError(
             f"{name}, whose {called} raised {type(error).__name__}: {error}"
+            + (f" ({place})" if place else "")
         ) from error
 
 

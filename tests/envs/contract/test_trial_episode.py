@@ -312,7 +312,7 @@ def test_what_is_raised_is_told_in_a_line(method: str) -> None:
 
     env = type("Broken", (Stairs,), {method: fails})()
     with pytest.raises(
-        ValueError, match=r"^data\.env is Broken, whose .* raised KeyError: 'board'$"
+        ValueError, match=r"^data\.env is Broken, whose .* raised KeyError: 'board' \(.*\.py:\d+\)$"
     ):
         check_contract(env, "data.env")
 

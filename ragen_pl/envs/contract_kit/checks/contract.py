@@ -10,15 +10,16 @@ from ragen_pl.envs.contract.plain_data import NOISE_REMEDY, generator_in
 from ragen_pl.envs.contract_kit.subject import ExaminedEnv
 from ragen_pl.runtime.findings import Finding, failure, ok, warning
 
+MEND = "mend the method that is named (docs/extending.md has the contract)"
+"""What to do about a broken contract."""
+
 
 def check_contract_of(subject: ExaminedEnv) -> Iterator[Finding]:
     """Run the check that every command runs before it depends on an environment."""
     try:
         check_contract(subject.env, subject.key)
     except ValueError as error:
-        yield failure(
-            str(error), "mend the method that is named (docs/extending.md has the contract)"
-        )
+        yield failure(str(error), MEND)
         return
     env = CheckedEnv(subject.copy())
     env.reset(0, 0)

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.boundary import CheckedEnv
 from ragen_pl.envs.contract.after_end import check_end
-from ragen_pl.envs.contract.returned import place_of
+from ragen_pl.envs.contract.returned import Place, place_of
+from ragen_pl.envs.contract_kit.checks.contract import MEND
 from ragen_pl.envs.contract_kit.subject import ExaminedEnv
 from ragen_pl.envs.contract_kit.trial import (
     ChooseActions,
@@ -44,7 +45,12 @@ def check_ends(subject: ExaminedEnv) -> Iterator[Finding]:
             if not steps or not steps[-1].has_ended:
                 continue
             try:
-                follows = _after(subject, env, steps)
+                ended = place_of(f"{subject.key} is {subject.name}", env)
+            except ValueError as error:
+                yield failure(f"{error} (seed {seed})", MEND)
+                return
+            try:
+                follows = _after(subject, env, steps, ended)
             except ValueError as error:
                 yield failure(f"{error} (seed {seed})", _REMEDY)
                 return
@@ -63,7 +69,7 @@ def _kind(last: Step) -> str:
     return "success" if last.success else "an end without success"
 
 
-def _after(subject: ExaminedEnv, env: TextEnv, steps: tuple[Step, ...]) -> str:
+def _after(subject: ExaminedEnv, env: TextEnv, steps: tuple[Step, ...], ended: Place) -> str:
     """Take one more step with different actions, in the environment and in its copies.
 
     Returns:
@@ -73,7 +79,6 @@ def _after(subject: ExaminedEnv, env: TextEnv, steps: tuple[Step, ...]) -> str:
         ValueError: if it breaks the contract.
     """
     name = f"{subject.key} is {subject.name}"
-    ended = place_of(name, env)
     restored = subject.copy()
     CheckedEnv(restored).reset(_ANOTHER_START, 0)
     restored.set_state(copy.deepcopy(ended.state))

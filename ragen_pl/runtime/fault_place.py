@@ -1,0 +1,44 @@
+"""Where in a user's code an exception was raised: the file and line that a message can name."""
+
+from __future__ import annotations
+
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+_ROOT = Path(__file__).resolve().parents[2]
+OWN_CODE = (_ROOT / "ragen_pl", _ROOT / "callbacks")
+"""The code of this package."""
+_STANDARD_LIBRARY = Path(sysconfig.get_paths()["stdlib"])
+_INSTALLED = {"site-packages", "dist-packages"}
+
+
+def place_of_fault(error: BaseException) -> str:
+    """Return file and line of the innermost call in code that is neither installed nor of this
+    package; empty if there is none."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return ""  # its text names them
+    here = Path.cwd()
+    for path, line in reversed(list(_calls(error))):
+        if not _is_foreign(path):
+            shown = path.relative_to(here) if path.is_relative_to(here) else path
+            return f"{shown}:{line}"
+    return ""
+
+
+def is_below(path: Path, folders: tuple[Path, ...]) -> bool:
+    """Tell whether a file lies in one of the folders."""
+    return any(path.resolve().is_relative_to(folder.resolve()) for folder in folders)
+
+
+def _calls(error: BaseException) -> Iterator[tuple[Path, int]]:
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        name = frame.f_code.co_filename
+        if not name.startswith("<"):  # generated code, such as a dataclass's constructor
+            yield Path(name).absolute(), line
+
+
+def _is_foreign(path: Path) -> bool:
+    """Return whether a file is of this package, of an installed one, or of Python itself."""
+    return bool(_INSTALLED & set(path.parts)) or is_below(path, (*OWN_CODE, _STANDARD_LIBRARY))
