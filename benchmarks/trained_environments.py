@@ -146,6 +146,8 @@ def add_runs(runs: Path, path: Path = RECORD) -> dict[str, Trained]:
             continue
         name, is_further, seed = folder.name.rpartition(_FURTHER)
         if is_further:
+            if not seed.isdecimal() or name not in record:
+                raise SystemExit(f"{folder} is a further seed of nothing in {path}: rename it")
             known = record[name]
             seeds = {**known.seeds, int(seed): Seed.of(trained)}
             record[name] = replace(known, seeds=dict(sorted(seeds.items())))
