@@ -50,7 +50,7 @@ FAILURES: list[tuple[type[TextEnv], str, str]] = [
     (
         broken.Literal,
         "contract",
-        r"raised KeyError: 0 .*; state\['wanted'\] has the key 0, which comes back from JSON as the t",
+        r"raised KeyError: 0 .*; state\['wanted'\] has the key 0, which comes back from JSON",
     ),
     (broken.Numbered, "copies", r"restored by set_state .* has another reward: 0.0 and 1.0 in the"),
     (broken.Wordy, "expert", r"a tuple of actions: \(thought, \(action,\)\), with the comma"),
