@@ -81,7 +81,10 @@ def shorten(message: str) -> str:
         re.sub(r"^(?:(?:Parser key \"[^\"]*\":|-)\s*)+", "", s.strip()) for s in message.split("\n")
     ]
     lines = [line for line in lines if line]
-    text = "\n  ".join(([each for each in lines if not _IS_READING.match(each)] or lines)[-3:])
+    told = [each for each in lines if not _IS_READING.match(each)]
+    if key and not told:  # only that a group's value is no file either
+        told = ["it is a group of keys: set them one by one, or name a file that has them"]
+    text = "\n  ".join((told or lines)[-3:])
     return _cut(f"{key}: {text}" if key and key not in text else text)
 
 

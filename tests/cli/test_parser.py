@@ -361,6 +361,12 @@ def test_null_in_a_config_is_a_value_of_few_keys(
         parser.parse_args(["--config", str(tmp_path / "null.yaml")])
 
 
+@pytest.mark.parametrize("value", ["null", "nothing_there"])
+def test_a_value_for_a_group_of_keys(parser: Parser, value: str) -> None:
+    with pytest.raises(ConfigError, match=r"^model\.optimization: it is a group of keys: set them"):
+        parser.parse_args(["--model.optimization", value])
+
+
 def test_null_in_a_config_where_it_says_something(parser: Parser, tmp_path: Path) -> None:
     (tmp_path / "null.yaml").write_text("model: {algorithm: {policy_loss: {dual_clip: null}}}")
     found = parser.parse_args(["--config", str(tmp_path / "null.yaml")])
