@@ -71,7 +71,11 @@ class Parser(LightningArgumentParser):
             if name in namespace and namespace[name] is None:
                 told = "it is null, but it is a group of keys: leave it out, or set them"
                 raise TypeError(f'Parser key "{name}": {told}')
-        super().validate(namespace, skip_unset=False, **kwargs)
+        super().validate(namespace, **kwargs)
+        for action in self._actions:
+            is_null = action.dest in namespace and namespace[action.dest] is None
+            if is_null and isinstance(action, _typehints.ActionTypeHint):
+                self._check_value_key(action, None, action.dest, namespace)
 
     def parse_args(self, *args: Any, **kwargs: Any) -> Namespace:  # type: ignore[override]
         """Parse a command line.
