@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 import os
-import sys
 from io import TextIOWrapper
 from pathlib import Path
 
 import pytest
 
 from ragen_pl.errors import ConfigError
+from ragen_pl.runtime import folder_lock
 from ragen_pl.runtime.folder_lock import FolderLock
 from tests.support.lock_holder import can_be_locked, held_lock
-
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no record locks")
 
 
 def test_another_process_is_told_who_holds_it_until_that_one_is_killed(tmp_path: Path) -> None:
@@ -46,8 +45,6 @@ def test_a_forked_process_does_not_keep_it(tmp_path: Path) -> None:
 def test_a_disk_without_locks_locks_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import fcntl
-
     def refuse(*_: object) -> None:
         raise OSError(os.strerror(37))
 
@@ -55,11 +52,20 @@ def test_a_disk_without_locks_locks_nothing(
     FolderLock(tmp_path).release()
 
 
+def test_a_platform_without_record_locks_locks_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Windows, which has no ``fcntl``."""
+    with held_lock(tmp_path / "run"):
+        monkeypatch.setattr(folder_lock, "fcntl", None)
+        FolderLock(tmp_path / "run").release()
+    FolderLock(tmp_path / "new").release()
+    assert (tmp_path / "new").is_dir()
+
+
 def test_a_folder_that_is_moved_meanwhile_is_not_taken_for_the_one_at_its_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import fcntl
-
     folder, lockf = tmp_path / "run", fcntl.lockf
 
     def move_once(file: TextIOWrapper, operation: int) -> None:
