@@ -6,7 +6,7 @@ names the class, what it returned and what it must return.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -168,38 +168,3 @@ def _check_form(part: object, method: str, name: str, value: object, mask: Tenso
         f"{described(value)} as {name}",
         f"a float tensor of shape {tuple(mask.shape)} (rows, tokens) on {mask.device}{hint}",
     )
-
-
-def call_filter_rule(rule: Callable[[Tensor], object], scores: Tensor) -> Tensor:
-    """Return a filter rule's weights of groups, (G,) float64.
-
-    Args:
-        rule: The rule.
-        scores: (G,), NaN for groups that cannot be kept.
-
-    Raises:
-        ConfigError: if the rule raises, or returns anything but a bool mask or finite weights ≥ 0,
-            one per group and 0 where there is no score.
-    """
-    with calling(rule, "__call__", "scores"):
-        given = rule(scores)
-    wanted = (
-        f"a bool mask, or float weights of 0 or more, of shape {tuple(scores.shape)}: one per group"
-    )
-    if (
-        not isinstance(given, Tensor)
-        or given.shape != scores.shape
-        or not (given.dtype == torch.bool or given.is_floating_point())
-    ):
-        raise contract_error(rule, "__call__", described(given), wanted)
-    weights = given.detach().to(scores.device, torch.float64)
-    for wrong, what in (
-        (~weights.isfinite(), "finite weights; a score is NaN where a group cannot be kept"),
-        (weights < 0, wanted),
-        (scores.isnan() & (weights != 0), "0 or False where a score is NaN: such a group is out"),
-    ):
-        if bool(wrong.any()):
-            at = int(torch.nonzero(wrong)[0])
-            told = f"a weight of {float(weights[at]):.3g} for a score of {float(scores[at]):.3g}"
-            raise contract_error(rule, "__call__", told, what)
-    return weights

@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ragen_pl.algorithms.boundary import call_filter_rule
+from ragen_pl.algorithms.boundary import calling, contract_error, described
 from ragen_pl.ops import selection
 from ragen_pl.ops.selection import Order
 
@@ -38,10 +38,38 @@ class FilterRule(ABC):
     def weigh(self, scores: Tensor) -> Tensor:
         """Return the checked weights of the groups, (G,) float64.
 
+        Args:
+            scores: (G,), NaN for groups that cannot be kept.
+
         Raises:
-            ConfigError: if the rule raises, or its result is not as ``__call__`` must return it.
+            ConfigError: if the rule raises, or returns anything but a bool mask or finite weights
+                ≥ 0, one per group and 0 where there is no score.
         """
-        return call_filter_rule(self, scores)
+        with calling(self, "__call__", "scores"):
+            given: object = self(scores)
+        wanted = (
+            f"a bool mask, or float weights of 0 or more, of shape {tuple(scores.shape)}: one per "
+            "group"
+        )
+        if (
+            not isinstance(given, Tensor)
+            or given.shape != scores.shape
+            or not (given.dtype == torch.bool or given.is_floating_point())
+        ):
+            raise contract_error(self, "__call__", described(given), wanted)
+        weights = given.detach().to(scores.device, torch.float64)
+        unscored = scores.isnan()
+        for wrong, what in (
+            (~weights.isfinite(), "finite weights; a score is NaN where a group cannot be kept"),
+            (weights < 0, wanted),
+            (unscored & (weights != 0), "0 or False where a score is NaN: such a group is out"),
+        ):
+            if bool(wrong.any()):
+                at = int(torch.nonzero(wrong)[0])
+                weight, score = float(weights[at]), float(scores[at])
+                told = f"a weight of {weight:.3g} for a score of {score:.3g}"
+                raise contract_error(self, "__call__", told, what)
+        return weights
 
     def try_out(self) -> None:
         """Check the arguments before a run, by a call of the rule, which refuses wrong ones.

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import NoReturn
 
+from ragen_pl.cli.messages import no_value
 from ragen_pl.errors import ConfigError
 
 
@@ -52,7 +53,7 @@ class CommandParser(argparse.ArgumentParser):
             raise ConfigError(f"{self._command}: unknown option {unknown[0]}; {hint}")
         valueless = re.match(r"argument (\S+): expected one argument", message)
         if valueless:
-            message = f"{valueless[1]} is given no value; write {valueless[1]} VALUE"
+            message = no_value(valueless[1])
         stray = re.match(r"unrecognized arguments: (.*)", message)
         if stray:
             message = f"{stray[1]} is one argument too many; --help says what there is"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ragen_pl.cli.config_files import options
 from ragen_pl.cli.constructors import ConstructorError
 from ragen_pl.cli.key_check import explain, refuse_broken_modules
-from ragen_pl.cli.messages import qualify
+from ragen_pl.cli.messages import no_value, qualify
 from ragen_pl.cli.parser import Parser
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.errors import ConfigError
@@ -33,7 +33,7 @@ def env_of_class(name: str, keys: Sequence[str]) -> TextEnv:
                 "environment are set as --env.KEY"
             )
         if value is None:
-            raise ConfigError(f"--{key} is given no value; write --{key} VALUE")
+            raise ConfigError(no_value(f"--{key}"))
     parser = Parser()
     parser.add_argument("--env", type=TextEnv, required=True)
     try:

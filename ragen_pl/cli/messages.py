@@ -73,7 +73,7 @@ def shorten(message: str) -> str:
         return f"{keys} must be set: give a config first, such as --config sokoban.yaml"
     valueless = re.search(r"argument (--[^\s:]+): expected one argument", message)
     if valueless:
-        return f"{valueless[1]} is given no value; write {valueless[1]} VALUE"
+        return no_value(valueless[1])
     stray = re.match(r"unrecognized arguments: ([^-\s]\S*|-[^-\s]\S*)", message)
     if stray:
         return no_option(stray[1])
@@ -86,6 +86,11 @@ def shorten(message: str) -> str:
         told = ["it is a group of keys: set them one by one, or name a file that has them"]
     text = "\n  ".join((told or lines)[-3:])
     return _cut(f"{key}: {text}" if key and key not in text else text)
+
+
+def no_value(option: str) -> str:
+    """Say of an option that it lacks its value."""
+    return f"{option} is given no value; write {option} VALUE"
 
 
 def no_option(argument: str) -> str:

@@ -71,7 +71,7 @@ class Parser(LightningArgumentParser):
             if name in namespace and namespace[name] is None:
                 told = "it is null, but it is a group of keys: leave it out, or set them"
                 raise TypeError(f'Parser key "{name}": {told}')
-        super().validate(namespace, **kwargs)
+        super().validate(namespace, skip_unset, **kwargs)
         for action in self._actions:
             is_null = action.dest in namespace and namespace[action.dest] is None
             if is_null and isinstance(action, _typehints.ActionTypeHint):

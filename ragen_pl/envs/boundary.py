@@ -25,6 +25,7 @@ from ragen_pl.envs.arrays import Features
 from ragen_pl.envs.base import MAX_TEXT_LENGTH, Symmetry, TextEnv
 from ragen_pl.envs.contract.plain_data import plain_text, wanted_of_state
 from ragen_pl.envs.start_info import difficulty_in, odd_fact, optimal_length_in
+from ragen_pl.envs.step_result import StepResult
 from ragen_pl.runtime.fault_place import place_of_fault
 from ragen_pl.runtime.faults import FaultKind, record_fault
 from ragen_pl.runtime.visible_text import visible
@@ -71,18 +72,6 @@ class FirstSight:
     """Empty if the environment names none."""
     optimal_length: int | None
     """Fewest actions to success; None if the environment does not say."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepResult:
-    """The checked result of one step."""
-
-    observation: str
-    reward: float
-    """Finite."""
-    terminated: bool
-    truncated: bool
-    success: bool
 
 
 class CheckedEnv:

@@ -15,13 +15,13 @@ from ragen_pl.envs.base import Symmetry, TextEnv
 from ragen_pl.envs.boundary import (
     CheckedEnv,
     EnvError,
-    StepResult,
     calling,
     contract_error,
     warn,
     warn_of_env_error,
     warn_without_fault,
 )
+from ragen_pl.envs.step_result import StepResult
 from ragen_pl.errors import ConfigError
 from ragen_pl.rollout.actors import Actor, Move
 from ragen_pl.rollout.chat import Chat, Dialogue

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Real
-from typing import NoReturn
 
 import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-from ragen_pl.algorithms.boundary import contract_error, described
 from ragen_pl.distributed.collectives import T, all_or_none, gather_objects, rank, world_size
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.ops.selection import fill_with_signal
@@ -23,7 +19,8 @@ from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.packing import pack
 from ragen_pl.rollout.seeds import MAX_COLLECTIONS
 from ragen_pl.rollout.stats import GroupTable
-from ragen_pl.training.callback import RolloutCallback, rollout_callbacks
+from ragen_pl.training.callback import rollout_callbacks
+from ragen_pl.training.checked_selection import check_selections
 from ragen_pl.types import Generate, RolloutBatch, Sampling, Selection, TrajectoryGroup
 
 _NO_SIGNAL = "dropped: all members have the same return, and dynamic sampling found no better group"
@@ -218,7 +215,7 @@ class Collector:
             (callback, callback.on_rollout_end(trainer, trainer.lightning_module, list(groups)))
             for callback in self.callbacks
         ]
-        all_or_none(lambda: _check_selections(given, groups))
+        all_or_none(lambda: check_selections(given, groups))
         for _, selection in given:
             if selection is not None:
                 weights = [
@@ -265,50 +262,6 @@ class Collector:
             return rollout
         env_of = {group.group_id: group.env for group in collected.groups}
         return mixed(rollout, env_of, reward_scales)
-
-
-def _check_selections(
-    given: Sequence[tuple[RolloutCallback, object]], groups: Sequence[TrajectoryGroup]
-) -> None:
-    for callback, selection in given:
-        _check_selection(callback, selection, groups)
-
-
-def _check_selection(
-    callback: RolloutCallback, given: object, groups: Sequence[TrajectoryGroup]
-) -> None:
-    """Refuse what is neither None nor a selection of these groups.
-
-    Raises:
-        ConfigError: naming the callback, what it returned and what it must return.
-    """
-
-    def refuse(told: str, wanted: str) -> NoReturn:
-        raise contract_error(callback, "on_rollout_end", told, wanted)
-
-    if given is None:
-        return
-    if not isinstance(given, Selection):
-        refuse(described(given), "a Selection (ragen_pl.types), or None to leave the weights")
-    if len(given.weights) != len(groups):
-        refuse(
-            f"weights of {len(given.weights)} groups",
-            f"one tuple of weights for each of this rank's {len(groups)} groups, in their order",
-        )
-    for number, (row, group) in enumerate(zip(given.weights, groups, strict=True)):
-        if not isinstance(row, tuple | list) or len(row) != len(group.trajectories):
-            refuse(
-                f"{described(row)} as the weights of group {number}",
-                f"one weight for each of its {len(group.trajectories)} trajectories",
-            )
-        for weight in row:
-            if not isinstance(weight, Real) or not 0 <= float(weight) < math.inf:  # NaN is not
-                refuse(
-                    f"{weight!r:.40} as a weight of group {number}",
-                    "finite Python numbers of 0 or more; of a tensor take .tolist()",
-                )
-    if given.reasons and len(given.reasons) != len(groups):
-        refuse(f"{len(given.reasons)} reasons", f"none, or one for each of {len(groups)} groups")
 
 
 def mixed(

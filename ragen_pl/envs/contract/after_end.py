@@ -37,7 +37,7 @@ def check_end(name: str, env: TextEnv, action: str, ended: Place, way: str = "")
         did.append("went on, neither terminated nor truncated")
     if after.state != ended.state:
         did.append(f"changed {difference(ended.state, after.state, 'state')}")
-    for shown in dict.fromkeys((outcome.text, after.observation)):
+    for shown in dict.fromkeys((outcome.observation, after.observation)):
         if shown != ended.observation:
             did.append(f"changed {difference(ended.observation, shown, 'the observation')}")
     if did:

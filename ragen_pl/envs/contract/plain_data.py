@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -41,40 +41,39 @@ def wanted_of_state(state: Any) -> str:
     return f"{wanted}: {found}" if found else wanted
 
 
-def key_that_json_changes(state: Any, place: str = "state") -> str:
+def key_that_json_changes(state: Any) -> str:
     """Describe the first key of a state that is no text, which JSON makes one; empty if there is
     none."""
-    if isinstance(state, Mapping):
-        for key in state:
+    for place, value in _parts(state, "state"):
+        for key in value if isinstance(value, Mapping) else ():
             if not isinstance(key, str):
                 return (
                     f"{place} has the key {key!r}, which comes back from JSON as the text '{key}'"
                 )
-        parts = [(f"{place}[{key!r}]", value) for key, value in state.items()]
-    elif isinstance(state, list | tuple):
-        parts = [(f"{place}[{number}]", value) for number, value in enumerate(state)]
-    else:
-        return ""
-    told = (key_that_json_changes(value, at) for at, value in parts)
-    return next(filter(None, told), "")
+    return ""
 
 
-def generator_in(state: Any, place: str = "state") -> str:
+def generator_in(state: Any) -> str:
     """Return the place of a random generator's own state within plain data; empty if none is there.
 
     Python's ``getstate()`` is known, and numpy's ``bit_generator.state``.
     """
-    if isinstance(state, Mapping):
-        if "bit_generator" in state:
+    for place, value in _parts(state, "state"):
+        is_of_numpy = isinstance(value, Mapping) and "bit_generator" in value
+        if is_of_numpy or (isinstance(value, list | tuple) and _is_of_random(value)):
             return place
-        parts = [(f"{place}[{key!r}]", value) for key, value in state.items()]
-    elif isinstance(state, list | tuple):
-        if _is_of_random(state):
-            return place
-        parts = [(f"{place}[{number}]", value) for number, value in enumerate(state)]
-    else:
-        return ""
-    return next((found for at, value in parts if (found := generator_in(value, at))), "")
+    return ""
+
+
+def _parts(value: Any, place: str) -> Iterator[tuple[str, Any]]:
+    """Yield a value and all that it is made of, outer parts first, each with its place."""
+    yield place, value
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _parts(each, f"{place}[{key!r}]")
+    elif isinstance(value, list | tuple):
+        for number, each in enumerate(value):
+            yield from _parts(each, f"{place}[{number}]")
 
 
 def _is_of_random(state: list[Any] | tuple[Any, ...]) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 from ragen_pl.envs.base import MAX_TEXT_LENGTH, TextEnv
 from ragen_pl.envs.contract.differences import difference
 from ragen_pl.envs.contract.plain_data import plain_text, wanted_of_state
+from ragen_pl.envs.step_result import StepResult
 from ragen_pl.runtime.fault_place import place_of_fault
 
 _PARTS = "text, reward, terminated, truncated, info"
@@ -28,22 +29,6 @@ class Place:
     state: dict[str, Any]
     observation: str
     """From ``render_text``."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a step returned, with ``success`` in place of ``info``."""
-
-    text: str
-    reward: float
-    terminated: bool
-    truncated: bool
-    success: bool
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the episode has ended."""
-        return self.terminated or self.truncated
 
 
 def call(name: str, method: Callable[..., T], *args: Any, **kwargs: Any) -> T:
@@ -67,7 +52,7 @@ def call(name: str, method: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         ) from error
 
 
-def outcome_of(name: str, given: Any) -> Outcome:
+def outcome_of(name: str, given: Any) -> StepResult:
     """Return what a step returned, checked."""
     require(isinstance(given, tuple) and len(given) == 5, name, "step", given, _PARTS)
     text, reward, terminated, truncated, info = given
@@ -86,7 +71,7 @@ def outcome_of(name: str, given: Any) -> Outcome:
         given,
         '"success" only where it terminates: the task is done, so the episode ends',
     )
-    return Outcome(text, reward, bool(terminated), bool(truncated), bool(success))
+    return StepResult(text, reward, bool(terminated), bool(truncated), bool(success))
 
 
 def place_of(name: str, env: TextEnv) -> Place:

@@ -14,7 +14,6 @@ from ragen_pl.envs.contract.after_end import check_end
 from ragen_pl.envs.contract.declared import check_declared
 from ragen_pl.envs.contract.plain_data import NOISE_REMEDY, key_that_json_changes
 from ragen_pl.envs.contract.returned import (
-    Outcome,
     Place,
     call,
     is_bool,
@@ -28,6 +27,7 @@ from ragen_pl.envs.contract.returned import (
 )
 from ragen_pl.envs.picture import MAX_CELLS, Drawing
 from ragen_pl.envs.start_info import odd_fact
+from ragen_pl.envs.step_result import StepResult
 
 _SEEDS = (0, 1, 2)
 _STEPS = 12
@@ -143,7 +143,7 @@ class _TrialEpisode:
         require_length(self.name, "reset", given[0])
         return str(given[0])
 
-    def _step_on_both(self, action: str) -> tuple[Outcome, Place]:
+    def _step_on_both(self, action: str) -> tuple[StepResult, Place]:
         """Step two copies, which must do the same."""
         outcomes = [
             outcome_of(self.name, call(self.name, env.step, action))
