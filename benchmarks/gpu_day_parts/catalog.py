@@ -28,6 +28,11 @@ def _speed(shape: str) -> Part:
     return Part(f"speed_{shape}", title, "speed", SHAPES[shape], (shape,), LIBRARY, in_tiny)
 
 
+def _beside(model: str, seconds: float) -> Part:
+    title = f"beside generate and TRL, {model}"
+    return Part(f"beside_{model}", title, "beside", seconds, (model,), LIBRARY, model == "tiny")
+
+
 PARTS = (
     Part("environment", "versions, devices, and what is not installed", "environment", 30),
     Part("ceilings", "what the device can do at most", "ceilings", 45, packages=LIBRARY),
@@ -38,7 +43,9 @@ PARTS = (
     Part("sokoban", "the default run", "default_run", 200, packages=COMMAND),
     _speed("3b"),
     _speed("7b"),
-    Part("beside", "beside generate and TRL", "beside", 170, packages=LIBRARY),
+    _beside("tiny", 130),
+    Part("compile", "compiled updates, 0.5b", "speed", 150, ("0.5b", "compiled"), LIBRARY, False),
+    _beside("135m", 150),
     Part("memory", "planned against measured memory", "memory_plan", 120, packages=LIBRARY),
     Part("vllm", "vLLM on the same dialogues", "beside_vllm", 110, packages=(*LIBRARY, "vllm")),
     Part("seconds", "the planner's seconds, calibrated", "plan_seconds", 30, packages=LIBRARY),
@@ -46,7 +53,7 @@ PARTS = (
     _real("bandit", 120),
     _real("sokoban", 0),
 )
-"""Together below thirty minutes; the last one takes what is left."""
+"""The last one takes what is left."""
 
 
 def part_named(name: str) -> Part:

@@ -16,7 +16,7 @@ _VERSIONS = (
     *("torch", "transformers", "lightning", "peft", "jsonargparse", "gymnasium", "tokenizers"),
     *("numpy", "triton", "vllm", "trl", "pytest"),
 )
-_OPTIONAL = {"vllm": "the part vllm", "trl": "TRL in the part beside"}
+_OPTIONAL = {"vllm": "the part vllm", "trl": "TRL in the parts beside_*"}
 
 
 def run(day: Day, record: Record) -> None:

@@ -33,7 +33,7 @@ _BYTES_TO_TRAIN = 16
 _ROOM = 0.75
 """Share of the memory that weights and their gradients may take."""
 ONCE = "0.5b"
-"""The shape at which what is compiled or captured is compared in every way."""
+"""The shape at which captured decoding is compared in every way."""
 
 
 @dataclass(frozen=True)
@@ -71,18 +71,33 @@ def variants(shape: str) -> list[Variant]:
         Variant("full_graphs", cuda_graphs=True, trains=False),
         Variant("fused", fused=True, trains=False),
         Variant("fused_graphs", fused=True, cuda_graphs=True, trains=False),
-        Variant("lora_compiled", lora=True, compile=True),
     ]
 
 
-def run(day: Day, record: Record, shape: str) -> None:
-    """Measure every variant that fits and that the device can run."""
+COMPILED = [
+    Variant("lora_written", lora=True),
+    Variant("lora_compiled", lora=True, compile=True),
+    Variant("full_written"),
+    Variant("full_compiled", compile=True),
+]
+"""Layers as they are written, and compiled."""
+
+
+def run(day: Day, record: Record, shape: str, ways: str = "usual") -> None:
+    """Measure every variant that fits and that the device can run.
+
+    Args:
+        day: Where and how the parts run.
+        record: Where the figures go.
+        shape: Name of the shape.
+        ways: ``usual``, or ``compiled`` for compiled layers, which take a minute each.
+    """
     device = open_device(day)
     base = MODELS["tiny"] if day.tiny else MODELS[shape]
     bandwidth = copy_bandwidth(str(device), 4 if day.tiny else 1024)
     rates: dict[str, dict[str, float]] = {}
     try:
-        for variant in variants(shape):
+        for variant in COMPILED if ways == "compiled" else variants(shape):
             name = f"speed/{shape}/{variant.name}"
             reason = _refused(day, device, base, variant)
             if reason:
@@ -214,7 +229,8 @@ _COMPARISONS = {
     "graphs_gain": ("lora_graphs", "lora", "decode"),
     "fused_gain": ("fused", "full", "decode"),
     "fused_graphs_gain": ("fused_graphs", "fused", "decode"),
-    "compile_gain": ("lora_compiled", "lora", "update"),
+    "compile_gain": ("lora_compiled", "lora_written", "update"),
+    "full_compile_gain": ("full_compiled", "full_written", "update"),
 }
 """By figure: the faster variant by expectation, the other, and the rate that is compared."""
 

@@ -51,7 +51,7 @@ def test_the_day_runs_whole_on_the_stand_in_and_goes_on(tmp_path: Path) -> None:
 def test_the_cpu_does_what_the_stand_in_leaves_out(tmp_path: Path) -> None:
     save_model(tmp_path / "model")
     model = ("--model_folder", str(tmp_path / "model"), "--model_config", "qwen2.5-0.5b")
-    parts = ("--parts", "memory", "beside", "real_bandit")
+    parts = ("--parts", "memory", "beside_tiny", "real_bandit")
     _, ended = call(tmp_path, "--device", "cpu", *model, *parts)
     assert {each["status"] for each in ended.values()} == {"done"}
     figures = {f["name"]: f["value"] for each in ended.values() for f in each["figures"]}
