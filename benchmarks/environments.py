@@ -43,7 +43,7 @@ from benchmarks.trained_environments import (
     trained_cell,
     trained_table,
 )
-from ragen_pl.cli.messages import shorten
+from ragen_pl.cli.config.messages import shorten
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.eval_seeds import eval_starts
 from ragen_pl.errors import ConfigError

@@ -37,7 +37,7 @@ if __name__ == "__main__":  # started as a file, the packages beside it must be 
 from benchmarks.grid import Cell, Grid, exit_code
 from benchmarks.laboratory import from_warm_start
 from benchmarks.learning_report import EVAL_SET, TEMPERATURES, Run, write_report
-from ragen_pl.cli.config_files import find_config, read_config
+from ragen_pl.cli.config.files import find_config, read_config
 
 EXPERIMENT = "sokoban"
 REFERENCE = "both"

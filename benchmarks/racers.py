@@ -19,7 +19,7 @@ from benchmarks.steps import Steps
 from benchmarks.workload import ReadAgain
 from callbacks import VarianceFilter
 from ragen_pl.cli.application import Application
-from ragen_pl.cli.config_files import prepare
+from ragen_pl.cli.config.files import prepare
 from ragen_pl.models.base import LanguageModel
 from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.collect import collect

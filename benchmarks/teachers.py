@@ -27,7 +27,7 @@ if __name__ == "__main__":  # started as a file, the packages beside it must be 
 from benchmarks.grid import Cell, Grid, exit_code
 from benchmarks.laboratory_report import table
 from benchmarks.learning_report import Scores, plain, scores, share
-from ragen_pl.cli.config_files import find_config, read_config
+from ragen_pl.cli.config.files import find_config, read_config
 
 TEMPERATURES = (0.5, 0.0)
 QUICK_ITERATIONS = 1

@@ -137,7 +137,7 @@ def test_a_class_name_means_one_thing() -> None:
     assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
 
 
-@pytest.mark.parametrize("module", ["ragen_pl", "ragen_pl.envs", "ragen_pl.cli.config_files"])
+@pytest.mark.parametrize("module", ["ragen_pl", "ragen_pl.envs", "ragen_pl.cli.config.files"])
 def test_what_must_be_quick_loads_nothing_heavy(module: str) -> None:
     heavy = ("torch", "transformers", "lightning", "jsonargparse")
     program = f"import sys, {module}; print([name for name in {heavy} if name in sys.modules])"

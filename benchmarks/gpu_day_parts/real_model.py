@@ -7,7 +7,7 @@ import time
 
 from benchmarks.gpu_day_parts.fit_run import FitRun, record_run
 from benchmarks.gpu_day_parts.part import Day, Record, SkipPart
-from ragen_pl.cli.config_files import find_config
+from ragen_pl.cli.config.files import find_config
 from ragen_pl.errors import ConfigError
 
 TINY = (

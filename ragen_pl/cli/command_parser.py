@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import NoReturn
 
-from ragen_pl.cli.messages import no_value
+from ragen_pl.cli.config.messages import no_value
 from ragen_pl.errors import ConfigError
 
 

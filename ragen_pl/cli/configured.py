@@ -8,7 +8,8 @@ from typing import Any
 
 from lightning.pytorch import Trainer
 
-from ragen_pl.cli.application import Application, run, strategy_class
+from ragen_pl.cli.application import Application, run
+from ragen_pl.cli.config.trainer_keys import check_trainer_keys, strategy_class
 from ragen_pl.cli.resume import check_continuation, checkpoint_path, read_metadata
 from ragen_pl.training.run_folder import RunMetadata
 
@@ -58,7 +59,7 @@ class ConfiguredParts(Application):
         Raises:
             ConfigError: for the first key that is wrong.
         """
-        self.check_trainer_keys(self.trainer_config)
+        check_trainer_keys(self.trainer_config, "fit")
         strategy = strategy_class(self.config_init["fit"].trainer.strategy)
         with self.qualified(ValueError):
             self.model.check_trainer(self.precision, strategy)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
-from ragen_pl.cli.config_files import (
+from ragen_pl.cli.config.files import (
     CHAT,
     CHECK_ENV,
     COMMANDS,
@@ -25,8 +25,8 @@ from ragen_pl.cli.config_files import (
     SERVE,
     prepare,
 )
+from ragen_pl.cli.config.messages import refuse_unknown_command
 from ragen_pl.cli.help_page import help_page
-from ragen_pl.cli.messages import refuse_unknown_command
 from ragen_pl.cli.new_project import new_project
 from ragen_pl.errors import ConfigError
 from ragen_pl.runtime.visible_text import log_visibly, visible

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ragen_pl.cli.config_files import options
-from ragen_pl.cli.constructors import ConstructorError
-from ragen_pl.cli.key_check import explain, refuse_broken_modules
-from ragen_pl.cli.messages import no_value, qualify
-from ragen_pl.cli.parser import Parser
+from ragen_pl.cli.config.constructors import ConstructorError
+from ragen_pl.cli.config.files import options
+from ragen_pl.cli.config.given import refuse_broken_modules
+from ragen_pl.cli.config.key_check import explain
+from ragen_pl.cli.config.messages import no_value, qualify
+from ragen_pl.cli.config.parser import Parser
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.errors import ConfigError
 from ragen_pl.training.datamodule import RolloutDataModule

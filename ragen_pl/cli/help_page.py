@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ragen_pl.cli.config_files import (
+from ragen_pl.cli.config.files import (
     CHAT,
     CHECK_ENV,
     COMPARE,

@@ -20,7 +20,7 @@ import docstring_parser
 from lightning.pytorch.cli import LightningArgumentParser
 
 import callbacks
-from ragen_pl.cli.application import (
+from ragen_pl.cli.config.groups import (
     ALWAYS,
     GROUPS,
     HINDSIGHT_LR,
@@ -28,7 +28,7 @@ from ragen_pl.cli.application import (
     VOCABULARY,
     add_run_keys,
 )
-from ragen_pl.cli.key_check import alternatives, constructor_keys, subclasses
+from ragen_pl.cli.config.schema import alternatives, constructor_keys, subclasses
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.starpo import StarPO
 

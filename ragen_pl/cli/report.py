@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ragen_pl.cli.application import default_values
 from ragen_pl.cli.command_parser import CommandParser
+from ragen_pl.cli.config.groups import default_values
 from ragen_pl.errors import ConfigError
 from ragen_pl.report.page import MAX_TRAJECTORIES, REPORT, build_report
 from ragen_pl.report.run_data import RunReader

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.gpu_day_parts.real_model import _RECIPES
-from ragen_pl.cli.config_files import prepare
+from ragen_pl.cli.config.files import prepare
 from ragen_pl.cli.configured import configured_parts
 
 

@@ -15,7 +15,7 @@ from ragen_pl.algorithms.estimators import GRPO
 from ragen_pl.algorithms.filters import TopP
 from ragen_pl.algorithms.policy_losses import Clip
 from ragen_pl.cli.application import Application
-from ragen_pl.cli.config_files import FOLDER, KINDS, prepare
+from ragen_pl.cli.config.files import FOLDER, KINDS, prepare
 from ragen_pl.models import PretrainedModel
 from ragen_pl.models.lora import LoRA
 from ragen_pl.rollout.engines import VLLM, InProcess

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ragen_pl.cli.config_files import COMMANDS, find_config, prepare
+from ragen_pl.cli.config.files import COMMANDS, find_config, prepare
+from ragen_pl.cli.config.messages import qualify, shorten
 from ragen_pl.cli.entry_point import main
-from ragen_pl.cli.messages import qualify, shorten
 from ragen_pl.envs import Sokoban
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.embedded import EmbeddedModel

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ragen_pl.cli.config_files import FOLDER, prepare
+from ragen_pl.cli.config.files import FOLDER, prepare
 from ragen_pl.cli.configured import configured_parts
 from ragen_pl.cli.entry_point import main
 from ragen_pl.cli.pins import pins_of

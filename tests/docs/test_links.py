@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ragen_pl.cli.config_files import FOLDER, KINDS, find_config
+from ragen_pl.cli.config.files import FOLDER, KINDS, find_config
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from ragen_pl.cli.messages import qualify
+from ragen_pl.cli.config.messages import qualify
 from ragen_pl.errors import ConfigError
 from ragen_pl.runtime.out_of_memory import REMEDIES, explain_out_of_memory
 

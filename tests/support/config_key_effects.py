@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args, get_origin
 import torch
 from torch import Tensor
 
-from ragen_pl.cli.key_check import constructor_keys
+from ragen_pl.cli.config.schema import constructor_keys
 
 Path = tuple[str, ...]
 Outcome = Mapping[str, Any]

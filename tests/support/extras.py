@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from ragen_pl.cli.config_files import FOLDER
+from ragen_pl.cli.config.files import FOLDER
 from ragen_pl.envs.sandbox import require_sandbox
 from ragen_pl.errors import ConfigError
 

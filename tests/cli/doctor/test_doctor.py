@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ragen_pl.cli.config_files import prepare
+from ragen_pl.cli.config.files import prepare
 from ragen_pl.cli.doctor import memory
 from ragen_pl.cli.doctor.checks import CHECKS
 from ragen_pl.cli.doctor.checks.devices import link_counts

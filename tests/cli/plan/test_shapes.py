@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ragen_pl.cli.messages import look_up
+from ragen_pl.cli.config.messages import look_up
 from ragen_pl.cli.plan.networks import MetaNetworks
 from ragen_pl.cli.plan.shapes import SHAPES, shape_of
 from ragen_pl.errors import ConfigError

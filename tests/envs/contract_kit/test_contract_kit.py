@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ragen_pl.cli.config_files import FOLDER, prepare
+from ragen_pl.cli.config.files import FOLDER, prepare
 from ragen_pl.cli.doctor.subject import ExaminedRun
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.contract_kit import assert_contract, examine_env

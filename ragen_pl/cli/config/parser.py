@@ -15,10 +15,10 @@ from jsonargparse._util import NestedArg
 from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.loggers import Logger
 
-from ragen_pl.cli.config_files import same_class
-from ragen_pl.cli.constructors import construct
-from ragen_pl.cli.key_check import alternatives
-from ragen_pl.cli.messages import did_you_mean, shorten
+from ragen_pl.cli.config.constructors import construct
+from ragen_pl.cli.config.files import same_class
+from ragen_pl.cli.config.messages import did_you_mean, shorten
+from ragen_pl.cli.config.schema import alternatives
 from ragen_pl.errors import ConfigError
 
 RUN_DIR = "<run_dir>"

@@ -11,7 +11,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from ragen_pl.cli.key_check import alternatives, constructor_keys
+from ragen_pl.cli.config.schema import alternatives, constructor_keys
 
 _UNKNOWN = object()
 

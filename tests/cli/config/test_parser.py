@@ -24,8 +24,8 @@ from ragen_pl.algorithms.estimators import (
     Success,
 )
 from ragen_pl.algorithms.policy_losses import CISPO, GSPO, SAPO, Clip, ClipCov, KLCov, LogLikelihood
-from ragen_pl.cli.config_files import FOLDER, KINDS, find_config, prepare, read_config
-from ragen_pl.cli.parser import Parser, place_loggers
+from ragen_pl.cli.config.files import FOLDER, KINDS, find_config, prepare, read_config
+from ragen_pl.cli.config.parser import Parser, place_loggers
 from ragen_pl.errors import ConfigError
 from ragen_pl.ops.losses import Aggregation
 from ragen_pl.rollout.rewards import Format, Overlong, RewardTerm, Truth
@@ -284,7 +284,7 @@ def test_a_reward_term_of_ones_own_is_chosen_by_its_path(
     data_parser: Parser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The example of docs/extending.md, in a module beside the config."""
-    page = Path(__file__).resolve().parents[2] / "docs" / "extending.md"
+    page = Path(__file__).resolve().parents[3] / "docs" / "extending.md"
     _, _, rest = page.read_text(encoding="utf-8").partition("# my_rewards.py")
     (tmp_path / "my_rewards.py").write_text(f"# {rest.partition('```')[0]}", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)

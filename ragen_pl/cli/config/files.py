@@ -25,7 +25,7 @@ COMMANDS = (
 READS_RUNS = (COMPARE, REPORT)
 """The commands that take folders of runs in place of a configuration."""
 CONFIGS = "configs"
-FOLDER = Path(__file__).resolve().parents[2] / CONFIGS
+FOLDER = Path(__file__).resolve().parents[3] / CONFIGS
 """The folder of the shipped configs."""
 KINDS = ("experiment", "evaluation", "model", "algorithm", "variant", "hardware")
 """Folders of configs by kind, in the order in which they apply: the environment and its rollouts,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ragen_pl.cli.config_files import (
+from ragen_pl.cli.config.files import (
     FOLDER,
     KINDS,
     config_paths,

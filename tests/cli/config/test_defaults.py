@@ -6,8 +6,8 @@ from typing import Any
 
 import yaml
 
-from ragen_pl.cli.application import default_values
-from ragen_pl.cli.config_defaults import config_defaults
+from ragen_pl.cli.config.defaults import config_defaults
+from ragen_pl.cli.config.groups import default_values
 from ragen_pl.rollout.config import RolloutConfig
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ragen_pl.cli.constructors import ConstructorError, construct
+from ragen_pl.cli.config.constructors import ConstructorError, construct
 from ragen_pl.cli.entry_point import main
 from ragen_pl.envs import Sokoban
 from tests.support.tiny_run import write_config

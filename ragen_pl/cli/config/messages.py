@@ -9,7 +9,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ragen_pl.cli.config_files import COMMANDS, CONFIGS, FOLDER, nearest_configs
+from ragen_pl.cli.config.files import COMMANDS, CONFIGS, FOLDER, nearest_configs
 from ragen_pl.errors import ConfigError
 
 T = TypeVar("T")

@@ -1,0 +1,201 @@
+"""Errors of the parser about keys and classes, worded with the nearest names that exist.
+
+The parser decides what a configuration may hold, but it reports a misspelled key inside a list or a
+nested group as a failed union of types, a page long. The exceptions that caused the report hold the
+path of the key, and the constructors on that path give the names that exist.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from ragen_pl.cli.config.given import every_setting, last_given
+from ragen_pl.cli.config.nearest import nearest_keys, with_hint
+from ragen_pl.cli.config.schema import (
+    Schema,
+    all_keys,
+    annotation_of,
+    constructor_keys,
+    find_class,
+    first_class,
+    subclasses,
+)
+from ragen_pl.cli.config.unfit_class import reported, unfit_class
+from ragen_pl.errors import ConfigError
+
+_KEY = re.compile(r"Parser key \"([^\"]+)\"")
+_CLASS = re.compile(
+    r"(?:Problem with given class_path '|Expected a dot import path string: )([^'\s]+)"
+)
+_OPTION = re.compile(
+    r"(?:Subcommand '\w+' does not accept option|Option) '([^']+)'"
+    r"|Group '([^']+)' does not accept option '([^']+)'"
+    r"|unrecognized arguments: --([^\s=]+)"
+)
+_ALIASES = {
+    "seed": "seed_everything",
+    "resume": "ckpt_path",
+    "checkpoint": "ckpt_path",
+    "output_dir": "run_dir",
+    "epochs": "trainer.max_epochs",
+    "learning_rate": "model.optimization.lr",
+    "lr": "model.optimization.lr",
+}
+"""Keys by short names that other programs give them; no key at the top has such a name."""
+_UNSET = re.compile(r"([\w.]+) must be set: give a config first")
+_NO_GROUP = re.compile(r"([\w.]+) is (.*); it must be null")
+
+
+def explain(error: ConfigError, argv: Sequence[str], schema: Schema) -> ConfigError:
+    """Return an error that names the unknown key or class behind the parser's error.
+
+    If no unknown name is the cause, it is the parser's error, with the key as it was given.
+
+    Args:
+        argv: The prepared command line that was parsed.
+        schema: Top-level keys of the configuration.
+    """
+    path, keys, text = "", schema, ""
+    kind = base = None
+    cause: BaseException | None = error
+    while cause is not None:
+        is_news, text = str(cause) != text, str(cause)  # else the same report, raised again
+        if is_news and (match := _KEY.match(text)):
+            # A group's keys are reported as a whole.
+            path = match[1] if match[1].startswith(f"{path}.") else f"{path}{match[1]}"
+            base = annotation_of(keys, match[1])
+        elif match := _CLASS.match(text):
+            try:
+                kind = _chosen_class(match[1], first_class(base), path, argv)
+            except ConfigError as unknown:
+                return unknown
+            keys = constructor_keys(kind) or {}
+            path += "." if kind.__bases__ == (object,) else ".init_args."
+        elif match := _OPTION.match(text):
+            key = ".".join(part for part in match.groups() if part)
+            return _foreign_key(key, path, kind, base, argv) or _unknown_key(key, path, keys, argv)
+        cause = cause.__cause__ or cause.__context__
+    return (
+        _unset(error, argv, schema)
+        or _no_group(error, schema)
+        or _unfit(error, argv, schema)
+        or _placed(error, argv)
+    )
+
+
+def _unset(error: ConfigError, argv: Sequence[str], schema: Schema) -> ConfigError | None:
+    """Return an error with the whole name of a required argument of a class that was chosen; None
+    if the error is about something else."""
+    match = _UNSET.match(str(error))
+    if match is None or match[1].partition(".")[0] in schema:
+        return None
+    for at, value in reversed(list(every_setting(argv))):
+        place = at.removesuffix(".class_path")
+        base = first_class(annotation_of(schema, place.replace(".init_args", "")))
+        if base is object or not isinstance(value, str):
+            continue
+        try:
+            kind = find_class(value, base, place)
+        except ConfigError:
+            continue
+        if match[1] in (constructor_keys(kind) or ()):
+            return ConfigError(
+                f"{place}.{match[1]} must be set: {kind.__name__} has no default for it"
+            )
+    return None
+
+
+def _no_group(error: ConfigError, schema: Schema) -> ConfigError | None:
+    """Return an error that names a key of a group which was given a plain value; None if the error
+    is about something else."""
+    match = _NO_GROUP.fullmatch(str(error))
+    kind = first_class(annotation_of(schema, match[1])) if match else object
+    keys = constructor_keys(kind)
+    if match is None or not keys:
+        return None
+    return ConfigError(
+        f"{match[1]} is {match[2]}, but it is a group of keys, or null\n"
+        f"  set its keys, such as {match[1]}.{next(iter(keys))}"
+    )
+
+
+def _unfit(error: ConfigError, argv: Sequence[str], schema: Schema) -> ConfigError | None:
+    """Return an error that says why a class cannot be built; None if it is about something else."""
+    found = reported(error)
+    if found is None:
+        return None
+    key, name = found
+    place, _ = last_given(argv, key, lambda _, value: bool(value == name))
+    return unfit_class(
+        place.removesuffix(".class_path"), name, first_class(annotation_of(schema, key))
+    )
+
+
+def _placed(error: ConfigError, argv: Sequence[str]) -> ConfigError:
+    """Return an error about a value with the whole key as it was given: the parser leaves out the
+    names of a mapping's entries."""
+    match = re.match(r"([\w.]+)\.(\w+) is (.*); it must be ", str(error))
+    if match is None:
+        return error
+    group, key, value = match.groups()
+    place, _ = last_given(
+        argv,
+        group,
+        lambda at, given: (
+            at.startswith(f"{group}.") and at.endswith(f".{key}") and str(given) == value
+        ),
+    )
+    return error if place == group else ConfigError(place + str(error)[match.end(2) :])
+
+
+def _chosen_class(name: str, base: type, path: str, argv: Sequence[str]) -> type:
+    return find_class(name, base, last_given(argv, path, lambda _, value: bool(value == name))[0])
+
+
+def _unknown_key(key: str, path: str, keys: Schema, argv: Sequence[str]) -> ConfigError:
+    """Return an error for an unknown key, with the nearest names of the innermost known group."""
+    head, _, rest = key.partition(".")
+    inner = constructor_keys(first_class(keys.get(head))) if rest else None
+    if inner:
+        return _unknown_key(rest, f"{path}{head}.", inner, argv)
+    whole = f"{path}{key}"
+    typed = whole.replace(".init_args", "")
+    place, value = last_given(argv, path, lambda at, _: f".{at}".endswith(f".{key}"))
+    # Unlike ``path``, the place has the names that users choose.
+    group = place.removesuffix(key) if f".{place}".endswith(f".{key}") else path
+    if path.endswith(".init_args.") and not group.endswith(".init_args."):
+        group += "init_args."
+    nearest = [f"{group}{name}" for name in nearest_keys(key, list(all_keys(keys, "")))]
+    if not path and key in _ALIASES:
+        nearest = [_ALIASES[key]]
+    elif not path and get_close_matches(key, ["help"]):
+        nearest = ["--help"]
+    text = f"unknown key {whole if place == typed else place}"
+    if value is not None and not isinstance(value, dict | list):
+        text += f" (value {value})"
+    return ConfigError(with_hint(text, nearest, list(keys)))
+
+
+def _foreign_key(
+    key: str, path: str, kind: type | None, base: Any, argv: Sequence[str]
+) -> ConfigError | None:
+    """Return an error that names the class to choose, if a key belongs to another class than the
+    default one; None if it does not."""
+    place = path.removesuffix(".init_args.")
+    named = any(
+        at.removesuffix(".class_path") == place and isinstance(value, str)
+        for at, value in every_setting(argv)
+    )
+    if kind is None or named:
+        return None
+    others = [c for c in subclasses(first_class(base)) if key in (constructor_keys(c) or ())]
+    if not others:
+        return None
+    name = others[0].__name__
+    return ConfigError(
+        f"{place}.{key} is a key of {name}, but {place} is {kind.__name__}\n"
+        f"  choose it first: --{place} {name}"
+    )
