@@ -43,7 +43,7 @@ def check_env(argv: Sequence[str]) -> int:
         help="time after which a check of a slow environment tries no further start; half of it "
         "for further environments of a class",
     )
-    options, rest = parser.parse_known_args(list(argv))
+    options, rest = parser.parse_before_keys(list(argv))
     envs = _configured(rest) if options.env is None else {"env": env_of_class(options.env, rest)}
     return print_findings(_examined(envs, options.seconds), as_json=options.json)
 

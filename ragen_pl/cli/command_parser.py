@@ -37,6 +37,25 @@ class CommandParser(argparse.ArgumentParser):
         self._given = list(args or ())
         return super().parse_known_args(args, namespace)
 
+    def parse_before_keys(self, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+        """Parse the command's own options, and leave the keys of a configuration.
+
+        Raises:
+            ConfigError: for an option that is no key and nearly one of the command's own.
+        """
+        own = [name.lstrip("-") for name in self._option_string_actions]
+        options, rest = self.parse_known_args(argv)
+        for given in rest:
+            name = given.removeprefix("--").partition("=")[0]
+            is_plain = given.startswith("--") and "." not in name
+            nearest = get_close_matches(name, own, n=1, cutoff=0.7) if is_plain else []
+            if nearest:
+                from ragen_pl.cli.config.groups import schema_of  # heavy, and seldom needed
+
+                if name not in schema_of("fit"):
+                    raise self._unknown(f"--{name}", f"did you mean --{nearest[0]}?")
+        return options, rest
+
     def error(self, message: str) -> NoReturn:
         """Raise the error; of arguments that are missing beside an unknown option, the latter is
         told.
@@ -50,7 +69,7 @@ class CommandParser(argparse.ArgumentParser):
         if unknown and message.startswith(("the following", "unrecognized")):
             nearest = get_close_matches(unknown[0][2:], [name.lstrip("-") for name in known], n=1)
             hint = f"did you mean --{nearest[0]}?" if nearest else f"known: {', '.join(known)}"
-            raise ConfigError(f"{self._command}: unknown option {unknown[0]}; {hint}")
+            raise self._unknown(unknown[0], hint)
         valueless = re.match(r"argument (\S+): expected one argument", message)
         if valueless:
             message = no_value(valueless[1])
@@ -58,6 +77,9 @@ class CommandParser(argparse.ArgumentParser):
         if stray:
             message = f"{stray[1]} is one argument too many; --help says what there is"
         raise ConfigError(f"{self._command}: {message}")
+
+    def _unknown(self, option: str, hint: str) -> ConfigError:
+        return ConfigError(f"{self._command}: unknown option {option}; {hint}")
 
 
 def seconds(text: str) -> float:

@@ -28,7 +28,7 @@ def print_pins(argv: Sequence[str]) -> None:
     Raises:
         ConfigError: when the configuration is wrong or a set has no initial states.
     """
-    _, rest = CommandParser("pins", _DESCRIPTION).parse_known_args(list(argv))
+    _, rest = CommandParser("pins", _DESCRIPTION).parse_before_keys(list(argv))
     parts = configured_parts(rest)
     parts.check_trainer()
     content = {"data": {"evaluation": {"pins": pins_of(parts.datamodule)}}}

@@ -58,7 +58,7 @@ def serve(argv: Sequence[str]) -> None:
     Raises:
         ConfigError: when the configuration or an option is wrong, or the port is taken.
     """
-    options, rest = _parser().parse_known_args(list(argv))
+    options, rest = _parser().parse_before_keys(list(argv))
     if options.sessions < 1:
         raise ConfigError(f"--sessions is {options.sessions}; it must be 1 or more")
     if not 0 <= options.port < 1 << 16:

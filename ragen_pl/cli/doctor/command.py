@@ -28,5 +28,5 @@ def doctor(argv: Sequence[str]) -> int:
     """
     parser = CommandParser("doctor", _DESCRIPTION)
     parser.add_argument("--json", action="store_true", help="print JSON, for other programs")
-    options, rest = parser.parse_known_args(list(argv))
+    options, rest = parser.parse_before_keys(list(argv))
     return print_findings(examine(ExaminedRun(rest), CHECKS), as_json=options.json)

@@ -66,7 +66,7 @@ def plan(argv: Sequence[str]) -> None:
     Raises:
         ConfigError: when the configuration, the device or the shape is wrong.
     """
-    options, rest = _parser().parse_known_args(list(argv))
+    options, rest = _parser().parse_before_keys(list(argv))
     device = look_up("--device", options.device, DEVICES)
     if options.table:
         if rest or options.shape or options.rates:

@@ -82,7 +82,7 @@ def play(argv: Sequence[str]) -> None:
     Raises:
         ConfigError: when the configuration or an option is wrong.
     """
-    options, rest = _parser().parse_known_args(list(argv))
+    options, rest = _parser().parse_before_keys(list(argv))
     _check(options)
     parts = configured_parts(_with_run(rest))
     data = parts.datamodule
