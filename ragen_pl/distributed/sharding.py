@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, cast
 from weakref import WeakKeyDictionary
@@ -95,7 +95,8 @@ def _keep_embedding_dtype(network: nn.Module) -> None:
 def summon_full_params(network: nn.Module | None) -> Iterator[None]:
     """Unshard a network, so that a rank can use any part of it independently of the others.
 
-    Every rank must enter the context; within it and on exit nothing is communicated. Gradients are
+    Every rank must enter the context; within it and on exit nothing is communicated, and modules
+    run without FSDP2's hooks, so that ranks may run them as often as each likes. Gradients are
     then those of this rank with respect to unsharded weights: compute them with
     ``torch.autograd.grad`` for parameters that were looked up within the context. The context does
     nothing for None and for a network that is not sharded.
@@ -119,12 +120,42 @@ def summon_full_params(network: nn.Module | None) -> Iterator[None]:
         autocast = torch.autocast(weight.device.type, dtype) if dtype else nullcontext()
         with torch.no_grad(), autocast:
             network(nothing, nothing.bool(), nothing.bool())
-        yield
+        with _without_hooks(units):
+            yield
     finally:
         network.set_reshard_after_forward(True)
         network.set_reshard_after_backward(True)
         for unit in units:
             unit.reshard()
+
+
+@contextmanager
+def _without_hooks(units: Sequence[FSDPModule]) -> Iterator[None]:
+    """Let units whose weights are whole run as plain modules.
+
+    FSDP2's hooks note every call of a unit, and the next backward pass prefetches in that order: a
+    rank that had called other units than the others would gather what they do not, and wait for
+    them for ever.
+    """
+    taken: list[tuple[dict[int, Any], dict[int, Any]]] = []
+    for unit in units:
+        assert isinstance(unit, nn.Module)
+        state = unit._get_fsdp_state()
+        for hooks in (unit._forward_pre_hooks, unit._forward_hooks):
+            taken.append((hooks, hooks.copy()))
+            for key in [key for key, hook in hooks.items() if _owner(hook) is state]:
+                del hooks[key]
+    try:
+        yield
+    finally:
+        for hooks, before in taken:
+            hooks.clear()
+            hooks.update(before)
+
+
+def _owner(hook: Any) -> Any:
+    """Return the object whose method a hook is; None for a function."""
+    return getattr(hook, "__self__", None)
 
 
 def _check_free_memory(needed: int, device: torch.device) -> None:

@@ -63,4 +63,9 @@ class TrainableModel:
             renamed = getattr(model, "activation_checkpointing_enable", None)
             enable = renamed or model.gradient_checkpointing_enable
             enable({"use_reentrant": False})
-        return None if self.lora is None else self.lora.attach(model, self.seed)
+        # transformers and peft hook the embeddings for reentrant checkpointing, which this is not,
+        # and decode steps of a model with hooks are neither captured nor fused.
+        model.disable_input_require_grads()  # type: ignore[no-untyped-call]
+        adapted = None if self.lora is None else self.lora.attach(model, self.seed)
+        model.disable_input_require_grads()  # type: ignore[no-untyped-call]
+        return adapted

@@ -164,6 +164,23 @@ def test_unsharded_weights_are_those_of_the_trainer(plain: Policy, mesh: DeviceM
         assert torch.equal(value, plain.state_dict()[name])
 
 
+def test_what_a_rank_runs_alone_leaves_no_trace(plain: Policy, mesh: DeviceMesh) -> None:
+    """FSDP2 prefetches in the order of noted calls: ranks that noted others would wait for ever."""
+    policy = sharded(plain, mesh, torch.bfloat16)
+    network: Any = policy
+    calls = network._get_fsdp_state()._comm_ctx
+    hooks = [dict(part._forward_pre_hooks) for part in policy.modules()]
+    with summon_full_params(policy):
+        noted = list(calls.post_forward_order)
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            policy(IDS, SAMPLED, HERE)
+        assert calls.post_forward_order == noted
+    assert [dict(part._forward_pre_hooks) for part in policy.modules()] == hooks
+    with torch.autocast("cpu", torch.bfloat16):
+        learn(policy)
+    assert gradients(policy)
+
+
 @pytest.mark.run
 def test_compiled_layers_are_gathered_too(
     plain: Policy, mesh: DeviceMesh, graphs: list[Any]

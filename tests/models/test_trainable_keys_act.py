@@ -12,6 +12,7 @@ import torch
 from ragen_pl.algorithms.config import Optimization
 from ragen_pl.envs import Sokoban
 from ragen_pl.models import PretrainedModel
+from ragen_pl.models.kernels.fused_decoder import has_hooks
 from ragen_pl.models.lora import LoRA
 from ragen_pl.models.policy import Critic, Policy
 from ragen_pl.models.trainable import TrainableModel
@@ -103,6 +104,14 @@ def test_checkpointing_changes_no_gradient(folders: dict[str, str]) -> None:
     assert found[0].keys() == found[1].keys()
     for name, gradient in found[0].items():
         torch.testing.assert_close(found[1][name], gradient, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("lora", [None, LoRA()])
+def test_checkpointing_leaves_no_hooks(folders: dict[str, str], lora: LoRA | None) -> None:
+    """With hooks decode steps would be neither captured nor fused."""
+    (base,) = bases(folders)
+    model = TrainableModel(**{**base, "lora": lora, "gradient_checkpointing": True}).build(()).model
+    assert not has_hooks(model)
 
 
 def test_another_seed_is_another_adapter(folders: dict[str, str]) -> None:

@@ -75,6 +75,7 @@ RUNS = {
     "single_precision": 2,
     "sampled": 3,
     "lora_sampled": 3,
+    "idle_sampled": 3,
     "mixture_sampled": 4,
     "muon": 2,
     "bf16": 2,
@@ -251,6 +252,7 @@ def make_data(
     mixes: bool = False,
     teacher: Teacher = Solver(),  # noqa: B008
     distillation: SelfDistillation | None = None,
+    is_small: bool = False,
 ) -> RolloutDataModule:
     worlds: dict[str, TextEnv] = {"sokoban": Sokoban(), "bandit": Bandit()} if mixes else {}
     return RolloutDataModule(
@@ -259,8 +261,8 @@ def make_data(
         mixture=MixtureConfig(shares={"sokoban": 3.0, "bandit": 1.0} if mixes else {}),
         eval_sets={"sokoban" if mixes else "default": Sokoban(split="eval")},
         rollout=RolloutConfig(
-            num_groups=2,
-            online_k=2,
+            num_groups=1 if is_small else 2,  # one leaves a rank without
+            online_k=1 if is_small else 2,
             group_size=3,
             max_turns=4 if memory.cuts else 2,
             max_actions_per_turn=2,
@@ -317,7 +319,16 @@ def play(
     rollback = Rollback(times=1, patience=1, every_n_iterations=1, min_age=1, filter_factor=0.5)
     chosen = VarianceFilter(0.5, include_zero=run.endswith("sampled"))
     change = PolicyChange(3, always=True)  # fewer than are kept, and odd
-    watchers = [change, detector, rollback, EntropyLogger(), RolloutMetrics(), diary]
+    watchers: list[Callback] = [
+        change,
+        detector,
+        rollback,
+        EntropyLogger(),
+        RolloutMetrics(),
+        diary,
+    ]
+    if run == "idle_sampled":
+        watchers.remove(change)  # its passes, the same on all ranks, would come before the update
     callbacks: list[Callback] = [chosen, *watchers]
     if run in ("single_precision", "window", "bf16"):  # they use the policy in ways of their own
         callbacks[:0] = [MutualInformation(1, num_prompts=4), GradientProbe(1, num_buckets=2)]
@@ -337,6 +348,7 @@ def play(
             *(SEEDS.get(run, 0), curriculum, again, memory, run.startswith("mixture")),
             teacher_of(run, folder),
             SelfDistillation(lessons=3) if run == "distilled" else None,
+            run == "idle_sampled",
         )
         module.vocabulary = list(data.vocabulary())
         fitted = Trainer(

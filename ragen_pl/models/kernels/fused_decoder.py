@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.nn.functional import embedding
 from transformers import Cache, PreTrainedModel
 
@@ -43,8 +44,12 @@ def supports_fused_decoding(model: PreTrainedModel) -> bool:
 
 
 def has_hooks(model: nn.Module) -> bool:
-    """Return whether any module of a model has forward hooks."""
-    return any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
+    """Return whether any module of a model has forward hooks, or is sharded: FSDP2's hooks are set
+    aside while a rank uses whole weights, which lie elsewhere in the next rollout."""
+    return any(
+        part._forward_hooks or part._forward_pre_hooks or isinstance(part, FSDPModule)
+        for part in model.modules()
+    )
 
 
 def _is_plain(part: nn.Module) -> bool:

@@ -326,7 +326,7 @@ def test_limits_of_a_mixtures_environments_merge_by_name_and_by_key(
 
 
 def test_the_mixture_of_the_docs_is_read(data_parser: Parser, tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs/mixtures.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs/mixtures.md").read_text(encoding="utf-8")
     (tmp_path / "shown.yaml").write_text(page.partition("```yaml\n")[2].partition("```")[0])
     line = [*configs("mixture"), "--config", str(tmp_path / "shown.yaml")]
     data = data_of(data_parser, tmp_path, *line)
