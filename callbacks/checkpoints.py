@@ -18,6 +18,9 @@ from ragen_pl.distributed.checkpoint_io import (
     describe_write_error,
 )
 from ragen_pl.distributed.collectives import gather_objects
+from ragen_pl.distributed.fsdp import FSDP2
+from ragen_pl.distributed.shared_folder import check_shared, wait_for_shards
+from ragen_pl.errors import ConfigError
 from ragen_pl.models.export import export_policy
 from ragen_pl.runtime.durable_files import draft_of, put_in_place, recover, remove
 from ragen_pl.runtime.faults import FaultKind, record_fault
@@ -68,6 +71,8 @@ class Checkpoints(Checkpoint):
         """Clean the folders after a killed save; discard the best score if its policy is not in the
         folder of this run."""
         folder = Path(trainer.default_root_dir)
+        if isinstance(trainer.strategy, FSDP2):
+            check_shared(folder)
         if trainer.is_global_zero:
             recover(folder / CHECKPOINTS, ".ckpt")
             recover(folder / POLICY, "")
@@ -127,6 +132,8 @@ class Checkpoints(Checkpoint):
                 export_policy(learner(module).language, drafts[1])
 
         def replace_all() -> None:
+            if drafts[0].is_dir():  # of shards, each of which another rank has written
+                wait_for_shards(drafts[0])
             before = path.with_name(f"{PREVIOUS}.ckpt") if name == LAST else None
             put_in_place(drafts[0], path, before)
             put_in_place(drafts[1], policy)
@@ -147,7 +154,7 @@ class Checkpoints(Checkpoint):
         if not failure and trainer.is_global_zero:
             try:
                 write()
-            except WRITE_ERRORS as error:
+            except (*WRITE_ERRORS, ConfigError) as error:
                 failure = describe_write_error(error)
         failure = _first(failure)
         if not failure or not trainer.is_global_zero:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from safetensors import SafetensorError
 from torch.distributed.checkpoint.api import CheckpointException
 
+from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.distributed.shard_folder import META, load_whole
 
 WRITE_ERRORS = (OSError, RuntimeError, SafetensorError, CheckpointException)
@@ -23,6 +25,25 @@ def describe_write_error(error: BaseException) -> str:
     if isinstance(error, CheckpointException):
         error, _ = next(iter(error.failures.values()))
     return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+
+
+def make_parent_on_all(path: Path) -> None:
+    """Make the folder of a checkpoint that all ranks write to; every rank must call it.
+
+    Raises:
+        OSError: on all ranks, if one of them cannot write there.
+    """
+    fault = ""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not os.access(path.parent, os.W_OK | os.X_OK):
+            fault = f"{path.parent} cannot be written to"
+    except OSError as error:
+        fault = describe_write_error(error)
+    faults = gather_objects(fault)
+    for number, found in enumerate(faults):
+        if found:
+            raise OSError(f"{found} (rank {number})")
 
 
 class WriteFailure:

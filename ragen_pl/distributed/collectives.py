@@ -67,26 +67,41 @@ def _communicable_copy(tensor: Tensor) -> Tensor:
     return tensor.detach().to(device, copy=True)
 
 
+_FAILURES = (ValueError, OSError, RuntimeError, MemoryError, ImportError)
+"""What a rank may fail with for reasons of its own, such as its memory or its disk."""
+
+
 def all_or_none(make: Callable[[], T]) -> T:
     """Return the result of ``make`` on this rank; every rank must call it.
 
     Raises:
         ValueError: on all ranks, if ``make`` raises it on any; a ``ConfigError`` where that was
             one. A rank that went on alone would wait for the others forever.
+        RuntimeError: where ``make`` fails in another way on another rank, such as for want of
+            memory or of a file.
     """
     result, error = None, None
     try:
         result = make()
-    except ValueError as raised:
+    except _FAILURES as raised:
         error = raised
-    told = None if error is None else (isinstance(error, ConfigError), str(error))
-    others = [each for each in gather_objects(told) if each is not None]
+    told = None if error is None else (_kind_elsewhere(error), str(error), type(error).__name__)
+    for number, other in enumerate(gather_objects(told)):
+        if error is None and other is not None:
+            kind, message, name = other
+            if kind is RuntimeError:
+                message = f"rank {number} failed: {name}: {message}"
+            raise kind(message)
     if error is not None:
         raise error
-    if others:
-        is_config_error, message = others[0]
-        raise ConfigError(message) if is_config_error else ValueError(message)
     return cast(T, result)
+
+
+def _kind_elsewhere(error: Exception) -> type[Exception]:
+    """Return what an error of this rank is on the others."""
+    if isinstance(error, ConfigError):
+        return ConfigError
+    return ValueError if isinstance(error, ValueError) else RuntimeError
 
 
 def keep_gradients_local(model: nn.Module | None) -> bool:

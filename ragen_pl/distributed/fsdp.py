@@ -12,7 +12,7 @@ from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy, St
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from ragen_pl.distributed.checkpoint_io import WRITE_FAILURE
+from ragen_pl.distributed.checkpoint_io import WRITE_FAILURE, make_parent_on_all
 from ragen_pl.distributed.sharded_checkpoint import load_sharded
 from ragen_pl.distributed.sharding import frozen_base_weights, materialize, shard
 
@@ -68,8 +68,10 @@ class FSDP2(ModelParallelStrategy):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None
     ) -> None:
-        """Save as Lightning does, but let no rank wait for one whose disk is full."""
+        """Save as Lightning does, but let no rank wait for one whose disk is full, or which cannot
+        write there at all."""
         with WRITE_FAILURE.guard():
+            make_parent_on_all(Path(self.broadcast(filepath)))
             super().save_checkpoint(checkpoint, filepath, storage_options)
 
     def load_checkpoint(

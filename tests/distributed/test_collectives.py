@@ -34,3 +34,20 @@ def test_an_error_on_one_rank_is_raised_on_all(
         return str(caught.value)
 
     assert len(on_ranks(2, work, monkeypatch, collectives)) == 2
+
+
+def test_another_ranks_lack_of_memory_is_told_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(rank: int) -> int:
+        if rank == 0:
+            raise MemoryError("no room for the model")
+        return rank
+
+    def work(rank: int) -> str:
+        with pytest.raises((MemoryError, RuntimeError)) as caught:
+            all_or_none(lambda: make(rank))
+        return f"{type(caught.value).__name__}: {caught.value}"
+
+    assert on_ranks(2, work, monkeypatch, collectives) == [
+        "MemoryError: no room for the model",
+        "RuntimeError: rank 0 failed: MemoryError: no room for the model",
+    ]
