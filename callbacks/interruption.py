@@ -1,4 +1,4 @@
-"""An orderly end of a run on SIGINT and SIGTERM."""
+"""An orderly end of a run on SIGINT, SIGTERM and SIGUSR1."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from ragen_pl.training.callback import RolloutCallback, announce
 from ragen_pl.training.run_folder import CHECKPOINTS, LAST
 from ragen_pl.types import TrajectoryGroup
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = [signal.SIGINT, signal.SIGTERM]
+if hasattr(signal, "SIGUSR1"):  # what SLURM is often asked to send before the time is over
+    _SIGNALS.append(signal.SIGUSR1)
 
 
 class Interrupted(SystemExit):
@@ -31,7 +33,8 @@ class Interrupted(SystemExit):
 
 
 class Interruption(RolloutCallback):
-    """A handler of SIGINT and SIGTERM that exits between turns and updates, with 130 or 143.
+    """A handler of SIGINT, SIGTERM and SIGUSR1 that exits between turns and updates, with 128 and
+    the signal's number (130, 143, 138).
 
     All ranks exit together, at the next point that each of them reaches equally often: before a
     rollout, after each of its collections, before an explicit evaluation, and before and after an

@@ -12,6 +12,9 @@ from typing import Any, ClassVar
 
 import yaml
 from jsonargparse import set_parsing_settings
+from lightning.fabric.plugins import ClusterEnvironment
+from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import (
@@ -51,6 +54,7 @@ from ragen_pl.distributed.fsdp import FSDP2, FSDP_MEANS, FSDP_NAME
 from ragen_pl.errors import ConfigError
 from ragen_pl.models import EmbeddedModel, Endpoint
 from ragen_pl.report.side_by_side import leaves
+from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.runtime.allocator import retain_freed_memory
 from ragen_pl.runtime.out_of_memory import explain_out_of_memory
 from ragen_pl.runtime.third_party_output import silence_libraries
@@ -65,6 +69,8 @@ from ragen_pl.training.run_folder import (
 )
 from ragen_pl.training.starpo import StarPO
 
+_IDLE = 0.2
+"""Share of the processes' time in a rollout that may be spent waiting without a word."""
 _IS_OF_LINK = re.compile(r"Call to compute_fn of link ")
 
 
@@ -194,6 +200,8 @@ class Application(LightningCLI):
         plugins = given if isinstance(given, list) else [given]
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
             plugins = [*plugins, AnyCheckpointIO()]
+        if environment := _slurm(plugins):
+            plugins = [*plugins, environment]
         kwargs["plugins"] = plugins
         kwargs["logger"] = loggers(config.trainer.logger, config.run_dir, str(self.subcommand))
         return super().instantiate_trainer(**kwargs)
@@ -239,10 +247,14 @@ class Application(LightningCLI):
         given, strategy = str(precision), self.trainer.strategy
         precision = given if given.startswith("16") else self.trainer.precision
         self.model.check_trainer(precision, type(strategy))
+        if not isinstance(self.model.trainable.policy, Endpoint):
+            self.model.engine.check(self.trainer.world_size)  # before the ranks meet
         if isinstance(strategy, FSDP2) and strategy.is_global_zero:
             print(FSDP_MEANS)
         if self.subcommand == "fit":
             self.datamodule.check_run(self.trainer, self.model)
+            if self.trainer.is_global_zero:
+                _tell_of_idle_ranks(self.datamodule.rollout, self.trainer.world_size)
 
     def _find_checkpoint(self, config: Any) -> tuple[Path, RunMetadata] | None:
         if config.ckpt_path is None:
@@ -306,6 +318,27 @@ class Application(LightningCLI):
                     "was not trained on\n"
                     "  give the configs of all evaluation sets to fit as well (docs/evaluation.md)"
                 )
+
+
+def _slurm(plugins: Sequence[Any]) -> SLURMEnvironment | None:
+    """Return SLURM's environment without Lightning's requeueing, which would save a checkpoint in
+    the middle of an iteration, within a signal's handler; None where another one is used."""
+    if any(isinstance(plugin, ClusterEnvironment) for plugin in plugins):
+        return None
+    is_used = not TorchElasticEnvironment.detect() and SLURMEnvironment.detect()
+    return SLURMEnvironment(auto_requeue=False) if is_used else None
+
+
+def _tell_of_idle_ranks(rollout: RolloutConfig, ranks: int) -> None:
+    """Say so where a good part of the ranks' time is waiting for others that sample."""
+    groups = rollout.num_groups * rollout.online_k
+    turns = -(-groups // ranks)
+    if groups <= (1 - _IDLE) * turns * ranks:
+        print(
+            f"{groups} groups a collection (data.rollout.num_groups times online_k) keep {ranks} "
+            f"processes busy for {groups / (turns * ranks):.0%} of a rollout, since a group stays "
+            f"on one: a multiple of {ranks} would do so for all of it"
+        )
 
 
 @contextmanager

@@ -113,7 +113,7 @@ def _on_device(language: LanguageModel, source: str, parts: ConfiguredParts) -> 
     precision = str(config.precision)
     engine = parts.model.engine
     try:
-        engine.check()
+        engine.check(1)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     if not precision.endswith("mixed"):

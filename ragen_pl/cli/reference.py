@@ -62,6 +62,8 @@ _POINTS = (-1.0, 0.0, 0.5, 1.0, 2.0)
 """Candidate bounds of a range of numbers."""
 _COUNTS = range(-2, 65)
 """Integers that are tried to find a range of integers."""
+_LARGE = (128, 256, 512, 1000)
+"""Further ones, for a bound above them."""
 _OPTIONAL = tuple(f"ragen_pl.envs.{name}" for name in ("adapters", "code", "proof"))
 """Described in docs/environments.md: what is needed to try their values may be missing."""
 _OURS = ("ragen_pl", "callbacks")
@@ -171,11 +173,27 @@ def _range(kind: type, key: _Key, keys: Sequence[_Key]) -> str:
 
 def _counts(accepts: Callable[[int], bool]) -> str:
     taken = [value for value in _COUNTS if accepts(value)]
-    if not taken:
-        return ""
+    if not taken or len(taken) != 1 + taken[-1] - taken[0]:
+        return ""  # with gaps it is no interval
     low = "" if taken[0] == _COUNTS[0] else str(taken[0])
-    high = "" if taken[-1] == _COUNTS[-1] else str(taken[-1])
+    if taken[-1] == _COUNTS[-1]:
+        high = _largest(accepts, taken[-1])
+    elif any(map(accepts, _LARGE)):
+        return ""
+    else:
+        high = str(taken[-1])
     return _interval(f"[{low}" if low else "", f"{high}]" if high else "")
+
+
+def _largest(accepts: Callable[[int], bool], taken: int) -> str:
+    """Return the largest integer that is accepted, empty if all that are tried are."""
+    refused = next((value for value in _LARGE if not accepts(value)), None)
+    if refused is None:
+        return ""
+    while refused - taken > 1:
+        middle = (taken + refused) // 2
+        taken, refused = (middle, refused) if accepts(middle) else (taken, middle)
+    return str(taken)
 
 
 def _numbers(accepts: Callable[[float], bool]) -> str:

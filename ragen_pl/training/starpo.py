@@ -176,7 +176,7 @@ class StarPO(pl.LightningModule):
         self.sampler = PolicySampler(self.policy, self._build_sampler)
 
     def _build_networks(self) -> tuple[LanguageModel, Networks]:
-        self.engine.check()
+        self.engine.check(world_size())
         is_sharded = self.device_mesh is not None
         return build_networks(self.trainable, self.algorithm, self.vocabulary, is_sharded)
 

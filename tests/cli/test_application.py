@@ -12,7 +12,9 @@ from lightning.pytorch.loggers import Logger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
+from ragen_pl.cli import application
 from ragen_pl.cli.entry_point import main
+from ragen_pl.rollout.config import RolloutConfig
 from tests.support.lock_holder import held_lock
 from tests.support.tiny_run import write_config
 
@@ -90,11 +92,14 @@ def test_given_loggers_are_added_and_know_the_folder_and_the_config(
     assert list((run / "tensorboard").glob("events*"))
     written = run / "lightning_logs" / "version_0"
     assert "train/" in (written / "metrics.csv").read_text()
-    assert yaml.safe_load((written / "hparams.yaml").read_text()) == saved
+    # What the command took is no setting of the run: with it, test would take it too, or nothing.
+    assert "ckpt_path" not in saved
+    hparams = yaml.safe_load((written / "hparams.yaml").read_text())
+    assert hparams == {**saved, "ckpt_path": None}
     assert not Path("lightning_logs").exists()
     (elsewhere,) = Elsewhere.made
     assert elsewhere.save_dir == str(run)
-    assert elsewhere.config == saved
+    assert elsewhere.config == {**saved, "ckpt_path": None}
     assert any(name.startswith("train/") for name in elsewhere.logged)
 
 
@@ -136,3 +141,41 @@ def test_iterations_are_the_x_axis_and_the_run_is_described(
     text = events[0].tensor_proto.string_val[0].decode()
     for words in ("**system**", "Sokoban", "**user**", "    ###", "**assistant**", "reward env "):
         assert words in text
+
+
+@pytest.mark.parametrize(
+    ("groups", "online_k", "ranks", "told"),
+    [
+        (1, 1, 2, "50%"),
+        (8, 1, 64, "12%"),
+        (9, 1, 8, "56%"),
+        (8, 1, 1, ""),
+        (8, 1, 8, ""),
+        (40, 2, 64, "62%"),
+        (15, 1, 8, ""),
+    ],
+)
+def test_ranks_that_would_wait_are_told(
+    groups: int, online_k: int, ranks: int, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rollout = RolloutConfig(num_groups=groups, online_k=online_k)
+    application._tell_of_idle_ranks(rollout, ranks)
+    said = capsys.readouterr().out
+    assert f"busy for {told} of a rollout" in said if told else not said
+
+
+def test_slurm_saves_nothing_in_the_middle_of_an_iteration(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("TORCHELASTIC_RUN_ID", "SLURM_NTASKS"):
+        monkeypatch.delenv(name, raising=False)
+    assert application._slurm([]) is None
+    monkeypatch.setenv("SLURM_NTASKS", "2")
+    monkeypatch.setenv("SLURM_NTASKS_PER_NODE", "2")
+    monkeypatch.setenv("SLURM_JOB_NAME", "train")
+    found = application._slurm([])
+    assert found is not None
+    assert not found.auto_requeue
+    assert application._slurm([found]) is None, "one that was given stays"
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    assert application._slurm([]) is None

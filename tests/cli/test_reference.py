@@ -34,6 +34,9 @@ class Bounded:
     needed: int = 1
     free: float = 0.0
     name: str = ""
+    people: int = 400
+    even: int = 192
+    size: int = 4
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
@@ -43,6 +46,8 @@ class Bounded:
         if self.above is not None and self.above <= 1:
             raise ValueError
         if self.needed < 1:
+            raise ValueError
+        if not 20 <= self.people <= 900 or self.even % 2 or self.size not in (4, 9):
             raise ValueError
 
 
@@ -55,6 +60,9 @@ class Bounded:
         ("needed", "≥ 1"),
         ("free", ""),
         ("name", ""),
+        ("people", "[20, 900]"),
+        ("even", ""),  # no interval
+        ("size", ""),
     ],
 )
 def test_a_range_is_what_the_constructor_takes(name: str, bounds: str) -> None:

@@ -49,7 +49,9 @@ def test_a_signal_is_noticed_while_a_teacher_works(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
-    ("signum", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"]
+    ("signum", "status"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 138)],
+    ids=["SIGINT", "SIGTERM", "SIGUSR1"],
 )
 def test_a_signal_ends_a_run_in_order(tmp_path: Path, signum: signal.Signals, status: int) -> None:
     write_config(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from ragen_pl.report.run_data import write_defaults
 from ragen_pl.report.side_by_side import leaves
 from ragen_pl.training.run_folder import CONFIG
 
+_CHECKPOINT = re.compile(r"^ckpt_path:.*\n", re.MULTILINE)
 _COMPARED = ("data", "model", "filter", "echo_trap", "rollback", "seed_everything")
 _COMPARED_OF_TRAINER = ("max_epochs", "precision", "strategy", "devices", "num_nodes")
 """Keys that decide what is learned."""
@@ -29,7 +31,10 @@ class SavedConfig(SaveConfigCallback):
             path = Path(trainer.default_root_dir) / CONFIG
             path.parent.mkdir(parents=True, exist_ok=True)
             self.parser.save(self.config, path, skip_unset=False, overwrite=True, multifile=False)
-            config = yaml.safe_load(path.read_text(encoding="utf-8"))
+            text = path.read_text(encoding="utf-8")
+            # Of the command, not of the run: with null in it, test would take no checkpoint.
+            path.write_text(_CHECKPOINT.sub("", text), encoding="utf-8")
+            config = yaml.safe_load(text)
             write_defaults(path.parent, default_values(config))
             for logger in trainer.loggers:
                 logger.log_hyperparams(config)

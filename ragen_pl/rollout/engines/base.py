@@ -31,8 +31,11 @@ class Engine(ABC):
     """An interface to build a sampler; its constructor's arguments are configuration keys."""
 
     @abstractmethod
-    def check(self) -> None:
+    def check(self, processes: int) -> None:
         """Check that the engine can run here; called on every rank, before any model is built.
+
+        Args:
+            processes: Number of processes of the run.
 
         Raises:
             ValueError: naming what is missing, and the remedy.

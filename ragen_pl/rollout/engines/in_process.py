@@ -65,7 +65,7 @@ class InProcess(Engine):
 
     cuda_graphs: bool | None = None
 
-    def check(self) -> None:
+    def check(self, processes: int) -> None:
         """Refuse CUDA graphs on a machine without a GPU.
 
         Raises:

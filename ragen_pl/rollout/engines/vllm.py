@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from lightning.pytorch.utilities.seed import isolate_rng
 
-from ragen_pl.distributed.collectives import world_size
 from ragen_pl.models.base import LanguageModel
 from ragen_pl.models.lora import merged_weights
 from ragen_pl.rollout.engines.base import Autocast, Engine, noise_key
@@ -57,7 +56,7 @@ class VLLM(Engine):
         if self.max_num_seqs < 1:
             raise ValueError(f"engine.max_num_seqs is {self.max_num_seqs}; it must be at least 1")
 
-    def check(self) -> None:
+    def check(self, processes: int) -> None:
         """Check that vLLM is installed and that the run has one process.
 
         Raises:
@@ -68,9 +67,9 @@ class VLLM(Engine):
                 "model.engine is VLLM, but vllm is not installed here: install it (pip install "
                 "vllm), or leave model.engine out to sample with the trainer's own model"
             )
-        if world_size() > 1:
+        if processes > 1:
             raise ValueError(
-                f"model.engine is VLLM, but the run has {world_size()} processes, and vLLM would "
+                f"model.engine is VLLM, but the run has {processes} processes, and vLLM would "
                 "take their process group for its own: set trainer.devices and trainer.num_nodes "
                 "to 1, or leave model.engine out"
             )

@@ -127,11 +127,11 @@ def test_moved_buffers_are_captured_again() -> None:
 
 def test_a_gpu_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    InProcess().check()
+    InProcess().check(1)
     with pytest.raises(ValueError, match="cuda_graphs is true, but there is no CUDA GPU"):
-        InProcess(cuda_graphs=True).check()
+        InProcess(cuda_graphs=True).check(1)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    InProcess(cuda_graphs=True).check()
+    InProcess(cuda_graphs=True).check(1)
 
 
 def test_the_key_captures_on_the_gpu(language: LanguageModel) -> None:

@@ -20,7 +20,7 @@ from ragen_pl.models.base import LanguageModel
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.lora import LoRA
 from ragen_pl.rollout.config import RolloutConfig
-from ragen_pl.rollout.engines import VLLM, InProcess, vllm
+from ragen_pl.rollout.engines import VLLM, InProcess
 from ragen_pl.rollout.engines.vllm import VLLMSampler
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.types import EpisodeId, Request, Sampling
@@ -212,7 +212,6 @@ def test_without_vllm_the_run_is_refused_with_one_line(
 
 
 def test_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    VLLM().check()
-    monkeypatch.setattr(vllm, "world_size", lambda: 2)
+    VLLM().check(1)
     with pytest.raises(ValueError, match="2 processes"):
-        VLLM().check()
+        VLLM().check(2)
