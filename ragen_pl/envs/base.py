@@ -94,6 +94,11 @@ class TextEnv(gymnasium.Env[str, str]):
         actions are no calls."""
         return ()
 
+    def sample_actions(self) -> tuple[str, ...]:
+        """Return some actions of the right form where actions are free text; the contract's check
+        plays them."""
+        return ()
+
     @property
     @abstractmethod
     def instruction(self) -> str:

@@ -24,6 +24,7 @@ EXAMPLES = (
     "my_rewards.yaml",
     "NAME",
     "NAME.yaml",
+    "runs/sokoban/config.yaml",
 )
 """Configs that a page tells the reader to write."""
 

@@ -27,7 +27,7 @@ class ConstructorError(ConfigError):
     """An error in a constructor that is not about the value of one of its arguments."""
 
 
-def construct(kind: type[T], *args: Any, **kwargs: Any) -> T:
+def construct(kind: type[T], /, *args: Any, **kwargs: Any) -> T:
     """Build an instance of a class, in the parser's place.
 
     Raises:

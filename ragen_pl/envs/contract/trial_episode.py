@@ -42,8 +42,8 @@ def check_contract(env: TextEnv, key: str) -> None:
     """Play a few short episodes on copies and check what the methods return.
 
     Two copies with different histories take the same steps and must return the same values; a third
-    copy shows whether states can be restored. Actions are random, or adversarial texts if actions
-    are free text.
+    copy shows whether states can be restored. Actions are random, or samples and adversarial texts
+    if actions are free text.
 
     Args:
         env: The environment, which is not changed.
@@ -238,7 +238,8 @@ class _TrialEpisode:
         wanted = "at least one name while the episode goes on, or None for free text"
         self._check(actions is None or bool(actions), "actions", actions, wanted)
         if actions is None:
-            return _ADVERSARIAL[(self.seed + number) % len(_ADVERSARIAL)]
+            texts = (*call(self.name, self.one.sample_actions), *_ADVERSARIAL)
+            return texts[(self.seed + number) % len(texts)]
         return self.rng.choice(actions)
 
     def _read(self, attribute: str) -> Any:

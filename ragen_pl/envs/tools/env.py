@@ -6,6 +6,7 @@ import json
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
+from numbers import Real
 from typing import Any
 
 from ragen_pl.envs.replay import ReplayState
@@ -15,6 +16,12 @@ from ragen_pl.envs.tools.toolbox import Toolbox, ToolUnavailableError
 from ragen_pl.errors import ConfigError
 
 _LONGEST_REASON = 300
+_SLIPS = (TypeError, AttributeError, NameError)
+"""What a tool raises for a slip in its own code, whose arguments were checked."""
+_KEPT = ("earn", "end", "play", "written")
+"""Methods of ``ToolEnv`` that are no tools, and that its work rests on."""
+_SAMPLES: Mapping[str, Any] = {"string": "x", "integer": 1, "number": 1.0, "boolean": True}
+"""By JSON type: a value of an argument."""
 
 
 class ToolEnv(ReplayState):
@@ -23,7 +30,8 @@ class ToolEnv(ReplayState):
     The tools are the public methods that a subclass defines, in their order, and those of its
     ``toolboxes``. A method's signature and docstring are what the agent is told; its return value
     is the observation. It may call ``earn`` and ``end``. A wrong call, or one that raises, earns
-    nothing and is answered with the reason.
+    nothing and is answered with the reason; but a TypeError, an AttributeError or a NameError in a
+    method whose arguments have the right types is its own slip, and fails as one in ``step`` does.
 
     A subclass sets ``name`` and ``instruction`` and implements ``begin`` and ``task``. Its methods
     must be deterministic: states are restored by playing the moves again. What another
@@ -55,7 +63,13 @@ class ToolEnv(ReplayState):
         """The task of this episode, which the first observation shows."""
 
     def earn(self, reward: float) -> None:
-        """Add to the reward of the current call."""
+        """Add to the reward of the current call.
+
+        Raises:
+            TypeError: if it is no number.
+        """
+        if isinstance(reward, bool) or not isinstance(reward, Real):
+            raise TypeError(f"a tool earned {reward!r}, a {type(reward).__name__}: give a number")
         earned, ends, success = self._outcome
         self._outcome = (earned + reward, ends, success)
 
@@ -104,6 +118,11 @@ class ToolEnv(ReplayState):
         """Return a call as an agent would write it."""
         return written(Call(name, arguments), self.schemas[name], self.calls)
 
+    def sample_actions(self) -> tuple[str, ...]:
+        """Call every method that is a tool once, with arguments of the right types."""
+        own = _own_schemas(type(self))  # type: ignore[arg-type]  # a class can be hashed
+        return tuple(self.written(schema.name, **_sample(schema)) for schema in own)
+
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
@@ -135,7 +154,8 @@ class ToolEnv(ReplayState):
         """
         box = next((box for box in self.toolboxes if call.name in names_of(box)), None)
         if box is None:
-            return _told(lambda: str(getattr(self, call.name)(**call.arguments)), call.name)
+            own = getattr(self, call.name)
+            return _told(lambda: str(own(**call.arguments)), call.name, _SLIPS)
         if box.is_repeatable:
             return _told(lambda: box.call(call.name, call.arguments), call.name)
         return self._from_record(box, call)
@@ -192,8 +212,13 @@ def names_of(box: Toolbox) -> tuple[str, ...]:
     return tuple(schema.name for schema in box.schemas())
 
 
-def _told(run: Callable[[], str], name: str) -> str:
+def _told(run: Callable[[], str], name: str, slips: tuple[type[Exception], ...] = ()) -> str:
     """Return what a tool returns.
+
+    Args:
+        run: Function that calls it.
+        name: Its name.
+        slips: Exceptions that no arguments explain; they are left as they are.
 
     Raises:
         WrongCallError: if it raised; the message tells the agent.
@@ -204,6 +229,8 @@ def _told(run: Callable[[], str], name: str) -> str:
         return run()
     except (ToolUnavailableError, ConfigError):
         raise
+    except slips:
+        raise
     except Exception as error:  # the boundary to tools: an agent's arguments may be anything
         reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         raise WrongCallError(f"{name} failed: {reason[:_LONGEST_REASON]}") from error
@@ -211,4 +238,26 @@ def _told(run: Callable[[], str], name: str) -> str:
 
 @lru_cache(maxsize=64)
 def _own_schemas(kind: type[ToolEnv]) -> tuple[ToolSchema, ...]:
+    for name in _KEPT:
+        if getattr(kind, name) is not getattr(ToolEnv, name):
+            raise ValueError(
+                f"tools: {kind.__name__}.{name} would be a tool, but has the name of a method of "
+                "ToolEnv: give it another one"
+            )
     return tuple(schema_of(method) for method in own_methods(kind, ToolEnv))
+
+
+def _sample(schema: ToolSchema) -> dict[str, Any]:
+    """Return arguments of the right types."""
+    properties: Mapping[str, Mapping[str, Any]] = schema.parameters["properties"]
+    return {name: _value(kind) for name, kind in properties.items()}
+
+
+def _value(kind: Mapping[str, Any]) -> Any:
+    """Return a value that a JSON Schema of ``schema_of`` takes."""
+    if "enum" in kind:
+        return kind["enum"][0]
+    if kind["type"] == "array":
+        return [_value(kind["items"])]
+    first = kind["type"] if isinstance(kind["type"], str) else kind["type"][0]
+    return _value({**kind, "type": first}) if first == "array" else _SAMPLES[first]

@@ -55,10 +55,12 @@ def schema_of(method: Callable[..., Any]) -> ToolSchema:
         method: The function, ``self`` included.
 
     Raises:
-        ValueError: if it has no docstring, or a parameter without an annotation or of another type;
-            the message says what to do.
+        ValueError: if it is async, has no docstring, or a parameter without an annotation or of
+            another type; the message says what to do.
     """
     what = f"{method.__qualname__}, a tool since its name does not begin with an underscore,"
+    if inspect.iscoroutinefunction(method):
+        raise ValueError(f"{what} is async, but is answered at once: define it without async")
     described = docstring_parser.parse(inspect.getdoc(method) or "")
     summary = " ".join(filter(None, (described.short_description, described.long_description)))
     if not summary:

@@ -7,7 +7,7 @@ import itertools
 import json
 import pickle
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -186,6 +186,72 @@ def test_a_public_method_that_cannot_be_a_tool_is_refused() -> None:
 
     with pytest.raises(ValueError, match=r"Helper.help, a tool since its name does not begin with"):
         _ = Helper().tools
+
+
+class Slip(Vault):
+    """A vault with slips in its own code.
+
+    Args:
+        slip: Which.
+    """
+
+    def __init__(self, slip: str) -> None:
+        super().__init__()
+        self.slip = slip
+
+    def push(self, force: int, hands: list[str], how: Literal["hard", "soft"]) -> str:
+        """Push the door."""
+        if self.slip == "earns a text":
+            self.earn("0.25")  # type: ignore[arg-type]
+        if self.slip == "earns nothing":
+            self.earn(None)  # type: ignore[arg-type]
+        if self.slip == "attribute":
+            return str(self._tires)  # type: ignore[attr-defined]
+        return f"{force} {len(hands)} {how}"
+
+
+@pytest.mark.parametrize("slip", ["earns a text", "earns nothing", "attribute"])
+def test_a_tools_own_slip_is_no_answer_to_the_agent(slip: str) -> None:
+    """It would be imitated, and no check or count of faults would tell."""
+    env = Slip(slip)
+    env.reset(seed=3)
+    with pytest.raises((TypeError, AttributeError)):
+        env.step(call("push", force=1, hands=["x"], how="hard"))
+    with pytest.raises(ValueError, match=r"push"):
+        check_contract(Slip(slip), "env")
+
+
+def test_the_contract_calls_every_tool_with_arguments_of_its_types() -> None:
+    assert Slip("").sample_actions() == (
+        call("turn", digit=1),
+        call("push", force=1, hands=["x"], how="hard"),
+    )
+    check_contract(Slip(""), "env")
+
+    class Drawn(Vault):
+        def draw_lots(self) -> str:
+            """Draw lots."""
+            return str(next(COUNT))
+
+    with pytest.raises(ValueError, match=r"draw_lots.*the two must be equal"):
+        check_contract(Drawn(), "env")
+
+
+def test_tools_that_wait_or_take_a_name_of_the_base_are_refused() -> None:
+    class Waiting(Vault):
+        async def push(self) -> str:
+            """Push the door."""
+            return ""
+
+    class Ending(Vault):
+        def end(self) -> str:  # type: ignore[override]
+            """Give up."""
+            return ""
+
+    with pytest.raises(ValueError, match=r"Waiting.push, a tool .* is async"):
+        _ = Waiting().tools
+    with pytest.raises(ValueError, match=r"Ending.end would be a tool, but has the name of a meth"):
+        _ = Ending().tools
 
 
 def test_brackets_are_asked_for_where_all_tools_take_one_text() -> None:
