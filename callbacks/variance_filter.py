@@ -14,7 +14,7 @@ from ragen_pl.algorithms.filters import FilterRule, TopFraction
 from ragen_pl.ops.selection import group_mean, max_variance_subset, ranking
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.stats import GroupTable
-from ragen_pl.training.callback import RolloutCallback
+from ragen_pl.training.callback import RolloutCallback, announce
 from ragen_pl.types import Selection, TrajectoryGroup
 
 Score = Literal["std", "variance", "mean", "length", "entropy"]
@@ -34,6 +34,8 @@ _SCORE_NAMES: dict[Score, str] = {
     "length": "mean tokens",
     "entropy": "mean entropy",
 }
+_EMPTY = 3
+"""Rollouts in a row without a kept group, after which a warning is printed."""
 _SCALING_EXPONENTS: dict[Scaling, float] = {"none": 0.0, "linear": 1.0, "sqrt": 0.5}
 """Exponent of the share of groups kept, in the factor of the policy loss."""
 
@@ -84,6 +86,7 @@ class VarianceFilter(RolloutCallback):
                 f"score is {score}, which may be negative, but {type(self.rule).__name__} compares "
                 "sizes: choose TopFraction, TopK, SoftmaxTopP or PercentileBand, or another score"
             )
+        self._empty = 0
         self.include_zero = include_zero
         self.score: Score = score
         self.keep_per_group = keep_per_group
@@ -133,12 +136,24 @@ class VarianceFilter(RolloutCallback):
         """Return each member's weight, 0 if it is not selected or its environment failed."""
         table = GroupTable.gather(groups)
         weights = self.weigh(table)
+        self._tell_if_nothing_is_kept(trainer, weights)
         own = dict(zip(table.group_ids, weights.tolist(), strict=True))
         reasons = dict(zip(table.group_ids, self.explain(table, weights), strict=True))
         return Selection(
             tuple(tuple(own[group.group_id][: len(group.trajectories)]) for group in groups),
             tuple(reasons[group.group_id] for group in groups),
         )
+
+    def _tell_if_nothing_is_kept(self, trainer: Trainer, weights: Tensor) -> None:
+        """Print a warning after some rollouts in a row of which RL has learned nothing."""
+        self._empty = 0 if bool((weights > 0).any()) else self._empty + 1
+        if self._empty == _EMPTY:
+            announce(
+                trainer,
+                f"warning: the filter has kept no group of {_EMPTY} rollouts in a row: RL learns "
+                "nothing: rewards may not differ within groups (rollout/zero_std_fraction), or "
+                "filter.rule keeps too little",
+            )
 
     def explain(self, table: GroupTable, weights: Tensor) -> list[str]:
         """Return why each group of a table got the weights of ``weigh``, in words."""

@@ -46,7 +46,7 @@ class FilterRule(ABC):
                 ≥ 0, one per group and 0 where there is no score.
         """
         with calling(self, "__call__", "scores"):
-            given: object = self(scores)
+            given: object = self(scores.clone())  # which it may change, and is compared with
         wanted = (
             f"a bool mask, or float weights of 0 or more, of shape {tuple(scores.shape)}: one per "
             "group"

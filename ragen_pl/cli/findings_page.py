@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
-from collections.abc import Iterable
-from contextlib import redirect_stdout
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, redirect_stdout
 
 from ragen_pl.runtime.findings import CheckFinding, has_failed, summary
+
+_STDOUT, _STDERR = 1, 2
+"""File descriptors."""
 
 
 def print_findings(found: Iterable[CheckFinding], *, as_json: bool) -> int:
@@ -20,7 +24,7 @@ def print_findings(found: Iterable[CheckFinding], *, as_json: bool) -> int:
     reconfigure = getattr(out, "reconfigure", None)
     if reconfigure is not None:  # an encoding without these characters must not end it
         reconfigure(errors="replace")
-    with redirect_stdout(sys.stderr):
+    with redirect_stdout(sys.stderr), _processes_on_stderr(as_json):
         for line in found:
             lines.append(line)
             if as_json:
@@ -37,3 +41,20 @@ def print_findings(found: Iterable[CheckFinding], *, as_json: bool) -> int:
     else:
         print(f"\n{summary(lines, seconds)}")
     return int(failed)
+
+
+@contextmanager
+def _processes_on_stderr(wanted: bool) -> Iterator[None]:
+    """Let processes that are started within, such as environments' workers, print to standard error
+    as well: nothing but the page may be on standard output."""
+    if not wanted:
+        yield
+        return
+    sys.stdout.flush()
+    kept = os.dup(_STDOUT)
+    os.dup2(_STDERR, _STDOUT)
+    try:
+        yield
+    finally:
+        os.dup2(kept, _STDOUT)
+        os.close(kept)

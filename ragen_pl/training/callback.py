@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, TypeVar
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
+from ragen_pl.errors import ConfigError
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.runtime.visible_text import visible
 from ragen_pl.types import Evaluation, Selection, TrainingBatch, TrajectoryGroup
@@ -158,6 +159,11 @@ class RolloutCallback(Callback):
         """
         self._recorded.update({k: float(v) for k, v in metrics.items() if math.isfinite(v)})
 
+    @property
+    def recorded(self) -> Collection[str]:
+        """Names of the metrics that were recorded and not logged yet."""
+        return self._recorded.keys()
+
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
@@ -192,6 +198,23 @@ def all_callbacks(trainer: Trainer) -> list[Callback]:
 def rollout_callbacks(trainer: Trainer) -> Iterator[RolloutCallback]:
     """Iterate over the trainer's callbacks that have rollout hooks."""
     return (each for each in all_callbacks(trainer) if isinstance(each, RolloutCallback))
+
+
+def refuse_double_metrics(trainer: Trainer) -> None:
+    """Raise an error if two callbacks have recorded one metric, of which the mean would be logged.
+
+    Raises:
+        ConfigError: naming both.
+    """
+    owners: dict[str, str] = {}
+    for callback in rollout_callbacks(trainer):
+        for name in callback.recorded:
+            if name in owners:
+                raise ConfigError(
+                    f"{type(callback).__name__} records {name}, which {owners[name]} records, too: "
+                    "give it another name"
+                )
+            owners[name] = type(callback).__name__
 
 
 def find_callback(trainer: Trainer, kind: type[T]) -> T | None:

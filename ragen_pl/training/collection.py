@@ -19,7 +19,7 @@ from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.packing import pack
 from ragen_pl.rollout.seeds import MAX_COLLECTIONS
 from ragen_pl.rollout.stats import GroupTable
-from ragen_pl.training.callback import rollout_callbacks
+from ragen_pl.training.callback import refuse_double_metrics, rollout_callbacks
 from ragen_pl.training.checked_selection import check_selections
 from ragen_pl.types import Generate, RolloutBatch, Sampling, Selection, TrajectoryGroup
 
@@ -232,6 +232,7 @@ class Collector:
         whole = Selection(tuple(map(tuple, weights)), told)
         for callback in self.callbacks:
             callback.on_selection(trainer, trainer.lightning_module, list(groups), whole)
+        refuse_double_metrics(trainer)
         return weights
 
     def pack(

@@ -242,6 +242,7 @@ class MyRule(FilterRule):
         (lambda scores: scores / scores.sum(), "a weight of nan"),
         (lambda scores: -scores.nan_to_num(), "a weight of -1 for a score of 1"),
         (torch.ones_like, "a weight of 1 for a score of nan"),
+        (lambda scores: scores.nan_to_num_(0.0).ge(0), "a weight of 1 for a score of nan"),
         (lambda scores: fail(), "__call__ raised RuntimeError"),
     ],
 )

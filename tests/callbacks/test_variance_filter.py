@@ -288,3 +288,17 @@ def fit_once(*callbacks: Any) -> Trainer:
     )
     trainer.fit(TinyModule(), one_batch())
     return trainer
+
+
+def test_a_filter_that_keeps_nothing_says_so_after_three_rollouts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Else a whole run would train nothing, and end as any other."""
+    trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
+    callback, alike = VarianceFilter(0.5), [make_group([1.0, 1.0], group_id=0)]
+    for groups in (alike, alike, GROUPS, alike, alike):
+        callback.on_rollout_end(trainer, NO_TRAINER, groups)
+    assert "kept no group" not in capsys.readouterr().out
+    for _ in range(3):
+        callback.on_rollout_end(trainer, NO_TRAINER, alike)
+    assert capsys.readouterr().out.count("has kept no group of 3 rollouts in a row") == 1

@@ -27,6 +27,15 @@ def test_a_defect_gives_status_1_and_a_remedy(capsys: pytest.CaptureFixture[str]
     assert failed[0]["remedy"] == "mend expert_turn, or raise max_actions"
 
 
+def test_what_an_environment_prints_is_not_in_the_json(capfd: pytest.CaptureFixture[str]) -> None:
+    """Also where a process of its own prints."""
+    name = "tests.support.broken_envs.Loud"
+    main(["check-env", "--env", name, "--json", "--seconds", "0.2"])
+    shown, beside = capfd.readouterr()
+    assert json.loads(shown)["findings"]
+    assert "a step" in beside
+
+
 @pytest.mark.parametrize(
     ("args", "told"),
     [

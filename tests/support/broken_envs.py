@@ -477,3 +477,47 @@ class Hopeless(Stairs):
 
     def expert_turn(self, rng: random.Random, max_actions: int) -> tuple[str, tuple[str, ...]]:
         return "", ("off" if self.lit else "on",)
+
+
+class Misled(TextEnv):
+    """Has an expert that plays worse than chance: name the side that is up, in three tries."""
+
+    name, actions, max_actions = "coin", ("heads", "tails"), 3
+    instruction = "Which side is up?"
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        self.seed, self.found, self.tries = seed or 0, False, 0
+        return self.render_text(), {}
+
+    @property
+    def side(self) -> str:
+        return ("heads", "tails")[self.seed % 2]
+
+    def step(self, action: str) -> Step:
+        refuse_after_end(self, self.found)
+        self.tries += 1
+        self.found = action == self.side
+        return self.render_text(), float(self.found), self.found, False, {"success": self.found}
+
+    def render_text(self) -> str:
+        return f"{self.tries} tries"
+
+    def get_state(self) -> dict[str, Any]:
+        return {"seed": self.seed, "found": self.found, "tries": self.tries}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self.seed, self.found, self.tries = state["seed"], state["found"], state["tries"]
+
+    def expert_turn(self, rng: random.Random, max_actions: int) -> tuple[str, tuple[str, ...]]:
+        wrong = "heads" if self.side == "tails" else "tails"
+        return "", (self.side if self.seed % 8 == 0 else wrong,)
+
+
+class Loud(Guess):
+    """Prints what it does, in whatever process it is."""
+
+    def step(self, action: str) -> Step:
+        os.write(1, b"a step\n")
+        return super().step(action)

@@ -8,6 +8,7 @@ import inspect
 import types
 import typing
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 from lightning.pytorch import Trainer
@@ -56,7 +57,10 @@ def find_class(name: str, base: type, path: str) -> type:
         try:
             module = importlib.import_module(module_name)
         except ImportError as error:
-            raise ConfigError(f"{path}: {name} cannot be imported: {error}") from error
+            raise ConfigError(
+                f"{path}: {name} cannot be imported: {error}\n"
+                f"  modules of your own are found in the working directory, here {Path.cwd()}"
+            ) from error
         found = getattr(module, class_name, None)
         if inspect.isclass(found):
             return found

@@ -11,6 +11,10 @@ from ragen_pl.rollout.episode import ChatEpisode, play_episode
 from ragen_pl.rollout.teachers.base import Lesson, Lessons, Teacher, TeachingTask, check_share
 from ragen_pl.rollout.teachers.played import play_lessons
 
+_FEW = 0.5
+"""Share of demonstrations that succeed at least, or a warning is printed; less where it moves at
+random."""
+
 
 @dataclass(frozen=True)
 class Solver(Teacher):
@@ -37,16 +41,24 @@ class Solver(Teacher):
             )
 
     def teach(self, task: TeachingTask) -> Lessons:
-        expert = NoisyExpertActor(self.random_turns)
+        expert, solved, played = NoisyExpertActor(self.random_turns), 0, 0
 
         def play(episode: ChatEpisode, rng: random.Random) -> Lesson | None:
+            nonlocal solved, played
             moves = play_episode(episode, expert, rng)
             trajectory = episode.trajectory()
             if not trajectory.is_trainable:
                 return None
+            solved, played = solved + trajectory.success, played + 1
             imitated = [self.imitate_random or not move.is_random for move in moves]
             return Lesson.of(trajectory, imitated)
 
         noise = "imitated too" if self.imitate_random else "without loss"
         told = f"{self.random_turns:.0%} of turns move at random, {noise}"
-        return Lessons(play_lessons(task, play), told)
+        lessons = play_lessons(task, play)
+        if solved < _FEW * (1 - self.random_turns) * played:
+            told += (
+                f"\n  warning: {solved} of {played} of them succeed: the policy learns to fail; "
+                "mend expert_turn, or give more turns and actions"
+            )
+        return Lessons(lessons, told)

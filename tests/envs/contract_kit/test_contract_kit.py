@@ -78,6 +78,7 @@ WARNINGS: list[tuple[type[TextEnv], str, str]] = [
     (broken.Gossip, "shared state", "Gossip.told"),
     (broken.Chronicler, "episodes", "observations grow"),
     (broken.Gift, "random play", "nothing to learn"),
+    (broken.Misled, "expert", "and random play .* learns to fail"),
     (broken.Slow, "speed", "a step takes 8"),
     (broken.Unreachable, "rewards", "random play always has the reward 0, and there is no expert"),
     (broken.Blurred, "features", "have the features of another one"),

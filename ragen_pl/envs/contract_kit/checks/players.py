@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator
 
@@ -36,6 +37,14 @@ def check_expert(subject: ExaminedEnv) -> Iterator[Finding]:
             f"{lost[0]}",
             "let it find a way from any state; a warm start with random_turns leaves such "
             "demonstrations out",
+        )
+        return
+    by_chance = subject.random_play
+    lucky = sum(trial.success for trial in by_chance)
+    if by_chance and solved + math.sqrt(len(played)) < lucky / len(by_chance) * len(played):
+        yield warning(  # by more than luck
+            f"{text}, and random play {lucky} of {len(by_chance)}: who imitates it learns to fail",
+            "mend expert_turn",
         )
         return
     actions = sum(len(trial.steps) for trial in played) / len(played)
