@@ -66,6 +66,8 @@ class Checkpoints(Checkpoint):
         """Set by the command line; saved with the weights."""
         self.best_success: float | None = None
         self._validated = False
+        self.last_saved: int | None = None
+        """Iterations of the newest ``last.ckpt``; None if there is none."""
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Clean the folders after a killed save; discard the best score if its policy is not in the
@@ -95,8 +97,9 @@ class Checkpoints(Checkpoint):
         done = trainer.current_epoch + 1
         is_end = trainer.should_stop or done == trainer.max_epochs
         is_taught = done == 1 and data_module(trainer).teaching.lessons_are_saved
-        if is_end or is_taught or done % self.every_n_iterations == 0:
-            self._save(trainer, pl_module, LAST)
+        is_due = is_end or is_taught or done % self.every_n_iterations == 0
+        if is_due and self._save(trainer, pl_module, LAST):
+            self.last_saved = done
         if is_end and self.best_success is None:
             self._copy_last_to_best(trainer)
 

@@ -11,8 +11,9 @@ from typing import Any, NoReturn
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
+from callbacks.checkpoints import Checkpoints
 from ragen_pl.distributed.collectives import gather_objects, rank, world_size
-from ragen_pl.training.callback import RolloutCallback, announce
+from ragen_pl.training.callback import RolloutCallback, announce, find_callback
 from ragen_pl.training.run_folder import CHECKPOINTS, LAST
 from ragen_pl.types import TrajectoryGroup
 
@@ -89,8 +90,11 @@ class Interruption(RolloutCallback):
             return
         folder = Path(trainer.default_root_dir)
         saved = (folder / CHECKPOINTS / f"{LAST}.ckpt").exists()
+        checkpoints = find_callback(trainer, Checkpoints)
+        number = None if checkpoints is None else checkpoints.last_saved
+        where = "" if number is None else f" after iteration {number}"
         how = (
-            "to resume, add --ckpt_path last to the same command"
+            f"to resume{where}, add --ckpt_path last to the same command"
             if saved
             else "no iteration had been saved: start the same command again"
         )

@@ -13,7 +13,8 @@ from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.contract_kit import examine_env
 from ragen_pl.envs.contract_kit.subject import SECONDS
 from ragen_pl.errors import ConfigError
-from ragen_pl.runtime.findings import CheckFinding
+from ragen_pl.rollout.chat import check_actions
+from ragen_pl.runtime.findings import CheckFinding, failure
 
 _DESCRIPTION = """\
 Examine an environment, in a few seconds: starts, noise, states, copies, processes, hostile answers,
@@ -55,8 +56,21 @@ def _examined(envs: Mapping[str, TextEnv], seconds: float) -> Iterator[CheckFind
     for key, env in envs.items():
         allowed = seconds / 2 if type(env) in seen else seconds
         seen.add(type(env))
+        yield from _read_actions(key, env)
         for line in examine_env(env, key, allowed):
             yield replace(line, subject=f"{key} ({type(env).__name__})")
+
+
+def _read_actions(key: str, env: TextEnv) -> Iterator[CheckFinding]:
+    """Yield a failure if the answer format of a run could not hold the names of actions."""
+    if not isinstance(getattr(env, "actions", None), tuple):
+        return  # the contract has its own words for that
+    try:
+        check_actions({key: env})
+    except ValueError as error:
+        text = str(error).removeprefix("data.")
+        found = failure(text, "rename the action")
+        yield CheckFinding("actions", found, 0.0, f"{key} ({type(env).__name__})")
 
 
 def _configured(argv: Sequence[str]) -> Mapping[str, TextEnv]:

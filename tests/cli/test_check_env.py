@@ -27,6 +27,17 @@ def test_a_defect_gives_status_1_and_a_remedy(capsys: pytest.CaptureFixture[str]
     assert failed[0]["remedy"] == "mend expert_turn, or raise max_actions"
 
 
+def test_action_names_that_no_answer_can_hold_are_failures(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Every fit refuses them."""
+    name = "tests.support.broken_envs.Parted"
+    assert main(["check-env", "--env", name, "--json", "--seconds", "0.2"]) == 1
+    (found, *_) = json.loads(capsys.readouterr().out)["findings"]
+    assert (found["check"], found["level"]) == ("actions", "failure")
+    assert "an action named 'on || off'" in found["text"]
+
+
 def test_what_an_environment_prints_is_not_in_the_json(capfd: pytest.CaptureFixture[str]) -> None:
     """Also where a process of its own prints."""
     name = "tests.support.broken_envs.Loud"

@@ -521,3 +521,9 @@ class Loud(Guess):
     def step(self, action: str) -> Step:
         os.write(1, b"a step\n")
         return super().step(action)
+
+
+class Parted(Misled):
+    """Has an action whose name holds the mark between two actions."""
+
+    actions: tuple[str, ...] = ("heads", "tails", "on || off")  # type: ignore[assignment]
