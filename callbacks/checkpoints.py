@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
@@ -53,15 +53,21 @@ class Checkpoints(Checkpoint):
         every_n_iterations: Iterations between two saves. The last iteration is always saved, also
             when a callback stops the run, and the first one if a teacher's lessons are saved, which
             may have cost more than many iterations.
+        export: When the policy is written as a Hugging Face folder. always: with every checkpoint;
+            end: ``policy/last`` at the end of the run alone. Under FSDP2 an export gathers all
+            weights in float32, and the first rank writes them while the others wait.
     """
 
-    def __init__(self, every_n_iterations: int = 10) -> None:
+    def __init__(
+        self, every_n_iterations: int = 10, export: Literal["always", "end"] = "always"
+    ) -> None:
         super().__init__()
         if every_n_iterations < 1:
             raise ValueError(
                 f"every_n_iterations is {every_n_iterations}; it must be at least 1 (10 is usual)"
             )
         self.every_n_iterations = every_n_iterations
+        self.export = export
         self.metadata: RunMetadata | None = None
         """Set by the command line; saved with the weights."""
         self.best_success: float | None = None
@@ -92,13 +98,14 @@ class Checkpoints(Checkpoint):
         self._validated = False
         if success is not None and (self.best_success is None or success > self.best_success):
             before, self.best_success = self.best_success, success  # saved with the checkpoint
-            if not self._save(trainer, pl_module, BEST):
+            if not self._save(trainer, pl_module, BEST, exports=self.export == "always"):
                 self.best_success = before
         done = trainer.current_epoch + 1
         is_end = trainer.should_stop or done == trainer.max_epochs
         is_taught = done == 1 and data_module(trainer).teaching.lessons_are_saved
         is_due = is_end or is_taught or done % self.every_n_iterations == 0
-        if is_due and self._save(trainer, pl_module, LAST):
+        exports = self.export == "always" or is_end
+        if is_due and self._save(trainer, pl_module, LAST, exports=exports):
             self.last_saved = done
         if is_end and self.best_success is None:
             self._copy_last_to_best(trainer)
@@ -109,7 +116,7 @@ class Checkpoints(Checkpoint):
         places = folder / CHECKPOINTS / f"{LAST}.ckpt", folder / POLICY / LAST
 
         def copy() -> None:
-            for last in places:
+            for last in filter(Path.exists, places):
                 best = last.with_name(last.name.replace(LAST, BEST))
                 put_in_place(_copy(last, draft_of(best)), best)
 
@@ -122,7 +129,7 @@ class Checkpoints(Checkpoint):
         value = trainer.callback_metrics.get(f"val/{eval_set}/success")
         return None if value is None else float(value)
 
-    def _save(self, trainer: Trainer, module: LightningModule, name: str) -> bool:
+    def _save(self, trainer: Trainer, module: LightningModule, name: str, *, exports: bool) -> bool:
         """Save checkpoint and policy; return whether they could be written, on every rank."""
         folder = Path(trainer.default_root_dir)
         path, policy = folder / CHECKPOINTS / f"{name}.ckpt", folder / POLICY / name
@@ -131,15 +138,17 @@ class Checkpoints(Checkpoint):
             remove(drafts[0])  # a killed run can leave a folder in place of a file, or the reverse
         with WRITE_FAILURE.collect():
             trainer.save_checkpoint(drafts[0])
-            with WRITE_FAILURE.guard():
-                export_policy(learner(module).language, drafts[1])
+            if exports:
+                with WRITE_FAILURE.guard():
+                    export_policy(learner(module).language, drafts[1])
 
         def replace_all() -> None:
             if drafts[0].is_dir():  # of shards, each of which another rank has written
                 wait_for_shards(drafts[0])
             before = path.with_name(f"{PREVIOUS}.ckpt") if name == LAST else None
             put_in_place(drafts[0], path, before)
-            put_in_place(drafts[1], policy)
+            if exports:
+                put_in_place(drafts[1], policy)
 
         return self._write(trainer, path.name, replace_all, WRITE_FAILURE.text, drafts)
 

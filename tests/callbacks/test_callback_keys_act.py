@@ -16,7 +16,7 @@ from typing import Any, cast
 import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.callbacks import Callback, Checkpoint
 
 import callbacks
 from callbacks import EchoTrapDetector, RunDisplay, VarianceFilter
@@ -80,6 +80,38 @@ def trained(callback: Any, ppo_epochs: int = 1) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
         trainer = make_trainer(Path(folder), 3, [callback, watch], **how)
         trainer.fit(make_learner(), datamodule=data)
+    return watch.seen
+
+
+class Folders(Callback):
+    """Note which checkpoints and policies there are after each iteration."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, int] = {}
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        folder = Path(trainer.default_root_dir)
+        for place in ("checkpoints/last.ckpt", "policy/last", "policy/best"):
+            name = f"{place} after {trainer.current_epoch + 1}"
+            self.seen[name] = int((folder / place).exists())
+
+
+def saved(callback: Any) -> Outcome:
+    """Let a learner play the lamp for two iterations, and see what is saved when."""
+    rollout = RolloutConfig(num_groups=2, group_size=2, max_turns=1, max_response_tokens=6)
+    data = RolloutDataModule(
+        NamedLamp(),
+        {"default": NamedLamp()},
+        prompts=PROMPTS,
+        rollout=rollout,
+        warm_start=WarmStart(0),
+    )
+    watch = Folders()
+    how: dict[str, Any] = {"limit_val_batches": 0, "enable_checkpointing": True}
+    with tempfile.TemporaryDirectory() as folder:
+        make_trainer(Path(folder), 2, [watch, callback], **how).fit(make_learner(), datamodule=data)
+        for place in ("policy/last", "policy/best"):
+            watch.seen[f"{place} in the end"] = int((Path(folder) / place).exists())
     return watch.seen
 
 
@@ -176,7 +208,12 @@ WHOLE = ("thresholds", "rule")
 """``tests/ops/echo_trap/test_thresholds.py`` and ``tests/algorithms/test_filter_rule_keys_act.py``
 have these."""
 PROOFS = {
-    "Checkpoints": proof("Checkpoints", trained, {"every_n_iterations": (1, 0)}),
+    "Checkpoints": proof(
+        "Checkpoints",
+        saved,
+        {"every_n_iterations": (3, 0), "export": ("end",)},
+        {"every_n_iterations": 1},
+    ),
     "EchoTrapDetector": proof(
         "EchoTrapDetector",
         collapsed,
