@@ -11,7 +11,7 @@ LIBRARY = (
 """Packages that the library imports when it trains."""
 COMMAND = (*LIBRARY, "jsonargparse", "docstring_parser", "typeshed_client", "rich", "tensorboard")
 """Packages that ``run.py fit`` imports."""
-SHAPES = {"0.5b": 140.0, "1.5b": 130.0, "3b": 130.0, "7b": 150.0}
+SHAPES = {"0.5b": 140.0, "1.5b": 110.0, "3b": 110.0, "7b": 150.0}
 """Shapes whose speed is measured, and the seconds for each."""
 TINY_SHAPES = ("0.5b", "1.5b")
 """Those of a tiny day, in which all shapes are the same: two, so that one can be predicted."""
@@ -40,14 +40,14 @@ PARTS = (
     Part("tests", "the tests for GPUs", "gpu_tests", 120, packages=(*LIBRARY, "pytest")),
     _speed("0.5b"),
     _speed("1.5b"),
-    Part("sokoban", "the default run", "default_run", 200, packages=COMMAND),
+    Part("sokoban", "the default run", "default_run", 160, packages=COMMAND),
     _speed("3b"),
     _speed("7b"),
-    _beside("tiny", 130),
-    Part("compile", "compiled updates, 0.5b", "speed", 150, ("0.5b", "compiled"), LIBRARY, False),
-    _beside("135m", 150),
-    Part("memory", "planned against measured memory", "memory_plan", 120, packages=LIBRARY),
-    Part("vllm", "vLLM on the same dialogues", "beside_vllm", 110, packages=(*LIBRARY, "vllm")),
+    _beside("tiny", 90),
+    Part("compile", "compiled updates, 0.5b", "speed", 120, ("0.5b", "compiled"), LIBRARY, False),
+    _beside("135m", 110),
+    Part("memory", "planned against measured memory", "memory_plan", 100, packages=LIBRARY),
+    Part("vllm", "vLLM on the same dialogues", "beside_vllm", 90, packages=(*LIBRARY, "vllm")),
     Part("seconds", "the planner's seconds, calibrated", "plan_seconds", 30, packages=LIBRARY),
     Part("nccl", "two ranks over NCCL", "two_ranks", 60, packages=COMMAND),
     _real("bandit", 120),

@@ -247,7 +247,7 @@ class Application(LightningCLI):
         given, strategy = str(precision), self.trainer.strategy
         precision = given if given.startswith("16") else self.trainer.precision
         self.model.check_trainer(precision, type(strategy))
-        if not isinstance(self.model.trainable.policy, Endpoint):
+        if self.trainer.world_size > 1 and not isinstance(self.model.trainable.policy, Endpoint):
             self.model.engine.check(self.trainer.world_size)  # before the ranks meet
         if isinstance(strategy, FSDP2) and strategy.is_global_zero:
             print(FSDP_MEANS)

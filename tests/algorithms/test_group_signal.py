@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -22,7 +23,7 @@ from ragen_pl.training.collection import DynamicSampling, collect_groups
 from ragen_pl.types import StopReason, TrajectoryGroup
 from tests.support.doubles import make_trajectory, make_turn
 
-UNUSED = cast(Any, None)
+UNUSED = cast(Any, SimpleNamespace(is_global_zero=False))
 WITH: dict[str, Sequence[Sequence[float]]] = {
     "one wins": [[0.0], [0.0], [1.0]],
     "one step less": [[-0.1] * 9 + [10.9], [-0.1] * 9 + [11.0]],
