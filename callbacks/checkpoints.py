@@ -54,7 +54,8 @@ class Checkpoints(Checkpoint):
             when a callback stops the run, and the first one if a teacher's lessons are saved, which
             may have cost more than many iterations.
         export: When the policy is written as a Hugging Face folder. always: with every checkpoint;
-            end: ``policy/last`` at the end of the run alone. Under FSDP2 an export gathers all
+            end: ``policy/last`` at the end of the run alone, and ``policy/best`` only where nothing
+            was validated, so that the two are the same. Under FSDP2 an export gathers all
             weights in float32, and the first rank writes them while the others wait.
     """
 
@@ -73,7 +74,7 @@ class Checkpoints(Checkpoint):
         self.best_success: float | None = None
         self._validated = False
         self.last_saved: int | None = None
-        """Iterations of the newest ``last.ckpt``; None if there is none."""
+        """Iterations of the newest ``last.ckpt`` of this run; None if there is none."""
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Clean the folders after a killed save; discard the best score if its policy is not in the
@@ -84,6 +85,8 @@ class Checkpoints(Checkpoint):
         if trainer.is_global_zero:
             recover(folder / CHECKPOINTS, ".ckpt")
             recover(folder / POLICY, "")
+        if trainer.ckpt_path is not None and (folder / CHECKPOINTS / f"{LAST}.ckpt").exists():
+            self.last_saved = trainer.current_epoch
         best = folder / CHECKPOINTS / f"{BEST}.ckpt"
         if not trainer.strategy.broadcast(best.exists()):
             self.best_success = None
@@ -149,6 +152,8 @@ class Checkpoints(Checkpoint):
             put_in_place(drafts[0], path, before)
             if exports:
                 put_in_place(drafts[1], policy)
+            else:
+                remove(policy)  # an earlier one belongs to another checkpoint
 
         return self._write(trainer, path.name, replace_all, WRITE_FAILURE.text, drafts)
 
@@ -166,7 +171,9 @@ class Checkpoints(Checkpoint):
         if not failure and trainer.is_global_zero:
             try:
                 write()
-            except (*WRITE_ERRORS, ConfigError) as error:
+            except ConfigError as error:  # of missing shards
+                failure = str(error)
+            except WRITE_ERRORS as error:
                 failure = describe_write_error(error)
         failure = _first(failure)
         if not failure or not trainer.is_global_zero:

@@ -147,7 +147,7 @@ AIMS = (
     Aim(
         entry=9,
         words=_FOR_GPUS,
-        what="compiled layers make an update faster, 0.5b with adapters",
+        what="compiled layers make an update faster, 0.5b with all weights",
         figure="speed/0.5b/compile_gain",
         at_least=1,
     ),

@@ -54,7 +54,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return the exit status: 0, 1 if ``doctor`` or ``check-env`` finds a
-    failure, 2 for a bad configuration, 130 and 143 after SIGINT and SIGTERM.
+    failure, 2 for a bad configuration, 130, 143 and 138 after SIGINT, SIGTERM and SIGUSR1.
 
     Args:
         argv: The command and its options; None takes those of the process.

@@ -24,7 +24,7 @@ def print_findings(found: Iterable[CheckFinding], *, as_json: bool) -> int:
     reconfigure = getattr(out, "reconfigure", None)
     if reconfigure is not None:  # an encoding without these characters must not end it
         reconfigure(errors="replace")
-    with redirect_stdout(sys.stderr), _processes_on_stderr(as_json):
+    with _processes_on_stderr(as_json), redirect_stdout(sys.stderr):
         for line in found:
             lines.append(line)
             if as_json:

@@ -7,6 +7,7 @@ from typing import TypeVar, cast
 
 import torch
 import torch.distributed as dist
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -67,7 +68,7 @@ def _communicable_copy(tensor: Tensor) -> Tensor:
     return tensor.detach().to(device, copy=True)
 
 
-_FAILURES = (ValueError, OSError, RuntimeError, MemoryError, ImportError)
+_FAILURES = (ValueError, OSError, RuntimeError, MemoryError, ImportError, SafetensorError)
 """What a rank may fail with for reasons of its own, such as its memory or its disk."""
 
 

@@ -44,9 +44,11 @@ def check_shared(folder: Path, patience: float = PATIENCE_S) -> None:
             time.sleep(_BETWEEN_S)
 
     all_or_none(write)
-    all_or_none(see)
-    if rank() == 0:
-        mark.unlink(missing_ok=True)
+    try:
+        all_or_none(see)
+    finally:
+        if rank() == 0:
+            mark.unlink(missing_ok=True)
 
 
 def wait_for_shards(folder: Path, patience: float = PATIENCE_S) -> None:

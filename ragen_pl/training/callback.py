@@ -201,7 +201,8 @@ def rollout_callbacks(trainer: Trainer) -> Iterator[RolloutCallback]:
 
 
 def refuse_double_metrics(trainer: Trainer) -> None:
-    """Raise an error if two callbacks have recorded one metric, of which the mean would be logged.
+    """Raise an error if two callbacks have recorded one metric of a rollout: the mean of both would
+    be logged.
 
     Raises:
         ConfigError: naming both.

@@ -232,7 +232,7 @@ class Collector:
         whole = Selection(tuple(map(tuple, weights)), told)
         for callback in self.callbacks:
             callback.on_selection(trainer, trainer.lightning_module, list(groups), whole)
-        refuse_double_metrics(trainer)
+        all_or_none(lambda: refuse_double_metrics(trainer))
         return weights
 
     def pack(

@@ -38,6 +38,17 @@ def test_action_names_that_no_answer_can_hold_are_failures(
     assert "an action named 'on || off'" in found["text"]
 
 
+@pytest.mark.parametrize("kind", ["Undecided", "Counted"])
+def test_actions_that_break_are_the_contracts_to_tell(
+    kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = ["check-env", "--env", f"tests.support.broken_envs.{kind}", "--seconds", "0.2"]
+    assert main(line) == 1
+    shown = capsys.readouterr()
+    assert "contract" in shown.out
+    assert "Traceback" not in shown.err
+
+
 def test_what_an_environment_prints_is_not_in_the_json(capfd: pytest.CaptureFixture[str]) -> None:
     """Also where a process of its own prints."""
     name = "tests.support.broken_envs.Loud"

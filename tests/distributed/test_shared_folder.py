@@ -29,6 +29,7 @@ def test_nodes_with_folders_of_their_own_all_refuse(
             check_shared(tmp_path / f"node{rank}", 0.1)
 
     on_ranks(2, work, monkeypatch, *TOGETHER)
+    assert list((tmp_path / "node0").iterdir()) == []
 
 
 def test_a_rank_that_cannot_write_is_an_error_on_all(

@@ -527,3 +527,17 @@ class Parted(Misled):
     """Has an action whose name holds the mark between two actions."""
 
     actions: tuple[str, ...] = ("heads", "tails", "on || off")  # type: ignore[assignment]
+
+
+class Counted(Misled):
+    """Has an action that is no text."""
+
+    actions: tuple[Any, ...] = ("heads", 3)  # type: ignore[assignment]
+
+
+class Undecided(Misled):
+    """Has actions that raise before they are known."""
+
+    @property
+    def actions(self) -> tuple[str, ...]:  # type: ignore[override]
+        raise KeyError("no game yet")

@@ -16,7 +16,7 @@ from ragen_pl.report.run_data import write_defaults
 from ragen_pl.report.side_by_side import leaves
 from ragen_pl.training.run_folder import CONFIG
 
-_CHECKPOINT = re.compile(r"^ckpt_path:.*\n", re.MULTILINE)
+_CHECKPOINT = re.compile(r"^ckpt_path:.*\n(?:[ \t].*\n)*", re.MULTILINE)
 _COMPARED = ("data", "model", "filter", "echo_trap", "rollback", "seed_everything")
 _COMPARED_OF_TRAINER = ("max_epochs", "precision", "strategy", "devices", "num_nodes")
 """Keys that decide what is learned."""

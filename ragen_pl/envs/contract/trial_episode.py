@@ -238,8 +238,14 @@ class _TrialEpisode:
         wanted = "at least one name while the episode goes on, or None for free text"
         self._check(actions is None or bool(actions), "actions", actions, wanted)
         if actions is None:
-            texts = (*call(self.name, self.one.sample_actions), *_ADVERSARIAL)
-            return texts[(self.seed + number) % len(texts)]
+            samples: Any = call(self.name, self.one.sample_actions)
+            wanted = "a tuple of texts"
+            is_right = isinstance(samples, tuple) and all(isinstance(s, str) for s in samples)
+            self._check(is_right, "sample_actions", samples, wanted)
+            # Half of the episodes begin with samples, and all come to every text in time.
+            texts = (*samples, *_ADVERSARIAL) if self.seed % 2 else (*_ADVERSARIAL, *samples)
+            begin = self.seed * len(texts) // len(_ADVERSARIAL)
+            return str(texts[(begin + number) % len(texts)])
         return self.rng.choice(actions)
 
     def _read(self, attribute: str) -> Any:

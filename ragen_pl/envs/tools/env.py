@@ -19,7 +19,7 @@ _LONGEST_REASON = 300
 _SLIPS = (TypeError, AttributeError, NameError)
 """What a tool raises for a slip in its own code, whose arguments were checked."""
 _KEPT = ("earn", "end", "play", "written")
-"""Methods of ``ToolEnv`` that are no tools, and that its work rests on."""
+"""Methods of ``ToolEnv`` whose names an author may take for a tool."""
 _SAMPLES: Mapping[str, Any] = {"string": "x", "integer": 1, "number": 1.0, "boolean": True}
 """By JSON type: a value of an argument."""
 
@@ -114,7 +114,7 @@ class ToolEnv(ReplayState):
         form = '{"name": "tool", "arguments": {"argument": "value"}}'
         return "\n".join((f"one call of a tool, as {form}", *listed))
 
-    def written(self, name: str, **arguments: Any) -> str:
+    def written(self, name: str, /, **arguments: Any) -> str:
         """Return a call as an agent would write it."""
         return written(Call(name, arguments), self.schemas[name], self.calls)
 

@@ -11,9 +11,9 @@ from ragen_pl.rollout.episode import ChatEpisode, play_episode
 from ragen_pl.rollout.teachers.base import Lesson, Lessons, Teacher, TeachingTask, check_share
 from ragen_pl.rollout.teachers.played import play_lessons
 
-_FEW = 0.5
+_FEW = 0.1
 """Share of demonstrations that succeed at least, or a warning is printed; less where it moves at
-random."""
+random. An expert may leave half of them to learning, as the bandit's does."""
 
 
 @dataclass(frozen=True)

@@ -237,6 +237,17 @@ def test_the_contract_calls_every_tool_with_arguments_of_its_types() -> None:
         check_contract(Drawn(), "env")
 
 
+def test_an_argument_may_be_called_name() -> None:
+    class Book(Vault):
+        def phone_of(self, name: str) -> str:
+            """Look a number up."""
+            return f"{name}: 555"
+
+    wanted = {"name": "phone_of", "arguments": {"name": "x"}}
+    assert json.dumps(wanted) in Book().sample_actions()
+    check_contract(Book(), "env")
+
+
 def test_tools_that_wait_or_take_a_name_of_the_base_are_refused() -> None:
     class Waiting(Vault):
         async def push(self) -> str:
