@@ -18,7 +18,17 @@ from tests.support.tiny_run import ROOT, run_process
 pytestmark = pytest.mark.run
 
 STAND_IN = ("--device", "elsewhere:0", "--accelerator", "tests.support.fake_device.Elsewhere")
-MAY_SKIP = {"speed_3b", "speed_7b", "memory", "vllm", "nccl", "real_bandit", "real_sokoban"}
+MAY_SKIP = {
+    "beside_135m",
+    "compile",
+    "speed_3b",
+    "speed_7b",
+    "memory",
+    "vllm",
+    "nccl",
+    "real_bandit",
+    "real_sokoban",
+}
 
 
 def call(out: Path, *options: str) -> tuple[str, dict[str, dict[str, Any]]]:
