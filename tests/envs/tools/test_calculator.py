@@ -70,7 +70,7 @@ def test_values(expression: str, value: str) -> None:
     ],
 )
 def test_everything_else_is_refused_at_once(expression: str) -> None:
-    begin = time.monotonic()
+    begin = time.process_time()
     with pytest.raises((ValueError, ArithmeticError, TypeError, RecursionError)):
         CALCULATE(expression)
-    assert time.monotonic() - begin < 0.5
+    assert time.process_time() - begin < 0.5
