@@ -74,7 +74,7 @@ class Checkpoints(Checkpoint):
         self.best_success: float | None = None
         self._validated = False
         self.last_saved: int | None = None
-        """Iterations of the newest ``last.ckpt`` of this run; None if there is none."""
+        """Iterations of ``last.ckpt``; None until this process has loaded or saved it."""
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Clean the folders after a killed save; discard the best score if its policy is not in the
@@ -85,7 +85,8 @@ class Checkpoints(Checkpoint):
         if trainer.is_global_zero:
             recover(folder / CHECKPOINTS, ".ckpt")
             recover(folder / POLICY, "")
-        if trainer.ckpt_path is not None and (folder / CHECKPOINTS / f"{LAST}.ckpt").exists():
+        last = folder / CHECKPOINTS / f"{LAST}.ckpt"
+        if trainer.ckpt_path is not None and Path(trainer.ckpt_path).resolve() == last.resolve():
             self.last_saved = trainer.current_epoch
         best = folder / CHECKPOINTS / f"{BEST}.ckpt"
         if not trainer.strategy.broadcast(best.exists()):

@@ -13,7 +13,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from safetensors import SafetensorError
 from torch.distributed.checkpoint.api import CheckpointException
 
-from ragen_pl.distributed.collectives import gather_objects
+from ragen_pl.distributed.collectives import all_or_none
 from ragen_pl.distributed.shard_folder import META, load_whole
 
 WRITE_ERRORS = (OSError, RuntimeError, SafetensorError, CheckpointException)
@@ -31,19 +31,16 @@ def make_parent_on_all(path: Path) -> None:
     """Make the folder of a checkpoint that all ranks write to; every rank must call it.
 
     Raises:
-        OSError: on all ranks, if one of them cannot write there.
+        OSError: if this rank cannot write there.
+        RuntimeError: if another one cannot.
     """
-    fault = ""
-    try:
+
+    def make() -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not os.access(path.parent, os.W_OK | os.X_OK):
-            fault = f"{path.parent} cannot be written to"
-    except OSError as error:
-        fault = describe_write_error(error)
-    faults = gather_objects(fault)
-    for number, found in enumerate(faults):
-        if found:
-            raise OSError(f"{found} (rank {number})")
+            raise PermissionError(f"{path.parent} cannot be written to")
+
+    all_or_none(make)
 
 
 class WriteFailure:

@@ -143,7 +143,9 @@ def _without_hooks(units: Sequence[FSDPModule]) -> Iterator[None]:
         state = unit._get_fsdp_state()
         for hooks in (unit._forward_pre_hooks, unit._forward_hooks):
             taken.append((hooks, hooks.copy()))
-            for key in [key for key, hook in hooks.items() if _owner(hook) is state]:
+            for key in [
+                key for key, hook in hooks.items() if getattr(hook, "__self__", None) is state
+            ]:
                 del hooks[key]
     try:
         yield
@@ -151,11 +153,6 @@ def _without_hooks(units: Sequence[FSDPModule]) -> Iterator[None]:
         for hooks, before in taken:
             hooks.clear()
             hooks.update(before)
-
-
-def _owner(hook: Any) -> Any:
-    """Return the object whose method a hook is; None for a function."""
-    return getattr(hook, "__self__", None)
 
 
 def _check_free_memory(needed: int, device: torch.device) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
 
@@ -33,19 +34,16 @@ def check_shared(folder: Path, patience: float = PATIENCE_S) -> None:
             mark.touch()
 
     def see() -> None:
-        until = time.monotonic() + patience
-        while not mark.exists():
-            if time.monotonic() > until:
-                raise ConfigError(
-                    f"run_dir is {folder}, which rank {rank()} does not share with the first one: "
-                    "its shards of a checkpoint would be lost\n"
-                    "  give a --run_dir on a disk that all nodes mount, as an absolute path"
-                )
-            time.sleep(_BETWEEN_S)
+        if not mark.exists():
+            raise ConfigError(
+                f"run_dir is {folder}, which rank {rank()} does not share with the first one: its "
+                "shards of a checkpoint would be lost\n"
+                "  give a --run_dir on a disk that all nodes mount, as an absolute path"
+            )
 
     all_or_none(write)
     try:
-        all_or_none(see)
+        all_or_none(lambda: _in_time(see, patience))
     finally:
         if rank() == 0:
             mark.unlink(missing_ok=True)
@@ -60,10 +58,15 @@ def wait_for_shards(folder: Path, patience: float = PATIENCE_S) -> None:
     Raises:
         ConfigError: as ``check_shards``, when they are over.
     """
+    _in_time(lambda: check_shards(folder), patience)
+
+
+def _in_time(check: Callable[[], None], patience: float) -> None:
+    """Make a check until it passes; when the seconds are over, let its ConfigError through."""
     until = time.monotonic() + patience
     while True:
         try:
-            return check_shards(folder)
+            return check()
         except ConfigError:
             if time.monotonic() > until:
                 raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from ragen_pl.report.run_data import write_defaults
 from ragen_pl.report.side_by_side import leaves
 from ragen_pl.training.run_folder import CONFIG
 
-_CHECKPOINT = re.compile(r"^ckpt_path:.*\n(?:[ \t].*\n)*", re.MULTILINE)
 _COMPARED = ("data", "model", "filter", "echo_trap", "rollback", "seed_everything")
 _COMPARED_OF_TRAINER = ("max_epochs", "precision", "strategy", "devices", "num_nodes")
 """Keys that decide what is learned."""
@@ -30,11 +28,11 @@ class SavedConfig(SaveConfigCallback):
         if stage == "fit":
             path = Path(trainer.default_root_dir) / CONFIG
             path.parent.mkdir(parents=True, exist_ok=True)
-            self.parser.save(self.config, path, skip_unset=False, overwrite=True, multifile=False)
-            text = path.read_text(encoding="utf-8")
+            whole = self.config.clone()
             # Of the command, not of the run: with null in it, test would take no checkpoint.
-            path.write_text(_CHECKPOINT.sub("", text), encoding="utf-8")
-            config = yaml.safe_load(text)
+            whole.pop("ckpt_path")
+            self.parser.save(whole, path, skip_unset=False, overwrite=True, multifile=False)
+            config = yaml.safe_load(path.read_text(encoding="utf-8"))
             write_defaults(path.parent, default_values(config))
             for logger in trainer.loggers:
                 logger.log_hyperparams(config)

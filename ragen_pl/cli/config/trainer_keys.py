@@ -64,8 +64,7 @@ def _check_validation(every: int | None) -> None:
     if every is None or every < 1:
         raise ConfigError(
             f"trainer.check_val_every_n_epoch is {every}; evaluation sets are played every 1 "
-            f"iteration or "
-            "more (a number above trainer.max_epochs plays them at the ends alone)"
+            "iteration or more (a number above trainer.max_epochs plays them at the ends alone)"
         )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ragen_pl.envs.replay import ReplayState
 from ragen_pl.envs.tools.calls import Call, CallForm, WrongCallError, read_call, written
-from ragen_pl.envs.tools.schema import ToolSchema, own_methods, schema_of
+from ragen_pl.envs.tools.schema import ToolSchema, own_methods, sample_arguments, schema_of
 from ragen_pl.envs.tools.toolbox import Toolbox, ToolUnavailableError
 from ragen_pl.errors import ConfigError
 
@@ -20,8 +20,6 @@ _SLIPS = (TypeError, AttributeError, NameError)
 """What a tool raises for a slip in its own code, whose arguments were checked."""
 _KEPT = ("earn", "end", "play", "written")
 """Methods of ``ToolEnv`` whose names an author may take for a tool."""
-_SAMPLES: Mapping[str, Any] = {"string": "x", "integer": 1, "number": 1.0, "boolean": True}
-"""By JSON type: a value of an argument."""
 
 
 class ToolEnv(ReplayState):
@@ -121,7 +119,7 @@ class ToolEnv(ReplayState):
     def sample_actions(self) -> tuple[str, ...]:
         """Call every method that is a tool once, with arguments of the right types."""
         own = _own_schemas(type(self))  # type: ignore[arg-type]  # a class can be hashed
-        return tuple(self.written(schema.name, **_sample(schema)) for schema in own)
+        return tuple(self.written(schema.name, **sample_arguments(schema)) for schema in own)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -245,19 +243,3 @@ def _own_schemas(kind: type[ToolEnv]) -> tuple[ToolSchema, ...]:
                 "ToolEnv: give it another one"
             )
     return tuple(schema_of(method) for method in own_methods(kind, ToolEnv))
-
-
-def _sample(schema: ToolSchema) -> dict[str, Any]:
-    """Return arguments of the right types."""
-    properties: Mapping[str, Mapping[str, Any]] = schema.parameters["properties"]
-    return {name: _value(kind) for name, kind in properties.items()}
-
-
-def _value(kind: Mapping[str, Any]) -> Any:
-    """Return a value that a JSON Schema of ``schema_of`` takes."""
-    if "enum" in kind:
-        return kind["enum"][0]
-    if kind["type"] == "array":
-        return [_value(kind["items"])]
-    first = kind["type"] if isinstance(kind["type"], str) else kind["type"][0]
-    return _value({**kind, "type": first}) if first == "array" else _SAMPLES[first]

@@ -13,6 +13,8 @@ from typing import Any, Literal
 import docstring_parser
 
 _TYPES: Mapping[type, str] = {str: "string", int: "integer", float: "number", bool: "boolean"}
+_SAMPLES: Mapping[str, Any] = {"string": "x", "integer": 1, "number": 1.0, "boolean": True}
+"""By JSON type: a value of an argument."""
 _SHOWN = 60
 """Maximum characters shown of a wrong value."""
 
@@ -106,6 +108,18 @@ def _json_type(annotation: Any) -> dict[str, Any] | None:
             return None
         return {**kind, "type": [kind["type"], "null"]}
     return None
+
+
+def sample_arguments(schema: ToolSchema) -> dict[str, Any]:
+    """Return arguments that a schema of ``schema_of`` takes."""
+    return {name: _sample(kind) for name, kind in schema.parameters["properties"].items()}
+
+
+def _sample(kind: Mapping[str, Any]) -> Any:
+    if "enum" in kind:
+        return kind["enum"][0]
+    first = kind["type"] if isinstance(kind["type"], str) else kind["type"][0]
+    return [_sample(kind["items"])] if first == "array" else _SAMPLES[first]
 
 
 def own_methods(kind: type, base: type) -> Iterator[Callable[..., Any]]:
