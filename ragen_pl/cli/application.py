@@ -47,7 +47,7 @@ from ragen_pl.cli.resume import (
     read_metadata,
 )
 from ragen_pl.distributed.checkpoint_io import AnyCheckpointIO
-from ragen_pl.distributed.fsdp import FSDP2, FSDP_MEANS, FSDP_NAME
+from ragen_pl.distributed.fsdp import FSDP2, FSDP_NAME
 from ragen_pl.errors import ConfigError
 from ragen_pl.models import EmbeddedModel, Endpoint
 from ragen_pl.report.side_by_side import leaves
@@ -246,8 +246,10 @@ class Application(LightningCLI):
         self.model.check_trainer(precision, type(strategy))
         if self.trainer.world_size > 1 and not isinstance(self.model.trainable.policy, Endpoint):
             self.model.engine.check(self.trainer.world_size)  # before the ranks meet
-        if isinstance(strategy, FSDP2) and strategy.is_global_zero:
-            print(FSDP_MEANS)
+        if isinstance(strategy, FSDP2):
+            meaning = strategy.meaning(self.trainer.world_size)
+            if strategy.is_global_zero:
+                print(meaning)
         if self.subcommand == "fit":
             self.datamodule.check_run(self.trainer, self.model)
             if self.trainer.is_global_zero:

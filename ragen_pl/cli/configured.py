@@ -10,6 +10,7 @@ from lightning.pytorch import Trainer
 
 from ragen_pl.cli.application import Application, run
 from ragen_pl.cli.config.trainer_keys import check_trainer_keys, strategy_class
+from ragen_pl.cli.plan.disk import Export
 from ragen_pl.cli.resume import check_continuation, checkpoint_path, read_metadata
 from ragen_pl.training.run_folder import RunMetadata
 
@@ -46,6 +47,12 @@ class ConfiguredParts(Application):
     def trainer_config(self) -> Any:
         """The trainer's arguments, which are parsed but not used."""
         return self.config["fit"].trainer
+
+    @property
+    def export(self) -> Export:
+        """When policies are exported."""
+        given: Export = self.config["fit"].checkpoints.export
+        return given
 
     @property
     def precision(self) -> str:

@@ -5,24 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy, Strategy
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from ragen_pl.distributed.checkpoint_io import WRITE_FAILURE, make_parent_on_all
 from ragen_pl.distributed.sharded_checkpoint import load_sharded
 from ragen_pl.distributed.sharding import frozen_base_weights, materialize, shard
+from ragen_pl.errors import ConfigError
 
 FSDP_NAME = "fsdp"
 """The strategy's name in ``trainer.strategy``."""
 FSDP_MEANS = (
     "trainer.strategy fsdp: FSDP2, through Lightning's ModelParallelStrategy; policy, critic and "
-    "reference are sharded over all ranks"
+    "reference are sharded over"
 )
+"""Beginning of the line that says what the name stands for here."""
 
+
+Replicas = int | Literal["nodes"]
+"""Number of copies of the shards; ``nodes``: one on each node."""
 
 ONE_NETWORK = (
     "but there are several networks, whose adapters share one frozen base, of which FSDP2 would "
@@ -34,7 +39,11 @@ ONE_NETWORK = (
 
 
 class FSDP2(ModelParallelStrategy):
-    """FSDP2: weights, gradients and optimizer moments sharded over all ranks.
+    """FSDP2: weights, gradients and optimizer moments sharded over all ranks, or over some (HSDP).
+
+    With ``replicas`` a copy of the networks is sharded over as many ranks as there are for each,
+    consecutive ones: ``nodes`` keeps the gathering of weights within a node, and lets nodes
+    exchange sums of gradients alone, once in an optimizer step.
 
     Lightning's defaults for ``ModelParallelStrategy`` would shard over nodes only and split every
     layer over the devices of a node (tensor parallelism).
@@ -45,6 +54,11 @@ class FSDP2(ModelParallelStrategy):
             writes it. A run can be resumed from either, on any number of ranks.
         process_group_backend: Backend of torch.distributed; null for the device's default.
         timeout_minutes: Minutes after which a collective that waits for a missing rank is an error.
+        replicas: Number of copies of the shards, a divisor of the number of ranks; ``nodes`` for
+            one on each node. A rank holds ``replicas`` times as much as with 1.
+
+    Raises:
+        ConfigError: for fewer than one copy.
     """
 
     def __init__(
@@ -52,7 +66,13 @@ class FSDP2(ModelParallelStrategy):
         save_distributed_checkpoint: bool = True,
         process_group_backend: str | None = None,
         timeout_minutes: float = 30.0,
+        replicas: Replicas = 1,
     ) -> None:
+        if replicas != "nodes" and replicas < 1:
+            raise ConfigError(
+                f"trainer.strategy.replicas is {replicas}; it must be at least 1, or nodes"
+            )
+        self.replicas = replicas
         super().__init__(
             tensor_parallel_size=1,
             save_distributed_checkpoint=save_distributed_checkpoint,
@@ -64,6 +84,46 @@ class FSDP2(ModelParallelStrategy):
         """Set the size of the mesh to the number of ranks, which is known only now."""
         self._data_parallel_size = self.num_nodes * self.num_processes
         super().setup_environment()
+
+    def meaning(self, ranks: int) -> str:
+        """Return a line that says what is sharded over which ranks.
+
+        Args:
+            ranks: Number of all ranks.
+
+        Raises:
+            ConfigError: when they cannot be divided among the copies.
+        """
+        copies = num_replicas(self.replicas, self.num_nodes, ranks)
+        if copies == 1:
+            return f"{FSDP_MEANS} all ranks"
+        return f"{FSDP_MEANS} {ranks // copies} ranks, in {copies} copies (HSDP)"
+
+    def shard_networks(self, networks: Iterable[nn.Module | None], precision: str) -> None:
+        """Shard networks in place, each as a unit of its own; None is skipped.
+
+        Args:
+            networks: Policy, critic and reference.
+            precision: ``trainer.precision``; under bf16-mixed weights are gathered in bfloat16.
+        """
+        existing = [network for network in networks if network is not None]
+        materialize(existing)
+        gather_dtype = torch.bfloat16 if precision == "bf16-mixed" else None
+        mesh = self._mesh_of_shards()
+        for network in existing:
+            shard(network, mesh, gather_dtype)
+
+    def _mesh_of_shards(self) -> DeviceMesh:
+        """Return the mesh of all ranks: of one dimension, or copies by shards (HSDP)."""
+        assert self.device_mesh is not None
+        copies = num_replicas(self.replicas, self.num_nodes, self.world_size)
+        if copies == 1:
+            return self.device_mesh["data_parallel"]
+        return init_device_mesh(
+            self.device_mesh.device_type,
+            (copies, self.world_size // copies),
+            mesh_dim_names=("replicas", "shards"),
+        )
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None
@@ -85,6 +145,21 @@ class FSDP2(ModelParallelStrategy):
         path = Path(self.broadcast(checkpoint_path))
         base = frozen_base_weights(module, module.policy)
         return load_sharded(path, module, self.optimizers, base, weights_only)
+
+
+def num_replicas(replicas: Replicas, num_nodes: int, ranks: int) -> int:
+    """Return the number of copies of the shards.
+
+    Raises:
+        ConfigError: when the ranks cannot be divided among them.
+    """
+    copies = num_nodes if replicas == "nodes" else replicas
+    if ranks % copies:
+        raise ConfigError(
+            f"trainer.strategy.replicas is {replicas}, but {ranks} ranks (devices times num_nodes) "
+            f"cannot be divided among {copies}: use a divisor of {ranks}, or nodes"
+        )
+    return copies
 
 
 def check_strategy(kind: type[Strategy], *, share_a_base: bool) -> None:
@@ -110,18 +185,3 @@ def check_strategy(kind: type[Strategy], *, share_a_base: bool) -> None:
         )
     if issubclass(kind, FSDP2) and share_a_base:
         raise ValueError(f"trainer.strategy is {FSDP_NAME} and model.lora is set, {ONE_NETWORK}")
-
-
-def shard_networks(networks: Iterable[nn.Module | None], mesh: DeviceMesh, precision: str) -> None:
-    """Shard networks in place, each as a unit of its own; None is skipped.
-
-    Args:
-        networks: Policy, critic and reference.
-        mesh: The mesh of the ranks, as Lightning builds it.
-        precision: ``trainer.precision``; under bf16-mixed weights are gathered in bfloat16.
-    """
-    existing = [network for network in networks if network is not None]
-    materialize(existing)
-    gather_dtype = torch.bfloat16 if precision == "bf16-mixed" else None
-    for network in existing:
-        shard(network, mesh["data_parallel"], gather_dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -26,6 +26,7 @@ from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 
 from ragen_pl.distributed.collectives import broadcast_from_rank0, gather_objects, rank
 
+T = TypeVar("T")
 _GIB = 1 << 30
 
 _gather_dtypes: WeakKeyDictionary[nn.Module, torch.dtype] = WeakKeyDictionary()
@@ -52,7 +53,7 @@ def shard(network: nn.Module, mesh: DeviceMesh, gather_dtype: torch.dtype | None
         network: Policy or critic. It may be called as ``network(input_ids, mask, padding)``, or by
             a method named in its ``other_forwards``, but not through one of its parts: only a call
             of the network unshards the parts.
-        mesh: One-dimensional device mesh.
+        mesh: Device mesh: of one dimension, or of two, copies by shards.
         gather_dtype: Dtype of unsharded weights; None for that of the shards. Call the network
             under autocast to this dtype. With float32 weights autocast would instead keep a copy
             of every whole weight for the backward pass. Shards keep their dtype, and gradients are
@@ -168,6 +169,28 @@ def _check_free_memory(needed: int, device: torch.device) -> None:
             "with sharded weights is not supported: set trainer.precision to bf16-mixed, which "
             "gathers weights in half of float32's bytes, or use a smaller model"
         )
+
+
+def sum_copies_once(network: nn.Module, batches: Iterable[T]) -> Iterator[T]:
+    """Yield batches whose gradients add up, with one backward pass after each.
+
+    Where copies of a sharded network are trained (HSDP), their gradients are summed in the backward
+    pass of the last batch alone; until then each copy keeps its own sums, sharded. Any other
+    network is left as it is. Every rank must yield as many.
+    """
+    last: list[T] = []
+    for batch in batches:
+        if last:
+            _sum_copies(network, now=False)
+            yield last.pop()
+        last.append(batch)
+    _sum_copies(network, now=True)
+    yield from last
+
+
+def _sum_copies(network: nn.Module, *, now: bool) -> None:
+    if isinstance(network, FSDPModule):
+        network.set_requires_all_reduce(now)
 
 
 def full_tensor(tensor: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ from ragen_pl.distributed.collectives import (
     keep_gradients_local,
     world_size,
 )
-from ragen_pl.distributed.fsdp import check_strategy, shard_networks
+from ragen_pl.distributed.fsdp import FSDP2, check_strategy
 from ragen_pl.distributed.sharding import frozen_base_weights
 from ragen_pl.errors import ConfigError
 from ragen_pl.models import EmbeddedModel, Endpoint, LanguageModel, PolicyModel
@@ -170,14 +170,14 @@ class StarPO(pl.LightningModule):
             raise ConfigError(str(error)) from error
         if self.optimization.compile:
             networks.compile()
-        if self.device_mesh is not None:
-            shard_networks(networks, self.device_mesh, self.trainer.precision)
+        if isinstance(self.trainer.strategy, FSDP2):
+            self.trainer.strategy.shard_networks(networks, self.trainer.precision)
         self.policy, self.critic, self.reference = networks
         self.sampler = PolicySampler(self.policy, self._build_sampler)
 
     def _build_networks(self) -> tuple[LanguageModel, Networks]:
         self.engine.check(world_size())
-        is_sharded = self.device_mesh is not None
+        is_sharded = isinstance(self.trainer.strategy, FSDP2)
         return build_networks(self.trainable, self.algorithm, self.vocabulary, is_sharded)
 
     def _build_sampler(self, max_context: int) -> Sampler:

@@ -12,7 +12,7 @@ all ranks, so neither micro-batches nor ranks change the update.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -25,7 +25,7 @@ from ragen_pl.algorithms.config import Algorithm, ThoughtAdvantage
 from ragen_pl.algorithms.estimators import CriticConfig
 from ragen_pl.algorithms.estimators.base import AdvantageEstimator, estimate
 from ragen_pl.distributed.collectives import all_reduce_max, all_reduce_sum, gather_objects
-from ragen_pl.distributed.sharding import full_tensor
+from ragen_pl.distributed.sharding import full_tensor, sum_copies_once
 from ragen_pl.models.policy import Policy, PolicyOutput
 from ragen_pl.ops.advantages import Turns, thought_advantages
 from ragen_pl.ops.losses import (
@@ -40,6 +40,7 @@ from ragen_pl.ops.losses import (
 )
 from ragen_pl.ops.masked import explained_variance, masked_sum
 from ragen_pl.ops.policy_change import effective_share, trajectory_log_weights
+from ragen_pl.rollout.packing import Batch
 from ragen_pl.training.scoring import LogProbPass, ValueFunction, forward_policy, forward_values
 from ragen_pl.training.trajectory_layout import TrajectoryLayout
 from ragen_pl.types import ImitationBatch, RolloutBatch, TrainingBatch
@@ -296,7 +297,7 @@ class Update:
         num_tokens = all_reduce_sum(batch.loss_mask.sum().float())
         total = torch.zeros(())
         everyone = torch.ones(len(batch), dtype=torch.bool, device=batch.loss_mask.device)
-        for _, micro_batch in self.passes.micro_batches(batch, everyone):
+        for _, micro_batch in self._micro_batches(self.policy, batch, everyone):
             log_probs = forward_policy(self.policy, micro_batch).log_probs
             loss = -masked_sum(log_probs, micro_batch.loss_mask) / num_tokens.clamp(min=1)
             self.backward(loss)
@@ -309,7 +310,9 @@ class Update:
         assert config is not None
         assert value_function is not None
         objective = ValueObjective(batch, config)
-        for _, micro_batch in self.passes.micro_batches(batch, config.rows(batch.rollout)):
+        network = self.policy if self.policy.value_head is not None else value_function
+        assert isinstance(network, nn.Module)
+        for _, micro_batch in self._micro_batches(network, batch, config.rows(batch.rollout)):
             values = forward_values(value_function, micro_batch.rollout)
             self.backward(objective(values, micro_batch))
         return objective.metrics()
@@ -331,7 +334,7 @@ class Update:
             chosen = chosen | algorithm.critic.rows(rollout)
         batch = replace(batch, chosen=chosen_tokens(algorithm.policy_loss, batch))
         sums, old = torch.zeros(len(POLICY_METRICS)), batch.old_log_probs.clone()
-        for rows, micro_batch in self.passes.micro_batches(batch, chosen):
+        for rows, micro_batch in self._micro_batches(self.policy, batch, chosen):
             output = forward_policy(self.policy, micro_batch.rollout)
             if batch.on_policy:
                 own = output.log_probs.detach().to(old)
@@ -356,6 +359,12 @@ class Update:
                 num_chosen = all_reduce_sum(batch.chosen.sum())
                 metrics["train/chosen_fraction"] = num_chosen / denominators.for_metrics
         return metrics
+
+    def _micro_batches(
+        self, network: nn.Module, batch: Batch, chosen: Tensor
+    ) -> Iterator[tuple[Tensor, Batch]]:
+        """Yield the micro-batches of a network's gradient in one optimizer step."""
+        return sum_copies_once(network, self.passes.micro_batches(batch, chosen))
 
     def _ref_log_probs(self, micro_batch: RolloutBatch) -> Tensor | None:
         if self.reference is None:

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, ModelParallelStrategy
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
 
 from ragen_pl.distributed import sharding
-from ragen_pl.distributed.fsdp import FSDP2, FSDP_MEANS, check_strategy
-from ragen_pl.distributed.sharding import full_state_dict, summon_full_params
+from ragen_pl.distributed.fsdp import FSDP2, FSDP_MEANS, check_strategy, num_replicas
+from ragen_pl.distributed.sharding import full_state_dict, sum_copies_once, summon_full_params
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.policy import Policy
 from tests.cli.test_configs import assemble
@@ -51,6 +53,61 @@ def test_weights_are_sharded_over_all_ranks_and_layers_are_not_split(
     monkeypatch.setattr(parent, "setup_environment", lambda self: None)
     strategy.setup_environment()
     assert (strategy._data_parallel_size, strategy._tensor_parallel_size) == (6, 1)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "nodes", "ranks", "copies"), [(1, 4, 32, 1), ("nodes", 4, 32, 4), (8, 4, 32, 8)]
+)
+def test_shards_are_copied_as_often_as_wished(
+    replicas: Any, nodes: int, ranks: int, copies: int
+) -> None:
+    assert num_replicas(replicas, nodes, ranks) == copies
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--trainer.strategy.replicas", "2"], r"replicas is 2, but 3 ranks .*divisor of 3"),
+        (["--trainer.strategy.replicas", "0"], r"replicas is 0; it must be at least 1, or nodes"),
+    ],
+)
+def test_copies_among_which_ranks_cannot_be_divided_are_refused(
+    options: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=message):
+        assemble(*CPU, "--config", "hsdp", "--trainer.devices", "3", *options)
+
+
+def test_one_copy_on_each_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assemble(*CPU, "--config", "hsdp", "--trainer.devices", "2", "--trainer.num_nodes", "3")
+    assert f"{FSDP_MEANS} 2 ranks, in 3 copies (HSDP)" in capsys.readouterr().out
+
+
+class Copied(nn.Linear, FSDPModule):
+    """A network that notes when its copies are to sum their gradients."""
+
+    __new__ = nn.Linear.__new__  # FSDP's own would make a plain one
+
+    def __init__(self) -> None:
+        super().__init__(1, 1)
+        self.now = True
+
+    def set_requires_all_reduce(self, requires_all_reduce: bool, *, recurse: bool = True) -> None:
+        self.now = requires_all_reduce
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_copies_sum_their_gradients_with_the_last_batch(number: int) -> None:
+    network = Copied()
+    for _ in range(2):
+        seen = [(batch, network.now) for batch in sum_copies_once(network, range(number))]
+        assert seen == [(batch, batch == number - 1) for batch in range(number)]
+        assert network.now
+    assert list(sum_copies_once(nn.Linear(1, 1), range(number))) == list(range(number))
 
 
 SHARED_BACKBONE = ("--model.algorithm.advantage.init_args.critic.backbone", "shared")

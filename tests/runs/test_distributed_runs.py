@@ -1,10 +1,10 @@
-"""Two ranks, under DDP and FSDP2, train as one process does."""
+"""Two ranks under DDP and FSDP2, and four under HSDP, train as one process does."""
 
 from __future__ import annotations
 
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from tests.support.watchdog import nodes, run_together
 STRATEGIES = ("ddp", "fsdp")
 PATIENCE = 500.0
 """Seconds for all runs of both strategies; they take a minute on two idle cores."""
+RUNS_OF = {**dict.fromkeys(STRATEGIES, tuple(job.RUNS)), "hsdp": job.COPIED}
+"""What was played under each strategy."""
 ROUNDING = {
     "scripted": 1e-8,
     "dynamic": 1e-8,
@@ -50,15 +52,17 @@ def free_port() -> int:
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
-    """Play every run here, and as two torchrun nodes of one rank under each strategy."""
+    """Play runs here, and as two torchrun nodes, of one rank or, with copies of shards, of two."""
     folder = tmp_path_factory.mktemp("job")
     job.record_play(folder)
     two = nodes("tests.support.distributed_job", [folder, *STRATEGIES], free_port())
     run_together(two, folder, PATIENCE)
+    copies = nodes("tests.support.distributed_job", [folder, "hsdp"], free_port(), ranks_each=2)
+    run_together(copies, folder, PATIENCE)
     alone = {run: job.play(run, folder, "auto", devices=1) for run in job.RUNS}
     together = {
-        strategy: {run: torch.load(folder / f"{strategy}-{run}.pt") for run in job.RUNS}
-        for strategy in STRATEGIES
+        strategy: {run: torch.load(folder / f"{strategy}-{run}.pt") for run in runs}
+        for strategy, runs in RUNS_OF.items()
     }
     return {"alone": alone, **together}
 
@@ -73,9 +77,15 @@ def distance(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
     return max(float((value - other[name]).abs().max()) for name, value in one.items())
 
 
-@pytest.mark.parametrize("run", ROUNDING)
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_two_ranks_make_the_updates_of_one(found: Found, strategy: str, run: str) -> None:
+def played(runs: Iterable[str]) -> pytest.MarkDecorator:
+    """Parametrize with every strategy and those of the runs that were played under it."""
+    wanted = set(runs)
+    cases = [(name, run) for name, all_runs in RUNS_OF.items() for run in all_runs if run in wanted]
+    return pytest.mark.parametrize(("strategy", "run"), cases)
+
+
+@played(ROUNDING)
+def test_ranks_make_the_updates_of_one(found: Found, strategy: str, run: str) -> None:
     """With warm start, critic, reference, and ranks whose micro-batches differ in number."""
     need_teacher(run)
     one, two = found["alone"][run], found[strategy][run]
@@ -92,17 +102,16 @@ def test_two_ranks_make_the_updates_of_one(found: Found, strategy: str, run: str
     assert {value.dtype for value in end.values()} == {kind}
 
 
-@pytest.mark.parametrize("run", ["sampled", "lora_sampled", "idle_sampled", "mixture_sampled"])
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_two_ranks_sample_the_tokens_of_one(found: Found, strategy: str, run: str) -> None:
+@played(["sampled", "lora_sampled", "idle_sampled", "mixture_sampled"])
+def test_ranks_sample_the_tokens_of_one(found: Found, strategy: str, run: str) -> None:
     one, two = found["alone"][run]["tokens"], found[strategy][run]["tokens"]
     assert one == two
     responses = [ids for collection in one for turns in collection.values() for ids in turns]
     assert len(set(responses)) > len(responses) / 2
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_two_ranks_in_bfloat16_make_nearly_the_updates_of_one(found: Found, strategy: str) -> None:
+@pytest.mark.parametrize("strategy", RUNS_OF)
+def test_ranks_in_bfloat16_make_nearly_the_updates_of_one(found: Found, strategy: str) -> None:
     """A product is rounded to eight bits, 0.4 %, and rows come in other micro-batches; under FSDP2
     embeddings and norms are rounded as well. A gradient sums many such errors."""
     one, two = found["alone"]["bf16"], found[strategy]["bf16"]
@@ -126,7 +135,7 @@ def test_the_sampler_in_bfloat16_is_the_trainer(found: Found, strategy: str) -> 
         assert distance(begin, end) > 1e-4
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", RUNS_OF)
 def test_filter_detector_and_rollback_decide_alike(found: Found, strategy: str) -> None:
     """Kept were the even groups, all of which one rank had collected."""
     one, two = found["alone"]["scripted"], found[strategy]["scripted"]

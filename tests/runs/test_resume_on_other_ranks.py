@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -30,14 +31,16 @@ PATIENCE = 200.0
 PLAY = "play.jsonl"
 FSDP = ("--config", "fsdp", "--trainer.devices", "2")
 IN_A_FILE = ("--trainer.strategy.init_args.save_distributed_checkpoint", "false")
+HSDP = ("--config", "hsdp", "--trainer.devices", "4", "--trainer.strategy.replicas", "2")
 DDP = ("--config", "ddp", "--trainer.devices", "2")
 Stages = Sequence[tuple[int, tuple[str, ...]]]
 STAGES: Stages = (
     (1, FSDP),  # a folder of shards, saved within the warm start, is read by
     (4, ()),  # one process, whose file is read by
     (5, (*FSDP, *IN_A_FILE)),  # a sharded run, whose file is read by
-    (6, DDP),  # a replicated one, and by
-    (7, ()),  # one process again
+    (6, HSDP),  # one with two copies of two shards, whose folder is read by
+    (7, DDP),  # a replicated one, and that by
+    (8, ()),  # one process again
 )
 """The iteration up to which each runs, and on what."""
 
@@ -117,13 +120,13 @@ def weights(path: Path) -> dict[str, Tensor]:
     return load_file(path / "model.safetensors")
 
 
-def test_a_run_that_changed_its_ranks_four_times_ends_as_one_process_does(folder: Path) -> None:
+def test_a_run_that_changed_its_ranks_five_times_ends_as_one_process_does(folder: Path) -> None:
     ends_as_in_one_process(folder, STAGES)
 
 
 def test_every_kind_of_checkpoint_was_read(folder: Path) -> None:
     kinds = [(folder / f"after-{number}.ckpt").is_dir() for number in range(len(STAGES))]
-    assert kinds == [True, False, False, False, False]
+    assert kinds == [True, False, False, True, False, False]
     saved = [
         AnyCheckpointIO().load_checkpoint(folder / f"after-{number}.ckpt", weights_only=True)
         for number in range(len(STAGES))
@@ -132,7 +135,7 @@ def test_every_kind_of_checkpoint_was_read(folder: Path) -> None:
     for other in others:
         assert other.keys() == first.keys()
         assert other["state_dict"].keys() == first["state_dict"].keys()
-    assert [checkpoint["starpo"]["iteration"] for checkpoint in saved] == [1, 4, 5, 6, 7]
+    assert [checkpoint["starpo"]["iteration"] for checkpoint in saved] == [1, 4, 5, 6, 7, 8]
 
 
 def test_what_was_taught_went_along_until_the_warm_start_was_over(folder: Path) -> None:
@@ -154,8 +157,8 @@ def test_what_was_taught_went_along_until_the_warm_start_was_over(folder: Path) 
         assert staged == pytest.approx(one, abs=1e-5)
 
 
-@pytest.mark.parametrize("number", range(3))
-def test_what_two_ranks_export_is_a_plain_model(folder: Path, number: int) -> None:
+@pytest.mark.parametrize("number", range(4))
+def test_what_several_ranks_export_is_a_plain_model(folder: Path, number: int) -> None:
     """Its log-probs are those of the policy in the checkpoint beside it."""
     exported = folder / f"after-{number}"
     plain = AutoModelForCausalLM.from_pretrained(exported)
@@ -179,10 +182,12 @@ def test_what_two_ranks_export_is_a_plain_model(folder: Path, number: int) -> No
 
 
 def test_it_says_what_fsdp_is(folder: Path) -> None:
-    text = (folder / "stage-0.log").read_text()
-    assert (
-        text.count("trainer.strategy fsdp: FSDP2, through Lightning's ModelParallelStrategy") == 1
-    )
+    meanings = {0: "sharded over all ranks", 3: "sharded over 2 ranks, in 2 copies (HSDP)"}
+    for stage, meaning in meanings.items():
+        (line,) = re.findall(
+            "trainer.strategy fsdp: FSDP2, .*", (folder / f"stage-{stage}.log").read_text()
+        )
+        assert line.endswith(meaning)
 
 
 def test_a_rank_without_a_start_keeps_up(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ function of the request alone.
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 from collections.abc import Iterator, Sequence
@@ -86,6 +87,8 @@ RUNS = {
     **({"explorer": 2} if find_spec("stable_baselines3") else {}),
 }
 """Iterations of each run, warm start included."""
+COPIED = ("scripted", "lora_sampled", "muon", "bf16")
+"""Runs that are played with two copies of two shards, too."""
 TAUGHT = ("distilled", "offline", "lora_recorded", "explorer")
 """Runs with other teachers than the expert at play."""
 DOUBLE = ("scripted", "dynamic", "window", "distilled")
@@ -379,13 +382,23 @@ def play(
     }
 
 
+def strategy_of(name: str) -> Any:
+    """Return a strategy of two nodes."""
+    match name:
+        case "fsdp":
+            return FSDP2(timeout_minutes=1)
+        case "hsdp":
+            return FSDP2(timeout_minutes=1, replicas="nodes")
+    return name
+
+
 def main(folder: Path, strategies: Sequence[str]) -> None:
-    """Be one of two nodes with a rank each."""
+    """Be one of two nodes, with a rank each, or with two where a copy of shards is on each node."""
     torch.set_num_threads(1)
+    devices = int(os.environ["LOCAL_WORLD_SIZE"])
     for strategy in strategies:
-        for run in RUNS:
-            made = FSDP2(timeout_minutes=1) if strategy == "fsdp" else strategy
-            found = play(run, folder, made, devices=1, num_nodes=2)
+        for run in COPIED if strategy == "hsdp" else RUNS:
+            found = play(run, folder, strategy_of(strategy), devices=devices, num_nodes=2)
             if rank() == 0:
                 torch.save(found, folder / f"{strategy}-{run}.pt")
     dist.barrier()

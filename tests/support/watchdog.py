@@ -61,11 +61,13 @@ def _last_words(folder: Path, number: int) -> str:
     return (folder / f"{number}.log").read_text()[-3000:]
 
 
-def nodes(module: str, arguments: Sequence[object], port: int) -> list[list[str]]:
-    """Return the commands of two nodes, with a rank each, on this machine."""
+def nodes(
+    module: str, arguments: Sequence[object], port: int, ranks_each: int = 1
+) -> list[list[str]]:
+    """Return the commands of two nodes, each with as many ranks, on this machine."""
     facts: Mapping[str, object] = {
         "nnodes": 2,
-        "nproc_per_node": 1,
+        "nproc_per_node": ranks_each,
         "master_addr": "127.0.0.1",
         "master_port": port,
     }

@@ -44,28 +44,41 @@ class MemoryNeed:
         return self.needed > self.there
 
 
-def memory_need(parts: ConfiguredParts) -> MemoryNeed:
-    """Plan the memory of a run without building its weights.
+def planner_of(parts: ConfiguredParts) -> Planner:
+    """Return the planner of a run on this machine's kind of device; it builds no weights.
 
     Raises:
         ConfigError: when the plan cannot count this configuration.
     """
-    on_gpu = parts.trainer_config.accelerator != "cpu" and torch.cuda.is_available()
-    plan_input = plan_input_of(parts, architecture_of(parts), "gpu" if on_gpu else "cpu")
+    device = "gpu" if _on_gpu(parts) else "cpu"
+    return Planner(plan_input_of(parts, architecture_of(parts), device))
+
+
+def _on_gpu(parts: ConfiguredParts) -> bool:
+    return parts.trainer_config.accelerator != "cpu" and torch.cuda.is_available()
+
+
+def memory_need(parts: ConfiguredParts) -> MemoryNeed:
+    """Plan the memory of a run.
+
+    Raises:
+        ConfigError: when the plan cannot count this configuration.
+    """
     try:
         cluster = cluster_of(parts.trainer_config)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     check_supported(parts, cluster)
-    memory = Planner(plan_input).plan(cluster)
-    if on_gpu:
+    planner = planner_of(parts)
+    memory = planner.plan(cluster)
+    if _on_gpu(parts):
         free, there = torch.cuda.mem_get_info()
         needed, place = memory.peak + DEVICES["h100"].runtime, torch.cuda.get_device_name()
     else:  # all processes of a machine share its memory
         there, free = machine_memory()
         needed = cluster.devices * (memory.peak + DEVICES["cpu"].runtime)
         place = "this machine"
-    remedies = tuple(remedies_for(plan_input, cluster, memory))
+    remedies = tuple(remedies_for(planner.plan_input, cluster, memory))
     return MemoryNeed(needed, there, free, memory.peak_phase, place, remedies)
 
 

@@ -89,7 +89,7 @@ def plan(argv: Sequence[str]) -> None:
     except ValueError as error:
         raise ConfigError(str(error)) from error
     check_supported(app, cluster)
-    print(render(Planner(plan_input), cluster, options.device, device))
+    print(render(Planner(plan_input), cluster, options.device, device, app.export))
     if rates is not None:
         seconds = pass_work(plan_input, cluster).seconds(rates)
         print("\n" + describe_seconds(seconds, rates))
@@ -173,7 +173,8 @@ def cluster_of(trainer: Any) -> Cluster:
     strategy = trainer.strategy
     name = strategy if isinstance(strategy, str) else str(strategy.class_path)
     sharded = "fsdp" in name.lower() or name.endswith("ModelParallelStrategy")
-    return Cluster(_num_devices(trainer.devices), trainer.num_nodes, sharded)
+    replicas = 1 if isinstance(strategy, str) else strategy.init_args.get("replicas", 1)
+    return Cluster(_num_devices(trainer.devices), trainer.num_nodes, sharded, replicas)
 
 
 def _num_devices(devices: Any) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from transformers import PreTrainedConfig
 
 from ragen_pl.algorithms.config import Algorithm, Optimization
+from ragen_pl.distributed.fsdp import Replicas, num_replicas
 from ragen_pl.models.trainable import TrainableModel
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.packing import rows_within
@@ -21,11 +22,13 @@ class Cluster:
         num_nodes: Nodes.
         sharded: Whether weights, gradients and optimizer moments are divided among all processes
             (FSDP); otherwise each process has its own.
+        replicas: Copies of the shards, each divided among as many processes (HSDP).
     """
 
     devices: int = 1
     num_nodes: int = 1
     sharded: bool = False
+    replicas: Replicas = 1
 
     def __post_init__(self) -> None:
         for key in ("devices", "num_nodes"):
@@ -35,6 +38,13 @@ class Cluster:
     @property
     def processes(self) -> int:
         return self.devices * self.num_nodes
+
+    @property
+    def shards(self) -> int:
+        """Number of processes among which a copy of the networks is divided."""
+        if not self.sharded:
+            return 1
+        return self.processes // num_replicas(self.replicas, self.num_nodes, self.processes)
 
 
 @dataclass(frozen=True)

@@ -113,7 +113,7 @@ def plan_memory(
 ) -> MemoryPlan:
     """Plan the memory of one process.
 
-    When sharded, weights, gradients and optimizer moments are divided by the number of processes.
+    When sharded, weights, gradients and optimizer moments are divided by the number of shards.
     The policy is unsharded during the rollout; in the other phases layers are gathered and freed
     again. Autocast makes no copies of weights that are gathered in its dtype. Muon's step, which
     gathers one matrix at a time, is a phase of its own.
@@ -126,7 +126,7 @@ def plan_memory(
         cluster: The processes.
         gathered: Bytes of the weights that are unsharded at the same time.
     """
-    shards = cluster.processes if cluster.sharded else 1
+    shards = cluster.shards
     always = {
         "weights": counts.weight_bytes // shards,
         "optimizer": counts.moment_bytes // shards,

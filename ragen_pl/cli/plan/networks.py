@@ -38,9 +38,20 @@ class ParameterCounts:
     hindsight_bytes: int = 0
     """Bytes of the policy's moments for hindsight imitation, which has its own."""
 
+    frozen_base_bytes: int = 0
+    """Bytes of the policy's frozen weights, which no checkpoint holds."""
+
+    exported_bytes: int
+    """Bytes of the language model as a Hugging Face folder, adapters merged."""
+
     @property
     def moment_bytes(self) -> int:
         return _MOMENTS * self.gradient_bytes - self.muon_bytes + self.hindsight_bytes
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """Bytes of a checkpoint's weights and moments."""
+        return self.weight_bytes - self.frozen_base_bytes + self.moment_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +131,14 @@ class MetaNetworks:
             gradient_bytes=sum(weight.nbytes for weight in trained),
             muon_bytes=sum(weight.nbytes for weight in self.trained_matrices) if muon else 0,
             hindsight_bytes=self._policy_moment_bytes(muon) if hindsight else 0,
+            frozen_base_bytes=sum(
+                weight.nbytes for weight in self.policy.parameters() if not weight.requires_grad
+            ),
+            exported_bytes=sum(
+                weight.nbytes
+                for name, weight in self.policy.model.named_parameters()
+                if ".lora_" not in name
+            ),
         )
 
     def _policy_moment_bytes(self, muon: bool) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ragen_pl.cli.plan.devices import GIB, Device
+from ragen_pl.cli.plan.disk import CHECKPOINT_FILES, EXPORTS, DiskPlan, Export
 from ragen_pl.cli.plan.inputs import Cluster, PlanInput
 from ragen_pl.cli.plan.memory import MemoryPlan, Planner
 from ragen_pl.cli.plan.networks import ParameterCounts
@@ -31,7 +32,9 @@ _LEGEND = """\
   batches: the trajectories as tensors"""
 
 
-def render(planner: Planner, cluster: Cluster, device_name: str, device: Device) -> str:
+def render(
+    planner: Planner, cluster: Cluster, device_name: str, device: Device, export: Export
+) -> str:
     """Return the text of a plan: as configured, and with sharding switched on or off instead."""
     plan_input, memory = planner.plan_input, planner.plan(cluster)
     parts = [_parameters(planner.counts), _run(plan_input, cluster)]
@@ -39,7 +42,8 @@ def render(planner: Planner, cluster: Cluster, device_name: str, device: Device)
     if cluster.processes > 1 and plan_input.can_be_sharded:
         other = Cluster(cluster.devices, cluster.num_nodes, sharded=not cluster.sharded)
         parts.append(_memory(planner.plan(other), other, "otherwise"))
-    parts += [_LEGEND, _verdict(plan_input, memory, cluster, device_name, device)]
+    parts += [_LEGEND, _disk(DiskPlan.of(planner.counts), export)]
+    parts.append(_verdict(plan_input, memory, cluster, device_name, device))
     return "\n\n".join(parts)
 
 
@@ -87,7 +91,7 @@ def _longer_cache(plan_input: PlanInput) -> str:
 
 
 def _memory(memory: MemoryPlan, cluster: Cluster, title: str) -> str:
-    kind = "sharded" if cluster.sharded else "replicated"
+    kind = f"sharded over {cluster.shards}" if cluster.sharded else "replicated"
     phases = list(memory.phases)
     rows = [[f"GiB per process, {title} ({kind})", *phases]]
     for part in _PARTS:
@@ -96,6 +100,14 @@ def _memory(memory: MemoryPlan, cluster: Cluster, title: str) -> str:
             rows.append([f"  {part}", *(gib(size) for size in sizes)])
     rows.append(["  total", *(gib(size) for size in memory.totals.values())])
     return f"{format_table(rows)}\n  peak: {gib(memory.peak)} GiB, in the phase {memory.peak_phase}"
+
+
+def _disk(disk: DiskPlan, export: Export) -> str:
+    return (
+        f"disk: a checkpoint has {gib(disk.checkpoint)} GiB, an exported policy "
+        f"{gib(disk.export)} GiB;\nthe run folder grows to {gib(disk.total(export))} GiB "
+        f"({', '.join(CHECKPOINT_FILES)} and a draft; policies {' and '.join(EXPORTS)})"
+    )
 
 
 def _verdict(
@@ -133,5 +145,7 @@ def remedies_for(plan_input: PlanInput, cluster: Cluster, memory: MemoryPlan) ->
     if plan_input.cache_context > plan_input.rollout.max_context:
         yield "shorter contexts in evaluations (data.evaluation.at_least)"
     yield "shorter contexts (data.rollout.max_context)"
+    if cluster.sharded and cluster.shards < cluster.processes:
+        yield "fewer copies of the shards (--config fsdp.yaml)"
     if plan_input.can_be_sharded:
         yield "more devices, sharded (--trainer.strategy fsdp)"

@@ -26,6 +26,7 @@ COUNTS = ParameterCounts(
     trainable=180,
     weight_bytes=720,
     gradient_bytes=720,
+    exported_bytes=400,
 )
 PEAKS = PhasePeaks(
     rollout=PassPeak(10, 200),

@@ -5,14 +5,18 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+from ragen_pl.cli.doctor.memory import planner_of
 from ragen_pl.cli.doctor.subject import ExaminedRun
+from ragen_pl.cli.plan.disk import DiskPlan
 from ragen_pl.cli.plan.render import gib
-from ragen_pl.runtime.findings import Finding, failure, ok, warning
+from ragen_pl.errors import ConfigError
+from ragen_pl.runtime.findings import Finding, failure, ok
 
-_LEAST = 1 << 29
-"""Bytes that logs and results may take beside the checkpoints."""
+_OTHERS = 1 << 29
+"""Bytes that logs and results may take beside checkpoints and policies."""
 
 
 def existing_folder(run_dir: Path) -> Path:
@@ -33,11 +37,17 @@ def check_storage(subject: ExaminedRun) -> Iterator[Finding]:
             "give another folder (--run_dir)",
         )
         return
-    free = shutil.disk_usage(existing).free
-    if free < _LEAST:
-        yield warning(
-            f"only {gib(free)} GiB are free in {existing}",
+    free, needed = shutil.disk_usage(existing).free, _OTHERS
+    with suppress(
+        ConfigError
+    ):  # another check's, or nobody knows the size before the model is built
+        planner = planner_of(subject.parts)
+        needed += DiskPlan.of(planner.counts).total(subject.parts.export)
+    if needed > free:
+        yield failure(
+            f"the run folder grows to {gib(needed)} GiB, but {gib(free)} GiB are free in "
+            f"{existing}",
             "free some space, or give another folder (--run_dir)",
         )
         return
-    yield ok(f"{run_dir} can be written to; {gib(free)} GiB are free")
+    yield ok(f"{run_dir} can be written to; it needs {gib(needed)} of {gib(free)} GiB free")
