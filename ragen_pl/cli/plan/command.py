@@ -173,7 +173,7 @@ def cluster_of(trainer: Any) -> Cluster:
     strategy = trainer.strategy
     name = strategy if isinstance(strategy, str) else str(strategy.class_path)
     sharded = "fsdp" in name.lower() or name.endswith("ModelParallelStrategy")
-    replicas = 1 if isinstance(strategy, str) else strategy.init_args.get("replicas", 1)
+    replicas = getattr(getattr(strategy, "init_args", None), "replicas", 1)
     return Cluster(_num_devices(trainer.devices), trainer.num_nodes, sharded, replicas)
 
 

@@ -66,9 +66,10 @@ def test_configs_of_one_kind_agree_or_are_refused() -> None:
             else:
                 together.add((one.stem, other.stem))
     assert {pair for pair in together if not {*pair} & free} == {
-        *(("24gb", name) for name in ("ddp", "fsdp", "lora", "vllm")),
+        *(("24gb", name) for name in ("ddp", "fsdp", "hsdp", "lora", "vllm")),
         *(("ddp", name) for name in ("lora", "vllm")),
         *(("fsdp", name) for name in ("lora", "vllm")),
+        *(("hsdp", name) for name in ("lora", "vllm")),
         ("lora", "vllm"),
         ("dynamic_sampling", "self_distillation"),
         ("self_distillation", "top_p"),

@@ -69,16 +69,30 @@ def test_both_ways_of_sharding_are_planned_and_remedies_are_named_where_none_fit
     text = plan(capsys, *PAPER, "--shape=qwen2.5-7b", "--device=24gb", *cluster)
     assert "8 processes (2 nodes of 4 devices)" in text
     assert "as configured (replicated)" in text
-    assert "otherwise (sharded)" in text
+    assert "otherwise (sharded over 8)" in text
     assert "DOES NOT FIT" in text
     for remedy in ("lora.yaml", "fsdp", "grpo.yaml", "max_context"):
         assert remedy in text.partition("what would help")[2]
 
 
+def test_copies_of_shards_are_planned_and_the_disk_is_too(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A copy on each of two nodes has shards twice as large as those over all ranks."""
+    cluster = ("--device=cpu", "--trainer.devices=4", "--trainer.num_nodes=2", "--config=grpo")
+    weights = {}
+    for name, shards in (("fsdp", 8), ("hsdp", 4)):
+        text = plan(capsys, *cluster, f"--config={name}", "--model.policy.hidden_size=2048")
+        assert f"as configured (sharded over {shards})" in text
+        weights[name] = float(re.findall(r"\n  optimizer +([\d.]+)", text)[0])
+        assert re.search(r"disk: a checkpoint has \d.*\n.*grows to \d", text)
+    assert weights["hsdp"] == pytest.approx(2 * weights["fsdp"], abs=0.01)
+
+
 def test_adapters_of_one_network_are_planned_both_ways(capsys: pytest.CaptureFixture[str]) -> None:
     lora = ("--config=grpo", "--config=lora", "--config=fsdp", "--trainer.devices=4")
     text = plan(capsys, *lora, "--device=cpu")
-    assert "as configured (sharded)" in text
+    assert "as configured (sharded over 4)" in text
     assert "otherwise (replicated)" in text
 
 
