@@ -115,6 +115,7 @@
     const names = chart.traces.filter((t) => t.meta.kind === "dash").map((t) => ({
       xref: "paper", x: t.y[0] > 0.5 ? 0.09 : 1, xanchor: t.y[0] > 0.5 ? "left" : "right", y: t.y[0], yanchor: t.y[0] > 0.9 ? "top" : "bottom",
       text: t.name, showarrow: false, font: { size: 10.5, color: muted },
+      bgcolor: faded(css("--surface"), 0.8), borderpad: 1,  // curves may pass under it
     }));
     const legend = traces.filter((t) => t.showlegend !== false).length > 1 || chart.traces.some((t) => t.meta.kind === "band");
     const axis = { gridcolor: grid, zeroline: false, linecolor: grid, tickfont: { size: 11, color: muted }, automargin: true, exponentformat: "power", fixedrange: narrow.matches };
