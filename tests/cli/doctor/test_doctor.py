@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -154,6 +157,22 @@ def test_a_planted_defect_is_found(
     assert finding.remedy or check == "configuration"
     for word in words_told:
         assert word in finding.text
+
+
+@pytest.mark.parametrize("free_gib", [0, 40, 400])
+def test_a_disk_too_small_for_the_checkpoints_is_told_before_the_model_is_built(
+    healthy: Path, monkeypatch: pytest.MonkeyPatch, free_gib: int
+) -> None:
+    """Half a billion weights: four checkpoints and three policies."""
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free_gib << 30))
+    size = ("hidden_size=2048", "intermediate_size=8192", "num_layers=8", "num_heads=16")
+    options = [f"--model.policy.{given}" for given in size]
+    chosen = {name: CHECKS[name] for name in ("configuration", "run folder")}
+    lines = examine(ExaminedRun(["--config", str(healthy), *options]), chosen)
+    found = {line.check: line.finding for line in lines}["run folder"]
+    assert (found.level is Severity.FAILURE) == (free_gib < 100)
+    needed = float(re.findall(r"(?:grows to|needs) ([\d.]+)", found.text)[0])
+    assert 25 < needed < 60
 
 
 @pytest.mark.parametrize(
