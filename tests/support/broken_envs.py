@@ -240,6 +240,14 @@ class Wordy(Guess):
         return "I know", str(self.secret)
 
 
+class Uncopyable(Stairs):
+    """Holds what cannot be copied from its beginning on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+
 class Startless(Stairs):
     """Has no start at all."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 from collections.abc import Callable
@@ -50,6 +51,32 @@ def call(name: str, method: Callable[..., T], *args: Any, **kwargs: Any) -> T:
             f"{name}, whose {called} raised {type(error).__name__}: {error}"
             + (f" ({place})" if place else "")
         ) from error
+
+
+def copy_of(env: TextEnv, name: str) -> TextEnv:
+    """Return a deep copy.
+
+    Raises:
+        ValueError: if there is none; the message has the attribute that cannot be copied.
+    """
+    try:
+        return copy.deepcopy(env)
+    except Exception as error:  # the boundary to user code: any error is theirs
+        held = [key for key, value in vars(env).items() if not _can_be_copied(value)]
+        cause = f" its attribute {held[0]}" if held else ""
+        raise ValueError(
+            f"{name}, of which every trajectory plays a copy, but copy.deepcopy cannot copy"
+            f"{cause}: {type(error).__name__}: {error}; create what cannot be copied (a lock, a "
+            "connection, an open file) when it is needed, or leave it out in __deepcopy__"
+        ) from error
+
+
+def _can_be_copied(value: object) -> bool:
+    try:
+        copy.deepcopy(value)
+    except Exception:  # the boundary to user code: any error is theirs
+        return False
+    return True
 
 
 def outcome_of(name: str, given: Any) -> StepResult:

@@ -16,6 +16,7 @@ from ragen_pl.envs.contract.plain_data import NOISE_REMEDY, key_that_json_change
 from ragen_pl.envs.contract.returned import (
     Place,
     call,
+    copy_of,
     is_bool,
     is_finite,
     outcome_of,
@@ -67,10 +68,9 @@ class _TrialEpisode:
 
     def __init__(self, env: TextEnv, name: str, seed: int) -> None:
         self.name, self.seed = name, seed
-        self.one: TextEnv = call(name, copy.deepcopy, env)
-        self.other: TextEnv = call(name, copy.deepcopy, env)
-        self.restored: TextEnv = call(name, copy.deepcopy, env)
-        self.never_reset: TextEnv = call(name, copy.deepcopy, env)
+        self.one, self.other, self.restored, self.never_reset = (
+            copy_of(env, name) for _ in range(4)
+        )
         self.rng = random.Random(seed)
 
     def run(self, deadline: float) -> None:

@@ -57,14 +57,23 @@ def _findings(
         text, _, remedy = str(error).partition("\n")
         yield Finding(Severity.FAILURE, text, " ".join(remedy.split()))
     except Exception as error:  # checks run user code: environments, reward terms, models
+        if any(_is_cause_in(error, str(each)) for each in told):
+            kind = type(error).__name__
+            yield Finding(Severity.SKIPPED, f"needs what has failed above ({kind})")
+            return
         yield Finding(Severity.FAILURE, describe_fault(error), "mend what is named, or report it")
 
 
 def _is_same(error: EnvError, told: EnvError | str) -> bool:
     """Return whether an error has been told before, by itself or within a finding's text."""
     if isinstance(told, str):
-        return str(error) in told
+        return str(error) in told or _is_cause_in(error.__cause__, told)
     return error.kind == told.kind
+
+
+def _is_cause_in(error: BaseException | None, text: str) -> bool:
+    """Return whether a text tells what user code raised."""
+    return error is not None and str(error) != "" and f"{type(error).__name__}: {error}" in text
 
 
 @contextmanager

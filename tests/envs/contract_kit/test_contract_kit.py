@@ -141,10 +141,23 @@ def test_what_fails_every_check_is_told_once() -> None:
     lines = list(examine_env(broken.Startless(), seconds=0.5))
     levels = {line.check: line.finding.level for line in lines}
     failed = [name for name, level in levels.items() if level is Severity.FAILURE]
-    assert failed == ["contract", "starts"]
+    assert failed == ["contract"]
     assert levels["rewards"] is Severity.SKIPPED
     (text,) = (line.finding.text for line in lines if line.check == "speed")
     assert text == "needs what has failed above (reset)"
+
+
+def test_what_cannot_be_copied_is_named_once() -> None:
+    """Every check plays a copy, and ten of them once said so."""
+    lines = list(examine_env(broken.Uncopyable(), seconds=0.5))
+    (failed,) = (line for line in lines if line.finding.level is Severity.FAILURE)
+    assert failed.check == "contract"
+    assert re.search(
+        r"cannot copy its attribute lock: TypeError: .*__deepcopy__", failed.finding.text
+    )
+    skipped = [line.finding.text for line in lines if line.finding.level is Severity.SKIPPED]
+    assert len(skipped) >= 9
+    assert set(skipped) == {"needs what has failed above (TypeError)"}
 
 
 def test_an_expert_that_is_asked_through_another_method_is_told_as_itself() -> None:
