@@ -170,14 +170,16 @@ class StarPO(pl.LightningModule):
             raise ConfigError(str(error)) from error
         if self.optimization.compile:
             networks.compile()
-        if isinstance(self.trainer.strategy, FSDP2):
-            self.trainer.strategy.shard_networks(networks, self.trainer.precision)
+        if self.device_mesh is not None:
+            strategy = self.trainer.strategy
+            assert isinstance(strategy, FSDP2)
+            strategy.shard_networks(networks, self.trainer.precision)
         self.policy, self.critic, self.reference = networks
         self.sampler = PolicySampler(self.policy, self._build_sampler)
 
     def _build_networks(self) -> tuple[LanguageModel, Networks]:
         self.engine.check(world_size())
-        is_sharded = isinstance(self.trainer.strategy, FSDP2)
+        is_sharded = self.device_mesh is not None
         return build_networks(self.trainable, self.algorithm, self.vocabulary, is_sharded)
 
     def _build_sampler(self, max_context: int) -> Sampler:
