@@ -32,6 +32,9 @@ class ParameterCounts:
     trainable: int
     weight_bytes: int
     gradient_bytes: int
+    exported_bytes: int
+    """Bytes of the language model as a Hugging Face folder, adapters merged."""
+
     muon_bytes: int = 0
     """Bytes of the gradients of matrices that Muon trains."""
 
@@ -40,9 +43,6 @@ class ParameterCounts:
 
     frozen_base_bytes: int = 0
     """Bytes of the policy's frozen weights, which no checkpoint holds."""
-
-    exported_bytes: int
-    """Bytes of the language model as a Hugging Face folder, adapters merged."""
 
     @property
     def moment_bytes(self) -> int:

@@ -38,9 +38,8 @@ def check_storage(subject: ExaminedRun) -> Iterator[Finding]:
         )
         return
     free, needed = shutil.disk_usage(existing).free, _OTHERS
-    with suppress(
-        ConfigError
-    ):  # another check's, or nobody knows the size before the model is built
+    # An error is another check's, or nobody knows the model's size before it is built.
+    with suppress(ConfigError):
         planner = planner_of(subject.parts)
         needed += DiskPlan.of(planner.counts).total(subject.parts.export)
     if needed > free:
