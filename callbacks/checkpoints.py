@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
@@ -33,6 +33,7 @@ from ragen_pl.training.run_folder import (
     METADATA,
     POLICY,
     PREVIOUS,
+    Export,
     RunMetadata,
 )
 
@@ -59,9 +60,7 @@ class Checkpoints(Checkpoint):
             weights in float32, and the first rank writes them while the others wait.
     """
 
-    def __init__(
-        self, every_n_iterations: int = 10, export: Literal["always", "end"] = "always"
-    ) -> None:
+    def __init__(self, every_n_iterations: int = 10, export: Export = "always") -> None:
         super().__init__()
         if every_n_iterations < 1:
             raise ValueError(

@@ -10,9 +10,8 @@ from lightning.pytorch import Trainer
 
 from ragen_pl.cli.application import Application, run
 from ragen_pl.cli.config.trainer_keys import check_trainer_keys, strategy_class
-from ragen_pl.cli.plan.disk import Export
 from ragen_pl.cli.resume import check_continuation, checkpoint_path, read_metadata
-from ragen_pl.training.run_folder import RunMetadata
+from ragen_pl.training.run_folder import Export, RunMetadata
 
 _WHOLE_NAMES = {
     "None": "32-true",

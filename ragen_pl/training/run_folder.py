@@ -9,7 +9,7 @@ import re
 import zipfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 
@@ -21,6 +21,8 @@ EVALUATIONS = "evaluations"
 """Folder of the results of ``validate`` and ``test``."""
 CONFIG, RESULTS = "config.yaml", "results.json"
 LAST, BEST, PREVIOUS = "last", "best", "previous"
+Export = Literal["always", "end"]
+"""When policies are exported: with every checkpoint, or at the end of the run alone."""
 FINAL = "final"
 """Name, in ``RESULTS``, of the policy that a run ended with."""
 UNTRAINED = "untrained"

@@ -58,7 +58,7 @@ def _on_gpu(parts: ConfiguredParts) -> bool:
     return parts.trainer_config.accelerator != "cpu" and torch.cuda.is_available()
 
 
-def memory_need(parts: ConfiguredParts) -> MemoryNeed:
+def memory_need(parts: ConfiguredParts, planner: Planner) -> MemoryNeed:
     """Plan the memory of a run.
 
     Raises:
@@ -69,7 +69,6 @@ def memory_need(parts: ConfiguredParts) -> MemoryNeed:
     except ValueError as error:
         raise ConfigError(str(error)) from error
     check_supported(parts, cluster)
-    planner = planner_of(parts)
     memory = planner.plan(cluster)
     if _on_gpu(parts):
         free, there = torch.cuda.mem_get_info()

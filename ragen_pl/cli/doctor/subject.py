@@ -6,12 +6,13 @@ import copy
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import wraps
+from functools import cached_property, wraps
 from typing import Any, TypeVar
 
 from ragen_pl.cli.configured import ConfiguredParts, configured_parts
-from ragen_pl.cli.doctor.memory import MemoryNeed, memory_need
+from ragen_pl.cli.doctor.memory import MemoryNeed, memory_need, planner_of
 from ragen_pl.cli.loaded_policy import LoadedPolicy, untrained_policy
+from ragen_pl.cli.plan.memory import Planner
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.boundary import CheckedEnv
 from ragen_pl.envs.contract_kit.examination import UnavailableError
@@ -148,10 +149,15 @@ class ExaminedRun:
         """The run's first training seed."""
         return self.data.run_seed * SEEDS_PER_RUN
 
+    @cached_property
+    def planner(self) -> Planner:
+        """The planner of the run's memory and files; whoever asks gets its error."""
+        return planner_of(self.parts)
+
     @_once
     def memory(self) -> MemoryNeed:
         """The planned memory, beside the machine's."""
-        return memory_need(self.parts)
+        return memory_need(self.parts, self.planner)
 
     @_once
     def policy(self) -> LoadedPolicy:

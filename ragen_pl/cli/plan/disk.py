@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from ragen_pl.cli.plan.networks import ParameterCounts
+from ragen_pl.training.run_folder import BEST, LAST, PREVIOUS, Export
 
-Export = Literal["always", "end"]
-"""When policies are exported (``checkpoints.export``)."""
-CHECKPOINT_FILES = ("last", "previous", "best")
+CHECKPOINT_FILES = (LAST, PREVIOUS, BEST)
 """The checkpoints that are there at the same time."""
-EXPORTS = ("last", "best")
+EXPORTS = (LAST, BEST)
 """The exported policies that are there at the same time."""
 
 

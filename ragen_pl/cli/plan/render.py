@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ragen_pl.cli.plan.devices import GIB, Device
-from ragen_pl.cli.plan.disk import CHECKPOINT_FILES, EXPORTS, DiskPlan, Export
+from ragen_pl.cli.plan.disk import CHECKPOINT_FILES, EXPORTS, DiskPlan
 from ragen_pl.cli.plan.inputs import Cluster, PlanInput
 from ragen_pl.cli.plan.memory import MemoryPlan, Planner
 from ragen_pl.cli.plan.networks import ParameterCounts
 from ragen_pl.report.tables import format_table
+from ragen_pl.training.run_folder import Export
 
 _PARTS = (
     "weights",

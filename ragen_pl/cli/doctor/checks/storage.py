@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from ragen_pl.cli.doctor.memory import planner_of
 from ragen_pl.cli.doctor.subject import ExaminedRun
 from ragen_pl.cli.plan.disk import DiskPlan
 from ragen_pl.cli.plan.render import gib
@@ -40,8 +39,7 @@ def check_storage(subject: ExaminedRun) -> Iterator[Finding]:
     free, needed = shutil.disk_usage(existing).free, _OTHERS
     # An error is another check's, or nobody knows the model's size before it is built.
     with suppress(ConfigError):
-        planner = planner_of(subject.parts)
-        needed += DiskPlan.of(planner.counts).total(subject.parts.export)
+        needed += DiskPlan.of(subject.planner.counts).total(subject.parts.export)
     if needed > free:
         yield failure(
             f"the run folder grows to {gib(needed)} GiB, but {gib(free)} GiB are free in "
