@@ -119,6 +119,17 @@ class Forgetful(Stairs):
         self.lit, self.is_over, self.step_number = state["lit"], state["is_over"], 0
 
 
+class Resentful(Stairs):
+    """Pays less for each episode that it has played, of which nothing but the reward tells."""
+
+    episodes = 0
+
+    def step(self, action: str) -> Step:
+        text, reward, terminated, truncated, info = super().step(action)
+        self.episodes += terminated or truncated
+        return text, reward - self.episodes, terminated, truncated, info
+
+
 class Siamese(Stairs):
     """Counts its steps in a list that deep copies share."""
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.boundary import CheckedEnv, EnvError
+from ragen_pl.envs.contract.differences import difference
 
 ChooseActions = Callable[[CheckedEnv, random.Random], tuple[str, ...]]
 """Function that chooses the next actions, at least one.
@@ -158,3 +159,26 @@ def take(env: CheckedEnv, action: str) -> Step:
     outcome = env.step(action)
     ended = outcome.terminated or outcome.truncated
     return Step(action, outcome.observation, outcome.reward, ended, outcome.success)
+
+
+def follow(env: CheckedEnv, steps: tuple[Step, ...]) -> str:
+    """Take the same steps in another environment and describe the first difference; empty if there
+    is none."""
+    for number, wanted in enumerate(steps, start=1):
+        try:
+            given = take(env, wanted.action)
+        except EnvError as error:
+            return f"step {number} after it, {wanted.action!r:.40}: {error}"
+        if given != wanted:
+            return (
+                f"step {number} after it, {wanted.action!r:.40}, has another "
+                f"{_differing(given, wanted)} in the original"
+            )
+    return ""
+
+
+def _differing(given: Step, wanted: Step) -> str:
+    for name in ("reward", "has_ended", "success", "observation"):
+        if found := difference(getattr(given, name), getattr(wanted, name), name):
+            return found
+    return "action"

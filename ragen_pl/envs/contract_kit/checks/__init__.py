@@ -8,6 +8,7 @@ from ragen_pl.envs.contract_kit.checks.copies import check_copies
 from ragen_pl.envs.contract_kit.checks.end import check_ends
 from ragen_pl.envs.contract_kit.checks.episodes import check_episodes
 from ragen_pl.envs.contract_kit.checks.features import check_features
+from ragen_pl.envs.contract_kit.checks.history import check_history
 from ragen_pl.envs.contract_kit.checks.players import check_expert, check_random
 from ragen_pl.envs.contract_kit.checks.processes import check_processes
 from ragen_pl.envs.contract_kit.checks.questions import check_questions
@@ -24,6 +25,7 @@ CHECKS: Mapping[str, Callable[[ExaminedEnv], Iterator[Finding]]] = {
     "episodes": check_episodes,
     "end": check_ends,
     "questions": check_questions,
+    "history": check_history,
     "copies": check_copies,
     "features": check_features,
     "shared state": check_shared_state,

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.boundary import CheckedEnv, EnvError, describe_fault
-from ragen_pl.envs.contract.differences import difference
 from ragen_pl.envs.contract.plain_data import NOISE_REMEDY, key_that_json_changes
 from ragen_pl.envs.contract_kit.subject import ExaminedEnv
-from ragen_pl.envs.contract_kit.trial import Step, go_on, play, play_at_random, take
+from ragen_pl.envs.contract_kit.trial import Step, follow, go_on, play, play_at_random, take
 from ragen_pl.runtime.findings import Finding, failure, ok, warning
 
 _SEEDS = 16
@@ -52,7 +51,7 @@ def check_copies(subject: ExaminedEnv) -> Iterator[Finding]:
         went_on = go_on(checked, rng, play_at_random, most=_NO_LENGTH)
         for way, twin in twins.items():
             ways.add(way)
-            found = _follow(twin, went_on)
+            found = follow(twin, went_on)
             if twin.render_text() != text and not went_on:
                 found = "another observation"
             if found:
@@ -102,28 +101,6 @@ def _twins(subject: ExaminedEnv, env: TextEnv, *, is_noisy: bool) -> dict[str, C
         twins[_RESTORED].reset(seed=987, options={"noise_seed": 0})
         twins[_RESTORED].set_state(CheckedEnv(env).state())  # through JSON, as in a run
     return {way: CheckedEnv(twin) for way, twin in twins.items()}
-
-
-def _follow(twin: CheckedEnv, steps: tuple[Step, ...]) -> str:
-    """Take the same steps in a copy and describe the first difference; empty if there is none."""
-    for number, wanted in enumerate(steps, start=1):
-        try:
-            given = take(twin, wanted.action)
-        except EnvError as error:
-            return f"step {number} after it, {wanted.action!r:.40}: {error}"
-        if given != wanted:
-            return (
-                f"step {number} after it, {wanted.action!r:.40}, has another "
-                f"{_differing(given, wanted)} in the original"
-            )
-    return ""
-
-
-def _differing(given: Step, wanted: Step) -> str:
-    for name in ("reward", "has_ended", "success", "observation"):
-        if found := difference(getattr(given, name), getattr(wanted, name), name):
-            return found
-    return "action"
 
 
 def _noise_of(subject: ExaminedEnv) -> tuple[bool, bool]:
