@@ -46,6 +46,7 @@ from ragen_pl.training.distillation import HintedRollout, distill
 from ragen_pl.training.evaluation import log_evaluation
 from ragen_pl.training.networks import Networks, build_networks
 from ragen_pl.training.optimizers import build_optimizer
+from ragen_pl.training.rehearsal import rehearse
 from ragen_pl.training.sampler import PolicySampler
 from ragen_pl.training.scoring import LogProbPass, ValueFunction, check_log_prob_gap
 from ragen_pl.training.update import (
@@ -154,6 +155,7 @@ class StarPO(pl.LightningModule):
         self.algorithm.check_memory(cuts=rollout.memory.cuts)
         self.algorithm.check_envs(envs)
         self.algorithm.check_thoughts(think=prompts.think, judged=judged)
+        rehearse(self.algorithm, rollout.group_size, tuple(envs))
 
     def configure_model(self) -> None:
         """Build policy, critic and reference once."""

@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterator
 
 from ragen_pl.envs.base import TextEnv
-from ragen_pl.envs.boundary import CheckedEnv, EnvError, describe_fault
+from ragen_pl.envs.boundary import CheckedEnv, describe_fault
 from ragen_pl.envs.contract.plain_data import NOISE_REMEDY, key_that_json_changes
 from ragen_pl.envs.contract_kit.subject import ExaminedEnv
 from ragen_pl.envs.contract_kit.trial import Step, follow, go_on, play, play_at_random, take
