@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +20,7 @@ _LONGEST_REASON = 300
 _SLIPS = (TypeError, AttributeError, NameError)
 """What a tool raises for a slip in its own code, whose arguments were checked."""
 _KEPT = ("earn", "end", "play", "written")
-"""Methods of ``ToolEnv`` whose names an author may take for a tool."""
+"""Methods of ``ToolEnv`` that no subclass defines anew."""
 
 
 class ToolEnv(ReplayState):
@@ -236,10 +237,21 @@ def _told(run: Callable[[], str], name: str, slips: tuple[type[Exception], ...] 
 
 @lru_cache(maxsize=64)
 def _own_schemas(kind: type[ToolEnv]) -> tuple[ToolSchema, ...]:
-    for name in _KEPT:
-        if getattr(kind, name) is not getattr(ToolEnv, name):
+    for name, own in inspect.getmembers(kind, inspect.isfunction):
+        inherited = getattr(ToolEnv, name, None)
+        if name.startswith("_") or own is inherited or not inspect.isfunction(inherited):
+            continue
+        if name in _KEPT or not _overrides(own, inherited):
             raise ValueError(
                 f"tools: {kind.__name__}.{name} would be a tool, but has the name of a method of "
-                "ToolEnv: give it another one"
+                f"ToolEnv, {name}{inspect.signature(inherited)}: give it another one"
             )
     return tuple(schema_of(method) for method in own_methods(kind, ToolEnv))
+
+
+def _overrides(own: Callable[..., Any], inherited: Callable[..., Any]) -> bool:
+    """Return whether a method has the arguments of the inherited one, and returns no text where
+    that one does not, as a tool would."""
+    mine, its = inspect.signature(own), inspect.signature(inherited)
+    returns_text = [each.return_annotation in (str, "str") for each in (mine, its)]
+    return [*mine.parameters] == [*its.parameters] and returns_text != [True, False]

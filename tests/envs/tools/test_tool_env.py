@@ -259,8 +259,21 @@ def test_tools_that_wait_or_take_a_name_of_the_base_are_refused() -> None:
             """Give up."""
             return ""
 
+    class Dealing(Vault):
+        def draw(self, count: int) -> str:  # type: ignore[override]
+            """Draw cards."""
+            return ""
+
+    class Closing(Vault):
+        def close(self) -> str:  # type: ignore[override]
+            """Close the door."""
+            return ""
+
     with pytest.raises(ValueError, match=r"Waiting.push, a tool .* is async"):
         _ = Waiting().tools
+    for kind in (Dealing, Closing):
+        with pytest.raises(ValueError, match=r"(draw|close) would be a tool, but has the name of"):
+            _ = kind().tools
     with pytest.raises(ValueError, match=r"Ending.end would be a tool, but has the name of a meth"):
         _ = Ending().tools
 
