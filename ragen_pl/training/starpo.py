@@ -15,6 +15,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.trainer.states import TrainerFn
@@ -430,6 +431,20 @@ class StarPO(pl.LightningModule):
         for name, value in metrics.items():
             reduce = REDUCTIONS.get(name, "mean")
             self.log(name, value, on_step=False, on_epoch=True, reduce_fx=reduce, batch_size=1)
+
+    def log(self, *args: Any, **kwargs: Any) -> None:
+        """Log as Lightning does, within its own hooks.
+
+        Raises:
+            ConfigError: elsewhere, such as in the hooks of a ``RolloutCallback``.
+        """
+        try:
+            super().log(*args, **kwargs)
+        except MisconfigurationException as error:
+            raise ConfigError(
+                f"{error}\n  in on_rollout_end and the other hooks of a RolloutCallback, log with "
+                "self.record({name: value})"
+            ) from error
 
     def on_train_epoch_end(self) -> None:
         self.iteration += 1

@@ -135,3 +135,17 @@ def test_an_embedded_model_without_words_is_refused() -> None:
     """Once the data module's words were fetched behind its back; now they are given."""
     with pytest.raises(ConfigError, match=r"no vocabulary.*vocabulary=list\(data.vocabulary\(\)\)"):
         StarPO().configure_model()
+
+
+class Logging(RolloutCallback):
+    """Logs where Lightning does not."""
+
+    def on_rollout_end(
+        self, trainer: Trainer, module: LightningModule, groups: list[TrajectoryGroup]
+    ) -> None:
+        module.log("rollout/mine", 1.0)
+
+
+def test_who_logs_within_a_rollout_is_told_how_to_record() -> None:
+    with pytest.raises(ConfigError, match=r"control flow`?\n.*self.record\({name: value}\)"):
+        fit(Logging(), epochs=1)
