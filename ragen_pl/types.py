@@ -164,6 +164,9 @@ class Turn(Answer):
 
     observation: str
     """The observation that the agent saw before it answered."""
+    message: str
+    """The message that showed it, with the words of ``data.prompts.turn`` around it; empty for
+    players that read none."""
     state: Mapping[str, Any] | None
     """The environment's state before the turn, enough to draw it; None if it is too large to keep
     (``rollout.episode.MAX_STATE_LENGTH``)."""

@@ -95,7 +95,7 @@ def trajectory_record(
             log_probs += answer.completion.log_probs
         if turn.summary is not None:
             at += len(turn.summary.completion.token_ids)
-        messages.append({"role": "user", "content": turn.observation})
+        messages.append({"role": "user", "content": turn.message or turn.observation})
         # A baseline, which has no prompts, says nothing.
         if trajectory.system or turn.completion.token_ids or turn.response:
             messages.append({"role": "assistant", "content": chat.opening_tag + turn.response})

@@ -54,18 +54,17 @@ class MessageEpisode(DialogueEpisode):
         episode_id: EpisodeId,
     ) -> None:
         self._client = client
-        self._text = ""
         self._exchanges: list[tuple[str, str]] = []
         super().__init__(env, dialogue, config, seed=seed, episode_id=episode_id)
 
     def _begin(self) -> None:
         super()._begin()
-        self._text = self.write_next_turn()
+        self.message = self.write_next_turn()
 
     @property
     def messages(self) -> list[Message]:
         """The system message, what the memory keeps of earlier turns, and the current turn's."""
-        said = [*(text for text, _ in self._exchanges), self._text]
+        said = [*(text for text, _ in self._exchanges), self.message]
         answers = [answer for _, answer in self._exchanges]
         messages: list[Message] = []
         if self._client.endpoint.system_role:
@@ -94,11 +93,11 @@ class MessageEpisode(DialogueEpisode):
             return
         with self.env_errors():
             self._play_turn(self._read(reply))
-            self._exchanges.append((self._text, reply.content))
+            self._exchanges.append((self.message, reply.content))
             if self.stop_reason is None:
                 kept = self.config.memory.kept(len(self._exchanges))
                 self._exchanges = self._exchanges[len(self._exchanges) - kept :]
-                self._text = self.write_next_turn()
+                self.message = self.write_next_turn()
 
     def _read(self, reply: EndpointReply) -> Response:
         tag = self.dialogue.opening_tag

@@ -106,6 +106,8 @@ class Episode:
         self.opening = opening
         self.seed, self.noise_seed, self.episode_id = seed, noise_seed, episode_id
         self.observation, self.difficulty = "", ""
+        self.message = ""
+        """The message of the next turn, for players that read one."""
         self.optimal_length: int | None = None
         self.initial_state: dict[str, Any] = {}
         self.start_key = ""
@@ -204,6 +206,7 @@ class Episode:
                 prompt_ids=response.prompt_ids,
                 completion=response.completion,
                 observation=judgment.observation,
+                message=self.message,
                 anchor_key=anchor_key,
                 state=state,
                 response=response.text,
@@ -399,8 +402,10 @@ class ChatEpisode(DialogueEpisode):
     def _begin(self) -> None:
         super()._begin()
         self.initial_hash = self.env.state_hash()
-        text = self.write_next_turn()
-        self.context = Context(self.chat, self.env.env, self.config, system=self.system, text=text)
+        self.message = self.write_next_turn()
+        self.context = Context(
+            self.chat, self.env.env, self.config, system=self.system, text=self.message
+        )
 
     def request(self, prompt: tuple[int, ...]) -> Request | None:
         """Append the encoded segments of the context and return the request; None, at the end of
@@ -431,7 +436,8 @@ class ChatEpisode(DialogueEpisode):
             self._play_turn(self._parse(completion))
             self.context.add_response(completion, called=bool(self.turns[-1].actions))
             if self.stop_reason is None:
-                self.context.add_turn(self.write_next_turn())
+                self.message = self.write_next_turn()
+                self.context.add_turn(self.message)
 
     def _parse(self, completion: Completion) -> Response:
         text = self.chat.decode(completion.token_ids)

@@ -91,6 +91,7 @@ def _turn(number: int, *, success: bool) -> Turn:
         completion=Completion(tuple(range(4, 4 + _RESPONSE)), log_probs, None, stopped=True),
         anchor_key=str(number),
         observation="",
+        message="",
         state=None,
         response="",
         thought="",

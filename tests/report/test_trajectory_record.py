@@ -99,11 +99,12 @@ def test_a_record_follows_the_schema_and_keeps_every_number_at_its_token() -> No
 
 def test_without_estimates_or_a_model_the_fields_are_empty() -> None:
     no_tokens = Completion((), (), (), stopped=True)
-    silent = replace(make_turn(response=""), prompt_ids=(), completion=no_tokens)
+    silent = replace(make_turn(response=""), prompt_ids=(), completion=no_tokens, message="")
     moves = Occasion("evaluation", None, "expert", "default")
     record = trajectory_record(make_trajectory([silent]), CHAT, moves)
     VALIDATOR.validate(record)
     assert [message["role"] for message in record["messages"]] == ["system", "user"]
+    assert record["messages"][1]["content"] == "#P_"
     assert record["turns"][0]["tokens"]["advantages"] is None
     assert record["selection"] is record["alarm"] is None
     in_words = replace(silent, response="Up</answer>")  # as an endpoint answers
@@ -127,6 +128,7 @@ def test_any_text_and_number_makes_one_valid_line_and_nothing_is_lost(
         make_turn(response=text, thought=text),
         completion=Completion((7,), (number,), (number,), stopped=True),
         observation=text,
+        message=text,
         state={text: [number, {"deep": number}]},
     )
     trajectory = replace(make_trajectory([turn]), system=text)

@@ -28,6 +28,7 @@ def turn(prompt: tuple[int, ...], sampled: tuple[int, ...], reward: float) -> Tu
         prompt_ids=prompt,
         completion=completion,
         observation="",
+        message="",
         anchor_key="",
         state=None,
         response="",

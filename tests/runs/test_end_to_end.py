@@ -29,7 +29,9 @@ for line in open(sys.argv[2], encoding="utf-8"):
     sampled = torch.tensor(record["log_probs"][1:])
     worst = max(worst, float((log_probs - sampled)[mask].abs().max()))
     text = tokenizer.decode(record["token_ids"])
-    assert record["messages"][1]["content"] in text
+    read = [each["content"] for each in record["messages"] if each["role"] == "user"]
+    assert len(read) == len(record["turns"])
+    assert all(each in text and "State:" in each for each in read)
 print(worst)
 """
 

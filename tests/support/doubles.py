@@ -41,6 +41,7 @@ def make_turn(
         prompt_ids=(1, 2, 3),
         completion=Completion((7,) * n, (-0.5,) * n, tuple(entropies), stopped=True),
         observation="#P_",
+        message="State:\n#P_",
         anchor_key="s",
         state={"player": 1},
         response=response,
