@@ -53,15 +53,22 @@ def json_lines(path: str, key: str = "corpus") -> Iterator[tuple[int, dict[str, 
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{key}: {path} cannot be read ({error})") from error
+    number = 1
     try:
         if text.lstrip().startswith("["):
             found = list(enumerate(json.loads(text), start=1))
         else:
+            found = []
             # Unlike splitlines, which ends a line at U+2028, too.
-            lines = enumerate(text.split("\n"), start=1)
-            found = [(number, json.loads(line)) for number, line in lines if line.strip()]
+            for number, line in enumerate(text.split("\n"), start=1):
+                if line.strip():
+                    found.append((number, json.loads(line)))
     except json.JSONDecodeError as error:
-        raise ValueError(f"{key}: {path} is no JSON ({error}); it must be JSON lines") from error
+        line = f"line {number + error.lineno - 1}"
+        raise ValueError(
+            f"{key}: {path}, {line}, is no JSON ({error.msg} at its character {error.colno}); it "
+            "must be JSON lines, or one JSON list"
+        ) from error
     for number, each in found:
         if not isinstance(each, dict):
             raise ValueError(f"{key}: {path}, line {number}, is no object of names and values")
