@@ -7,6 +7,7 @@ from ragen_pl.envs.bandit import Bandit
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.contract import check_contract
 from ragen_pl.envs.frozen_lake.env import FrozenLake
+from ragen_pl.envs.math_qa.env import MathQA
 from ragen_pl.envs.rubik.env import Rubik
 from ragen_pl.envs.search_qa.env import SearchQA
 from ragen_pl.envs.sokoban.env import Sokoban
@@ -15,7 +16,7 @@ from ragen_pl.envs.tools.env import ToolEnv
 from ragen_pl.envs.web_shop.env import WebShop
 
 SHIPPED: tuple[type[TextEnv], ...] = (Sokoban, FrozenLake, Bandit, Rubik, Sudoku, SearchQA, WebShop)
-"""The shipped environments."""
+"""The shipped environments that need no file of yours."""
 COVERED: tuple[type[TextEnv], ...] = (Sokoban, FrozenLake, Bandit)
 """Those of the first paper. Every embedded tokenizer covers their dialogues beside those of the
 run's own environments, so that one policy can play all of them."""
@@ -25,6 +26,7 @@ __all__ = [
     "SHIPPED",
     "Bandit",
     "FrozenLake",
+    "MathQA",
     "Rubik",
     "SearchQA",
     "Sokoban",
