@@ -12,6 +12,7 @@ from ragen_pl.envs.adapters.open_spiel import OpenSpiel
 from ragen_pl.envs.adapters.players import MCTS, Minimax, MonteCarlo, Player, RandomPlay
 from ragen_pl.envs.adapters.reasoning_gym import ReasoningGym
 from ragen_pl.envs.adapters.science_world import ScienceWorld
+from ragen_pl.envs.adapters.skyrl_gym import SkyRLGym
 from ragen_pl.envs.replay import ReplayState
 
 __all__ = [
@@ -28,4 +29,5 @@ __all__ = [
     "ReasoningGym",
     "ReplayState",
     "ScienceWorld",
+    "SkyRLGym",
 ]
