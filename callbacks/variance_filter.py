@@ -11,7 +11,7 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
 from ragen_pl.algorithms.filters import FilterRule, TopFraction
-from ragen_pl.ops.selection import group_mean, max_variance_subset, ranking
+from ragen_pl.ops.selection import Order, group_mean, max_variance_subset, ranking
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.stats import GroupTable
 from ragen_pl.training.callback import RolloutCallback, announce
@@ -78,8 +78,7 @@ class VarianceFilter(RolloutCallback):
         if keep_per_group is not None and keep_per_group < 2:
             raise ValueError(
                 f"keep_per_group is {keep_per_group}; it must be at least 2 (fewer have no "
-                f"spread), or "
-                "null to keep all"
+                "spread), or null to keep all"
             )
         if score == "mean" and self.rule is not None and self.rule.compares_sizes:
             raise ValueError(
@@ -162,7 +161,9 @@ class VarianceFilter(RolloutCallback):
         ranks, among, rules = dict[int, int](), dict[int, int](), dict[int, str]()
         for env in table.env_names:
             places = table.places(env)
-            order = places[ranking(scores[places])].tolist()
+            # a rule of one's own may have no order
+            best: Order = getattr(self.rule, "order", "largest")
+            order = places[ranking(scores[places], best)].tolist()
             ranks |= {group: rank for rank, group in enumerate(order, start=1)}
             count = sum(heaviest[group] > 0 for group in places.tolist())
             where = f" of {env}" if env else ""

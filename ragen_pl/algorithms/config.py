@@ -410,6 +410,12 @@ class Optimization:
         for key in ("lr", "imitation_lr", "max_grad_norm"):
             if getattr(self, key) <= 0:
                 raise ValueError(f"optimization.{key} is {getattr(self, key)}; it must be positive")
+        if self.weight_decay < 0:
+            raise ValueError(
+                f"optimization.weight_decay is {self.weight_decay}; it must not be negative"
+            )
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"optimization.betas are {self.betas}; both must be in [0, 1)")
         if not 0 <= self.final_lr_fraction <= 1:
             raise ValueError(
                 f"optimization.final_lr_fraction is {self.final_lr_fraction}; it is a fraction of "

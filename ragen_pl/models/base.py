@@ -33,9 +33,9 @@ class LanguageModel:
         """
         if self.context_limit is not None and max_context > self.context_limit:
             raise ValueError(
-                f"rollout.max_context is {max_context}, but the policy's limit is "
-                f"{self.context_limit} tokens (its positions, or a sliding window): set "
-                f"rollout.max_context to {self.context_limit} at most"
+                f"the largest max_context (rollout, evaluation.at_least) is {max_context}, but "
+                f"the policy's limit is {self.context_limit} tokens (its positions, or a sliding "
+                f"window): set max_context to {self.context_limit} at most"
             )
 
 

@@ -64,6 +64,8 @@ class EmbeddedModel(PolicyModel):
     def __post_init__(self) -> None:
         if min(self.hidden_size, self.intermediate_size, self.num_layers, self.num_heads) < 1:
             raise ValueError(f"model sizes must be at least 1: {self}")
+        if not 0 <= self.init_std <= 1:
+            raise ValueError(f"policy.init_std is {self.init_std}; it must be in [0, 1]")
         if self.hidden_size % (2 * self.num_heads):
             raise ValueError(
                 f"policy.hidden_size is {self.hidden_size} and policy.num_heads {self.num_heads}: "

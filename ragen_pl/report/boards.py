@@ -30,11 +30,25 @@ class Boards:
         self._known: dict[tuple[int, str], int | None] = {}
         self._envs: dict[str, TextEnv | None] = {}
 
-    def environment(self, config: Mapping[str, Any], eval_set: str | None) -> TextEnv | None:
+    def environment(
+        self, config: Mapping[str, Any], eval_set: str | None, name: str
+    ) -> TextEnv | None:
         """Build the environment of a run's rollouts or of one of its evaluation sets, to draw with;
-        None if it cannot be built here."""
+        None if it cannot be built here.
+
+        Args:
+            config: The run's configuration.
+            eval_set: The evaluation set; None for rollouts.
+            name: The environment's name, which decides in a mixture.
+        """
         data = config.get("data") or {}
-        node = (data.get("eval_sets") or {}).get(eval_set) or data.get("env")
+        if node := (data.get("eval_sets") or {}).get(eval_set) or data.get("env"):
+            return self._built(node)
+        mixed = (self._built(node) for node in (data.get("envs") or {}).values())
+        return next((env for env in mixed if env is not None and env.name == name), None)
+
+    def _built(self, node: Any) -> TextEnv | None:
+        """Build an environment once."""
         key = json.dumps(node, sort_keys=True, default=str)
         if key not in self._envs:
             self._envs[key] = self._build(node)

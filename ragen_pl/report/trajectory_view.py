@@ -57,7 +57,8 @@ class TrajectoryViews:
         if size > max_bytes:
             chosen = choose(run.entries, int(limit * max_bytes / size))
         for trajectory in read_trajectories(sorted(chosen, key=_place)):
-            env = self.boards.environment(run.config, trajectory.entry.eval_set)
+            entry = trajectory.entry
+            env = self.boards.environment(run.config, entry.eval_set, entry.env)
             states = [turn.state for turn in trajectory.turns]
             if states and states[0] is None:
                 states[0] = trajectory.initial_state

@@ -140,10 +140,10 @@ def learning_gains(returns: Sequence[float]) -> list[float]:
 
 def sum_tallies(parts: Iterable[Tallies]) -> Tallies:
     """Return the sums by difficulty, sorted by name."""
-    total: defaultdict[str, Tally] = defaultdict(lambda: Tally(0.0, 0.0))
+    total: dict[str, Tally] = {}
     for part in parts:
         for name, tally in part.items():
-            total[name] += tally
+            total[name] = total[name] + tally if name in total else tally
     return dict(sorted(total.items()))
 
 

@@ -17,7 +17,7 @@ from ragen_pl.types import Evaluation, Selection, TrainingBatch, TrajectoryGroup
 
 T = TypeVar("T", bound=Callback)
 
-ITERATION_PREFIXES = ("rollout/", "teacher/", "train/", "collapse/")
+ITERATION_PREFIXES = ("rollout/", "teacher/", "train/", "collapse/", "time/")
 """Prefixes of the metrics of a single iteration, which are not carried over to the next one."""
 
 

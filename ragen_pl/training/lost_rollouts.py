@@ -36,7 +36,7 @@ class LostRollouts:
 
         Raises:
             ConfigError: on all ranks, if that has happened in ``_MOST_LOST`` rollouts in a row, or
-                in the first one since the start of the command.
+                in the first one of the run.
         """
         told = lost_rollout(groups, ", ".join(env.name for env in envs))
         if told is None:

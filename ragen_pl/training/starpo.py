@@ -321,21 +321,21 @@ class StarPO(pl.LightningModule):
         """Take one optimizer step on one optimizer batch."""
         self._gradients_are_local = keep_gradients_local(self.trainer.strategy.model)
         if isinstance(batch, Demonstration):
-            self._sft_step(batch)
+            self._imitation_step(batch)
         elif isinstance(batch, HindsightBatch):
             self._hindsight_step(batch)
         else:
             self._rl_step(batch)
 
-    def _sft_step(self, batch: Demonstration) -> None:
+    def _imitation_step(self, batch: Demonstration) -> None:
         """Take a supervised step on the teacher's responses."""
         metrics = self.update.backward_imitation(batch, "imitation")
         if batch.right_answers is not None:
             metrics["train/right_answers"] = torch.tensor(batch.right_answers)
         rate = self.optimization.imitation_lr
         rates = {"policy": rate * self.optimization.imitation_factor(batch.progress)}
-        self._optimizer_step(rates)
-        self._log_metrics(metrics)
+        step = self._optimizer_step(rates)
+        self._log_metrics(metrics | {"train/skipped_steps": step["train/skipped_steps"]})
 
     def _rl_step(self, batch: TrainingBatch) -> None:
         """Take a StarPO step on policy and critic; on the critic alone during its warmup."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -58,6 +59,11 @@ def test_reasons_name_score_rank_and_rule() -> None:
         "kept: standard deviation 0.707, rank 2 of 3; TopFraction(fraction 0.5) keeps 2 groups",
     ]
     assert reasons(VarianceFilter(1.0))[0] == "kept: every group is"
+    fewest = reasons(VarianceFilter(None, rule=TopFraction(0.5, "smallest")))[1:]
+    told = [re.match(r"(\w+): .* (rank \d)", each) for each in fewest]
+    assert [match and match.groups() for match in told] == [
+        *(("dropped", "rank 3"), ("kept", "rank 1"), ("kept", "rank 2"))
+    ]
     soft = reasons(VarianceFilter(None, rule=SoftWeights(), score="length"))
     assert soft[1].startswith("kept: mean tokens 2, rank 1 of 3; SoftWeights(power 1.0) keeps 3")
     with_zero = VarianceFilter(0.25, include_zero=True, rule=None)

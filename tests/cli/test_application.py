@@ -116,6 +116,7 @@ def test_iterations_are_the_x_axis_and_the_run_is_described(
         return [event.step for event in logged.Scalars(name)]
 
     assert steps("train/imitation_loss") == [1, 2]  # of three updates each
+    assert steps("train/skipped_steps") == [1, 2, 3, 4]
     assert steps("train/lr") == steps("rollout/success") == [3, 4]
     assert steps("val/default/success") == [2, 4]
     assert "step" not in logged.Tags()["scalars"]

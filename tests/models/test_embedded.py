@@ -49,6 +49,8 @@ def test_an_exported_policy_is_a_chat_model(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     export_policy(SMALL.build(WORDS, seed=1), tmp_path / "policy")
     there = str(tmp_path / "policy")
+    with pytest.raises(ValueError, match=r"policy.init_std is -1; it must be in \[0, 1\]"):
+        EmbeddedModel(init_std=-1)
     with pytest.raises(ValueError, match="no exported policy"):
         replace(SMALL, weights=str(tmp_path)).build(WORDS, seed=1)
     with pytest.raises(ValueError, match="vocabulary"):

@@ -12,8 +12,6 @@ import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from ragen_pl.report.trajectory_record import (
     SCHEMA,
@@ -22,7 +20,6 @@ from ragen_pl.report.trajectory_record import (
     Occasion,
     TokenEstimates,
     record_line,
-    token_texts,
     trajectory_record,
 )
 from ragen_pl.rollout.chat import Chat
@@ -55,24 +52,6 @@ def make_chat() -> Chat:
 
 
 CHAT = make_chat()
-
-
-def completion(ids: tuple[int, ...]) -> Completion:
-    return Completion(ids, (-0.5,) * len(ids), (0.5,) * len(ids), stopped=True)
-
-
-def bytes_chat() -> Chat:
-    """Return a chat whose tokens are single bytes, as those of the largest models can be."""
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({letter: n for n, letter in enumerate(letters)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    chat = make_chat()
-    chat.tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokenizer)  # type: ignore[no-untyped-call]
-    return chat
-
-
-BYTES = bytes_chat()
 
 
 def test_the_schema_is_one_and_names_this_version() -> None:
@@ -142,34 +121,3 @@ def test_any_text_and_number_makes_one_valid_line_and_nothing_is_lost(
     assert record["turns"][0]["thought"] == text
     known = number if math.isfinite(number) else None
     assert record["turns"][0]["state"] == {text: [known, {"deep": known}]}
-
-
-@settings(deadline=None, max_examples=100)
-@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=30), st.integers(0, 6))
-def test_texts_of_byte_tokens_make_up_the_response(text: str, cut: int) -> None:
-    ids = tuple(BYTES.tokenizer(text)["input_ids"])
-    ids = ids[: max(0, len(ids) - cut)]  # a length limit may split the last character
-    response = BYTES.decode(ids)
-    texts = token_texts(completion(ids), response, BYTES)
-    assert len(texts) == len(ids)
-    assert "".join(texts) == response
-
-
-def test_the_last_token_of_a_character_has_it() -> None:
-    ids = tuple(BYTES.tokenizer("a√b🧊")["input_ids"])
-    assert token_texts(completion(ids), "a√b🧊", BYTES) == ["a", "", "", "√", "b", "", "", "", "🧊"]
-
-
-@settings(deadline=None, max_examples=60)
-@given(st.lists(st.integers(0, CHAT.tokenizer.vocab_size - 1), max_size=30))
-def test_texts_of_the_embedded_models_tokens_make_up_the_response(ids: list[int]) -> None:
-    response = CHAT.decode(ids)
-    texts = token_texts(completion(tuple(ids)), response, CHAT)
-    assert len(texts) == len(ids)
-    assert "".join(texts) == response
-
-
-def test_the_stop_token_has_no_text() -> None:
-    (ids,) = CHAT.encode(["lit"])
-    texts = token_texts(completion((*ids, CHAT.markers.end)), "lit", CHAT)
-    assert texts == ["lit", ""]

@@ -15,6 +15,7 @@ from ragen_pl.rollout.stats import (
     Tally,
     learning_gains,
     lost_rollout,
+    sum_tallies,
     tally_by_difficulty,
     tally_by_start,
 )
@@ -116,3 +117,8 @@ def test_only_what_counts_is_tallied() -> None:
         TrajectoryGroup(2, 2, (play("", False, failed),)),
     ]
     assert tally_by_difficulty(groups) == {"a": Tally(1.0, 2.0), "b": Tally(1.0, 1.0)}
+
+
+def test_sums_of_tallies_keep_the_age_of_the_latest() -> None:
+    parts = [{"a": Tally(1.0, 2.0, 0.5, 5)}, {"a": Tally(1.0, 1.0, 0.0, 3), "b": Tally(0.0, 1.0)}]
+    assert sum_tallies(parts) == {"a": Tally(2.0, 3.0, 0.5, 3), "b": Tally(0.0, 1.0)}

@@ -241,3 +241,18 @@ def test_sharded_matrices_make_the_same_steps_and_load_the_same_state(mesh: Devi
         for weight, moments in optimizer.state.items()
         if "momentum_buffer" in moments
     )
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({"weight_decay": -1.0}, r"optimization.weight_decay is -1.0; it must not be negative"),
+        ({"betas": (0.9, 1.5)}, r"optimization.betas are \(0.9, 1.5\); both must be in \[0, 1\)"),
+        ({"betas": (-0.1, 0.9)}, r"optimization.betas are \(-0.1, 0.9\)"),
+    ],
+)
+def test_what_no_optimizer_takes_is_refused_before_weights_are_built(
+    keys: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(ValueError, match=told):
+        Optimization(**keys)

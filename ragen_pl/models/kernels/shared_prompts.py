@@ -89,10 +89,12 @@ class SharedPrompts:
                 them are padding.
             most_left: Largest fraction of the tokens that may be left.
         """
-        batch, width = input_ids.shape
+        width = input_ids.shape[1]
         given, positions = positions, positions[: int(positions.argmax()) + 1]
         padding = given[len(positions) :]
         rows = positions // width
+        batch = int(rows[-1]) + 1  # what follows pads the batch to a shape bucket
+        input_ids = input_ids[:batch]
         counts = torch.bincount(rows, minlength=batch)
         if batch == 1 or bool((counts == 0).any()) or bool(padding.any()):
             return None

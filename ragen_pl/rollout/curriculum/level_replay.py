@@ -80,7 +80,9 @@ class LevelReplay(Curriculum):
             (start,) = rng.choices(known, weights)
             known.remove(start)
             replayed.append(replace(start, weight=_REPLAYED))
-        return [*fresh[: wanted - count], *replayed]
+        new = fresh[: wanted - count]
+        even = wanted / len(new) if new else 1.0  # all of the uniform mix is theirs
+        return [*(replace(start, weight=even) for start in new), *replayed]
 
     def priorities(self, progress: Tallies) -> dict[str, float]:
         """Return the probability of each remembered start to be replayed next."""

@@ -24,6 +24,7 @@ from ragen_pl.rollout.teachers.base import (
     check_share,
 )
 from ragen_pl.rollout.teachers.played import play_lessons
+from ragen_pl.rollout.token_texts import token_texts
 from ragen_pl.types import Trajectory, Turn
 
 Play = Literal["random", "expert"]
@@ -202,5 +203,5 @@ def announced_tokens(turn: Turn, chat: Chat) -> int:
     """Return the number of a response's first tokens with a part of the announcement."""
     # Not by the turn's actions, which are those that were executed before the episode ended.
     announced = turn.response.index(LEADS_TO) + len(LEADS_TO)
-    ends = accumulate(len(chat.token_text(token)) for token in turn.completion.token_ids)
+    ends = accumulate(map(len, token_texts(turn.completion, turn.response, chat)))
     return next(number for number, end in enumerate(ends, start=1) if end >= announced)

@@ -31,7 +31,7 @@ def test_half_are_replayed_by_score_and_the_rest_are_the_next_new_ones() -> None
     for seed in range(50):
         chosen = choose_starts(curriculum, Lamp(), POOL, 8, progress, random.Random(seed))
         assert [start.seed for start in chosen[:4]] == [100, 101, 102, 103]
-        assert all(start.weight == 1.0 for start in chosen[:4])
+        assert [start.weight for start in chosen[:4]] == [2.0] * 4, "they stand for all eight"
         replayed = chosen[4:]
         assert len({start.seed for start in replayed}) == 4
         assert all(start.weight < 1e-3 for start in replayed), "not the environment's own mix"
