@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
 from typing import IO
 
-from ragen_pl.envs.sandbox.bubblewrap import command
+from ragen_pl.envs.sandbox.bubblewrap import Runner, command, python
 from ragen_pl.envs.sandbox.outcome import Limits, ProgramResult, Reason, SandboxError
 from ragen_pl.envs.sandbox.syscalls import syscall_filter
 from ragen_pl.errors import ConfigError
@@ -44,7 +44,23 @@ def run_python(source: str, stdin: str = "", limits: Limits | None = None) -> Pr
         SandboxError: if the sandbox fails, as where the machine is out of memory.
     """
     require_sandbox()
-    return _run(source, stdin, limits or Limits())
+    return _run(python(), source, stdin, limits or Limits())
+
+
+def run_file(runner: Runner, text: str, limits: Limits | None = None) -> ProgramResult:
+    """Run another program on a file, as ``run_python`` runs the interpreter.
+
+    Args:
+        runner: The program, and what it sees.
+        text: The text of the file.
+        limits: What it may use.
+
+    Raises:
+        ConfigError: if there is no sandbox here; nothing is run outside one.
+        SandboxError: if the sandbox fails, as where the machine is out of memory.
+    """
+    require_sandbox()
+    return _run(runner, text, "", limits or Limits())
 
 
 @lru_cache(maxsize=1)
@@ -55,7 +71,7 @@ def require_sandbox() -> None:
         ConfigError: if not; the message says what to install or to allow.
     """
     try:
-        outcome = _run("print(input())", "ready", Limits())
+        outcome = _run(python(), "print(input())", "ready", Limits())
         failure = "" if outcome.stdout == "ready\n" else outcome.stderr or outcome.reason
     except SandboxError as error:
         failure = str(error)
@@ -69,7 +85,7 @@ def require_sandbox() -> None:
         )
 
 
-def _run(source: str, stdin: str, limits: Limits) -> ProgramResult:
+def _run(runner: Runner, source: str, stdin: str, limits: Limits) -> ProgramResult:
     with _AT_ONCE, ExitStack() as stack:
         program = stack.enter_context(_sealed(source.encode(errors="replace")))
         entered = stack.enter_context(_sealed(stdin.encode(errors="replace")))
@@ -78,7 +94,7 @@ def _run(source: str, stdin: str, limits: Limits) -> ProgramResult:
         with os.fdopen(status_read, "rb") as report, os.fdopen(status, "wb") as end:
             deadline = time.monotonic() + limits.seconds
             process = subprocess.Popen(
-                command(limits, program, seccomp, status),
+                command(runner, limits, program, seccomp, status),
                 stdin=entered,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
