@@ -57,6 +57,9 @@ class CoqTop:
         axioms: Axioms a proof may rest on, by their full names.
     """
 
+    layout = "hypotheses above the line, the goal below"
+    example = "intros n. or apply H."
+
     def __init__(
         self,
         command: str = "coqtop",

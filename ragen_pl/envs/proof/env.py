@@ -31,7 +31,7 @@ class Proof(TextEnv):
 
     Args:
         library: The source of theorems; null for the standard library of Coq.
-        prover: The proof assistant; null for ``CoqTop``.
+        prover: The proof assistant, of the library's language; null for ``CoqTop``.
         max_actions: Most tactics of an episode.
         progress_only: Whether a tactic after which the goals are as they were is rejected.
         split: ``train`` or ``eval`` for disjoint theorems; ``all`` for all of them.
@@ -74,13 +74,13 @@ class Proof(TextEnv):
         """The task in words."""
         return (
             "Prove the theorem, one tactic a step. An error changes nothing.\n"
-            "The state is what is left to prove: hypotheses above the line, the goal below."
+            f"The state is what is left to prove: {self.prover.layout}."
         )
 
     @property
     def actions_text(self) -> str:
         """What a prompt says of the actions."""
-        return "one tactic, such as intros n. or apply H."
+        return f"one tactic, such as {self.prover.example}"
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -176,7 +176,8 @@ class Proof(TextEnv):
         if known[:place] != self._script or place >= len(known):
             raise ValueError(
                 f"the library has no proof of {self._theorem_name} that begins with the tactics so "
-                "far: demonstrate without random turns (data.warm_start.random_turns: 0)"
+                "far: demonstrate without random turns (data.warm_start.random_turns: 0), and not "
+                "at all where the library has no proofs (data.warm_start.iterations: 0)"
             )
         return "", (known[place],)
 

@@ -45,10 +45,18 @@ class Prover(Protocol):
     """A proof assistant.
 
     ``check`` is a function of its arguments: a prover may keep a process in the state of the last
-    call to be quick, or check the whole script each time, as ``lean --json`` and a Kimina server
-    do. It is called from several threads, copied with its environment and sent to processes, so
-    that it may hold no process itself.
+    call to be quick, as ``CoqTop`` does, or check the whole script each time, as ``Lean`` and
+    ``Kimina`` do. It is called from several threads, copied with its environment and sent to
+    processes, so that it may hold no process itself.
     """
+
+    @property
+    def layout(self) -> str:
+        """How it shows what is left to prove, for the prompt."""
+
+    @property
+    def example(self) -> str:
+        """Two tactics, for the prompt."""
 
     def check(self, theorem: Theorem, script: Sequence[str]) -> Check:
         """Check the last step of a script.

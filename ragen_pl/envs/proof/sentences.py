@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from ragen_pl.envs.proof.tactic_text import refuse_unfit
+
 _PIECE = re.compile(r'"(?:[^"]|"")*"|\(\*|\*\)')
 _END = re.compile(r'"(?:[^"]|"")*"|\.(?=\s|$)')
 _BULLET = re.compile(r"\s*(-+|\++|\*+|[{}])\s*")
@@ -13,7 +15,6 @@ _REFUSED = re.compile(
     r"\b(native_compute|native_cast_no_check|admit|give_up|time|time_constr|restart_timer|"
     r"finish_timing|optimize_heap|ltac2|rewrite_db|show)\b"
 )
-LONGEST_TACTIC = 1000
 
 
 def without_comments(text: str) -> str:
@@ -66,10 +67,7 @@ def commands(tactic: str, seconds: int) -> list[str]:
             why.
     """
     text = " ".join(tactic.split())
-    if len(text) > LONGEST_TACTIC:
-        raise ValueError(f"a tactic has at most {LONGEST_TACTIC} characters")
-    if not text.isprintable():
-        raise ValueError("a tactic has no control characters")
+    refuse_unfit(text, _REFUSED)
     found, text = split_bullets(text)
     text = text[:-1].rstrip() if text.endswith(".") else text
     closing = []
@@ -81,8 +79,6 @@ def commands(tactic: str, seconds: int) -> list[str]:
         raise ValueError("one tactic at a time")
     if '"' in text or "(*" in text or "*)" in text:
         raise ValueError("a tactic has no strings and no comments")
-    if refused := _REFUSED.search(text):
-        raise ValueError(f"{refused[1]} is not allowed")
     selector = _SELECTOR.match(text)
     where = "" if selector is None else f"{selector[1]}: "
     body = text if selector is None else text[selector.end() :]

@@ -28,6 +28,8 @@ class Shelf:
 class Counting:
     """A prover that wants as many ``intros.`` as the theorem's number, then ``auto.``."""
 
+    layout, example = "a number", "intros. or auto."
+
     def check(self, theorem: Theorem, script: Sequence[str]) -> Check:
         left = int(theorem.name.removeprefix("File:t"))
         for step in script[:-1]:

@@ -14,7 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from ragen_pl.envs.sandbox import Limits, Reason, require_sandbox, run_python
+from ragen_pl.envs.sandbox import (
+    Limits,
+    Reason,
+    Runner,
+    require_sandbox,
+    run_file,
+    run_python,
+)
 from ragen_pl.envs.sandbox import bubblewrap as command_line
 from ragen_pl.envs.sandbox import run as running
 from ragen_pl.errors import ConfigError
@@ -336,3 +343,25 @@ def test_a_program_ends_with_the_run_that_started_it() -> None:
                 os.waitpid(each, os.WNOHANG)
         time.sleep(0.01)
     assert not any(Path(f"/proc/{each}").exists() for each in found)
+
+
+def test_another_program_sees_its_folders_and_its_own_processes(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    (tmp_path / "words").write_text("from the host", encoding="utf-8")
+    report = (
+        "import os, sys\n"
+        "print(sys.argv[0], os.environ['LANGUAGE_PATH'], open(sys.argv[1]).read())\n"
+        "print(all(int(p) < 20 for p in os.listdir('/proc') if p.isdigit()))\n"
+        "try:\n    open(sys.argv[1], 'w')\nexcept OSError:\n    print('read-only')\n"
+    )
+    words = (str(Path(sys.executable).resolve()), "-c", f"exec(open({'/text.txt'!r}).read())")
+    runner = Runner(
+        (*words, str(tmp_path / "words")),
+        "/text.txt",
+        folders=(tmp_path,),
+        variables={"LANGUAGE_PATH": "here"},
+        needs_proc=True,
+    )
+    outcome = run_file(runner, report)
+    assert outcome.stdout == "-c here from the host\nTrue\nread-only\n", outcome.stderr
+    assert "KeyError" in run_file(Runner(words, "/text.txt"), report).stderr
