@@ -21,6 +21,7 @@ EXAMPLES = (
     "guess_number",
     "my_filter.yaml",
     "my_lake.yaml",
+    "my_lean.yaml",
     "my_rewards.yaml",
     "NAME",
     "NAME.yaml",
