@@ -11,6 +11,7 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
 from ragen_pl.algorithms.coefficients import FixedCoefficients
+from ragen_pl.algorithms.env_losses import choose_tokens
 from ragen_pl.distributed.batch_sharding import regroup
 from ragen_pl.distributed.collectives import all_reduce_sum, gather_objects
 from ragen_pl.distributed.sharding import summon_full_params
@@ -55,7 +56,7 @@ def policy_terms(module: StarPO, batch: TrainingBatch) -> ProbeView:
     values = module.values(rollout, rollout.kept)
     advantages, _ = compute_advantages(rollout, values, algorithm)
     batch = replace(batch, rollout=rollout, advantages=advantages)
-    batch = replace(batch, chosen=algorithm.policy_loss.choose(batch))
+    batch = replace(batch, chosen=choose_tokens(algorithm, batch))
 
     def term_losses(
         micro_batch: TrainingBatch, denominators: LossDenominators

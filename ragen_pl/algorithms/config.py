@@ -155,14 +155,26 @@ class EnvAlgorithm:
         advantage: The advantage estimator there; null for the run's. With a critic it must be the
             run's critic, which is trained on the targets of the run's estimator everywhere.
         coef: Factor of the advantages there, and so of the weight in the policy loss.
+        policy_loss: The policy loss there; null for the run's. A loss that chooses tokens does so
+            among those of this environment.
+        entropy_factor: Factor of ``entropy.coef`` there; 0 gives no bonus.
+        kl_factor: Factor of ``kl.coef`` there; 0 has no penalty.
     """
 
     advantage: AdvantageEstimator | None = None
     coef: float = 1.0
+    policy_loss: PolicyLoss | None = None
+    entropy_factor: float = 1.0
+    kl_factor: float = 1.0
 
     def __post_init__(self) -> None:
         if not 0 < self.coef < math.inf:
             raise ValueError(f"per_env coef is {self.coef}; it must be positive and finite")
+        for key in ("entropy_factor", "kl_factor"):
+            if not 0 <= getattr(self, key) < math.inf:
+                raise ValueError(
+                    f"per_env {key} is {getattr(self, key)}; it must be finite and not negative"
+                )
 
 
 @dataclass(frozen=True)
@@ -182,7 +194,8 @@ class Algorithm:
             this cap (2 is usual). null applies no correction, which is right for the engine
             ``InProcess``.
         per_env: What differs in single environments of a mixture, by their names in ``data.envs``.
-            The policy loss, the KL and entropy terms and the critic are the run's in all of them.
+            The critic, the aggregation, and the control and smoothing of coefficients are the run's
+            in all of them.
     """
 
     advantage: AdvantageEstimator = GAE()  # noqa: RUF009  frozen, so sharing it is safe
@@ -197,6 +210,7 @@ class Algorithm:
     def __post_init__(self) -> None:
         for name, own in self.per_env.items():
             self._check_override(f"algorithm.per_env.{name}.advantage", own.advantage)
+            self._check_factors(f"algorithm.per_env.{name}", own)
         if self.tis_cap is not None and self.tis_cap < 1:
             raise ValueError(
                 f"algorithm.tis_cap is {self.tis_cap}; it must be at least 1 "
@@ -222,6 +236,18 @@ class Algorithm:
             f"{key} has a critic of its own, but a run has one for all environments: give it the "
             "same critic as algorithm.advantage"
         )
+
+    def _check_factors(self, key: str, own: EnvAlgorithm) -> None:
+        if own.kl_factor != 1 and self.kl is None:
+            raise ValueError(
+                f"{key}.kl_factor is {own.kl_factor}, but algorithm.kl is null, so that there is "
+                "no KL term to weigh and no reference: set algorithm.kl, or the factor to 1"
+            )
+        if own.entropy_factor != 1 and self.entropy.coef == 0:
+            raise ValueError(
+                f"{key}.entropy_factor is {own.entropy_factor}, but algorithm.entropy.coef is 0, "
+                "so that there is no bonus to weigh: set the coefficient, or the factor to 1"
+            )
 
     def check_envs(self, names: Collection[str]) -> None:
         """Check that overrides name environments of the mixture.
@@ -253,7 +279,7 @@ class Algorithm:
             )
 
     def check_memory(self, *, cuts: bool) -> None:
-        """Check that the policy loss sees what it needs of a trajectory.
+        """Check that the policy losses see what they need of a trajectory.
 
         Args:
             cuts: Whether the memory may cut a trajectory into several training sequences.
@@ -261,13 +287,15 @@ class Algorithm:
         Raises:
             ValueError: for a loss that needs whole trajectories.
         """
-        if cuts and self.policy_loss.needs_whole_trajectories:
-            name = type(self.policy_loss).__name__
-            raise ValueError(
-                f"algorithm.policy_loss is {name}, whose ratio is that of a whole trajectory, but "
-                "data.rollout.memory cuts trajectories into several training sequences: choose "
-                "another policy_loss, such as Clip, or set data.rollout.memory to Full"
-            )
+        own = {f"per_env.{name}.": each.policy_loss for name, each in self.per_env.items()}
+        for place, policy_loss in {"": self.policy_loss, **own}.items():
+            if cuts and policy_loss is not None and policy_loss.needs_whole_trajectories:
+                raise ValueError(
+                    f"algorithm.{place}policy_loss is {type(policy_loss).__name__}, whose ratio is "
+                    "that of a whole trajectory, but data.rollout.memory cuts trajectories into "
+                    "several training sequences: choose another policy_loss, such as Clip, or set "
+                    "data.rollout.memory to Full"
+                )
 
     def check_thoughts(self, *, think: bool, judged: bool) -> None:
         """Check that there are rewards of thoughts to credit to their tokens.

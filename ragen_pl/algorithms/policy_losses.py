@@ -46,7 +46,8 @@ class PolicyLoss(ABC):
         that the choice can be made among the tokens of all ranks.
 
         Args:
-            batch: This rank's rows of the optimizer batch.
+            batch: This rank's rows of the optimizer batch; in a mixture those whose environment has
+                this loss, which may be none.
         """
         return None
 
@@ -198,9 +199,9 @@ class _CovarianceLoss(PolicyLoss):
 
     The covariance of a token is the product of its log-prob and its advantage, both relative to
     their means over the kept tokens of the optimizer batch of all ranks, and of all environments of
-    a mixture. The log-probs are those of the policy that collected, so the choice needs no pass of
-    its own; in later updates of a collection the paper takes the current ones. At least one token
-    is chosen, unless the share is 0.
+    a mixture that have no loss of their own. The log-probs are those of the policy that collected,
+    so the choice needs no pass of its own; in later updates of a collection the paper takes the
+    current ones. At least one token is chosen, unless the share is 0.
 
     Args:
         share: Share of the tokens of the optimizer batch that are chosen.

@@ -13,6 +13,7 @@ import torch
 
 from ragen_pl.algorithms.checked_loss import chosen_tokens, loss_of_chosen, loss_per_token
 from ragen_pl.algorithms.config import Algorithm
+from ragen_pl.algorithms.env_losses import losses_of_rows
 from ragen_pl.rollout.packing import pack
 from ragen_pl.training.update import compute_advantages
 from ragen_pl.types import (
@@ -44,15 +45,17 @@ def rehearse(algorithm: Algorithm, group_size: int, envs: Sequence[str]) -> None
     """
     algorithm = copy.deepcopy(algorithm)
     rollout = _made_up(group_size, envs)
-    mask, old = rollout.loss_mask, rollout.sampled_log_probs
-    values = torch.zeros_like(old) if algorithm.critic is None else 0.5 * mask
+    old = rollout.sampled_log_probs
+    values = torch.zeros_like(old) if algorithm.critic is None else 0.5 * rollout.loss_mask
     with torch.random.fork_rng(devices=()):
         advantages, returns = compute_advantages(rollout, values, algorithm)
         batch = TrainingBatch(rollout, old, values, advantages, returns)
-        log_probs, policy_loss = old.clone().requires_grad_(), algorithm.policy_loss
-        loss_per_token(policy_loss, log_probs, old, advantages, mask)
-        if chosen_tokens(policy_loss, batch) is not None:
-            loss_of_chosen(policy_loss, log_probs, old, advantages)
+        for policy_loss, rows in losses_of_rows(algorithm, rollout):
+            own, log_probs = batch.rows(rows), old[rows].requires_grad_()
+            given = (log_probs, own.old_log_probs, own.advantages)
+            loss_per_token(policy_loss, *given, own.rollout.loss_mask)
+            if chosen_tokens(policy_loss, own) is not None:
+                loss_of_chosen(policy_loss, *given)
 
 
 def _made_up(group_size: int, envs: Sequence[str]) -> RolloutBatch:

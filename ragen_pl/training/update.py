@@ -19,9 +19,9 @@ import torch
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
 
-from ragen_pl.algorithms.checked_loss import chosen_tokens, loss_of_chosen, loss_per_token
 from ragen_pl.algorithms.coefficients import Coefficients, FixedCoefficients
 from ragen_pl.algorithms.config import Algorithm, ThoughtAdvantage
+from ragen_pl.algorithms.env_losses import choose_tokens, token_losses
 from ragen_pl.algorithms.estimators import CriticConfig
 from ragen_pl.algorithms.estimators.base import AdvantageEstimator, estimate
 from ragen_pl.distributed.collectives import all_reduce_max, all_reduce_sum, gather_objects
@@ -68,7 +68,7 @@ def compute_advantages(
         values: Values, (B, T); zeros without a critic.
         algorithm: Algorithm with the advantage estimator.
         kl_penalty: KL penalty of each token, (B, T), subtracted at that token, whichever tokens the
-            rewards are credited to.
+            rewards are credited to; before an environment's own factor.
     """
     layout = TrajectoryLayout.of(rollout)
     if layout is not None:
@@ -80,6 +80,8 @@ def compute_advantages(
     separate = algorithm.thought_advantage
     if rollout.env_ids is None:
         return _advantages(rollout, values, algorithm.advantage, separate, kl_penalty)
+    if kl_penalty is not None:
+        kl_penalty = kl_factors(rollout, algorithm)[:, None] * kl_penalty
     advantages, returns = torch.zeros_like(values), torch.zeros_like(values)
     for index, name in enumerate(rollout.env_names):  # on every rank, even without rows of it
         own = torch.nonzero(rollout.env_ids == index)[:, 0]
@@ -95,12 +97,25 @@ def compute_advantages(
 
 def loss_coefs(rollout: RolloutBatch, algorithm: Algorithm) -> Tensor:
     """Return the weight of each row's policy loss, (B,): that of its environment in a mixture."""
-    coefs = torch.ones_like(rollout.policy_weights)
-    if rollout.env_ids is not None:
-        for index, name in enumerate(rollout.env_names):
-            if name in algorithm.per_env:
-                coefs[rollout.env_ids == index] = algorithm.per_env[name].coef
-    return coefs
+    return _of_envs(rollout, {name: own.coef for name, own in algorithm.per_env.items()})
+
+
+def entropy_factors(rollout: RolloutBatch, algorithm: Algorithm) -> Tensor:
+    """Return each row's factor of the entropy coefficient, (B,)."""
+    return _of_envs(rollout, {name: own.entropy_factor for name, own in algorithm.per_env.items()})
+
+
+def kl_factors(rollout: RolloutBatch, algorithm: Algorithm) -> Tensor:
+    """Return each row's factor of the KL coefficient, (B,)."""
+    return _of_envs(rollout, {name: own.kl_factor for name, own in algorithm.per_env.items()})
+
+
+def _of_envs(rollout: RolloutBatch, factors: Mapping[str, float]) -> Tensor:
+    """Look up each row's factor by its environment; 1 for one without, and without a mixture."""
+    if rollout.env_ids is None:
+        return rollout.rewards.new_ones(len(rollout))
+    by_env = rollout.rewards.new_tensor([factors.get(name, 1.0) for name in rollout.env_names])
+    return by_env[rollout.env_ids]
 
 
 def _advantages(
@@ -169,7 +184,8 @@ class PolicyObjective:
 
         The surrogate is weighted by trajectory and, with truncated importance sampling, by token. A
         band around the entropy of earlier updates takes the distance from it off the bonus.
-        The metrics other than the loss are means over tokens.
+        The metrics other than the loss are means over tokens. In a mixture, a row has the surrogate
+        of its environment, and its bonus and KL have the factors of that.
 
         Args:
             output: The policy's output on the micro-batch.
@@ -179,12 +195,8 @@ class PolicyObjective:
         """
         algorithm, rollout, old = self.algorithm, micro_batch.rollout, micro_batch.old_log_probs
         mask, log_probs = rollout.kept_tokens, output.log_probs
-        advantages, chosen = micro_batch.advantages, micro_batch.chosen
-        token_loss = loss_per_token(algorithm.policy_loss, log_probs, old, advantages, mask)
+        token_loss = token_losses(algorithm, log_probs, micro_batch)
         surrogate, cap = token_loss.loss, algorithm.tis_cap
-        if chosen is not None:
-            apart = loss_of_chosen(algorithm.policy_loss, log_probs, old, advantages)
-            surrogate = torch.where(chosen, apart, surrogate)
         if cap is not None:
             surrogate = surrogate * truncated_importance_weights(
                 old, rollout.sampled_log_probs, cap
@@ -193,12 +205,14 @@ class PolicyObjective:
         bonus, band = output.entropy, self.coefficients.entropy_band
         if band is not None:
             bonus = bonus - band.weight * distance_to_band(bonus, band.low, band.high)
-        loss = policy_loss - self.coefficients.entropy * self._mean(bonus, rollout)
+        mean_bonus = self._mean(bonus, rollout, entropy_factors(rollout, algorithm))
+        loss = policy_loss - self.coefficients.entropy * mean_bonus
         kl = torch.zeros_like(log_probs)
         if ref_log_probs is not None:
             assert algorithm.kl is not None
             kl = kl_estimate(log_probs, ref_log_probs, algorithm.kl.estimator)
-            loss = loss + self.coefficients.kl * self._mean(kl, rollout)
+            mean_kl = self._mean(kl, rollout, kl_factors(rollout, algorithm))
+            loss = loss + self.coefficients.kl * mean_kl
         with torch.no_grad():
             approx_kl = kl_estimate(old, log_probs, "k3")
             gap = (old - rollout.sampled_log_probs).abs()
@@ -206,7 +220,7 @@ class PolicyObjective:
             means = [masked_sum(each, mask) / self.denominators.for_metrics for each in per_token]
             return loss, torch.stack([policy_loss, *means]).float().cpu()
 
-    def _mean(self, values: Tensor, rollout: RolloutBatch, weights: Tensor | None = None) -> Tensor:
+    def _mean(self, values: Tensor, rollout: RolloutBatch, weights: Tensor) -> Tensor:
         return aggregate(
             values,
             rollout.kept_tokens,
@@ -332,7 +346,7 @@ class Update:
         if algorithm.critic is not None and self.policy.value_head is not None:
             value_objective = ValueObjective(batch, algorithm.critic)
             chosen = chosen | algorithm.critic.rows(rollout)
-        batch = replace(batch, chosen=chosen_tokens(algorithm.policy_loss, batch))
+        batch = replace(batch, chosen=choose_tokens(algorithm, batch))
         sums, old = torch.zeros(len(POLICY_METRICS)), batch.old_log_probs.clone()
         for rows, micro_batch in self._micro_batches(self.policy, batch, chosen):
             output = forward_policy(self.policy, micro_batch.rollout)

@@ -190,8 +190,9 @@ SPEED_ONLY = (
 
 
 ELSEWHERE = ("tis_cap", "thought_advantage", "per_env")
-"""Act where the sampler is not the policy (``tests/training/test_sampler_correction.py``) and where
-the agent thinks (``tests/training/test_thought_streams.py``)."""
+"""Act where the sampler is not the policy (``tests/training/test_sampler_correction.py``), where
+the agent thinks (``tests/training/test_thought_streams.py``), and in mixtures
+(``tests/training/test_mixture_update.py``)."""
 
 
 def owner(base: str, path: tuple[str, ...]) -> type:

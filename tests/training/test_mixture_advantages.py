@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from callbacks.variance_filter import VarianceFilter
-from ragen_pl.algorithms.config import Algorithm, EnvAlgorithm
+from ragen_pl.algorithms.config import Algorithm, EntropyBonus, EnvAlgorithm
 from ragen_pl.algorithms.estimators import (
     GAE,
     GRPO,
@@ -118,6 +119,16 @@ def test_overrides_that_cannot_be_are_refused() -> None:
         Algorithm(advantage=GAE(), per_env={"b": EnvAlgorithm(advantage=other)})
     with pytest.raises(ValueError, match="coef is 0"):
         EnvAlgorithm(coef=0.0)
+    with pytest.raises(ValueError, match=r"entropy_factor is -1\.0; it must be finite and not"):
+        EnvAlgorithm(entropy_factor=-1.0)
+    with pytest.raises(ValueError, match="kl_factor is inf; it must be finite and not negative"):
+        EnvAlgorithm(kl_factor=math.inf)
+    with pytest.raises(
+        ValueError, match=r"per_env\.b\.kl_factor is 0\.0, but algorithm\.kl is null"
+    ):
+        Algorithm(per_env={"b": EnvAlgorithm(kl_factor=0.0)})
+    with pytest.raises(ValueError, match=r"per_env\.b\.entropy_factor is 2\.0, but .*coef is 0"):
+        Algorithm(entropy=EntropyBonus(coef=0.0), per_env={"b": EnvAlgorithm(entropy_factor=2.0)})
     algorithm = Algorithm(per_env={"b": EnvAlgorithm(advantage=GRPO())})
     algorithm.check_envs(["a", "b"])
     with pytest.raises(ValueError, match=r"per_env names 'b', but data\.envs has a, c"):

@@ -82,6 +82,23 @@ def test_the_estimator_of_one_environment_is_tried_too() -> None:
         rehearse(algorithm, 2, ("a", "b"))
 
 
+def test_the_loss_of_one_environment_is_tried_too() -> None:
+    """A loss that no environment has is not."""
+    for own, told in ((Detached(), r"Detached\.__call__"), (Chooser(), r"Chooser\.choose")):
+        algorithm = Algorithm(per_env={"b": EnvAlgorithm(policy_loss=own)})
+        rehearse(algorithm, 2, ("a", "c"))
+        with pytest.raises(ConfigError, match=told):
+            rehearse(algorithm, 2, ("a", "b"))
+    every = {name: EnvAlgorithm(policy_loss=Clip()) for name in ("a", "b")}
+    rehearse(Algorithm(policy_loss=Detached(), per_env=every), 2, ("a", "b"))
+
+
+@pytest.mark.parametrize("policy_loss", LOSSES)
+def test_every_shipped_loss_passes_in_one_environment(policy_loss: str) -> None:
+    own = {"b": EnvAlgorithm(policy_loss=LOSSES[policy_loss])}
+    rehearse(Algorithm(per_env=own), 3, ("a", "b"))
+
+
 def test_what_is_rehearsed_stays_as_it_was() -> None:
     state, estimator = torch.get_rng_state(), Noisy()
     rehearse(Algorithm(advantage=estimator), 2, ())

@@ -151,7 +151,12 @@ def on_two_ranks(
 def check_every_split(
     algorithm: Algorithm, monkeypatch: pytest.MonkeyPatch, seed: int = 0, *, cuts: bool = False
 ) -> None:
-    rollout = collection(seed, cuts=cuts)
+    check_every_split_of(collection(seed, cuts=cuts), algorithm, monkeypatch, seed)
+
+
+def check_every_split_of(
+    rollout: RolloutBatch, algorithm: Algorithm, monkeypatch: pytest.MonkeyPatch, seed: int = 0
+) -> None:
     whole = update(algorithm, rollout, ONE, tiny(algorithm))
     assert float(whole.gradients["policy.model.head.weight"].abs().max()) > 1e-4
     shuffled = torch.randperm(len(rollout), generator=torch.Generator().manual_seed(seed))

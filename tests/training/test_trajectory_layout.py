@@ -11,7 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from ragen_pl.algorithms.config import Algorithm, EntropyBonus, ThoughtAdvantage
+from ragen_pl.algorithms.config import (
+    Algorithm,
+    EntropyBonus,
+    EnvAlgorithm,
+    ThoughtAdvantage,
+)
 from ragen_pl.algorithms.estimators import (
     GAE,
     RLOO,
@@ -276,3 +281,7 @@ def test_a_loss_of_whole_trajectories_is_refused() -> None:
     Algorithm(policy_loss=Clip()).check_memory(cuts=True)
     with pytest.raises(ValueError, match="policy_loss is GSPO, whose ratio is that of a whole"):
         Algorithm(policy_loss=GSPO()).check_memory(cuts=True)
+    own = Algorithm(per_env={"lake": EnvAlgorithm(policy_loss=GSPO())})
+    own.check_memory(cuts=False)
+    with pytest.raises(ValueError, match=r"algorithm\.per_env\.lake\.policy_loss is GSPO, whose"):
+        own.check_memory(cuts=True)
