@@ -61,19 +61,24 @@ def _block(opening: str, entries: Sequence[str], closing: str) -> str:
 def format_results(results: Sequence[PolicyResult], temperature: float) -> str:
     """Return the tables of a run's results as text.
 
-    The first shows success by policy and evaluation set at the given temperature; the others show
-    success by temperature and by difficulty, and thought accuracy, on the first evaluation set.
+    The first shows success by policy and evaluation set at the given temperature. The others are of
+    the first evaluation set: success by temperature; success by difficulty, at each temperature;
+    and thought accuracy, at each.
     """
     if not results:
         return "no policy was evaluated"
     headline = [r for r in results if r.temperature in (temperature, None)]
     first = results[0].eval_set
-    detailed = [r for r in results if r.eval_set == first and r.temperature is not None]
+    policies = _unique([r.policy for r in results])
+    detailed = sorted(
+        (r for r in results if r.eval_set == first and r.temperature is not None),
+        key=lambda r: (policies.index(r.policy), r.temperature),
+    )
     parts = [
         _success_table(headline, temperature),
         _temperature_table(detailed),
-        _difficulty_table([r for r in detailed if r.temperature == temperature]),
-        _thought_accuracy_line(headline),
+        _difficulty_table([r for r in detailed if _is_detailed(r)]),
+        _thought_accuracy_lines(detailed),
         _env_errors_line(results),
     ]
     return "\n\n".join(part for part in parts if part)
@@ -128,8 +133,12 @@ def _policy_at(result: PolicyResult) -> str:
     """Name a policy with its temperature."""
     if result.temperature is None:
         return result.policy
-    how = f"T={result.temperature:g}" if result.temperature else "greedy"
-    return f"{result.policy}, {how}"
+    return f"{result.policy}, {_how(result.temperature)}"
+
+
+def _how(temperature: float) -> str:
+    """Name a sampling temperature."""
+    return f"T={temperature:g}" if temperature else "greedy"
 
 
 def format_table(rows: Sequence[Sequence[str]]) -> str:
@@ -183,7 +192,7 @@ def _temperature_table(results: Sequence[PolicyResult]) -> str:
     ]
     if not policies:
         return ""
-    header = [f"{results[0].eval_set}: success at", *(f"T={t:g}" for t in temperatures)]
+    header = [f"{results[0].eval_set}: success at", *map(_how, temperatures)]
     rows = [[p, *(cells.get((p, t), "–") for t in temperatures)] for p in policies]
     return format_table([header, *rows])
 
@@ -209,15 +218,23 @@ def _difficulty_table(results: Sequence[PolicyResult]) -> str:
     return format_table([header, *rows])
 
 
-def _thought_accuracy_line(results: Sequence[PolicyResult]) -> str:
-    accuracies = [
-        f"{r.policy} {_percent(r.result.thought_accuracy)}"
-        for r in results
-        if r.eval_set == results[0].eval_set and r.result.thought_accuracy is not None
-    ]
-    if not accuracies:
+def _thought_accuracy_lines(results: Sequence[PolicyResult]) -> str:
+    """Format the thought accuracy of policies on one evaluation set, a line per temperature."""
+    lines = {}
+    for temperature in {r.temperature for r in results if r.temperature is not None}:
+        accuracies = [
+            f"{r.policy} {_percent(r.result.thought_accuracy)}"
+            for r in results
+            if r.temperature == temperature and r.result.thought_accuracy is not None
+        ]
+        if accuracies:
+            lines[temperature] = ", ".join(accuracies)
+    if not lines:
         return ""
-    return f"{results[0].eval_set}: thought accuracy: {', '.join(accuracies)}"
+    title = f"{results[0].eval_set}: thought accuracy"
+    if len({r.temperature for r in results}) == 1:
+        return f"{title}: {next(iter(lines.values()))}"
+    return "\n".join([title, *(f"  {_how(t)}: {lines[t]}" for t in sorted(lines))])
 
 
 def _env_errors_line(results: Sequence[PolicyResult]) -> str:

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 from ragen_pl.report.tables import (
+    MAX_DIFFICULTIES,
     Validation,
     format_json,
     format_results,
@@ -40,14 +41,54 @@ def test_format_results() -> None:
         "random                             5.0 % [10.0, 90.0]   1.0 % [10.0, 90.0]\n"
         "final                             50.0 % [10.0, 90.0]  25.0 % [10.0, 90.0]\n"
         "\n"
-        "easy: success at     T=0   T=0.5\n"
+        "easy: success at  greedy   T=0.5\n"
         "final             60.0 %  50.0 %\n"
         "\n"
         "easy: success by difficulty  2-3 (n=6)  4-5 (n=4)\n"
-        "final                           50.0 %      0.0 %\n"
+        "final, greedy                   60.0 %      0.0 %\n"
+        "final, T=0.5                    50.0 %      0.0 %\n"
         "\n"
-        "easy: thought accuracy: final 90.0 %"
+        "easy: thought accuracy\n"
+        "  greedy: final 90.0 %\n"
+        "  T=0.5: final 90.0 %"
     )
+
+
+def test_each_temperature_has_difficulties_and_thoughts_before_and_after() -> None:
+    """In the order of temperatures, whatever that of the evaluations; on 80 columns."""
+    before = [entry("warm-started", "easy", t, s) for t, s in ((0.5, 0.2), (1.0, 0.1), (0.0, 0.3))]
+    after = [entry("final", "easy", t, s) for t, s in ((0.5, 0.8), (1.0, 0.7), (0.0, 0.9))]
+    untrained = entry("untrained", "easy", 0.5, 0.0)
+    silent = replace(untrained, result=replace(untrained.result, thought_accuracy=None))
+    text = format_results([silent, *before, *after], 0.5)
+    assert text.partition("easy: success by")[2].splitlines() == [
+        " difficulty  2-3 (n=6)  4-5 (n=4)",
+        "untrained, T=0.5                 0.0 %      0.0 %",
+        "warm-started, greedy            30.0 %      0.0 %",
+        "warm-started, T=0.5             20.0 %      0.0 %",
+        "warm-started, T=1               10.0 %      0.0 %",
+        "final, greedy                   90.0 %      0.0 %",
+        "final, T=0.5                    80.0 %      0.0 %",
+        "final, T=1                      70.0 %      0.0 %",
+        "",
+        "easy: thought accuracy",
+        "  greedy: warm-started 90.0 %, final 90.0 %",
+        "  T=0.5: warm-started 90.0 %, final 90.0 %",
+        "  T=1: warm-started 90.0 %, final 90.0 %",
+    ]
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_one_temperature_needs_no_name_in_the_table() -> None:
+    lines = format_results(RESULTS[2:3], 0.5).splitlines()
+    assert "final                           50.0 %      0.0 %" in lines
+    assert lines[-1] == "easy: thought accuracy: final 90.0 %"
+
+
+def test_success_is_not_split_by_the_names_of_all_starts() -> None:
+    names = {f"start {number}": (1.0, 1) for number in range(MAX_DIFFICULTIES + 1)}
+    many = replace(RESULTS[2], result=replace(RESULTS[2].result, by_difficulty=names))
+    assert "by difficulty" not in format_results([many], 0.5)
 
 
 def test_format_scores() -> None:
