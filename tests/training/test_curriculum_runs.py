@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from ragen_pl.envs.base import TextEnv
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.curriculum import Curriculum, TargetSuccess
 from ragen_pl.rollout.demonstrations import WarmStart
+from ragen_pl.rollout.hindsight import HindsightImitation
 from ragen_pl.rollout.stats import sum_tallies, tally_by_difficulty
 from ragen_pl.training.collection import DynamicSampling
 from ragen_pl.training.datamodule import RolloutDataModule
@@ -54,13 +56,19 @@ class HardLamp(NamedLamp):
 
 
 CHOOSING = TargetSuccess(pool_factor=3, decay=0.5)
+HINDSIGHT = HindsightImitation(updates=2, batch_size=4)
 
 
 def fit(folder: Path, *, dies_at: int | None = None, resume: bool = False) -> tuple[Any, Watch]:
-    module, watch = make_learner(), Watch(dies_at)
+    module, watch = make_learner(hindsight_lr=HINDSIGHT.lr), Watch(dies_at)
     saver = ModelCheckpoint(folder, save_last=True)
-    dynamic = DynamicSampling(max_collections=2)
-    data = make_data(CHOOSING, HardLamp(), dynamic_sampling=dynamic)
+    data = make_data(
+        CHOOSING,
+        HardLamp(),
+        dynamic_sampling=DynamicSampling(max_collections=2),
+        hindsight=HINDSIGHT,
+        warm_start=replace(WARM_START, updates_per_iteration=40),  # so that it succeeds at times
+    )
     trainer = make_trainer(
         folder, 5, [watch, saver], enable_checkpointing=True, limit_val_batches=0
     )
@@ -69,7 +77,15 @@ def fit(folder: Path, *, dies_at: int | None = None, resume: bool = False) -> tu
     return module, watch
 
 
+def memory(folder: Path) -> dict[str, Any]:
+    """Load the memory of solutions from a run's last checkpoint."""
+    saved = torch.load(folder / "last.ckpt", weights_only=True)
+    return dict(saved["RolloutDataModule"]["memory"])
+
+
 def test_a_run_learns_from_every_collection_and_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    """With a curriculum and a memory of solutions, whose imitation changes what the curriculum
+    sees."""
     whole, watched = fit(tmp_path / "whole")
     with pytest.raises(SystemExit):
         fit(tmp_path / "parts", dies_at=3)
@@ -91,3 +107,12 @@ def test_a_run_learns_from_every_collection_and_goes_on_bit_for_bit(tmp_path: Pa
         ]
     for name, value in whole.state_dict().items():
         assert torch.equal(value, resumed.state_dict()[name]), name
+
+    kept, restored = (memory(tmp_path / name) for name in ("whole", "parts"))
+    assert {iteration for iteration, *_ in kept["solutions"]} & {1, 2}, "found before the stop"
+    assert kept.keys() == restored.keys()
+    for name, value in kept.items():
+        is_tensor = isinstance(value, torch.Tensor)
+        assert torch.equal(value, restored[name]) if is_tensor else value == restored[name], name
+    assert "train/hindsight_loss" in watched.logged
+    assert watched.logged["train/hindsight_loss"] == went_on.logged["train/hindsight_loss"]
