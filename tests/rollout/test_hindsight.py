@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -18,8 +18,6 @@ from ragen_pl.envs import Bandit, FrozenLake, Sokoban
 from ragen_pl.envs.base import Symmetry, TextEnv
 from ragen_pl.envs.boards import mask_of
 from ragen_pl.envs.frozen_lake.search import ACTIONS, Lake, action_values
-from ragen_pl.envs.sokoban.rooms import split_of_board
-from ragen_pl.envs.sokoban.search import Board
 from ragen_pl.models.embedded import build_tokenizer, read_markers
 from ragen_pl.rollout import chat as chats
 from ragen_pl.rollout.actors import Move
@@ -34,6 +32,7 @@ from ragen_pl.rollout.hindsight import (
 from ragen_pl.rollout.memory import Compact
 from ragen_pl.rollout.transitions import SUCCESS, Transitions
 from ragen_pl.types import EpisodeId, TokenRow, Trajectory, TrajectoryGroup
+from tests.support.held_out import eval_seeds, layout_split, shown_states, start_keys
 from tests.support.words import vocabulary
 
 CONFIG = RolloutConfig(
@@ -341,22 +340,56 @@ def test_short_variants_end_after_their_first_turn() -> None:
     assert all(any(ids[: len(row.token_ids)] == row.token_ids for ids in whole) for row in short)
 
 
-def test_symmetric_variants_are_other_rooms_of_the_training_split() -> None:
-    groups = [solved_group(ENV, CHAT, seed) for seed in (4, 9, 13, 17)]
-    config = HindsightImitation(variants=12, symmetries=True, opening=3)
-    solutions = writer(ENV, CHAT, config).solutions(groups, iteration=0)
-    assert len(solutions) == 4
-    starts = set()
-    for solution in solutions:
-        assert len(solution.rows) > 4
-        for row in solution.rows:
-            for grid in boards(row, CHAT):
-                cells = "".join(grid)
-                walls = mask_of(i for i, mark in enumerate(cells) if mark == "#")
-                targets = mask_of(i for i, mark in enumerate(cells) if mark in "O√S")
-                assert split_of_board(Board(6, walls, targets)) == "train"
-            starts.add(tuple(boards(row, CHAT)[0]))
-    assert len(starts) > 20
+def in_split(env: Sokoban | FrozenLake, split: Any) -> Sokoban | FrozenLake:
+    other = copy.deepcopy(env)
+    other.split = split
+    return other
+
+
+def imitated(env: Sokoban | FrozenLake, seeds: Iterable[int]) -> list[TextEnv]:
+    """Return the states in which variants of the solutions of some starts are imitated."""
+    sure = copy.deepcopy(env)
+    if isinstance(sure, FrozenLake):
+        sure.intended = 1.0
+    chat = make_chat(env)
+    config = HindsightImitation(variants=6, opening=4, symmetries=True)
+    rollout = replace(CONFIG, max_turns=8, max_context=2048)
+    found = list[TextEnv]()
+    for seed in seeds:
+        sure.reset(seed=seed)
+        plan = sure.expert_turn(random.Random(0), 20)[1]
+        group = TrajectoryGroup(seed, seed, (play(sure, seed, plan),))
+        for solution in SolutionWriter(env, chat, rollout, config, 0).solutions([group], 0):
+            for row in solution.rows:
+                text = str(chat.tokenizer.decode(list(row.token_ids)))
+                found += shown_states(env, text)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("env", "num_groups"),
+    [
+        (Sokoban(), 40),
+        (Sokoban(size=8, num_boxes=2, max_actions=20), 20),
+        (FrozenLake(), 80),
+    ],
+    ids=["sokoban", "two boxes", "frozen lake"],
+)
+def test_no_state_of_an_evaluation_set_is_imitated(
+    env: Sokoban | FrozenLake, num_groups: int
+) -> None:
+    """Though variants begin in rotated and reflected tasks, and on the way of a solution."""
+    held_out = in_split(env, "eval")
+    starts = start_keys(held_out, 256)
+    states = imitated(env, range(num_groups))
+    assert {layout_split(state) for state in states} == {"train"}
+    keys = {state.start_key() for state in states}
+    assert not keys & starts
+    assert len(keys) > num_groups
+    assert len({state.render_text() for state in states}) > 1.5 * len(keys), "symmetries"
+    seen = imitated(held_out, eval_seeds(held_out, 10))  # what the above would not survive
+    assert {layout_split(state) for state in seen} == {"eval"}
+    assert {state.start_key() for state in seen} & starts
 
 
 @pytest.mark.parametrize("kind", [Sokoban, FrozenLake])
