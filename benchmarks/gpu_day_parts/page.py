@@ -26,6 +26,9 @@ _SPEED = {
     "peak": "peak_memory",
 }
 """By column: the figure of a variant."""
+PHASES = ("prefill", "decode", "score_pass", "update")
+"""Phases whose seconds are planned: the keys of ``plan_seconds.SHARES``, which takes PyTorch to
+import."""
 
 
 def to_json(day: Day, parts: Sequence[Part], outcomes: Mapping[str, PartResult]) -> dict[str, Any]:
@@ -51,7 +54,8 @@ def to_markdown(day: Day, parts: Sequence[Part], outcomes: Mapping[str, PartResu
     ended = [outcomes[part.name] for part in parts if part.name in outcomes]
     sizes = ", tiny shapes: no figure here is a measurement" if day.tiny else ""
     blocks = [f"# The GPU day: device `{day.device}`{sizes}"]
-    blocks += [_aims(day, figures), _speed(figures), _parts(parts, outcomes), _notes(ended)]
+    blocks += [_aims(day, figures), _speed(figures), _memory(figures), _seconds(figures)]
+    blocks += [_parts(parts, outcomes), _notes(ended)]
     blocks += [_failure(outcome) for outcome in ended]
     return "\n\n".join(block for block in blocks if block) + "\n"
 
@@ -103,6 +107,40 @@ def _speed(figures: Figures) -> str:
     return "\n".join([*lines, *map(_row, rows)])
 
 
+def _memory(figures: Figures) -> str:
+    """Return a row per case of planned and measured memory."""
+    peak = "/peak_ratio"
+    cases = [name.removesuffix(peak) for name in figures if name.endswith(peak)]
+    if not cases:
+        return ""
+    phases = ("rollout", "score_pass", "update")
+    titles = ["case", *(phase.replace("_", " ") for phase in phases), "peak, planned to measured"]
+    lines = ["## Memory, planned and measured", "", *_header(titles)]
+    for case in cases:
+        pairs = (
+            [figures.get(f"{case}/{phase}/{side}") for side in ("planned", "measured")]
+            for phase in phases
+        )
+        cells = [f"{_value(one, with_unit=False)} and {_value(two)}" for one, two in pairs]
+        lines.append(_row([case.removeprefix("memory/"), *cells, _value(figures[case + peak])]))
+    return "\n".join(lines)
+
+
+def _seconds(figures: Figures) -> str:
+    """Return by what factor each shape's seconds are planned from the other shapes' rates."""
+    error = figures.get("seconds/largest_error")
+    if error is None:
+        return ""
+    lines = ["## Seconds, planned from the other shapes and measured", ""]
+    lines += [f"The largest error of a phase is {100 * error.value:.0f} %.", ""]
+    lines += _header(["shape", *PHASES])
+    for shape in SHAPES:
+        names = [f"seconds/{shape}/{key}/planned_to_measured" for key in PHASES]
+        if names[0] in figures:
+            lines.append(_row([shape, *(_value(figures.get(name)) for name in names)]))
+    return "\n".join(lines)
+
+
 def _parts(parts: Sequence[Part], outcomes: Mapping[str, PartResult]) -> str:
     lines = ["## Parts", "", "| part | what | how it ended | seconds |", "|---|---|---|---:|"]
     for part in parts:
@@ -141,6 +179,11 @@ def _value(figure: Figure | None, *, with_unit: bool = True) -> str:
 
 def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
+
+
+def _header(titles: Sequence[str]) -> list[str]:
+    """Return the first lines of a table of figures by name."""
+    return [_row(titles), _row(["---", *["---:"] * (len(titles) - 1)])]
 
 
 def _cell(text: str) -> str:

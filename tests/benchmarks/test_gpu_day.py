@@ -18,8 +18,9 @@ from benchmarks.gpu_day_parts.__main__ import run_part
 from benchmarks.gpu_day_parts.aims import AIMS, Aim, Verdict
 from benchmarks.gpu_day_parts.catalog import PARTS, part_named
 from benchmarks.gpu_day_parts.fit_run import FitRun, fit_options
-from benchmarks.gpu_day_parts.page import to_markdown
+from benchmarks.gpu_day_parts.page import PHASES, to_markdown
 from benchmarks.gpu_day_parts.part import FOLDER, Day, Figure, Part, PartResult, Record, Status
+from benchmarks.gpu_day_parts.plan_seconds import SHARES
 from benchmarks.gpu_day_parts.runner import Runner, command_line
 from benchmarks.gpu_day_parts.two_ranks import relative_gaps
 from benchmarks.grid import ROOT
@@ -248,7 +249,29 @@ def test_the_page_has_every_aim_and_a_row_per_variant(tmp_path: Path) -> None:
     assert "0.4321" in row
     assert "| 0.5b | vLLM | – | – | 777 |" in page
     assert page.count("not run yet") == len(PARTS) - 1
+    assert "Seconds, planned" not in page
+    assert "Memory, planned" not in page
     widths = {
         line.count("|") for line in page.splitlines() if line.startswith(("| shape", "| 0.5b"))
     }
     assert len(widths) == 1
+
+
+def test_the_page_has_planned_and_measured_seconds_and_memory(tmp_path: Path) -> None:
+    assert tuple(SHARES) == PHASES
+    factors = dict(zip(PHASES, (1.25, 0.5, 1.0, 2.0), strict=True))
+    figures = [Figure(f"seconds/3b/{k}/planned_to_measured", v) for k, v in factors.items()]
+    figures.append(Figure("seconds/largest_error", 0.976))
+    for phase, planned, measured in (
+        ("rollout", 100.0, 110.0),
+        ("score_pass", 90.0, 95.0),
+        ("update", 300.0, 305.0),
+    ):
+        figures.append(Figure(f"memory/0.5b/{phase}/planned", planned, "MiB"))
+        figures.append(Figure(f"memory/0.5b/{phase}/measured", measured, "MiB"))
+    figures.append(Figure("memory/0.5b/peak_ratio", 0.9836))
+    outcome = PartResult("seconds", Status.DONE, figures=tuple(figures))
+    page = to_markdown(Day(tmp_path), PARTS, {"seconds": outcome})
+    assert "The largest error of a phase is 98 %." in page
+    assert "| 3b | 1.25 | 0.5 | 1 | 2 |" in page
+    assert "| 0.5b | 100 and 110 MiB | 90 and 95 MiB | 300 and 305 MiB | 0.9836 |" in page
