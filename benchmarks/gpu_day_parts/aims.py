@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from benchmarks.gpu_day_parts.catalog import BESIDE_TRL
 from benchmarks.gpu_day_parts.part import Figure
 
 
@@ -102,6 +103,16 @@ def _of_the_limit(model: str, dtype: str) -> Aim:
     )
 
 
+def _with_adapters(entry: int, words: str, way: str, at_least: float | None = None) -> Aim:
+    return Aim(
+        entry=entry,
+        words=words,
+        what=f"rollout and update beside TRL, 135m with adapters, {way}",
+        figure=f"beside/135m_lora/training/{way}/to_trl",
+        at_least=at_least,
+    )
+
+
 _UNMEASURED = "On a GPU it is unmeasured"
 _FOR_GPUS = "It is made for GPUs, where it is unmeasured"
 _GRAPHS = "records steps of a token for a GPU to replay"
@@ -191,5 +202,74 @@ AIMS = (
         what="success of the whole default run at temperature 0.5",
         figure="sokoban/success/final/default/0.5",
         at_least=0.94,
+    ),
+    _with_adapters(22, "The aim was twice. Single runs. Beside TRL: not run", "bf16", 2),
+    Aim(
+        entry=24,
+        words="The aim of 0.94 in the median",
+        what="success of the whole default run, greedy",
+        figure="sokoban/success/final/default/0.0",
+        at_least=0.94,
+    ),
+    _with_adapters(28, "135M with adapters beside TRL 1.16", "fp32"),
+    *(
+        Aim(
+            entry=28,
+            words="Of the arithmetic limit 45 and 30 %",
+            what=f"share of the arithmetic limit, 135m with adapters, {dtype}",
+            figure=f"beside/135m_lora/training/{dtype}/of_limit",
+        )
+        for dtype in ("fp32", "bf16")
+    ),
+    Aim(
+        entry=32,
+        words="59.0 to 79.7 %",
+        what="success of a whole run of 135M on Sokoban at temperature 0.5",
+        figure="real_sokoban/success/final/default/0.5",
+    ),
+    Aim(
+        entry=32,
+        words="compiled layers need a longer lease",
+        what="compiled layers make an update faster, 0.5b with adapters",
+        figure="speed/0.5b/lora_compile_gain",
+        at_least=1,
+    ),
+    Aim(
+        entry=34,
+        words="Neither has run on a GPU yet",
+        what="failures among the tests for GPUs, decoding captured by default in them",
+        figure="tests/unsuccessful",
+        at_most=0,
+    ),
+    Aim(
+        entry=34,
+        words="a tenth of what the bandwidth allows",
+        what="the sampler's own decoder with CUDA graphs, 0.5b: share of the bandwidth",
+        figure="speed/0.5b/fused_graphs/decode_of_bandwidth",
+    ),
+    Aim(
+        entry=34,
+        words="adapters of 1.5B against their plan",
+        what="planned peak of 1.5b with adapters, divided by the measured one",
+        figure="memory/1.5b-lora/peak_ratio",
+    ),
+    *(
+        Aim(
+            entry=36,
+            words="graphs at 1.5B and 3B",
+            what=f"CUDA graphs make decoding faster, {shape} with adapters",
+            figure=f"speed/{shape}/graphs_gain",
+            at_least=1,
+        )
+        for shape in ("1.5b", "3b")
+    ),
+    *(
+        Aim(
+            entry=38,
+            words="TRL beside the shapes above 135M on a GPU",
+            what=f"rollout and update beside TRL, {model.replace('_lora', ' with adapters')}, bf16",
+            figure=f"beside/{model}/training/bf16/to_trl",
+        )
+        for model in BESIDE_TRL
     ),
 )

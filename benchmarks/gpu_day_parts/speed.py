@@ -28,9 +28,9 @@ DIALOGUE = Workload(num_groups=4, group_size=16, turns=2, words=64, response=128
 products."""
 TINY_DIALOGUE = Workload(num_groups=1, group_size=2, turns=2, words=4, response=4)
 ADAPTERS = LoRA(rank=64, alpha=64)
-_BYTES_TO_TRAIN = 16
+BYTES_TO_TRAIN = 16
 """Bytes of a weight with its gradient and AdamW's moments, in float32."""
-_ROOM = 0.75
+ROOM = 0.75
 """Share of the memory that weights and their gradients may take."""
 ONCE = "0.5b"
 """The shape at which captured decoding is compared in every way."""
@@ -153,8 +153,8 @@ def _refused(day: Day, device: torch.device, model: RandomModel, variant: Varian
     if device.type != "cuda" or variant.lora:
         return ""
     total = torch.cuda.get_device_properties(device).total_memory
-    needed = parameters(model) * (_BYTES_TO_TRAIN if variant.trains else 4)
-    if needed <= _ROOM * total:
+    needed = parameters(model) * (BYTES_TO_TRAIN if variant.trains else 4)
+    if needed <= ROOM * total:
         return ""
     return f"weights, gradients and moments alone are {needed / 2**30:.0f} GiB"
 
