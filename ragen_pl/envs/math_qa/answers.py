@@ -69,10 +69,16 @@ def are_equal(answer: str, other: str) -> bool:
     hundredth (50% to 50 and to 0.5), but two percentages are equal only if their numbers are. All
     else is compared as text, whatever its case and spaces (RAGEN).
     """
-    one, two = _bare(answer), _bare(other)
-    left, right = _value(one), _value(two)
+    equal = are_equal_numbers(answer, other)
+    return _joined(_bare(answer)) == _joined(_bare(other)) if equal is None else equal
+
+
+def are_equal_numbers(answer: str, other: str) -> bool | None:
+    """Return whether two numbers are equal, as ``are_equal`` compares them; None unless both
+    answers are single numbers."""
+    left, right = _value(_bare(answer)), _value(_bare(other))
     if left is None or right is None:
-        return _joined(one) == _joined(two)
+        return None
     if left.is_percent and right.is_percent:
         return left.number == right.number
     return bool(left.readings & right.readings)
