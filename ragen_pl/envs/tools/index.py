@@ -6,7 +6,8 @@ import os
 import re
 import sqlite3
 import threading
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Literal, Protocol
 
@@ -18,6 +19,14 @@ Engine = Literal["sqlite", "bm25s"]
 """SQLite's FTS5, which comes with Python, and the package bm25s, which is quicker on large
 collections."""
 _WORD = re.compile(r"\w+")
+_NO_SPACES = (
+    "\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff"  # kana, and marks that repeat
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Chinese characters
+    "\u1100-\u11ff\uac00-\ud7af"  # Hangul, whose words carry particles
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Burmese, Khmer
+)
+"""Characters of scripts in which no spaces stand between words."""
+_RUN = re.compile(f"[{_NO_SPACES}]+")
 _MOST_WORDS = 64
 """Words of a query that are looked for."""
 _TITLE_WEIGHT = 2.0
@@ -64,7 +73,10 @@ class SqliteIndex:
             raise ConfigError(
                 f"engine: this Python's SQLite has no full-text search ({error}): use engine: bm25s"
             ) from error
-        rows = ((number, each.title, each.text) for number, each in enumerate(documents))
+        rows = (
+            (number, document_text(each.title), document_text(each.text))
+            for number, each in enumerate(documents)
+        )
         self._tables.executemany("insert into found(rowid, title, text) values (?, ?, ?)", rows)
 
     def search(self, query: str, most: int) -> list[int]:
@@ -87,21 +99,25 @@ class Bm25sIndex:
     def __init__(self, documents: Sequence[Document]) -> None:
         self._bm25s = load("bm25s", "engine: bm25s", "search")
         texts = [f"{each.title} {each.title} {each.text}" for each in documents]
-        tokens = self._bm25s.tokenize(texts, stopwords="en", show_progress=False)
+        tokens = self._tokens(map(document_text, texts))
         self._index = self._bm25s.BM25()
         self._index.index(tokens, show_progress=False)
         self._count = len(texts)
 
     def search(self, query: str, most: int) -> list[int]:
         """Return the best documents that have a word of the query."""
-        words: Any = self._bm25s.tokenize(
-            " ".join(query_words(query)), stopwords="en", return_ids=False, show_progress=False
-        )[0]
+        words: Any = self._tokens([" ".join(query_words(query))], return_ids=False)[0]
         if not words:
             return []
         scores = self._index.get_scores(list(words))
         best = sorted((-float(scores[number]), number) for number in scores.nonzero()[0].tolist())
         return [number for _, number in best[:most]]
+
+    def _tokens(self, texts: Iterable[str], **options: Any) -> Any:
+        pattern = rf"\b\w\w+\b|[{_NO_SPACES}]+"
+        return self._bm25s.tokenize(
+            list(texts), stopwords="en", token_pattern=pattern, show_progress=False, **options
+        )
 
 
 _KINDS: dict[str, type[SqliteIndex] | type[Bm25sIndex]] = {
@@ -124,8 +140,38 @@ def checked_engine(engine: Engine) -> Engine:
 
 def query_words(query: str) -> list[str]:
     """Return the different words of a query, in its order, the first 64 of them."""
-    text = query.encode(errors="replace").decode()
-    return list(dict.fromkeys(each.lower() for each in _WORD.findall(text)))[:_MOST_WORDS]
+    text = _with_spaces(query, is_query=True)
+    return list(dict.fromkeys(each.lower() for each in _words(text)))[:_MOST_WORDS]
+
+
+def document_text(text: str) -> str:
+    """Return a text as it is indexed: scripts without spaces as characters and pairs of them.
+
+    A query has the pairs, or a character that stands alone (as Lucene's CJK analyzer).
+    """
+    return _with_spaces(text, is_query=False)
+
+
+def _with_spaces(text: str, *, is_query: bool) -> str:
+    text = text.encode(errors="replace").decode()  # half a surrogate pair is no text
+    if text.isascii():
+        return text
+
+    def cut(run: re.Match[str]) -> str:
+        characters = run[0]
+        pairs = [characters[i : i + 2] for i in range(len(characters) - 1)]
+        return f" {' '.join(pairs if is_query and pairs else (*characters, *pairs))} "
+
+    return _RUN.sub(cut, unicodedata.normalize("NFKC", text))
+
+
+def _words(text: str) -> Iterator[str]:
+    """Yield words, and the pairs of scripts whose vowels are marks and thus no letters."""
+    for part in text.split():
+        if _RUN.fullmatch(part):
+            yield part
+        else:
+            yield from _WORD.findall(part)
 
 
 def index_of(corpus: Corpus, engine: Engine) -> tuple[Sequence[Document], Index]:
