@@ -193,8 +193,8 @@ GOOD = json.dumps({"question": "Why?", "answer": "3"})
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "has no questions with answers: give a file of JSON lines"),
-        ("[]", "has no questions with answers"),
+        ("", "is empty: it must be JSON lines"),
+        ("[]", "is empty: it must be JSON lines"),
         (f"{GOOD}\n\n{{oops\n", "line 3, is no JSON"),
         (f"[{GOOD},\n{{oops]", "line 2, is no JSON"),
         (f"{GOOD}\n[3]", "line 2, is no object"),

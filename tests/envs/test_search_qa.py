@@ -175,14 +175,38 @@ def test_the_columns_of_a_table_are_read_too(tmp_path: Path) -> None:
     assert solved(env, 0) == (3, 1.0, True)
 
 
+def test_supporting_facts_may_be_titles_alone(tmp_path: Path) -> None:
+    line = {**HOTPOT[0], "supporting_facts": ["Land 0", "Town 0"]}
+    env = SearchQA(write(tmp_path / "titles.jsonl", [line]), split="all")
+    assert solved(env, 0) == (3, 1.0, True)
+
+
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ("", "questions: .* has no questions"),
+        ("", "questions: .* is empty"),
         ("{", "questions: .* is no JSON"),
-        ("[3]", "questions: .*, line 1, is no object"),
-        ('{"question": "why"}', 'line 1, has no "question" and "answer"'),
+        ("[3]", "questions: .*, entry 1, is no object"),
+        ('{"question": "why"}', 'line 1, has no "answer"'),
         ('{"question": "why", "answer": "so"}', 'corpus: null needs questions with a "context"'),
+        *(
+            (json.dumps({"question": "why", "answer": "so", "supporting_facts": facts}), told)
+            for facts, told in (
+                ({"titles": ["x"]}, 'line 1: "supporting_facts" is'),
+                (5, 'line 1: "supporting_facts" is 5; it must be a list of titles'),
+                ([[3, 0]], 'line 1: "supporting_facts" is'),
+            )
+        ),
+        *(
+            (json.dumps({"question": "why", "answer": "so", "context": context}), told)
+            for context, told in (
+                ({"title": ["x"], "sentence": ["x"]}, 'line 1: "context" is'),
+                ({"title": ["x", "y"], "sentences": [["x"]]}, "of equal lengths"),
+                (["abc", "def"], 'line 1: "context" is'),
+                ([["x", [1]]], 'line 1: "context" is'),
+                ([["", [" "]]], '"context" of .* has 1 documents, none of which'),
+            )
+        ),
     ],
 )
 def test_other_files_are_refused(tmp_path: Path, lines: str, message: str) -> None:

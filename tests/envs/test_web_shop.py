@@ -13,11 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragen_pl.envs.contract import check_contract
+from ragen_pl.envs.data_files import Row
 from ragen_pl.envs.web_shop.env import WebShop
 from ragen_pl.envs.web_shop.products import (
     Goal,
     Product,
     goal_of,
+    read_human_instructions,
     read_instructions,
     read_products,
 )
@@ -96,7 +98,9 @@ HUMAN = {
         {"instruction": "skipped", "instruction_attributes": [], "instruction_options": []},
     ]
 }
-PRODUCTS = read_products(ITEMS, KNOWN)
+ROWS = [Row("items", number, item) for number, item in enumerate(ITEMS)]
+KNOWN_ROWS = {asin: Row("attributes", 0, known) for asin, known in KNOWN.items()}
+PRODUCTS = read_products(ROWS, KNOWN_ROWS)
 TEA, LAMP, TIN = (PRODUCTS[asin] for asin in ("B000TEA001", "B000LAMP01", "B000CAN001"))
 GOAL = Goal(TEA, "", ("certified organic", "caffeine free"), ("20 count", "mint"), 20.0)
 RIGHT = {"size": "20 count", "flavor name": "mint"}
@@ -123,8 +127,8 @@ def test_the_original_s_fields_are_read_as_it_reads_them() -> None:
     assert (TIN.pricing, TIN.options) == ((100.0,), {})
 
 
-def test_an_instruction_becomes_goals_with_options_and_a_price() -> None:
-    tea, lamp = read_instructions(PRODUCTS, KNOWN, None)
+def test_an_instruction_becomes_goals_with_options_and_a_price(files: dict[str, str]) -> None:
+    tea, lamp = read_instructions(PRODUCTS, KNOWN_ROWS)
     goals = [goal_of(tea, random.Random(seed)) for seed in range(60)]
     assert {goal.options for goal in goals} == {("mint", "20 count"), ("mint", "40 | 80 count")}
     assert {goal.price_limit for goal in goals} == {30.0, 40.0, 50.0}
@@ -134,7 +138,7 @@ def test_an_instruction_becomes_goals_with_options_and_a_price() -> None:
     )
     dear = goal_of(lamp, random.Random(0))
     assert (dear.price_limit, dear.text) == (None, "Find me dimmable desk lamp")
-    (human,) = read_instructions(PRODUCTS, KNOWN, HUMAN)
+    (human,) = read_human_instructions(PRODUCTS, files["human"])
     goal = goal_of(human, random.Random(0))
     assert (goal.options, goal.attributes) == (("20 count",), ("certified organic",))
     assert goal.text.startswith("i want organic tea in a box of 20, and price lower than ")
@@ -365,7 +369,9 @@ def test_splits_want_disjoint_products_and_wishes_are_counted() -> None:
 
 def test_other_arguments_are_refused(files: dict[str, str], tmp_path: Path) -> None:
     other = tmp_path / "other.json"
-    other.write_text('{"a": 1}')
+    other.write_text("[1]")
+    nobody = tmp_path / "nobody.json"
+    nobody.write_text('{"B9": {}}')
     broken = tmp_path / "broken.json"
     broken.write_text('[{"asin": "B1", "name": "x"}]')
     for arguments, message in (
@@ -377,15 +383,92 @@ def test_other_arguments_are_refused(files: dict[str, str], tmp_path: Path) -> N
         ({"max_actions": 0}, "max_actions: 0 is not positive"),
         ({"observation": "html"}, "observation: 'html' is unknown"),
         ({"items": "/nowhere", "attributes": files["attributes"]}, "items: /nowhere cannot be"),
-        ({"items": str(other), "attributes": files["attributes"]}, "must hold a list of products"),
+        ({"items": str(other), "attributes": files["attributes"]}, "entry 1, is no object"),
         (
             {"items": str(broken), "attributes": files["attributes"]},
-            "the product B1 is not in WebShop's form",
+            'entry 1, has no "query"',
         ),
         (
-            {"items": files["items"], "attributes": str(other)},
+            {"items": files["items"], "attributes": str(nobody)},
             "no instruction is for one of the 3 products",
         ),
     ):
         with pytest.raises(ValueError, match=message):
             WebShop(**arguments)  # type: ignore[arg-type]
+
+
+def opened(tmp_path: Path, item: dict[str, Any], known: Any, human: Any = None) -> WebShop:
+    """Open a shop of one product whose fields differ from the original's form."""
+    paths: dict[str, str] = {}
+    for name, content in (
+        ("items", [{**ITEMS[0], **item}]),
+        ("attributes", {"B000TEA001": known}),
+        ("human_instructions", human),
+    ):
+        if content is not None:
+            path = tmp_path / f"{name}.json"
+            path.write_text(json.dumps(content), encoding="utf-8")
+            paths[name] = str(path)
+    return WebShop(**paths, split="all")  # type: ignore[arg-type]
+
+
+WISH = {"attributes": ["organic"], "instruction": "Find", "instruction_attributes": ["organic"]}
+
+
+def test_plain_prices_and_options_of_ones_own_are_read(tmp_path: Path) -> None:
+    for pricing, wanted in ((19.99, 19.99), (5, 5.0), ("1,250.5", 1250.5), ("", 100.0)):
+        folder = tmp_path / f"price {pricing}"
+        folder.mkdir()
+        env = opened(folder, {"pricing": pricing}, WISH)
+        assert env._goal.product.pricing == (wanted,)
+    options = {"Color": ["Red", "Blue", "red"], "color": [{"value": "Green"}]}
+    product = opened(tmp_path, {"customization_options": options}, WISH)._goal.product
+    assert product.options == {"color": ("red", "blue", "green")}
+
+
+@pytest.mark.parametrize(
+    ("item", "known", "human", "message"),
+    [
+        ({}, {**WISH, "attributes": "organic"}, None, 'B000TEA001: "attributes" is "organic"'),
+        (
+            {},
+            {**WISH, "instruction_attributes": "organic"},
+            None,
+            'B000TEA001: "instruction_attributes" is "organic"; it must be a list of texts',
+        ),
+        ({}, ["organic"], None, "B000TEA001, is no object"),
+        ({"asin": "LONGER-THAN-TEN"}, WISH, None, 'no product with an "asin" of at most 10'),
+        ({"pricing": [1, 2]}, WISH, None, r'entry 1: "pricing" is \[1, 2\]'),
+        ({"pricing": -3}, WISH, None, '"pricing" is -3'),
+        ({"pricing": True}, WISH, None, '"pricing" is true'),
+        ({"name": ["Tea"]}, WISH, None, 'entry 1: "name" is'),
+        ({"small_description": {"a": 1}}, WISH, None, '"small_description" is'),
+        (
+            {"customization_options": {"Color": "red"}},
+            WISH,
+            None,
+            'entry 1: "customization_options" is .*"red".* lists of values',
+        ),
+        ({"customization_options": ["red"]}, WISH, None, '"customization_options" is'),
+        ({}, WISH, [WISH], "holds a list; it must be one JSON object"),
+        ({}, WISH, {}, "human_instructions: no instruction"),
+        ({}, WISH, {"B000TEA001": WISH}, "B000TEA001, must be a list of instructions"),
+        (
+            {},
+            WISH,
+            {"B000TEA001": [{"instruction": "x"}]},
+            'B000TEA001, instruction 1, has no "instruction_attributes"',
+        ),
+        (
+            {},
+            WISH,
+            {"B000TEA001": [{**WISH, "instruction_options": {"color": "red"}}]},
+            'instruction 1: "instruction_options" is {"color": "red"}; it must be a list of texts',
+        ),
+    ],
+)
+def test_fields_of_another_form_are_named(
+    tmp_path: Path, item: dict[str, Any], known: Any, human: Any, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        opened(tmp_path, item, known, human)

@@ -11,8 +11,8 @@ from functools import lru_cache, partial
 from typing import Any
 
 from ragen_pl.envs.adapters.gym_text import GymText
+from ragen_pl.envs.data_files import Row, read_rows
 from ragen_pl.envs.splits import Split
-from ragen_pl.envs.tools.search import json_lines
 from ragen_pl.errors import ConfigError
 
 _REFUSALS = (AssertionError, AttributeError, KeyError, TypeError, ValueError)
@@ -97,15 +97,15 @@ class PlayedRows:
         self._path, self._env_class = rows, env_class
         self._config, self._max_turns = _EnvConfig(config), max_turns
         self._played: Any = None
-        for kind in dict.fromkeys(self._kind_of(number, row) for number, row in _rows(rows)):
+        for kind in dict.fromkeys(map(self._kind_of, _rows(rows))):
             _maker(kind)  # one that cannot be had is told at once
 
-    def _kind_of(self, number: int, row: Mapping[str, Any]) -> str:
+    def _kind_of(self, row: Row) -> str:
         kind = self._env_class or row.get("env_class")
         if not isinstance(kind, str) or not kind:
             raise ValueError(
-                f'rows: {self._path}, line {number}, has no "env_class": add it, or set the key '
-                "env_class, which counts for all rows"
+                f'{row.place}, has no "env_class": add it, or set the key env_class, which counts '
+                "for all rows"
             )
         return kind
 
@@ -116,9 +116,9 @@ class PlayedRows:
             ValueError: if its environment refuses it.
         """
         rows = _rows(self._path)
-        number, row = rows[random.Random(f"skyrl row {seed}").randrange(len(rows))]
-        kind = self._kind_of(number, row)
-        extras = {key: each for key, each in row.items() if key not in ("prompt", "env_class")}
+        row = rows[random.Random(f"skyrl row {seed}").randrange(len(rows))]
+        kind, fields = self._kind_of(row), row.content
+        extras = {key: each for key, each in fields.items() if key not in ("prompt", "env_class")}
         extras = {"max_turns": self._max_turns, **copy.deepcopy(extras)}
         if self._played is not None:
             self._played.close()
@@ -126,10 +126,10 @@ class PlayedRows:
             self._played = _maker(kind)(env_config=self._config, extras=extras)
         except _REFUSALS as error:
             reason = f"{type(error).__name__}: {error}"
-            place = f"rows: {self._path}, line {number},"
-            raise ValueError(f"{place} is refused by {kind} ({reason})") from error
-        messages, _ = self._played.init(_as_messages(row["prompt"]))
-        return _shown(messages), {"difficulty": row.get("difficulty", row.get("data_source", ""))}
+            raise ValueError(f"{row.place}, is refused by {kind} ({reason})") from error
+        messages, _ = self._played.init(_as_messages(fields["prompt"]))
+        difficulty = fields.get("difficulty", fields.get("data_source", ""))
+        return _shown(messages), {"difficulty": difficulty}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take an action; ``done`` counts as terminated."""
@@ -149,23 +149,21 @@ class _EnvConfig(dict[str, Any]):
 
 
 @lru_cache(maxsize=8)
-def _rows(path: str) -> tuple[tuple[int, dict[str, Any]], ...]:
-    """Read the rows with their numbers.
+def _rows(path: str) -> tuple[Row, ...]:
+    """Read the rows.
 
     Raises:
         ValueError: if there are none, or one has no prompt.
     """
-    found = tuple(json_lines(path, "rows"))
-    for number, row in found:
+    found = read_rows(path, "rows")
+    for row in found:
         prompt = row.get("prompt")
         messages = _as_messages(prompt) if isinstance(prompt, str | list) else []
         if not messages or not all(_is_message(each) for each in messages):
             raise ValueError(
-                f'rows: {path}, line {number}, has no "prompt": it needs a text, or a list of '
-                "messages with texts as role and content"
+                f'{row.place}, has no "prompt": it needs a text, or a list of messages with texts '
+                "as role and content"
             )
-    if not found:
-        raise ValueError(f"rows: {path} has no rows: give JSON lines with prompt and reward_spec")
     return found
 
 

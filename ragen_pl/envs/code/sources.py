@@ -10,11 +10,11 @@ import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from ragen_pl.envs.code.judge import inside, judge
 from ragen_pl.envs.code.problem import Case, Problem, Problems
+from ragen_pl.envs.data_files import Row, read_rows
 from ragen_pl.envs.packages import folder_of
 from ragen_pl.envs.sandbox import Limits, run_python
 from ragen_pl.envs.splits import Split
@@ -169,7 +169,8 @@ class JsonLines(Problems):
         {"question": "Add two numbers.", "entry": "add", "solution": "def add(a, b): ...",
          "tests": [{"input": [1, 2], "output": 3}]}
 
-    Without a name of a function, programs read their standard input and print.
+    ``entry_point`` is another name of ``entry``; a solution must have the function, and names of
+    problems must differ. Without a function, programs read their standard input and print.
 
     Args:
         path: Path of the file.
@@ -193,80 +194,88 @@ class JsonLines(Problems):
 
 @lru_cache(maxsize=8)
 def _read(path: str, most_tests: int) -> Mapping[str, Problem]:
-    file = Path(path).expanduser()
-    if not file.is_file():
-        raise ConfigError(f"path: there is no file {path}: give one with a JSON object a line")
-    if file.suffix == ".gz":
-        with gzip.open(file, "rt", encoding="utf-8") as stream:
-            lines = stream.read().split("\n")
-    else:
-        lines = file.read_text(encoding="utf-8").split("\n")
     problems: dict[str, Problem] = {}
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            problem = problem_of(json.loads(line), f"line-{number}", most_tests)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+    places: dict[str, str] = {}
+    for row in read_rows(path, "path"):
+        problem = problem_of(row, f"line-{row.number}", most_tests)
+        if problem.name in problems:
             raise ConfigError(
-                f"path: line {number} of {path} is no problem ({type(error).__name__}: {error}); "
-                "docs/environments.md has the accepted fields"
-            ) from error
+                f"{row.place}: its name is {problem.name!r}, which is also that of "
+                f"{places[problem.name].rpartition(', ')[2]}; give each problem a name of its own"
+            )
         problems[problem.name] = problem
-    if not problems:
-        raise ConfigError(f"path: {path} has no problems")
+        places[problem.name] = row.place
     return problems
 
 
-def problem_of(row: Mapping[str, Any], name: str, most_tests: int) -> Problem:
-    """Return the problem of a JSON object.
+def problem_of(row: Row, name: str, most_tests: int) -> Problem:
+    """Return the problem of a row.
 
     Raises:
-        ValueError, KeyError: if it has none of the known forms; the message says what is missing.
+        ConfigError: if it has none of the known forms; the message says what is missing.
     """
-    statement = next((row[k] for k in _STATEMENTS if row.get(k)), None)
+    field = next((each for each in _STATEMENTS if row.get(each)), None)
+    if field is None:
+        raise ConfigError(f"{row.place}, has none of {', '.join(_STATEMENTS)}")
+    statement = row.get(field)
     if not isinstance(statement, str):
-        raise ValueError(f"it has none of {', '.join(_STATEMENTS)}")
+        raise row.unfit(field, "a text")
     entry, cases = _tests(row)
     if not cases:
-        raise ValueError("it has no tests")
-    starter = str(row.get("starter_code") or "").strip()
+        raise ConfigError(f"{row.place}, has no tests: {_FORMS}")
+    solution = _solution(row)
+    if entry and solution and re.search(rf"\b{re.escape(entry)}\b", solution) is None:
+        raise ConfigError(f"{row.place}: its solution defines no function {entry}, which it names")
+    starter = row.label("starter_code").strip()
     if starter:
         statement = f"{statement.strip()}\nStart from:\n{starter}"
     elif entry:
         statement = f"{statement.strip()}\nDefine the function {entry}."
     return Problem(
-        name=str(row.get("name") or row.get("task_id") or row.get("question_id") or name),
+        name=str(row.get("name", "task_id", "question_id") or name),
         statement=statement.strip(),
         cases=tuple(cases[:most_tests]),
         entry=entry,
         before="from typing import *\n" if entry else "",
-        solution=_solution(row),
-        difficulty=str(row.get("difficulty") or ""),
+        solution=solution,
+        difficulty=row.label("difficulty"),
     )
 
 
 _STATEMENTS = ("question", "problem", "question_content", "prompt")
+_FORMS = "docs/environments.md has the accepted fields"
+_TEST = "a list of objects with input and output"
 
 
-def _tests(row: Mapping[str, Any]) -> tuple[str, list[Case]]:
+def _tests(row: Row) -> tuple[str, list[Case]]:
     """Return the function's name, empty for programs that print, and the tests."""
     tests: list[Any] = []
-    metadata = _decoded(row.get("metadata") or {})
-    entry = str(row.get("entry") or metadata.get("func_name") or "")
+    metadata = _decoded(row, "metadata") or {}
+    named = metadata.get("func_name") if isinstance(metadata, dict) else None
+    entry = str(row.get("entry", "entry_point") or named or "")
     for key in ("tests", "public_test_cases", "private_test_cases"):
-        found = _decoded(row.get(key) or [])
+        found = _decoded(row, key) or []
         if isinstance(found, dict):  # TACO's form
-            entry = str(found.get("fn_name") or entry)
-            pairs = zip(found["inputs"], found["outputs"], strict=True)
-            function = found.get("fn_name")
-            found = [{"input": i, "output": o, "fn_name": function} for i, o in pairs]
+            inputs, outputs = found.get("inputs"), found.get("outputs")
+            if not (isinstance(inputs, list) and isinstance(outputs, list)) or len(inputs) != len(
+                outputs
+            ):
+                raise row.unfit(key, f"{_TEST}, or an object of as many inputs as outputs")
+            name = found.get("fn_name")
+            pairs = zip(inputs, outputs, strict=True)
+            found = [{"input": i, "output": o, "fn_name": name} for i, o in pairs]
+        if not isinstance(found, list) or not all(map(_is_test, found)):
+            raise row.unfit(key, _TEST)
         tests.extend(found)
     entry = next((str(t["fn_name"]) for t in tests if t.get("fn_name")), entry)
-    return entry, [_case(test, is_call=bool(entry)) for test in tests]
+    return entry, [_case(test, row, is_call=bool(entry)) for test in tests]
 
 
-def _case(test: Mapping[str, Any], *, is_call: bool) -> Case:
+def _is_test(given: Any) -> bool:
+    return isinstance(given, dict) and "input" in given and "output" in given
+
+
+def _case(test: Mapping[str, Any], row: Row, *, is_call: bool) -> Case:
     given, output = test["input"], test["output"]
     if not is_call:
         given, output = (
@@ -274,30 +283,43 @@ def _case(test: Mapping[str, Any], *, is_call: bool) -> Case:
             for each in (given, output)
         )
     elif isinstance(given, str):  # LiveCodeBench's form: an argument a line
-        given = [json.loads(line) for line in given.splitlines() if line.strip()]
-        output = json.loads(output) if isinstance(output, str) else output
+        try:
+            given = [json.loads(line) for line in given.splitlines() if line.strip()]
+            output = json.loads(output) if isinstance(output, str) else output
+        except ValueError as error:
+            raise _no_arguments(row, test) from error
+    elif not isinstance(given, list | dict):
+        raise _no_arguments(row, test)
     elif isinstance(output, list) and len(output) == 1 and test.get("fn_name"):
         return Case(given, output[0], boxed=True)  # TACO wraps most outputs, but not all
     return Case(given, output)
 
 
-def _decoded(given: Any) -> Any:
-    if not isinstance(given, str):
+def _no_arguments(row: Row, test: Mapping[str, Any]) -> ConfigError:
+    return ConfigError(
+        f'{row.place}: a test has the "input" {test["input"]!r:.60} for a function; it must be a '
+        "list of its arguments, an object of them by name, or a text with one in JSON a line"
+    )
+
+
+def _decoded(row: Row, key: str) -> Any:
+    given = row.get(key)
+    if not isinstance(given, str) or not given:
         return given
     try:
         return json.loads(given)
     except ValueError as error:
-        raise ValueError(
-            "its tests are no JSON (LiveCodeBench's packed private tests are pickles, which are "
-            "not loaded: unpack them first)"
+        raise ConfigError(
+            f'{row.place}: its "{key}" is a text that is no JSON (LiveCodeBench\'s packed private '
+            "tests are pickles, which are not loaded: unpack them first)"
         ) from error
 
 
-def _solution(row: Mapping[str, Any]) -> str:
+def _solution(row: Row) -> str:
     """Return the first solution of a problem; empty if it has none."""
     given = row.get("solution") or row.get("solutions") or ""
     if isinstance(given, str) and given.lstrip().startswith("["):
-        given = _decoded(given)
+        given = _decoded(row, "solution" if row.get("solution") else "solutions")
     first = given[0] if isinstance(given, list) and given else given
     return program_in(str(first)) if first else ""
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
+from ragen_pl.envs.data_files import Row, read_rows
 from ragen_pl.envs.math_qa.answers import WorkedSolution, solution_in
 from ragen_pl.envs.pieces import frequent_pieces
 from ragen_pl.envs.splits import Split, split_of
-from ragen_pl.envs.tools.search import json_lines
 
 _LONGEST_QUESTION = 20_000
 _SAMPLED = 100
@@ -66,15 +65,14 @@ class MathQuestion:
 @lru_cache(maxsize=8)
 def _questions(file: QuestionFile) -> tuple[MathQuestion, ...]:
     found = []
-    for number, record in json_lines(file.path, "questions"):
-        place = f"questions: {file.path}, line {number},"
-        text = _text_of(record, place)
+    for record in read_rows(file.path, "questions"):
+        text = _text_of(record)
         solution = _solution_of(record)
         if solution is None and not file.skip_unanswered:
             raise ValueError(
-                f'{place} has no final answer: a "response" must end in "The answer is: X", an '
-                '"answer" in "#### X", or be the answer alone; skip_unanswered: true leaves such '
-                "records out"
+                f'{record.place}, has no final answer: a "response" must end in "The answer is: '
+                'X", an "answer" in "#### X", or be the answer alone; skip_unanswered: true leaves '
+                "such records out"
             )
         if solution is not None:
             kind, origin = record.get("type"), record.get("original_question")
@@ -89,27 +87,29 @@ def _questions(file: QuestionFile) -> tuple[MathQuestion, ...]:
             )
     if not found:
         raise ValueError(
-            f"questions: {file.path} has no questions with answers: give a file of JSON lines, or "
-            "of one JSON list, of objects with query and response, or question and answer"
+            f"questions: {file.path} has no questions with answers: its rows need query and "
+            "response, or question and answer"
         )
     return tuple(found)
 
 
-def _text_of(record: Mapping[str, Any], place: str) -> str:
-    text = record.get("query", record.get("question"))
+def _text_of(record: Row) -> str:
+    text = record.get("query", "question")
     if not isinstance(text, str) or not text.strip():
-        raise ValueError(f'{place} has no question: it needs a text as "query" or "question"')
+        raise ValueError(
+            f'{record.place}, has no question: it needs a text as "query" or "question"'
+        )
     if len(text) > _LONGEST_QUESTION:
         raise ValueError(
-            f"{place} has a question of {len(text)} characters: at most {_LONGEST_QUESTION} are "
-            "shown to an agent"
+            f"{record.place}, has a question of {len(text)} characters: at most "
+            f"{_LONGEST_QUESTION} are shown to an agent"
         )
     return text.strip()
 
 
-def _solution_of(record: Mapping[str, Any]) -> WorkedSolution | None:
-    if "response" in record:
-        response = record["response"]
+def _solution_of(record: Row) -> WorkedSolution | None:
+    if "response" in record.content:
+        response = record.get("response")
         return solution_in(response, may_be_plain=False) if isinstance(response, str) else None
     answer = record.get("answer")
     is_given = isinstance(answer, str | int | float) and not isinstance(answer, bool)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any
 
+from ragen_pl.envs.data_files import Row, read_rows
 from ragen_pl.envs.proof.lean_file import DECLARATION
 from ragen_pl.envs.proof.prover import Theorem
-from ragen_pl.envs.tools.search import json_lines
 
 HEADER = """\
 import Mathlib
@@ -50,33 +49,27 @@ def _theorems(path: str, split: str | None, header: str) -> tuple[Theorem, ...]:
     found: dict[str, Theorem] = {}
     stated: set[str] = set()
     splits: set[str] = set()
-    for number, row in json_lines(path, "path"):
+    for row in read_rows(path, "path"):
         splits.add(str(row.get("split")))
         if split is not None and row.get("split") != split:
             continue
-        try:
-            theorem, goal = _theorem(row, header)
-        except ValueError as error:
-            raise ValueError(f"path: {path}, line {number}: {error}") from error
+        theorem, goal = _theorem(row, header)
         if goal in stated:
             continue
         stated.add(goal)
         if theorem.name in found:
-            raise ValueError(
-                f"path: {path}, line {number}: another theorem has the name {theorem.name} already"
-            )
+            raise ValueError(f"{row.place}: another theorem has the name {theorem.name} already")
         found[theorem.name] = theorem
     if not found:
-        known = f"data_split: {split!r} is none of {', '.join(sorted(splits))}" if splits else ""
-        raise ValueError(known or f"path: {path} has no theorems")
+        raise ValueError(f"data_split: {split!r} is none of {', '.join(sorted(splits))}")
     return tuple(found.values())
 
 
-def _theorem(row: Mapping[str, Any], header: str) -> tuple[Theorem, str]:
+def _theorem(row: Row, header: str) -> tuple[Theorem, str]:
     """Return the theorem of a row, and its statement without the name."""
     stated = row.get("formal_statement")
     if not isinstance(stated, str) or (name := DECLARATION.search(stated)) is None:
-        raise ValueError('it has no "formal_statement" with a theorem')
+        raise row.unfit("formal_statement", "a theorem of Lean")
     statement = _PROOF.sub("", stated.strip())
     given = str(row.get("header") or "").strip()
     if not given:
@@ -85,7 +78,8 @@ def _theorem(row: Mapping[str, Any], header: str) -> tuple[Theorem, str]:
             part for part in (imports, str(row.get("preamble") or "").strip()) if part
         )
     goal = " ".join(f"{given} {statement[name.end() :]}".split())
-    script = tuple(_tactics(row.get("formal_proof") or ()))
+    proof = row.get("formal_proof") or []
+    script = tuple(_tactics(proof if isinstance(proof, str) else row.texts("formal_proof")))
     before = (given,) if given else ()
     return Theorem(str(row.get("name") or name[1]), f"{statement} := by", script, before), goal
 
@@ -93,7 +87,7 @@ def _theorem(row: Mapping[str, Any], header: str) -> tuple[Theorem, str]:
 def _tactics(proof: str | Sequence[str]) -> Iterator[str]:
     """Yield the tactics of a proof: a list, or a text whose lines at the margin begin one each."""
     if not isinstance(proof, str):
-        yield from map(str, proof)
+        yield from proof
         return
     lines = [line.rstrip() for line in proof.removeprefix(":=").strip("\n").split("\n")]
     lines = [line for line in lines if line and line.strip() not in ("by", "```")]

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from ragen_pl.envs.tools.questions import Question, answers_of
-from ragen_pl.envs.tools.search import Passage, json_lines
+from ragen_pl.envs.data_files import Row, read_rows
+from ragen_pl.envs.tools.questions import Question, answers_of, text_of
+from ragen_pl.envs.tools.search import Passage, not_empty
+from ragen_pl.errors import ConfigError
+
+_FACTS = "a list of titles, or of pairs of a title and a number, or a table with a column title"
+_CONTEXT = "a list of pairs of a title and its sentences, or a table of title and sentences"
 
 
 @lru_cache(maxsize=8)
@@ -16,27 +21,26 @@ def questions_of(path: str) -> tuple[Question, ...]:
     """Read questions; the titles of ``supporting_facts`` are what its expert searches for.
 
     Raises:
-        ValueError: if the file has none, or a line is no question.
+        ConfigError: if the file has none, or a line is no question.
     """
     found = []
-    for number, line in json_lines(path, "questions"):
-        text, golds = line.get("question"), answers_of(line)
-        if not isinstance(text, str) or not golds:
-            raise ValueError(
-                f'questions: {path}, line {number}, has no "question" and "answer" that are texts'
-            )
-        searches = tuple(("search", title) for title in _supporting(line))
-        found.append(Question(text, golds, str(line.get("level", "")), searches))
-    if not found:
-        raise ValueError(f"questions: {path} has no questions")
+    for row in read_rows(path, "questions"):
+        searches = tuple(("search", title) for title in _supporting(row))
+        found.append(Question(text_of(row), answers_of(row), row.label("level"), searches))
     return tuple(found)
 
 
-def _supporting(line: Mapping[str, Any]) -> list[str]:
-    """Return the different titles of the supporting facts: pairs, or the columns of a table."""
-    given = line.get("supporting_facts") or ()
-    titles = given["title"] if isinstance(given, dict) else [each[0] for each in given]
-    return list(dict.fromkeys(str(title) for title in titles))
+def _supporting(row: Row) -> list[str]:
+    """Return the different titles of the supporting facts."""
+    given = row.get("supporting_facts") or []
+    if isinstance(given, dict):
+        given = given.get("title")
+    if not isinstance(given, list):
+        raise row.unfit("supporting_facts", _FACTS)
+    titles = [each[0] if isinstance(each, list) and each else each for each in given]
+    if not all(isinstance(title, str) for title in titles):
+        raise row.unfit("supporting_facts", _FACTS)
+    return list(dict.fromkeys(titles))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,7 @@ class Contexts:
         """Return the documents, each title once.
 
         Raises:
-            ValueError: if no question has a context.
+            ConfigError: if no question has a context, or all documents are empty.
         """
         return _contexts(self.path)
 
@@ -57,21 +61,37 @@ class Contexts:
 @lru_cache(maxsize=4)
 def _contexts(path: str) -> tuple[Passage, ...]:
     found: dict[str, Passage] = {}
-    for _, line in json_lines(path, "questions"):
-        for title, sentences in _pairs(line.get("context") or ()):
-            text = "".join(sentences) if isinstance(sentences, list) else str(sentences)
+    for row in read_rows(path, "questions"):
+        for title, text in _documents(row):
             found.setdefault(title, Passage(title, text))
     if not found:
-        raise ValueError(
+        raise ConfigError(
             f'corpus: null needs questions with a "context" of their own, and those of {path} have '
             "none: give a corpus of JSON lines with title and text"
         )
-    return tuple(found.values())
+    return not_empty(tuple(found.values()), f'questions: the "context" of {path}')
 
 
-def _pairs(context: Any) -> Iterator[tuple[str, Any]]:
-    """Iterate over titles and sentences: pairs, or the columns of a table."""
-    if isinstance(context, dict):
-        yield from zip(context["title"], context["sentences"], strict=True)
-    else:
-        yield from ((str(title), sentences) for title, sentences in context)
+def _documents(row: Row) -> Iterator[tuple[str, str]]:
+    """Iterate over the titles and texts of a question's context."""
+    for title, sentences in _pairs(row):
+        parts = sentences if isinstance(sentences, list) else [sentences]
+        if not isinstance(title, str) or not all(isinstance(part, str) for part in parts):
+            raise row.unfit("context", _CONTEXT)
+        yield title, "".join(parts)
+
+
+def _pairs(row: Row) -> list[Any]:
+    given = row.get("context") or []
+    if isinstance(given, dict):
+        titles, sentences = given.get("title"), given.get("sentences")
+        if not (isinstance(titles, list) and isinstance(sentences, list)) or len(titles) != len(
+            sentences
+        ):
+            raise row.unfit("context", f"{_CONTEXT}, of equal lengths")
+        return list(zip(titles, sentences, strict=True))
+    if not isinstance(given, list) or not all(
+        isinstance(each, list) and len(each) == 2 for each in given
+    ):
+        raise row.unfit("context", _CONTEXT)
+    return given

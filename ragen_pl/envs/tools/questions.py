@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import random
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
 from ragen_pl.envs.base import one_of
+from ragen_pl.envs.data_files import Row, read_rows
 from ragen_pl.envs.splits import Split, enter_split
 from ragen_pl.envs.tools.calls import CallForm
 from ragen_pl.envs.tools.env import ToolEnv
-from ragen_pl.envs.tools.scoring import exact_match, f1_score, normalized
-from ragen_pl.envs.tools.search import json_lines
+from ragen_pl.envs.tools.scoring import exact_match, f1_score
 from ragen_pl.envs.tools.toolbox import Toolbox
 
 Reward = Literal["exact", "f1"]
@@ -183,33 +183,44 @@ class ToolQuestions(QuestionEnv):
 
 @lru_cache(maxsize=16)
 def _questions(path: str) -> tuple[Question, ...]:
-    """Read questions.
+    return tuple(map(_question, read_rows(path, "questions")))
+
+
+def _question(row: Row) -> Question:
+    calls = row.get("calls") or []
+    if not isinstance(calls, list) or not all(
+        isinstance(each, list) and len(each) == 2 and isinstance(each[0], str) for each in calls
+    ):
+        raise row.unfit("calls", "a list of pairs of a tool and its text")
+    pairs = tuple((tool, str(argument)) for tool, argument in calls)
+    return Question(text_of(row), answers_of(row), row.label("difficulty"), pairs)
+
+
+def text_of(row: Row) -> str:
+    """Return the question of a row.
 
     Raises:
-        ValueError: if the file has none, or a line is no question.
+        ConfigError: if it has none.
     """
-    found = tuple(
-        _question(line, f"questions: {path}, line {number}")
-        for number, line in json_lines(path, "questions")
-    )
-    if not found:
-        raise ValueError(f"questions: {path} has no questions")
-    return found
+    text = row.get("question")
+    if not isinstance(text, str) or not text.strip():
+        raise row.unfit("question", "a text")
+    return text
 
 
-def _question(line: Mapping[str, Any], place: str) -> Question:
-    text, golds = line.get("question"), answers_of(line)
-    calls = line.get("calls", ())
-    if not isinstance(text, str) or not golds:
-        raise ValueError(f'{place} has no "question" and "answer" that are texts')
-    if not all(isinstance(each, list) and len(each) == 2 for each in calls):
-        raise ValueError(f'{place}: "calls" must be pairs of a tool and its text')
-    pairs = tuple((str(tool), str(argument)) for tool, argument in calls)
-    return Question(text, golds, str(line.get("difficulty", "")), pairs)
+def answers_of(row: Row) -> tuple[str, ...]:
+    """Return the right answers of a question, the one to be given first.
 
-
-def answers_of(line: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the right answers of a question, the one to be given first; empty if it has none."""
-    given = line.get("answer", line.get("golden_answers", ()))
-    golds = [given] if isinstance(given, str | int | float) else list(given or ())
-    return tuple(str(gold) for gold in golds if normalized(str(gold)))
+    Raises:
+        ConfigError: if there are none, or they are no texts or numbers.
+    """
+    name = "answer" if row.get("answer") is not None else "golden_answers"
+    name = name if row.get(name) is not None else "answer"
+    given = row.get(name)
+    golds = given if isinstance(given, list) else [given]
+    if not all(isinstance(gold, str | int | float) for gold in golds):
+        raise row.unfit(name, "a text, a number, or a list of these")
+    answers = tuple(str(gold) for gold in golds if str(gold).strip())
+    if not answers:
+        raise row.unfit(name, "a text, a number, or a list of these")
+    return answers

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
-from typing import Any
 
+from ragen_pl.envs.data_files import Row, read_rows
 from ragen_pl.envs.tools.index import Corpus, Document, Engine, checked_engine, index_of
 from ragen_pl.envs.tools.toolbox import Toolbox
+from ragen_pl.errors import ConfigError
 
 NOTHING = "Nothing found."
 
@@ -33,55 +31,39 @@ class CorpusFile:
         """Read the documents.
 
         Raises:
-            ValueError: if there is no such file, or a line is no document.
+            ConfigError: if there is no such file, a line is no document, or all are empty.
         """
         return _passages(self.path)
 
 
 @lru_cache(maxsize=4)
 def _passages(path: str) -> tuple[Passage, ...]:
-    return tuple(_passage(line, f"corpus: {path}, line {n}") for n, line in json_lines(path))
+    return not_empty(tuple(map(_passage, read_rows(path, "corpus"))), f"corpus: {path}")
 
 
-def json_lines(path: str, key: str = "corpus") -> Iterator[tuple[int, dict[str, Any]]]:
-    """Iterate over the objects of a file of JSON lines, or of one JSON list, with their numbers.
+def not_empty(documents: tuple[Passage, ...], place: str) -> tuple[Passage, ...]:
+    """Return the documents of a corpus that are not empty.
 
     Raises:
-        ValueError: if there is no such file, or it holds something else.
+        ConfigError: if there are none, so that no search would find anything.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{key}: {path} cannot be read ({error})") from error
-    number = 1
-    try:
-        if text.lstrip().startswith("["):
-            found = list(enumerate(json.loads(text), start=1))
-        else:
-            found = []
-            # Unlike splitlines, which ends a line at U+2028, too.
-            for number, line in enumerate(text.split("\n"), start=1):
-                if line.strip():
-                    found.append((number, json.loads(line)))
-    except json.JSONDecodeError as error:
-        line = f"line {number + error.lineno - 1}"
-        raise ValueError(
-            f"{key}: {path}, {line}, is no JSON ({error.msg} at its character {error.colno}); it "
-            "must be JSON lines, or one JSON list"
-        ) from error
-    for number, each in found:
-        if not isinstance(each, dict):
-            raise ValueError(f"{key}: {path}, line {number}, is no object of names and values")
-    yield from found
+    found = tuple(each for each in documents if each.title.strip() or each.text.strip())
+    if not found:
+        raise ConfigError(
+            f"{place} has {len(documents)} documents, none of which has a title or a text: no "
+            "search would find anything"
+        )
+    return found
 
 
-def _passage(line: Mapping[str, Any], place: str) -> Passage:
-    title, text = line.get("title"), line.get("text", line.get("sentences"))
+def _passage(row: Row) -> Passage:
+    text = row.get("text", "sentences")
     if isinstance(text, list):
-        text = "".join(str(each) for each in text)
-    if not isinstance(title, str) or not isinstance(text, str):
-        raise ValueError(f'{place} has no "title" and "text" that are texts')
-    return Passage(title, text)
+        text = "".join(row.texts("text" if row.get("text") else "sentences"))
+    for name, given in (("title", row.get("title")), ("text", text)):
+        if not isinstance(given, str):
+            raise row.unfit(name, "a text")
+    return Passage(row.get("title"), text)
 
 
 class SearchTool(Toolbox):

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from ragen_pl.envs.base import one_of
+from ragen_pl.envs.data_files import Row, read_named_rows, read_rows
 from ragen_pl.envs.replay import ReplayState
 from ragen_pl.envs.splits import Split, enter_split
 from ragen_pl.envs.tools.index import Engine, checked_engine, index_of
@@ -28,15 +29,17 @@ from ragen_pl.envs.web_shop.pages import (
     shown,
 )
 from ragen_pl.envs.web_shop.products import (
+    LONGEST_ASIN,
     Goal,
     Instruction,
     Product,
     goal_of,
+    read_human_instructions,
     read_instructions,
-    read_json,
     read_products,
 )
 from ragen_pl.envs.web_shop.reward import score
+from ragen_pl.errors import ConfigError
 
 Observation = Literal["text", "text_rich"]
 Reward = Literal["full", "score"]
@@ -84,23 +87,28 @@ def _stock(shop: Shop) -> tuple[dict[str, Product], tuple[Instruction, ...]]:
     """Read or generate the products and the instructions.
 
     Raises:
-        ValueError: if a file is missing, in another form, or has no instruction.
+        ConfigError: if a file is missing, in another form, or has no instruction.
     """
-    own = catalogue.Catalogue(shop.size)
-    items = own.items if shop.items is None else read_json(shop.items, "items")
-    known: Any = own.attributes
-    if shop.attributes is not None:
-        known = read_json(shop.attributes, "attributes")
-    human = None if shop.human is None else read_json(shop.human, "human_instructions")
-    if not isinstance(items, list | tuple) or not isinstance(known, dict):
-        raise ValueError(
-            "items: it must hold a list of products, as items_shuffle_1000.json, and attributes an "
-            "object by their numbers, as items_ins_v2_1000.json"
-        )
+    if shop.items is None or shop.attributes is None:
+        own = catalogue.Catalogue(shop.size)
+        items = tuple(Row("products", n, item) for n, item in enumerate(own.items))
+        known = {asin: Row("products", 0, each) for asin, each in own.attributes.items()}
+    else:
+        items = read_rows(shop.items, "items")
+        known = read_named_rows(shop.attributes, "attributes")
     products = read_products(items, known)
-    instructions = read_instructions(products, known, human)
+    if not products:
+        raise ConfigError(
+            f'items: {shop.items} has no product with an "asin" of at most {LONGEST_ASIN} '
+            "characters"
+        )
+    if shop.human is None:
+        key, instructions = "attributes", read_instructions(products, known)
+    else:
+        key = "human_instructions"
+        instructions = read_human_instructions(products, shop.human)
     if not instructions:
-        raise ValueError(f"attributes: no instruction is for one of the {len(products)} products")
+        raise ConfigError(f"{key}: no instruction is for one of the {len(products)} products")
     return products, instructions
 
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import itertools
-import json
+import math
 import random
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+
+from ragen_pl.envs.data_files import Row, read_object, row_of
+from ragen_pl.errors import ConfigError
 
 _PRICE = re.compile(r"\$([\d,]*\.?\d+)")
+_PLAIN_PRICE = re.compile(r"\d[\d,]*(?:\.\d+)?", re.ASCII)
 _PRICE_BOUNDS = tuple(10.0 * step for step in range(1, 100))
 """Upper limits of prices that an instruction may set."""
 _NO_PRICE = 100.0
-_LONGEST_ASIN = 10
+LONGEST_ASIN = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,103 +88,117 @@ class Goal:
         return len(self.attributes) + len(self.options)
 
 
-def read_json(path: str, key: str) -> Any:
-    """Read a file.
-
-    Raises:
-        ValueError: if there is none, or it is not JSON.
-    """
-    try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{key}: {path} cannot be read ({error})") from error
-
-
-def read_products(
-    items: Iterable[Mapping[str, Any]], attributes: Mapping[str, Mapping[str, Any]]
-) -> dict[str, Product]:
-    """Return products by their numbers; as in the original, the first of equal numbers counts.
+def read_products(items: Iterable[Row], attributes: Mapping[str, Row]) -> dict[str, Product]:
+    """Return products by their numbers; as in the original, the first of equal numbers counts, and
+    those without a number, or with a longer one than Amazon's, are left out.
 
     Args:
         items: The objects of ``items_shuffle.json``.
-        attributes: The object of ``items_ins_v2.json``.
+        attributes: Those of ``items_ins_v2.json``, by the products' numbers.
 
     Raises:
-        ValueError: if one lacks what a product must have.
+        ConfigError: if one lacks what a product must have.
     """
     found: dict[str, Product] = {}
     for item in items:
-        asin = str(item.get("asin", "nan"))
-        if asin == "nan" or len(asin) > _LONGEST_ASIN or asin in found:
-            continue
-        try:
-            found[asin] = _product(asin, item, attributes.get(asin, {}))
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(
-                f"items: the product {asin} is not in WebShop's form ({type(error).__name__}: "
-                f"{error})"
-            ) from error
+        asin = item.label("asin")
+        if asin not in ("", "nan") and len(asin) <= LONGEST_ASIN and asin not in found:
+            found[asin] = _product(asin, item, attributes.get(asin))
     return found
 
 
-def _product(asin: str, item: Mapping[str, Any], known: Mapping[str, Any]) -> Product:
+def _product(asin: str, item: Row, known: Row | None) -> Product:
+    for name in ("name", "query", "product_category"):
+        if not isinstance(item.get(name), str | int | float):
+            raise item.unfit(name, "a text")
     points = item.get("small_description") or []
-    options = {
-        str(name).lower(): tuple(
-            str(each["value"]).strip().replace("/", " | ").lower() for each in contents
-        )
-        for name, contents in (item.get("customization_options") or {}).items()
-        if contents
-    }
     return Product(
         asin=asin,
-        name=str(item["name"]),
-        query=str(item["query"]).lower().strip(),
-        category=str(item["product_category"]),
-        description=str(item.get("full_description") or ""),
-        bullet_points=tuple(map(str, points if isinstance(points, list) else [points])),
-        attributes=tuple(map(str, known.get("attributes") or ())),
-        options=options,
-        pricing=_pricing(str(item.get("pricing") or "")),
+        name=item.label("name"),
+        query=item.label("query").lower().strip(),
+        category=item.label("product_category"),
+        description=item.label("full_description"),
+        bullet_points=(points,) if isinstance(points, str) else item.texts("small_description"),
+        attributes=() if known is None else known.texts("attributes"),
+        options=_options(item),
+        pricing=_pricing(item),
     )
 
 
-def _pricing(text: str) -> tuple[float, ...]:
-    prices = tuple(float(price.replace(",", "")) for price in _PRICE.findall(text)[:2])
+def _options(item: Row) -> dict[str, tuple[str, ...]]:
+    """Return the different values by option; names that differ in case alone are one option."""
+    given, wanted = item.get("customization_options") or {}, "an object of lists of values"
+    if not isinstance(given, dict):
+        raise item.unfit("customization_options", wanted)
+    options: dict[str, tuple[str, ...]] = {}
+    for name, contents in given.items():
+        if not contents:
+            continue
+        if not isinstance(contents, list):
+            raise item.unfit("customization_options", wanted)
+        values = [each.get("value") if isinstance(each, dict) else each for each in contents]
+        if not all(isinstance(value, str | int | float) for value in values):
+            raise item.unfit("customization_options", wanted)
+        shown = (str(value).strip().replace("/", " | ").lower() for value in values)
+        key = str(name).lower()
+        options[key] = tuple(dict.fromkeys((*options.get(key, ()), *shown)))
+    return options
+
+
+def _pricing(item: Row) -> tuple[float, ...]:
+    """Return the price, or the lowest and the highest; a number is one in dollars, too."""
+    given = item.get("pricing") or ""
+    if isinstance(given, str) and _PLAIN_PRICE.fullmatch(given.strip()):
+        given = float(given.replace(",", ""))
+    if isinstance(given, int | float) and not isinstance(given, bool) and 0 <= given < math.inf:
+        return (float(given),)
+    if not isinstance(given, str):
+        raise item.unfit("pricing", "a text such as $9.99, or a number of 0 or more")
+    prices = tuple(float(price.replace(",", "")) for price in _PRICE.findall(given)[:2])
     return tuple(sorted(prices)) or (_NO_PRICE,)
 
 
 def read_instructions(
-    products: Mapping[str, Product],
-    attributes: Mapping[str, Mapping[str, Any]],
-    human: Mapping[str, Sequence[Mapping[str, Any]]] | None,
+    products: Mapping[str, Product], attributes: Mapping[str, Row]
 ) -> tuple[Instruction, ...]:
-    """Return the instructions for the products, in their order; those without attributes are left
-    out, as in the original.
+    """Return the instructions beside the attributes of products, in the products' order; those
+    without attributes are left out, as in the original.
 
     Args:
         products: The products by their numbers.
-        attributes: The object of ``items_ins_v2.json``.
-        human: The object of ``items_human_ins.json``, whose instructions are then used.
+        attributes: The objects of ``items_ins_v2.json``, by the products' numbers.
     """
     found = []
     for asin, product in products.items():
-        if human is None:
-            known = attributes.get(asin, {})
-            text, wished = known.get("instruction"), known.get("instruction_attributes")
-            if text and wished:
-                found.append(Instruction(product, str(text), tuple(map(str, wished))))
-            continue
-        for each in human.get(asin, ()):
-            if each["instruction_attributes"]:
-                found.append(
-                    Instruction(
-                        product,
-                        str(each["instruction"]).strip("."),
-                        tuple(map(str, each["instruction_attributes"])),
-                        tuple(map(str, each.get("instruction_options") or ())),
-                    )
-                )
+        row = attributes.get(asin)
+        if row is not None and row.get("instruction"):
+            wished = row.texts("instruction_attributes")
+            if wished:
+                found.append(Instruction(product, row.label("instruction"), wished))
+    return tuple(found)
+
+
+def read_human_instructions(products: Mapping[str, Product], path: str) -> tuple[Instruction, ...]:
+    """Return the instructions of ``items_human_ins.json`` in place of those.
+
+    Raises:
+        ConfigError: if the file is in another form.
+    """
+    key, found = "human_instructions", []
+    by_asin = read_object(path, key)
+    for asin, product in products.items():
+        given = by_asin.get(asin, [])
+        if not isinstance(given, list):
+            raise ConfigError(f"{key}: {path}, {asin}, must be a list of instructions")
+        for number, each in enumerate(given, start=1):
+            row = row_of(each, f"{key}: {path}, {asin}, instruction {number}", number)
+            for name in ("instruction", "instruction_attributes"):
+                if row.get(name) is None:
+                    raise row.unfit(name, "as in items_human_ins.json")
+            wished, options = row.texts("instruction_attributes"), row.texts("instruction_options")
+            if wished:
+                text = row.label("instruction").strip(".")
+                found.append(Instruction(product, text, wished, options))
     return tuple(found)
 
 

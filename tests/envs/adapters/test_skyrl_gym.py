@@ -132,7 +132,7 @@ GOOD = json.dumps({"prompt": "a", "reward_spec": {"ground_truth": "1"}})
 @pytest.mark.parametrize(
     ("text", "arguments", "message"),
     [
-        ("", {}, "rows: .* has no rows"),
+        ("", {}, "rows: .* is empty"),
         (f"{GOOD}\noops", {}, "rows: .*, line 2, is no JSON"),
         (f"{GOOD}\n{{}}", {}, 'rows: .*, line 2, has no "prompt"'),
         ('{"prompt": []}', {}, 'line 1, has no "prompt"'),

@@ -11,7 +11,9 @@ import pytest
 
 from ragen_pl.envs.code import Case, Code, CodeIO, HumanEval, JsonLines
 from ragen_pl.envs.code.judge import judge
+from ragen_pl.envs.code.problem import Problem
 from ragen_pl.envs.code.sources import problem_of, program_in
+from ragen_pl.envs.data_files import Row
 from ragen_pl.errors import ConfigError
 from tests.support.extras import need, need_sandbox
 
@@ -45,6 +47,10 @@ LIVE = {
 }
 
 
+def read(content: dict[str, Any], most_tests: int = 9) -> Problem:
+    return problem_of(Row("path: x, line 1", 1, content), "line-1", most_tests)
+
+
 @pytest.mark.parametrize(
     ("row", "entry", "case"),
     [
@@ -57,15 +63,17 @@ LIVE = {
     ],
 )
 def test_the_forms_in_use(row: dict[str, Any], entry: str, case: Case) -> None:
-    problem = problem_of(row, "line-1", 9)
+    problem = read(row)
     assert (problem.entry, problem.cases[0]) == (entry, case)
 
 
 def test_what_goes_with_a_problem() -> None:
-    assert problem_of(PRIME, "n", 9).solution == "print(input())"
-    assert problem_of(TACO, "n", 9).cases[1] == Case("b\nc", "b")
-    assert problem_of(TACO, "n", 1).num_tests == 1
-    live = problem_of(LIVE, "n", 9)
+    assert read(PRIME).solution == "print(input())"
+    assert read(TACO).cases[1] == Case("b\nc", "b")
+    assert read(TACO, 1).num_tests == 1
+    named = {key: value for key, value in PLAIN.items() if key != "entry"}
+    assert read({**named, "entry_point": "add"}).entry == "add"
+    live = read(LIVE)
     assert (live.name, live.difficulty) == ("q7", "hard")
     assert "class Solution" in live.statement
 
@@ -96,10 +104,26 @@ def test_a_file_is_played(tmp_path: Path) -> None:
         ("{", "line 1"),
         ('{"tests": []}', "none of question"),
         ('{"question": "x"}', "no tests"),
-        ('{"question": "x", "tests": [{"input": 1}]}', "KeyError: 'output'"),
+        (
+            '{"question": "x", "tests": [{"input": 1}]}',
+            'line 1: "tests" is .*list of objects with input and output',
+        ),
+        ('{"question": 5, "tests": []}', '"question" is 5; it must be a text'),
+        ('{"question": "x", "tests": ["assert f(1) == 2"]}', 'line 1: "tests" is'),
+        ('{"question": "x", "tests": {"inputs": [1], "outputs": []}}', 'line 1: "tests" is'),
+        ('{"question": "x", "entry": "f", "tests": [{"input": 1, "output": 2}]}', '"input" 1 for'),
+        (
+            '{"question": "x", "entry": "f", "tests": [{"input": "abc", "output": "abc"}]}',
+            "\"input\" 'abc' for a function",
+        ),
+        (json.dumps({**PLAIN, "solution": "def sub(a, b): pass"}), "line 1: .* no function add"),
+        (
+            f"{json.dumps({**PLAIN, 'name': 'a'})}\n\n{json.dumps({**PLAIN, 'name': 'a'})}",
+            "line 3: its name is 'a', which is also that of line 1",
+        ),
         ('{"question": "x", "private_test_cases": "eJwrSS0u"}', "pickles"),
-        ("[1]", "line 1"),
-        ("", "has no problems"),
+        ("[1]", "entry 1, is no object"),
+        ("", "is empty"),
     ],
 )
 def test_a_broken_file_is_named(tmp_path: Path, line: str, message: str) -> None:
@@ -110,7 +134,7 @@ def test_a_broken_file_is_named(tmp_path: Path, line: str, message: str) -> None
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no file"):
+    with pytest.raises(ConfigError, match=r"none\.jsonl cannot be read \(No such file"):
         JsonLines(str(tmp_path / "none.jsonl"))
 
 

@@ -97,9 +97,9 @@ def test_there_is_no_expert_without_proofs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "told"),
     [
-        ([], "path: .* has no theorems"),
-        ([{"statement": "theorem a : p"}], 'line 1: it has no "formal_statement"'),
-        ([{"formal_statement": "def a := 1"}], 'line 1: it has no "formal_statement"'),
+        ([], "path: .* is empty"),
+        ([{"statement": "theorem a : p"}], 'line 1, has no "formal_statement"'),
+        ([{"formal_statement": "def a := 1"}], 'line 1: "formal_statement" is "def a := 1"'),
         (
             [{"formal_statement": "theorem a : p"}, {"formal_statement": "theorem a : q"}],
             "line 2: another theorem has the name a already",

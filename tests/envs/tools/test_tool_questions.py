@@ -11,7 +11,6 @@ import pytest
 
 from ragen_pl.envs.contract import check_contract
 from ragen_pl.envs.tools import Calculator, Search, ToolQuestions
-from ragen_pl.envs.tools.search import json_lines
 
 LINES: list[dict[str, Any]] = [
     {
@@ -67,8 +66,17 @@ def test_the_prompt_names_every_tool(env: ToolQuestions) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ({"question": "why"}, 'line 1 has no "question" and "answer"'),
-        ({"question": "why", "answer": "a", "calls": ["search"]}, '"calls" must be pairs'),
+        ({"question": "why"}, 'line 1, has no "answer"'),
+        ({"query": "why", "answer": "a"}, 'line 1, has no "question", a text; it has query'),
+        ({"question": " ", "answer": "a"}, 'line 1: "question" is " "'),
+        ({"question": "why", "answer": ""}, 'line 1: "answer" is ""'),
+        ({"question": "why", "answer": {"value": "yes"}}, 'line 1: "answer" is {"value": "yes"}'),
+        ({"question": "why", "golden_answers": [["a"]]}, 'line 1: "golden_answers" is'),
+        ({"question": "why", "answer": "a", "calls": "search"}, 'line 1: "calls" is "search"'),
+        (
+            {"question": "why", "answer": "a", "calls": ["search"]},
+            "list of pairs of a tool and its text",
+        ),
     ],
 )
 def test_other_lines_are_refused(tmp_path: Path, line: dict[str, Any], message: str) -> None:
@@ -84,15 +92,52 @@ def test_an_experts_call_of_an_unknown_tool_is_refused(tmp_path: Path) -> None:
         env.expert_turn(random.Random(0), 1)
 
 
-def test_a_line_may_hold_other_ends_of_lines(tmp_path: Path) -> None:
-    """U+2028 is no end of a line of JSON, though ``splitlines`` takes it for one."""
-    path = tmp_path / "corpus.jsonl"
-    path.write_text(json.dumps({"text": "a\u2028b"}, ensure_ascii=False) + "\n", encoding="utf-8")
-    assert list(json_lines(str(path))) == [(1, {"text": "a\u2028b"})]
-
-
 def test_a_corpus_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match='line 1 has no "title" and "text"'):
+    with pytest.raises(ValueError, match='line 1, has no "text", a text; it has title'):
         Search(written(tmp_path / "x.jsonl", [{"title": "a"}]))
+    for empty in ([], [{"title": "", "text": " "}]):
+        with pytest.raises(ValueError, match=r"corpus: .*(is empty|1 documents, none of which)"):
+            Search(written(tmp_path / f"{len(empty)}.jsonl", empty))
     with pytest.raises(ValueError, match="corpus: /nowhere cannot be read"):
         Search("/nowhere")
+
+
+def test_answers_of_signs_and_null_calls_are_read(tmp_path: Path) -> None:
+    lines = [{"question": "Which sign?", "answer": "+", "calls": None}]
+    env = ToolQuestions(written(tmp_path / "q.jsonl", lines), split="all")
+    env.reset(seed=0)
+    assert env.step('{"name": "finish", "arguments": {"answer": "-"}}')[4]["success"] is False
+    env.reset(seed=0)
+    assert env.step('{"name": "finish", "arguments": {"answer": "+"}}')[4]["success"] is True
+
+
+CJK: list[dict[str, Any]] = [
+    {"title": "北京市", "text": "北京是中国的首都。"},
+    {"title": "東京", "text": "東京は日本の首都です。ﾒﾄﾛ"},
+    {"title": "ประเทศไทย", "text": "กรุงเทพเป็นเมืองหลวงของประเทศไทย"},
+    {"title": "한국", "text": "서울은 한국의 수도이다."},
+    {"title": "half a pair", "text": "\ud800"},
+]
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "bm25s"])
+@pytest.mark.parametrize(
+    ("query", "first"),
+    [
+        ("中国", "北京市"),
+        ("日本の首都", "東京"),
+        ("京は", "東京"),
+        ("国", "北京市"),
+        ("メトロ", "東京"),
+        ("กรุงเทพ", "ประเทศไทย"),
+        ("수도", "한국"),
+    ],
+)
+def test_words_are_found_where_no_spaces_are(
+    tmp_path: Path, engine: Any, query: str, first: str
+) -> None:
+    if engine == "bm25s":
+        pytest.importorskip("bm25s", reason="needs the extra search: pip install -e '.[search]'")
+    tool = Search(written(tmp_path / "corpus.jsonl", CJK), engine=engine, top_k=1)
+    assert tool.search(query).startswith(f"1. {first}: ")
+    assert tool.search("上海") == "Nothing found."
