@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from ragen_pl.cli.config.checked_yaml import KeyFaultError, load_yaml
 from ragen_pl.errors import ConfigError
 
 PLAN, PLAY, CHAT, DOCTOR, NEW = "plan", "play", "chat", "doctor", "new"
@@ -77,10 +78,10 @@ def read_config(path: Path) -> dict[str, Any]:
     """Read a config file.
 
     Raises:
-        ConfigError: when the file does not hold keys and values.
+        ConfigError: when the file does not hold keys and values, or holds a key twice.
     """
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        tree = load_yaml(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:
         raise ConfigError(
             f"{path} is not text in UTF-8 (byte {error.start}): save it as UTF-8, or give another "
@@ -88,6 +89,8 @@ def read_config(path: Path) -> dict[str, Any]:
         ) from error
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    except KeyFaultError as error:
+        raise ConfigError(f"{path}, {error}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
     if tree is None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from ragen_pl.cli.config.checked_yaml import KeyFaultError, load_yaml
 from ragen_pl.cli.config.constructors import told
 from ragen_pl.cli.config.files import options, read_config
 from ragen_pl.errors import ConfigError
@@ -51,13 +52,19 @@ def every_setting(argv: Sequence[str]) -> Iterator[tuple[str, Any]]:
         if key == "config":
             yield from _nodes(read_config(Path(str(value))), "")
         else:
-            yield from _nodes(_parsed(value), key.removesuffix("+"))
+            yield from _nodes(_parsed(key, value), key.removesuffix("+"))
 
 
-def _parsed(value: str | None) -> Any:
-    """Parse an option's value if it is a YAML mapping or list; return any other text unchanged."""
+def _parsed(key: str, value: str | None) -> Any:
+    """Parse an option's value if it is a YAML mapping or list; return any other text unchanged.
+
+    Raises:
+        ConfigError: when it holds a key twice, or one that is no text.
+    """
     try:
-        return yaml.safe_load(value) if value and value[0] in "{[" else value
+        return load_yaml(value) if value and value[0] in "{[" else value
+    except KeyFaultError as error:
+        raise ConfigError(f"--{key}: {error.told}") from error
     except yaml.YAMLError:
         return value
 

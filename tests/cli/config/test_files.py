@@ -162,6 +162,8 @@ def test_the_working_directorys_configs_come_first_flat_and_by_kind() -> None:
         (b"# nothing yet\n", "is empty"),
         (b"- a\n", "holds a list"),
         (b"a: [", "is not valid YAML"),
+        (b"trainer: {}\ndata: {}\ntrainer: {}\n", "bad.yaml, line 3: the key trainer is there"),
+        (b"data:\n  eval_sets:\n    yes: x\n", "bad.yaml, line 3: the key yes is read"),
         (None, "is a folder"),
     ],
 )
