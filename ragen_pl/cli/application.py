@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import yaml
-from jsonargparse import set_parsing_settings
+from jsonargparse import get_loader, set_loader, set_parsing_settings
 from lightning.fabric.plugins import ClusterEnvironment
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
@@ -21,6 +21,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.plugins import CheckpointIO
 
 import callbacks as cb
+from ragen_pl.cli.config.checked_yaml import KeyFaultError, check_keys
 from ragen_pl.cli.config.files import COMMANDS, config_paths
 from ragen_pl.cli.config.given import refuse_broken_modules, refuse_linked
 from ragen_pl.cli.config.groups import (
@@ -68,6 +69,9 @@ from ragen_pl.training.starpo import StarPO
 
 _IDLE = 0.2
 """Share of the processes' time in a rollout that may be spent waiting without a word."""
+_LARGEST_SEED = (1 << 32) - 1
+"""The largest seed that numpy takes."""
+_LOAD = get_loader("yaml")
 _IS_OF_LINK = re.compile(r"Call to compute_fn of link ")
 
 
@@ -148,6 +152,11 @@ class Application(LightningCLI):
             raise
         if self._argv[:1] and self._argv[0] in self.config:
             config = self.config[self._argv[0]]
+            if config.seed_everything > _LARGEST_SEED:
+                raise ConfigError(
+                    f"seed_everything is {config.seed_everything}; it must be at most "
+                    f"{_LARGEST_SEED}"
+                )
             place_loggers(config.trainer.logger, config.run_dir)
 
     def _parse_ckpt_path(self) -> None:
@@ -319,6 +328,13 @@ class Application(LightningCLI):
                 )
 
 
+def _load_checked(text: str) -> Any:
+    """Load YAML as the parser does, for files that stand in place of a group's keys, too."""
+    if "\n" in text:
+        check_keys(text)
+    return _LOAD(text)
+
+
 def _slurm(plugins: Sequence[Any]) -> SLURMEnvironment | None:
     """Return SLURM's environment without Lightning's requeueing, which would save a checkpoint in
     the middle of an iteration, within a signal's handler; None where another one is used."""
@@ -384,6 +400,7 @@ def run(argv: Sequence[str], kind: type[Application] = Application) -> Applicati
     """
     silence_libraries()
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
+    set_loader("yaml", _load_checked, exceptions=(yaml.YAMLError, KeyFaultError))
     folder = ClaimedFolder()
     try:
         return kind(argv, folder)

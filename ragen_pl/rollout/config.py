@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field, replace
 from ragen_pl.rollout.memory import Full, Memory
 from ragen_pl.rollout.rewards import Format, RewardTerm, check_names
 
+MAX_GROUPS = 1 << 26
+"""Groups that all iterations of a run collect at most: the seeds that its stream has for them."""
 MAX_GROUP_SIZE = 4096
 """Largest ``group_size``: a trajectory's id is its group's id times this, plus its member."""
 
@@ -83,6 +85,11 @@ class RolloutConfig:
         ):
             if getattr(self, key) < 1:
                 raise ValueError(f"rollout.{key} is {getattr(self, key)}; it must be at least 1")
+        if self.num_groups * self.online_k > MAX_GROUPS:
+            raise ValueError(
+                f"rollout.num_groups is {self.num_groups}; times rollout.online_k it must be at "
+                f"most {MAX_GROUPS}, which is all that the iterations of a run can collect"
+            )
         if self.group_size > MAX_GROUP_SIZE:
             raise ValueError(
                 f"rollout.group_size is {self.group_size}; it must be at most {MAX_GROUP_SIZE}: "

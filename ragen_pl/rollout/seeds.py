@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ragen_pl.errors import ConfigError
 from ragen_pl.rollout.collect import GroupSeed
+from ragen_pl.rollout.config import MAX_GROUPS
 
 SEEDS_PER_RUN = 1 << 32
 """Number of seeds that each run seed has to itself."""
@@ -19,8 +21,7 @@ FIRST_DEMONSTRATION = 1 << 31
 """Offset of the demonstrations' seeds within a run, beyond what RL can reach. After them, in the
 range of run seed 0, are the seeds of evaluation sets, from ``FIRST_EVAL_SEED`` on, which no run
 trains on."""
-_SEEDS_PER_COLLECTION = 1 << 26
-MAX_COLLECTIONS = FIRST_DEMONSTRATION // _SEEDS_PER_COLLECTION
+MAX_COLLECTIONS = FIRST_DEMONSTRATION // MAX_GROUPS
 """Collections per iteration that the stream has room for."""
 
 
@@ -60,7 +61,16 @@ def group_seeds(run_seed: int, position: int, num_groups: int, collection: int) 
     Returns:
         Group ids are unique within the iteration, which makes the sampling noise differ between
         groups; seeds are unique within the run.
+
+    Raises:
+        ConfigError: when the run has no more seeds.
     """
-    assert position + num_groups <= _SEEDS_PER_COLLECTION, "beyond this collection's seeds"
-    first = run_seed * SEEDS_PER_RUN + collection * _SEEDS_PER_COLLECTION + position
+    if position + num_groups > MAX_GROUPS:
+        raise ConfigError(
+            f"data.rollout.num_groups: {num_groups} further starts, those that a curriculum "
+            f"chooses from included, are more than the {MAX_GROUPS - position} that are left of a "
+            f"run's {MAX_GROUPS}: collect fewer, or end the run here and train its policy in a new "
+            "one"
+        )
+    first = run_seed * SEEDS_PER_RUN + collection * MAX_GROUPS + position
     return [GroupSeed(collection * num_groups + i, first + i) for i in range(num_groups)]

@@ -198,7 +198,47 @@ def fails(capsys: pytest.CaptureFixture[str], *args: str) -> str:
         ),
         (
             ["--data.warm_start.teacher=Offline"],
-            ["data.warm_start.teacher.files must be set: Offline has no default"],
+            ["data.warm_start.teacher.init_args.files must be set: Offline has no default"],
+        ),
+        (
+            ["--data.env=ragen_pl.envs.tools.ToolQuestions"],
+            ["error: data.env.init_args.questions must be set: ToolQuestions has no default for"],
+        ),
+        (
+            ["--data.eval_sets.default=MathQA"],
+            ["error: data.eval_sets.default.init_args.questions must be set: MathQA has no"],
+        ),
+        (
+            ["--data.env={class_path: Sokoban, size: 6}"],
+            [
+                "error: data.env.size stands beside class_path",
+                "put it below init_args: data.env.init_args.size",
+            ],
+        ),
+        (
+            ["--data.eval_sets.default={class_path: Sokoban, init_arg: {size: 6}}"],
+            ["unknown key data.eval_sets.default.init_arg", "default.init_args?"],
+        ),
+        (
+            ["--data.eval_sets={8: {class_path: Sokoban}}"],
+            ["error: --data.eval_sets: the key 8 is read as a value (int)", 'in quotes, "8"'],
+        ),
+        (
+            ["--data.rollout={num_groups: 2, num_groups: 3}"],
+            ["error: --data.rollout: the key num_groups is there already"],
+        ),
+        (["--data.eval_sets=[Sokoban]"], ["data.eval_sets is ", "it must be a mapping"]),
+        (
+            ["--data.rollout.num_groups=100000000"],
+            ["error: data.rollout.num_groups is 100000000", "at most 67108864"],
+        ),
+        (
+            ["--data.rollout.num_groups=60000000", "--data.rollout.online_k=2"],
+            ["data.rollout.num_groups is 60000000; times data.rollout.online_k"],
+        ),
+        (
+            ["--seed_everything=4294967296"],
+            ["error: seed_everything is 4294967296; it must be at most 4294967295"],
         ),
         (
             ["--data.rollout.rewards.fromat=null"],
@@ -626,3 +666,12 @@ def test_every_key_has_a_help_text(capsys: pytest.CaptureFixture[str]) -> None:
         words = entry.partition("(type:")[0].partition("(required")[0].split()[1:]
         said = [word for word in words if not re.fullmatch(r"[A-Z_.\[\]{},|'a-z]*[A-Z]{3}.*", word)]
         assert said, f"no help for {entry.splitlines()[0]}"
+
+
+@pytest.mark.usefixtures("config")
+def test_a_file_in_place_of_a_groups_keys_names_each_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("rollout.yaml").write_text("num_groups: 2\nnum_groups: 3\n")
+    error = fails(capsys, "--data.rollout", "rollout.yaml")
+    assert "data.rollout: line 2: the key num_groups is there already, in line 1" in error

@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragen_pl.envs.eval_seeds import FIRST_EVAL_SEED
+from ragen_pl.errors import ConfigError
+from ragen_pl.rollout.config import MAX_GROUPS
 from ragen_pl.rollout.demonstrations import MAX_DEMONSTRATIONS, WarmStart
 from ragen_pl.rollout.seeds import FIRST_DEMONSTRATION, SEEDS_PER_RUN, SeedStream, group_seeds
 
@@ -69,3 +71,9 @@ def test_no_run_of_any_seed_trains_on_the_seeds_of_an_evaluation_set(
 def test_more_demonstrations_than_seeds_are_refused() -> None:
     with pytest.raises(ValueError, match="demonstrations is 20000001; it may be at most 20000000"):
         WarmStart(demonstrations=MAX_DEMONSTRATIONS + 1)
+
+
+def test_a_run_without_further_seeds_says_so() -> None:
+    assert group_seeds(0, MAX_GROUPS - 8, 8, 0)[-1].seed == MAX_GROUPS - 1
+    with pytest.raises(ConfigError, match=r"num_groups: 9 further starts, .* the 8 that are left"):
+        group_seeds(0, MAX_GROUPS - 8, 9, 0)

@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from ragen_pl.cli.config.given import every_setting, last_given
+from ragen_pl.cli.config.messages import has_no_default
 from ragen_pl.cli.config.nearest import nearest_keys, with_hint
 from ragen_pl.cli.config.schema import (
     Schema,
@@ -45,7 +46,9 @@ _ALIASES = {
     "lr": "model.optimization.lr",
 }
 """Keys by short names that other programs give them; no key at the top has such a name."""
-_UNSET = re.compile(r"([\w.]+) must be set: give a config first")
+_NO_DEFAULT = re.compile(r"([\w, ]+) must be set: ([\w.]+) has no default for it")
+_OF_CLASS = ("class_path", "init_args", "dict_kwargs")
+"""Keys of a mapping that chooses a class."""
 _NO_GROUP = re.compile(r"([\w.]+) is (.*); it must be null")
 
 
@@ -76,35 +79,52 @@ def explain(error: ConfigError, argv: Sequence[str], schema: Schema) -> ConfigEr
             path += "." if kind.__bases__ == (object,) else ".init_args."
         elif match := _OPTION.match(text):
             key = ".".join(part for part in match.groups() if part)
+            if beside := _beside_class_path(key.partition(".")[0], argv):
+                return beside
             return _foreign_key(key, path, kind, base, argv) or _unknown_key(key, path, keys, argv)
         cause = cause.__cause__ or cause.__context__
     return (
-        _unset(error, argv, schema)
+        _without_default(error, argv)
         or _no_group(error, schema)
         or _unfit(error, argv, schema)
         or _placed(error, argv)
     )
 
 
-def _unset(error: ConfigError, argv: Sequence[str], schema: Schema) -> ConfigError | None:
-    """Return an error with the whole name of a required argument of a class that was chosen; None
-    if the error is about something else."""
-    match = _UNSET.match(str(error))
-    if match is None or match[1].partition(".")[0] in schema:
+def _without_default(error: ConfigError, argv: Sequence[str]) -> ConfigError | None:
+    """Return an error with the whole names of required arguments of a class; None if the error is
+    about something else."""
+    match = _NO_DEFAULT.fullmatch(str(error))
+    if match is None:
         return None
-    for at, value in reversed(list(every_setting(argv))):
+    given = dict(every_setting(argv))
+    names, kind = match[1].split(", "), match[2].rpartition(".")[2]
+    for at, value in given.items():
         place = at.removesuffix(".class_path")
-        base = first_class(annotation_of(schema, place.replace(".init_args", "")))
-        if base is object or not isinstance(value, str):
+        is_set = all(f"{place}.init_args.{n}" in given or f"{place}.{n}" in given for n in names)
+        if isinstance(value, str) and value.rpartition(".")[2] == kind and not is_set:
+            return ConfigError(has_no_default(kind, match[1], place))
+    return None
+
+
+def _beside_class_path(unknown: str, argv: Sequence[str]) -> ConfigError | None:
+    """Return an error that names an argument which stands beside a ``class_path``; None if none
+    does.
+
+    Args:
+        unknown: The key that the parser does not know: the argument, or ``class_path``.
+    """
+    for at, value in every_setting(argv):
+        beside = [key for key in value if key not in _OF_CLASS] if isinstance(value, dict) else []
+        if not beside or "class_path" not in value or unknown not in ("class_path", *beside):
             continue
-        try:
-            kind = find_class(value, base, place)
-        except ConfigError:
-            continue
-        if match[1] in (constructor_keys(kind) or ()):
-            return ConfigError(
-                f"{place}.{match[1]} must be set: {kind.__name__} has no default for it"
-            )
+        key = str(beside[0])
+        if get_close_matches(key, ["init_args"]):
+            return ConfigError(f"unknown key {at}.{key}\n  did you mean {at}.init_args?")
+        return ConfigError(
+            f"{at}.{key} stands beside class_path, where no arguments are\n"
+            f"  put it below init_args: {at}.init_args.{key}"
+        )
     return None
 
 

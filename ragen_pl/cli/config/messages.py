@@ -52,6 +52,11 @@ def shorten(message: str) -> str:
     missing = _missing_package(message)
     if missing:
         return missing
+    unset = re.findall(
+        r"class_path '([^']+)':\s+the following arguments are required: ([\w, ]+)", message
+    )
+    if unset:
+        return has_no_default(*unset[-1])
     key, innermost = _key(message), _innermost(message)
     value = re.search(r"(?:Got|Given) value: (.*)", message)
     value = value or re.search(r"Not of type \w+: (\S+) does not conform", message)
@@ -86,6 +91,18 @@ def shorten(message: str) -> str:
         told = ["it is a group of keys: set them one by one, or name a file that has them"]
     text = "\n  ".join((told or lines)[-3:])
     return _cut(f"{key}: {text}" if key and key not in text else text)
+
+
+def has_no_default(class_path: str, names: str, place: str = "") -> str:
+    """Say of arguments of a class that they have to be set.
+
+    Args:
+        names: The arguments, with commas between them.
+        place: The key that chooses the class, if it is known.
+    """
+    before = f"{place}.init_args." if place else ""
+    keys = ", ".join(f"{before}{name}" for name in names.split(", "))
+    return f"{keys} must be set: {class_path} has no default for it"
 
 
 def no_value(option: str) -> str:
@@ -190,7 +207,7 @@ def _literals(message: str) -> list[str]:
 def _expectations(message: str) -> list[str]:
     found = _literals(message)
     for name in re.findall(r"Expected a <class '([^']*)'>", message):
-        found.append(_KINDS.get(name, f"a {name.rpartition('.')[2]}"))
+        found.append(_KINDS.get(name.rpartition(".")[2], f"a {name.rpartition('.')[2]}"))
     for bound in re.findall(r"restriction (v\S+)", message):
         found.append(f"a number {_BOUNDS.get(bound, bound)}")
     return list(dict.fromkeys(found))
