@@ -102,6 +102,7 @@ class Results(RolloutCallback):
         self._keep_earlier_final(trainer)
         done = {entry.policy for entry in self.evaluations}
         data = data_module(trainer)
+        self._warn_of_changed_sets(trainer)
         for baseline in BASELINES:
             if baseline.name not in done:
                 self._evaluate_baseline(trainer, pl_module, baseline)
@@ -109,6 +110,21 @@ class Results(RolloutCallback):
             in_full = data.warm_start.iterations == 0
             self.evaluations += self._evaluate(trainer, pl_module, UNTRAINED, in_full=in_full)
         self._write(trainer)
+
+    def _warn_of_changed_sets(self, trainer: Trainer) -> None:
+        """Name the evaluation sets whose starts are others than those of the scores so far."""
+        data = data_module(trainer)
+        for name in data.eval_sets:
+            now = data.evaluator.evaluation_set(name).fingerprint
+            scored = [each for each in self.evaluations if each.eval_set == name]
+            other = next((each.fingerprint for each in scored if each.fingerprint != now), None)
+            if other is not None:
+                announce(
+                    trainer,
+                    f"warning: data.eval_sets.{name} has other starts ({now}) than its scores so "
+                    f"far ({other}): scores before and after this resume cannot be compared; give "
+                    "the new set another name",
+                )
 
     def _keep_earlier_final(self, trainer: Trainer) -> None:
         """Keep the final scores of a run that is extended, which are newer than its checkpoint."""

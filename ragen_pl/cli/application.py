@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -49,6 +49,7 @@ from ragen_pl.cli.resume import (
 )
 from ragen_pl.distributed.checkpoint_io import AnyCheckpointIO
 from ragen_pl.distributed.fsdp import FSDP2, FSDP_NAME
+from ragen_pl.envs.fingerprint import file_fingerprint
 from ragen_pl.errors import ConfigError
 from ragen_pl.models import EmbeddedModel, Endpoint
 from ragen_pl.report.side_by_side import leaves
@@ -293,6 +294,7 @@ class Application(LightningCLI):
             threads=configure_threads(threads, processes),
             vocabulary=list(words),
             env_code=self.datamodule.code_fingerprints(),
+            data_files=_data_files(plain["data"]),
             versions={name: version(name) for name in ("torch", "transformers")},
         )
 
@@ -326,6 +328,17 @@ class Application(LightningCLI):
                     "was not trained on\n"
                     "  give the configs of all evaluation sets to fit as well (docs/evaluation.md)"
                 )
+
+
+def _data_files(data: Mapping[str, Any]) -> dict[str, str]:
+    """Return the fingerprints of the files that keys of environments name, by key."""
+    envs = {f"data.{name}": data.get(name) for name in ("env", "envs", "eval_sets")}
+    given = {key: value for key, value in leaves(envs) if isinstance(value, str)}
+    return {
+        key: file_fingerprint(path)
+        for key, value in given.items()
+        if value and "\0" not in value and (path := Path(value).expanduser()).is_file()
+    }
 
 
 def _load_checked(text: str) -> Any:

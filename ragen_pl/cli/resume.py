@@ -36,6 +36,7 @@ _NULLABLE_IN_TRAINING = (*_NULLABLE, "model.optimization.muon", "data.env", "dat
 whether it plays one environment or a mixture."""
 _LOADED = {"model.policy.weights", "model.policy.init_args.weights"}
 """Keys that only say where a new run's weights come from: a checkpoint has its own."""
+_EVAL_SETS = "data.eval_sets."
 _FIXED = (*_WEIGHTS, "seed", "data.env", "data.envs", "data.prompts", "data.warm_start")
 """Keys that a resumed training must share with the run before; all others may change."""
 
@@ -256,12 +257,41 @@ def check_continuation(
                 f"  set {name} to {before!r}, or start anew without --ckpt_path"
             )
     lines = [f"{key}: {before!r} → {after!r}" for key, (before, after) in sorted(changed.items())]
+    lines += _changed_files(old, new, path, resumes_training=resumes_training)
     for key in sorted(old.env_code.keys() & new.env_code.keys()):
         if old.env_code[key] != new.env_code[key]:
             lines.append(f"the code of {key}: from here on it may be another task")
     for name in sorted(old.versions.keys() & new.versions.keys()):
         if old.versions[name] != new.versions[name]:
             lines.append(f"{name} {old.versions[name]} → {new.versions[name]}")
+    return lines
+
+
+def _changed_files(
+    old: RunMetadata, new: RunMetadata, path: Path, *, resumes_training: bool
+) -> list[str]:
+    """Compare the files of data, which keep their names when they are edited.
+
+    Returns:
+        One line per file that may have changed.
+
+    Raises:
+        ConfigError: when the scores of a resumed run would be of two evaluation sets.
+    """
+    lines = []
+    before_all, after_all = dict(leaves(old.config)), dict(leaves(new.config))
+    for key in sorted(old.data_files.keys() & new.data_files.keys()):
+        before, after = old.data_files[key], new.data_files[key]
+        if before == after or before_all.get(key) != after_all.get(key):
+            continue
+        told = f"{key}: {after_all.get(key)} has other content ({before} → {after}, lines and hash)"
+        if resumes_training and key.startswith(_EVAL_SETS):
+            raise ConfigError(
+                f"{told} since {path}\n"
+                "  scores before and after would be of two evaluation sets in one table: put the "
+                "file back (a copy may be a further set), or start anew without --ckpt_path"
+            )
+        lines.append(told)
     return lines
 
 

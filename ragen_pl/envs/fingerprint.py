@@ -1,4 +1,5 @@
-"""The fingerprint of an environment's code, which tells whether it was edited between two runs."""
+"""Fingerprints of an environment's code and of its files of data, which tell whether they were
+edited between two runs."""
 
 from __future__ import annotations
 
@@ -11,6 +12,9 @@ from types import ModuleType
 
 from ragen_pl.envs.base import TextEnv
 
+_BLOCK = 1 << 20
+"""Bytes that are read at once."""
+
 
 def code_fingerprint(env: TextEnv) -> str:
     """Return a hash of the files of an environment's class and its parents, and of the modules of
@@ -18,6 +22,17 @@ def code_fingerprint(env: TextEnv) -> str:
     files = {path for module in _modules(type(env)) if (path := _file(module)) is not None}
     contents = sorted(hashlib.sha256(path.read_bytes()).hexdigest() for path in files)
     return hashlib.sha256("".join(contents).encode()).hexdigest()[:16] if contents else ""
+
+
+def file_fingerprint(path: Path) -> str:
+    """Return a file's number of lines and a hash of it, such as ``60:3f0c52d1a7b94e68``."""
+    digest, lines, last = hashlib.sha256(), 0, b"\n"
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+            lines, last = lines + block.count(b"\n"), block[-1:]
+    lines += last != b"\n"
+    return f"{lines}:{digest.hexdigest()[:16]}"
 
 
 def _modules(kind: type) -> Iterator[ModuleType]:

@@ -46,6 +46,9 @@ class RunMetadata:
     """Pieces of text that the embedded model's tokenizer was made from."""
     env_code: dict[str, str] = field(default_factory=dict)
     """Fingerprints of the environments' code by key; none in older checkpoints."""
+    data_files: dict[str, str] = field(default_factory=dict)
+    """Number of lines and hash of the files that keys of environments name, by key; none in older
+    checkpoints."""
     versions: dict[str, str] = field(default_factory=dict)
     """Versions of the packages that decide results, by name; none in older checkpoints."""
 

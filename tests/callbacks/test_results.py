@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -128,6 +129,28 @@ def test_a_resumed_run_carries_its_entries_on(tmp_path: Path) -> None:
         for policy in ("random", "expert", "untrained", "warm-started", "final")
         for _ in range(2)
     ]
+
+
+def test_scores_of_another_evaluation_set_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fit(epochs: int, *, is_changed: bool) -> str:
+        data, last = TinyData(mixed), tmp_path / "last.ckpt"
+        if is_changed:
+            build = data.evaluator.evaluation_set
+            sets = {"easy": SimpleNamespace(fingerprint="12:easy"), "hard": build("hard")}
+            monkeypatch.setattr(data.evaluator, "evaluation_set", sets.__getitem__)
+        callbacks = [Results((0.5,)), ModelCheckpoint(tmp_path, save_last=True)]
+        trainer = make_trainer(tmp_path, epochs, callbacks, enable_checkpointing=True)
+        ckpt = str(last) if last.exists() else None
+        trainer.fit(TinyModule(), datamodule=data, ckpt_path=ckpt)
+        return capsys.readouterr().out
+
+    assert "warning: data.eval_sets" not in fit(1, is_changed=False)
+    assert "warning: data.eval_sets" not in fit(2, is_changed=False)
+    told = fit(3, is_changed=True)
+    assert "data.eval_sets.easy has other starts (12:easy) than its scores so far (10:easy)" in told
+    assert "data.eval_sets.hard has other starts" not in told
 
 
 def test_a_run_that_is_made_longer_twice_keeps_the_scores_of_its_latest_end(

@@ -74,6 +74,39 @@ def test_training_goes_on_with_the_moments_it_has(given: dict[str, float] | None
     assert check_continuation(old, new, Path("last.ckpt"), resumes_training=False)
 
 
+def read_from(path: str, found: str, key: str = "data.eval_sets.default") -> RunMetadata:
+    """Return the metadata of a run that reads a file of questions."""
+    _, _, name = key.partition(".")
+    tree: dict[str, Any] = {"init_args": {"questions": path}}
+    for part in reversed(name.split(".")):
+        tree = {part: tree}
+    return replace(_with(metadata(), **tree), data_files={f"{key}.init_args.questions": found})
+
+
+def test_files_of_evaluation_sets_stay_as_they_are() -> None:
+    old = read_from("q.jsonl", "60:aa")
+    last = Path("last.ckpt")
+    assert check_continuation(old, old, last, resumes_training=True) == []
+    changed = read_from("q.jsonl", "61:bb")
+    told = r"default\.init_args\.questions: q\.jsonl has other content \(60:aa → 61:bb, lines"
+    with pytest.raises(ConfigError, match=rf"{told}.* since last\.ckpt\n.*put the file back"):
+        check_continuation(old, changed, last, resumes_training=True)
+    (line,) = check_continuation(old, changed, last, resumes_training=False)
+    assert line.startswith("data.eval_sets.default.init_args.questions: q.jsonl has other content")
+    # Another name of a file is told as a change of its key, and files of older checkpoints are not
+    # known.
+    (line,) = check_continuation(old, read_from("r.jsonl", "61:bb"), last, resumes_training=True)
+    assert line == "data.eval_sets.default.init_args.questions: 'q.jsonl' → 'r.jsonl'"
+    assert not check_continuation(replace(old, data_files={}), changed, last, resumes_training=True)
+
+
+def test_a_changed_file_to_train_on_is_told() -> None:
+    old = read_from("q.jsonl", "60:aa", "data.env")
+    changed = read_from("q.jsonl", "61:bb", "data.env")
+    (line,) = check_continuation(old, changed, Path("last.ckpt"), resumes_training=True)
+    assert line.startswith("data.env.init_args.questions: q.jsonl has other content (60:aa → 61:bb")
+
+
 def _with(old: RunMetadata, **data: Any) -> RunMetadata:
     return replace(old, config={**old.config, "data": data})
 

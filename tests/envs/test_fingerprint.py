@@ -1,4 +1,5 @@
-"""The fingerprint of an environment's code follows its files, not its state."""
+"""The fingerprint of an environment's code follows its files, not its state; that of a file of data
+its content."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ragen_pl.envs import Bandit, Sokoban
-from ragen_pl.envs.fingerprint import code_fingerprint
+from ragen_pl.envs.fingerprint import code_fingerprint, file_fingerprint
 
 MODULE = """
 from ragen_pl.envs import Bandit
@@ -43,3 +44,15 @@ def test_an_edit_of_the_class_or_of_what_it_uses_changes_it(
     with (folder / edited).open("a") as file:
         file.write("# edited\n")
     assert code_fingerprint(env) != before
+
+
+def test_a_file_s_fingerprint_is_its_lines_and_its_content(tmp_path: Path) -> None:
+    path = tmp_path / "q.jsonl"
+    seen = set()
+    for content, lines in ((b"", 0), (b"a", 1), (b"a\n", 1), (b"a\nb", 2), (b"c\nb", 2)):
+        path.write_bytes(content)
+        found = file_fingerprint(path)
+        assert found.startswith(f"{lines}:")
+        assert found == file_fingerprint(path)
+        seen.add(found)
+    assert len(seen) == 5
