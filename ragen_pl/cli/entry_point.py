@@ -93,7 +93,17 @@ def _load(argv: Sequence[str]) -> Callable[[Sequence[str]], object]:
     The import is slow, so file names are checked before it. Meanwhile the working directory is not
     searched for modules: a user's ``callbacks`` or ``datasets`` there must not be imported instead
     of the installed one.
+
+    Raises:
+        ConfigError: when another module ``callbacks`` was imported before, as in a script or a test
+            that starts a run.
     """
+    other = sys.modules.get("callbacks")
+    if other is not None and not hasattr(other, "VarianceFilter"):
+        raise ConfigError(
+            f"the module callbacks is {getattr(other, '__file__', other)}, but ragen-pl has a "
+            "package of this name: rename yours"
+        )
     here = Path.cwd()
     with _search_path(p for p in sys.path if here == _ROOT or Path(p).resolve() != here):
         if argv and argv[0] in _FUNCTIONS:

@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -675,3 +676,27 @@ def test_a_file_in_place_of_a_groups_keys_names_each_once(
     Path("rollout.yaml").write_text("num_groups: 2\nnum_groups: 3\n")
     error = fails(capsys, "--data.rollout", "rollout.yaml")
     assert "data.rollout: line 2: the key num_groups is there already, in line 1" in error
+
+
+@pytest.mark.usefixtures("config")
+@pytest.mark.parametrize("file", ["callbacks.py", "callbacks/__init__.py"])
+def test_a_module_with_the_name_of_the_shipped_callbacks_is_told(
+    capsys: pytest.CaptureFixture[str], file: str
+) -> None:
+    Path(file).parent.mkdir(exist_ok=True)
+    Path(file).write_text("class Mine: ...\n")
+    Path("uses_callbacks.py").write_text("from callbacks import Mine\n")
+    for option in ("--trainer.callbacks+=callbacks.Mine", "--data.env=uses_callbacks.Env"):
+        error = fails(capsys, option)
+        assert f"your {file} is not read, since callbacks is a package of ragen-pl" in error
+        assert "callbacks/mine.py" in error
+
+
+@pytest.mark.usefixtures("config")
+def test_a_module_of_that_name_that_was_imported_before_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = ModuleType("callbacks")
+    other.__file__ = "here/callbacks.py"
+    monkeypatch.setitem(sys.modules, "callbacks", other)
+    assert "the module callbacks is here/callbacks.py, but ragen-pl has a package" in fails(capsys)

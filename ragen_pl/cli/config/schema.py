@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from lightning.pytorch import Trainer
 
+from ragen_pl.cli.config.files import FOLDER
 from ragen_pl.cli.config.nearest import close_names, with_hint
 from ragen_pl.errors import ConfigError
 
@@ -58,8 +59,11 @@ def find_class(name: str, base: type, path: str) -> type:
             module = importlib.import_module(module_name)
         except ImportError as error:
             raise ConfigError(
-                f"{path}: {name} cannot be imported: {error}\n"
-                f"  modules of your own are found in the working directory, here {Path.cwd()}"
+                f"{path}: {name} cannot be imported: {error}\n  "
+                + (
+                    _shadowed(error.name)
+                    or f"modules of your own are found in the working directory, here {Path.cwd()}"
+                )
             ) from error
         found = getattr(module, class_name, None)
         if inspect.isclass(found):
@@ -67,9 +71,29 @@ def find_class(name: str, base: type, path: str) -> type:
         known = [
             f"{module_name}.{n}" for n, member in vars(module).items() if inspect.isclass(member)
         ]
+    if shadowed := _shadowed(module_name):
+        raise ConfigError(f"{path}: there is no class {name}\n  {shadowed}")
     spelled = {each.lower(): each for each in known}
     nearest = [spelled[each] for each in close_names(name.lower(), spelled)]
     raise ConfigError(with_hint(f"{path}: there is no class {name}", nearest, known))
+
+
+def _shadowed(module: str | None) -> str:
+    """Return what to do with a module of the user's that has the name of this program's package
+    ``callbacks``; empty if there is none, or another module is meant."""
+    package = "callbacks"
+    files = (Path(f"{package}.py"), Path(package) / "__init__.py")
+    own = next((file for file in files if file.is_file() and not _is_shipped(file)), None)
+    if module != package or own is None:
+        return ""
+    return (
+        f"your {own} is not read, since {package} is a package of ragen-pl: rename it, or give the "
+        f"class a file of its own in {package}/, such as {package}/mine.py for {package}.mine"
+    )
+
+
+def _is_shipped(file: Path) -> bool:
+    return file.resolve().is_relative_to(FOLDER.parent / "callbacks")
 
 
 def check_required(tree: Any, path: str = "") -> None:
