@@ -23,7 +23,7 @@ _LONGEST_SHOWN = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DataRow:
     """An object of a file."""
 
     place: str
@@ -64,7 +64,7 @@ class Row:
         return ConfigError(f'{self.place}: "{name}" is {shown}; it must be {wanted}')
 
 
-def read_rows(path: str, key: str) -> tuple[Row, ...]:
+def read_rows(path: str, key: str) -> tuple[DataRow, ...]:
     """Read a file of JSON lines, or of one JSON list of objects; there is at least one row.
 
     Args:
@@ -95,7 +95,7 @@ def read_object(path: str, key: str) -> dict[str, Any]:
     return found
 
 
-def read_named_rows(path: str, key: str) -> dict[str, Row]:
+def read_named_rows(path: str, key: str) -> dict[str, DataRow]:
     """Read a file of one JSON object that has further objects by their names.
 
     Raises:
@@ -105,7 +105,7 @@ def read_named_rows(path: str, key: str) -> dict[str, Row]:
     return {name: row_of(each, f"{key}: {path}, {name}", number) for number, (name, each) in named}
 
 
-def row_of(content: Any, place: str, number: int) -> Row:
+def row_of(content: Any, place: str, number: int) -> DataRow:
     """Return an object as a row.
 
     Raises:
@@ -113,16 +113,16 @@ def row_of(content: Any, place: str, number: int) -> Row:
     """
     if not isinstance(content, dict):
         raise ConfigError(f"{place}, is no object of names and values")
-    return Row(place, number, content)
+    return DataRow(place, number, content)
 
 
-def _list_rows(text: str, path: str, key: str) -> Iterator[Row]:
+def _list_rows(text: str, path: str, key: str) -> Iterator[DataRow]:
     entries = _parsed(text, path, key, 1, ROWS)
     for number, entry in enumerate(entries, start=1):
         yield row_of(entry, f"{key}: {path}, entry {number}", number)
 
 
-def _line_rows(text: str, path: str, key: str) -> Iterator[Row]:
+def _line_rows(text: str, path: str, key: str) -> Iterator[DataRow]:
     # Unlike splitlines, which ends a line at U+2028, too.
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():

@@ -12,7 +12,7 @@ import pytest
 
 from ragen_pl.envs.adapters.skyrl_gym import SkyRLGym
 from ragen_pl.envs.code import JsonLines
-from ragen_pl.envs.data_files import Row, read_named_rows, read_rows
+from ragen_pl.envs.data_files import DataRow, read_named_rows, read_rows
 from ragen_pl.envs.math_qa.env import MathQA
 from ragen_pl.envs.proof.lean_statements import LeanStatements
 from ragen_pl.envs.search_qa.env import SearchQA
@@ -125,7 +125,7 @@ def test_an_object_of_objects_is_read_by_names(tmp_path: Path) -> None:
 
 
 def test_the_fields_of_a_row() -> None:
-    row = Row("corpus: x, line 3", 3, {"none": None, "zero": 0, "one": "a", "long": "b" * 99})
+    row = DataRow("corpus: x, line 3", 3, {"none": None, "zero": 0, "one": "a", "long": "b" * 99})
     assert (row.get("none", "zero"), row.label("zero"), row.label("none")) == (0, "0", "")
     assert row.texts("none") == ()
     with pytest.raises(ValueError, match='line 3: "one" is "a"; it must be a list of texts'):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragen_pl.envs.contract import check_contract
-from ragen_pl.envs.data_files import Row
+from ragen_pl.envs.data_files import DataRow
 from ragen_pl.envs.web_shop.env import WebShop
 from ragen_pl.envs.web_shop.products import (
     Goal,
@@ -98,8 +98,8 @@ HUMAN = {
         {"instruction": "skipped", "instruction_attributes": [], "instruction_options": []},
     ]
 }
-ROWS = [Row("items", number, item) for number, item in enumerate(ITEMS)]
-KNOWN_ROWS = {asin: Row("attributes", 0, known) for asin, known in KNOWN.items()}
+ROWS = [DataRow("items", number, item) for number, item in enumerate(ITEMS)]
+KNOWN_ROWS = {asin: DataRow("attributes", 0, known) for asin, known in KNOWN.items()}
 PRODUCTS = read_products(ROWS, KNOWN_ROWS)
 TEA, LAMP, TIN = (PRODUCTS[asin] for asin in ("B000TEA001", "B000LAMP01", "B000CAN001"))
 GOAL = Goal(TEA, "", ("certified organic", "caffeine free"), ("20 count", "mint"), 20.0)

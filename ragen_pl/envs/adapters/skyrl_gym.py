@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from ragen_pl.envs.adapters.gym_text import GymText
-from ragen_pl.envs.data_files import Row, read_rows
+from ragen_pl.envs.data_files import DataRow, read_rows
 from ragen_pl.envs.splits import Split
 from ragen_pl.errors import ConfigError
 
@@ -100,7 +100,7 @@ class PlayedRows:
         for kind in dict.fromkeys(map(self._kind_of, _rows(rows))):
             _maker(kind)  # one that cannot be had is told at once
 
-    def _kind_of(self, row: Row) -> str:
+    def _kind_of(self, row: DataRow) -> str:
         kind = self._env_class or row.get("env_class")
         if not isinstance(kind, str) or not kind:
             raise ValueError(
@@ -149,7 +149,7 @@ class _EnvConfig(dict[str, Any]):
 
 
 @lru_cache(maxsize=8)
-def _rows(path: str) -> tuple[Row, ...]:
+def _rows(path: str) -> tuple[DataRow, ...]:
     """Read the rows.
 
     Raises:

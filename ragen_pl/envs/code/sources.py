@@ -14,7 +14,7 @@ from typing import Any
 
 from ragen_pl.envs.code.judge import inside, judge
 from ragen_pl.envs.code.problem import Case, Problem, Problems
-from ragen_pl.envs.data_files import Row, read_rows
+from ragen_pl.envs.data_files import DataRow, read_rows
 from ragen_pl.envs.packages import folder_of
 from ragen_pl.envs.sandbox import Limits, run_python
 from ragen_pl.envs.splits import Split
@@ -208,7 +208,7 @@ def _read(path: str, most_tests: int) -> Mapping[str, Problem]:
     return problems
 
 
-def problem_of(row: Row, name: str, most_tests: int) -> Problem:
+def problem_of(row: DataRow, name: str, most_tests: int) -> Problem:
     """Return the problem of a row.
 
     Raises:
@@ -247,7 +247,7 @@ _FORMS = "docs/environments.md has the accepted fields"
 _TEST = "a list of objects with input and output"
 
 
-def _tests(row: Row) -> tuple[str, list[Case]]:
+def _tests(row: DataRow) -> tuple[str, list[Case]]:
     """Return the function's name, empty for programs that print, and the tests."""
     tests: list[Any] = []
     metadata = _decoded(row, "metadata") or {}
@@ -275,7 +275,7 @@ def _is_test(given: Any) -> bool:
     return isinstance(given, dict) and "input" in given and "output" in given
 
 
-def _case(test: Mapping[str, Any], row: Row, *, is_call: bool) -> Case:
+def _case(test: Mapping[str, Any], row: DataRow, *, is_call: bool) -> Case:
     given, output = test["input"], test["output"]
     if not is_call:
         given, output = (
@@ -295,14 +295,14 @@ def _case(test: Mapping[str, Any], row: Row, *, is_call: bool) -> Case:
     return Case(given, output)
 
 
-def _no_arguments(row: Row, test: Mapping[str, Any]) -> ConfigError:
+def _no_arguments(row: DataRow, test: Mapping[str, Any]) -> ConfigError:
     return ConfigError(
         f'{row.place}: a test has the "input" {test["input"]!r:.60} for a function; it must be a '
         "list of its arguments, an object of them by name, or a text with one in JSON a line"
     )
 
 
-def _decoded(row: Row, key: str) -> Any:
+def _decoded(row: DataRow, key: str) -> Any:
     given = row.get(key)
     if not isinstance(given, str) or not given:
         return given
@@ -315,7 +315,7 @@ def _decoded(row: Row, key: str) -> Any:
         ) from error
 
 
-def _solution(row: Row) -> str:
+def _solution(row: DataRow) -> str:
     """Return the first solution of a problem; empty if it has none."""
     given = row.get("solution") or row.get("solutions") or ""
     if isinstance(given, str) and given.lstrip().startswith("["):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ragen_pl.envs.data_files import Row, read_rows
+from ragen_pl.envs.data_files import DataRow, read_rows
 from ragen_pl.envs.math_qa.answers import WorkedSolution, solution_in
 from ragen_pl.envs.pieces import frequent_pieces
 from ragen_pl.envs.splits import Split, split_of
@@ -93,7 +93,7 @@ def _questions(file: QuestionFile) -> tuple[MathQuestion, ...]:
     return tuple(found)
 
 
-def _text_of(record: Row) -> str:
+def _text_of(record: DataRow) -> str:
     text = record.get("query", "question")
     if not isinstance(text, str) or not text.strip():
         raise ValueError(
@@ -107,7 +107,7 @@ def _text_of(record: Row) -> str:
     return text.strip()
 
 
-def _solution_of(record: Row) -> WorkedSolution | None:
+def _solution_of(record: DataRow) -> WorkedSolution | None:
     if "response" in record.content:
         response = record.get("response")
         return solution_in(response, may_be_plain=False) if isinstance(response, str) else None

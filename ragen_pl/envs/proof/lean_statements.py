@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-from ragen_pl.envs.data_files import Row, read_rows
+from ragen_pl.envs.data_files import DataRow, read_rows
 from ragen_pl.envs.proof.lean_file import DECLARATION
 from ragen_pl.envs.proof.prover import Theorem
 
@@ -65,7 +65,7 @@ def _theorems(path: str, split: str | None, header: str) -> tuple[Theorem, ...]:
     return tuple(found.values())
 
 
-def _theorem(row: Row, header: str) -> tuple[Theorem, str]:
+def _theorem(row: DataRow, header: str) -> tuple[Theorem, str]:
     """Return the theorem of a row, and its statement without the name."""
     stated = row.get("formal_statement")
     if not isinstance(stated, str) or (name := DECLARATION.search(stated)) is None:

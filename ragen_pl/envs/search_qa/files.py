@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from ragen_pl.envs.data_files import Row, read_rows
+from ragen_pl.envs.data_files import DataRow, read_rows
 from ragen_pl.envs.tools.questions import Question, answers_of, text_of
 from ragen_pl.envs.tools.search import Passage, not_empty
 from ragen_pl.errors import ConfigError
@@ -30,7 +30,7 @@ def questions_of(path: str) -> tuple[Question, ...]:
     return tuple(found)
 
 
-def _supporting(row: Row) -> list[str]:
+def _supporting(row: DataRow) -> list[str]:
     """Return the different titles of the supporting facts."""
     given = row.get("supporting_facts") or []
     if isinstance(given, dict):
@@ -72,7 +72,7 @@ def _contexts(path: str) -> tuple[Passage, ...]:
     return not_empty(tuple(found.values()), f'questions: the "context" of {path}')
 
 
-def _documents(row: Row) -> Iterator[tuple[str, str]]:
+def _documents(row: DataRow) -> Iterator[tuple[str, str]]:
     """Iterate over the titles and texts of a question's context."""
     for title, sentences in _pairs(row):
         parts = sentences if isinstance(sentences, list) else [sentences]
@@ -81,7 +81,7 @@ def _documents(row: Row) -> Iterator[tuple[str, str]]:
         yield title, "".join(parts)
 
 
-def _pairs(row: Row) -> list[Any]:
+def _pairs(row: DataRow) -> list[Any]:
     given = row.get("context") or []
     if isinstance(given, dict):
         titles, sentences = given.get("title"), given.get("sentences")

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from ragen_pl.envs.base import one_of
-from ragen_pl.envs.data_files import Row, read_rows
+from ragen_pl.envs.data_files import DataRow, read_rows
 from ragen_pl.envs.splits import Split, enter_split
 from ragen_pl.envs.tools.calls import CallForm
 from ragen_pl.envs.tools.env import ToolEnv
@@ -186,7 +186,7 @@ def _questions(path: str) -> tuple[Question, ...]:
     return tuple(map(_question, read_rows(path, "questions")))
 
 
-def _question(row: Row) -> Question:
+def _question(row: DataRow) -> Question:
     calls = row.get("calls") or []
     if not isinstance(calls, list) or not all(
         isinstance(each, list) and len(each) == 2 and isinstance(each[0], str) for each in calls
@@ -196,7 +196,7 @@ def _question(row: Row) -> Question:
     return Question(text_of(row), answers_of(row), row.label("difficulty"), pairs)
 
 
-def text_of(row: Row) -> str:
+def text_of(row: DataRow) -> str:
     """Return the question of a row.
 
     Raises:
@@ -208,7 +208,7 @@ def text_of(row: Row) -> str:
     return text
 
 
-def answers_of(row: Row) -> tuple[str, ...]:
+def answers_of(row: DataRow) -> tuple[str, ...]:
     """Return the right answers of a question, the one to be given first.
 
     Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ragen_pl.envs.data_files import Row, read_rows
+from ragen_pl.envs.data_files import DataRow, read_rows
 from ragen_pl.envs.tools.index import Corpus, Document, Engine, checked_engine, index_of
 from ragen_pl.envs.tools.toolbox import Toolbox
 from ragen_pl.errors import ConfigError
@@ -56,7 +56,7 @@ def not_empty(documents: tuple[Passage, ...], place: str) -> tuple[Passage, ...]
     return found
 
 
-def _passage(row: Row) -> Passage:
+def _passage(row: DataRow) -> Passage:
     text = row.get("text", "sentences")
     if isinstance(text, list):
         text = "".join(row.texts("text" if row.get("text") else "sentences"))

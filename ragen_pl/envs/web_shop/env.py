@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from ragen_pl.envs.base import one_of
-from ragen_pl.envs.data_files import Row, read_named_rows, read_rows
+from ragen_pl.envs.data_files import DataRow, read_named_rows, read_rows
 from ragen_pl.envs.replay import ReplayState
 from ragen_pl.envs.splits import Split, enter_split
 from ragen_pl.envs.tools.index import Engine, checked_engine, index_of
@@ -91,8 +91,8 @@ def _stock(shop: Shop) -> tuple[dict[str, Product], tuple[Instruction, ...]]:
     """
     if shop.items is None or shop.attributes is None:
         own = catalogue.Catalogue(shop.size)
-        items = tuple(Row("products", n, item) for n, item in enumerate(own.items))
-        known = {asin: Row("products", 0, each) for asin, each in own.attributes.items()}
+        items = tuple(DataRow("products", n, item) for n, item in enumerate(own.items))
+        known = {asin: DataRow("products", 0, each) for asin, each in own.attributes.items()}
     else:
         items = read_rows(shop.items, "items")
         known = read_named_rows(shop.attributes, "attributes")

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ragen_pl.envs.data_files import Row, read_object, row_of
+from ragen_pl.envs.data_files import DataRow, read_object, row_of
 from ragen_pl.errors import ConfigError
 
 _PRICE = re.compile(r"\$([\d,]*\.?\d+)")
@@ -88,7 +88,9 @@ class Goal:
         return len(self.attributes) + len(self.options)
 
 
-def read_products(items: Iterable[Row], attributes: Mapping[str, Row]) -> dict[str, Product]:
+def read_products(
+    items: Iterable[DataRow], attributes: Mapping[str, DataRow]
+) -> dict[str, Product]:
     """Return products by their numbers; as in the original, the first of equal numbers counts, and
     those without a number, or with a longer one than Amazon's, are left out.
 
@@ -107,7 +109,7 @@ def read_products(items: Iterable[Row], attributes: Mapping[str, Row]) -> dict[s
     return found
 
 
-def _product(asin: str, item: Row, known: Row | None) -> Product:
+def _product(asin: str, item: DataRow, known: DataRow | None) -> Product:
     for name in ("name", "query", "product_category"):
         if not isinstance(item.get(name), str | int | float):
             raise item.unfit(name, "a text")
@@ -125,7 +127,7 @@ def _product(asin: str, item: Row, known: Row | None) -> Product:
     )
 
 
-def _options(item: Row) -> dict[str, tuple[str, ...]]:
+def _options(item: DataRow) -> dict[str, tuple[str, ...]]:
     """Return the different values by option; names that differ in case alone are one option."""
     given, wanted = item.get("customization_options") or {}, "an object of lists of values"
     if not isinstance(given, dict):
@@ -145,7 +147,7 @@ def _options(item: Row) -> dict[str, tuple[str, ...]]:
     return options
 
 
-def _pricing(item: Row) -> tuple[float, ...]:
+def _pricing(item: DataRow) -> tuple[float, ...]:
     """Return the price, or the lowest and the highest; a number is one in dollars, too."""
     given = item.get("pricing") or ""
     if isinstance(given, str) and _PLAIN_PRICE.fullmatch(given.strip()):
@@ -159,7 +161,7 @@ def _pricing(item: Row) -> tuple[float, ...]:
 
 
 def read_instructions(
-    products: Mapping[str, Product], attributes: Mapping[str, Row]
+    products: Mapping[str, Product], attributes: Mapping[str, DataRow]
 ) -> tuple[Instruction, ...]:
     """Return the instructions beside the attributes of products, in the products' order; those
     without attributes are left out, as in the original.

@@ -97,7 +97,7 @@ def parse_line(text: bytes) -> Recording:
         RefusedLineError: if it is neither.
     """
     try:
-        line = json.loads(text.decode("utf-8"))
+        line = json.loads(text.decode("utf-8-sig"))
     except UnicodeDecodeError:
         raise RefusedLineError("no UTF-8") from None
     except ValueError:

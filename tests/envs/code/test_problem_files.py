@@ -13,7 +13,7 @@ from ragen_pl.envs.code import Case, Code, CodeIO, HumanEval, JsonLines
 from ragen_pl.envs.code.judge import judge
 from ragen_pl.envs.code.problem import Problem
 from ragen_pl.envs.code.sources import problem_of, program_in
-from ragen_pl.envs.data_files import Row
+from ragen_pl.envs.data_files import DataRow
 from ragen_pl.errors import ConfigError
 from tests.support.extras import need, need_sandbox
 
@@ -48,7 +48,7 @@ LIVE = {
 
 
 def read(content: dict[str, Any], most_tests: int = 9) -> Problem:
-    return problem_of(Row("path: x, line 1", 1, content), "line-1", most_tests)
+    return problem_of(DataRow("path: x, line 1", 1, content), "line-1", most_tests)
 
 
 @pytest.mark.parametrize(

@@ -361,6 +361,12 @@ def test_a_line_that_cannot_be_taught_is_counted_with_its_reason(
     assert told.endswith("play.jsonl:2)")
 
 
+def test_a_mark_of_order_before_the_first_line_is_no_part_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "marked.jsonl"
+    path.write_text(f"{json.dumps(recorded(played(1)))}\n", encoding="utf-8-sig")
+    assert len(Offline((str(path),)).teach(task()).lessons) == 1
+
+
 def test_equal_lines_are_imitated_once(tmp_path: Path) -> None:
     line = recorded(played(1))
     lessons = write(tmp_path, line, line).teach(task())
