@@ -24,7 +24,7 @@ def env_of_class(name: str, keys: Sequence[str]) -> TextEnv:
 
     Raises:
         ConfigError: for a configuration beside the class, for an unknown class or key, for
-            a value that the constructor refuses, and for a constructor that fails.
+            a value that the constructor refuses, and for a module or constructor that fails.
     """
     given = ["--env", name, *keys]
     for key, value in options(keys):
@@ -47,7 +47,10 @@ def env_of_class(name: str, keys: Sequence[str]) -> TextEnv:
         whole.__cause__ = error.__cause__
         found = explain(whole, given, {"env": TextEnv})
         raise (error if found is whole else found) from error
-    except ValueError as error:
+    except Exception as error:  # the boundary to user code: an import may raise anything
+        refuse_broken_modules(given)
+        if not isinstance(error, ValueError):
+            raise
         raise ConfigError(f"--env {name}: {qualify(str(error), {})}") from error
     assert isinstance(built, TextEnv)
     return built

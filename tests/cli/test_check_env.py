@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -78,3 +79,35 @@ def test_wrong_arguments_are_told_in_a_line(
 ) -> None:
     assert main(["check-env", *args]) == 2
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("class Slip(:", "SyntaxError: invalid syntax (slip.py, line 1)"),
+        ("\n1 / 0", "ZeroDivisionError: division by zero (slip.py:2)"),
+        ("raise ValueError('boom')", "ValueError: boom (slip.py:1)"),
+        ("\n\nimport nothere", "ModuleNotFoundError: No module named 'nothere' (slip.py:3)"),
+    ],
+)
+def test_a_slip_in_the_file_of_an_environment_is_told_in_a_line(
+    text: str,
+    told: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "slip.py").write_text(text)
+    assert main(["check-env", "--env", "slip.Slip"]) == 2
+    shown = capsys.readouterr().err
+    assert shown == f"error: env: slip.Slip cannot be imported: {told}\n"
+
+
+def test_a_module_that_does_not_exist_is_told_with_the_working_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["check-env", "--env", "nowhere_at_all.Env"]) == 2
+    assert f"here {tmp_path}" in capsys.readouterr().err

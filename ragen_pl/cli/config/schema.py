@@ -13,9 +13,11 @@ from typing import Any, Literal
 
 from lightning.pytorch import Trainer
 
+from ragen_pl.cli.config.constructors import told
 from ragen_pl.cli.config.files import FOLDER
 from ragen_pl.cli.config.nearest import close_names, with_hint
 from ragen_pl.errors import ConfigError
+from ragen_pl.runtime.fault_place import place_of_fault
 
 Schema = Mapping[str, Any]
 """Mapping from key to annotation; None for a value that only the parser checks."""
@@ -58,6 +60,9 @@ def find_class(name: str, base: type, path: str) -> type:
         try:
             module = importlib.import_module(module_name)
         except ImportError as error:
+            if place := place_of_fault(error):  # the module is there, and imports what is not
+                what = told(error, place)
+                raise ConfigError(f"{path}: {name} cannot be imported: {what}") from error
             raise ConfigError(
                 f"{path}: {name} cannot be imported: {error}\n  "
                 + (
