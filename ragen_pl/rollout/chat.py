@@ -29,13 +29,27 @@ from ragen_pl.types import Completion
 SEPARATOR = "||"
 THINK_FORMAT = "<think>...</think><answer>...</answer>"
 ANSWER_FORMAT = "<answer>...</answer>"
-_SYSTEM_FIELDS = ("instruction", "actions", "separator", "max_actions_per_turn", "format")
-_TURN_FIELDS = ("turn", "reward", "actions_left", "observation")
+_SYSTEM_FIELDS: Mapping[str, str | int] = {
+    "instruction": "Win.",
+    "actions": "left, right",
+    "separator": SEPARATOR,
+    "max_actions_per_turn": 2,
+    "format": THINK_FORMAT,
+}
+"""The fields of the system template, with values such as they have."""
+_TURN_FIELDS: Mapping[str, str | int] = {
+    "turn": 1,
+    "reward": "0.0",
+    "actions_left": 10,
+    "observation": "A lamp.",
+}
+"""The fields of the turn template, likewise."""
 
 
 @dataclass(frozen=True)
 class Prompts:
-    """The wording of the prompts; curly braces name the fields that are filled in.
+    """The wording of the prompts; curly braces name the fields that are filled in, and doubled ones
+    stand for braces of the text.
 
     Args:
         think: Whether the agent thinks before it answers; false requests the answer alone.
@@ -63,15 +77,69 @@ class Prompts:
     tools: Literal["answer", "template"] = "answer"
 
     def __post_init__(self) -> None:
-        for key, known in (("system", _SYSTEM_FIELDS), ("turn", _TURN_FIELDS)):
-            for _, name, _, _ in string.Formatter().parse(getattr(self, key)):
-                if name is not None and name not in known:
-                    raise ValueError(
-                        f"prompts.{key} uses {{{name}}}; it may use only "
-                        + ", ".join(f"{{{field}}}" for field in known)
-                    )
-        if "{observation}" not in self.turn:
+        _check_template("prompts.system", self.system, _SYSTEM_FIELDS)
+        _check_template("prompts.turn", self.turn, _TURN_FIELDS)
+        if "observation" not in _fields_of(self.turn):
             raise ValueError("prompts.turn must contain {observation}: the agent would be blind")
+
+
+def _check_template(key: str, template: str, fields: Mapping[str, str | int]) -> None:
+    """Refuse a template that cannot be filled in, or does not say what it means.
+
+    Args:
+        key: The template's key, for messages.
+        template: The template.
+        fields: The fields that it may use, with values to fill in on trial.
+
+    Raises:
+        ValueError: with the key, what is wrong and what to do.
+    """
+    known = ", ".join(f"{{{field}}}" for field in fields)
+    try:
+        used = _fields_of(template)
+    except ValueError as error:
+        raise ValueError(
+            f"{key} has a brace without its partner, at {_stray_brace(template)!r}: write {{{{ or "
+            f"}}}} for a brace of the text, or close the field; fields are {known}"
+        ) from error
+    for name in used:
+        if name not in fields:
+            raise ValueError(
+                f"{key} uses {{{name}}}; it may use only {known} (braces of the text are doubled)"
+            )
+    for name in _DOUBLED.findall(template):
+        if name in fields:
+            raise ValueError(
+                f"{key} has {{{{{name}}}}}, which prints the name in braces and fills in nothing: "
+                f"write {{{name}}}"
+            )
+    try:
+        template.format(**fields)
+    except (ValueError, KeyError, IndexError) as error:  # of a format after a colon
+        raise ValueError(
+            f"{key} has a field whose format, after the colon or exclamation mark, does not fit: "
+            f"{template!r:.200} ({error}); name fields alone, such as {known}"
+        ) from error
+
+
+def _fields_of(template: str) -> list[str]:
+    return [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
+
+
+_DOUBLED = re.compile(r"(?<!\{)\{\{\s*(\w+)\s*\}\}(?!\})")
+"""A name in doubled braces, which is no field."""
+_WHOLE = re.compile(r"\{\{|\}\}|\{[^{}]*\}|[^{}]+")
+"""Braces with their partners, or the text between them."""
+_CONTEXT = 20
+"""Characters shown from a stray brace on."""
+
+
+def _stray_brace(template: str) -> str:
+    """Return a template from its first brace without a partner on."""
+    at = 0
+    while (match := _WHOLE.match(template, at)) is not None:
+        at = match.end()
+    return template[at : at + _CONTEXT]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +230,16 @@ def parse_response(
     found = tuple(names[part] for part in parts if part in names)
     is_valid = whole and 0 < len(parts) <= max_actions and len(found) == len(parts)
     return ParsedResponse(thought, found[:max_actions], is_valid)
+
+
+def actions_per_turn(known: tuple[str, ...] | None, most: int) -> int:
+    """Return the maximum number of actions in a turn: a whole answer of free text is one action.
+
+    Args:
+        known: The environment's action names, or None if actions are free text.
+        most: The limit where actions have names.
+    """
+    return 1 if known is None else most
 
 
 class Dialogue:
@@ -458,7 +536,7 @@ def system_text(
         instruction=env.instruction.strip(),
         actions="one call of a tool" if prompts.tools == "template" else env.actions_text,
         separator=SEPARATOR,
-        max_actions_per_turn=max_actions_per_turn,
+        max_actions_per_turn=actions_per_turn(env.actions, max_actions_per_turn),
         format=form.replace(ANSWER_FORMAT, f"{enclosure.opening}...{enclosure.closing}"),
     )
 

@@ -24,7 +24,7 @@ from ragen_pl.envs.boundary import (
 from ragen_pl.envs.step_result import StepResult
 from ragen_pl.errors import ConfigError
 from ragen_pl.rollout.actors import Actor, Move
-from ragen_pl.rollout.chat import Chat, Dialogue
+from ragen_pl.rollout.chat import Chat, Dialogue, actions_per_turn
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.context import Context
 from ragen_pl.rollout.rewards import ENV, PlayedTurn, RewardTerm, evaluate
@@ -176,7 +176,12 @@ class Episode:
     @property
     def max_actions(self) -> int:
         """Maximum number of actions in the next turn."""
-        return min(self.config.max_actions_per_turn, self.actions_left)
+        return min(actions_per_turn(self.env.actions, self.actions_in_turn), self.actions_left)
+
+    @property
+    def actions_in_turn(self) -> int:
+        """Maximum number of actions in one turn where actions have names."""
+        return self.config.max_actions_per_turn
 
     def begin_turn(self) -> bool:
         """Prepare the next turn; return False if the episode has ended."""
@@ -321,10 +326,8 @@ class DialogueEpisode(Episode):
             self.system = self.dialogue.system_text(self.env.env)
 
     @property
-    def max_actions(self) -> int:
-        if self.env.actions is None:
-            return 1  # a whole answer of free text is one action
-        return min(self.dialogue.max_actions_per_turn, self.actions_left)
+    def actions_in_turn(self) -> int:
+        return self.dialogue.max_actions_per_turn
 
     def _judge(self, response: Response) -> _Judgment:
         terms, env = self.reward_terms.values(), self.env

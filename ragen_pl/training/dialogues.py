@@ -64,13 +64,12 @@ class Dialogues:
 
     def actions_per_turn_in(self, name: str) -> int:
         """Return the maximum actions in one response in a training environment, limited by the
-        environment's maximum per episode."""
-        return min(self.rollout_in[name].max_actions_per_turn, self.envs[name].max_actions)
+        environment's maximum per episode, and to one of free text."""
+        return _actions_per_turn(self.rollout_in[name], self.envs[name])
 
     def actions_per_turn_on(self, eval_set: str) -> int:
         """Return the maximum actions in one response on an evaluation set."""
-        wanted = self.rollout_on(eval_set).max_actions_per_turn
-        return min(wanted, self.eval_sets[eval_set].max_actions)
+        return _actions_per_turn(self.rollout_on(eval_set), self.eval_sets[eval_set])
 
     @property
     def max_actions_per_turn(self) -> int:
@@ -159,6 +158,11 @@ class Dialogues:
                 raise ConfigError(str(error)) from error
             self._chats[max_actions_per_turn] = chat
         return self._chats[max_actions_per_turn]
+
+
+def _actions_per_turn(rollout: RolloutConfig, env: TextEnv) -> int:
+    most = min(rollout.max_actions_per_turn, env.max_actions)
+    return protocols.actions_per_turn(env.actions, most)
 
 
 def _words(prompts: Prompts, key: str, env: TextEnv, actions: int) -> Iterable[str]:

@@ -16,6 +16,7 @@ from ragen_pl.rollout.baselines import BASELINES, play_baseline
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.types import StopReason
 from tests.support.faulty import FaultyLamp
+from tests.support.lamps import Stairs
 
 RANDOM, EXPERT = BASELINES
 CONFIG = RolloutConfig(max_turns=5, max_actions_per_turn=3)
@@ -55,6 +56,17 @@ def test_turns_chain_and_budgets_bind() -> None:
                 env.step(action)
         assert env.get_state() == played.final_state
     assert StopReason.MAX_TURNS in reasons
+
+
+def test_an_expert_of_free_text_gives_one_action_a_turn_as_the_agent_does() -> None:
+    class Spoken(Stairs):
+        actions = None  # type: ignore[assignment]
+
+    config = RolloutConfig(max_turns=1, max_actions_per_turn=2)
+    (named,) = play_baseline(Stairs(), 0, 0, config, EXPERT).trajectories
+    (spoken,) = play_baseline(Spoken(), 0, 0, config, EXPERT).trajectories
+    assert [len(turn.actions) for turn in named.turns] == [2]
+    assert [len(turn.actions) for turn in spoken.turns] == [1]
 
 
 def test_random_moves_rarely_solve_what_the_expert_does() -> None:

@@ -238,6 +238,18 @@ def test_room_on_an_evaluation_set_acts_where_the_rollout_is_short(room: Budget)
     assert differ(trained(short), trained({**short, "evaluation": wide}))
 
 
+def test_a_response_of_free_text_is_one_action_in_training_and_on_evaluation_sets() -> None:
+    class Spoken(Stairs):
+        actions = None  # type: ignore[assignment]
+
+    wide = replace(ROLLOUT, max_actions_per_turn=2)
+    sets = {"default": Spoken(), "named": Stairs()}
+    data = RolloutDataModule(**THINKING | {"env": Spoken(), "rollout": wide, "eval_sets": sets})
+    assert data.dialogues.max_actions_per_turn == 1
+    assert data.dialogues.actions_per_turn_on("default") == 1
+    assert data.dialogues.actions_per_turn_on("named") == 2
+
+
 def test_room_is_a_sets_own() -> None:
     wide = EvaluationConfig(at_least={"wide": Budget(max_actions_per_turn=2)})
     sets = {"default": NamedLamp(), "wide": Stairs()}
