@@ -205,6 +205,14 @@ class CheckedEnv:
             given: Any = self.env.expert_turn(rng, limit)
         return self._turn("expert_turn", given, limit)
 
+    def sample_actions(self) -> tuple[str, ...]:
+        """Return some actions of the right form where actions are free text; there may be none."""
+        with calling("sample_actions"):
+            given: Any = self.env.sample_actions()
+        if not isinstance(given, tuple | list) or not all(_is_text(each) for each in given):
+            raise contract_error("sample_actions", given, "a tuple of texts")
+        return tuple(given)
+
     def is_lost(self) -> bool:
         """Return whether success is known to be out of reach."""
         with calling("is_lost"):

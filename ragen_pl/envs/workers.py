@@ -37,7 +37,7 @@ _CHANGES_STATE = ("set_state", "step", "symmetries")
 _ALWAYS = ("reset", "step", "get_state", "set_state", "render_text")
 _IF_DEFINED = (
     *("render", "state_hash", "anchor_key", "start_key", "difficulty_of", "thought_correct"),
-    *("hindsight_turn", "thought_grounding", "features"),
+    *("hindsight_turn", "thought_grounding", "features", "sample_actions"),
 )
 _SPECIAL = ("draw", "expert_turn", "symmetries", "vocabulary")
 """Methods whose arguments or values cannot be handed on as they are."""

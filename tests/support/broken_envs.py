@@ -14,6 +14,7 @@ import numpy as np
 
 from ragen_pl.envs.arrays import Features
 from ragen_pl.envs.base import TextEnv, refuse_after_end
+from ragen_pl.envs.tools import ToolEnv
 from tests.support.lamps import Stairs
 
 Step = tuple[str, float, bool, bool, dict[str, Any]]
@@ -560,3 +561,29 @@ class Undecided(Misled):
     @property
     def actions(self) -> tuple[str, ...]:  # type: ignore[override]
         raise KeyError("no game yet")
+
+
+class Odometer(ToolEnv):
+    """Begins without forgetting how often a tool was called, which only calls of it show."""
+
+    name, instruction, max_actions = "odometer", "Find the door.", 5
+    _opened = 0
+
+    def begin(self, seed: int, noise_seed: int) -> dict[str, Any]:
+        self._door = seed % 50
+        return {}
+
+    @property
+    def task(self) -> str:
+        return f"The door is {self._door}."
+
+    def open(self, door: int) -> str:
+        """Open a door.
+
+        Args:
+            door: Its number.
+        """
+        self._opened += 1
+        if door == self._door:
+            self.end(1.0, success=True)
+        return f"Doors opened: {self._opened}."

@@ -19,13 +19,19 @@ Raises:
 """
 PLAIN_TEXTS = ("1", "yes", "an answer", "[1]", "a b", "{}", "0", "<answer>2</answer>")
 """Free-text actions of a player that knows nothing."""
+_SAMPLE_SHARE = 0.5
+"""Share of samples, where an environment has some, in random play of free text."""
 ACTIONS_PER_TURN = 2
 """Actions that an expert may return at once."""
 
 
 def play_at_random(env: CheckedEnv, rng: random.Random) -> tuple[str, ...]:
-    """Choose one action; of free text, one of a few."""
-    return (rng.choice(env.actions or PLAIN_TEXTS),)
+    """Choose one action; of free text, one of the environment's samples as often as one of a few
+    texts that mean nothing."""
+    if env.actions is not None:
+        return (rng.choice(env.actions),)
+    samples = env.sample_actions()
+    return (rng.choice(samples if samples and rng.random() < _SAMPLE_SHARE else PLAIN_TEXTS),)
 
 
 def play_as_expert(env: CheckedEnv, rng: random.Random) -> tuple[str, ...]:

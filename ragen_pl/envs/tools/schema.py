@@ -3,7 +3,9 @@ arguments against it."""
 
 from __future__ import annotations
 
+import functools
 import inspect
+import json
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -83,12 +85,23 @@ def schema_of(method: Callable[..., Any]) -> ToolSchema:
                 f"{what} has a {parameter.name} of type {hints[parameter.name]}: use str, int, "
                 "float, bool, Literal of texts, lists of these, or one of these | None"
             )
-        text = texts.get(parameter.name)
-        properties[parameter.name] = {**kind, "description": text} if text else kind
+        if text := texts.get(parameter.name):
+            kind["description"] = text
         if parameter.default is parameter.empty:
             required.append(parameter.name)
+        elif _is_json(parameter.default):  # a mark for a missing value, say, is not told
+            kind["default"] = parameter.default
+        properties[parameter.name] = kind
     parameters = {"type": "object", "properties": properties, "required": required}
     return ToolSchema(method.__name__, " ".join(summary.split()), parameters)
+
+
+def _is_json(value: object) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _json_type(annotation: Any) -> dict[str, Any] | None:
@@ -126,25 +139,60 @@ def own_methods(kind: type, base: type) -> Iterator[Callable[..., Any]]:
     """Iterate over the public methods that subclasses of a base define, in the order in which they
     are written. Class methods, such as those that build an object, are not counted.
 
+    A method may have decorators that keep what they decorate, as ``functools.wraps`` and
+    ``functools.lru_cache`` do.
+
     Args:
         kind: The class.
         base: The class whose names are not counted.
 
     Raises:
-        ValueError: for a static method, whose first parameter is not ``self``.
+        ValueError: for a static method, whose first parameter is not ``self``, and for a method
+            that a decorator hides.
     """
     names = dict.fromkeys(name for each in reversed(kind.__mro__) for name in vars(each))
     for name in names:
         if name.startswith("_") or hasattr(base, name):
             continue
-        if isinstance(inspect.getattr_static(kind, name), staticmethod):
+        static = inspect.getattr_static(kind, name)
+        if isinstance(static, staticmethod):
             raise ValueError(
                 f"{kind.__name__}.{name} would be a tool, but is a static method: give it self, or "
                 "a name that begins with an underscore"
             )
-        method = getattr(kind, name, None)
-        if inspect.isfunction(method):
-            yield method
+        if not _is_method(static, name):
+            continue
+        if not hasattr(type(static), "__get__") or _name_of(static) != name:
+            raise ValueError(
+                f"{kind.__name__}.{name} would be a tool, but is {_described(static)}, of which "
+                "neither arguments nor docstring are known: define it with def, with "
+                "functools.wraps in a decorator of your own, or give it a name that begins with an "
+                "underscore"
+            )
+        yield static
+
+
+def _is_method(value: object, name: str) -> bool:
+    """Return whether a class's attribute is a method, under whatever decorator."""
+    if isinstance(value, functools.partialmethod | functools.singledispatchmethod):
+        return True
+    if not callable(value) or inspect.isclass(value):
+        return False
+    held = getattr(value, "__dict__", {}).values()  # as in a decorator that is a class
+    is_decorated = any(inspect.isfunction(each) and each.__name__ == name for each in held)
+    return hasattr(type(value), "__get__") or is_decorated
+
+
+def _name_of(method: object) -> str | None:
+    """Return the name of the function that a method is; None if it is not known."""
+    function = inspect.unwrap(method) if callable(method) else None
+    return function.__name__ if inspect.isfunction(function) else None
+
+
+def _described(method: object) -> str:
+    if inspect.isfunction(method):
+        return f"a function named {method.__qualname__}"
+    return f"a {type(method).__name__}"
 
 
 def fault(arguments: Mapping[str, Any], schema: ToolSchema) -> str | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+from collections.abc import Callable
 from typing import Any, Literal
 
 import pytest
@@ -77,7 +79,7 @@ def test_a_method_becomes_a_schema() -> None:
                 "type": "object",
                 "properties": {
                     "place": {"type": "string", "description": "Where to look, in words."},
-                    "times": {"type": "integer"},
+                    "times": {"type": "integer", "default": 1},
                 },
                 "required": ["place"],
             },
@@ -88,7 +90,7 @@ def test_a_method_becomes_a_schema() -> None:
         "warm": {"type": "boolean"},
         "kind": {"type": "string", "enum": ["tea", "milk"]},
         "parts": {"type": "array", "items": {"type": "integer"}},
-        "name": {"type": ["string", "null"]},
+        "name": {"type": ["string", "null"], "default": None},
     }
     assert MIX.parameters["required"] == ["share", "warm", "kind", "parts"]
     assert schema_of(Box.nothing).description == "Do nothing at all. Really."
@@ -174,3 +176,95 @@ def test_a_static_method_is_refused() -> None:
 
     with pytest.raises(ValueError, match=r"Tools.double would be a tool.*give it self"):
         list(own_methods(Tools, object))
+
+
+def test_a_default_that_json_cannot_tell_is_left_out() -> None:
+    missing = object()
+
+    class Tools:
+        def look(self, place: str = missing, far: float = float("inf"), n: int = 3) -> str:  # type: ignore[assignment]
+            """Look."""
+            return place
+
+    schema = schema_of(Tools.look)
+    assert schema.parameters["properties"] == {
+        "place": {"type": "string"},
+        "far": {"type": "number"},
+        "n": {"type": "integer", "default": 3},
+    }
+    assert schema.parameters["required"] == []
+
+
+def _counted(method: Callable[..., str]) -> Callable[..., str]:
+    @functools.wraps(method)
+    def call(*args: Any, **kwargs: Any) -> str:
+        return method(*args, **kwargs)
+
+    return call
+
+
+def _bare(method: Callable[..., str]) -> Callable[..., str]:
+    def call(*args: Any, **kwargs: Any) -> str:
+        return method(*args, **kwargs)
+
+    return call
+
+
+class _Held:
+    """A decorator that forgets to bind ``self``."""
+
+    def __init__(self, method: Callable[..., str]) -> None:
+        self.method = method
+
+    def __call__(self, *args: Any, **kwargs: Any) -> str:
+        return self.method(*args, **kwargs)
+
+
+@pytest.mark.parametrize("decorate", [functools.cache, functools.lru_cache(maxsize=2), _counted])
+def test_a_method_under_a_decorator_that_keeps_it_is_a_tool(decorate: Any) -> None:
+    class Tools:
+        @decorate  # type: ignore[untyped-decorator]
+        def look(self, place: str, times: int = 1) -> str:
+            """Look at a place."""
+            return place * times
+
+    (method,) = own_methods(Tools, object)
+    schema = schema_of(method)
+    assert (schema.name, schema.description) == ("look", "Look at a place.")
+    assert [*schema.parameters["properties"]] == ["place", "times"]
+    assert Tools().look(place="a", times=2) == "aa"
+
+
+@pytest.mark.parametrize(
+    ("decorate", "told"),
+    [
+        (_bare, r"a function named _bare\.<locals>\.call"),
+        (_Held, "a _Held"),
+        (lambda method: functools.partialmethod(method, "here"), "a partialmethod"),
+        (functools.singledispatchmethod, "a singledispatchmethod"),
+    ],
+)
+def test_a_method_that_its_decorator_hides_is_refused(decorate: Any, told: str) -> None:
+    """It would silently be no tool, or one of another name."""
+
+    class Tools:
+        @decorate  # type: ignore[untyped-decorator]
+        def look(self, place: str) -> str:
+            """Look."""
+            return place
+
+    with pytest.raises(ValueError, match=rf"Tools\.look would be a tool, but is {told}, .*wraps"):
+        list(own_methods(Tools, object))
+
+
+def test_callable_helpers_and_classes_are_no_tools() -> None:
+    class Tools:
+        numbers = dict
+        shorten = functools.partial(str.removesuffix, "s")
+        count = len
+
+        def look(self) -> str:
+            """Look."""
+            return "done"
+
+    assert [method.__name__ for method in own_methods(Tools, object)] == ["look"]

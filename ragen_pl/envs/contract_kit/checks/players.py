@@ -74,7 +74,11 @@ def check_random(subject: ExaminedEnv) -> Iterator[Finding]:
     """Let chance play: a task that it solves teaches nothing."""
     played = subject.random_play
     solved = sum(trial.success for trial in played)
-    what = "random actions" if subject.env.actions is not None else "meaningless texts"
+    what = "random actions"
+    if subject.env.actions is None:
+        env = CheckedEnv(subject.copy())
+        env.reset(0, 0)
+        what = "sample_actions and other texts" if env.sample_actions() else "meaningless texts"
     text = f"{what} solve {solved} of {len(played)} starts"
     if len(played) >= _FEWEST and solved >= _TOO_EASY * len(played):
         yield warning(f"{text}: there is nothing to learn", "make the task harder")
