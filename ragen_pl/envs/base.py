@@ -41,6 +41,10 @@ IDENTITY = Symmetry(state=dict, action=str)
 """The symmetry that every task has."""
 
 
+class NoExpertError(ValueError):
+    """An expert that was asked where there is none, as for a task without a stored solution."""
+
+
 class TextEnv(gymnasium.Env[str, str]):
     """A gymnasium environment whose observations and actions are text.
 
@@ -177,9 +181,10 @@ class TextEnv(gymnasium.Env[str, str]):
         """Return an expert's thought and its next actions, at most ``max_actions``.
 
         Raises:
-            ValueError: if the environment has no expert (a warm start needs one).
+            NoExpertError: if the environment, or this task of it, has no expert (a warm start needs
+                one).
         """
-        raise ValueError(
+        raise NoExpertError(
             f"{type(self).__name__} has no expert_turn to imitate: write one, or set "
             "data.warm_start.iterations to 0"
         )

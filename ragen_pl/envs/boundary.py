@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from ragen_pl.envs.arrays import Features
-from ragen_pl.envs.base import MAX_TEXT_LENGTH, Symmetry, TextEnv
+from ragen_pl.envs.base import MAX_TEXT_LENGTH, NoExpertError, Symmetry, TextEnv
 from ragen_pl.envs.contract.plain_data import plain_text, wanted_of_state
 from ragen_pl.envs.start_info import difficulty_in, odd_fact, optimal_length_in
 from ragen_pl.envs.step_result import StepResult
@@ -61,6 +61,11 @@ class EnvError(Exception):
     def __init__(self, text: str, kind: Hashable) -> None:
         super().__init__(text)
         self.kind = kind
+
+    @property
+    def is_for_want_of_an_expert(self) -> bool:
+        """Whether an expert was asked that this task does not have, which is no fault."""
+        return isinstance(self.kind, tuple) and self.kind[:1] == (NoExpertError.__qualname__,)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ragen_pl.envs.arrays import Features
-from ragen_pl.envs.base import TextEnv, refuse_after_end
+from ragen_pl.envs.base import NoExpertError, TextEnv, refuse_after_end
 from ragen_pl.envs.tools import ToolEnv
 from tests.support.lamps import Stairs
 
@@ -587,3 +587,52 @@ class Odometer(ToolEnv):
         if door == self._door:
             self.end(1.0, success=True)
         return f"Doors opened: {self._opened}."
+
+
+class Unsolved(Guess):
+    """Comes with a solution of every third task: healthy."""
+
+    def expert_turn(self, rng: random.Random, max_actions: int) -> tuple[str, tuple[str, ...]]:
+        if self.secret % 3:
+            raise NoExpertError("this task comes without a solution")
+        return super().expert_turn(rng, max_actions)
+
+
+class Unanswered(Guess):
+    """Comes without any solution, which only its expert knows: healthy."""
+
+    def expert_turn(self, rng: random.Random, max_actions: int) -> tuple[str, tuple[str, ...]]:
+        raise NoExpertError("this task comes without a solution")
+
+
+class Abbreviated(Guess):
+    """Has its words under another name."""
+
+    def vocab(self) -> tuple[str, ...]:
+        return ("more", "less")
+
+
+class Unheard(Stairs):
+    """Has methods that nobody calls by these names, or with these arguments."""
+
+    def exprt(self) -> None: ...
+
+    @property
+    def is_lst(self) -> bool:
+        return False
+
+    def hindsigth_turn(self, plan: Sequence[str], max_actions: int) -> None: ...
+
+    def vocab(self) -> tuple[str, ...]:
+        return ()
+
+    def difficulty_of(self, seed: int, split: str = "train") -> str:
+        return "dark" if seed % 2 == 0 else "lit"
+
+    def thought_grounding(self, thought: str) -> float:  # type: ignore[override]
+        return 0.0
+
+    def state(self) -> str:
+        return ""
+
+    def step_back(self) -> None: ...

@@ -12,7 +12,7 @@ from typing import Any
 
 from ragen_pl.envs.adapters.answers import may_be_scored
 from ragen_pl.envs.adapters.global_random import GlobalRandom
-from ragen_pl.envs.base import one_of
+from ragen_pl.envs.base import NoExpertError, one_of
 from ragen_pl.envs.packages import load
 from ragen_pl.envs.pieces import frequent_pieces
 from ragen_pl.envs.replay import ReplayState
@@ -148,10 +148,10 @@ class ReasoningGym(ReplayState):
         """Return the answer that comes with the item, without a thought.
 
         Raises:
-            ValueError: if the item comes without one.
+            NoExpertError: if the item comes without one.
         """
         if not self.has_expert:
-            raise ValueError(
+            raise NoExpertError(
                 f"reasoning-gym gives no answer to this item of {self.task}: without an expert, "
                 "set data.warm_start.iterations to 0"
             )

@@ -6,7 +6,14 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ragen_pl.envs.base import TextEnv, hash_without, one_of, refuse_after_end, resolve_seed
+from ragen_pl.envs.base import (
+    NoExpertError,
+    TextEnv,
+    hash_without,
+    one_of,
+    refuse_after_end,
+    resolve_seed,
+)
 from ragen_pl.envs.code import text
 from ragen_pl.envs.code.judge import judge
 from ragen_pl.envs.code.problem import Problem, Problems
@@ -171,14 +178,20 @@ class Code(TextEnv):
         """Return a key of the problem: several seeds may pose the same."""
         return hash_without({"problem": self._problem_name})
 
+    @property
+    def has_expert(self) -> bool:
+        """Whether any problem comes with a solution."""
+        found = map(self.problems.problem, self._names)
+        return any(problem is not None and bool(problem.solution) for problem in found)
+
     def expert_turn(self, rng: random.Random, max_actions: int) -> tuple[str, tuple[str, ...]]:
         """Return the reference solution, without a thought.
 
         Raises:
-            ValueError: if the problem comes without one.
+            NoExpertError: if the problem comes without one.
         """
         if not self._problem.solution:
-            raise ValueError(
+            raise NoExpertError(
                 f"the problem {self._problem_name} comes without a solution: without an expert, "
                 "set data.warm_start.iterations to 0"
             )

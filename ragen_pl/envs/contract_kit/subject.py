@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from ragen_pl.envs.base import TextEnv
+from ragen_pl.envs.boundary import CheckedEnv
 from ragen_pl.envs.contract_kit.trial import (
     ChooseActions,
     Timing,
     Trial,
+    has_expert_now,
     play,
     play_as_expert,
     play_at_random,
@@ -71,10 +73,29 @@ class ExaminedEnv:
         timing = Timing()
         return self._played(play_at_random, timing), timing
 
-    @cached_property
+    @property
     def expert_play(self) -> list[Trial]:
-        """The expert's episodes, from the same starts; empty without one."""
-        return self._played(play_as_expert) if self.has_expert else []
+        """The expert's episodes, from those of the same starts that have an expert; empty without
+        one."""
+        return self._expert_play[0]
+
+    @property
+    def without_expert(self) -> list[int]:
+        """Seeds of those of the starts whose tasks have no expert."""
+        return self._expert_play[1]
+
+    @cached_property
+    def _expert_play(self) -> tuple[list[Trial], list[int]]:
+        played, without = list[Trial](), list[int]()
+        env = self.copy()
+        checked = CheckedEnv(env)
+        for seed in self.in_time(range(STARTS if self.has_expert else 0), share=_PLAY_SHARE):
+            checked.reset(seed, seed)
+            if has_expert_now(checked):
+                played.append(play(env, seed, seed, play_as_expert))
+            else:
+                without.append(seed)
+        return played, without
 
     def _played(self, player: ChooseActions, timing: Timing | None = None) -> list[Trial]:
         env, seeds = self.copy(), self.in_time(range(STARTS), share=_PLAY_SHARE)

@@ -35,8 +35,22 @@ def play_at_random(env: CheckedEnv, rng: random.Random) -> tuple[str, ...]:
 
 
 def play_as_expert(env: CheckedEnv, rng: random.Random) -> tuple[str, ...]:
-    """Let the environment's expert choose."""
-    return env.expert_turn(rng, ACTIONS_PER_TURN)[1]
+    """Let the environment's expert choose, or chance in a task without one."""
+    try:
+        return env.expert_turn(rng, ACTIONS_PER_TURN)[1]
+    except EnvError as error:
+        if not error.is_for_want_of_an_expert:
+            raise
+        return play_at_random(env, rng)
+
+
+def has_expert_now(env: CheckedEnv) -> bool:
+    """Return whether the current task has an expert; one that fails is one."""
+    try:
+        env.expert_turn(random.Random(0), ACTIONS_PER_TURN)
+    except EnvError as error:
+        return not error.is_for_want_of_an_expert
+    return True
 
 
 def play_between(expert_share: float) -> ChooseActions:

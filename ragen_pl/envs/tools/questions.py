@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
-from ragen_pl.envs.base import one_of
+from ragen_pl.envs.base import NoExpertError, one_of
 from ragen_pl.envs.data_files import DataRow, read_rows
 from ragen_pl.envs.splits import Split, enter_split
 from ragen_pl.envs.tools.calls import CallForm
@@ -116,11 +116,12 @@ class QuestionEnv(ToolEnv):
         """Return the next of the known calls, or the answer after them.
 
         Raises:
-            ValueError: if no calls of the question are known, or one names no such tool.
+            NoExpertError: if no calls of the question are known.
+            ValueError: if one names no such tool.
         """
         question = self._question
         if not question.calls:
-            raise ValueError(
+            raise NoExpertError(
                 "a question comes without the calls that lead to its answer: without an expert, "
                 "set data.warm_start.iterations to 0"
             )
@@ -175,6 +176,11 @@ class ToolQuestions(QuestionEnv):
     def instruction(self) -> str:
         """The task in words."""
         return self._instruction
+
+    @property
+    def has_expert(self) -> bool:
+        """Whether any question comes with the calls that lead to its answer."""
+        return any(question.calls for question in _questions(self._path))
 
     def _question_of(self, seed: int) -> Question:
         known = _questions(self._path)

@@ -9,6 +9,7 @@ from ragen_pl.envs.contract_kit.checks.end import check_ends
 from ragen_pl.envs.contract_kit.checks.episodes import check_episodes
 from ragen_pl.envs.contract_kit.checks.features import check_features
 from ragen_pl.envs.contract_kit.checks.history import check_history
+from ragen_pl.envs.contract_kit.checks.methods import check_methods
 from ragen_pl.envs.contract_kit.checks.players import check_expert, check_random
 from ragen_pl.envs.contract_kit.checks.processes import check_processes
 from ragen_pl.envs.contract_kit.checks.questions import check_questions
@@ -21,6 +22,7 @@ from ragen_pl.runtime.findings import Finding
 
 CHECKS: Mapping[str, Callable[[ExaminedEnv], Iterator[Finding]]] = {
     "contract": check_contract_of,
+    "methods": check_methods,
     "starts": check_starts,
     "episodes": check_episodes,
     "end": check_ends,

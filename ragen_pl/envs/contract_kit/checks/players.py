@@ -21,9 +21,14 @@ def check_expert(subject: ExaminedEnv) -> Iterator[Finding]:
     if not subject.has_expert:
         yield ok("it has no expert, which a warm start would need")
         return
-    played = subject.expert_play
+    played, without = subject.expert_play, len(subject.without_expert)
+    missing = f"no expert for {without} of {without + len(played)} tasks"
+    if not played:
+        yield ok(f"{missing}; a warm start would need one")
+        return
     solved = sum(trial.success for trial in played)
     text = f"the expert solves {solved} of {len(played)} starts"
+    text = f"{missing}; of the others, {text}" if without else text
     if not solved:
         yield failure(
             f"{text} within {subject.env.max_actions} actions: there is nothing to imitate",

@@ -9,7 +9,7 @@ from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.boundary import CheckedEnv, calling
 from ragen_pl.envs.contract.differences import difference
 from ragen_pl.envs.contract_kit.subject import ExaminedEnv
-from ragen_pl.envs.contract_kit.trial import ACTIONS_PER_TURN, go_on
+from ragen_pl.envs.contract_kit.trial import ACTIONS_PER_TURN, go_on, has_expert_now
 from ragen_pl.runtime.findings import Finding, failure, ok
 
 _SEEDS, _STEPS = 3, 4
@@ -62,7 +62,7 @@ def _questions(subject: ExaminedEnv, env: CheckedEnv) -> dict[str, Callable[[], 
         "vocabulary": lambda: list(env.env.vocabulary()),
         "symmetries": lambda: list(env.env.symmetries()),
     }
-    if subject.has_expert:
+    if subject.has_expert and has_expert_now(env):
         found["expert_turn"] = lambda: env.expert_turn(random.Random(0), ACTIONS_PER_TURN)
         if type(env.env).hindsight_turn is not TextEnv.hindsight_turn:
             _, plan = env.expert_turn(random.Random(0), env.max_actions)

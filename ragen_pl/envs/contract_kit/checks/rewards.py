@@ -29,8 +29,8 @@ def check_rewards(subject: ExaminedEnv) -> Iterator[Finding]:
     trials = [trial for group in groups for trial in group]
     trials += [*subject.random_play, *subject.expert_play]
     rewards = {round(step.reward, 9) for trial in trials for step in trial.steps}
-    by_chance = subject.env.actions is None and not subject.has_expert
-    if len(rewards) == 1 and subject.has_expert:
+    by_chance = subject.env.actions is None and not subject.expert_play
+    if len(rewards) == 1 and subject.expert_play:
         yield constant_reward(rewards.pop())
         return
     largest = max(map(abs, rewards), default=0.0)
@@ -55,7 +55,7 @@ def check_rewards(subject: ExaminedEnv) -> Iterator[Finding]:
         return
     returns = [[trial.total_reward for trial in group] for group in groups]
     spread = sum(max(each) - min(each) > _ROUNDING * (1 + largest) for each in returns)
-    between = "between expert and random" if subject.has_expert else "of random actions"
+    between = "between expert and random" if subject.expert_play else "of random actions"
     yield spread_finding(spread, len(groups), between)
 
 
@@ -65,12 +65,13 @@ def _groups(subject: ExaminedEnv) -> list[list[Trial]]:
     Members that have been played for other checks are taken; others join them while there is time,
     from random play to the expert's.
     """
-    groups = [
-        list(members) for members in zip(subject.random_play, subject.expert_play, strict=False)
-    ] or [[trial] for trial in subject.random_play]
+    at_random = {trial.seed: [trial] for trial in subject.random_play}
+    groups = [[*at_random.get(trial.seed, ()), trial] for trial in subject.expert_play] or [
+        *at_random.values()
+    ]
     groups = groups[:_GROUPS]
     players: list[ChooseActions] = [play_at_random] * (_MEMBERS - 1)
-    if subject.has_expert:
+    if subject.expert_play:
         players = [play_between(n / (_MEMBERS - 1)) for n in range(1, _MEMBERS - 1)]
     env = subject.copy()
     for number in subject.in_time(range(len(groups) * len(players)), share=_SHARE):
