@@ -14,6 +14,7 @@ from rich.padding import Padding
 from rich.rule import Rule
 from rich.text import Text
 
+from ragen_pl.cli.play.actions import actions_of
 from ragen_pl.cli.play.commands import EXPLANATIONS, Command
 from ragen_pl.cli.play.game import Game, num_actions
 from ragen_pl.envs.boundary import calling
@@ -75,10 +76,11 @@ class Screen:
         env = game.episode.env
         if game.episode.stop_reason is not None:  # it has failed already
             return
-        actions = "free text" if env.actions is None else ", ".join(env.actions)
         with calling("instruction"):
             self._block("task", env.env.instruction)
-        self._block("actions", f"{actions}  (up to {game.episode.max_actions} a turn)")
+        first, *others = actions_of(env).split("\n")
+        limit = f"(up to {game.episode.max_actions} a turn)"
+        self._block("actions", "\n".join((f"{first}  {limit}", *others)))
 
     def before_turn(self, game: Game) -> None:
         """Show what the turn begins with."""
