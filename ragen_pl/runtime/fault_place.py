@@ -27,6 +27,11 @@ def place_of_fault(error: BaseException) -> str:
     return ""
 
 
+def is_users(path: Path) -> bool:
+    """Tell whether a file is a user's: neither of this package, nor installed, nor of Python."""
+    return not _is_foreign(path.absolute())
+
+
 def is_below(path: Path, folders: tuple[Path, ...]) -> bool:
     """Tell whether a file lies in one of the folders."""
     return any(path.resolve().is_relative_to(folder.resolve()) for folder in folders)

@@ -636,3 +636,14 @@ class Unheard(Stairs):
         return ""
 
     def step_back(self) -> None: ...
+
+
+class Tired(Odometer):
+    """Has a tool that takes its time."""
+
+    seconds = 0.0
+
+    def rest(self) -> str:
+        """Rest."""
+        time.sleep(self.seconds)
+        return "rested"

@@ -7,6 +7,7 @@ import json
 import random
 import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from ragen_pl.envs.base import TextEnv
@@ -29,6 +30,7 @@ from ragen_pl.envs.contract.returned import (
 from ragen_pl.envs.picture import MAX_CELLS, Drawing
 from ragen_pl.envs.start_info import odd_fact
 from ragen_pl.envs.step_result import StepResult
+from ragen_pl.runtime.patience import telling_of_long_calls
 
 _SEEDS = (0, 1, 2)
 _STEPS = 12
@@ -57,10 +59,11 @@ def check_contract(env: TextEnv, key: str) -> None:
     check_declared(env, key)
     name = f"{key} is {type(env).__name__}"
     deadline = time.monotonic() + _SECONDS
-    for seed in _SEEDS if env.actions is not None else range(len(_ADVERSARIAL)):
-        _TrialEpisode(env, name, seed).run(deadline)
-        if time.monotonic() > deadline:
-            return
+    with telling_of_long_calls(f"the check of {name}", (Path(__file__).parent,)):
+        for seed in _SEEDS if env.actions is not None else range(len(_ADVERSARIAL)):
+            _TrialEpisode(env, name, seed).run(deadline)
+            if time.monotonic() > deadline:
+                return
 
 
 class _TrialEpisode:

@@ -6,12 +6,21 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TypeVar
 
+from ragen_pl.envs import boundary, contract
 from ragen_pl.envs.boundary import EnvError, describe_fault
 from ragen_pl.errors import ConfigError
 from ragen_pl.runtime.findings import CheckFinding, Finding, Severity
+from ragen_pl.runtime.patience import telling_of_long_calls
 
+_CALLERS = (
+    Path(__file__).parent,
+    Path(contract.__file__).parent,
+    Path(boundary.__file__),
+)
+"""The code that asks environments."""
 _ENV_LOG = "ragen_pl.envs"
 
 T = TypeVar("T")
@@ -33,10 +42,11 @@ def examine(
     with _quiet_environments():
         for name, check in checks.items():
             begin = time.monotonic()
-            for finding in _findings(subject, check, told):
-                if finding.level is Severity.FAILURE:
-                    told.append(finding.text)
-                yield CheckFinding(name, finding, time.monotonic() - begin)
+            with telling_of_long_calls(f"check {name}", _CALLERS):
+                for finding in _findings(subject, check, told):
+                    if finding.level is Severity.FAILURE:
+                        told.append(finding.text)
+                    yield CheckFinding(name, finding, time.monotonic() - begin)
 
 
 def _findings(

@@ -19,6 +19,8 @@ Raises:
 """
 PLAIN_TEXTS = ("1", "yes", "an answer", "[1]", "a b", "{}", "0", "<answer>2</answer>")
 """Free-text actions of a player that knows nothing."""
+LONGEST = 1000
+"""Maximum actions of a trial, however many ``max_actions`` allows."""
 _SAMPLE_SHARE = 0.5
 """Share of samples, where an environment has some, in random play of free text."""
 ACTIONS_PER_TURN = 2
@@ -161,10 +163,10 @@ def go_on(
     """Play on from the current state until the end or a number of actions.
 
     Args:
-        most: Number of actions; None for ``max_actions``.
+        most: Number of actions; None for ``max_actions``, but at most ``LONGEST``.
     """
     steps: list[Step] = []
-    limit = env.max_actions if most is None else most
+    limit = min(env.max_actions, LONGEST) if most is None else most
     while len(steps) < limit:
         for action in player(env, rng)[: limit - len(steps)]:
             step = take(env, action)

@@ -10,10 +10,13 @@ import pytest
 from ragen_pl.cli.config.files import FOLDER, prepare
 from ragen_pl.cli.doctor.subject import ExaminedRun
 from ragen_pl.envs.base import TextEnv
+from ragen_pl.envs.contract import check_contract
 from ragen_pl.envs.contract_kit import assert_contract, examine_env
 from ragen_pl.envs.contract_kit.checks import CHECKS, answers
 from ragen_pl.envs.contract_kit.examination import examine
 from ragen_pl.envs.contract_kit.subject import ExaminedEnv
+from ragen_pl.envs.contract_kit.trial import LONGEST, play, play_at_random
+from ragen_pl.runtime import patience
 from ragen_pl.runtime.findings import Finding, Severity, has_failed
 from tests.support import broken_envs as broken
 from tests.support.extras import need_packages
@@ -274,3 +277,37 @@ def test_methods_that_nobody_calls_are_told_with_the_name_they_should_have() -> 
 
 def test_tools_may_have_names_that_resemble_methods() -> None:
     assert check(broken.Odometer(), "methods").level is Severity.OK
+
+
+@pytest.mark.parametrize("examined", ["contract", "episodes"])
+def test_a_tool_that_hangs_is_named_while_it_is_waited_for(
+    examined: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(patience, "LONG_S", 0.2)
+    monkeypatch.setattr(broken.Tired, "seconds", 0.5)
+    findings(broken.Tired(), examined)
+    told = [line for line in caplog.messages if line.startswith(f"check {examined}: step has ta")]
+    assert told, caplog.messages
+    assert re.search(r"is in rest \(broken_envs\.py:\d+\); it is waited for", told[0])
+
+
+def test_the_check_before_a_run_names_a_tool_that_hangs(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(patience, "LONG_S", 0.2)
+    monkeypatch.setattr(broken.Tired, "seconds", 0.5)
+    check_contract(broken.Tired(), "data.env")
+    assert any(
+        line.startswith("the check of data.env is Tired: step has taken")
+        for line in caplog.messages
+    ), caplog.messages
+
+
+def test_episodes_are_short_however_many_actions_are_allowed() -> None:
+    class Long(broken.Guess):
+        max_actions = 10**9
+
+        def step(self, action: str) -> broken.Step:
+            return "no", 0.0, False, False, {"success": False}
+
+    assert len(play(Long(), 0, 0, play_at_random).steps) == LONGEST

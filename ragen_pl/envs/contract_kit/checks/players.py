@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from ragen_pl.envs.boundary import CheckedEnv, EnvError
 from ragen_pl.envs.contract_kit.subject import ExaminedEnv
-from ragen_pl.envs.contract_kit.trial import go_on, play_as_expert, play_at_random
+from ragen_pl.envs.contract_kit.trial import LONGEST, go_on, play_as_expert, play_at_random
 from ragen_pl.runtime.findings import Finding, failure, ok, warning
 
 _TOO_EASY = 0.95
@@ -30,8 +30,9 @@ def check_expert(subject: ExaminedEnv) -> Iterator[Finding]:
     text = f"the expert solves {solved} of {len(played)} starts"
     text = f"{missing}; of the others, {text}" if without else text
     if not solved:
+        most = min(subject.env.max_actions, LONGEST)
         yield failure(
-            f"{text} within {subject.env.max_actions} actions: there is nothing to imitate",
+            f"{text} within {most} actions: there is nothing to imitate",
             "mend expert_turn, or raise max_actions",
         )
         return
