@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ragen_pl.envs.base import NoExpertError
 from ragen_pl.envs.contract import check_contract
 from ragen_pl.envs.tools import Calculator, Search, ToolQuestions
 
@@ -141,3 +142,21 @@ def test_words_are_found_where_no_spaces_are(
     tool = Search(written(tmp_path / "corpus.jsonl", CJK), engine=engine, top_k=1)
     assert tool.search(query).startswith(f"1. {first}: ")
     assert tool.search("上海") == "Nothing found."
+
+
+def test_questions_have_an_expert_if_one_of_them_comes_with_calls(tmp_path: Path) -> None:
+    bare = {"question": "How far?", "answer": "12"}
+    known = {"question": "How long?", "answer": "4", "calls": [["calculate", "2+2"]]}
+    lines = [json.dumps(bare), json.dumps(known)]
+    (tmp_path / "bare.jsonl").write_text(lines[0])
+    (tmp_path / "mixed.jsonl").write_text("\n".join(lines))
+    assert not ToolQuestions(str(tmp_path / "bare.jsonl"), [Calculator()]).has_expert
+    env = ToolQuestions(str(tmp_path / "mixed.jsonl"), [Calculator()])
+    assert env.has_expert
+    for seed in range(8):
+        env.reset(seed=seed)
+        if "How far?" in env.task:
+            with pytest.raises(NoExpertError, match="without the calls"):
+                env.expert_turn(random.Random(0), 1)
+        else:
+            assert "2+2" in env.expert_turn(random.Random(0), 1)[1][0]
