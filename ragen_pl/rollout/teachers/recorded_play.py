@@ -20,6 +20,7 @@ from ragen_pl.rollout.teachers.recordings import (
     read_lines,
 )
 from ragen_pl.rollout.teachers.replay import Replayer
+from ragen_pl.rollout.teachers.wording import Wording
 from ragen_pl.types import Trajectory
 
 Line = tuple[str, Recording]
@@ -75,7 +76,7 @@ class RecordedPlay(Teacher):
         Raises:
             ConfigError: if nothing is left to imitate.
         """
-        lines, replayer = self._ranked(chosen, page), Replayer.of(task)
+        lines, replayer, wording = self._ranked(chosen, page), Replayer.of(task), Wording(task)
         # The best of each start are known after all lines are, the first lines at once.
         most = task.demonstrations if self.best_per_start is None else len(lines)
         taught, used = dict[Lesson, _Taught](), Counter[str]()
@@ -97,7 +98,8 @@ class RecordedPlay(Teacher):
                 page.refuse(place, reason)
                 continue
             used[recording.start] += 1
-            taught[lesson] = _Taught(number, recording, sum(imitated), _own(recording, trajectory))
+            kept, difference = _own(recording, trajectory), wording.difference(recording)
+            taught[lesson] = _Taught(number, place, recording, sum(imitated), kept, difference)
         if not taught:
             raise ConfigError(
                 f"warm_start.teacher is {type(self).__name__}, but no line of "
@@ -107,7 +109,8 @@ class RecordedPlay(Teacher):
         in_order = sorted(taught, key=lambda lesson: taught[lesson].number)
         lessons, surplus = in_order[: task.demonstrations], in_order[task.demonstrations :]
         page.surplus += len(surplus)
-        return Lessons(tuple(lessons), page.told([taught[lesson] for lesson in lessons]))
+        used_lines = [taught[lesson] for lesson in lessons]
+        return Lessons(tuple(lessons), page.told(used_lines), metrics=_metrics(used_lines))
 
     def is_imitated(self, turn: RecordedExchange) -> bool:
         """Return whether a turn's response is imitated."""
@@ -199,11 +202,38 @@ class _Taught:
 
     number: int
     """Its number among those that passed the filters, in the order of the files."""
+    place: str
     recording: Recording
     imitated: int
     """Its turns that are imitated."""
     kept: int
     """Its responses with the tokens that were recorded."""
+    difference: str | None
+    """The first difference between its messages and this run's prompts."""
+
+
+def _metrics(taught: Sequence[_Taught]) -> dict[str, float]:
+    """Return the share of the dialogues that are not worded as the run's prompts; nothing without
+    dialogues."""
+    dialogues = [each for each in taught if each.recording.state is None]
+    if not dialogues:
+        return {}
+    other = sum(each.difference is not None for each in dialogues)
+    return {"other_wording": other / len(dialogues)}
+
+
+def _told_of_wording(taught: Sequence[_Taught]) -> list[str]:
+    """Return what to do about dialogues that are not worded as the run's prompts."""
+    dialogues = sum(each.recording.state is None for each in taught)
+    others = [each for each in taught if each.difference is not None]
+    if not others:
+        return []
+    return [
+        f"  warning: {len(others)} of {dialogues} dialogues are not worded as this run's prompts, "
+        "so the agent never meets what they teach it to answer: word them so, or set data.prompts "
+        "and the environment's keys to what was recorded",
+        f"    {others[0].place}: {others[0].difference}",
+    ]
 
 
 def _own(recording: Recording, trajectory: Trajectory) -> int:
@@ -267,4 +297,5 @@ class Page:
                 f"  played as evaluation sets: {sets}; where this run is evaluated on the same "
                 "starts, its score is no generalization"
             )
+        facts += _told_of_wording(taught)
         return "\n".join([*facts, *([self.refusals] if self._refused else [])])

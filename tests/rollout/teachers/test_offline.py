@@ -291,6 +291,99 @@ def test_a_dialogue_without_system_message_gets_this_run_s(tmp_path: Path) -> No
     assert CHAT.system_text(Stairs()) in CHAT.decode(ids)
 
 
+# --- wording --------------------------------------------------------------------------------------
+
+
+def in_prompts(env: TextEnv, seed: int) -> list[dict[str, Any]]:
+    """Return a dialogue of two turns as the run would word it."""
+    shown, _ = env.reset(seed=seed)
+    first = CHAT.turn_text(0, shown, 0.0, env.max_actions)
+    later, _, _, _, _ = env.step("on" if shown == "lit" else "off")
+    answer = f"<think>{shown}</think><answer>{'on' if shown == 'lit' else 'off'}</answer>"
+    then = CHAT.turn_text(1, later, 1.0, env.max_actions - 1)
+    return said(first, answer, then, answer, system=CHAT.system_text(env).strip())
+
+
+def test_messages_in_the_run_s_own_words_are_told_nothing_of(tmp_path: Path) -> None:
+    seeded = {"messages": in_prompts(Stairs(), 3), "seed": 3}
+    seedless = {"messages": in_prompts(Stairs(), 4)[1:]}
+    lessons = write(tmp_path, seeded, seedless).teach(task())
+    assert len(lessons.lessons) == 2
+    assert "worded" not in lessons.told
+    assert lessons.metrics == {"other_wording": 0.0}
+
+
+def raw_observation(line: dict[str, Any]) -> None:
+    line["messages"][1]["content"] = "lit"
+
+
+def later_raw(line: dict[str, Any]) -> None:
+    line["messages"][3]["content"] = "Reward: 1\nState:\nlit"
+
+
+def other_system(line: dict[str, Any]) -> None:
+    line["messages"][0]["content"] = "You are a pirate."
+
+
+def other_start(line: dict[str, Any]) -> None:
+    shown = line["messages"][1]["content"]
+    line["messages"][1]["content"] = shown.replace("lit", "dim").replace("dark", "dim")
+
+
+def without_seed(line: dict[str, Any]) -> None:
+    other_system(line)
+    del line["seed"]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (raw_observation, "user message 1 is 'lit', and prompts.turn is 'Reward: {reward}"),
+        (later_raw, "user message 2 is 'Reward: 1"),
+        (other_system, "the system message is 'You are a pirate.', and this run's is 'Press"),
+        (without_seed, "the system message is 'You are a pirate.', and this run's is 'Press"),
+        (other_start, "and this run's for its seed 3 is"),
+    ],
+)
+def test_messages_in_other_words_are_counted_and_the_first_difference_shown(
+    tmp_path: Path, change: Callable[[dict[str, Any]], None], told: str
+) -> None:
+    good = {"messages": in_prompts(Stairs(), 4), "seed": 4}
+    other = {"messages": in_prompts(Stairs(), 3), "seed": 3}
+    change(other)
+    lessons = write(tmp_path, good, other).teach(task())
+    assert "warning: 1 of 2 dialogues are not worded as this run's prompts" in lessons.told
+    assert "play.jsonl:2: " in lessons.told
+    assert told in lessons.told
+    assert lessons.metrics == {"other_wording": 0.5}
+
+
+def test_a_system_message_that_depends_on_the_start_is_compared_with_the_template(
+    tmp_path: Path,
+) -> None:
+    class Named(Stairs):
+        @property
+        def instruction(self) -> str:  # type: ignore[override]
+            return f"Press: it is {self.render_text()}."
+
+    env, lines = Named(), list[dict[str, Any]]()
+    for seed in range(4):
+        env.reset(seed=seed)
+        lines.append({"messages": in_prompts(env, seed)})
+    offline = write(tmp_path, *lines)
+    assert "worded" not in offline.teach(task(env=Named())).told
+    lines[0]["messages"][0]["content"] = "Press: it is lit.\nFormat: free"
+    told = write(tmp_path, *lines).teach(task(env=Named())).told
+    assert "is 'Press: it is lit.\\nFormat: free', and prompts.system is" in told
+    assert "Actions: {actions}" in told
+
+
+def test_prompts_that_are_written_anew_have_no_other_wording(tmp_path: Path) -> None:
+    lessons = write(tmp_path, recorded(played(1))).teach(task())
+    assert "worded" not in lessons.told
+    assert lessons.metrics == {}
+
+
 # --- what is refused ------------------------------------------------------------------------------
 
 
