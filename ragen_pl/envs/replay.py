@@ -84,5 +84,8 @@ class ReplayState(TextEnv):
         return hash_without({"instruction": self.instruction, "text": self.render_text()})
 
     def start_key(self) -> str:
-        """Return a key of the task's text: several seeds may give the same task."""
+        """Return a key of the task's text: several seeds may give the same task.
+
+        A subclass whose tasks differ in what the text hides adds that to the key.
+        """
         return self.anchor_key()

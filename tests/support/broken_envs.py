@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ragen_pl.envs.arrays import Features
-from ragen_pl.envs.base import NoExpertError, TextEnv, refuse_after_end
+from ragen_pl.envs.base import IDENTITY, NoExpertError, Symmetry, TextEnv, refuse_after_end
 from ragen_pl.envs.tools import ToolEnv
 from tests.support.lamps import Stairs
 
@@ -647,3 +647,46 @@ class Tired(Odometer):
         """Rest."""
         time.sleep(self.seconds)
         return "rested"
+
+
+class Twofold(Guess):
+    """Takes all its secrets for one task."""
+
+    def start_key(self) -> str:
+        return self.instruction
+
+
+class Fibber(Stairs):
+    """Its expert says what its own judge finds untrue."""
+
+    def expert_turn(self, rng: random.Random, max_actions: int) -> tuple[str, tuple[str, ...]]:
+        return "dim", super().expert_turn(rng, max_actions)[1]
+
+
+class Speechless(Stairs):
+    """Has hindsight without words."""
+
+    def hindsight_turn(self, plan: Sequence[str], max_actions: int) -> None:
+        return None
+
+
+class Misremembering(Stairs):
+    """Its hindsight is untrue."""
+
+    def hindsight_turn(self, plan: Sequence[str], max_actions: int) -> tuple[str, tuple[str, ...]]:
+        return "dim", tuple(plan[:max_actions])
+
+
+class Mirrored(Stairs):
+    """Its symmetry changes the light and not the button."""
+
+    def symmetries(self) -> tuple[Symmetry, ...]:
+        _, good = super().symmetries()
+        return IDENTITY, Symmetry(good.state, str)
+
+
+class Unselfish(Stairs):
+    """Its symmetries lack the identity."""
+
+    def symmetries(self) -> tuple[Symmetry, ...]:
+        return super().symmetries()[1:]

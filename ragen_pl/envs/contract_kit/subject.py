@@ -9,6 +9,7 @@ from functools import cached_property
 
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.boundary import CheckedEnv
+from ragen_pl.envs.contract_kit.noise import Noise, noise_of
 from ragen_pl.envs.contract_kit.trial import (
     ChooseActions,
     Timing,
@@ -23,6 +24,8 @@ STARTS = 24
 """Starts that expert and random play are tried at."""
 _PLAY_SHARE = 0.5
 """Share of a check's time for the expert's play, and for random play."""
+_NOISE_SHARE = 0.25
+"""Share for the search for noise."""
 SECONDS = 4.0
 """Time after which a check of a slow environment tries no further start."""
 
@@ -96,6 +99,12 @@ class ExaminedEnv:
             else:
                 without.append(seed)
         return played, without
+
+    @cached_property
+    def noise(self) -> Noise:
+        """What the noise seed decides."""
+        env = CheckedEnv(self.copy())
+        return noise_of(env, lambda numbers: self.in_time(numbers, share=_NOISE_SHARE))
 
     def _played(self, player: ChooseActions, timing: Timing | None = None) -> list[Trial]:
         env, seeds = self.copy(), self.in_time(range(STARTS), share=_PLAY_SHARE)

@@ -194,12 +194,13 @@ def follow(env: CheckedEnv, steps: tuple[Step, ...]) -> str:
         if given != wanted:
             return (
                 f"step {number} after it, {wanted.action!r:.40}, has another "
-                f"{_differing(given, wanted)} in the original"
+                f"{differing(given, wanted)} in the original"
             )
     return ""
 
 
-def _differing(given: Step, wanted: Step) -> str:
+def differing(given: Step, wanted: Step) -> str:
+    """Describe the first difference of two steps, by its name."""
     for name in ("reward", "has_ended", "success", "observation"):
         if found := difference(getattr(given, name), getattr(wanted, name), name):
             return found

@@ -34,7 +34,8 @@ class ToolEnv(ReplayState):
 
     A subclass sets ``name`` and ``instruction`` and implements ``begin`` and ``task``. Its methods
     must be deterministic: states are restored by playing the moves again. What another
-    ``Toolbox`` that is not repeatable returned is a part of the state, and not called again.
+    ``Toolbox`` that is not repeatable returned is a part of the state, and not called again. Starts
+    of one text are one task: a subclass that hides an answer adds it to ``start_key``.
     """
 
     actions: tuple[str, ...] | None = None

@@ -17,6 +17,8 @@ from ragen_pl.envs.contract_kit.checks.rewards import check_rewards
 from ragen_pl.envs.contract_kit.checks.shared_state import check_shared_state
 from ragen_pl.envs.contract_kit.checks.speed import check_speed
 from ragen_pl.envs.contract_kit.checks.starts import check_starts
+from ragen_pl.envs.contract_kit.checks.symmetries import check_symmetries
+from ragen_pl.envs.contract_kit.checks.thoughts import check_thoughts
 from ragen_pl.envs.contract_kit.subject import ExaminedEnv
 from ragen_pl.runtime.findings import Finding
 
@@ -34,6 +36,8 @@ CHECKS: Mapping[str, Callable[[ExaminedEnv], Iterator[Finding]]] = {
     "processes": check_processes,
     "hostile answers": check_answers,
     "expert": check_expert,
+    "thoughts": check_thoughts,
+    "symmetries": check_symmetries,
     "random play": check_random,
     "rewards": check_rewards,
     "speed": check_speed,

@@ -11,21 +11,18 @@ from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.boundary import CheckedEnv, describe_fault
 from ragen_pl.envs.contract.plain_data import NOISE_REMEDY, key_that_json_changes
 from ragen_pl.envs.contract_kit.subject import ExaminedEnv
-from ragen_pl.envs.contract_kit.trial import Step, follow, go_on, play, play_at_random, take
+from ragen_pl.envs.contract_kit.trial import follow, go_on, play_at_random
 from ragen_pl.runtime.findings import Finding, failure, ok, warning
 
 _SEEDS = 16
-_NOISE_SEEDS = 4
-_NOISE_SHARE = 0.25
-"""Share of a check's time for the search for noise."""
 _NO_LENGTH = 24
 """Steps after the copy that are compared."""
 
 
 def check_copies(subject: ExaminedEnv) -> Iterator[Finding]:
     """Copy an environment in the middle of an episode; copies must go on as it does."""
-    is_noisy, repeats = _noise_of(subject)
-    if repeats:
+    noise = subject.noise
+    if noise.repeats:
         yield warning(
             "noise repeats after set_state: from a restored start, the same follows whatever noise "
             "seed the reset before it was given, so that a player that tries several ways sees "
@@ -43,7 +40,7 @@ def check_copies(subject: ExaminedEnv) -> Iterator[Finding]:
             continue
         text = checked.render_text()
         try:
-            twins = _twins(subject, env, is_noisy=is_noisy)
+            twins = _twins(subject, env, is_noisy=noise.matters)
         except _CopyError as error:
             yield failure(*error.args)
             return
@@ -64,8 +61,12 @@ def check_copies(subject: ExaminedEnv) -> Iterator[Finding]:
                     else _REMEDIES[way],
                 )
                 return
-    noise = "what follows depends on the noise seed" if is_noisy else "nothing depends on the noise"
-    yield ok(f"environments that are {', '.join(sorted(ways))} go on as they did; {noise}")
+    told = (
+        "what follows depends on the noise seed"
+        if noise.matters
+        else "nothing depends on the noise"
+    )
+    yield ok(f"environments that are {', '.join(sorted(ways))} go on as they did; {told}")
 
 
 _COPIED, _PICKLED, _RESTORED = "deep-copied", "pickled", "restored by set_state"
@@ -101,38 +102,3 @@ def _twins(subject: ExaminedEnv, env: TextEnv, *, is_noisy: bool) -> dict[str, C
         twins[_RESTORED].reset(seed=987, options={"noise_seed": 0})
         twins[_RESTORED].set_state(CheckedEnv(env).state())  # through JSON, as in a run
     return {way: CheckedEnv(twin) for way, twin in twins.items()}
-
-
-def _noise_of(subject: ExaminedEnv) -> tuple[bool, bool]:
-    """Return whether equal actions from equal starts may lead to different results, and whether
-    they no longer do so where the start was restored, although the noise seeds differ."""
-    env = CheckedEnv(subject.copy())
-    for seed in subject.in_time(range(2), share=_NOISE_SHARE):
-        first = play(env.env, seed, 0, play_at_random).steps
-        seen = {first}
-        for noise_seed in subject.in_time(range(1, _NOISE_SEEDS), share=_NOISE_SHARE):
-            env.reset(seed, noise_seed)
-            seen.add(_repeated(env, first))
-        if len(seen) > 1:
-            env.reset(seed, 0)
-            start = env.state()
-            restored = set[tuple[Step, ...]]()
-            for noise_seed in range(_NOISE_SEEDS):
-                env.reset(seed, noise_seed)
-                env.env.set_state(copy.deepcopy(start))
-                restored.add(_repeated(env, first))
-            return True, len(restored) == 1
-    return False, False
-
-
-def _repeated(env: CheckedEnv, steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """Take the actions of steps until one has no name, or the end."""
-    taken = list[Step]()
-    for wanted in steps:
-        known = env.actions
-        if known is not None and wanted.action not in known:
-            break
-        taken.append(take(env, wanted.action))
-        if taken[-1].has_ended:
-            break
-    return tuple(taken)

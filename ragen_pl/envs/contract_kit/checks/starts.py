@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 
 from ragen_pl.envs.boundary import CheckedEnv, EnvError
+from ragen_pl.envs.contract_kit.noise import repeated
 from ragen_pl.envs.contract_kit.subject import ExaminedEnv
+from ragen_pl.envs.contract_kit.trial import differing, go_on, play_at_random
 from ragen_pl.envs.eval_seeds import FIRST_EVAL_SEED
 from ragen_pl.runtime.findings import Finding, failure, ok, warning
 
@@ -19,6 +22,9 @@ _FAR_SEEDS = (
 )
 """Seeds that runs use, of which generators with 32 bits refuse some; the first stands for all where
 there is no time for more."""
+_PAIR_SHARE, _PAIR_STEPS = 0.5, 12
+"""Share of a check's time for starts with equal keys; actions by which two are compared."""
+_NOISE_SEEDS = 3
 _FAR_SHARE = 0.25
 """Share of a check's time for them."""
 
@@ -38,6 +44,7 @@ def check_starts(subject: ExaminedEnv) -> Iterator[Finding]:
             )
             return
     keys, difficulties = Counter[str](), Counter[str]()
+    alike = defaultdict[tuple[str, str, str], list[int]](list)
     empty = ""
     for seed in subject.in_time(range(_TRIED)):
         try:
@@ -48,6 +55,7 @@ def check_starts(subject: ExaminedEnv) -> Iterator[Finding]:
             return
         difficulties[first.difficulty] += 1
         keys[key] += 1
+        alike[key, instruction, first.observation].append(seed)
         for what, text in (("instruction", instruction), ("observation", first.observation)):
             if not text.strip():
                 empty = empty or f"the {what} at the start of seed {seed} is empty"
@@ -55,6 +63,15 @@ def check_starts(subject: ExaminedEnv) -> Iterator[Finding]:
         yield warning(
             f"{empty}: the agent is told nothing there",
             "say in the instruction what the task is, and in the observation what there is to see",
+        )
+        return
+    told = _other_tasks(subject, alike)
+    if told:
+        yield warning(
+            f"start_key takes different tasks for one: {told}; results would count them as one "
+            "start, and an evaluation set would have one of them",
+            "override start_key with what the first observation hides, such as "
+            'f"{super().start_key()} {self._answer}"',
         )
         return
     total = sum(keys.values())
@@ -65,6 +82,50 @@ def check_starts(subject: ExaminedEnv) -> Iterator[Finding]:
         )
         return
     named = sorted(name for name in difficulties if name)
-    told = f"; difficulties {', '.join(named[:8])}" if named else ""
+    names = f"; difficulties {', '.join(named[:8])}" if named else ""
     more = f" and {len(named) - 8} more" if len(named) > 8 else ""
-    yield ok(f"{len(keys)} different starts of {total} seeds{told}{more}")
+    yield ok(f"{len(keys)} different starts of {total} seeds{names}{more}")
+
+
+def _other_tasks(subject: ExaminedEnv, alike: Mapping[tuple[str, str, str], Sequence[int]]) -> str:
+    """Return how many starts with the key and the texts of an earlier one answer its actions
+    otherwise, with the first of them; empty if none does.
+
+    Starts in which the noise seed decides what follows are not compared.
+
+    Args:
+        subject: The environment.
+        alike: Seeds by key, instruction and first observation.
+    """
+    pairs = [(seeds[0], other) for seeds in alike.values() for other in seeds[1:]]
+    compared = different = 0
+    first = ""
+    for number in subject.in_time(range(len(pairs)), share=_PAIR_SHARE) if pairs else ():
+        one, other = pairs[number]
+        found = _difference(subject, one, other)
+        if found is None:
+            continue
+        compared += 1
+        different += bool(found)
+        first = first or (found and f"seeds {one} and {other}, where {found}")
+    return f"{different} of {compared} starts with an earlier one's key, {first}" if first else ""
+
+
+def _difference(subject: ExaminedEnv, one: int, other: int) -> str | None:
+    """Return how another start answers the actions of able and random play otherwise; empty if it
+    does not, None if noise decides that."""
+    env = CheckedEnv(subject.copy())
+    for player in (subject.able_player, play_at_random):
+        env.reset(one, 0)
+        steps = go_on(env, random.Random(one), player, most=_PAIR_STEPS)
+        actions = [step.action for step in steps]
+        for noise_seed in range(1, _NOISE_SEEDS):
+            env.reset(one, noise_seed)
+            if repeated(env, actions) != steps:
+                return None
+        env.reset(other, 0)
+        pairs = zip(steps, repeated(env, actions), strict=False)
+        for number, (mine, its) in enumerate(pairs, start=1):
+            if mine != its:
+                return f"action {number}, {mine.action!r:.60}, has another {differing(mine, its)}"
+    return ""
