@@ -174,6 +174,17 @@ class Solution:
     """Actions of the group's shortest successful member."""
 
 
+@dataclass(frozen=True, slots=True)
+class Unwritten:
+    """A way to success that could not be written down."""
+
+    reason: str
+
+
+class _UnwrittenError(Exception):
+    """Why a plan was not written down."""
+
+
 def best_way(trajectories: Iterable[Trajectory]) -> tuple[str, ...] | None:
     """Return the actions that most surely lead from the common initial state to success, as far as
     the transitions of all members tell; None if no member succeeded.
@@ -202,11 +213,18 @@ class SolutionWriter:
         A way that does not succeed when it is played again, or whose thoughts the environment finds
         untrue, is left out, as most lucky ways of a noisy environment are.
         """
+        found = self.found(groups, iteration)
+        return [solution for solution in found if isinstance(solution, Solution)]
+
+    def found(
+        self, groups: Sequence[TrajectoryGroup], iteration: int
+    ) -> list[Solution | Unwritten]:
+        """Return what ``solutions`` does, and in their places those that were left out."""
         with parallel_map(self.rollout.threads) as mapped:
             found = list(mapped(lambda group: self._solution(group, iteration), groups))
         return [solution for solution in found if solution is not None]
 
-    def _solution(self, group: TrajectoryGroup, iteration: int) -> Solution | None:
+    def _solution(self, group: TrajectoryGroup, iteration: int) -> Solution | Unwritten | None:
         members = [t for t in group.trajectories if t.is_trainable]
         solved = [member for member in members if member.success]
         if not solved:
@@ -214,7 +232,12 @@ class SolutionWriter:
         num_actions = fewest = min(map(_num_actions, solved))
         if self.config.rewrites(self.env, think=self.chat.prompts.think):
             way = best_way(members)
-            rows = () if way is None else self._written(group, way, iteration)
+            rows: tuple[TokenRow, ...] = ()
+            if way is not None:
+                try:
+                    rows = self._written(group, way, iteration)
+                except _UnwrittenError as reason:
+                    return Unwritten(str(reason))
             num_actions = fewest if way is None else len(way)
         else:
             rows = _sampled(solved)
@@ -226,7 +249,11 @@ class SolutionWriter:
     def _written(
         self, group: TrajectoryGroup, way: tuple[str, ...], iteration: int
     ) -> tuple[TokenRow, ...]:
-        """Return the variants of a way that could be written down."""
+        """Return the variants of a way that could be written down.
+
+        Raises:
+            _UnwrittenError: if none could.
+        """
         rng = random.Random(f"hindsight {self.run_seed} {iteration} {group.group_id}")
         images = self._images(group.seed, way)
         longest = min(self.config.opening, len(way) - 1)
@@ -234,14 +261,19 @@ class SolutionWriter:
             (rng.randrange(len(images)), rng.randint(0, longest)): None
             for _ in range(self.config.variants if images else 0)
         }
-        rows = list[TokenRow]()
+        rows, reason = list[TokenRow](), "the environment failed"
         for number, (index, length) in enumerate(choices):
             symmetry, image = images[index]
             opening = Opening(symmetry, image[:length])
             episode_id = EpisodeId(iteration, group.group_id, _FIRST_VARIANT + number)
-            turns = self._write(group.seed, image[length:], opening, episode_id)
+            try:
+                turns: Sequence[Turn] = self._write(group.seed, image[length:], opening, episode_id)
+            except _UnwrittenError as error:
+                turns, reason = (), str(error)
             is_short = rng.random() < self.config.first_turn_only
             rows += _rows(turns[:1] if is_short else turns)
+        if not rows:
+            raise _UnwrittenError(reason)
         return tuple(rows)
 
     def _images(self, seed: int, way: tuple[str, ...]) -> list[tuple[Symmetry, tuple[str, ...]]]:
@@ -260,7 +292,11 @@ class SolutionWriter:
     def _write(
         self, seed: int, plan: tuple[str, ...], opening: Opening, episode_id: EpisodeId
     ) -> Sequence[Turn]:
-        """Play a plan with the thoughts of hindsight; return no turns if it does not succeed."""
+        """Play a plan with the thoughts of hindsight.
+
+        Raises:
+            _UnwrittenError: if it does not succeed, or cannot be put into true words.
+        """
         episode = WrittenEpisode(
             copy.deepcopy(self.env),
             self.chat,
@@ -275,13 +311,18 @@ class SolutionWriter:
                 with episode.env_errors():
                     move = self._move(episode, rest)
                     if move is None:
-                        return ()
+                        raise _UnwrittenError("hindsight_turn returned None")
                     episode.take(move)
                     rest = rest[len(move.actions) :]
-        except OverlongResponseError:
-            return ()  # the policy could not sample it either
-        is_untrue = any(turn.thought_correct is False for turn in episode.turns)
-        return () if rest or is_untrue or not episode.success else episode.turns
+        except OverlongResponseError as error:  # the policy could not sample it either
+            raise _UnwrittenError("its text is longer than rollout.max_response_tokens") from error
+        if any(turn.thought_correct is False for turn in episode.turns):
+            raise _UnwrittenError("thought_correct found a thought of hindsight_turn untrue")
+        if episode.error:
+            raise _UnwrittenError(episode.error)
+        if rest or not episode.success:
+            raise _UnwrittenError("the way did not succeed when it was played again")
+        return episode.turns
 
     def _move(self, episode: ChatEpisode, rest: tuple[str, ...]) -> Move | None:
         """Return the next move of a plan; None if the environment has no words for it."""

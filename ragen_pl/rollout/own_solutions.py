@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.config import RolloutConfig
-from ragen_pl.rollout.hindsight import HindsightImitation, Solution, SolutionWriter
+from ragen_pl.rollout.hindsight import HindsightImitation, Solution, SolutionWriter, Unwritten
 from ragen_pl.rollout.mixture import groups_by_env
 from ragen_pl.rollout.solution_memory import SolutionMemory
 from ragen_pl.types import HindsightBatch, TrajectoryGroup
+
+_ENOUGH = 8
+"""Ways to success of which none was written, after which something is wrong."""
 
 
 class OwnSolutions:
@@ -40,6 +45,9 @@ class OwnSolutions:
         }
         """The configuration by environment; in a mixture, without keys that cannot act there."""
         self.memory = SolutionMemory(config, run_seed)
+        self._unwritten = Counter[str]()
+        """How many ways could not be written down, by reason, until one could or it was told."""
+        self._is_settled = False
 
     def batches(
         self, groups: Sequence[TrajectoryGroup], chats: Mapping[str, Chat], iteration: int
@@ -58,5 +66,24 @@ class OwnSolutions:
         for name, env in self.envs.items():
             config, own = self.config_in[name], by_env.get(name, [])
             writer = SolutionWriter(env, chats[name], self.rollout_in[name], config, self.run_seed)
-            solutions += writer.solutions(own, iteration)
+            found = writer.found(own, iteration)
+            solutions += (each for each in found if isinstance(each, Solution))
+            self._unwritten.update(each.reason for each in found if isinstance(each, Unwritten))
+        self._is_settled |= any(gather_objects(bool(solutions)))
         return self.memory.batches(solutions, iteration)
+
+    def warning(self) -> str | None:
+        """Return, once in a run, that none of its ways to success could be written down, and why;
+        every rank must call it."""
+        if self._is_settled:
+            return None
+        unwritten = sum(gather_objects(self._unwritten), Counter[str]())
+        if unwritten.total() < _ENOUGH:
+            return None
+        self._is_settled = True
+        reasons = "; ".join(f"{why} ({count})" for why, count in unwritten.most_common(3))
+        return (
+            f"hindsight imitation has written down none of {unwritten.total()} ways to success, so "
+            f"nothing is imitated: {reasons}. Mend hindsight_turn (check-env examines it), or set "
+            "data.hindsight to null"
+        )

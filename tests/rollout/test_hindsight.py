@@ -30,9 +30,11 @@ from ragen_pl.rollout.hindsight import (
     best_way,
 )
 from ragen_pl.rollout.memory import Compact
+from ragen_pl.rollout.own_solutions import OwnSolutions
 from ragen_pl.rollout.transitions import SUCCESS, Transitions
 from ragen_pl.types import EpisodeId, TokenRow, Trajectory, TrajectoryGroup
 from tests.support.held_out import eval_seeds, layout_split, shown_states, start_keys
+from tests.support.lamps import Stairs
 from tests.support.words import vocabulary
 
 CONFIG = RolloutConfig(
@@ -571,3 +573,70 @@ def test_keys_that_cannot_act_are_refused(env: TextEnv, keys: dict[str, Any], me
 def test_values_out_of_range_are_refused(key: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"hindsight.{key} is {value}"):
         HindsightImitation(**{key: value})
+
+
+# --- what could not be written ----------------------------------------------------------------
+
+
+class Speechless(Stairs):
+    def hindsight_turn(  # type: ignore[override]
+        self, plan: Sequence[str], max_actions: int
+    ) -> tuple[str, tuple[str, ...]] | None:
+        return None
+
+
+class Untrue(Stairs):
+    def hindsight_turn(self, plan: Sequence[str], max_actions: int) -> tuple[str, tuple[str, ...]]:
+        return "dim", tuple(plan[:max_actions])
+
+
+class Wordy(Stairs):
+    def hindsight_turn(self, plan: Sequence[str], max_actions: int) -> tuple[str, tuple[str, ...]]:
+        return "lit " * 100, tuple(plan[:max_actions])
+
+
+def solved(env: TextEnv, seeds: Iterable[int]) -> list[TrajectoryGroup]:
+    groups = []
+    for seed in seeds:
+        env.reset(seed=seed)
+        right = "on" if env.render_text() == "lit" else "off"
+        groups.append(TrajectoryGroup(seed, seed, (play(env, seed, [right, right]),)))
+    return groups
+
+
+def own_solutions(env: TextEnv) -> tuple[OwnSolutions, dict[str, Chat]]:
+    tokenizer = build_tokenizer([*vocabulary(Prompts(), env, 3), "dim"])
+    chat = Chat(Prompts(), tokenizer, read_markers(tokenizer), 3)
+    config = HindsightImitation(updates=1)
+    solutions = OwnSolutions(config, {"": env}, {"": CONFIG}, think=True, run_seed=0)
+    return solutions, {"": chat}
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (Speechless, "hindsight_turn returned None (8)"),
+        (Untrue, "thought_correct found a thought of hindsight_turn untrue (8)"),
+        (Wordy, "its text is longer than rollout.max_response_tokens (8)"),
+    ],
+)
+def test_a_run_that_writes_nothing_is_told_once_and_why(kind: type[TextEnv], reason: str) -> None:
+    env = kind()
+    solutions, chat = own_solutions(env)
+    assert solutions.batches(solved(env, range(7)), chat, 0) == []
+    assert solutions.warning() is None, "seven may be bad luck"
+    assert solutions.batches(solved(env, [7]), chat, 1) == []
+    told = solutions.warning()
+    assert told is not None
+    assert "has written down none of 8 ways to success" in told
+    assert reason in told
+    solutions.batches(solved(env, range(8)), chat, 2)
+    assert solutions.warning() is None, "once"
+
+
+def test_a_run_that_writes_something_is_told_nothing() -> None:
+    solutions, chat = own_solutions(Stairs())
+    assert solutions.batches(solved(Stairs(), [0]), chat, 0)
+    solutions.envs = {"": Speechless()}
+    solutions.batches(solved(Speechless(), range(9)), chat, 1)
+    assert solutions.warning() is None

@@ -666,7 +666,9 @@ class Fibber(Stairs):
 class Speechless(Stairs):
     """Has hindsight without words."""
 
-    def hindsight_turn(self, plan: Sequence[str], max_actions: int) -> None:
+    def hindsight_turn(  # type: ignore[override]
+        self, plan: Sequence[str], max_actions: int
+    ) -> tuple[str, tuple[str, ...]] | None:
         return None
 
 
