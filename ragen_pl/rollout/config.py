@@ -121,7 +121,7 @@ class RolloutConfig:
                 f"rollout.temperature is {self.temperature}; training samples at a temperature "
                 "above 0 (1.0 is usual)"
             )
-        self.memory.check(self.max_context)
+        self.memory.check(self.max_context, self.max_response_tokens)
         check_names(self.rewards)
 
     @property

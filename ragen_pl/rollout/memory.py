@@ -41,8 +41,8 @@ class Memory(ABC):
         """Return the largest number of training sequences of a trajectory."""
         return max_turns
 
-    def check(self, max_context: int) -> None:
-        """Refuse a limit beyond the rollout's.
+    def check(self, max_context: int, max_response_tokens: int) -> None:
+        """Refuse a limit beyond the rollout's, or too small for what the memory keeps.
 
         Raises:
             ValueError: naming the key and what to do.
@@ -147,6 +147,19 @@ class Compact(Memory):
 
     def limit(self, max_context: int) -> int:
         return max_context if self.budget is None else self.budget
+
+    def check(self, max_context: int, max_response_tokens: int) -> None:
+        super().check(max_context, max_response_tokens)
+        limit, least = self.limit(max_context), 3 * max_response_tokens
+        if limit <= least:
+            key = "max_context" if self.budget is None else "memory.budget"
+            raise ValueError(
+                f"rollout.{key} is {limit}, but rollout.memory is Compact, whose context holds a "
+                "summary, a response and the next summary, each of up to "
+                f"rollout.max_response_tokens ({max_response_tokens}), beside the messages: set "
+                f"rollout.{key} well above {least} (doctor measures the messages), or "
+                "max_response_tokens lower"
+            )
 
     def vocabulary(self) -> Iterable[str]:
         return (self.request, *_PIECES)

@@ -32,6 +32,7 @@ from ragen_pl.training.dialogues import Dialogues
 from ragen_pl.training.environments import accepting, check_envs, envs_by_key, training_envs
 from ragen_pl.training.evaluation_sets import EvaluationConfig
 from ragen_pl.training.evaluator import EvaluationLoader, Evaluator
+from ragen_pl.training.full_contexts import FullContexts
 from ragen_pl.training.learner import Learner, current_learner
 from ragen_pl.training.lost_rollouts import LostRollouts
 from ragen_pl.training.rl_iteration import RLIteration
@@ -128,7 +129,13 @@ class RolloutDataModule(pl.LightningDataModule):
         self.teaching = Teaching(warm_start, own, self.dialogues, hints, run_seed)
         self.lost = LostRollouts()
         self.rl_iteration = RLIteration(
-            self.dialogues, self.starts, dynamic_sampling, hints, self.solutions, self.lost
+            self.dialogues,
+            self.starts,
+            dynamic_sampling,
+            hints,
+            self.solutions,
+            self.lost,
+            FullContexts(rollout),
         )
         self.evaluator = Evaluator(evaluation, self.dialogues)
         self._host: EnvHost | None = None
@@ -233,6 +240,28 @@ class RolloutDataModule(pl.LightningDataModule):
             training_seeds = range(first, first + _COMPARED_TRAINING_SEEDS)
             for warning in self.evaluator.warnings(self.envs, training_seeds):
                 print(warning)
+            if self.trainer is not None and (told := self._cut_warm_start(self.trainer)):
+                print(told)
+
+    def _cut_warm_start(self, trainer: pl.Trainer) -> str | None:
+        """Return a warning of a run that ends within the warm start; None if it does not.
+
+        A run that ends with the warm start, such as a supervised baseline, is meant so.
+        """
+        warm, epochs, steps = self.warm_start, trainer.max_epochs, trainer.max_steps
+        updates = warm.iterations * warm.updates_per_iteration
+        if epochs is not None and 0 <= epochs < warm.iterations:
+            end = f"trainer.max_epochs is {epochs}"
+        elif 0 <= steps < updates:
+            end = f"trainer.max_steps is {steps}"
+        else:
+            return None
+        return (
+            f"data.warm_start has {warm.iterations} iterations of {warm.updates_per_iteration} "
+            f"updates, but {end}: the run ends within the warm start, before its learning rate has "
+            "come down and without RL; raise the trainer's limit or lower "
+            "data.warm_start.iterations"
+        )
 
     def _start_workers(self) -> None:
         """Move the environments to worker processes, if the run has them."""
@@ -277,6 +306,7 @@ class RolloutDataModule(pl.LightningDataModule):
         if iteration and iteration == self.warm_start.iterations:
             self.teaching.ask_questions(trainer)
         learner.begin_iteration(Phase.RL)
+        self.teaching.forget()
         yield from self.rl_iteration.batches(trainer)
 
     def val_dataloader(self) -> list[EvaluationLoader]:

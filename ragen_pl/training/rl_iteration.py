@@ -15,7 +15,7 @@ from ragen_pl.rollout.hints import Hints
 from ragen_pl.rollout.own_solutions import OwnSolutions
 from ragen_pl.rollout.packing import num_updates
 from ragen_pl.rollout.start_stream import StartStream
-from ragen_pl.training.callback import is_discarded, rollout_callbacks
+from ragen_pl.training.callback import announce, is_discarded, rollout_callbacks
 from ragen_pl.training.collection import (
     CollectedGroups,
     Collector,
@@ -24,6 +24,7 @@ from ragen_pl.training.collection import (
 )
 from ragen_pl.training.dialogues import Dialogues
 from ragen_pl.training.distillation import HintedRollout
+from ragen_pl.training.full_contexts import FullContexts
 from ragen_pl.training.learner import current_learner
 from ragen_pl.training.lost_rollouts import LostRollouts
 from ragen_pl.types import HindsightBatch, RolloutBatch, TrainingBatch
@@ -45,6 +46,8 @@ class RLIteration:
     """What is imitated in hindsight; None without it."""
     lost: LostRollouts
     """The rollouts without a sound trajectory."""
+    full: FullContexts
+    """The rollouts most of whose trajectories the context ends."""
 
     def batches(self, trainer: Trainer) -> Iterator[TrainingBatch | HindsightBatch]:
         """Collect a rollout and yield this rank's optimizer batches; every rank must call it.
@@ -65,6 +68,7 @@ class RLIteration:
                 self.dynamic_sampling,
             )
         self.starts.learn(collector.played)
+        self.full.take_note(trainer, collector.played, iteration)
         weights = collector.policy_weights(collected)
         if is_discarded(trainer):
             return  # such as after a collapse: no further step on this data
@@ -79,6 +83,8 @@ class RLIteration:
         hindsight: Sequence[HindsightBatch] = []
         if self.solutions is not None:
             hindsight = self.solutions.batches(collector.played, chats, iteration)
+            if told := self.solutions.warning():
+                announce(trainer, f"warning: {told}")
         for _ in range(rollout.ppo_epochs):
             yield from batches
         yield from hindsight  # after RL, whose ratios are those of the weights that sampled

@@ -170,6 +170,11 @@ class Teaching:
         announce(trainer, f"warm start: {len(lessons)} demonstrations with hints")
         return lessons
 
+    def forget(self) -> None:
+        """Let go of the demonstrations and questions, which RL does not need. Who asks for them
+        again has them made again."""
+        self._demonstrations, self._questions = None, ()
+
     def state_dict(self, trainer: Trainer) -> dict[str, Any]:
         """Return the demonstrations and questions if they are saved, until the warm start is
         over."""

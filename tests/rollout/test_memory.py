@@ -266,6 +266,14 @@ def test_demonstrations_are_dealt_whole() -> None:
             r"memory.budget is 2000, but rollout.max_context is 1024",
         ),
         (
+            lambda: RolloutConfig(memory=Compact(budget=96), max_response_tokens=32),
+            r"rollout.memory.budget is 96, but rollout.memory is Compact, .* well above 96",
+        ),
+        (
+            lambda: RolloutConfig(memory=Compact(), max_context=200, max_response_tokens=100),
+            r"rollout.max_context is 200, but rollout.memory is Compact, .* well above 300",
+        ),
+        (
             lambda: HindsightImitation().check(
                 Stairs(), replace(CONFIG, memory=COMPACT), think=True
             ),

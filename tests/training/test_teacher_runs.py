@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 import torch
+from lightning.pytorch import Trainer
 
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.rollout import demonstrations
@@ -22,9 +24,11 @@ from ragen_pl.rollout.teachers import (
     TeachingTask,
     WorldModel,
 )
+from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.evaluation_sets import EvaluationConfig
 from ragen_pl.training.starpo import StarPO
+from ragen_pl.types import DemonstrationSet
 from tests.support.doubles import make_trainer
 from tests.support.ranks import on_ranks
 from tests.support.recorded_play import embedded_chat, record_expert
@@ -179,3 +183,48 @@ def test_a_mixture_is_taught_where_it_can_be() -> None:
 
     data = make_data(WorldModel(), env=None, envs={"named": Stairs(), "wordy": Wordy()})
     assert list(data.teaching.warm_starts) == ["named"]
+
+
+def test_demonstrations_are_let_go_when_rl_begins(tmp_path: Path) -> None:
+    data, kept = make_data(Solver(0.0)), list[int]()
+
+    class Watch(RolloutCallback):
+        def on_rollout_start(self, trainer: Trainer, *args: Any) -> None:
+            gc.collect()
+            alive = [each for each in gc.get_objects() if type(each) is DemonstrationSet]
+            kept.append(len(alive))
+
+    gc.collect()
+    module, trainer = learner_of(data), make_trainer(tmp_path, 4, [Watch()])
+    trainer.fit(module, datamodule=data)
+    assert kept == [0, 0]
+    state = data.teaching.state_dict(trainer)
+    assert state == {}
+    again = data.teaching.demonstrations(trainer)
+    assert len(torch.unique(again.demonstration_ids)) == WARM.demonstrations
+
+
+@pytest.mark.parametrize(
+    ("limits", "told"),
+    [
+        (
+            {"epochs": 1},
+            "has 2 iterations of 30 updates, but trainer.max_epochs is 1: the run ends",
+        ),
+        ({"epochs": -1, "max_steps": 59}, "but trainer.max_steps is 59: the run ends within"),
+        ({"epochs": 2}, ""),
+        ({"epochs": -1, "max_steps": 60}, ""),
+        ({"epochs": -1}, ""),
+    ],
+)
+def test_a_run_that_ends_within_its_warm_start_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], limits: dict[str, int], told: str
+) -> None:
+    data = make_data(Solver(0.0))
+    trainer = make_trainer(tmp_path, limits.pop("epochs"), [], **limits)
+    trainer.strategy.connect(learner_of(data))
+    data.trainer = trainer
+    data.setup("fit")
+    shown = capsys.readouterr().out
+    assert told in shown
+    assert ("the run ends within the warm start" in shown) == bool(told)
