@@ -24,6 +24,7 @@ from ragen_pl.rollout.curriculum import (
     restored_progress,
     saved_progress,
 )
+from ragen_pl.rollout.curriculum.checked import learned, pool_size_of, tally_of
 from ragen_pl.rollout.seeds import group_seeds
 from ragen_pl.rollout.shares import rounded_counts
 from ragen_pl.rollout.stats import Tallies, sum_tallies
@@ -196,7 +197,7 @@ class Mixture:
         for name, count in self.counts(iteration, groups).items():
             curriculum, size = self.curricula[name], 0
             if count:
-                size = curriculum.pool_size(count)
+                size = pool_size_of(curriculum, count)
                 position = self._running[name].position
                 pool = group_seeds(self.run_seed, position, size, collection)
                 rng = random.Random(f"curriculum {name} {self.run_seed} {iteration} {collection}")
@@ -224,9 +225,9 @@ class Mixture:
         for name, running in self._running.items():
             own = by_env.get(name, [])
             curriculum = self.curricula[name]
-            parts = gather_objects((curriculum.tally(own), [_facts(group) for group in own]))
+            parts = gather_objects((tally_of(curriculum, own), [_facts(group) for group in own]))
             tallies = sum_tallies(part for part, _ in parts)
-            running.progress = curriculum.learn(running.progress, tallies)
+            running.progress = learned(curriculum, running.progress, tallies)
             # In the order of group ids, so that sums do not depend on the number of ranks.
             facts = sorted(each for _, part in parts for each in part)
             running.add([fact for _, group in facts for fact in group])
@@ -241,7 +242,7 @@ class Mixture:
     @property
     def chooses_starts(self) -> bool:
         """Whether the curriculum of an environment chooses among more starts than are played."""
-        return any(each.by_start or each.pool_size(1) > 1 for each in self.curricula.values())
+        return any(each.by_start or pool_size_of(each, 1) > 1 for each in self.curricula.values())
 
     @property
     def running_success(self) -> dict[str, float]:

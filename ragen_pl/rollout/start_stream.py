@@ -16,6 +16,7 @@ from ragen_pl.rollout.curriculum import (
     restored_progress,
     saved_progress,
 )
+from ragen_pl.rollout.curriculum.checked import check_choice, learned, pool_size_of, tally_of
 from ragen_pl.rollout.mixture import Mixture
 from ragen_pl.rollout.seeds import SEEDS_PER_RUN, SeedStream, group_seeds
 from ragen_pl.rollout.stats import Tallies, sum_tallies
@@ -59,7 +60,7 @@ class StartStream:
         curricula = {"": curriculum} if mixture is None else mixture.curricula
         for name, chooser in curricula.items():
             tried = range(first_seed, first_seed + _TRIED_FOR_DIFFICULTIES)
-            chooser.check(envs[name], tried)
+            check_choice(chooser, envs[name], tried)
         self.envs, self.curriculum, self.mixture = envs, curriculum, mixture
         self.groups, self.first_iteration, self.run_seed = groups, first_iteration, run_seed
         self._progress: Tallies = {}
@@ -89,8 +90,8 @@ class StartStream:
         if self.mixture is not None:
             self.mixture.learn(played)
             return
-        tallies = sum_tallies(gather_objects(self.curriculum.tally(played)))
-        self._progress = self.curriculum.learn(self._progress, tallies)
+        tallies = sum_tallies(gather_objects(tally_of(self.curriculum, played)))
+        self._progress = learned(self.curriculum, self._progress, tallies)
 
     @property
     def chooses_starts(self) -> bool:
@@ -112,7 +113,7 @@ class StartStream:
     @property
     def _pool_size(self) -> int:
         """Seeds of one collection, among which the curriculum chooses."""
-        return self.curriculum.pool_size(self.groups)
+        return pool_size_of(self.curriculum, self.groups)
 
     def state_dict(self, iteration: int) -> dict[str, Any]:
         """Return the position in the seed stream and the curriculum's progress as plain data.

@@ -8,7 +8,9 @@ from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 
+from ragen_pl.algorithms.boundary import calling
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.boundary import CheckedEnv
 from ragen_pl.errors import ConfigError
@@ -96,13 +98,14 @@ class ByDifficulty(Curriculum):
 
     def _checked_weight(self, difficulty: str, tally: Tally | None) -> float:
         success = None if tally is None else tally.success
-        weight = self.weigh(difficulty, tally)
-        if not 0 <= weight < math.inf:  # NaN is not
+        with calling(self, "weight", "difficulty, success"):
+            weight: object = self.weigh(difficulty, tally)
+        if not isinstance(weight, Real) or not 0 <= float(weight) < math.inf:  # NaN is not
             raise ConfigError(
                 f"data.curriculum is {type(self).__name__}, whose weight({difficulty!r}, "
                 f"{success}) returned {weight!r}; it must return a finite number ≥ 0"
             )
-        return weight
+        return float(weight)
 
     def learn(self, progress: Tallies, played: Tallies) -> Tallies:
         """Add what was played to the decayed tallies; drop what has all but decayed away."""

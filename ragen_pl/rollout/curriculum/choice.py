@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple
@@ -11,9 +10,9 @@ from typing import Any
 from ragen_pl.distributed.collectives import gather_objects, rank, world_size
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.boundary import CheckedEnv
-from ragen_pl.errors import ConfigError
 from ragen_pl.rollout.collect import GroupSeed
 from ragen_pl.rollout.curriculum.base import UNKNOWN, Curriculum, difficulty_of
+from ragen_pl.rollout.curriculum.checked import candidates_of, chosen_by
 from ragen_pl.rollout.stats import Tallies, Tally
 
 
@@ -46,27 +45,14 @@ def choose_starts(
     where it is played, and is reported there.
 
     Raises:
-        ConfigError: if the curriculum does not return as many different candidates as are wanted.
+        ConfigError: if the curriculum raises, or does not return as many different candidates as
+            are wanted.
     """
-    pool = curriculum.candidates(pool, progress)
+    pool = candidates_of(curriculum, pool, progress, wanted)
     if len(pool) == wanted:
-        return list(pool)
+        return pool
     names = [UNKNOWN] * len(pool) if curriculum.by_start else _difficulties(env, pool)
-    chosen = curriculum.choose(pool, names, wanted, progress, rng)
-    if not all(0 < start.weight < math.inf for start in chosen):  # NaN is not
-        raise ConfigError(
-            f"data.curriculum is {type(curriculum).__name__}, whose choose returned starts with "
-            f"the weights {[start.weight for start in chosen]!r:.80}; they must be positive and "
-            "finite"
-        )
-    candidates = {(start.group_id, start.seed) for start in pool}
-    distinct = {(start.group_id, start.seed) for start in chosen}
-    if len(chosen) != wanted or len(distinct) != wanted or not distinct <= candidates:
-        raise ConfigError(
-            f"data.curriculum is {type(curriculum).__name__}, whose choose returned {len(chosen)} "
-            f"starts; it must return {wanted} different ones of the {len(pool)} candidates"
-        )
-    return chosen
+    return chosen_by(curriculum, pool, names, wanted, progress, rng)
 
 
 def _difficulties(env: TextEnv, pool: Sequence[GroupSeed]) -> list[str]:

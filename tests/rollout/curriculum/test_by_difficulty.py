@@ -191,6 +191,24 @@ def test_a_weight_that_is_none_is_an_error(weight: float) -> None:
         choose_starts(Wrong(), NamedLamp(), POOL, 10, {}, random.Random(0))
 
 
+def test_a_weight_of_another_type_or_that_raises_is_told() -> None:
+    @dataclass(frozen=True)
+    class Wordy(ByDifficulty):
+        def weight(self, difficulty: str, success: float | None) -> Any:
+            return "1"
+
+    @dataclass(frozen=True)
+    class Broken(ByDifficulty):
+        def weight(self, difficulty: str, success: float | None) -> float:
+            return 1 - success  # type: ignore[operator]  # None at first
+
+    with pytest.raises(ConfigError, match=r"Wordy, whose weight\('dark', None\) returned '1'"):
+        choose_starts(Wordy(), NamedLamp(), POOL, 10, {}, random.Random(0))
+    told = r"Broken\.weight raised TypeError.*test_by_difficulty.py:\d+\)\n .*weight\(difficulty, "
+    with pytest.raises(ConfigError, match=told):
+        choose_starts(Broken(), NamedLamp(), POOL, 10, {}, random.Random(0))
+
+
 def test_progress_is_plain_data() -> None:
     progress = TargetSuccess().learn({}, {"a": Tally(3.0, 4.0)})
     text = json.dumps({name: [t.successes, t.trials] for name, t in progress.items()})

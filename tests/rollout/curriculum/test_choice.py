@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +19,10 @@ from ragen_pl.rollout.curriculum import (
     choice,
     choose_starts,
 )
+from ragen_pl.rollout.mixture import Mixture, MixtureConfig
+from ragen_pl.rollout.start_stream import StartStream
 from ragen_pl.rollout.stats import Tally
+from tests.support.doubles import make_group
 from tests.support.faulty import FaultyLamp, always
 from tests.support.ranks import on_ranks
 from tests.support.toy_env import NamedLamp
@@ -89,5 +93,94 @@ def test_a_choice_of_other_starts_is_an_error(chosen: list[GroupSeed]) -> None:
         def choose(self, *args: Any) -> list[GroupSeed]:
             return chosen
 
-    with pytest.raises(ConfigError, match=r"Wrong, whose choose returned \d starts; it must .* 5"):
+    told = (
+        r"Wrong.choose returned \d starts, \d different ones.*\n  it must return 5 different ones"
+    )
+    with pytest.raises(ConfigError, match=told):
         choose_starts(Wrong(), NamedLamp(), POOL, 5, {}, random.Random(0))
+
+
+# --- a curriculum of one's own --------------------------------------------------------------------
+
+
+TEXT_WEIGHT: Any = (0, 100, "1")
+
+
+class Whole(Curriculum):
+    """Chooses the first ones, of twice as many."""
+
+    def pool_size(self, wanted: int) -> int:
+        return 2 * wanted
+
+    def choose(self, pool: Any, difficulties: Any, wanted: int, *args: Any) -> Any:
+        return list(pool)[:wanted]
+
+
+def giving(method: str, given: Any) -> Curriculum:
+    """Make a curriculum one of whose methods returns something, or raises it."""
+
+    def own(self: Curriculum, *args: Any) -> Any:
+        if isinstance(given, Exception):
+            raise given
+        return given
+
+    made: Curriculum = type("Wrong", (Whole,), {method: own})()
+    return made
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "told"),
+    [
+        ("choose", IndexError("no start"), r"Wrong\.choose raised IndexError: no start.*called as"),
+        ("choose", None, r"Wrong\.choose returned None\n  it must return a list of GroupSeed"),
+        ("choose", [1, 2, 3, 4, 5], r"a list of 5 with 1 in it"),
+        (
+            "choose",
+            [GroupSeed(*TEXT_WEIGHT)] * 5,
+            r"with the weights \['1'.*positive and finite",
+        ),
+        ("candidates", KeyError("a"), r"Wrong\.candidates raised KeyError"),
+        (
+            "candidates",
+            POOL[:3],
+            r"Wrong\.candidates returned 3 starts\n  .* at least 5",
+        ),
+        ("candidates", "all", r"Wrong\.candidates returned a value of type str"),
+    ],
+)
+def test_what_breaks_a_choice_is_told_by_class_and_method(
+    method: str, given: Any, told: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"(?s){told}"):
+        choose_starts(giving(method, given), NamedLamp(), POOL, 5, {}, random.Random(0))
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "told"),
+    [
+        ("pool_size", 2.5, r"Wrong\.pool_size returned 2.5\n  it must return an integer"),
+        ("pool_size", ZeroDivisionError("x"), r"Wrong\.pool_size raised ZeroDivisionError"),
+        ("tally", [1], r"Wrong\.tally returned a list of 1\n  it must return a dict of Tally"),
+        ("learn", None, r"Wrong\.learn returned None"),
+        ("learn", {"a": 0.5}, r"Wrong\.learn returned 0.5 for 'a'"),
+        ("learn", {"a": Tally(float("nan"), 1.0)}, r"Wrong\.learn returned Tally\(successes=nan"),
+        ("learn", TypeError("x"), r"Wrong\.learn raised TypeError"),
+        ("check", TypeError("x"), r"Wrong\.check raised TypeError"),
+        ("check", ValueError("nothing to choose"), "^nothing to choose$"),
+    ],
+)
+@pytest.mark.parametrize("in_mixture", [False, True])
+def test_what_breaks_a_stream_of_starts_is_told_by_class_and_method(
+    method: str, given: Any, told: str, in_mixture: bool
+) -> None:
+    curriculum = giving(method, given)
+    envs = {"": NamedLamp()} if not in_mixture else {"a": NamedLamp(), "b": NamedLamp()}
+    mixture = Mixture(envs, MixtureConfig(), curriculum, 0) if in_mixture else None
+
+    def run() -> None:
+        stream = StartStream(envs, curriculum, mixture, groups=2, first_iteration=0, run_seed=0)
+        stream.group_seeds(0, 0)
+        stream.learn([replace(make_group([1.0, 0.0]), env=name) for name in envs])
+
+    with pytest.raises(ConfigError, match=told):
+        run()
