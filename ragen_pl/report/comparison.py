@@ -25,7 +25,8 @@ class Difference:
     temperature: float | None
     """None for baselines, which have none."""
     first: float
-    """Success of the first policy."""
+    """Success of the first policy: the mean over the initial states that both played, of each
+    state's share of solved trajectories."""
     second: float
     paired: PairedDifference
     """Second policy minus first, at the initial states that both played."""
@@ -113,6 +114,14 @@ def paired_by_start(
         ValueError: when they have different initial states. (One at which the environment failed
             for a policy is missing from that policy's result.)
     """
+    return paired_difference(*_pairs(first, second, same_set=same_set))
+
+
+def _pairs(
+    first: EvalResult, second: EvalResult, *, same_set: bool
+) -> tuple[list[float], list[float]]:
+    """Return both policies' success by initial state, of the states that both played; the arguments
+    and errors are those of ``paired_by_start``."""
     known = (first.repeated_seeds, second.repeated_seeds)
     old, new = _success_by_start(first, known), _success_by_start(second, known)
     if same_set and old.keys() & new.keys():
@@ -124,7 +133,7 @@ def paired_by_start(
             f"one (such as {unpaired[0]}); evaluate both on the same evaluation set with the same "
             "data.evaluation.size (a start at which the environment failed is missing, too)"
         )
-    return paired_difference(list(old.values()), [new[seed] for seed in old])
+    return list(old.values()), [new[seed] for seed in old]
 
 
 def difference_of(first: PolicyResult, second: PolicyResult) -> Difference:
@@ -139,14 +148,9 @@ def difference_of(first: PolicyResult, second: PolicyResult) -> Difference:
             f"the evaluation sets differ, with fingerprints {first.fingerprint} and "
             f"{second.fingerprint}: evaluate both policies on one set, with one version of it"
         )
-    return Difference(
-        first.eval_set,
-        first.temperature,
-        first.result.success,
-        second.result.success,
-        paired_by_start(first.result, second.result, same_set=known),
-        known,
-    )
+    old, new = _pairs(first.result, second.result, same_set=known)
+    difference = paired_difference(old, new)
+    return Difference(first.eval_set, first.temperature, fmean(old), fmean(new), difference, known)
 
 
 def _success_by_start(
@@ -224,7 +228,7 @@ def format_comparison(comparison: Comparison, first: str, second: str) -> str:
         first: Name of the first policy.
         second: Name of the second policy.
     """
-    parts = [f"{second} minus {first}, paired by initial state"]
+    parts = [f"{second} minus {first}: success as the mean over initial states, paired by them"]
     if comparison.differences:
         header = ["", "T", "first", "second", "difference [95 % interval]", "p", "starts"]
         parts.append(format_table([header, *map(_row, comparison.differences)]))

@@ -88,6 +88,33 @@ def test_seeds_of_one_start_are_one_pair(
     assert (found["difference"], found["starts"], found["p_value"]) == (1.0, 2, 0.5)
 
 
+def test_both_rates_and_their_difference_are_over_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nine seeds of one start and one of another: solving the one alone is 10 or 90 % of the
+    trajectories, and half of the starts."""
+
+    def played(wins: set[str]) -> list[TrajectoryGroup]:
+        groups = []
+        for seed in range(10):
+            key = "rare" if seed == 0 else "often"
+            group = make_group([float(key in wins)], group_id=seed, seed=seed)
+            (trajectory,) = group.trajectories
+            groups.append(replace(group, trajectories=(replace(trajectory, start_key=key),)))
+        return groups
+
+    first = write_results(tmp_path / "a", [result_of(played({"often"}))])
+    second = write_results(tmp_path / "b", [result_of(played({"often", "rare"}))])
+    assert main(["compare", str(first), str(second)]) == 0
+    shown = capsys.readouterr().out
+    assert "success as the mean over initial states, paired by them" in shown
+    row = shown.splitlines()[2].split()
+    assert row[:7] == ["default", "0.5", "50.0", "%", "100.0", "%", "+50.0"]
+    assert main(["compare", str(first), str(second), "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["comparisons"][0]["differences"]
+    assert found["second"] - found["first"] == found["difference"] == 0.5
+
+
 def test_policies_of_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     groups = [make_group([float(i > 2)], group_id=i, seed=i) for i in range(6)]
     none = [make_group([0.0], group_id=i, seed=i) for i in range(6)]
