@@ -11,6 +11,7 @@ from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities.exceptions import SIGTERMException
+from torch import Tensor
 
 from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.errors import ConfigError
@@ -20,7 +21,13 @@ from ragen_pl.rollout.baselines import BASELINES
 from ragen_pl.runtime.durable_files import write_text
 from ragen_pl.runtime.faults import FaultKind, record_fault
 from ragen_pl.training.access import data_module, learner
-from ragen_pl.training.callback import RolloutCallback, announce, is_done, rollout_callbacks
+from ragen_pl.training.callback import (
+    RESERVED,
+    RolloutCallback,
+    announce,
+    is_done,
+    rollout_callbacks,
+)
 from ragen_pl.training.evaluation import PolicyResult
 from ragen_pl.training.explicit_evaluation import played_by_baseline, played_by_policy, score
 from ragen_pl.training.run_folder import FINAL, RESULTS, UNTRAINED, read_results
@@ -61,6 +68,8 @@ class Results(RolloutCallback):
         self.write_every = write_every
         self.evaluations: list[PolicyResult] = []
         self._history: list[dict[str, Any]] = []
+        self._earlier: dict[str, Tensor] = {}
+        """The metrics of earlier iterations, as Lightning kept them."""
         self._counters = Counters()
         self._validation: Validation | None = None
         self._validated = self._resumed = False
@@ -146,6 +155,10 @@ class Results(RolloutCallback):
         """Record that there are new scores."""
         self._validated = True
 
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note which metrics are known already."""
+        self._earlier = dict(trainer.callback_metrics)
+
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Record the iteration's metrics; evaluate when the warm start ends."""
         for callback in rollout_callbacks(trainer):  # also those whose own hook is yet to come
@@ -167,7 +180,9 @@ class Results(RolloutCallback):
         for name, value in trainer.callback_metrics.items():
             # The imitation loss must not be repeated after the warm start.
             is_stale = phase == Phase.RL and name.startswith("train/imitation")
-            if name.startswith(_PREFIXES) and not is_stale and math.isfinite(float(value)):
+            if not name.startswith(_PREFIXES):  # a user's own, which nothing clears in between
+                is_stale = self._earlier.get(name) is value or name in RESERVED
+            if not is_stale and math.isfinite(float(value)):
                 row[name] = float(f"{float(value):.5g}")
         self._history.append(row)
 

@@ -55,11 +55,12 @@ from ragen_pl.models import EmbeddedModel, Endpoint
 from ragen_pl.report.side_by_side import leaves
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.runtime.allocator import retain_freed_memory
-from ragen_pl.runtime.out_of_memory import explain_out_of_memory
+from ragen_pl.runtime.out_of_memory import explain_out_of_memory, is_out_of_memory
 from ragen_pl.runtime.third_party_output import silence_libraries
 from ragen_pl.runtime.threads import ThreadTuner, configure_threads, fixed_threads, usable_cores
 from ragen_pl.training.callback import is_done, rollout_callbacks
 from ragen_pl.training.datamodule import RolloutDataModule
+from ragen_pl.training.own_callbacks import fault_of_callback
 from ragen_pl.training.run_folder import (
     RESULTS,
     RunMetadata,
@@ -421,5 +422,10 @@ def run(argv: Sequence[str], kind: type[Application] = Application) -> Applicati
         folder.restore()  # the error may have come after an earlier run was moved
         short = shorten(str(error)) if isinstance(error, MisconfigurationException) else str(error)
         raise ConfigError(short) from error
+    except Exception as error:  # the boundary to a user's callbacks
+        told = fault_of_callback(error)
+        if told is None or is_out_of_memory(error):
+            raise
+        raise ConfigError(told) from error
     finally:
         folder.release()

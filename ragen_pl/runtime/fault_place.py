@@ -21,7 +21,7 @@ def place_of_fault(error: BaseException) -> str:
         return ""  # its text names them
     here = Path.cwd()
     for path, line in reversed(list(_calls(error))):
-        if not _is_foreign(path):
+        if not is_foreign(path):
             shown = path.relative_to(here) if path.is_relative_to(here) else path
             return f"{shown}:{line}"
     return ""
@@ -44,6 +44,6 @@ def _calls(error: BaseException) -> Iterator[tuple[Path, int]]:
             yield Path(name).absolute(), line
 
 
-def _is_foreign(path: Path) -> bool:
+def is_foreign(path: Path) -> bool:
     """Return whether a file is of this package, of an installed one, or of Python itself."""
     return bool(_INSTALLED & set(path.parts)) or is_below(path, (*OWN_CODE, _STANDARD_LIBRARY))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping
+from numbers import Real
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
@@ -14,6 +16,9 @@ from ragen_pl.errors import ConfigError
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.runtime.visible_text import visible
 from ragen_pl.types import Evaluation, Selection, TrainingBatch, TrajectoryGroup
+
+RESERVED = ("iteration", "phase")
+"""Columns of ``results.json`` beside the metrics."""
 
 T = TypeVar("T", bound=Callback)
 
@@ -38,9 +43,7 @@ class RolloutCallback(Callback):
     iteration: int = 0
     """Iteration of the current rollout, counted from 0 over the whole run, warm start included."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._recorded: dict[str, float] = {}
+    _recorded: dict[str, float] = {}  # noqa: RUF012  replaced, never changed: none has to set it
 
     def begin_iteration(self, iteration: int) -> None:
         """Set ``iteration`` and ``discard`` for a new rollout; not a hook to override."""
@@ -156,8 +159,29 @@ class RolloutCallback(Callback):
         """Store metrics until they can be logged; values must be the same on every rank.
 
         Non-finite values, such as the mean of nothing, are left out.
+
+        Raises:
+            ConfigError: for what is no number, or a name that ``results.json`` has for itself.
         """
-        self._recorded.update({k: float(v) for k, v in metrics.items() if math.isfinite(v)})
+        if not isinstance(metrics, Mapping):
+            raise ConfigError(
+                f"{type(self).__name__}.record was given {metrics!r:.60}: give a dict of numbers, "
+                '{"rollout/name": 1.0}'
+            )
+        numbers = {name: self._number(name, value) for name, value in metrics.items()}
+        finite = {name: value for name, value in numbers.items() if math.isfinite(value)}
+        self._recorded = {**self._recorded, **finite}
+
+    def _number(self, name: object, value: object) -> float:
+        place = f"{type(self).__name__}.record was given"
+        if not isinstance(name, str) or name in RESERVED:
+            raise ConfigError(f"{place} a metric named {name!r:.60}: give it another name")
+        is_single = isinstance(value, torch.Tensor | np.ndarray) and math.prod(value.shape) == 1
+        if isinstance(value, Real) or is_single:
+            return float(value)  # type: ignore[arg-type]  # one number
+        raise ConfigError(
+            f"{place} {value!r:.60} for {name}: give a number, such as the mean of several"
+        )
 
     @property
     def recorded(self) -> Collection[str]:

@@ -26,7 +26,7 @@ from ragen_pl.rollout.own_solutions import OwnSolutions
 from ragen_pl.rollout.seeds import SEEDS_PER_RUN
 from ragen_pl.rollout.self_distillation import SelfDistillation
 from ragen_pl.rollout.start_stream import StartStream
-from ragen_pl.training.callback import is_done, rollout_callbacks
+from ragen_pl.training.callback import all_callbacks, is_done, rollout_callbacks
 from ragen_pl.training.collection import DynamicSampling
 from ragen_pl.training.dialogues import Dialogues
 from ragen_pl.training.environments import accepting, check_envs, envs_by_key, training_envs
@@ -35,6 +35,7 @@ from ragen_pl.training.evaluator import EvaluationLoader, Evaluator
 from ragen_pl.training.full_contexts import FullContexts
 from ragen_pl.training.learner import Learner, current_learner
 from ragen_pl.training.lost_rollouts import LostRollouts
+from ragen_pl.training.own_callbacks import refuse_wrong_hooks
 from ragen_pl.training.rl_iteration import RLIteration
 from ragen_pl.training.teaching import Teaching, taught_envs, warm_starts
 from ragen_pl.types import Demonstration, HindsightBatch, Phase, TrainingBatch
@@ -222,6 +223,7 @@ class RolloutDataModule(pl.LightningDataModule):
         """
         names = [name for name in self.envs if name]
         learner.check_rollouts(names, self.prompts, self.rollout)
+        refuse_wrong_hooks(all_callbacks(trainer))
         for callback in rollout_callbacks(trainer):
             callback.check_run(trainer, self.rollout)
 

@@ -87,6 +87,29 @@ def test_a_whole_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert " s; rollout: " in printed
 
 
+class Own(RolloutCallback):
+    """Records and logs metrics of names that no shipped part has, in every second iteration."""
+
+    def on_rollout_end(self, trainer: Trainer, module: LightningModule, groups: Any) -> None:
+        if self.iteration % 2 == 0:
+            self.record({"mine/x": float(self.iteration), "odd name": 0.5})
+
+    def on_train_batch_end(self, trainer: Trainer, *args: Any) -> None:
+        if self.iteration % 2 == 0:
+            trainer.lightning_module.log(
+                "logged", 7.0 + self.iteration, on_step=False, on_epoch=True
+            )
+
+
+def test_metrics_of_a_users_callback_are_kept_where_they_were_measured(tmp_path: Path) -> None:
+    callbacks = [Own(), Results((0.5,))]
+    make_trainer(tmp_path, 4, callbacks).fit(TinyModule(), datamodule=TinyData(mixed))
+    history = read(tmp_path)["history"]
+    assert history["mine/x"] == [0.0, None, 2.0, None]
+    assert history["odd name"] == [0.5, None, 0.5, None]
+    assert history["logged"] == [7.0, None, 9.0, None]
+
+
 def test_without_warm_start_the_untrained_policy_is_scored_in_full(tmp_path: Path) -> None:
     make_trainer(tmp_path, 1, [Results((0.5, 1.0))]).fit(TinyModule(), datamodule=TinyData(mixed))
     told = [e["temperature"] for e in read(tmp_path)["evaluations"] if e["policy"] == "untrained"]

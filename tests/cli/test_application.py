@@ -8,12 +8,14 @@ from typing import Any, ClassVar
 
 import pytest
 import yaml
+from lightning.pytorch import Callback
 from lightning.pytorch.loggers import Logger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from ragen_pl.cli import application
 from ragen_pl.cli.entry_point import main
+from ragen_pl.errors import ConfigError
 from ragen_pl.rollout.config import RolloutConfig
 from tests.support.lock_holder import held_lock
 from tests.support.tiny_run import write_config
@@ -179,3 +181,27 @@ def test_slurm_saves_nothing_in_the_middle_of_an_iteration(
     assert application._slurm([found]) is None, "one that was given stays"
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
     assert application._slurm([]) is None
+
+
+def test_what_a_users_callback_raises_is_an_error_without_a_traceback() -> None:
+    class Broken(Callback):
+        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+            raise KeyError("reward")
+
+    def command(argv: Any, folder: Any) -> Any:
+        Broken().on_train_start(None, None)
+
+    made: Any = command
+    with pytest.raises(
+        ConfigError, match=r"Broken.on_train_start raised KeyError: 'reward' \(.*py:"
+    ):
+        application.run([], made)
+
+
+def test_what_others_raise_keeps_its_traceback() -> None:
+    def command(argv: Any, folder: Any) -> Any:
+        raise KeyError("reward")
+
+    made: Any = command
+    with pytest.raises(KeyError):
+        application.run([], made)

@@ -1,0 +1,73 @@
+"""The boundary to callbacks, which may be a user's own classes: wrong hooks are refused before a
+run, and what a hook raises is told by its name."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from lightning.pytorch.callbacks import Callback
+
+from ragen_pl.algorithms.boundary import name_of
+from ragen_pl.envs.boundary import describe_fault
+from ragen_pl.errors import ConfigError
+from ragen_pl.runtime.fault_place import is_foreign
+from ragen_pl.training.callback import RolloutCallback
+
+
+def refuse_wrong_hooks(callbacks: Iterable[Callback]) -> None:
+    """Refuse callbacks whose hooks do not take the arguments that they are called with.
+
+    Raises:
+        ConfigError: naming the class, the hook and its arguments.
+    """
+    for callback in callbacks:
+        base = RolloutCallback if isinstance(callback, RolloutCallback) else Callback
+        for name, wanted in inspect.getmembers(base, inspect.isfunction):
+            given = getattr(callback, name)
+            if name.startswith("_") or getattr(type(callback), name, None) is wanted:
+                continue
+            _check_hook(callback, name, given, wanted)
+
+
+def _check_hook(
+    callback: Callback, name: str, given: object, wanted: Callable[..., object]
+) -> None:
+    if not callable(given):
+        raise ConfigError(f"{name_of(callback)}.{name} is {given!r:.40}: it must be a method")
+    arguments = list(inspect.signature(wanted).parameters)[1:]
+    try:
+        inspect.signature(given).bind(*arguments)
+    except TypeError as error:
+        raise ConfigError(
+            f"{name_of(callback)}.{name} cannot be called: {error}\n"
+            f"  it is called as {name}({', '.join(arguments)})"
+        ) from error
+    except ValueError:  # a signature that Python does not know
+        return
+
+
+def fault_of_callback(error: BaseException) -> str | None:
+    """Return what a user's callback raised, by its class and method; None if the error came from
+    elsewhere."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        owner, method = frame.f_locals.get("self"), frame.f_code.co_name
+        if not isinstance(owner, Callback) or not _is_of_user(type(owner)):
+            continue
+        if not isinstance(error, Exception):
+            return None
+        told = f"{name_of(owner)}.{method} raised {describe_fault(error, owner)}"
+        if isinstance(error, AttributeError) and "__init__" in vars(type(owner)):
+            told += f"\n  {type(owner).__name__}.__init__ must call super().__init__() first"
+        return told
+    return None
+
+
+def _is_of_user(kind: type[Callback]) -> bool:
+    """Return whether a class is neither of this package nor of an installed one."""
+    try:
+        return not is_foreign(Path(inspect.getfile(kind)).absolute())
+    except (TypeError, OSError):  # made where no file is, as in an interactive session
+        return True
