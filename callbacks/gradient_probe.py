@@ -11,7 +11,7 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
 from ragen_pl.algorithms.coefficients import FixedCoefficients
-from ragen_pl.algorithms.env_losses import choose_tokens
+from ragen_pl.algorithms.env_losses import choose_tokens, chooses_tokens
 from ragen_pl.distributed.batch_sharding import regroup
 from ragen_pl.distributed.collectives import all_reduce_sum, gather_objects
 from ragen_pl.distributed.sharding import summon_full_params
@@ -55,7 +55,8 @@ def policy_terms(module: StarPO, batch: TrainingBatch) -> ProbeView:
     rollout = replace(batch.rollout, policy_weights=torch.ones_like(batch.rollout.policy_weights))
     values = module.values(rollout, rollout.kept)
     advantages, _ = compute_advantages(rollout, values, algorithm)
-    batch = replace(batch, rollout=rollout, advantages=advantages)
+    old = _old_log_probs(module, batch)
+    batch = replace(batch, rollout=rollout, advantages=advantages, old_log_probs=old)
     batch = replace(batch, chosen=choose_tokens(algorithm, batch))
 
     def term_losses(
@@ -87,6 +88,15 @@ def policy_terms(module: StarPO, batch: TrainingBatch) -> ProbeView:
     return ProbeView(names, batch, among)
 
 
+def _old_log_probs(module: StarPO, batch: TrainingBatch) -> Tensor:
+    """Return the old log-probs, (B, T), of all trajectories where a loss chooses tokens by them;
+    those that the filter dropped have none in the batch. Every rank must call it."""
+    if not chooses_tokens(module.algorithm):
+        return batch.old_log_probs
+    current = module.policy_log_probs(batch.rollout)  # nothing was updated yet
+    return torch.where(batch.rollout.kept[:, None], batch.old_log_probs, current)
+
+
 class GradientProbe(RolloutCallback):
     """Gradient norms of the loss's terms by the in-group standard deviation of returns (RAGEN-2).
 
@@ -95,7 +105,8 @@ class GradientProbe(RolloutCallback):
     KL term are differentiated separately, with their coefficients and per sampled token. If the
     task's gradient is below the regularizers', the group contributes only noise. No step is taken,
     and gradients, weights and random streams stay as they are. The cost is memory for three
-    gradients, one forward and up to three backward passes over the batch, and the critic's forward.
+    gradients, one forward and up to three backward passes over the batch, and the critic's forward;
+    a policy loss that chooses tokens takes another forward.
 
     Args:
         every_n_iterations: Iterations between two probes.

@@ -38,6 +38,13 @@ def losses_of_rows(algorithm: Algorithm, rollout: RolloutBatch) -> list[tuple[Po
     ]
 
 
+def chooses_tokens(algorithm: Algorithm) -> bool:
+    """Return whether a policy loss of the run may treat tokens apart."""
+    own = (each.policy_loss for each in algorithm.per_env.values() if each is not None)
+    losses = (algorithm.policy_loss, *own)
+    return any(type(each).choose is not PolicyLoss.choose for each in losses if each is not None)
+
+
 def choose_tokens(algorithm: Algorithm, batch: TrainingBatch) -> Tensor | None:
     """Return the tokens that the policy losses treat apart, (B, T) bool; None if none of them has
     such tokens.

@@ -15,15 +15,17 @@ import torch
 from torch import Tensor
 
 from callbacks import GradientProbe, MutualInformation
-from callbacks.gradient_probe import in_group_stds
+from callbacks.gradient_probe import in_group_stds, policy_terms
 from ragen_pl.algorithms.coefficients import Coefficients
 from ragen_pl.algorithms.config import Algorithm, EntropyBonus, KLPenalty, Optimization
 from ragen_pl.algorithms.estimators import GAE, DrGRPO
+from ragen_pl.algorithms.policy_losses import ClipCov, KLCov
 from ragen_pl.cli.entry_point import main
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.policy import Policy
 from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.packing import pack
+from ragen_pl.training.scoring import forward_policy
 from ragen_pl.types import Completion, RolloutBatch, TrainingBatch
 from tests.support.doubles import make_trajectory, make_turn
 from tests.support.tiny_run import write_config
@@ -138,6 +140,38 @@ def test_neither_micro_batches_nor_the_filter_matter() -> None:
     dropped = probed(learner(DR_GRPO), training_batch(weight=0.0), num_buckets=2)
     assert cut == pytest.approx(whole, rel=1e-4, abs=1e-6)
     assert dropped == pytest.approx(whole, rel=1e-6)
+
+
+@pytest.mark.parametrize("loss", [ClipCov(0.4, 0.0, 9.0), KLCov(0.4, 0.7)])
+def test_tokens_are_chosen_by_true_log_probs_of_dropped_trajectories_too(
+    loss: ClipCov | KLCov,
+) -> None:
+    """The batch has none of those that the filter dropped: 0, the log-prob of a sure token, would
+    stand for them."""
+    module, whole = learner(replace(DR_GRPO, policy_loss=loss)), training_batch()
+    with torch.no_grad():
+        true = forward_policy(module.policy, whole.rollout).log_probs * whole.rollout.loss_mask
+    module.policy_log_probs = lambda rollout: true
+    kept = torch.tensor([0.0, 0.0, 1.0, 1.0, 0.0, 0.0])
+    rollout = replace(whole.rollout, policy_weights=kept)
+    filtered = replace(whole, rollout=rollout, old_log_probs=true * kept[:, None])
+    view = policy_terms(module, filtered)
+    assert view.batch.old_log_probs.equal(true)
+    unfiltered = policy_terms(module, replace(whole, old_log_probs=true))
+    assert view.batch.chosen is not None
+    assert unfiltered.batch.chosen is not None
+    assert bool(view.batch.chosen.any())
+    assert view.batch.chosen.equal(unfiltered.batch.chosen)
+    module.policy_log_probs = lambda rollout: torch.zeros_like(true)
+    wrong = policy_terms(module, filtered).batch.chosen
+    assert wrong is not None
+    assert not wrong.equal(unfiltered.batch.chosen), "the log-probs matter here"
+
+
+def test_a_loss_that_chooses_no_tokens_takes_no_further_pass() -> None:
+    module, batch = learner(DR_GRPO), training_batch(weight=0.0)
+    assert not hasattr(module, "policy_log_probs")
+    assert policy_terms(module, batch).batch.old_log_probs is batch.old_log_probs
 
 
 def test_the_policy_is_left_as_it_was() -> None:
