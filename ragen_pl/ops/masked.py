@@ -7,7 +7,7 @@ ranks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -31,15 +31,32 @@ def masked_sum(values: Tensor, mask: Tensor) -> Tensor:
 
 def masked_mean(values: Tensor, mask: Tensor, reduce: Reduce = local) -> Tensor:
     """Average the marked entries of ``values``; 0 when nothing is marked."""
-    count = reduce(mask.sum().to(values.dtype))
-    return reduce(masked_sum(values, mask)) / count.clamp(min=1)
+    _, (mean,) = _means([values], mask, reduce)
+    return mean
 
 
-def masked_variance(values: Tensor, mask: Tensor, reduce: Reduce = local) -> Tensor:
-    """Return the Bessel-corrected variance of the marked entries; 0 for fewer than two."""
-    count = reduce(mask.sum().to(values.dtype))
-    centered = values - masked_mean(values, mask, reduce)
-    return reduce(masked_sum(centered.square(), mask)) / (count - 1).clamp(min=1)
+def _means(
+    columns: Sequence[Tensor], mask: Tensor, reduce: Reduce
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Return the number of marked entries, and the mean of several tensors over them, in a single
+    reduction: what is sent is small, and each reduction waits for the slowest rank."""
+    count = mask.sum().to(columns[0].dtype)
+    sums = reduce(torch.stack([count, *(masked_sum(each, mask) for each in columns)]))
+    means = sums[1:] / sums[0].clamp(min=1)
+    return sums[0], means.unbind()
+
+
+def _variances(
+    centered: Sequence[Tensor], count: Tensor, mask: Tensor, reduce: Reduce
+) -> tuple[Tensor, ...]:
+    """Return the Bessel-corrected variances of tensors less their means, in a single reduction; 0
+    for fewer than two entries.
+
+    The sums of squares need the means first: together with them, they would lose the digits of a
+    small variance to a large mean.
+    """
+    squares = reduce(torch.stack([masked_sum(each.square(), mask) for each in centered]))
+    return (squares / (count - 1).clamp(min=1)).unbind()
 
 
 def whiten(values: Tensor, mask: Tensor, reduce: Reduce = local, eps: float = 1e-8) -> Tensor:
@@ -48,10 +65,11 @@ def whiten(values: Tensor, mask: Tensor, reduce: Reduce = local, eps: float = 1e
     Returns zeros off the mask. One marked entry, or entries that differ by no more than rounding,
     give zeros.
     """
-    centered = values - masked_mean(values, mask, reduce)
-    variance = masked_variance(values, mask, reduce)
+    count, (mean, mean_square) = _means([values, values.square()], mask, reduce)
+    centered = values - mean
+    (variance,) = _variances([centered], count, mask, reduce)
     # Else the rounding of the mean, the same for all entries, would be scaled up.
-    varies = variance > _ROUNDING * masked_mean(values.square(), mask, reduce)
+    varies = variance > _ROUNDING * mean_square
     return torch.where(mask & varies, centered * torch.rsqrt(variance + eps), 0.0)
 
 
@@ -74,9 +92,11 @@ def explained_variance(
 
     0 when the returns vary by no more than rounding. Over all ranks when a reducer is given.
     """
-    mean_square = masked_mean(returns.square(), mask, reduce)
-    target = masked_variance(returns, mask, reduce)
-    residual = masked_variance(returns - values, mask, reduce)
+    residuals = returns - values
+    columns = [returns, residuals, returns.square()]
+    count, (mean, mean_residual, mean_square) = _means(columns, mask, reduce)
+    centered = [returns - mean, residuals - mean_residual]
+    target, residual = _variances(centered, count, mask, reduce)
     if float(target) <= _ROUNDING * float(mean_square):
         return torch.zeros(())
     return 1.0 - residual / target
