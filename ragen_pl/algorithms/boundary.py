@@ -6,26 +6,20 @@ names the class, what it returned and what it must return.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ragen_pl.distributed.collectives import gather_objects
-from ragen_pl.envs.boundary import describe_fault
+from ragen_pl.envs import own_classes
+from ragen_pl.envs.own_classes import contract_error
 from ragen_pl.errors import ConfigError
 from ragen_pl.runtime.out_of_memory import is_out_of_memory
 
-_SHIPPED = "ragen_pl."
 _ZERO_ELSEWHERE = "0 where rollout.loss_mask is false: multiply by rollout.loss_mask"
-
-
-def name_of(part: object) -> str:
-    """Return a part's class as a ``class_path`` has it."""
-    kind = type(part)
-    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def described(value: object) -> str:
@@ -34,39 +28,13 @@ def described(value: object) -> str:
         kind = str(value.dtype).removeprefix("torch.")
         article = "an" if kind.startswith("i") else "a"
         return f"{article} {kind} tensor of shape {tuple(value.shape)} on {value.device}"
-    if isinstance(value, list | tuple):
-        return f"a {type(value).__name__} of {len(value)}"
-    return "None" if value is None else f"a value of type {type(value).__name__}"
+    return own_classes.described(value)
 
 
-@contextmanager
-def calling(part: object, method: str, signature: str) -> Iterator[None]:
-    """Turn any exception that a user's class raises within into a ``ConfigError``.
-
-    Those of the shipped classes are left alone: their tracebacks are needed. So is a lack of
-    memory, which has a message of its own.
-
-    Args:
-        part: The object that is called.
-        method: The method.
-        signature: The arguments that it is called with.
-    """
-    try:
-        yield
-    except ConfigError:
-        raise
-    except Exception as error:  # the boundary to user code: any error is theirs
-        if type(part).__module__.startswith(_SHIPPED) or is_out_of_memory(error):
-            raise
-        raise ConfigError(
-            f"{name_of(part)}.{method} raised {describe_fault(error, part)}\n"
-            f"  it is called as {method}({signature})"
-        ) from error
-
-
-def contract_error(part: object, method: str, given: str, wanted: str) -> ConfigError:
-    """Return the error of a method that returned ``given`` in place of ``wanted``."""
-    return ConfigError(f"{name_of(part)}.{method} returned {given}\n  it must return {wanted}")
+def calling(part: object, method: str, signature: str) -> AbstractContextManager[None]:
+    """Turn any exception that a user's class raises within into a ``ConfigError``, but a lack of
+    memory, also of a device; see ``own_classes.calling``."""
+    return own_classes.calling(part, method, signature, is_out_of_memory)
 
 
 def check_shape(

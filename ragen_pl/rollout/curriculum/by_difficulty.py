@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
 
-from ragen_pl.algorithms.boundary import calling
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.boundary import CheckedEnv
+from ragen_pl.envs.own_classes import calling
 from ragen_pl.errors import ConfigError
 from ragen_pl.rollout.collect import GroupSeed
 from ragen_pl.rollout.curriculum.base import UNKNOWN, Curriculum, difficulty_of

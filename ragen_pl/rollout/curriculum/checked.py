@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple
 from numbers import Real
 
-from ragen_pl.algorithms.boundary import calling, contract_error, described
 from ragen_pl.envs.base import TextEnv
+from ragen_pl.envs.own_classes import calling, contract_error, described
 from ragen_pl.errors import ConfigError
 from ragen_pl.rollout.collect import GroupSeed
 from ragen_pl.rollout.curriculum.base import Curriculum
