@@ -125,9 +125,9 @@ def test_a_healthy_run_is_healthy_and_every_check_has_a_line(doctor: Doctor) -> 
             "! data.rollout.max_context is 30",
         ),
         (
-            ["--data.rollout.memory=Compact", "--data.rollout.memory.budget=40"],
+            ["--data.rollout.memory=Compact", "--data.rollout.memory.budget=49"],
             "lengths",
-            "! no turn can be played memory Compact has 40",
+            "! no turn can be played memory Compact has 49",
         ),
         (
             ["--data.rollout.memory=Compact", "--data.rollout.memory.budget=60"],
