@@ -21,7 +21,7 @@ def place_of_fault(error: BaseException) -> str:
         return ""  # its text names them
     here = Path.cwd()
     for path, line in reversed(list(_calls(error))):
-        if not is_foreign(path):
+        if is_users(path):
             shown = path.relative_to(here) if path.is_relative_to(here) else path
             return f"{shown}:{line}"
     return ""
@@ -29,7 +29,9 @@ def place_of_fault(error: BaseException) -> str:
 
 def is_users(path: Path) -> bool:
     """Tell whether a file is a user's: neither of this package, nor installed, nor of Python."""
-    return not _is_foreign(path.absolute())
+    path = path.absolute()
+    is_installed = bool(_INSTALLED & set(path.parts))
+    return not is_installed and not is_below(path, (*OWN_CODE, _STANDARD_LIBRARY))
 
 
 def is_below(path: Path, folders: tuple[Path, ...]) -> bool:
@@ -42,8 +44,3 @@ def _calls(error: BaseException) -> Iterator[tuple[Path, int]]:
         name = frame.f_code.co_filename
         if not name.startswith("<"):  # generated code, such as a dataclass's constructor
             yield Path(name).absolute(), line
-
-
-def is_foreign(path: Path) -> bool:
-    """Return whether a file is of this package, of an installed one, or of Python itself."""
-    return bool(_INSTALLED & set(path.parts)) or is_below(path, (*OWN_CODE, _STANDARD_LIBRARY))

@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import Callback
 from ragen_pl.envs.boundary import describe_fault
 from ragen_pl.envs.own_classes import name_of
 from ragen_pl.errors import ConfigError
-from ragen_pl.runtime.fault_place import is_foreign
+from ragen_pl.runtime.fault_place import is_users
 from ragen_pl.training.callback import RolloutCallback
 
 
@@ -68,6 +68,6 @@ def fault_of_callback(error: BaseException) -> str | None:
 def _is_of_user(kind: type[Callback]) -> bool:
     """Return whether a class is neither of this package nor of an installed one."""
     try:
-        return not is_foreign(Path(inspect.getfile(kind)).absolute())
+        return is_users(Path(inspect.getfile(kind)))
     except (TypeError, OSError):  # made where no file is, as in an interactive session
         return True
