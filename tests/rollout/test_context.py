@@ -41,13 +41,13 @@ def answer(context: Context, words: str = "up") -> tuple[int, ...]:
     return tokens
 
 
-@pytest.mark.parametrize("memory", [Full(), Compact(request="Sum up.")])
-def test_a_first_prompt_fits_if_all_that_may_follow_does(memory: Memory) -> None:
+@pytest.mark.parametrize(("memory", "limit"), [(Full(), 20), (Compact(request="Sum up."), 25)])
+def test_a_first_prompt_fits_if_all_that_may_follow_does(memory: Memory, limit: int) -> None:
     """What the refusal names is the smallest limit that is not refused."""
-    short = make_context(replace(CONFIG, memory=memory, max_context=20))
+    short = make_context(replace(CONFIG, memory=memory, max_context=limit))
     assert not short.begin_message(encoded(short))
     told = short.why_nothing_fits(7)
-    assert told.startswith("rollout.max_context is 20, but the first prompt of")
+    assert told.startswith(f"rollout.max_context is {limit}, but the first prompt of")
     assert "(seed 7)" in told
     needed = int(told.partition("set rollout.max_context to ")[2].split()[0])
     for limit, fits in ((needed - 1, False), (needed, True)):

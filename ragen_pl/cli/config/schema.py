@@ -60,15 +60,14 @@ def find_class(name: str, base: type, path: str) -> type:
         try:
             module = importlib.import_module(module_name)
         except ImportError as error:
+            if shadowed := _shadowed(error.name):
+                raise ConfigError(f"{path}: {name}: {error}\n  {shadowed}") from error
             if place := place_of_fault(error):  # the module is there, and imports what is not
                 what = told(error, place)
                 raise ConfigError(f"{path}: {name} cannot be imported: {what}") from error
             raise ConfigError(
-                f"{path}: {name} cannot be imported: {error}\n  "
-                + (
-                    _shadowed(error.name)
-                    or f"modules of your own are found in the working directory, here {Path.cwd()}"
-                )
+                f"{path}: {name} cannot be imported: {error}\n"
+                f"  modules of your own are found in the working directory, here {Path.cwd()}"
             ) from error
         found = getattr(module, class_name, None)
         if inspect.isclass(found):

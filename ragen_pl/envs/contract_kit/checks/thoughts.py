@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.boundary import CheckedEnv
 from ragen_pl.envs.contract_kit.subject import ExaminedEnv
-from ragen_pl.envs.contract_kit.trial import ACTIONS_PER_TURN, Trial, take
+from ragen_pl.envs.contract_kit.trial import ACTIONS_PER_TURN, Trial, has_expert_now, take
 from ragen_pl.runtime.findings import Finding, ok, warning
 
 _SEEDS = 16
@@ -94,6 +94,8 @@ def _of_expert(subject: ExaminedEnv) -> _Judged:
     judged, env = _Judged(), CheckedEnv(subject.copy())
     for seed in subject.in_time(range(_SEEDS), share=0.5):
         env.reset(seed, seed)
+        if not has_expert_now(env):
+            continue
         rng, left, ended = random.Random(seed), env.max_actions, False
         while left > 0 and not ended and not env.is_lost():
             thought, actions = env.expert_turn(rng, min(ACTIONS_PER_TURN, left))
