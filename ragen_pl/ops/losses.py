@@ -25,6 +25,19 @@ square."""
 # --- policy and value losses ----------------------------------------------------------------------
 
 
+def importance_ratio(log_probs: Tensor, old_log_probs: Tensor) -> Tensor:
+    """Return π/μ per token: the probability under one policy over that under another.
+
+    Args:
+        log_probs: (B, T), log π of the sampled tokens.
+        old_log_probs: (B, T), log μ of the same, such as of the policy that sampled them.
+
+    Returns:
+        (B, T), positive and finite.
+    """
+    return torch.exp((log_probs - old_log_probs).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO))
+
+
 def clipped_policy_loss(
     log_probs: Tensor,
     old_log_probs: Tensor,
@@ -39,7 +52,7 @@ def clipped_policy_loss(
     RAGEN eq. 4 with DAPO's separate bounds ("clip-higher", 2503.14476 §3.1) and the dual clip
     (1912.09729) that bounds the loss of a token with negative advantage whose ratio exploded.
     """
-    ratio = torch.exp((log_probs - old_log_probs).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO))
+    ratio = importance_ratio(log_probs, old_log_probs)
     clipped = ratio.clamp(1.0 - clip_low, 1.0 + clip_high)
     loss = torch.maximum(-advantages * ratio, -advantages * clipped)
     if dual_clip is not None:
@@ -107,8 +120,7 @@ def clipped_weight_loss(
 
     CISPO (2506.13585, eq. 4-5): clipping bounds a token's weight but keeps its gradient.
     """
-    log_ratio = (log_probs - old_log_probs).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
-    ratio = torch.exp(log_ratio).detach()
+    ratio = importance_ratio(log_probs, old_log_probs).detach()
     return -ratio.clamp(1.0 - clip_low, 1.0 + clip_high) * advantages * log_probs
 
 
@@ -128,10 +140,10 @@ def soft_gate_loss(
     the unclipped surrogate's. The value is larger by −A(2/τ − 1) than that surrogate's at ρ = 1,
     which has no gradient.
     """
-    log_ratio = (log_probs - old_log_probs).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
-    positive, negative = (log_ratio.new_tensor(t) for t in (temperature_pos, temperature_neg))
+    ratio = importance_ratio(log_probs, old_log_probs)
+    positive, negative = (ratio.new_tensor(t) for t in (temperature_pos, temperature_neg))
     temperature = torch.where(advantages > 0, positive, negative)
-    gate = torch.sigmoid(temperature * (torch.exp(log_ratio) - 1.0))
+    gate = torch.sigmoid(temperature * (ratio - 1.0))
     return -4.0 / temperature * gate * advantages
 
 
@@ -144,9 +156,8 @@ def anchored_policy_loss(
     others. The second term stands for the paper's KL(old ‖ new): the absolute difference of
     log-probs of the sampled token.
     """
-    difference = log_probs - old_log_probs
-    ratio = torch.exp(difference.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO))
-    return -advantages * ratio + coef * difference.abs()
+    ratio = importance_ratio(log_probs, old_log_probs)
+    return -advantages * ratio + coef * (log_probs - old_log_probs).abs()
 
 
 def clipped_value_loss(
@@ -239,19 +250,6 @@ def check_estimator(name: str) -> None:
 
 
 # --- importance weights: sampler against trainer --------------------------------------------------
-
-
-def importance_ratio(log_probs: Tensor, sampled_log_probs: Tensor) -> Tensor:
-    """Return π/μ per token: the policy's probability over the sampler's.
-
-    Args:
-        log_probs: (B, T), log π of the sampled tokens.
-        sampled_log_probs: (B, T), log μ of the same.
-
-    Returns:
-        (B, T), positive and finite.
-    """
-    return torch.exp((log_probs - sampled_log_probs).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO))
 
 
 def truncated_importance_weights(
