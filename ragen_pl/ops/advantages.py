@@ -93,6 +93,11 @@ class Turns:
     ends: Tensor
     """(B, T) bool: the last sampled token of each turn."""
 
+    def sums(self, values: Tensor) -> Tensor:
+        """Sum values, (B, T), over each turn; (B, K), 0 for the turns that a row does not have."""
+        num_turns = int(self.index.max()) + 1 if self.index.numel() else 0
+        return values.new_zeros(len(values), num_turns).scatter_add(1, self.index, values)
+
 
 def bi_level_gae(
     rewards: Tensor,
@@ -127,9 +132,7 @@ def bi_level_gae(
     """
     zero = torch.zeros_like(values)
     rewards = torch.where(turns.mask, rewards, zero)
-    size = int(turns.index.max()) + 1 if turns.index.numel() else 0
-    sums = rewards.new_zeros(len(rewards), size).scatter_add(1, turns.index, rewards)
-    of_turn = sums.gather(1, turns.index)
+    of_turn = turns.sums(rewards).gather(1, turns.index)
     _, turn_returns = gae(of_turn, values, turns.ends, turn_gamma, gae_lambda)
     elsewhere = of_turn - rewards  # what stays at the turn's other tokens
     credited = torch.where(turns.ends, turn_returns - elsewhere, rewards)
@@ -182,10 +185,8 @@ def thought_advantages(
         (B, T), zero off the tokens of kept trajectories' thoughts; zero if all are equal.
     """
     marked = thought_mask & turns.mask & kept[:, None]
-    size = int(turns.index.max()) + 1 if turns.index.numel() else 0
-    empty = rewards.new_zeros(len(rewards), size)
-    of_turn = empty.scatter_add(1, turns.index, torch.where(turns.ends, rewards, 0.0))
-    has_thought = empty.scatter_add(1, turns.index, marked.to(rewards.dtype)) > 0
+    of_turn = turns.sums(torch.where(turns.ends, rewards, 0.0))
+    has_thought = turns.sums(marked.to(rewards.dtype)) > 0
     whitened = whiten(of_turn, has_thought, reduce).clamp(-MOST_SPREAD, MOST_SPREAD)
     spread = whitened.gather(1, turns.index)
     return torch.where(marked, spread, torch.zeros_like(spread))

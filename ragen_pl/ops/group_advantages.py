@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ragen_pl.ops.advantages import reward_to_go
+from ragen_pl.ops.advantages import Turns, reward_to_go
 from ragen_pl.ops.selection import has_nonzero_std
 
 _EPS = 1e-6
@@ -115,23 +115,11 @@ def rloo(rewards: Tensor, mask: Tensor, group_ids: Tensor) -> Tensor:
     return broadcast_to_tokens(scale * centered, mask, rewards)
 
 
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """The turns of a batch and the states they were taken in."""
-
-    turn_index: Tensor
-    """(B, T) int: the turn each token belongs to."""
-    turn_ends: Tensor
-    """(B, T) bool: the last sampled token of each turn."""
-    state_ids: Tensor
-    """(B, T) int: the state in which each token's turn was taken."""
-
-
 def step_advantages(
     rewards: Tensor,
-    mask: Tensor,
+    turns: Turns,
     group_ids: Tensor,
-    steps: Steps,
+    state_ids: Tensor,
     *,
     turn_gamma: float,
     divide_by_std: bool,
@@ -143,25 +131,29 @@ def step_advantages(
     Â^S = (R − mean) / (std + ε) within it (eq. 7). A turn that is alone in its step-level group
     gets 0.
 
+    Args:
+        rewards: (B, T).
+        turns: The turn boundaries.
+        group_ids: (B,) int.
+        state_ids: (B, T) int: the state in which each token's turn was taken.
+        turn_gamma: γ_turn, the discount per turn.
+        divide_by_std: Whether to divide.
+
     Returns:
         (B, T), the same for all sampled tokens of a turn.
     """
-    masked = torch.where(mask, rewards, torch.zeros_like(rewards)).double()
-    length = int(steps.turn_index.max()) + 1 if steps.turn_index.numel() else 0
-    at = steps.turn_ends
+    masked, at = torch.where(turns.mask, rewards, torch.zeros_like(rewards)).double(), turns.ends
 
     def to_go(per_token: Tensor) -> Tensor:
-        sums = masked.new_zeros(len(masked), length).scatter_add(1, steps.turn_index, per_token)
-        of_turn = torch.where(at, sums.gather(1, steps.turn_index), torch.zeros_like(masked))
-        return reward_to_go(of_turn, at, turn_gamma)[at]
+        of_turn = turns.sums(per_token).gather(1, turns.index)
+        at_ends = torch.where(at, of_turn, torch.zeros_like(of_turn))
+        return reward_to_go(at_ends, at, turn_gamma)[at]
 
-    groups = group_ids[:, None].expand_as(steps.state_ids)
-    anchors = torch.stack([groups[at], steps.state_ids[at]], 1)
-    compared = center_by_group(
+    groups = group_ids[:, None].expand_as(state_ids)
+    anchors = torch.stack([groups[at], state_ids[at]], 1)
+    compared = torch.zeros_like(masked)
+    compared[at] = center_by_group(
         to_go(masked), to_go(masked.abs()), anchors, divide_by_std=divide_by_std
     )
-    per_turn = masked.new_zeros(len(masked), length).index_put(
-        (torch.nonzero(at)[:, 0], steps.turn_index[at]), compared
-    )
-    per_token = per_turn.gather(1, steps.turn_index).to(rewards.dtype)
-    return torch.where(mask, per_token, torch.zeros_like(rewards))
+    per_token = turns.sums(compared).gather(1, turns.index).to(rewards.dtype)
+    return torch.where(turns.mask, per_token, torch.zeros_like(rewards))

@@ -11,24 +11,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ragen_pl.ops.group_advantages import Steps, grpo, rloo, step_advantages
+from ragen_pl.ops.advantages import Turns
+from ragen_pl.ops.group_advantages import grpo, rloo, step_advantages
 from tests.ops.tiny_process import HORIZON, enumerate_paths, random_policy, true_gradient
 
 Estimator = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-def steps_of(ids: Tensor) -> Steps:
-    """One token per turn, in the states given, (B, T)."""
-    index = torch.arange(ids.shape[1]).expand_as(ids)
-    return Steps(index, torch.ones_like(ids, dtype=torch.bool), ids)
+def single_tokens(mask: Tensor) -> Turns:
+    """One token per turn."""
+    return Turns(mask, torch.arange(mask.shape[1]).expand_as(mask), mask)
 
 
 def by_turn(rewards: Tensor, mask: Tensor, ids: Tensor, *, divide: bool = True) -> Tensor:
     """Compare turns whose tokens have the state of their index in the row."""
     states = torch.arange(rewards.shape[1]).expand(rewards.shape)
-    last = mask & (mask.flip(1).cumsum(1).flip(1) >= 1)
-    steps = Steps(states, last, states)
-    return step_advantages(rewards, mask, ids, steps, turn_gamma=0.9, divide_by_std=divide)
+    turns = single_tokens(mask)
+    return step_advantages(rewards, turns, ids, states, turn_gamma=0.9, divide_by_std=divide)
 
 
 ESTIMATORS: dict[str, Estimator] = {
@@ -130,8 +129,8 @@ def in_one_turn(rewards: Tensor, mask: Tensor, ids: Tensor) -> Tensor:
     """Compare turns of one state, each of which is a whole row."""
     start = torch.zeros_like(mask, dtype=torch.long)
     ends = mask & (mask.flip(1).cumsum(1).flip(1) == 1)
-    steps = Steps(start, ends, start)
-    return step_advantages(rewards, mask, ids, steps, turn_gamma=0.9, divide_by_std=True)
+    turns = Turns(mask, start, ends)
+    return step_advantages(rewards, turns, ids, start, turn_gamma=0.9, divide_by_std=True)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +168,7 @@ def test_equal_states_are_compared_wherever_in_the_trajectory_they_are_met() -> 
     states = torch.tensor([[9, 5], [5, 7], [5, 9]])
     mask, ids = torch.ones(3, 2, dtype=torch.bool), torch.tensor([0, 0, 1])
     found = step_advantages(
-        rewards, mask, ids, steps_of(states), turn_gamma=0.5, divide_by_std=False
+        rewards, single_tokens(mask), ids, states, turn_gamma=0.5, divide_by_std=False
     )
     # Step returns in state 5 of group 0: 1 and 3; group 1 is another start and does not count.
     assert found.tolist() == [[0.0, -1.0], [1.0, 0.0], [0.0, 0.0]]
@@ -180,10 +179,9 @@ def test_all_tokens_of_a_turn_share_its_step_advantage() -> None:
     mask = torch.tensor([[False, True, True, True, True], [False, True, True, False, False]])
     index = torch.tensor([[0, 0, 0, 1, 1], [0, 0, 0, 0, 0]])
     ends = torch.tensor([[False, False, True, False, True], [False, False, True, False, False]])
-    steps = Steps(index, ends, torch.tensor([[3, 3, 3, 4, 4], [3, 3, 3, 0, 0]]))
-    found = step_advantages(
-        rewards, mask, torch.zeros(2, dtype=torch.long), steps, turn_gamma=0.5, divide_by_std=False
-    )
+    states = torch.tensor([[3, 3, 3, 4, 4], [3, 3, 3, 0, 0]])
+    turns, ids = Turns(mask, index, ends), torch.zeros(2, dtype=torch.long)
+    found = step_advantages(rewards, turns, ids, states, turn_gamma=0.5, divide_by_std=False)
     # Returns of 2 + 0.5 · 4 and 0 in the shared state 3.
     assert found.tolist() == [[0.0, 2.0, 2.0, 0.0, 0.0], [0.0, -2.0, -2.0, 0.0, 0.0]]
 
@@ -225,9 +223,9 @@ def test_over_the_whole_population_step_advantages_are_the_true_ones() -> None:
     mask = torch.ones_like(rewards, dtype=torch.bool)
     advantages = step_advantages(
         rewards,
-        mask,
+        single_tokens(mask),
         torch.zeros(len(paths), dtype=torch.long),
-        steps_of(states),
+        states,
         turn_gamma=1.0,
         divide_by_std=False,
     )

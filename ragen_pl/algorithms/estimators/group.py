@@ -9,6 +9,7 @@ from torch import Tensor
 from ragen_pl.algorithms.estimators.base import WithoutCritic, check_ranges
 from ragen_pl.distributed.collectives import all_reduce_sum
 from ragen_pl.ops import group_advantages
+from ragen_pl.ops.advantages import Turns
 from ragen_pl.ops.masked import whiten
 from ragen_pl.types import RolloutBatch
 
@@ -94,9 +95,14 @@ class GiGPO(_GroupRelative):
 
     def compare(self, rollout: RolloutBatch, rewards: Tensor) -> Tensor:
         mask, groups, divide = rollout.loss_mask, rollout.group_ids, self.divide_by_std
-        steps = group_advantages.Steps(rollout.turn_index, rollout.turn_ends, rollout.state_ids)
-        return group_advantages.grpo(
-            rewards, mask, groups, divide_by_std=divide
-        ) + self.step_weight * group_advantages.step_advantages(
-            rewards, mask, groups, steps, turn_gamma=self.turn_gamma, divide_by_std=divide
+        turns = Turns(mask, rollout.turn_index, rollout.turn_ends)
+        of_trajectory = group_advantages.grpo(rewards, mask, groups, divide_by_std=divide)
+        of_turn = group_advantages.step_advantages(
+            rewards,
+            turns,
+            groups,
+            rollout.state_ids,
+            turn_gamma=self.turn_gamma,
+            divide_by_std=divide,
         )
+        return of_trajectory + self.step_weight * of_turn
