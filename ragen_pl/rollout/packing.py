@@ -214,16 +214,3 @@ def micro_batches(
     for rows in length_buckets(lengths, token_budget):
         at = index[rows.to(index.device)]
         yield at, batch.rows(at).cut(int(lengths[rows].max()))
-
-
-def num_updates(kept: int, collected: int, most: int) -> int:
-    """Return the number of optimizer batches of a filtered rollout, at least one.
-
-    Each holds at most as many kept trajectories as a batch of an unfiltered rollout.
-
-    Args:
-        kept: Trajectories that the policy learns from, on all ranks.
-        collected: All trajectories, on all ranks.
-        most: Optimizer batches of an unfiltered rollout.
-    """
-    return max(1, -(-kept * most // collected))

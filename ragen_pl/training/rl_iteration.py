@@ -13,7 +13,6 @@ from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.hints import Hints
 from ragen_pl.rollout.own_solutions import OwnSolutions
-from ragen_pl.rollout.packing import num_updates
 from ragen_pl.rollout.start_stream import StartStream
 from ragen_pl.training.callback import announce, is_discarded, rollout_callbacks
 from ragen_pl.training.collection import (
@@ -111,7 +110,8 @@ class RLIteration:
 def num_optimizer_batches(rollout: RolloutConfig, weights: Sequence[Sequence[float]]) -> int:
     """Return the number of optimizer batches to split a rollout into; every rank must call it.
 
-    With ``scale_updates`` it is in proportion to the trajectories kept on all ranks.
+    With ``scale_updates`` it is in proportion to the trajectories kept on all ranks, and at least
+    one. Each batch holds at most as many of these as one of an unfiltered rollout.
 
     Args:
         rollout: The size of a rollout.
@@ -121,5 +121,5 @@ def num_optimizer_batches(rollout: RolloutConfig, weights: Sequence[Sequence[flo
         return rollout.online_k
     is_kept = [weight > 0 for row in weights for weight in row]
     counts = gather_objects((sum(is_kept), len(is_kept)))
-    kept, collected = (sum(column) for column in zip(*counts, strict=True))
-    return num_updates(kept, collected, rollout.online_k)
+    kept, collected = sum(own for own, _ in counts), sum(own for _, own in counts)
+    return max(1, -(-kept * rollout.online_k // collected))  # rounded up

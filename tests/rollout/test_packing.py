@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from ragen_pl.rollout.packing import (
     length_buckets,
     member_of,
-    num_updates,
     pack,
     token_batch,
     token_rows,
@@ -149,27 +148,6 @@ def test_equal_states_have_equal_ids_and_success_is_kept() -> None:
     assert batch.state_ids[0].tolist() == [first] * 3 + [second] * 2 + [first] * 2
     assert batch.state_ids[1, :2].tolist() == [second] * 2
     assert batch.successes.tolist() == [True, False]
-
-
-@pytest.mark.parametrize(
-    ("kept", "collected", "most", "updates"),
-    [
-        (240, 240, 4, 4),
-        (239, 240, 4, 4),  # an environment raised: no step the fewer
-        (120, 240, 4, 2),
-        (119, 240, 2, 1),
-        (121, 240, 2, 2),
-        (60, 240, 4, 1),
-        (60, 240, 2, 1),
-        (0, 240, 4, 1),
-        (72, 100, 10, 8),
-    ],
-)
-def test_updates_in_proportion_to_what_is_kept(
-    kept: int, collected: int, most: int, updates: int
-) -> None:
-    assert num_updates(kept, collected, most) == updates
-    assert updates == 1 or kept / updates <= collected / most
 
 
 def test_nothing_is_packed_into_no_rows() -> None:
