@@ -13,7 +13,6 @@ from torch import Tensor
 from torchmetrics import MeanMetric
 
 from ragen_pl.distributed.collectives import gather_objects
-from ragen_pl.errors import ConfigError
 from ragen_pl.ops.selection import group_std, has_signal
 from ragen_pl.types import Trajectory, TrajectoryGroup
 
@@ -145,67 +144,6 @@ def sum_tallies(parts: Iterable[Tallies]) -> Tallies:
         for name, tally in part.items():
             total[name] = total[name] + tally if name in total else tally
     return dict(sorted(total.items()))
-
-
-def lost_rollout(groups: Sequence[TrajectoryGroup], env_name: str) -> str | None:
-    """Return what to tell of a collection in which the environment failed in every trajectory; None
-    if a trajectory has a turn. Every rank must call it.
-
-    Args:
-        groups: This rank's groups.
-        env_name: The environment's name.
-
-    Raises:
-        ConfigError: on all ranks, if no first prompt leaves room for an answer.
-    """
-    lost = _all_lost(groups)
-    if lost is None:
-        return None
-    if lost.no_room:
-        raise ConfigError(lost.error)
-    return (
-        f"environment {env_name} failed in every one of {lost.count} trajectories, so that there "
-        f"is nothing to learn from\n  last: {lost.error}"
-    )
-
-
-def check_room(groups: Sequence[TrajectoryGroup]) -> None:
-    """Refuse an evaluation in which no first prompt leaves room for an answer.
-
-    Every rank must call it. An evaluation in which the environment failed throughout is left
-    without a result, and the run continues.
-
-    Raises:
-        ConfigError: on all ranks, if none does; the message names the key.
-    """
-    lost = _all_lost(groups)
-    if lost is not None and lost.no_room:
-        raise ConfigError(lost.error)
-
-
-@dataclass(frozen=True, slots=True)
-class _Lost:
-    """The reason why no trajectory of a collection has a turn."""
-
-    count: int
-    no_room: bool
-    """Whether no first prompt fitted: an error of the configuration."""
-    error: str
-
-
-def _all_lost(groups: Sequence[TrajectoryGroup]) -> _Lost | None:
-    """Return why no trajectory on any rank has a turn; None if one has or none was wanted."""
-    own = [trajectory for group in groups for trajectory in group.trajectories]
-    faults = [(t.counts, t.error) for t in own if not t.is_trainable]
-    # An environment's error explains more than a first prompt that does not fit.
-    last = min(faults, key=lambda fault: fault[0], default=None)
-    parts = gather_objects((len(own), len(faults), last))
-    reasons = [reason for _, _, reason in parts if reason is not None]
-    total = sum(played for played, _, _ in parts)
-    if not reasons or sum(failed for _, failed, _ in parts) < total:
-        return None
-    no_room, error = min(reasons, key=lambda reason: reason[0])
-    return _Lost(total, no_room, error)
 
 
 @dataclass(frozen=True, slots=True)

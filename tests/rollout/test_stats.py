@@ -1,20 +1,17 @@
-"""What is counted of a collection, and the refusal of one in which no trajectory has a turn."""
+"""What is counted of a collection."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from ragen_pl.errors import ConfigError
 from ragen_pl.rollout import stats as rollout_stats
 from ragen_pl.rollout.stats import (
     RankMeans,
     Tally,
     learning_gains,
-    lost_rollout,
     sum_tallies,
     tally_by_difficulty,
     tally_by_start,
@@ -22,45 +19,6 @@ from ragen_pl.rollout.stats import (
 from ragen_pl.types import StopReason, TrajectoryGroup
 from tests.support.doubles import make_group, make_trajectory, make_turn
 from tests.support.ranks import on_ranks
-
-
-def failed(reason: StopReason, error: str, members: int = 2) -> TrajectoryGroup:
-    one = replace(make_trajectory([], stop_reason=reason), error=error)
-    return TrajectoryGroup(0, 0, (one,) * members)
-
-
-BROKEN = failed(StopReason.ENV_ERROR, "reset raised OSError: away")
-NO_ROOM = failed(StopReason.CONTEXT_FULL, "rollout.max_context is 8")
-
-
-def check(ranks: list[list[TrajectoryGroup]], monkeypatch: pytest.MonkeyPatch) -> None:
-    def one(rank: int) -> None:
-        told = lost_rollout(ranks[rank], "sokoban")
-        if told is not None:
-            raise ConfigError(told)
-
-    on_ranks(len(ranks), one, monkeypatch, rollout_stats)
-
-
-def test_one_trajectory_on_any_rank_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    check([[BROKEN], [NO_ROOM, make_group([1.0])]], monkeypatch)
-    check([[BROKEN], [make_group([1.0, 0.0], broken=[0])], []], monkeypatch)
-
-
-@pytest.mark.parametrize(
-    ("ranks", "told"),
-    [
-        ([[BROKEN], [BROKEN]], "environment sokoban failed in every one of 4 .*\n.*OSError: away"),
-        ([[NO_ROOM], []], "^rollout.max_context is 8$"),
-        ([[NO_ROOM], [BROKEN]], "sokoban failed in every one of 4 .*\n.*OSError: away"),
-        ([[BROKEN, NO_ROOM], []], "sokoban failed in every one of 4 .*\n.*OSError: away"),
-    ],
-)
-def test_none_on_any_rank_is_an_error(
-    ranks: list[list[TrajectoryGroup]], told: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(ConfigError, match=told):
-        check(ranks, monkeypatch)
 
 
 def test_means_weigh_every_item_of_every_rank_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
