@@ -26,7 +26,7 @@ from ragen_pl.rollout.engines.in_process import InProcessSampler
 from ragen_pl.rollout.packing import pack
 from ragen_pl.training.networks import Networks
 from ragen_pl.training.optimizers import build_optimizer
-from ragen_pl.training.scoring import LogProbPass
+from ragen_pl.training.scoring import ForwardPasses
 from ragen_pl.training.update import Update, compute_advantages
 from ragen_pl.types import RolloutBatch, TrainingBatch, TrajectoryGroup
 
@@ -118,7 +118,7 @@ class Iteration:
             new_capture=GraphCapturer if bench.cuda_graphs else None,
         )
         self.algorithm = Algorithm(advantage=GRPO())
-        self.passes = LogProbPass(bench.token_budget, torch.device(bench.device))
+        self.passes = ForwardPasses(bench.token_budget, torch.device(bench.device))
         self.iteration = 0
 
     def run(self) -> tuple[dict[str, float], RolloutBatch]:

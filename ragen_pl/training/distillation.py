@@ -14,7 +14,7 @@ from ragen_pl.models.policy import Policy
 from ragen_pl.ops.distillation import distillation_advantages
 from ragen_pl.rollout.packing import token_batch, token_rows, trajectory_id
 from ragen_pl.rollout.self_distillation import HintedTrajectory, SelfDistillation
-from ragen_pl.training.scoring import LogProbPass
+from ragen_pl.training.scoring import ForwardPasses
 from ragen_pl.training.update import loss_coefs
 from ragen_pl.types import RolloutBatch, TokenBatch, TrainingBatch
 
@@ -56,7 +56,7 @@ def distill(
     batch: TrainingBatch,
     hinted: HintedRollout,
     policy: Policy,
-    passes: LogProbPass,
+    passes: ForwardPasses,
     config: SelfDistillation,
     algorithm: Algorithm,
 ) -> tuple[TrainingBatch, dict[str, Tensor]]:

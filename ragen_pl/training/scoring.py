@@ -66,8 +66,11 @@ def forward_values(value_function: ValueFunction, micro_batch: TokenBatch) -> Te
 
 
 @dataclass(frozen=True, slots=True)
-class LogProbPass:
-    """Passes over a rollout without gradients: log-probs and values."""
+class ForwardPasses:
+    """Passes over a batch, micro-batch by micro-batch, as many on every rank.
+
+    ``micro_batches`` serves passes with gradients, too; the other methods must be called without.
+    """
 
     token_budget: int
     """Padded tokens of one micro-batch."""

@@ -49,7 +49,7 @@ from ragen_pl.training.networks import Networks, build_networks
 from ragen_pl.training.optimizers import build_optimizer
 from ragen_pl.training.rehearsal import rehearse
 from ragen_pl.training.sampler import PolicySampler
-from ragen_pl.training.scoring import LogProbPass, ValueFunction, check_log_prob_gap
+from ragen_pl.training.scoring import ForwardPasses, ValueFunction, check_log_prob_gap
 from ragen_pl.training.update import (
     REDUCTIONS,
     Update,
@@ -299,9 +299,9 @@ class StarPO(pl.LightningModule):
         return self.critic if self.policy.value_head is None else self.policy.values
 
     @property
-    def passes(self) -> LogProbPass:
+    def passes(self) -> ForwardPasses:
         """Forward passes within the token budget of a micro-batch."""
-        return LogProbPass(self.optimization.tokens_per_micro_batch, self.device)
+        return ForwardPasses(self.optimization.tokens_per_micro_batch, self.device)
 
     @contextmanager
     def _no_grad(self) -> Iterator[None]:

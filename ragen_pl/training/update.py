@@ -41,7 +41,7 @@ from ragen_pl.ops.losses import (
 from ragen_pl.ops.masked import explained_variance, masked_sum
 from ragen_pl.ops.policy_change import effective_share, trajectory_log_weights
 from ragen_pl.rollout.packing import Batch
-from ragen_pl.training.scoring import LogProbPass, ValueFunction, forward_policy, forward_values
+from ragen_pl.training.scoring import ForwardPasses, ValueFunction, forward_policy, forward_values
 from ragen_pl.training.trajectory_layout import TrajectoryLayout
 from ragen_pl.types import ImitationBatch, RolloutBatch, TrainingBatch
 
@@ -296,7 +296,7 @@ class Update:
     """None without a critic."""
     reference: Policy | None
     """The policy that RL started from; None without a KL term in the loss."""
-    passes: LogProbPass
+    passes: ForwardPasses
     algorithm: Algorithm
     coefficients: Coefficients
     backward: Backward

@@ -18,7 +18,7 @@ from callbacks.policy_change import measure_change, sampled_trajectories
 from ragen_pl.models.policy import Policy
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.training import scoring
-from ragen_pl.training.scoring import LogProbPass
+from ragen_pl.training.scoring import ForwardPasses
 from ragen_pl.types import HindsightBatch, RolloutBatch, TrainingBatch
 from tests.support.ranks import on_ranks
 from tests.support.tiny_networks import make_policy
@@ -39,7 +39,7 @@ class Module:
     def policy_log_probs(self, rollout: RolloutBatch) -> Tensor:
         everyone = torch.ones(len(rollout), dtype=torch.bool)
         with torch.no_grad():
-            return LogProbPass(40, CPU).log_probs(self.policy, rollout, everyone)
+            return ForwardPasses(40, CPU).log_probs(self.policy, rollout, everyone)
 
     def log_dict(self, metrics: dict[str, float], **_: Any) -> None:
         self.logged |= metrics

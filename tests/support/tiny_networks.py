@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ragen_pl.algorithms.coefficients import Coefficients
 from ragen_pl.algorithms.config import Algorithm
 from ragen_pl.models.policy import Critic, Policy
-from ragen_pl.training.scoring import LogProbPass
+from ragen_pl.training.scoring import ForwardPasses
 from ragen_pl.training.update import Update
 from tests.support.toy_worlds import WORDS
 
@@ -78,7 +78,7 @@ def make_update(
         policy=policy,
         value_function=critic if policy.value_head is None else policy.values,
         reference=reference,
-        passes=LogProbPass(budget, torch.device("cpu")),
+        passes=ForwardPasses(budget, torch.device("cpu")),
         algorithm=algorithm,
         coefficients=coefficients or Coefficients(algorithm),
         backward=torch.Tensor.backward,

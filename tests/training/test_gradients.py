@@ -14,13 +14,13 @@ from ragen_pl.algorithms.policy_losses import Clip, ClipCov, KLCov, LogLikelihoo
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.policy import Critic, Policy
 from ragen_pl.rollout.packing import pack
-from ragen_pl.training.scoring import LogProbPass, forward_policy
+from ragen_pl.training.scoring import ForwardPasses, forward_policy
 from ragen_pl.types import Demonstration, RolloutBatch, TrainingBatch
 from tests.support import toy_worlds as worlds
 from tests.support.doubles import make_trajectory, make_turn
 from tests.support.tiny_networks import make_policy, make_update
 
-PASSES = LogProbPass(4096, torch.device("cpu"))
+PASSES = ForwardPasses(4096, torch.device("cpu"))
 
 
 @pytest.fixture(scope="module")

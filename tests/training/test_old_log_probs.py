@@ -12,7 +12,7 @@ from ragen_pl.algorithms.config import Optimization
 from ragen_pl.distributed import collectives as distributed
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.training.datamodule import RolloutDataModule
-from ragen_pl.training.scoring import LogProbPass, check_log_prob_gap
+from ragen_pl.training.scoring import ForwardPasses, check_log_prob_gap
 from ragen_pl.training.starpo import StarPO
 from tests.support.doubles import make_trainer
 from tests.support.ranks import on_ranks
@@ -46,8 +46,8 @@ def test_a_single_update_needs_one_pass_of_the_policy(monkeypatch: pytest.Monkey
     def refuse(*_: object) -> None:
         raise AssertionError("a pass of the policy before its update")
 
-    monkeypatch.setattr(LogProbPass, "log_probs", refuse)
-    monkeypatch.setattr(LogProbPass, "log_probs_and_values", refuse)
+    monkeypatch.setattr(ForwardPasses, "log_probs", refuse)
+    monkeypatch.setattr(ForwardPasses, "log_probs_and_values", refuse)
     own = train("recomputed", online_k=1)
     for name, value in own.state_dict().items():
         torch.testing.assert_close(value, apart.state_dict()[name], rtol=0, atol=1e-5)
@@ -61,13 +61,13 @@ def test_runs_with_sampled_log_probs_agree_and_need_one_pass(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     calls: list[int] = []
-    score = LogProbPass.log_probs
+    score = ForwardPasses.log_probs
 
-    def counted(self: LogProbPass, *args: torch.nn.Module) -> torch.Tensor:
+    def counted(self: ForwardPasses, *args: torch.nn.Module) -> torch.Tensor:
         calls.append(1)
         return score(self, *args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(LogProbPass, "log_probs", counted)
+    monkeypatch.setattr(ForwardPasses, "log_probs", counted)
     recomputed = train("recomputed")
     assert len(calls) == 3
     sampled = train("sampled")
@@ -78,8 +78,8 @@ def test_runs_with_sampled_log_probs_agree_and_need_one_pass(
 
 
 def test_it_is_refused_where_they_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    score = LogProbPass.log_probs
-    monkeypatch.setattr(LogProbPass, "log_probs", lambda *args: score(*args) + 2e-4)
+    score = ForwardPasses.log_probs
+    monkeypatch.setattr(ForwardPasses, "log_probs", lambda *args: score(*args) + 2e-4)
     train("recomputed", iterations=1)
     with pytest.raises(ValueError, match=r"differ by 2.0e-04 .* use recomputed"):
         train("sampled", iterations=1)

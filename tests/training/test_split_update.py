@@ -32,7 +32,7 @@ from ragen_pl.models.policy import Critic, Policy
 from ragen_pl.ops.losses import KLEstimator
 from ragen_pl.training import scoring
 from ragen_pl.training import update as gradients
-from ragen_pl.training.scoring import LogProbPass
+from ragen_pl.training.scoring import ForwardPasses
 from ragen_pl.training.update import compute_advantages
 from ragen_pl.types import Demonstration, RolloutBatch, TrainingBatch
 from tests.support.algorithms import AGGREGATIONS, ESTIMATORS, LOSSES
@@ -90,7 +90,7 @@ class Update:
 
 def update(algorithm: Algorithm, rollout: RolloutBatch, budget: int, networks: Networks) -> Update:
     """Build one rank's training batch as ``StarPO`` does and accumulate both gradients."""
-    passes, rollout = LogProbPass(budget, torch.device("cpu")), replace(rollout, temperature=1.3)
+    passes, rollout = ForwardPasses(budget, torch.device("cpu")), replace(rollout, temperature=1.3)
     coefficients, every = Coefficients(algorithm), torch.ones(len(rollout), dtype=torch.bool)
     penalty, config = None, algorithm.critic
     with torch.no_grad():

@@ -30,7 +30,7 @@ from ragen_pl.models.policy import Critic, Policy
 from ragen_pl.ops.losses import Aggregation
 from ragen_pl.rollout.packing import pack
 from ragen_pl.training.collection import mixed
-from ragen_pl.training.scoring import LogProbPass
+from ragen_pl.training.scoring import ForwardPasses
 from ragen_pl.training.trajectory_layout import TrajectoryLayout
 from ragen_pl.training.update import compute_advantages
 from ragen_pl.types import Completion, RolloutBatch, Summary, TrainingBatch, Trajectory, Turn
@@ -39,7 +39,7 @@ from tests.support.algorithms import ESTIMATORS
 from tests.support.doubles import make_trajectory, make_turn
 from tests.support.tiny_networks import make_critic, make_policy, make_update
 
-PASSES = LogProbPass(10**6, torch.device("cpu"))
+PASSES = ForwardPasses(10**6, torch.device("cpu"))
 
 
 # --- the gradient of an enumerated policy ---------------------------------------------------------

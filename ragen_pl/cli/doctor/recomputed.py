@@ -11,7 +11,7 @@ from ragen_pl.cli.doctor.subject import ExaminedRun
 from ragen_pl.models.policy import Policy
 from ragen_pl.rollout.packing import pack
 from ragen_pl.rollout.stats import trainable_trajectories
-from ragen_pl.training.scoring import LogProbPass, forward_policy
+from ragen_pl.training.scoring import ForwardPasses, forward_policy
 from ragen_pl.types import RolloutBatch
 
 
@@ -20,7 +20,7 @@ class Recomputed:
     """A small rollout with the trainer's log-probs and entropies, each (B, T)."""
 
     policy: Policy
-    passes: LogProbPass
+    passes: ForwardPasses
     rollout: RolloutBatch
     log_probs: Tensor
     entropy: Tensor
@@ -41,7 +41,7 @@ def recompute(subject: ExaminedRun) -> Recomputed | None:
     model.train()  # as in a run; there is no dropout
     policy = Policy(model, parts.model.algorithm.values_from_policy)
     policy.to(model.device)
-    passes = LogProbPass(parts.model.optimization.tokens_per_micro_batch, model.device)
+    passes = ForwardPasses(parts.model.optimization.tokens_per_micro_batch, model.device)
     log_probs, entropy = torch.zeros_like(rollout.rewards), torch.zeros_like(rollout.rewards)
     everyone = torch.ones(len(rollout), dtype=torch.bool)
     with torch.no_grad(), loaded.autocast():
