@@ -71,28 +71,61 @@ def compute_advantages(
             rewards are credited to; before an environment's own factor.
     """
     layout = TrajectoryLayout.of(rollout)
-    if layout is not None:
-        penalty = None if kl_penalty is None else layout.joined(kl_penalty)
-        advantages, returns = compute_advantages(
-            layout.trajectories(rollout), layout.joined(values), algorithm, penalty
-        )
-        return layout.divided(advantages), layout.divided(returns)
-    separate = algorithm.thought_advantage
+    if layout is None:
+        return _advantages(rollout, values, algorithm, kl_penalty)
+    penalty = None if kl_penalty is None else layout.joined(kl_penalty)
+    advantages, returns = _advantages(
+        layout.trajectories(rollout), layout.joined(values), algorithm, penalty
+    )
+    return layout.divided(advantages), layout.divided(returns)
+
+
+def _advantages(
+    rollout: RolloutBatch, values: Tensor, algorithm: Algorithm, kl_penalty: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Return advantages and the critic's targets of whole trajectories; in a mixture, those of each
+    environment by itself."""
+    estimator, thought = algorithm.advantage, algorithm.thought_advantage
     if rollout.env_ids is None:
-        return _advantages(rollout, values, algorithm.advantage, separate, kl_penalty)
+        return _advantages_in_env(rollout, values, estimator, thought, kl_penalty)
     if kl_penalty is not None:
         kl_penalty = kl_factors(rollout, algorithm)[:, None] * kl_penalty
     advantages, returns = torch.zeros_like(values), torch.zeros_like(values)
     for index, name in enumerate(rollout.env_names):  # on every rank, even without rows of it
         own = torch.nonzero(rollout.env_ids == index)[:, 0]
         penalty = None if kl_penalty is None else kl_penalty[own]
-        part, override = rollout.rows(own), algorithm.per_env.get(name)
-        estimates, targets = _advantages(part, values[own], algorithm.advantage, separate, penalty)
+        part, part_values = rollout.rows(own), values[own]
+        estimates, targets = _advantages_in_env(part, part_values, estimator, thought, penalty)
+        override = algorithm.per_env.get(name)
         if override is not None and override.advantage is not None:
             # the critic's targets stay the run's
-            estimates, _ = _advantages(part, values[own], override.advantage, separate, penalty)
+            other = override.advantage
+            estimates, _ = _advantages_in_env(part, part_values, other, thought, penalty)
         advantages[own], returns[own] = estimates.to(advantages), targets.to(returns)
     return loss_coefs(rollout, algorithm)[:, None] * advantages, returns
+
+
+def _advantages_in_env(
+    rollout: RolloutBatch,
+    values: Tensor,
+    estimator: AdvantageEstimator,
+    thought: ThoughtAdvantage | None,
+    kl_penalty: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Return advantages and the critic's targets of trajectories in one environment."""
+    if thought is not None:
+        rollout = replace(rollout, rewards=rollout.outcome_rewards)
+    advantages, returns = estimate(estimator, rollout, values, kl_penalty)
+    if thought is not None:
+        of_thoughts = thought_advantages(
+            rollout.thought_rewards,
+            Turns(rollout.loss_mask, rollout.turn_index, rollout.turn_ends),
+            rollout.thought_mask,
+            rollout.kept,
+            all_reduce_sum,
+        )
+        advantages = advantages + thought.coef * of_thoughts
+    return advantages, returns
 
 
 def loss_coefs(rollout: RolloutBatch, algorithm: Algorithm) -> Tensor:
@@ -116,29 +149,6 @@ def _of_envs(rollout: RolloutBatch, factors: Mapping[str, float]) -> Tensor:
         return rollout.rewards.new_ones(len(rollout))
     by_env = rollout.rewards.new_tensor([factors.get(name, 1.0) for name in rollout.env_names])
     return by_env[rollout.env_ids]
-
-
-def _advantages(
-    rollout: RolloutBatch,
-    values: Tensor,
-    estimator: AdvantageEstimator,
-    separate: ThoughtAdvantage | None,
-    kl_penalty: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    """Return advantages and the critic's targets of trajectories in one environment."""
-    if separate is not None:
-        rollout = replace(rollout, rewards=rollout.outcome_rewards)
-    advantages, returns = estimate(estimator, rollout, values, kl_penalty)
-    if separate is not None:
-        own = thought_advantages(
-            rollout.thought_rewards,
-            Turns(rollout.loss_mask, rollout.turn_index, rollout.turn_ends),
-            rollout.thought_mask,
-            rollout.kept,
-            all_reduce_sum,
-        )
-        advantages = advantages + separate.coef * own
-    return advantages, returns
 
 
 # --- 2. loss of one micro-batch -------------------------------------------------------------------
