@@ -14,7 +14,7 @@ from ragen_pl.errors import ConfigError
 from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.episode import ChatEpisode
-from ragen_pl.types import EpisodeId, Generate, Sampling, TrajectoryGroup
+from ragen_pl.types import EpisodeId, Generate, Sampling, Trajectory, TrajectoryGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +74,21 @@ def collect(
             live = [episode for episode in live if episode.stop_reason is None]
             if progress is not None:
                 progress(len(episodes) - len(live), len(episodes))
-    played = [episode.trajectory() for episode in episodes]
-    size = config.group_size
+    return in_groups(group_seeds, [episode.trajectory() for episode in episodes])
+
+
+def in_groups(
+    group_seeds: Sequence[GroupSeed], played: Sequence[Trajectory]
+) -> list[TrajectoryGroup]:
+    """Divide trajectories, equally many of each group and in the groups' order."""
+    size = len(played) // max(1, len(group_seeds))
     return [
         TrajectoryGroup(
             group.group_id,
             group.seed,
             tuple(played[i * size : (i + 1) * size]),
             weight=group.weight,
+            env=group.env,
         )
         for i, group in enumerate(group_seeds)
     ]

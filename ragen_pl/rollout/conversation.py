@@ -14,7 +14,7 @@ from ragen_pl.envs.boundary import warn
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.endpoint import EndpointClient, EndpointError, EndpointReply, Message
 from ragen_pl.rollout.chat import Dialogue
-from ragen_pl.rollout.collect import GroupSeed
+from ragen_pl.rollout.collect import GroupSeed, in_groups
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.episode import DialogueEpisode, Response
 from ragen_pl.runtime.faults import FaultKind, record_fault
@@ -168,10 +168,4 @@ def converse(
         is_over.set()
         pool.shutdown(cancel_futures=True)
     played = [trajectory for future in futures if (trajectory := future.result()) is not None]
-    size = config.group_size
-    return [
-        TrajectoryGroup(
-            group.group_id, group.seed, tuple(played[i * size : (i + 1) * size]), group.weight
-        )
-        for i, group in enumerate(group_seeds)
-    ]
+    return in_groups(group_seeds, played)

@@ -179,7 +179,7 @@ class Collector:
             if not own:
                 continue
             rollout = self.rollout_in[name]
-            collected = collect(
+            played += collect(
                 env,
                 own,
                 self.chats[name],
@@ -189,7 +189,6 @@ class Collector:
                 sampling=Sampling(rollout.temperature, rollout.max_response_tokens),
                 progress=progress,
             )
-            played += [replace(group, env=name) for group in collected] if name else collected
         groups = sorted(played, key=lambda group: group.group_id)
         self._num_trajectories += size
         self.played += groups
