@@ -197,7 +197,7 @@ def with_hints(
         with episode.env_errors():
             if episode.env.anchor_key() != turn.anchor_key:
                 return None
-        episode.receive(turn.completion)
+            episode.receive(turn.completion)
     turns = tuple(episode.turns)
     is_hinted = tuple(episode.is_hinted[: len(turns)])
     if len(turns) != len(trajectory.turns) or not any(is_hinted):

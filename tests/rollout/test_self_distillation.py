@@ -139,6 +139,27 @@ def test_what_cannot_be_written_again_is_left_out() -> None:
     assert with_hints(sampled, 0, Stairs(), CHAT, CONFIG, lambda _: ()) is None
 
 
+class FailsOnce(Stairs):
+    fails = False
+
+    def anchor_key(self) -> str:
+        if self.fails:
+            self.fails = False
+            raise OSError("away")
+        return super().anchor_key()
+
+
+def test_an_environment_that_fails_before_the_last_turn_leaves_nothing() -> None:
+    def hint(episode: ChatEpisode) -> Sequence[str]:
+        env = episode.env.env
+        assert isinstance(env, FailsOnce)
+        env.fails = len(episode.turns) == len(SOLVED) - 1
+        return ("on",)
+
+    assert with_hints(play(SOLVED), 0, Stairs(), CHAT, CONFIG, lambda _: ("on",)) is not None
+    assert with_hints(play(SOLVED), 0, FailsOnce(), CHAT, CONFIG, hint) is None
+
+
 def test_lessons_hint_at_the_move_that_follows() -> None:
     task = TeachingTask(Stairs(), CHAT, CONFIG, 5, (), first_seed=0)
     lessons = hinted_lessons(task)
