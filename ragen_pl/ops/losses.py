@@ -304,7 +304,7 @@ def aggregate(
     trajectory_tokens: Tensor,
     aggregation: Aggregation,
     total: Tensor,
-    weights: Tensor | None = None,
+    weights: Tensor,
 ) -> Tensor:
     """Sum a micro-batch's values, weighted by trajectory, over the optimizer batch's denominator.
 
@@ -315,10 +315,9 @@ def aggregate(
             in other micro-batches.
         aggregation: One of ``Aggregation``.
         total: The sum of ``loss_denominator`` over all ranks.
-        weights: (B,), that of each row's trajectory; None is 1 for each.
+        weights: (B,), that of each row's trajectory.
     """
-    if weights is not None:
-        values = values * weights[:, None]
+    values = values * weights[:, None]
     if aggregation == "sequence_mean_token_mean":
         values = values / trajectory_tokens[:, None].clamp(min=1)
     return masked_sum(values, mask) / total.clamp(min=1)

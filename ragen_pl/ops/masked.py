@@ -15,6 +15,8 @@ from torch import Tensor
 Reduce = Callable[[Tensor], Tensor]
 """The sum of a tensor over all ranks."""
 
+_EPS = 1e-8
+"""ε, which keeps the division by the standard deviation finite."""
 _ROUNDING = 1e-12
 """Share of numbers' mean square up to which their variance counts as float32 rounding."""
 
@@ -59,7 +61,7 @@ def _variances(
     return (squares / (count - 1).clamp(min=1)).unbind()
 
 
-def whiten(values: Tensor, mask: Tensor, reduce: Reduce = local, eps: float = 1e-8) -> Tensor:
+def whiten(values: Tensor, mask: Tensor, reduce: Reduce = local) -> Tensor:
     """Shift and scale to mean 0 and variance 1 (Bessel-corrected) over the marked entries.
 
     Returns zeros off the mask. One marked entry, or entries that differ by no more than rounding,
@@ -70,7 +72,7 @@ def whiten(values: Tensor, mask: Tensor, reduce: Reduce = local, eps: float = 1e
     (variance,) = _variances([centered], count, mask, reduce)
     # Else the rounding of the mean, the same for all entries, would be scaled up.
     varies = variance > _ROUNDING * mean_square
-    return torch.where(mask & varies, centered * torch.rsqrt(variance + eps), 0.0)
+    return torch.where(mask & varies, centered * torch.rsqrt(variance + _EPS), 0.0)
 
 
 # --- measures of an update ------------------------------------------------------------------------

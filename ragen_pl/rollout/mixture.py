@@ -154,8 +154,8 @@ class Mixture:
         self._taken = dict.fromkeys(envs, 0)
         """Seeds that the current iteration takes from each stream."""
 
-    def check_difficulties(self, key: str, difficulties: Iterable[str]) -> None:
-        """Refuse difficulties without the name of an environment before them.
+    def check_difficulties(self, difficulties: Iterable[str]) -> None:
+        """Refuse difficulties of a warm start without the name of an environment before them.
 
         Raises:
             ValueError: for such as ``2-3`` in place of ``sokoban/2-3``.
@@ -163,8 +163,8 @@ class Mixture:
         for each in difficulties:
             if each.partition("/")[0] not in self.envs:
                 raise ValueError(
-                    f"{key}.difficulties has {each!r}; in a mixture a difficulty begins with an "
-                    f"environment and a slash, such as {next(iter(self.envs))}/{each}"
+                    f"data.warm_start.difficulties has {each!r}; in a mixture a difficulty begins "
+                    f"with an environment and a slash, such as {next(iter(self.envs))}/{each}"
                 )
 
     def counts(self, iteration: int, groups: int) -> dict[str, int]:

@@ -9,17 +9,17 @@ from statistics import fmean
 
 import numpy as np
 
-NORMAL_95 = 1.959963984540054
+_NORMAL_95 = 1.959963984540054
 """The standard normal's 97.5 % point."""
 _RESAMPLES = 10_000
 """Resamples of a bootstrap, and random sign flips of a test."""
 
 
-def wilson_interval(successes: float, count: float, z: float = NORMAL_95) -> tuple[float, float]:
-    """Return Wilson's score interval of a proportion; (0, 1) for a count of 0."""
+def wilson_interval(successes: float, count: float) -> tuple[float, float]:
+    """Return Wilson's 95 % score interval of a proportion; (0, 1) for a count of 0."""
     if count == 0:
         return 0.0, 1.0
-    share = successes / count
+    share, z = successes / count, _NORMAL_95
     shrink = 1.0 + z * z / count
     center = (share + z * z / (2 * count)) / shrink
     spread = z / shrink * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))

@@ -36,7 +36,8 @@ def total_of(
     total: Tensor,
     weights: Tensor | None = None,
 ) -> Tensor:
-    """Aggregate rows that are trajectories."""
+    """Aggregate rows that are trajectories, by default of equal weight."""
+    weights = torch.ones_like(values[:, 0]) if weights is None else weights
     return aggregate(values, mask, mask.sum(1), kind, total, weights)
 
 
