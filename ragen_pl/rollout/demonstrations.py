@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -240,14 +241,13 @@ def demonstration_batches(
         yield Demonstration.of(own, progress=progress, right_answers=right_answers)
 
 
-_ORDERS: dict[tuple[int, int, int], torch.Tensor] = {}
-
-
 def _shuffled(at: int, size: int, seed: int) -> int:
     """Return the demonstration at index ``at`` of an endless sequence of shuffled passes."""
-    key = (seed, at // size, size)
-    if key not in _ORDERS:
-        _ORDERS.clear()
-        generator = torch.Generator().manual_seed(seed * 100_003 + at // size)
-        _ORDERS[key] = torch.randperm(size, generator=generator)
-    return int(_ORDERS[key][at % size])
+    return int(_order(at // size, size, seed)[at % size])
+
+
+@lru_cache(maxsize=1)
+def _order(number: int, size: int, seed: int) -> torch.Tensor:
+    """Return the order of the demonstrations in one pass."""
+    generator = torch.Generator().manual_seed(seed * 100_003 + number)
+    return torch.randperm(size, generator=generator)
