@@ -486,13 +486,14 @@ class ChatEpisode(DialogueEpisode):
                 text,
                 "a thought and actions without the tags of the format",
             )
-        (ids,) = self.chat.encode([text])
-        if len(ids) + 1 > self.config.max_response_tokens:
+        completion = self.chat.written(text)
+        length, limit = len(completion.token_ids), self.config.max_response_tokens
+        if length > limit:
             raise OverlongResponseError(
-                f"rollout.max_response_tokens is {self.config.max_response_tokens}, but a "
-                f"demonstration takes {len(ids) + 1}: raise it to about {(len(ids) + 1) * 3 // 2}"
+                f"rollout.max_response_tokens is {limit}, but a demonstration takes {length}: "
+                f"raise it to about {length * 3 // 2}"
             )
-        self.receive(Completion.written((*ids, self.chat.markers.end)))
+        self.receive(completion)
 
 
 class WrittenEpisode(ChatEpisode):
