@@ -343,7 +343,7 @@ class StarPO(pl.LightningModule):
         critic, update = self.algorithm.critic, self.update
         critic_only = critic is not None and rl_iteration < critic.warmup_iterations
         metrics = self.coefficients.metrics()
-        if update.value_function is not None and (critic_only or self.critic is not None):
+        if critic_only or self.critic is not None:  # a value head has its loss with the policy's
             metrics |= update.backward_critic(batch)
         if not critic_only:
             policy_metrics = update.backward_policy(batch)
