@@ -78,12 +78,12 @@ class RunMetadata:
                     "exported policy (policy/) can be trained on with PretrainedModel"
                 )
             return cls(**content[METADATA])
+        except ConfigError:
+            raise
         except (
             *(OSError, EOFError, RuntimeError, KeyError, TypeError, ValueError, AttributeError),
             *(pickle.UnpicklingError, zipfile.BadZipFile),
         ) as error:
-            if isinstance(error, ConfigError):
-                raise
             raise ConfigError(
                 f"--ckpt_path {path}: this is no readable checkpoint of ragen-pl, or it is "
                 f"damaged ({type(error).__name__}: {error!s:.60})"
