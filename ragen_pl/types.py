@@ -8,7 +8,7 @@ Dimensions: G groups, N trajectories per group, B trajectories in a batch, T tok
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, Protocol, Self
 
@@ -575,8 +575,7 @@ class HindsightFacts:
 
     def metrics(self) -> dict[str, float]:
         """Return the known facts by name."""
-        known = {name: getattr(self, name) for name in ("solutions", "memory", "length_ratio")}
-        return {name: float(value) for name, value in known.items() if value is not None}
+        return {name: float(value) for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
+
+from ragen_pl.ops.masked import Reduce
 
 
 def quantile_buckets(scores: Tensor, num_buckets: int) -> Tensor:
@@ -27,7 +29,7 @@ def gradient_norms(
     names: Sequence[str],
     parts: Iterable[Mapping[str, Tensor]],
     parameters: Sequence[Tensor],
-    reduce: Callable[[Tensor], Tensor],
+    reduce: Reduce,
 ) -> dict[str, float]:
     """Sum each loss term's gradient over micro-batches and ranks; return the norm of each sum.
 

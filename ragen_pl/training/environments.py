@@ -73,7 +73,7 @@ def check_envs(
 
 
 def accepting(check: Callable[[TextEnv], None], envs: Mapping[str, TextEnv]) -> tuple[str, ...]:
-    """Return the names of the environments that a check accepts, at least one, in order.
+    """Return the sorted names of the environments that a check accepts, at least one.
 
     Raises:
         ValueError: the check's, if it accepts none.

@@ -143,8 +143,8 @@ class WithoutCritic(AdvantageEstimator):
     def __call__(
         self, rollout: RolloutBatch, rewards: Tensor, values: Tensor
     ) -> tuple[Tensor, Tensor]:
-        estimate = self.compare(rollout, rewards)
-        return estimate, advantages.reward_to_go(rewards, rollout.loss_mask)
+        compared = self.compare(rollout, rewards)
+        return compared, advantages.reward_to_go(rewards, rollout.loss_mask)
 
     @abstractmethod
     def compare(self, rollout: RolloutBatch, rewards: Tensor) -> Tensor:
@@ -152,7 +152,7 @@ class WithoutCritic(AdvantageEstimator):
 
 
 def check_ranges(
-    config: AdvantageEstimator,
+    estimator: AdvantageEstimator,
     *,
     unit_interval: tuple[str, ...] = (),
     positive: tuple[str, ...] = (),
@@ -160,7 +160,7 @@ def check_ranges(
     """Check the ranges of keys.
 
     Args:
-        config: The estimator.
+        estimator: The estimator.
         unit_interval: Keys that must be in [0, 1].
         positive: Keys that must be above 0.
 
@@ -168,8 +168,8 @@ def check_ranges(
         ValueError: naming key and value.
     """
     for key in unit_interval:
-        if not 0 <= getattr(config, key) <= 1:
-            raise ValueError(f"advantage.{key} is {getattr(config, key)}; it must be in [0, 1]")
+        if not 0 <= getattr(estimator, key) <= 1:
+            raise ValueError(f"advantage.{key} is {getattr(estimator, key)}; it must be in [0, 1]")
     for key in positive:
-        if getattr(config, key) <= 0:
-            raise ValueError(f"advantage.{key} is {getattr(config, key)}; it must be positive")
+        if getattr(estimator, key) <= 0:
+            raise ValueError(f"advantage.{key} is {getattr(estimator, key)}; it must be positive")
