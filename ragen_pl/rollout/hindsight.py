@@ -207,22 +207,17 @@ class SolutionWriter:
     config: HindsightImitation
     run_seed: int
 
-    def solutions(self, groups: Sequence[TrajectoryGroup], iteration: int) -> list[Solution]:
-        """Return one solution for each group in which a member succeeded, in their order.
-
-        A way that does not succeed when it is played again, or whose thoughts the environment finds
-        untrue, is left out, as most lucky ways of a noisy environment are.
-        """
-        found = self.found(groups, iteration)
-        return [solution for solution in found if isinstance(solution, Solution)]
-
     def found(
         self, groups: Sequence[TrajectoryGroup], iteration: int
     ) -> list[Solution | Unwritten]:
-        """Return what ``solutions`` does, and in their places those that were left out."""
+        """Return one solution for each group in which a member succeeded, in their order.
+
+        A way is left unwritten that does not succeed when it is played again, or whose thoughts the
+        environment finds untrue, as most lucky ways of a noisy environment are.
+        """
         with parallel_map(self.rollout.threads) as mapped:
             found = list(mapped(lambda group: self._solution(group, iteration), groups))
-        return [solution for solution in found if solution is not None]
+        return [each for each in found if each is not None]
 
     def _solution(self, group: TrajectoryGroup, iteration: int) -> Solution | Unwritten | None:
         members = [t for t in group.trajectories if t.is_trainable]

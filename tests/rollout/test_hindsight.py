@@ -26,6 +26,7 @@ from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.episode import ChatEpisode, Episode
 from ragen_pl.rollout.hindsight import (
     HindsightImitation,
+    Solution,
     SolutionWriter,
     best_way,
 )
@@ -188,7 +189,7 @@ def test_success_belongs_to_an_action_not_to_the_state_after_it() -> None:
         0,
         tuple(play_chat(Quiz(), chat, 0, [each], n) for n, each in enumerate(("fall", "leap"))),
     )
-    (solution,) = writer(Quiz(), chat, HindsightImitation(opening=3)).solutions([group], 0)
+    (solution,) = solutions(writer(Quiz(), chat, HindsightImitation(opening=3)), group, 0)
     (row,) = solution.rows
     assert responses(row, chat) == ["<answer>leap</answer>"]
 
@@ -289,13 +290,18 @@ def writer(env: TextEnv, chat: Chat, config: HindsightImitation) -> SolutionWrit
     return SolutionWriter(env, chat, CONFIG, config, run_seed=0)
 
 
+def solutions(writer: SolutionWriter, group: TrajectoryGroup, iteration: int) -> list[Solution]:
+    found = writer.found([group], iteration)
+    return [each for each in found if isinstance(each, Solution)]
+
+
 ENV = Sokoban()
 CHAT = make_chat(ENV)
 
 
 def test_a_solution_is_written_with_true_thoughts() -> None:
     group = solved_group(ENV, CHAT, 4)
-    (solution,) = writer(ENV, CHAT, HindsightImitation()).solutions([group], iteration=7)
+    (solution,) = solutions(writer(ENV, CHAT, HindsightImitation()), group, 7)
     env = copy.deepcopy(ENV)
     env.reset(seed=4)
     (row,) = solution.rows
@@ -315,7 +321,7 @@ def test_a_solution_is_written_with_true_thoughts() -> None:
 def test_an_opening_is_played_before_the_first_turn() -> None:
     group = solved_group(ENV, CHAT, 13)
     config = HindsightImitation(variants=40, opening=2)
-    (solution,) = writer(ENV, CHAT, config).solutions([group], iteration=0)
+    (solution,) = solutions(writer(ENV, CHAT, config), group, 0)
     assert len(solution.rows) == 3, "openings of 0, 1 and 2 moves, each once"
     env = copy.deepcopy(ENV)
     env.reset(seed=13)
@@ -333,7 +339,7 @@ def test_short_variants_end_after_their_first_turn() -> None:
     rows = [
         row
         for iteration in range(20)
-        for solution in writer(ENV, CHAT, config).solutions([group], iteration)
+        for solution in solutions(writer(ENV, CHAT, config), group, iteration)
         for row in solution.rows
     ]
     short = [row for row in rows if len(responses(row, CHAT)) == 1]
@@ -361,7 +367,7 @@ def imitated(env: Sokoban | FrozenLake, seeds: Iterable[int]) -> list[TextEnv]:
         sure.reset(seed=seed)
         plan = sure.expert_turn(random.Random(0), 20)[1]
         group = TrajectoryGroup(seed, seed, (play(sure, seed, plan),))
-        for solution in SolutionWriter(env, chat, rollout, config, 0).solutions([group], 0):
+        for solution in solutions(SolutionWriter(env, chat, rollout, config, 0), group, 0):
             for row in solution.rows:
                 text = str(chat.tokenizer.decode(list(row.token_ids)))
                 found += shown_states(env, text)
@@ -430,7 +436,7 @@ def test_sampled_responses_are_imitated_unless_they_broke_the_format(
     )
     solver = replace(solver, turns=(broken, *solver.turns[1:]))
     group = replace(group, trajectories=(solver, other))
-    (solution,) = writer(ENV, CHAT, HindsightImitation(rewrite=False)).solutions([group], 0)
+    (solution,) = solutions(writer(ENV, CHAT, HindsightImitation(rewrite=False)), group, 0)
     (row,) = solution.rows
     assert row.token_ids == solver.token_ids
     first = len(solver.turns[0].token_ids)
@@ -443,7 +449,7 @@ def test_an_environment_without_hindsight_thoughts_has_its_responses_imitated() 
     climber = play_chat(Ladder(), chat, 0, ["climb"] * 4, 1)
     assert climber.success
     group = TrajectoryGroup(0, 0, (climber,))
-    (solution,) = writer(Ladder(), chat, HindsightImitation()).solutions([group], 0)
+    (solution,) = solutions(writer(Ladder(), chat, HindsightImitation()), group, 0)
     assert solution.rows == (TokenRow(climber.token_ids, climber.loss_mask),)
 
 
@@ -452,7 +458,7 @@ def test_all_members_of_the_highest_return_are_imitated() -> None:
     plans = [["climb"] * 4, ["leap", "leap"], ["climb"] * 4, ["fall", *["climb"] * 4], ["fall"] * 8]
     played = [play_chat(Ladder(), chat, 0, plan, n + 1) for n, plan in enumerate(plans)]
     group = TrajectoryGroup(0, 0, tuple(played))
-    (solution,) = writer(Ladder(), chat, HindsightImitation()).solutions([group], 0)
+    (solution,) = solutions(writer(Ladder(), chat, HindsightImitation()), group, 0)
     assert {row.token_ids for row in solution.rows} == {
         t.token_ids for t in played[:2] + played[3:4]
     }
@@ -460,7 +466,7 @@ def test_all_members_of_the_highest_return_are_imitated() -> None:
     paid = replace(played[1].turns[-1], rewards={"env": 1.0})
     better = replace(played[1], turns=(*played[1].turns[:-1], paid))
     group = replace(group, trajectories=(played[0], better, *played[2:]))
-    (solution,) = writer(Ladder(), chat, HindsightImitation()).solutions([group], 0)
+    (solution,) = solutions(writer(Ladder(), chat, HindsightImitation()), group, 0)
     assert [row.token_ids for row in solution.rows] == [better.token_ids]
 
 
@@ -469,7 +475,7 @@ def test_without_thoughts_actions_alone_are_rewritten() -> None:
     wasteful = play_chat(Ladder(), chat, 0, ["jump", "climb", "jump", *["climb"] * 3], 1)
     assert wasteful.success
     group = TrajectoryGroup(0, 0, (wasteful,))
-    (solution,) = writer(Ladder(), chat, HindsightImitation()).solutions([group], 0)
+    (solution,) = solutions(writer(Ladder(), chat, HindsightImitation()), group, 0)
     (row,) = solution.rows
     assert " ".join(responses(row, chat)).count("climb") == 4
     assert "jump" not in " ".join(responses(row, chat))
@@ -480,7 +486,7 @@ def test_a_way_that_fails_when_it_is_played_again_is_left_out() -> None:
     lucky = replace(play(Ladder(), 0, ["jump"], 0), group_id=0)
     assert lucky.success
     group = TrajectoryGroup(0, 0, (lucky,))
-    assert writer(Ladder(), chat, HindsightImitation()).solutions([group], 0) == []
+    assert solutions(writer(Ladder(), chat, HindsightImitation()), group, 0) == []
 
 
 class Wordless(Sokoban):
@@ -501,7 +507,7 @@ class Lopsided(Sokoban):
 def test_a_solution_that_cannot_be_written_is_left_out(env: Sokoban, symmetries: bool) -> None:
     group = solved_group(ENV, CHAT, 4)
     config = HindsightImitation(symmetries=symmetries)
-    assert writer(env, CHAT, config).solutions([group], 0) == []
+    assert solutions(writer(env, CHAT, config), group, 0) == []
 
 
 class Typed(Ladder):
@@ -516,7 +522,7 @@ def test_a_written_turn_of_free_text_is_one_action() -> None:
     group = TrajectoryGroup(0, 0, (climber,))
     config = replace(CONFIG, max_turns=8)
     own = SolutionWriter(Typed(), chat, config, HindsightImitation(), 0)
-    (solution,) = own.solutions([group], 0)
+    (solution,) = solutions(own, group, 0)
     assert responses(solution.rows[0], chat) == ["<answer>climb</answer>"] * 4
 
 
@@ -530,7 +536,7 @@ def test_on_ice_what_is_written_holds_if_nothing_slips() -> None:
         own.reset(seed=seed)
         plan = own.expert_turn(random.Random(0), 10)[1]
         group = TrajectoryGroup(seed, seed, (play(own, seed, plan),))
-        for solution in writer(env, chat, config).solutions([group], 0):
+        for solution in solutions(writer(env, chat, config), group, 0):
             num_rows += len(solution.rows)
             for row in solution.rows:
                 pattern = chats.ANSWER.pattern(think=True)
@@ -543,7 +549,7 @@ def test_on_ice_what_is_written_holds_if_nothing_slips() -> None:
 def test_a_group_without_success_teaches_nothing() -> None:
     failed = play_chat(ENV, CHAT, 4, ("Up",) * 10, 0)
     group = TrajectoryGroup(4, 4, (failed,))
-    assert writer(ENV, CHAT, HindsightImitation()).solutions([group], 0) == []
+    assert solutions(writer(ENV, CHAT, HindsightImitation()), group, 0) == []
 
 
 @pytest.mark.parametrize(
