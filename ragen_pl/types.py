@@ -595,7 +595,8 @@ class Evaluation:
     groups: tuple[TrajectoryGroup, ...]
 
     def to(self, device: torch.device | str) -> Self:
-        """Return the evaluation unchanged: it has no tensors."""
+        """Return the evaluation itself, which has no tensors: Lightning moves every batch, and one
+        without ``to`` field by field."""
         return self
 
 
