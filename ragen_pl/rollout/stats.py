@@ -160,7 +160,7 @@ class GroupTable:
     """Bool: whether the member is trainable."""
     returns: Tensor
     """Float64: the sum of all reward terms."""
-    sizes: Tensor
+    magnitudes: Tensor
     """Float64: the sum of the turns' absolute rewards; it bounds the rounding error of equal
     returns."""
     lengths: Tensor
@@ -184,12 +184,12 @@ class GroupTable:
         table = torch.zeros(len(rows), size, 5, dtype=torch.float64)
         for row, (*_, facts) in zip(table, rows, strict=True):
             row[: len(facts)] = torch.tensor(facts, dtype=torch.float64)
-        valid, returns, sizes, lengths, entropies = table.unbind(dim=2)
+        valid, returns, magnitudes, lengths, entropies = table.unbind(dim=2)
         ids = tuple(group_id for group_id, *_ in rows)
         weights = torch.tensor([weight for _, weight, *_ in rows], dtype=torch.float64)
         names = tuple(env for _, _, env, _ in rows)
         envs = names if any(names) else ()
-        return cls(ids, valid > 0, returns, sizes, lengths, entropies, weights, envs)
+        return cls(ids, valid > 0, returns, magnitudes, lengths, entropies, weights, envs)
 
     @property
     def env_names(self) -> tuple[str, ...]:
@@ -205,18 +205,18 @@ class GroupTable:
     @property
     def signal(self) -> Tensor:
         """(G,) bool: which groups have members with different returns."""
-        return has_signal(self.returns, self.sizes, self.valid)
+        return has_signal(self.returns, self.magnitudes, self.valid)
 
     @property
     def std(self) -> Tensor:
         """(G,) float64: standard deviation of the returns, 0 without signal; NaN with fewer than
         two valid members."""
-        return group_std(self.returns, self.sizes, self.valid)
+        return group_std(self.returns, self.magnitudes, self.valid)
 
 
 def _facts(trajectory: Trajectory) -> tuple[float, float, float, float, float]:
     entropies = [h for answer in trajectory.answers for h in answer.completion.entropy_estimates]
     length = len(entropies)
     mean = sum(entropies) / max(1, length)
-    size = sum(abs(turn.reward) for turn in trajectory.turns)
-    return float(trajectory.is_trainable), trajectory.total_reward, size, float(length), mean
+    magnitude = sum(abs(turn.reward) for turn in trajectory.turns)
+    return float(trajectory.is_trainable), trajectory.total_reward, magnitude, float(length), mean
