@@ -53,9 +53,10 @@ from ragen_pl.distributed.checkpoint_io import AnyCheckpointIO
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.embedded import build_tokenizer, read_markers
-from ragen_pl.rollout.chat import Chat, Prompts
+from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart
+from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.runtime.visible_text import visible
 from ragen_pl.training.callback import announce
 from ragen_pl.training.datamodule import RolloutDataModule

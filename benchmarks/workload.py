@@ -26,9 +26,10 @@ from ragen_pl.models.base import LanguageModel
 from ragen_pl.models.embedded import EmbeddedModel, build_tokenizer, read_markers
 from ragen_pl.models.kernels.attention import NAME as GROUPED_MATMUL
 from ragen_pl.models.kernels.attention import choose_attention
-from ragen_pl.rollout.chat import Chat, Prompts, system_text
+from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.collect import GroupSeed, collect
 from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.prompts import Prompts, system_text
 from ragen_pl.types import Completion, Generate, Request, Sampling, TrajectoryGroup
 
 PROMPTS = Prompts(think=False, turn="{observation}")

@@ -13,7 +13,7 @@ from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.contract_kit import examine_env
 from ragen_pl.envs.contract_kit.subject import SECONDS
 from ragen_pl.errors import ConfigError
-from ragen_pl.rollout.chat import check_actions
+from ragen_pl.rollout.prompts import check_actions
 from ragen_pl.runtime.findings import CheckFinding, failure
 
 _DESCRIPTION = """\

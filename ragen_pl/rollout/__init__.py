@@ -5,7 +5,7 @@ generates tokens. (A small agent that teaches learns inside its own library.)
 """
 
 from ragen_pl.rollout.actors import Actor, ExpertActor, RandomActor
-from ragen_pl.rollout.chat import Chat, Prompts
+from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.collect import GroupSeed, collect
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.curriculum import ByDifficulty, Curriculum, TargetSuccess, Uniform
@@ -13,6 +13,7 @@ from ragen_pl.rollout.demonstrations import WarmStart, demonstrate
 from ragen_pl.rollout.engines import VLLM, Engine, InProcess
 from ragen_pl.rollout.memory import Compact, Full, Memory, State, Window
 from ragen_pl.rollout.packing import micro_batches, pack
+from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.rollout.rewards import Format, Grounding, Overlong, PlayedTurn, RewardTerm, Truth
 from ragen_pl.rollout.teachers import Solver, Teacher
 

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.boundary import calling
 from ragen_pl.models.message_markers import Segments
-from ragen_pl.rollout.chat import SEPARATOR, Chat, Exchange
+from ragen_pl.rollout.chat import Chat, Exchange
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.memory import Memory, written_summary
+from ragen_pl.rollout.responses import SEPARATOR
 from ragen_pl.types import Completion, Summary
 
 

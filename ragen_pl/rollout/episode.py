@@ -24,9 +24,10 @@ from ragen_pl.envs.boundary import (
 from ragen_pl.envs.step_result import StepResult
 from ragen_pl.errors import ConfigError
 from ragen_pl.rollout.actors import Actor, Move
-from ragen_pl.rollout.chat import Chat, Dialogue, actions_per_turn
+from ragen_pl.rollout.chat import Chat, Dialogue
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.context import Context
+from ragen_pl.rollout.responses import actions_per_turn
 from ragen_pl.rollout.rewards import ENV, PlayedTurn, RewardTerm, evaluate
 from ragen_pl.types import Completion, EpisodeId, Request, StopReason, Summary, Trajectory, Turn
 

@@ -16,10 +16,11 @@ from typing import Literal
 from ragen_pl.envs.base import TextEnv, one_of
 from ragen_pl.envs.boundary import EnvError, warn_without_fault
 from ragen_pl.rollout.actors import ExpertActor
-from ragen_pl.rollout.chat import SEPARATOR, Chat
+from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.collect import parallel_map
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.episode import ChatEpisode, WrittenEpisode, play_episode
+from ragen_pl.rollout.responses import SEPARATOR
 from ragen_pl.rollout.teachers import Lesson, TeachingTask
 from ragen_pl.rollout.teachers.played import play_lessons
 from ragen_pl.rollout.transitions import Transitions

@@ -15,7 +15,6 @@ from ragen_pl.envs.contract import check_contract
 from ragen_pl.envs.fingerprint import code_fingerprint
 from ragen_pl.envs.workers import EnvHost
 from ragen_pl.errors import ConfigError
-from ragen_pl.rollout.chat import Prompts
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.curriculum import Curriculum, Uniform
 from ragen_pl.rollout.demonstrations import WarmStart
@@ -23,6 +22,7 @@ from ragen_pl.rollout.hindsight import HindsightImitation
 from ragen_pl.rollout.hints import Hints
 from ragen_pl.rollout.mixture import MixtureConfig, mixture_of
 from ragen_pl.rollout.own_solutions import OwnSolutions
+from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.rollout.seeds import SEEDS_PER_RUN
 from ragen_pl.rollout.self_distillation import SelfDistillation
 from ragen_pl.rollout.start_stream import StartStream

@@ -9,10 +9,11 @@ from ragen_pl.envs import COVERED
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.boundary import CheckedEnv, EnvError
 from ragen_pl.errors import ConfigError
-from ragen_pl.rollout import chat as protocols
-from ragen_pl.rollout.chat import Chat, Dialogue, Prompts
+from ragen_pl.rollout.chat import Chat, Dialogue
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.mixture import env_of_set
+from ragen_pl.rollout.prompts import Prompts, common_vocabulary
+from ragen_pl.rollout.responses import actions_per_turn
 from ragen_pl.training.environments import key_of
 from ragen_pl.training.evaluation_sets import EvaluationConfig
 from ragen_pl.training.learner import Learner
@@ -94,7 +95,7 @@ class Dialogues:
             for name in self.eval_sets:
                 yield from self._words_on(name, prompts)
             for env in (kind() for kind in COVERED):
-                yield from protocols.common_vocabulary(prompts, env, actions)
+                yield from common_vocabulary(prompts, env, actions)
 
     def words_on(self, eval_set: str) -> Iterable[str]:
         """Yield the pieces of text of an evaluation set, as ``vocabulary``."""
@@ -162,7 +163,7 @@ class Dialogues:
 
 def _actions_per_turn(rollout: RolloutConfig, env: TextEnv) -> int:
     most = min(rollout.max_actions_per_turn, env.max_actions)
-    return protocols.actions_per_turn(env.actions, most)
+    return actions_per_turn(env.actions, most)
 
 
 def _words(prompts: Prompts, key: str, env: TextEnv, actions: int) -> Iterable[str]:
@@ -175,7 +176,7 @@ def _words(prompts: Prompts, key: str, env: TextEnv, actions: int) -> Iterable[s
     Raises:
         ConfigError: when its ``vocabulary`` raises an error, or yields what is no text.
     """
-    yield from protocols.common_vocabulary(prompts, env, actions)
+    yield from common_vocabulary(prompts, env, actions)
     try:
         own = CheckedEnv(env).vocabulary()
     except EnvError as error:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.contract.declared import check_declared
-from ragen_pl.rollout.chat import Prompts, check_actions, check_tools
+from ragen_pl.rollout.prompts import Prompts, check_actions, check_tools
 
 
 def training_envs(env: TextEnv | None, envs: Mapping[str, TextEnv | None]) -> dict[str, TextEnv]:

@@ -14,8 +14,8 @@ from lightning.pytorch import Trainer
 
 from ragen_pl.models.base import LanguageModel
 from ragen_pl.models.endpoint import EndpointClient
-from ragen_pl.rollout.chat import Prompts
 from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.rollout.self_distillation import SelfDistillation
 from ragen_pl.training.distillation import HintedRollout
 from ragen_pl.types import Completion, Phase, Request, RolloutBatch, Sampling, TrainingBatch

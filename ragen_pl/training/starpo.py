@@ -38,9 +38,9 @@ from ragen_pl.models.lora import LoRA
 from ragen_pl.models.passport import Passport
 from ragen_pl.models.policy import Critic, Policy, drop_embedding_gradients
 from ragen_pl.models.trainable import TrainableModel
-from ragen_pl.rollout.chat import Prompts
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.engines import Engine, InProcess, Sampler
+from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.rollout.self_distillation import SelfDistillation
 from ragen_pl.training.callback import announce, clear_iteration_metrics
 from ragen_pl.training.distillation import HintedRollout, distill

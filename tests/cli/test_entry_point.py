@@ -17,7 +17,7 @@ from ragen_pl.cli.entry_point import main
 from ragen_pl.envs import Sokoban
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.embedded import EmbeddedModel
-from ragen_pl.rollout.chat import Prompts
+from ragen_pl.rollout.prompts import Prompts
 from tests.support.tiny_run import ROOT, run, run_process, write_config
 
 

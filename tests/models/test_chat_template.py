@@ -9,7 +9,8 @@ import pytest
 from ragen_pl.envs import Sokoban
 from ragen_pl.models.chat_template import ChatTemplate, conversation, folded
 from ragen_pl.models.message_markers import Segments, encode_segments
-from ragen_pl.rollout.chat import Chat, Prompts
+from ragen_pl.rollout.chat import Chat
+from ragen_pl.rollout.prompts import Prompts
 from tests.support.templates import TEMPLATES, make_tokenizer
 
 SYSTEM, USERS = "Push the box.\nBe brief.", ["#_P\n#X_", "State:\n√ 12", "Reward: -0.1"]

@@ -20,9 +20,9 @@ from ragen_pl.models.export import ADAPTER, export_policy
 from ragen_pl.models.kernels.rms_norm import use_fused_rms_norm
 from ragen_pl.models.lora import LoRA
 from ragen_pl.models.policy import Policy
-from ragen_pl.rollout.chat import Prompts
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart
+from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.starpo import StarPO
 from ragen_pl.types import EpisodeId, Request, Sampling

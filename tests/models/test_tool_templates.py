@@ -11,7 +11,8 @@ from ragen_pl.envs.tools.schema import ToolSchema
 from ragen_pl.models.chat_template import ChatTemplate, conversation
 from ragen_pl.models.embedded import build_tokenizer, read_markers
 from ragen_pl.models.message_markers import Segments, encode_segments
-from ragen_pl.rollout.chat import Chat, Prompts
+from ragen_pl.rollout.chat import Chat
+from ragen_pl.rollout.prompts import Prompts
 from tests.support.templates import TEMPLATES, make_tokenizer
 from tests.support.tool_templates import REFUSED, TOOL_TEMPLATES
 

@@ -16,7 +16,8 @@ from ragen_pl.models.kernels.fused_decoder import has_hooks
 from ragen_pl.models.lora import LoRA
 from ragen_pl.models.policy import Critic, Policy
 from ragen_pl.models.trainable import TrainableModel
-from ragen_pl.rollout.chat import Chat, Prompts
+from ragen_pl.rollout.chat import Chat
+from ragen_pl.rollout.prompts import Prompts
 from tests.support.config_key_effects import KeyProof, differ, spelled
 from tests.support.templates import TEMPLATES, save_model
 

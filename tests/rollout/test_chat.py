@@ -1,25 +1,15 @@
-"""The chat protocol: any response can be parsed, encoding is lossless, templates are checked."""
+"""Encoding is lossless, and the tokens of a thought are told."""
 
 from __future__ import annotations
-
-import re
-import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ragen_pl.envs.sokoban.env import Sokoban
-from ragen_pl.envs.sudoku.env import Sudoku
 from ragen_pl.models.embedded import END, USER, build_tokenizer, read_markers
-from ragen_pl.rollout.chat import (
-    Chat,
-    Dialogue,
-    Prompts,
-    _find_blocks,
-    parse_response,
-    system_text,
-)
+from ragen_pl.rollout.chat import Chat
+from ragen_pl.rollout.prompts import Prompts
 from tests.support.words import vocabulary
 
 MOVES = ("Up", "Down", "Left", "Right")
@@ -32,70 +22,6 @@ def chat(think: bool = True) -> Chat:
 
 
 CHAT = chat()
-
-
-@given(st.text(), st.booleans())
-def test_parsing_is_total(text: str, think: bool) -> None:
-    parsed = parse_response(text, think=think, known=MOVES, max_actions=3)
-    assert set(parsed.actions) <= set(MOVES)
-    assert len(parsed.actions) <= 3
-
-
-TAGS = ("<think>", "</think>", "<answer>", "</answer>", " ", "Up")
-
-
-@given(st.lists(st.sampled_from(TAGS), max_size=12).map("".join))
-def test_blocks_are_found_where_a_plain_search_finds_them(text: str) -> None:
-    plain = {
-        True: re.search(r"<think>(.*?)</think>\s*<answer>(.*?)</answer>", text, re.DOTALL),
-        False: re.search(r"<answer>(.*?)</answer>", text, re.DOTALL),
-    }
-    for think, expected in plain.items():
-        found = _find_blocks(text, think=think)
-        assert (found and found.span()) == (expected and expected.span())
-        assert (found and found.groups()) == (expected and expected.groups())
-
-
-@pytest.mark.parametrize("tags", ["<think>", "<think></think>", "<think>a</think> <answer>"])
-def test_a_response_of_nothing_but_tags_is_parsed_at_once(tags: str) -> None:
-    begin = time.monotonic()
-    parsed = parse_response(tags * 20_000, think=True, known=MOVES, max_actions=3)
-    assert not parsed.actions
-    assert time.monotonic() - begin < 5
-
-
-@given(st.lists(st.sampled_from([*MOVES, "Fly", "", "||", "</answer>", "<think>"]), max_size=6))
-def test_valid_means_every_part_was_known(parts: list[str]) -> None:
-    text = "<think>x</think><answer>" + " || ".join(parts) + "</answer>"
-    parsed = parse_response(text, think=True, known=MOVES, max_actions=3)
-    clean = 0 < len(parts) <= 3 and set(parts) <= set(MOVES)
-    assert parsed.is_valid == clean
-    if clean:
-        assert parsed.actions == tuple(parts)
-
-
-@pytest.mark.parametrize(
-    ("text", "actions", "is_valid"),
-    [
-        ("<think>a</think><answer>Up || down</answer>", ("Up", "Down"), True),
-        ("<think>a</think>\n<answer> Up </answer>\n", ("Up",), True),
-        ("<think>a</think><answer>Up || Fly || Left</answer>", ("Up", "Left"), False),
-        ("<think>a</think><answer>Up || Up || Up || Up</answer>", ("Up", "Up", "Up"), False),
-        ("<think>a</think><answer></answer>", (), False),
-        ("<think>a</think><answer>Up</answer> and more", ("Up",), False),
-        ("<think>a<answer>Up</answer>", (), False),
-        ("", (), False),
-    ],
-)
-def test_parsing_by_example(text: str, actions: tuple[str, ...], is_valid: bool) -> None:
-    parsed = parse_response(text, think=True, known=MOVES, max_actions=3)
-    assert (parsed.actions, parsed.is_valid) == (actions, is_valid)
-
-
-def test_free_text_is_one_action() -> None:
-    text = "<answer> go || north </answer>"
-    parsed = parse_response(text, think=False, known=None, max_actions=1)
-    assert (parsed.actions, parsed.is_valid) == (("go || north",), True)
 
 
 @given(st.text(st.characters(codec="utf-8"), max_size=30), st.booleans())
@@ -138,69 +64,3 @@ def test_experts_answers_come_back_as_they_were(think: bool) -> None:
     assert parsed.actions == ("Left", "Up")
     assert parsed.is_valid
     assert len(ids) <= 8
-
-
-def test_prompts_name_the_unknown_field() -> None:
-    with pytest.raises(ValueError, match=r"prompts\.turn uses \{state\}"):
-        Prompts(turn="{state} {observation}")
-    with pytest.raises(ValueError, match="observation"):
-        Prompts(turn="Turn {turn}")
-
-
-@pytest.mark.parametrize("key", ["system", "turn"])
-@pytest.mark.parametrize(
-    ("added", "told"),
-    [
-        (" {", "at '{': write {{ or }} for a brace of the text"),
-        (" } so", "at '} so': write {{ or }} for a brace of the text"),
-        (" {reward", "at '{reward'"),
-        (" {} ", "uses {}; it may use only"),
-        (" {0}", "uses {0}; it may use only"),
-        (" {stat}", "uses {stat}; it may use only"),
-        (" {observation.upper}", "uses {observation.upper}; it may use only"),
-        (" {instruction[0]}", "uses {instruction[0]}; it may use only"),
-    ],
-)
-def test_a_template_that_cannot_be_filled_in_is_refused(key: str, added: str, told: str) -> None:
-    template = getattr(Prompts(), key) + added
-    with pytest.raises(ValueError, match=re.escape(told)) as caught:
-        Prompts(**{key: template})
-    assert str(caught.value).startswith(f"prompts.{key} ")
-    last = "{format}" if key == "system" else "{observation}"
-    assert last in str(caught.value)  # the fields that there are
-
-
-@pytest.mark.parametrize("template", ["{{observation}}", "{observation}, as {{ observation }}"])
-def test_a_field_in_doubled_braces_is_refused(template: str) -> None:
-    """It would print ``{observation}``, and the agent would be blind."""
-    with pytest.raises(ValueError, match=r"has \{\{observation\}\}.*: write \{observation\}"):
-        Prompts(turn=template)
-
-
-@pytest.mark.parametrize("field", ["{turn:x>q}", "{observation:d}", "{reward!z}", "{turn:{x}}"])
-def test_a_format_that_does_not_fit_is_refused_with_its_template(field: str) -> None:
-    with pytest.raises(ValueError, match=f"prompts.turn has a field.*{re.escape(field)}"):
-        Prompts(turn=f"{field} {{observation}}")
-
-
-def test_doubled_braces_are_braces_of_the_text() -> None:
-    prompts = Prompts(turn='{{"turn": {turn:>2}}} {{{observation}}}')
-    dialogue = Dialogue(prompts, 1)
-    assert dialogue.turn_text(0, "a {lamp}", 0.0, 5) == '{"turn":  1} {a {lamp}}'
-
-
-def test_a_prompt_asks_for_one_action_where_actions_are_free_text() -> None:
-    """A whole answer is one action there, whatever the limit."""
-
-    class Spoken(Sokoban):
-        actions = None  # type: ignore[assignment]
-
-    assert "up to 1 actions a turn" in system_text(Prompts(), Spoken(), 3)
-    assert "up to 3 actions a turn" in system_text(Prompts(), Sokoban(), 3)
-
-
-def test_a_prompt_lists_the_actions_or_says_what_they_look_like() -> None:
-    assert "Actions: Up, Down, Left, Right\n" in system_text(Prompts(), Sokoban(), 3)
-    prompt = system_text(Prompts(), Sudoku(), 3)
-    assert "Actions: row,column,digit, each from 1 to 4\n" in prompt
-    assert "1,1,1" not in prompt

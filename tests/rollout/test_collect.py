@@ -12,10 +12,11 @@ import pytest
 
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.models.embedded import build_tokenizer, read_markers
-from ragen_pl.rollout.chat import Chat, Prompts
+from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.collect import GroupSeed, collect
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.episode import MAX_STATE_LENGTH
+from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.types import Completion, Request, Sampling, StopReason, Trajectory
 from tests.support.words import vocabulary
 

@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from ragen_pl.models.embedded import build_tokenizer, read_markers
-from ragen_pl.rollout.chat import Chat, Prompts
+from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.context import Context
 from ragen_pl.rollout.memory import Compact, Full, Memory, State, Window
+from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.types import Completion
 from tests.support.lamps import Stairs
 

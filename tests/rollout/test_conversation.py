@@ -14,11 +14,12 @@ from ragen_pl.envs import Sokoban
 from ragen_pl.envs.sokoban.text import SYMBOLS
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.endpoint import Endpoint, EndpointClient
-from ragen_pl.rollout.chat import Dialogue, Prompts
+from ragen_pl.rollout.chat import Dialogue
 from ragen_pl.rollout.collect import GroupSeed
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.conversation import converse
 from ragen_pl.rollout.memory import Compact, Full, State, Window
+from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.runtime.faults import Fault, FaultKind, add_receiver, remove_receiver
 from ragen_pl.types import Sampling, StopReason, TrajectoryGroup
 from tests.support.chat_server import Answer, completion, serving

@@ -14,9 +14,10 @@ from ragen_pl.envs.sokoban.env import Sokoban
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.embedded import build_tokenizer, read_markers
 from ragen_pl.rollout import demonstrations
-from ragen_pl.rollout.chat import Chat, Prompts
+from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart, demonstration_batches
+from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.types import DemonstrationSet
 from tests.support.faulty import FaultyLamp, always
 from tests.support.lessons import demonstrate

@@ -20,9 +20,10 @@ from ragen_pl.envs.eval_seeds import FIRST_EVAL_SEED
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.embedded import build_tokenizer, read_markers
 from ragen_pl.rollout import demonstrations
-from ragen_pl.rollout.chat import Chat, Prompts
+from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart, demonstrate, packed
+from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.rollout.seeds import FIRST_DEMONSTRATION, SEEDS_PER_RUN
 from ragen_pl.rollout.teachers import Explorer, Lessons, TeachingTask, explorer
 from ragen_pl.rollout.teachers.small_agent import Training

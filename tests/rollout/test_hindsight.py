@@ -19,9 +19,9 @@ from ragen_pl.envs.base import Symmetry, TextEnv
 from ragen_pl.envs.boards import mask_of
 from ragen_pl.envs.frozen_lake.search import ACTIONS, Lake, action_values
 from ragen_pl.models.embedded import build_tokenizer, read_markers
-from ragen_pl.rollout import chat as chats
+from ragen_pl.rollout import responses as parsing
 from ragen_pl.rollout.actors import Move
-from ragen_pl.rollout.chat import Chat, Prompts
+from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.episode import ChatEpisode, Episode
 from ragen_pl.rollout.hindsight import (
@@ -32,6 +32,7 @@ from ragen_pl.rollout.hindsight import (
 )
 from ragen_pl.rollout.memory import Compact
 from ragen_pl.rollout.own_solutions import OwnSolutions
+from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.rollout.transitions import SUCCESS, Transitions
 from ragen_pl.types import EpisodeId, TokenRow, Trajectory, TrajectoryGroup
 from tests.support.held_out import eval_seeds, layout_split, shown_states, start_keys
@@ -307,7 +308,7 @@ def test_a_solution_is_written_with_true_thoughts() -> None:
     (row,) = solution.rows
     success = False
     for response in responses(row, CHAT):
-        parsed = chats.parse_response(response, think=True, known=env.actions, max_actions=3)
+        parsed = parsing.parse_response(response, think=True, known=env.actions, max_actions=3)
         assert parsed.is_valid
         assert parsed.thought
         assert env.thought_correct(parsed.thought)
@@ -539,7 +540,7 @@ def test_on_ice_what_is_written_holds_if_nothing_slips() -> None:
         for solution in solutions(writer(env, chat, config), group, 0):
             num_rows += len(solution.rows)
             for row in solution.rows:
-                pattern = chats.ANSWER.pattern(think=True)
+                pattern = parsing.ANSWER.pattern(think=True)
                 thoughts = [pattern.search(text)[1] for text in responses(row, chat)]  # type: ignore[index]
                 for thought, later in pairwise(thoughts):
                     assert later.split()[2:] == thought.split()[5:], "three steps are done"

@@ -16,7 +16,7 @@ from ragen_pl.envs.bandit import Bandit
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.models.embedded import build_tokenizer, read_markers
 from ragen_pl.rollout.actors import RandomActor
-from ragen_pl.rollout.chat import Chat, Prompts
+from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.collect import GroupSeed, collect
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart, demonstration_batches
@@ -24,6 +24,7 @@ from ragen_pl.rollout.episode import ChatEpisode, play_episode
 from ragen_pl.rollout.hindsight import HindsightImitation
 from ragen_pl.rollout.memory import Compact, Full, Memory, State, Window
 from ragen_pl.rollout.packing import pack
+from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.types import Completion, EpisodeId, Request, Sampling, StopReason, Trajectory
 from tests.support.lamps import NamedLamp, Stairs
 from tests.support.lessons import demonstrate

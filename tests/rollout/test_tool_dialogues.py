@@ -12,9 +12,11 @@ import pytest
 from ragen_pl.envs import SearchQA, Sokoban
 from ragen_pl.models.chat_template import ChatTemplate
 from ragen_pl.rollout.actors import ExpertActor
-from ragen_pl.rollout.chat import Chat, Enclosure, Prompts, check_tools, parse_response
+from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.episode import ChatEpisode, play_episode
+from ragen_pl.rollout.prompts import Prompts, check_tools
+from ragen_pl.rollout.responses import Enclosure, parse_response
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.types import Completion, EpisodeId, StopReason
 from tests.support.templates import TEMPLATES, make_tokenizer

@@ -20,11 +20,12 @@ from ragen_pl.models.kernels.last_layer import enable_gather
 from ragen_pl.models.kernels.rms_norm import use_fused_rms_norm
 from ragen_pl.models.lora import LoRA
 from ragen_pl.models.policy import Policy
-from ragen_pl.rollout.chat import Chat, Prompts
+from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.collect import GroupSeed, collect
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.engines.in_process import InProcessSampler
 from ragen_pl.rollout.packing import pack
+from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.training.starpo import StarPO
 from ragen_pl.types import Sampling, TrajectoryGroup
 from tests.support.smollm2 import obtain_smollm2

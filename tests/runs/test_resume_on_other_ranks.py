@@ -20,8 +20,8 @@ from ragen_pl.cli.resume import checkpoint_path
 from ragen_pl.distributed.checkpoint_io import AnyCheckpointIO
 from ragen_pl.envs.sokoban.env import Sokoban
 from ragen_pl.models.policy import Policy
-from ragen_pl.rollout.chat import Prompts
 from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.training.run_folder import CHECKPOINTS
 from tests.support.recorded_play import record_expert
 from tests.support.tiny_run import ROOT, write_config

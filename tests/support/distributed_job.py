@@ -42,13 +42,13 @@ from ragen_pl.envs.sokoban.env import Sokoban
 from ragen_pl.envs.sokoban.search import Board, shortest_plan
 from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.lora import LoRA
-from ragen_pl.rollout.chat import Prompts
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.curriculum import Curriculum, TargetSuccess, Uniform
 from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.rollout.hindsight import HindsightImitation
 from ragen_pl.rollout.memory import Full, Memory, Window
 from ragen_pl.rollout.mixture import MixtureConfig
+from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.rollout.self_distillation import SelfDistillation
 from ragen_pl.rollout.teachers import (
     Explorer,

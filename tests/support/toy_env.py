@@ -5,7 +5,7 @@ from __future__ import annotations
 from ragen_pl.algorithms.config import Algorithm, Optimization
 from ragen_pl.algorithms.estimators import GRPO
 from ragen_pl.models.embedded import EmbeddedModel
-from ragen_pl.rollout.chat import Prompts
+from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.training.starpo import StarPO
 from tests.support.lamps import Lamp as Lamp
 from tests.support.lamps import NamedLamp as NamedLamp

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ragen_pl.envs.base import TextEnv
-from ragen_pl.rollout.chat import Prompts, common_vocabulary
+from ragen_pl.rollout.prompts import Prompts, common_vocabulary
 
 
 def vocabulary(prompts: Prompts, env: TextEnv, max_actions_per_turn: int) -> Iterator[str]:

@@ -10,12 +10,12 @@ from typing import Any, cast
 import pytest
 
 from ragen_pl.envs.base import TextEnv
-from ragen_pl.rollout.chat import Prompts
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.rollout.hindsight import HindsightImitation
 from ragen_pl.rollout.memory import Compact, Memory, Window
 from ragen_pl.rollout.own_solutions import OwnSolutions
+from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.evaluation_sets import EvaluationConfig
 from ragen_pl.training.full_contexts import FullContexts

@@ -38,10 +38,10 @@ from ragen_pl.algorithms.estimators import (
 )
 from ragen_pl.algorithms.policy_losses import CISPO, GSPO, SAPO, ClipCov, KLCov, LogLikelihood
 from ragen_pl.models.embedded import EmbeddedModel
-from ragen_pl.rollout.chat import Prompts
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.rollout.engines import Engine, InProcess
+from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.starpo import StarPO
 from tests.support.config_key_effects import differ, replaced, walk

@@ -14,8 +14,8 @@ from ragen_pl.algorithms.estimators import GRPO
 from ragen_pl.algorithms.estimators.base import WithoutCritic
 from ragen_pl.algorithms.policy_losses import Clip, PolicyLoss, TokenLoss
 from ragen_pl.errors import ConfigError
-from ragen_pl.rollout.chat import Prompts
 from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.training import StarPO
 from ragen_pl.training.rehearsal import rehearse
 from ragen_pl.types import RolloutBatch, TrainingBatch

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from ragen_pl.rollout.chat import SEPARATOR, Chat
+from ragen_pl.rollout.chat import Chat
+from ragen_pl.rollout.responses import SEPARATOR
 
 
 class UnreadableError(ValueError):

@@ -13,8 +13,9 @@ from typing import Literal
 from ragen_pl.envs.base import TextEnv, one_of
 from ragen_pl.envs.boundary import CheckedEnv
 from ragen_pl.rollout.actors import Actor, Move, NoisyExpertActor, RandomActor
-from ragen_pl.rollout.chat import SEPARATOR, Chat
+from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.episode import ChatEpisode
+from ragen_pl.rollout.responses import SEPARATOR
 from ragen_pl.rollout.teachers.base import (
     Lesson,
     LessonQuestion,

@@ -8,7 +8,8 @@ from ragen_pl.cli.play.answers import UnreadableError, response_of
 from ragen_pl.cli.play.commands import Command, command_of
 from ragen_pl.envs import Sokoban
 from ragen_pl.models.embedded import EmbeddedModel
-from ragen_pl.rollout.chat import Chat, Prompts
+from ragen_pl.rollout.chat import Chat
+from ragen_pl.rollout.prompts import Prompts
 from tests.support.words import vocabulary
 
 MOVES = ("Up", "Down", "Left", "Right")

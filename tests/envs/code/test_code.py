@@ -12,7 +12,7 @@ import pytest
 from ragen_pl.envs.code import Case, Code, Problem, Problems
 from ragen_pl.envs.code import env as code_env
 from ragen_pl.envs.contract import check_contract
-from ragen_pl.rollout.chat import parse_response
+from ragen_pl.rollout.responses import parse_response
 from tests.support.extras import need_sandbox
 
 need_sandbox()

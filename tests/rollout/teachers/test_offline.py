@@ -17,10 +17,11 @@ from ragen_pl.errors import ConfigError
 from ragen_pl.models.embedded import build_tokenizer, read_markers
 from ragen_pl.report.trajectory_record import Occasion, record_line, trajectory_record
 from ragen_pl.rollout.actors import ExpertActor, RandomActor
-from ragen_pl.rollout.chat import Chat, Prompts
+from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.episode import ChatEpisode, play_episode
 from ragen_pl.rollout.memory import Memory, Window
+from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.rollout.teachers import Lessons, Offline, TeachingTask
 from ragen_pl.types import Completion, EpisodeId, Trajectory
 from tests.support.lamps import NamedLamp, Stairs

@@ -15,9 +15,10 @@ from ragen_pl.errors import ConfigError
 from ragen_pl.models.embedded import build_tokenizer, read_markers
 from ragen_pl.report.trajectory_record import Occasion, record_line, trajectory_record
 from ragen_pl.rollout.actors import RandomActor
-from ragen_pl.rollout.chat import Chat, Prompts
+from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.episode import ChatEpisode, play_episode
+from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.rollout.teachers import Lessons, RecordedWorldModel, TeachingTask
 from ragen_pl.rollout.teachers.world_model import ENDED, LEADS_TO
 from ragen_pl.types import EpisodeId, StopReason, Trajectory

@@ -13,10 +13,11 @@ from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.frozen_lake.env import FrozenLake
 from ragen_pl.models.embedded import build_tokenizer, read_markers
 from ragen_pl.rollout import demonstrations
-from ragen_pl.rollout.chat import Chat, Prompts
+from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import right_answers
 from ragen_pl.rollout.memory import Window
+from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.rollout.teachers import LessonQuestion, TeachingTask, WorldModel
 from ragen_pl.rollout.teachers.world_model import ENDED, LEADS_TO
 from ragen_pl.types import Completion, Request, Sampling
