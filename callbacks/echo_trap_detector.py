@@ -26,8 +26,9 @@ _ROUNDING = 1e-5
 """KL, in nats, that rounding alone can cause when the trainer recomputes log-probs."""
 _NO_VALID_TURN = (
     "no turn of the first RL collection follows the response format, so rewards do not depend on "
-    "the policy's actions: start with imitation (data.warm_start.iterations), or allow longer "
-    "responses (data.rollout.max_response_tokens)"
+    "the policy's actions: start with imitation (data.warm_start.iterations; its teacher is the "
+    "environment's expert_turn, or another one of docs/teachers.md), or allow longer responses "
+    "(data.rollout.max_response_tokens)"
 )
 
 

@@ -55,6 +55,14 @@ class Guess(TextEnv):
         return "I know", (str(self.secret),)
 
 
+class Unsung(Guess):
+    """Ends where the number is found, without saying that this is success."""
+
+    def step(self, action: str) -> Step:
+        observation, reward, ended, cut, _ = super().step(action)
+        return observation, reward, ended, cut, {"success": False}
+
+
 class Fragile(Guess):
     """Breaks at what is no number."""
 

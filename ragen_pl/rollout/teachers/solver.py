@@ -10,6 +10,7 @@ from ragen_pl.rollout.actors import NoisyExpertActor
 from ragen_pl.rollout.episode import ChatEpisode, play_episode
 from ragen_pl.rollout.teachers.base import Lesson, Lessons, Teacher, TeachingTask, check_share
 from ragen_pl.rollout.teachers.played import play_lessons
+from ragen_pl.types import StopReason
 
 _FEW = 0.1
 """Share of demonstrations that succeed at least, or a warning is printed; less where it moves at
@@ -41,15 +42,16 @@ class Solver(Teacher):
             )
 
     def teach(self, task: TeachingTask) -> Lessons:
-        expert, solved, played = NoisyExpertActor(self.random_turns), 0, 0
+        expert, solved, played, ended = NoisyExpertActor(self.random_turns), 0, 0, 0
 
         def play(episode: ChatEpisode, rng: random.Random) -> Lesson | None:
-            nonlocal solved, played
+            nonlocal solved, played, ended
             moves = play_episode(episode, expert, rng)
             trajectory = episode.trajectory()
             if not trajectory.is_trainable:
                 return None
             solved, played = solved + trajectory.success, played + 1
+            ended += trajectory.stop_reason is StopReason.TERMINATED
             imitated = [self.imitate_random or not move.is_random for move in moves]
             return Lesson.of(trajectory, imitated)
 
@@ -59,6 +61,11 @@ class Solver(Teacher):
         if solved < _FEW * (1 - self.random_turns) * played:
             told += (
                 f"\n  warning: {solved} of {played} of them succeed: the policy learns to fail; "
-                "mend expert_turn, or give more turns and actions"
+                + (
+                    f'the environment ended {ended} itself: let step set info["success"] where '
+                    "the task is solved, or mend expert_turn"
+                    if ended > solved
+                    else "mend expert_turn, or give more turns and actions"
+                )
             )
         return Lessons(lessons, told)

@@ -31,6 +31,13 @@ def check_expert(subject: ExaminedEnv) -> Iterator[Finding]:
     text = f"{missing}; of the others, {text}" if without else text
     if not solved:
         most = min(subject.env.max_actions, LONGEST)
+        ended = sum(trial.has_ended for trial in played)
+        if ended:
+            yield failure(
+                f'{text}: the environment ended {ended} of them, none with info["success"] true',
+                "let step set it where the task is solved, or mend expert_turn",
+            )
+            return
         yield failure(
             f"{text} within {most} actions: there is nothing to imitate",
             "mend expert_turn, or raise max_actions",
