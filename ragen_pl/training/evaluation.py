@@ -1,14 +1,15 @@
 """Evaluation results: success with confidence intervals, pass@k, and actions against the optimum.
 
-Trajectories from different initial states of an evaluation set are independent, and success has
-Wilson's score interval. If an environment has fewer initial states than the evaluation set's size,
-states are played several times. Repetitions have independent sampling noise but share the state's
-difficulty: a hundred repetitions of one state say little about other states. The interval therefore
-uses an effective sample size, the number of independent trajectories that would estimate the
-success rate equally well. It equals the number of trajectories if every state was played once or
-success does not depend on the state, and falls to the number of states if the state alone decides.
-With two or three states it is a rough estimate. With one state it can only be the number of
-trajectories, and the interval holds for that state alone.
+Success is the mean over distinct initial states (by ``start_key``), each of which counts once: if
+an environment has fewer than the evaluation set's size, some are played more often than others.
+States are independent, and success has Wilson's score interval. Repetitions of a state have
+independent sampling noise but share its difficulty: a hundred of them say little about other
+states. The interval therefore uses an effective sample size, the number of independent trajectories
+that would estimate the success rate equally well. It is the number of states if each was played
+once or the state alone decides, or if all trajectories succeed or all fail, and rises to the number
+of trajectories if success does not depend on the state. With two or three states it is a rough
+estimate. With one state it can only be the number of trajectories, and the interval holds for that
+state alone.
 """
 
 from __future__ import annotations
@@ -24,7 +25,12 @@ from lightning.pytorch import LightningModule, Trainer
 from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.runtime.faults import FaultKind, record_shared_fault
 from ragen_pl.training.callback import announce
-from ragen_pl.training.statistics import effective_sample_size, pass_at_k, wilson_interval
+from ragen_pl.training.statistics import (
+    effective_sample_size,
+    mean_over_starts,
+    pass_at_k,
+    wilson_interval,
+)
 from ragen_pl.types import Evaluation, Trajectory, TrajectoryGroup
 
 
@@ -37,18 +43,22 @@ class EvalResult:
     """
 
     success: float
+    """Mean over the distinct initial states of each one's share of solved trajectories."""
     low: float
     """Lower end of success's 95 % Wilson interval, at the effective sample size (see this
     module)."""
     high: float
     count: int
+    """Number of trajectories."""
     mean_return: float
+    """Mean over the distinct initial states, as success."""
     thought_accuracy: float | None
     """Fraction of checked thoughts that were correct; None if none was checked."""
     valid_format: float
     """Fraction of turns with a valid format; 0 without turns."""
     by_difficulty: Mapping[str, tuple[float, int]]
-    """Success and count per difficulty, in alphabetical order; empty without difficulties."""
+    """Success and number of distinct initial states per difficulty, in alphabetical order; empty
+    without difficulties."""
     solved_seeds: tuple[int, ...]
     """Seeds of the successful trajectories, one per trajectory."""
     failed_seeds: tuple[int, ...]
@@ -133,29 +143,21 @@ def summarize(groups: Sequence[TrajectoryGroup]) -> EvalResult:
             f"the environment failed in all trajectories of {len(groups)} evaluated groups: see "
             "the log for its errors"
         )
-    num_successes = sum(trajectory.success for trajectory in trajectories)
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     thoughts = [turn.thought_correct for turn in turns if turn.thought_correct is not None]
-    by_difficulty: defaultdict[str, list[bool]] = defaultdict(list)
-    by_start: defaultdict[str, list[bool]] = defaultdict(list)
-    for trajectory in trajectories:
-        if trajectory.difficulty:
-            by_difficulty[trajectory.difficulty].append(trajectory.success)
-        by_start[trajectory.start_key].append(trajectory.success)
-    effective = effective_sample_size(list(by_start.values()))
-    low, high = wilson_interval(num_successes / len(trajectories) * effective, effective)
+    by_start = _by_start(trajectories)
+    outcomes = [[t.success for t in played] for played in by_start]
+    success, effective = mean_over_starts(outcomes), effective_sample_size(outcomes)
+    low, high = wilson_interval(success * effective, effective)
     return EvalResult(
-        success=num_successes / len(trajectories),
+        success=success,
         low=low,
         high=high,
         count=len(trajectories),
-        mean_return=fmean(trajectory.total_reward for trajectory in trajectories),
+        mean_return=mean_over_starts([[t.total_reward for t in played] for played in by_start]),
         thought_accuracy=fmean(thoughts) if thoughts else None,
         valid_format=fmean(turn.is_valid for turn in turns) if turns else 0.0,
-        by_difficulty={
-            name: (fmean(by_difficulty[name]), len(by_difficulty[name]))
-            for name in sorted(by_difficulty)
-        },
+        by_difficulty=_by_difficulty(trajectories),
         solved_seeds=tuple(t.seed for t in trajectories if t.success),
         failed_seeds=tuple(t.seed for t in trajectories if not t.success),
         env_errors=sum(len(group.trajectories) for group in groups) - len(trajectories),
@@ -163,6 +165,24 @@ def summarize(groups: Sequence[TrajectoryGroup]) -> EvalResult:
         repeated_seeds=_repeated_seeds(groups),
         action_ratio=_action_ratio(trajectories),
     )
+
+
+def _by_start(trajectories: Sequence[Trajectory]) -> list[list[Trajectory]]:
+    """Return the trajectories of each distinct initial state."""
+    found: defaultdict[str, list[Trajectory]] = defaultdict(list)
+    for trajectory in trajectories:
+        found[trajectory.start_key].append(trajectory)
+    return list(found.values())
+
+
+def _by_difficulty(trajectories: Sequence[Trajectory]) -> dict[str, tuple[float, int]]:
+    """Return success and the number of distinct initial states by difficulty."""
+    found = dict[str, tuple[float, int]]()
+    for name in sorted({t.difficulty for t in trajectories if t.difficulty}):
+        by_start = _by_start([t for t in trajectories if t.difficulty == name])
+        outcomes = [[t.success for t in played] for played in by_start]
+        found[name] = mean_over_starts(outcomes), len(outcomes)
+    return found
 
 
 def _repeated_seeds(groups: Sequence[TrajectoryGroup]) -> dict[int, int]:
@@ -179,16 +199,21 @@ def _repeated_seeds(groups: Sequence[TrajectoryGroup]) -> dict[int, int]:
 def _pass_at(groups: Sequence[TrajectoryGroup]) -> dict[int, float]:
     """Return pass@k by k: 1, 2, 4 … and the number of trajectories per initial state.
 
-    Initial states at which the environment failed so often that fewer than k trajectories are left
-    do not count for that k.
+    Seeds of one initial state are averaged first. Seeds at which the environment failed so often
+    that fewer than k trajectories are left do not count for that k.
     """
-    counts = [[t.success for t in group.trajectories if t.counts] for group in groups]
+    counts = [[t for t in group.trajectories if t.counts] for group in groups]
     most = max(map(len, counts), default=0)
     wanted = [*(1 << power for power in range(most.bit_length()) if 1 << power < most), most]
-    return {
-        k: fmean(pass_at_k(len(each), sum(each), k) for each in counts if len(each) >= k)
-        for k in wanted
-    }
+    found = dict[int, float]()
+    for k in wanted:
+        by_start: defaultdict[str, list[float]] = defaultdict(list)
+        for each in counts:
+            if len(each) >= k:
+                chance = pass_at_k(len(each), sum(t.success for t in each), k)
+                by_start[each[0].start_key].append(chance)
+        found[k] = mean_over_starts(list(by_start.values()))
+    return found
 
 
 def _action_ratio(trajectories: Sequence[Trajectory]) -> float | None:

@@ -53,7 +53,8 @@ class EvaluationConfig:
     """Size, sampling and identity of evaluations.
 
     Args:
-        size: Initial states per evaluation set, all distinct if the environment has that many.
+        size: Initial states per evaluation set, all distinct if the environment has that many. If
+            not, some are played several times, and each distinct one counts once.
         temperature: Sampling temperature; the paper evaluates at 0.5, and 0 is greedy.
         samples: Trajectories per initial state that ``validate``, ``test`` and ``predict`` sample,
             for pass@k with k up to this number; ``fit`` plays each state once.
@@ -160,7 +161,8 @@ class EvaluationSet:
         return _FIRST_NOISE_ITERATION + self.index * 1000 + round(temperature * 100)
 
     def warnings(self, env: TextEnv, key: str, training_seeds: Iterable[int]) -> Iterator[str]:
-        """Yield a line per reason why results on this set do not measure generalization.
+        """Yield a line per reason why results on this set do not measure generalization, and one if
+        its initial states repeat.
 
         Args:
             env: The training environment.
@@ -174,6 +176,12 @@ class EvaluationSet:
                 f"{type(env).__name__}: it evaluates a different task from the one trained on"
             )
         found = overlap(self.env, self.seeds, env, seeds)
+        if found.starts < len(self.seeds):
+            yield (
+                f"data.eval_sets.{self.name}: {found.starts} distinct starts, fewer than "
+                f"data.evaluation.size {len(self.seeds)}: starts are played several times, and "
+                "success is the mean over the distinct ones"
+            )
         if found.shared:
             yield (
                 f"data.eval_sets.{self.name}: {found.shared} of its {found.starts} starts are "

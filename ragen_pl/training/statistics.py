@@ -26,27 +26,41 @@ def wilson_interval(successes: float, count: float) -> tuple[float, float]:
     return max(0.0, center - spread), min(1.0, center + spread)
 
 
+def mean_over_starts(values: Sequence[Sequence[float]]) -> float:
+    """Return the mean over initial states of each state's mean.
+
+    Args:
+        values: One or more values of each initial state's trajectories, by initial state.
+    """
+    return fmean(map(fmean, values))
+
+
 def effective_sample_size(outcomes: Sequence[Sequence[bool]]) -> float:
     """Return the number of independent trajectories that estimate the success rate equally well.
 
-    N / deff, where the design effect is the variance of the success rate with initial states as
-    clusters over that of N independent trajectories:
+    The rate p is the mean over K initial states of each state's rate pₖ. If success does not depend
+    on the state, it is as good as the mean of N = K² / Σₖ (1 / nₖ) trajectories, which are all of
+    them if every state was played equally often. The result is N / deff, where the design effect is
+    the rate's variance with states as clusters over that of N independent trajectories:
 
-    deff = [K / (K − 1) · Σₖ (sₖ − nₖ p)² / N²] / [p (1 − p) / (N − 1)]
+    deff = [Σₖ (pₖ − p)² / (K (K − 1))] / [p (1 − p) / (N − 1)]
 
-    for K initial states with sₖ successes in nₖ trajectories (Kish 1965; Cochran 1977, §11). It is
-    exactly 1 if every state was played once. It is clamped to [1, N / K], because values below 1
-    are chance and each state is worth at least one trajectory.
+    (Kish 1965; Cochran 1977, §11). It is exactly 1 if every state was played once. It is clamped to
+    [1, N / K], because values below 1 are chance and each state is worth at least one trajectory.
+    Without a failure, or a success, nothing tells how much the states differ, and the result is K.
 
     Args:
         outcomes: Success of each trajectory, by initial state.
     """
-    num_starts, count = len(outcomes), sum(map(len, outcomes))
-    share = sum(map(sum, outcomes)) / count if count else 0.0
-    if num_starts < 2 or share in (0.0, 1.0):
-        return float(count)
-    squares = sum((sum(each) - len(each) * share) ** 2 for each in outcomes)
-    clustered = num_starts / (num_starts - 1) * squares / count**2
+    num_starts = len(outcomes)
+    if num_starts < 2:
+        return float(sum(map(len, outcomes)))
+    share = mean_over_starts(outcomes)
+    if share in (0.0, 1.0):
+        return float(num_starts)
+    count = num_starts**2 / sum(1 / len(each) for each in outcomes)
+    squares = sum((fmean(each) - share) ** 2 for each in outcomes)
+    clustered = squares / (num_starts * (num_starts - 1))
     design_effect = clustered / (share * (1 - share) / (count - 1))
     return count / min(max(design_effect, 1.0), count / num_starts)
 

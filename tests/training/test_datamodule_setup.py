@@ -15,6 +15,11 @@ from tests.support.faulty import FaultyLamp
 from tests.support.ranks import on_ranks
 from tests.support.toy_env import NamedLamp
 
+FEWER = (
+    "distinct starts, fewer than data.evaluation.size 32: starts are played several times, and "
+    "success is the mean over the distinct ones"
+)
+
 
 def make(env: TextEnv, **eval_sets: TextEnv) -> RolloutDataModule:
     return RolloutDataModule(env, eval_sets, evaluation=EvaluationConfig(size=32))
@@ -23,8 +28,10 @@ def make(env: TextEnv, **eval_sets: TextEnv) -> RolloutDataModule:
 def test_an_eval_set_of_training_starts_warns(capsys: pytest.CaptureFixture[str]) -> None:
     make(Bandit(), few=Bandit(split="eval"), new=Bandit("named", split="eval")).setup("fit")
     assert capsys.readouterr().out == (
+        f"data.eval_sets.few: 2 {FEWER}\n"
         "data.eval_sets.few: 2 of its 2 starts are among the run's first 256 training starts: "
         "success on these measures training, not generalization\n"
+        f"data.eval_sets.new: 16 {FEWER}\n"
     )
     make(Bandit(), few=Bandit(split="eval")).setup("validate")
     assert not capsys.readouterr().out

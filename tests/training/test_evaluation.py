@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen_pl.training.evaluation import summarize
+from ragen_pl.report.comparison import difference_of
+from ragen_pl.training.evaluation import PolicyResult, summarize
 from ragen_pl.training.statistics import wilson_interval
 from ragen_pl.types import StopReason, Trajectory, TrajectoryGroup
 from tests.support.doubles import make_group, make_trajectory, make_turn
@@ -63,6 +64,55 @@ def test_one_start_under_many_seeds_is_one_start() -> None:
     assert (result.success, result.count) == (0.5, 40)
     assert (result.low, result.high) == pytest.approx(wilson_interval(1, 2))
     assert result.repeated_seeds == {seed: 0 if seed < 20 else 20 for seed in range(40)}
+
+
+def played_unevenly(outcomes: str) -> list[TrajectoryGroup]:
+    """Return the evaluation of a set of starts, named by letters, with few distinct ones: a
+    trajectory per letter, a capital for a success."""
+    return [
+        TrajectoryGroup(
+            seed,
+            seed,
+            (
+                replace(
+                    make_trajectory(
+                        [make_turn(float(each.isupper()))],
+                        seed=seed,
+                        success=each.isupper(),
+                        difficulty="1" if each.lower() == "a" else "2",
+                    ),
+                    start_key=each.lower(),
+                ),
+            ),
+        )
+        for seed, each in enumerate(outcomes)
+    ]
+
+
+def test_every_number_counts_a_distinct_start_once() -> None:
+    """``a`` is solved in five of six plays, ``b`` in none of one and ``c`` in one of one."""
+    result = summarize(played_unevenly("AAAAAabC"))
+    assert result.success == result.pass_at[1] == pytest.approx((5 / 6 + 0 + 1) / 3)
+    assert result.mean_return == pytest.approx(result.success)
+    assert result.by_difficulty == {"1": (pytest.approx(5 / 6), 1), "2": (0.5, 2)}
+    assert result.count == 8
+
+
+def test_where_all_or_nothing_succeeds_the_distinct_starts_count() -> None:
+    for outcomes, solved in (("aaaabbbc", 0), ("AAAABBBC", 3)):
+        result = summarize(played_unevenly(outcomes))
+        assert (result.low, result.high) == pytest.approx(wilson_interval(solved, 3))
+
+
+def test_a_comparison_gives_the_same_success() -> None:
+    first, second = (
+        PolicyResult(name, "default", 0.5, summarize(played_unevenly(outcomes)), fingerprint="8:ab")
+        for name, outcomes in (("one", "AAAAAabC"), ("other", "aaaAAaBC"))
+    )
+    found = difference_of(first, second)
+    assert found.first == pytest.approx(first.result.success)
+    assert found.second == pytest.approx(second.result.success)
+    assert found.paired.count == 3
 
 
 def test_summary_without_thoughts_or_difficulties() -> None:

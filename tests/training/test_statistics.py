@@ -14,6 +14,7 @@ from ragen_pl.training.statistics import (
     bootstrap_interval,
     effective_sample_size,
     mcnemar_p_value,
+    mean_over_starts,
     newcombe_interval,
     paired_difference,
     pass_at_k,
@@ -67,9 +68,19 @@ def test_effective_sample_sizes_by_hand() -> None:
     assert effective_sample_size([[True, False] * 25] * 2) == pytest.approx(100)
     third = [[True] * 4, [False] * 4, [True, True, False, False]]
     assert effective_sample_size(third) == pytest.approx(12 / (11 / 3))
-    assert effective_sample_size([[True] * 5, [True] * 5]) == 10
+    assert effective_sample_size([[True] * 5, [True] * 5]) == 2
+    assert effective_sample_size([[False] * 3, [False]]) == 2
+    assert effective_sample_size([[True] * 5]) == 5
     assert effective_sample_size([[True, False]]) == 2
     assert effective_sample_size([]) == 0
+
+
+def test_a_start_counts_once_however_often_it_was_played() -> None:
+    """Rates of 1, 0 and 1/2 of 1, 1 and 4 trajectories: N = 3² / (1 + 1 + 1/4) = 4, and the design
+    effect of (1/4 + 1/4) / (3 · 2) over 1/4 / 3 is 1."""
+    uneven = [[True], [False], [True, True, False, False]]
+    assert mean_over_starts(uneven) == 0.5
+    assert effective_sample_size(uneven) == pytest.approx(4)
 
 
 @pytest.mark.parametrize(("starts", "tries"), [(16, 16), (64, 4), (256, 1)])
