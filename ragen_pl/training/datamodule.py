@@ -242,8 +242,9 @@ class RolloutDataModule(pl.LightningDataModule):
             training_seeds = range(first, first + _COMPARED_TRAINING_SEEDS)
             for warning in self.evaluator.warnings(self.envs, training_seeds):
                 print(warning)
-            if self.trainer is not None and (told := self._cut_warm_start(self.trainer)):
-                print(told)
+            for check in (self._cut_warm_start, self._cut_critic_warmup):
+                if self.trainer is not None and (told := check(self.trainer)):
+                    print(told)
 
     def _cut_warm_start(self, trainer: pl.Trainer) -> str | None:
         """Return a warning of a run that ends within the warm start; None if it does not.
@@ -263,6 +264,22 @@ class RolloutDataModule(pl.LightningDataModule):
             f"updates, but {end}: the run ends within the warm start, before its learning rate has "
             "come down and without RL; raise the trainer's limit or lower "
             "data.warm_start.iterations"
+        )
+
+    def _cut_critic_warmup(self, trainer: pl.Trainer) -> str | None:
+        """Return a warning of a run in whose RL only the critic is trained; None if it is not so,
+        or has no RL."""
+        warm, epochs = self.warm_start.iterations, trainer.max_epochs
+        if epochs is None or epochs <= warm:
+            return None
+        first = warm + current_learner(trainer).critic_only_iterations
+        if epochs > first:
+            return None
+        return (
+            f"trainer.max_epochs is {epochs}, but RL updates the policy only after {first} "
+            f"iterations: {warm} of the warm start and {first - warm} of the critic alone. The run "
+            "ends with a policy that RL has not changed; raise trainer.max_epochs above "
+            f"{first}, or lower the critic's warmup_iterations or data.warm_start.iterations"
         )
 
     def _start_workers(self) -> None:

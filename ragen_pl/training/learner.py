@@ -29,6 +29,10 @@ class Learner(Protocol):
     endpoint: EndpointClient | None
     """The connection to a policy that is behind an endpoint; None for one with weights here."""
 
+    @property
+    def critic_only_iterations(self) -> int:
+        """Number of first RL iterations in which only the critic is trained."""
+
     def check_rollouts(
         self, envs: Collection[str], prompts: Prompts, rollout: RolloutConfig
     ) -> None:

@@ -341,7 +341,7 @@ class StarPO(pl.LightningModule):
         """Take a StarPO step on policy and critic; on the critic alone during its warmup."""
         rl_iteration = self.iteration - self.rl_start
         critic, update = self.algorithm.critic, self.update
-        critic_only = critic is not None and rl_iteration < critic.warmup_iterations
+        critic_only = rl_iteration < self.critic_only_iterations
         metrics = self.coefficients.metrics()
         if critic_only or self.critic is not None:  # a value head has its loss with the policy's
             metrics |= update.backward_critic(batch)
@@ -386,6 +386,12 @@ class StarPO(pl.LightningModule):
         factor = self.lr_scale * self.optimization.rl_factor(rl_iteration, self._rl_iterations)
         scaled = {name: rate * factor for name, rate in rates.items()}
         return self._optimizer_step(scaled, number)
+
+    @property
+    def critic_only_iterations(self) -> int:
+        """Number of first RL iterations in which only the critic is trained; 0 without one."""
+        critic = self.algorithm.critic
+        return 0 if critic is None else critic.warmup_iterations
 
     @property
     def _rl_iterations(self) -> int | None:

@@ -11,6 +11,8 @@ import pytest
 import torch
 from lightning.pytorch import Trainer
 
+from ragen_pl.algorithms.config import Algorithm
+from ragen_pl.algorithms.estimators import GAE, CriticConfig
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.rollout import demonstrations
 from ragen_pl.rollout.config import RolloutConfig
@@ -228,3 +230,24 @@ def test_a_run_that_ends_within_its_warm_start_is_told(
     shown = capsys.readouterr().out
     assert told in shown
     assert ("the run ends within the warm start" in shown) == bool(told)
+
+
+@pytest.mark.parametrize("epochs", [-1, 2, 3, 5, 6])
+def test_a_run_whose_rl_trains_the_critic_alone_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], epochs: int
+) -> None:
+    """Two iterations of the warm start, as many as a supervised baseline has, and three of the
+    critic: the policy's first update is in the sixth."""
+    critic = CriticConfig(warmup_iterations=3)
+    data, learner = make_data(Solver(0.0)), StarPO(algorithm=Algorithm(GAE(critic=critic)))
+    trainer = make_trainer(tmp_path, epochs, [])
+    trainer.strategy.connect(learner)
+    data.trainer = trainer
+    data.setup("fit")
+    told = (
+        f"trainer.max_epochs is {epochs}, but RL updates the policy only after 5 iterations: 2 of "
+        "the warm start and 3 of the critic alone. The run ends with a policy that RL has not "
+        "changed; raise trainer.max_epochs above 5, or lower the critic's warmup_iterations or "
+        "data.warm_start.iterations"
+    )
+    assert (told in capsys.readouterr().out) == (epochs in (3, 5))
