@@ -24,11 +24,14 @@ from ragen_pl.types import Phase, Trajectory, TrajectoryGroup
 GRAD_NORM, APPROX_KL = "train/grad_norm_policy", "train/approx_kl"
 _ROUNDING = 1e-5
 """KL, in nats, that rounding alone can cause when the trainer recomputes log-probs."""
+_TEACH_FORMAT = (
+    "start with imitation (data.warm_start.iterations; its teacher is the environment's "
+    "expert_turn, or another one of docs/teachers.md), or allow longer responses "
+    "(data.rollout.max_response_tokens)"
+)
 _NO_VALID_TURN = (
     "no turn of the first RL collection follows the response format, so rewards do not depend on "
-    "the policy's actions: start with imitation (data.warm_start.iterations; its teacher is the "
-    "environment's expert_turn, or another one of docs/teachers.md), or allow longer responses "
-    "(data.rollout.max_response_tokens)"
+    f"the policy's actions: {_TEACH_FORMAT}"
 )
 
 
@@ -145,7 +148,7 @@ class EchoTrapDetector(RolloutCallback):
             self._raised.append(entry)
         self.red_in_a_row = self.red_in_a_row + 1 if found.level is Level.RED else 0
         if self.stop and self.red_in_a_row >= self.patience:
-            self._stop_if_allowed(trainer, found.reason)
+            self._stop_if_allowed(trainer, found)
         elif (found.level, not found.forewarns) > (before.level, not before.forewarns):
             name = found.level.name.lower()
             announce(trainer, f"echo trap {name} (iteration {self.iteration + 1}): {found.reason}")
@@ -186,7 +189,7 @@ class EchoTrapDetector(RolloutCallback):
         self._approx_kl = _above_rounding(metrics.get(APPROX_KL)) if updates > 1 else None
         self._update_kl = _above_rounding(metrics.get(UPDATE_KL)) if updates == 1 else None
 
-    def _stop_if_allowed(self, trainer: Trainer, why: str) -> None:
+    def _stop_if_allowed(self, trainer: Trainer, found: Assessment) -> None:
         """Stop before the update, with the reason. Until the trainer's minimum is reached the run
         goes on, and stops later if it is red then."""
         if not may_stop(trainer):
@@ -197,12 +200,17 @@ class EchoTrapDetector(RolloutCallback):
                     "min_epochs or min_steps is not reached: the run continues until then",
                 )
             return
-        self.reason = f"echo trap: red for {self.patience} iterations in a row: {why}"
+        self.reason = f"echo trap: red for {self.patience} iterations in a row: {found.reason}"
         trainer.should_stop = True
+        remedy = (
+            f"To teach the format, {_TEACH_FORMAT}"
+            if found.never_spoke
+            else "Try a lower learning rate or a smaller keep_fraction"
+        )
         announce(
             trainer,
-            f"stopping at iteration {self.iteration + 1}: {self.reason}. Try a lower learning "
-            "rate or a smaller keep_fraction; echo_trap.stop false only warns.",
+            f"stopping at iteration {self.iteration + 1}: {self.reason}. {remedy}; "
+            "echo_trap.stop false only warns.",
         )
 
     def results(self) -> dict[str, Any]:

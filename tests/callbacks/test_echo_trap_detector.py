@@ -150,6 +150,22 @@ def test_a_good_run_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == ""
 
 
+def test_a_policy_that_never_followed_the_format_gets_the_remedy_for_that(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Nothing fell, so a lower learning rate is not what helps."""
+    callback, trainer = EchoTrapDetector(baseline_iterations=5, patience=3), make_trainer()
+    assert run(callback, trainer, [dead()] * 20) == 11
+    *_, told = capsys.readouterr().out.splitlines()
+    assert "no valid turn (baseline 100%), which pins the return at -0.5; this is no" in told
+    assert "collapse: RL began so" in told
+    assert told.endswith(
+        "To teach the format, start with imitation (data.warm_start.iterations), or allow longer "
+        "responses (data.rollout.max_response_tokens); echo_trap.stop false only warns."
+    )
+    assert "learning rate" not in told
+
+
 def test_a_collapse_stops_the_run_and_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     callback, trainer = EchoTrapDetector(baseline_iterations=5, patience=3), make_trainer()
     stopped = run(callback, trainer, [good()] * 10 + [dead()] * 30)
@@ -158,6 +174,7 @@ def test_a_collapse_stops_the_run_and_says_why(capsys: pytest.CaptureFixture[str
     assert callback.reason.startswith(
         "echo trap: red for 3 iterations in a row: 97% of trajectories hold no "
     )
+    assert "no collapse" not in callback.reason
     printed = capsys.readouterr().out
     assert f"stopping at iteration {stopped + 1}" in printed
     assert callback._recorded["collapse/level"] == 2.0

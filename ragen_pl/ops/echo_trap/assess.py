@@ -49,6 +49,9 @@ class Assessment:
     of updates, if it is known."""
     forewarns: bool = False
     """Whether the only finding is a large KL; the policy itself is still sound."""
+    never_spoke: bool = False
+    """Whether the harm is that the policy follows the response format as little as when RL began:
+    it did not collapse, it has not learned the format."""
     signs: tuple[str, ...] = ()
     """The findings that ``reason`` joins, the worst first; also those that alone are no alarm."""
 
@@ -70,7 +73,8 @@ def assess(
         return _assess_kl(run, thresholds, run.kl_ratios())
     recent = RunHistory(history, baseline_iterations, limits.EARLY_SMOOTHING)
     signs = _signs(run)
-    harms = [_at_penalty_floor(recent), _success_lost(run, bool(signs))]
+    floor = _at_penalty_floor(recent)
+    harms = [floor, _success_lost(run, bool(signs))]
     if len(history) > baseline_iterations:
         harms.append(_no_progress(run, thresholds))
     level, harm = max(harms, key=lambda finding: finding[0])  # of equal levels the first
@@ -78,7 +82,9 @@ def assess(
         found = _before_harm(run, history, baseline_iterations, thresholds)
         return replace(found, signs=(*found.signs, *(s for s in signs if s not in found.signs)))
     reason = f"{harm} while {' and '.join(signs)}" if signs else harm
-    return Assessment(level, reason, run.ratios(), signs=(harm, *signs))
+    is_floor = harm == floor[1]
+    never_spoke = is_floor and recent.penalty_share.baseline > limits.PENALTY_SHARE_RED
+    return Assessment(level, reason, run.ratios(), never_spoke=never_spoke, signs=(harm, *signs))
 
 
 def _signs(run: RunHistory) -> list[str]:
@@ -136,6 +142,8 @@ def _at_penalty_floor(run: RunHistory) -> tuple[Level, str]:
         f"{share.now:.0%} of trajectories hold no valid turn (baseline {share.baseline:.0%}), "
         f"which pins the return at {run.mean_return.now:.3g}"
     )
+    if share.baseline > limits.PENALTY_SHARE_RED:
+        text += "; this is no collapse: RL began so"
     had_time = run.num_iterations >= 2 * run.baseline_iterations
     is_stuck = had_time and share.now >= share.baseline - _STUCK_MARGIN
     if share.baseline < 0.5 or is_stuck:
