@@ -30,6 +30,7 @@ from ragen_pl.training.callback import (
 )
 from ragen_pl.training.evaluation import PolicyResult
 from ragen_pl.training.explicit_evaluation import played_by_baseline, played_by_policy, score
+from ragen_pl.training.generalization import training_gap
 from ragen_pl.training.run_folder import FINAL, RESULTS, UNTRAINED, read_results
 from ragen_pl.types import Phase, TrajectoryGroup
 
@@ -298,7 +299,7 @@ class Results(RolloutCallback):
         first_line = reason.partition("\n")[0]  # an error is printed whole when the command ends
         announce(
             trainer,
-            f"\n{self._table()}\n\n"
+            f"\n{self._table()}\n\n{self._training_gap(trainer)}"
             f"{status}{': ' + first_line if first_line else ''}; {totals['iterations']} iterations "
             f"in {totals['seconds']:.0f} s; {rates if totals['trajectories'] else ''}"
             f"{_run_dir(trainer) / RESULTS}",
@@ -317,6 +318,27 @@ class Results(RolloutCallback):
         if self._validation is None or any(entry.policy == FINAL for entry in results):
             return text
         return f"{text}\n\n{self._validation}"
+
+    def _training_gap(self, trainer: Trainer) -> str:
+        """Return a line if the final policy is better on its training starts than on the first
+        evaluation set at the nearest temperature; else nothing."""
+        data = data_module(trainer)
+        eval_set, env = next(iter(data.eval_sets.items()))
+        if [each.name for each in data.envs.values()] != [env.name]:
+            return ""  # another task, or a mixture
+        final = [
+            each
+            for each in self.evaluations
+            if each.policy == FINAL
+            and each.eval_set == eval_set
+            and each.iterations == self._counters.iterations
+        ]
+        if not final:
+            return ""
+        sampled = data.rollout.temperature
+        nearest = min(final, key=lambda each: abs((each.temperature or 0.0) - sampled))
+        told = training_gap(self._history, nearest)
+        return f"{told}\n\n" if told else ""
 
     # --- the file ---------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from ragen_pl.errors import ConfigError
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.types import TrajectoryGroup
 from tests.support.doubles import TinyData, TinyModule, make_group, make_trainer
+from tests.support.toy_env import Stairs
 
 
 def mixed(iteration: int) -> list[TrajectoryGroup]:
@@ -85,6 +86,22 @@ def test_a_whole_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "80.0 % [49.0, 94.3]" in printed
     assert "finished; 4 iterations in" in printed
     assert " s; rollout: " in printed
+
+
+def test_a_policy_that_knows_its_training_starts_alone_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def solved(iteration: int) -> list[TrajectoryGroup]:
+        return [make_group([1.0] * 4, group_id=i) for i in range(4)]
+
+    told = "on the training rollouts of the last 6 iterations, but is 80.0% on easy at T=1:"
+    for name, has_same_task in (("same", True), ("other", False)):
+        data = TinyData(solved)
+        if not has_same_task:
+            data.envs = {"": Stairs()}
+        callbacks = [RolloutMetrics(), Results(temperatures=(0.5, 1.0))]
+        make_trainer(tmp_path / name, 6, callbacks).fit(TinyModule(), datamodule=data)
+        assert (told in capsys.readouterr().out) == has_same_task
 
 
 class Own(RolloutCallback):

@@ -31,6 +31,17 @@ def test_validation_has_its_interval_and_the_evaluations_between(run: RunData) -
     assert band["x"] == [4, 10, 20, 30, 40, 40, 30, 20, 10, 4]
 
 
+@pytest.mark.parametrize("has_curriculum", [True, False])
+def test_a_curriculum_is_named_where_there_is_one(run: RunData, has_curriculum: bool) -> None:
+    curves = {k: v for k, v in run.curves.items() if k != "rollout/success_uniform"}
+    if has_curriculum:
+        curves["rollout/success_uniform"] = curves["rollout/success"]
+    learning = charts.learning_charts(replace(run, curves=curves)).values()
+    (chart,) = [c for group in learning for c in group if c.key == "success"]
+    assert ("whose starts a curriculum chooses" in chart.text) == has_curriculum
+    assert "training rollouts" in chart.text
+
+
 def test_baselines_are_level(run: RunData) -> None:
     (random,) = [t for t in traces(run, "success") if t["meta"]["kind"] == "dash"]  # type: ignore[index]
     assert (random["name"], random["y"]) == ("random, default", [0.0, 0.0])

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 
 from ragen_pl.distributed.snapshot import take_snapshot
 from ragen_pl.envs.bandit import Bandit
+from ragen_pl.envs.base import TextEnv
 from ragen_pl.rollout.actors import Actor
 from ragen_pl.training.callback import (
     RolloutCallback,
@@ -170,7 +171,8 @@ class TinyData(LightningDataModule):
         super().__init__()
         self.rollouts = rollouts
         self.warm_start = SimpleNamespace(iterations=warm_iterations, demonstrations=1000)
-        self.rollout = SimpleNamespace(group_size=4)
+        self.rollout = SimpleNamespace(group_size=4, temperature=1.0)
+        self.envs: dict[str, TextEnv] = {"": Bandit()}
         self.evaluation = SimpleNamespace(temperature=0.5)
         self.eval_sets = {"easy": Bandit(), "hard": Bandit()}
         self.evaluator = TinyEvaluator()

@@ -26,8 +26,8 @@ def outcome_charts(run: RunData) -> list[Chart]:
         Chart(
             "success",
             "Success",
-            "Evaluation sets with 95 % intervals; training rollouts, whose starts get harder under "
-            "a curriculum; baselines dotted.",
+            f"Evaluation sets with 95 % intervals; training rollouts{_chosen_starts(run)}; "
+            "baselines dotted.",
             (*validated(run, "success"), *_rolled(run, "rollout/success"), *_baselines(run)),
             share,
         ),
@@ -134,6 +134,13 @@ def _eval_temperature(run: RunData) -> float | None:
 def _rolled(run: RunData, metric: str) -> list[Trace]:
     curve = run.curves.get(metric)
     return [] if curve is None else line(curve, "training rollouts", "muted")
+
+
+def _chosen_starts(run: RunData) -> str:
+    """Name the curriculum's part in the success of training rollouts, if there is one."""
+    # It is measured only where a curriculum chooses among starts.
+    has_curriculum = "rollout/success_uniform" in run.curves
+    return ", whose starts a curriculum chooses and makes harder" if has_curriculum else ""
 
 
 def _baselines(run: RunData) -> list[Trace]:
