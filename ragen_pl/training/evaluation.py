@@ -8,8 +8,8 @@ states. The interval therefore uses an effective sample size, the number of inde
 that would estimate the success rate equally well. It is the number of states if each was played
 once or the state alone decides, or if all trajectories succeed or all fail, and rises to the number
 of trajectories if success does not depend on the state. With two or three states it is a rough
-estimate. With one state it can only be the number of trajectories, and the interval holds for that
-state alone.
+estimate. With one state, and with fewer than ten of which all trajectories succeed or all fail, it
+can only be the number of trajectories, and the interval holds for those states alone.
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ import numpy as np
 
 _NORMAL_95 = 1.959963984540054
 """The standard normal's 97.5 % point."""
+_MANY = 10
+"""Initial states that stand for others that were not played; fewer stand for themselves."""
 _RESAMPLES = 10_000
 """Resamples of a bootstrap, and random sign flips of a test."""
 
@@ -47,7 +49,8 @@ def effective_sample_size(outcomes: Sequence[Sequence[bool]]) -> float:
 
     (Kish 1965; Cochran 1977, §11). It is exactly 1 if every state was played once. It is clamped to
     [1, N / K], because values below 1 are chance and each state is worth at least one trajectory.
-    Without a failure, or a success, nothing tells how much the states differ, and the result is K.
+    Without a failure, or a success, nothing tells how much the states differ, and the result is K;
+    of fewer than ten states, all trajectories: these stand for no others.
 
     Args:
         outcomes: Success of each trajectory, by initial state.
@@ -57,7 +60,7 @@ def effective_sample_size(outcomes: Sequence[Sequence[bool]]) -> float:
         return float(sum(map(len, outcomes)))
     share = mean_over_starts(outcomes)
     if share in (0.0, 1.0):
-        return float(num_starts)
+        return float(num_starts if num_starts >= _MANY else sum(map(len, outcomes)))
     count = num_starts**2 / sum(1 / len(each) for each in outcomes)
     squares = sum((fmean(each) - share) ** 2 for each in outcomes)
     clustered = squares / (num_starts * (num_starts - 1))

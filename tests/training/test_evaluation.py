@@ -99,9 +99,10 @@ def test_every_number_counts_a_distinct_start_once() -> None:
 
 
 def test_where_all_or_nothing_succeeds_the_distinct_starts_count() -> None:
-    for outcomes, solved in (("aaaabbbc", 0), ("AAAABBBC", 3)):
+    ten = "aaaabbbcdefghij"
+    for outcomes, solved, count in ((ten, 0, 10), (ten.upper(), 10, 10), ("aaaabbbc", 0, 8)):
         result = summarize(played_unevenly(outcomes))
-        assert (result.low, result.high) == pytest.approx(wilson_interval(solved, 3))
+        assert (result.low, result.high) == pytest.approx(wilson_interval(solved, count))
 
 
 def test_a_comparison_gives_the_same_success() -> None:

@@ -68,8 +68,9 @@ def test_effective_sample_sizes_by_hand() -> None:
     assert effective_sample_size([[True, False] * 25] * 2) == pytest.approx(100)
     third = [[True] * 4, [False] * 4, [True, True, False, False]]
     assert effective_sample_size(third) == pytest.approx(12 / (11 / 3))
-    assert effective_sample_size([[True] * 5, [True] * 5]) == 2
-    assert effective_sample_size([[False] * 3, [False]]) == 2
+    assert effective_sample_size([[True] * 5] * 10) == 10
+    assert effective_sample_size([*[[False] * 3] * 10, [False]]) == 11
+    assert effective_sample_size([[True] * 5] * 9) == 45
     assert effective_sample_size([[True] * 5]) == 5
     assert effective_sample_size([[True, False]]) == 2
     assert effective_sample_size([]) == 0
