@@ -228,6 +228,7 @@ def fails(capsys: pytest.CaptureFixture[str], *args: str) -> str:
             ["--data.rollout={num_groups: 2, num_groups: 3}"],
             ["error: --data.rollout: the key num_groups is there already"],
         ),
+        (["--data.eval_sets.class_path=Sokoban"], ["data.eval_sets: it maps names to classes"]),
         (["--data.eval_sets=[Sokoban]"], ["data.eval_sets is ", "it must be a mapping"]),
         (
             ["--data.rollout.num_groups=100000000"],
@@ -395,6 +396,57 @@ def test_wrong_input_is_a_short_error_that_names_key_value_and_remedy(
     capsys: pytest.CaptureFixture[str], args: list[str], told: list[str]
 ) -> None:
     error = fails(capsys, *args)
+    for words in told:
+        assert words in error
+
+
+MINE = "{class_path: Sokoban, init_args: {split: eval}}"
+
+
+@pytest.mark.usefixtures("config")
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        (
+            f"data: {{eval_set: {{default: {MINE}}}}}",
+            [
+                "unknown key data.eval_set.default.init_args.split (value eval)\n",
+                "did you mean data.eval_sets.default.init_args.split?",
+            ],
+        ),
+        (
+            "data: {eval_set: {default: {class_path: Sokoban}}}",
+            ["did you mean data.eval_sets.default.class_path?"],
+        ),
+        (
+            "eval_sets: {default: {class_path: Sokoban}}",
+            ["unknown key eval_sets", "did you mean data.eval_sets.default.class_path?"],
+        ),
+        (f"envs: {{mine: {MINE}}}", ["did you mean data.envs.mine.init_args.split?"]),
+        (f"env: {MINE}", ["unknown key env.", "did you mean data.env.init_args.split?"]),
+        (
+            "policy: {class_path: EmbeddedModel, init_args: {num_layers: 2}}",
+            ["did you mean model.policy.init_args.num_layers?"],
+        ),
+        ("rollout: {group_sise: 2}", ["did you mean data.rollout.group_size"]),
+        *(
+            (
+                f"data: {{{key}: {value}}}",
+                [
+                    f"data.{key}: it maps names to classes, and here the name is missing\n",
+                    "put one above, such as default: {class_path: Sokoban}",
+                ],
+            )
+            for key in ("eval_sets", "envs")
+            for value in (MINE, "{class_path: Sokoban}")
+        ),
+    ],
+)
+def test_a_misplaced_key_of_a_file_is_told_with_its_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], written: str, told: list[str]
+) -> None:
+    (tmp_path / "over.yaml").write_text(written)
+    error = fails(capsys, "--config", "over.yaml")
     for words in told:
         assert words in error
 

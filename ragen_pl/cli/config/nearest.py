@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
+_OF_CLASS = ("class_path", "init_args")
+"""Beginnings of what stands below a key that chooses a class."""
+
 
 def nearest_keys(key: str, known: Sequence[str]) -> list[str]:
     """List the known keys that a wrong one is likely to mean, the most likely ones only.
@@ -20,17 +23,33 @@ def nearest_keys(key: str, known: Sequence[str]) -> list[str]:
         return [name for name in ending if name.count(".") == ending[0].count(".")][:3]
     head, _, rest = key.partition(".")
     if rest:
-        groups = dict.fromkeys(name.partition(".")[0] for name in known if "." in name)
-        below = {
-            group: [
-                name.removeprefix(f"{group}.") for name in known if name.startswith(f"{group}.")
-            ]
-            for group in get_close_matches(head, groups)
-        }
-        group = next((each for each in below if rest in below[each]), next(iter(below), None))
-        if group is not None:
-            return [f"{group}.{name}" for name in nearest_keys(rest, below[group])] or [group]
+        place = _place_of(head, rest, known)
+        if place is not None:
+            below = _below(place, known)
+            if not below or rest.startswith(_OF_CLASS):  # names that users choose, or classes
+                return [f"{place}.{rest}"]
+            return [f"{place}.{name}" for name in nearest_keys(rest, below)] or [place]
     return close_names(key, known)
+
+
+def _place_of(head: str, rest: str, known: Sequence[str]) -> str | None:
+    """Return the known name that the first part of a key means; None if none is like it.
+
+    It is one deeper down, if only the groups before it were left out, or else a sibling. Of
+    siblings, one that has the rest of the key comes first.
+    """
+    siblings = list(dict.fromkeys(name.partition(".")[0] for name in known))
+    if head not in siblings:
+        deeper = [name for name in known if name.endswith(f".{head}")]
+        if deeper:
+            return deeper[0]
+    close = get_close_matches(head, siblings)
+    groups = [name for name in close if rest in _below(name, known)]
+    return next(iter([*groups, *close]), None)
+
+
+def _below(group: str, known: Sequence[str]) -> list[str]:
+    return [name.removeprefix(f"{group}.") for name in known if name.startswith(f"{group}.")]
 
 
 def close_names(name: str, known: Sequence[str] | Mapping[str, Any]) -> list[str]:

@@ -149,6 +149,7 @@ def _merging_by_name(check: Callable[..., Any]) -> Callable[..., Any]:
         if _is_by_name(annotation):
             before = kwargs.get("prev_val")
             before = before if isinstance(before, dict) else {}
+            _refuse_nameless(value)
             if _has_classes(annotation):
                 _refuse_without_class(value, before)
             _refuse_null_of_unknown(value, before)
@@ -156,6 +157,25 @@ def _merging_by_name(check: Callable[..., Any]) -> Callable[..., Any]:
         return check(value, annotation, *args, **kwargs)
 
     return merge_and_check
+
+
+def _refuse_nameless(value: Any) -> None:
+    """Refuse a class that stands in place of a mapping from names to classes.
+
+    Raises:
+        ValueError: with the class below a name.
+    """
+    if isinstance(value, NestedArg):
+        given = [str(value.key).partition(".")[0]]
+    else:
+        given = list(value) if isinstance(value, dict) else []
+    if not set(given) & {"class_path", "init_args"}:
+        return
+    kind = value.get("class_path") if isinstance(value, dict) else None
+    raise ValueError(
+        "it maps names to classes, and here the name is missing\n"
+        f"put one above, such as default: {{class_path: {kind or '…'}}}"
+    )
 
 
 def _refuse_without_class(value: Any, before: Mapping[str, Any]) -> None:
