@@ -24,6 +24,7 @@ import numpy as np
 from ragen_pl.envs.arrays import Features
 from ragen_pl.envs.base import MAX_TEXT_LENGTH, NoExpertError, Symmetry, TextEnv
 from ragen_pl.envs.contract.plain_data import plain_text, wanted_of_state
+from ragen_pl.envs.contract.returned import WANTED_SYMMETRIES, WANTED_VOCABULARY
 from ragen_pl.envs.start_info import difficulty_in, odd_fact, optimal_length_in
 from ragen_pl.envs.step_result import StepResult
 from ragen_pl.runtime.fault_place import place_of_fault
@@ -272,9 +273,10 @@ class CheckedEnv:
     def symmetries(self) -> Sequence[Symmetry]:
         """Return the symmetries of the task, at least the identity."""
         with calling("symmetries"):
-            given: Any = tuple(self.env.symmetries())
-        if not given or not all(isinstance(each, Symmetry) for each in given):
-            raise contract_error("symmetries", given, "at least one Symmetry")
+            given: Any = self.env.symmetries()
+        is_list = isinstance(given, tuple | list) and bool(given)
+        if not is_list or not all(isinstance(each, Symmetry) for each in given):
+            raise contract_error("symmetries", given, WANTED_SYMMETRIES)
         return tuple(given)
 
     def image(self, symmetry: Symmetry, actions: Sequence[str]) -> tuple[str, ...]:
@@ -295,11 +297,15 @@ class CheckedEnv:
     def vocabulary(self) -> list[str]:
         """List the pieces of text that a policy should have words for."""
         with calling("vocabulary"):
-            given: list[Any] = list(self.env.vocabulary())
-        for piece in given:
+            given: Any = self.env.vocabulary()
+        if isinstance(given, str):  # its characters would pass for texts
+            raise contract_error("vocabulary", given, WANTED_VOCABULARY)
+        with calling("vocabulary"):
+            pieces: list[Any] = list(given)
+        for piece in pieces:
             if not _is_text(piece):
                 raise contract_error("vocabulary", piece, "texts")
-        return given
+        return pieces
 
     def render_text(self) -> str:
         """Return the observation of the current state."""

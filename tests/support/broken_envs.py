@@ -613,6 +613,21 @@ class Unanswered(Guess):
         raise NoExpertError("this task comes without a solution")
 
 
+class Lettered(Guess):
+    """Has one text where a list of them belongs."""
+
+    def vocabulary(self) -> str:
+        return "more less"
+
+
+class SeedBlind(Stairs):
+    """Draws its start from elsewhere than the seed."""
+
+    def reset(self, **given: Any) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=random.SystemRandom().randrange(10**6), options=given.get("options"))
+        return self.render_text(), {}
+
+
 class Abbreviated(Guess):
     """Has its words under another name."""
 

@@ -18,6 +18,10 @@ from ragen_pl.envs.contract.plain_data import plain_text, wanted_of_state
 from ragen_pl.envs.step_result import StepResult
 from ragen_pl.runtime.fault_place import place_of_fault
 
+WANTED_SYMMETRIES = (
+    "a list of ragen_pl.envs.base.Symmetry(state=…, action=…), at least IDENTITY, which is one"
+)
+WANTED_VOCABULARY = "a list of texts"
 _PARTS = "text, reward, terminated, truncated, info"
 
 T = TypeVar("T")

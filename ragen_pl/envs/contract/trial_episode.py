@@ -10,11 +10,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ragen_pl.envs.base import TextEnv
+from ragen_pl.envs.base import Symmetry, TextEnv
 from ragen_pl.envs.contract.after_end import check_end
 from ragen_pl.envs.contract.declared import check_declared
 from ragen_pl.envs.contract.plain_data import NOISE_REMEDY, key_that_json_changes
 from ragen_pl.envs.contract.returned import (
+    WANTED_SYMMETRIES,
     Place,
     call,
     copy_of,
@@ -209,7 +210,11 @@ class _TrialEpisode:
     def _check_symmetries(self, place: Place) -> None:
         """Check that the images of a state are states, and those of the actions are actions."""
         actions = self._read("actions")
-        for symmetry in call(self.name, self.one.symmetries):
+        symmetries: Any = call(self.name, self.one.symmetries)
+        is_list = isinstance(symmetries, tuple | list) and bool(symmetries)
+        is_right = is_list and all(isinstance(each, Symmetry) for each in symmetries)
+        self._check(is_right, "symmetries", symmetries, WANTED_SYMMETRIES)
+        for symmetry in symmetries:
             image = call(self.name, symmetry.state, copy.deepcopy(place.state))
             call(self.name, self.restored.set_state, copy.deepcopy(image))
             found = place_of(self.name, self.restored).state

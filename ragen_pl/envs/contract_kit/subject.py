@@ -9,6 +9,7 @@ from functools import cached_property
 
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.boundary import CheckedEnv
+from ragen_pl.envs.contract import check_contract
 from ragen_pl.envs.contract_kit.noise import Noise, noise_of
 from ragen_pl.envs.contract_kit.trial import (
     ChooseActions,
@@ -22,6 +23,8 @@ from ragen_pl.envs.contract_kit.trial import (
 
 STARTS = 24
 """Starts that expert and random play are tried at."""
+_REPEATED = 3
+"""Seeds that are reset to twice."""
 _PLAY_SHARE = 0.5
 """Share of a check's time for the expert's play, and for random play."""
 _NOISE_SHARE = 0.25
@@ -99,6 +102,26 @@ class ExaminedEnv:
             else:
                 without.append(seed)
         return played, without
+
+    @cached_property
+    def broken_contract(self) -> str:
+        """What the check before every run finds; empty if the contract holds."""
+        try:
+            check_contract(self.env, self.key)
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    @cached_property
+    def starts_repeat(self) -> bool:
+        """Whether a second reset to a seed gives the same start: else no two episodes compare."""
+        if not self.broken_contract:
+            return True
+        return all(self._start(seed) == self._start(seed) for seed in range(_REPEATED))
+
+    def _start(self, seed: int) -> tuple[str, str]:
+        env = CheckedEnv(self.copy())
+        return env.reset(seed, seed).observation, env.state_text()
 
     @cached_property
     def noise(self) -> Noise:

@@ -270,6 +270,9 @@ def returning(method: str, value: Any) -> TextEnv:
     ("method", "value", "told"),
     [
         ("reset", "a text alone", r"whose reset returned 'a text alone'; .* a text and a dict"),
+        ("symmetries", [len], r"whose symmetries returned \[<.*Symmetry\(state=…, action=…\)"),
+        ("symmetries", (), r"whose symmetries returned \(\); .*at least IDENTITY"),
+        ("symmetries", None, r"whose symmetries returned None; it must return a list of ragen_pl"),
         ("get_state", None, r"whose get_state returned None; .* plain data"),
         ("get_state", {"at": {1, 2}}, r"whose get_state returned .*\{1, 2\}.* plain data"),
         ("get_state", {"a": [np.int64(3)]}, r"state\['a'\]\[0\] is a int64: take its item\(\)$"),

@@ -44,6 +44,7 @@ FAILURES: list[tuple[type[TextEnv], str, str]] = [
         "questions",
         r"^render changes the state \(seed 0\), at state\[.lit.\]: False",
     ),
+    (broken.Lettered, "contract", "^vocabulary returned 'more less'; .* return a list of texts$"),
     (broken.Gambler, "shared state", "global random state"),
     (
         broken.Recorder,
@@ -171,6 +172,18 @@ def test_what_fails_every_check_is_told_once() -> None:
     assert levels["rewards"] is Severity.SKIPPED
     (text,) = (line.finding.text for line in lines if line.check == "speed")
     assert text == "needs what has failed above (reset)"
+
+
+def test_a_reset_that_ignores_its_seed_is_told_once() -> None:
+    found = list(examine_env(broken.SeedBlind(), seconds=0.2))
+    failed = [each for each in found if each.finding.level is Severity.FAILURE]
+    assert [each.check for each in failed] == ["contract"]
+    assert "let the seed decide the start" in failed[0].finding.text
+    skipped = [each for each in found if each.finding.level is Severity.SKIPPED]
+    assert {each.check for each in skipped} >= {"history", "copies", "processes", "questions"}
+    assert {each.finding.text for each in skipped} == {
+        "needs what has failed above (a reset that the seed decides)"
+    }
 
 
 def test_what_cannot_be_copied_is_named_once() -> None:

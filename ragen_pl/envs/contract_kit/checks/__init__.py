@@ -19,25 +19,41 @@ from ragen_pl.envs.contract_kit.checks.speed import check_speed
 from ragen_pl.envs.contract_kit.checks.starts import check_starts
 from ragen_pl.envs.contract_kit.checks.symmetries import check_symmetries
 from ragen_pl.envs.contract_kit.checks.thoughts import check_thoughts
+from ragen_pl.envs.contract_kit.examination import UnavailableError
 from ragen_pl.envs.contract_kit.subject import ExaminedEnv
 from ragen_pl.runtime.findings import Finding
 
-CHECKS: Mapping[str, Callable[[ExaminedEnv], Iterator[Finding]]] = {
+_Check = Callable[[ExaminedEnv], Iterator[Finding]]
+
+
+def _comparing(check: _Check) -> _Check:
+    """Return a check that is skipped where the seed does not decide the start: it compares
+    episodes, and would find that one cause again."""
+
+    def compare(subject: ExaminedEnv) -> Iterator[Finding]:
+        if not subject.starts_repeat:
+            raise UnavailableError("a reset that the seed decides")
+        yield from check(subject)
+
+    return compare
+
+
+CHECKS: Mapping[str, _Check] = {
     "contract": check_contract_of,
     "methods": check_methods,
     "starts": check_starts,
     "episodes": check_episodes,
     "end": check_ends,
-    "questions": check_questions,
-    "history": check_history,
-    "copies": check_copies,
-    "features": check_features,
+    "questions": _comparing(check_questions),
+    "history": _comparing(check_history),
+    "copies": _comparing(check_copies),
+    "features": _comparing(check_features),
     "shared state": check_shared_state,
-    "processes": check_processes,
+    "processes": _comparing(check_processes),
     "hostile answers": check_answers,
     "expert": check_expert,
     "thoughts": check_thoughts,
-    "symmetries": check_symmetries,
+    "symmetries": _comparing(check_symmetries),
     "random play": check_random,
     "rewards": check_rewards,
     "speed": check_speed,

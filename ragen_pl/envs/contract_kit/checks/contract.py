@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ragen_pl.envs.boundary import CheckedEnv
-from ragen_pl.envs.contract import check_contract
 from ragen_pl.envs.contract.plain_data import NOISE_REMEDY, generator_in
 from ragen_pl.envs.contract_kit.subject import ExaminedEnv
 from ragen_pl.runtime.findings import Finding, failure, ok, warning
@@ -16,13 +15,12 @@ MEND = "mend the method that is named (docs/extending.md has the contract)"
 
 def check_contract_of(subject: ExaminedEnv) -> Iterator[Finding]:
     """Run the check that every command runs before it depends on an environment."""
-    try:
-        check_contract(subject.env, subject.key)
-    except ValueError as error:
-        yield failure(str(error), MEND)
+    if subject.broken_contract:
+        yield failure(subject.broken_contract, MEND)
         return
     env = CheckedEnv(subject.copy())
     env.reset(0, 0)
+    env.vocabulary()  # an EnvError tells what is wrong with it
     if place := generator_in(env.state()):
         yield warning(
             f"get_state holds a random generator, at {place}: states that are reached again are "
