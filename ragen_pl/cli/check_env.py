@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from ragen_pl.cli.command_parser import CommandParser, seconds
 from ragen_pl.cli.doctor.subject import ExaminedRun
@@ -14,7 +15,7 @@ from ragen_pl.envs.contract_kit import examine_env
 from ragen_pl.envs.contract_kit.subject import SECONDS
 from ragen_pl.errors import ConfigError
 from ragen_pl.rollout.prompts import check_actions
-from ragen_pl.runtime.findings import CheckFinding, failure
+from ragen_pl.runtime.findings import CheckFinding, failure, note
 
 _DESCRIPTION = """\
 Examine an environment, in a few seconds: starts, noise, states, copies, processes, hostile answers,
@@ -45,8 +46,22 @@ def check_env(argv: Sequence[str]) -> int:
         "for further environments of a class",
     )
     options, rest = parser.parse_before_keys(list(argv))
-    envs = _configured(rest) if options.env is None else {"env": env_of_class(options.env, rest)}
-    return print_findings(_examined(envs, options.seconds), as_json=options.json)
+    if options.env is not None:
+        envs: Mapping[str, TextEnv] = {"env": env_of_class(options.env, rest)}
+        return print_findings(_examined(envs, options.seconds), as_json=options.json)
+    envs = _configured(rest)
+    found = chain(_examined(envs, options.seconds), [_unmeasured()])
+    return print_findings(found, as_json=options.json)
+
+
+def _unmeasured() -> CheckFinding:
+    """Return the note on what needs a tokenizer, which an environment alone does not have."""
+    told = note(
+        "whether prompts fit into data.rollout.max_context and the expert's answers into "
+        "data.rollout.max_response_tokens is not measured here",
+        "doctor, with the same --config, measures them",
+    )
+    return CheckFinding("lengths", told, 0.0)
 
 
 def _examined(envs: Mapping[str, TextEnv], seconds: float) -> Iterator[CheckFinding]:

@@ -39,6 +39,14 @@ def test_action_names_that_no_answer_can_hold_are_failures(
     assert "an action named 'on || off'" in found["text"]
 
 
+def test_what_a_configuration_allows_is_left_to_doctor(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check-env", "--config", "bandit", "--json", "--seconds", "0.1"]) == 0
+    last = json.loads(capsys.readouterr().out)["findings"][-1]
+    assert (last["check"], last["level"]) == ("lengths", "note")
+    assert "data.rollout.max_context" in last["text"]
+    assert "doctor" in last["remedy"]
+
+
 @pytest.mark.parametrize("kind", ["Undecided", "Counted"])
 def test_actions_that_break_are_the_contracts_to_tell(
     kind: str, capsys: pytest.CaptureFixture[str]
@@ -64,6 +72,7 @@ def test_what_an_environment_prints_is_not_in_the_json(capfd: pytest.CaptureFixt
     [
         ([], "check-env is given no environment"),
         (["--env", "Sokobann"], "did you mean Sokoban?"),
+        (["--env", "LightsOut"], "named by module and class, such as lights_out.LightsOut"),
         (["--env", "ragen_pl.envs.Sokoban", "--env.siz", "6"], "unknown key env.init_args.siz"),
         (["--env", "ragen_pl.envs.Sokoban", "--env.size", "2"], "size: 2 is not between 6 and 10"),
         (["--env", "no_such_module.Env"], "no_such_module"),
@@ -111,3 +120,13 @@ def test_a_module_that_does_not_exist_is_told_with_the_working_directory(
     monkeypatch.chdir(tmp_path)
     assert main(["check-env", "--env", "nowhere_at_all.Env"]) == 2
     assert f"here {tmp_path}" in capsys.readouterr().err
+
+
+def test_private_and_unfinished_classes_are_no_suggestions(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["check-env", "--env", "LightsOut"]) == 2
+    known = capsys.readouterr().err.splitlines()[1]
+    assert "Sokoban" in known
+    assert "ReplayState" not in known
+    assert "_" not in known

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
+import re
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -51,8 +52,7 @@ def find_class(name: str, base: type, path: str) -> type:
     module_name, _, class_name = name.rpartition(".")
     known: list[str]
     if not module_name:
-        concrete = [cls for cls in subclasses(base) if not inspect.isabstract(cls)]
-        by_name = {cls.__name__: cls for cls in concrete}
+        by_name = {cls.__name__: cls for cls in subclasses(base) if _can_be_chosen(cls)}
         if name in by_name:
             return by_name[name]
         known = list(by_name)
@@ -79,7 +79,21 @@ def find_class(name: str, base: type, path: str) -> type:
         raise ConfigError(f"{path}: there is no class {name}\n  {shadowed}")
     spelled = {each.lower(): each for each in known}
     nearest = [spelled[each] for each in close_names(name.lower(), spelled)]
-    raise ConfigError(with_hint(f"{path}: there is no class {name}", nearest, known))
+    text = with_hint(f"{path}: there is no class {name}", nearest, known)
+    if module_name or nearest:
+        raise ConfigError(text)
+    file = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+    raise ConfigError(
+        f"{text}\n  a class of your own is named by module and class, such as {file}.{name}"
+    )
+
+
+def _can_be_chosen(kind: type) -> bool:
+    """Return whether a class is one for users, and whole: ``inspect.isabstract`` knows only those
+    whose metaclass is ``ABCMeta``."""
+    members = (inspect.getattr_static(kind, name, None) for name in dir(kind))
+    is_whole = not any(getattr(each, "__isabstractmethod__", False) for each in members)
+    return is_whole and not kind.__name__.startswith("_")
 
 
 def _shadowed(module: str | None) -> str:
