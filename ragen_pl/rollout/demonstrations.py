@@ -48,7 +48,8 @@ class WarmStart:
             1,000).
         random_turns: The teacher's key of that name, in short; null leaves it to the teacher.
         imitate_random: The teacher's key of that name, in short; null leaves it to the teacher.
-        difficulties: Difficulties to demonstrate, by the environment's names; empty means all.
+        difficulties: Difficulties to demonstrate, by the environment's names, which may be numbers;
+            empty means all.
         teacher: Who demonstrates; by default the environment's own expert.
     """
 
@@ -58,8 +59,13 @@ class WarmStart:
     demonstrations: int = 1000
     random_turns: float | None = None
     imitate_random: bool | None = None
-    difficulties: tuple[str, ...] = ()
+    difficulties: tuple[str | int | float, ...] = ()
     teacher: Teacher = Solver()  # noqa: RUF009  frozen, so sharing it is safe
+
+    @property
+    def difficulty_names(self) -> tuple[str, ...]:
+        """The difficulties as texts, as trajectories have them."""
+        return tuple(map(str, self.difficulties))
 
     def __post_init__(self) -> None:
         if self.iterations < 0:
@@ -126,7 +132,7 @@ def demonstrate(
         ConfigError: the teacher's, on all ranks.
     """
     teacher = config.chosen_teacher
-    wanted, difficulties = config.demonstrations, config.difficulties
+    wanted, difficulties = config.demonstrations, config.difficulty_names
     task = TeachingTask(env, chat, rollout, wanted, difficulties, first_seed, report)
     alone = teacher.teaches_on_first_rank
     own = all_or_none(lambda: teacher.teach(task) if rank() == 0 or not alone else None)

@@ -103,7 +103,7 @@ class RolloutDataModule(pl.LightningDataModule):
             accepting(check_term, self.envs)
         taught = taught_envs(warm_start, self.envs, think=prompts.think)
         if self.mixture is not None:
-            self.mixture.check_difficulties(warm_start.difficulties)
+            self.mixture.check_difficulties(warm_start.difficulty_names)
         if not self.eval_sets:
             raise ValueError(
                 "data.eval_sets is empty; name at least one evaluation set to evaluate on"

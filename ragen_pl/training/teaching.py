@@ -69,7 +69,7 @@ def warm_starts(
             demonstrations=max(1, round(count)),
             difficulties=tuple(
                 each.removeprefix(f"{name}/")
-                for each in config.difficulties
+                for each in config.difficulty_names
                 if each.startswith(f"{name}/")
             ),
         )
@@ -163,7 +163,7 @@ class Teaching:
         if self.hints is None or not self.hints.config.lessons:
             return ()
         chats = self.dialogues.chats(current_learner(trainer))
-        difficulties = {name: own.difficulties for name, own in self.warm_starts.items()}
+        difficulties = {name: own.difficulty_names for name, own in self.warm_starts.items()}
         hints = self.hints
         own = all_or_none(lambda: Lessons(hints.lessons(chats, difficulties, first_seed), ""))
         lessons = agreed_lessons(own).lessons

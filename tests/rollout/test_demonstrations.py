@@ -57,6 +57,13 @@ def test_random_turns_carry_loss_only_where_asked() -> None:
     assert int(without.loss_mask.sum()) < 0.4 * int(with_loss.loss_mask.sum())
 
 
+def test_an_unknown_difficulty_is_told_with_those_that_are_there() -> None:
+    odd = replace(CONFIG, difficulties=(1, "no such"))
+    assert odd.difficulty_names == ("1", "no such")
+    with pytest.raises(ValueError, match=r"is \['1', 'no such'\], but .* others: '2-3', '4-5'"):
+        demonstrate(Sokoban(), CHAT, ROLLOUT, odd, first_seed=0)
+
+
 def test_only_the_wanted_difficulties_are_demonstrated(capsys: pytest.CaptureFixture[str]) -> None:
     demonstrate(Sokoban(), CHAT, ROLLOUT, replace(CONFIG, difficulties=("6-8",)), first_seed=0)
     assert "12 demonstrations (by difficulty 6-8: 12)" in capsys.readouterr().out

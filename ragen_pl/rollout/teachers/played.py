@@ -11,6 +11,8 @@ from ragen_pl.rollout.episode import ChatEpisode
 from ragen_pl.rollout.teachers.base import Lesson, TeachingTask
 from ragen_pl.types import EpisodeId, StopReason
 
+_NAMED = 12
+"""Difficulties that an error lists."""
 _REMEDY = "mend the environment or its expert"
 PlayLesson = Callable[[ChatEpisode, random.Random], Lesson | None]
 """Function that plays an episode to its end and returns what of it is imitated; None if the
@@ -37,6 +39,7 @@ def play_lessons(
     """
     lessons: list[Lesson] = []
     skipped = failed = failed_in_a_row = 0
+    met = set[str]()
     while len(lessons) < task.demonstrations:
         seed = task.first_seed + len(lessons) + skipped + failed
         episode_id = EpisodeId(-1, len(lessons), 0)
@@ -45,10 +48,12 @@ def play_lessons(
         has_started = episode.stop_reason is None
         if has_started and task.difficulties and episode.difficulty not in task.difficulties:
             skipped += 1
+            met.add(episode.difficulty)
             if skipped > 100 * (len(lessons) + 10):
+                named = ", ".join(map(repr, sorted(met - {""})[:_NAMED]))
                 others = (
-                    f"keeps giving others, such as {episode.difficulty!r}"
-                    if episode.difficulty
+                    f"keeps giving others: {named}"
+                    if named
                     else "names no difficulty: set it to []"
                 )
                 raise ConfigError(
