@@ -11,6 +11,7 @@ import math
 import re
 import sys
 import typing
+from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -382,7 +383,11 @@ def render() -> str:
 
 def main(argv: Sequence[str]) -> None:
     """Write the page, to the path given in ``argv`` if there is one."""
-    path = Path(argv[0]) if argv else PAGE
+    parser = ArgumentParser(
+        prog="python -m ragen_pl.cli.reference", description="Write the page of all keys."
+    )
+    parser.add_argument("path", nargs="?", type=Path, default=PAGE, help="file to write")
+    path: Path = parser.parse_args(argv).path
     path.write_text(render(), encoding="utf-8")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,16 @@ from ragen_pl.cli import reference
 def test_the_page_is_up_to_date() -> None:
     written = reference.PAGE.read_text(encoding="utf-8")
     assert written == reference.render(), f"write it again: {reference._COMMAND}"
+
+
+@pytest.mark.parametrize("line", [["--help"], ["-x"]])
+def test_an_option_is_no_file(
+    line: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        reference.main(line)
+    assert not list(tmp_path.iterdir())
 
 
 def test_every_key_says_what_it_does() -> None:
