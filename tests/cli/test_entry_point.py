@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import yaml
 
 from ragen_pl.cli.config.files import COMMANDS, find_config, prepare
 from ragen_pl.cli.config.messages import qualify, shorten
@@ -33,6 +34,14 @@ class Sized(Sokoban):
     def __init__(self, rooms) -> None:  # type: ignore[no-untyped-def]
         super().__init__()
         self.rooms = 3 + rooms
+
+
+class SizedToo(Sokoban):
+    """Has the same argument, with a type."""
+
+    def __init__(self, rooms: int) -> None:
+        super().__init__()
+        self.rooms = rooms
 
 
 class Wordless(Sokoban):
@@ -189,6 +198,10 @@ def fails(capsys: pytest.CaptureFixture[str], *args: str) -> str:
         (["--trainr.max_epoch=3"], ["did you mean trainer.max_epochs"]),
         (["--max_epochs=3"], ["did you mean trainer.max_epochs?"]),
         (["--optimization.lr=1"], ["did you mean model.optimization.lr?"]),
+        (
+            ["--data.warm_start.difficulties=[1, easy]", "--data.warm_start.batch_size=0"],
+            ["error: data.warm_start.batch_size is 0"],  # the difficulties are fine
+        ),
         (["--lr=1"], ["did you mean model.optimization.lr?"]),
         (["--seed=1"], ["unknown key seed (value 1)", "did you mean seed_everything?"]),
         (["--resume=x"], ["unknown key resume (value x)", "did you mean ckpt_path?"]),
@@ -398,6 +411,23 @@ def test_wrong_input_is_a_short_error_that_names_key_value_and_remedy(
     error = fails(capsys, *args)
     for words in told:
         assert words in error
+
+
+@pytest.mark.usefixtures("config")
+@pytest.mark.parametrize("key", ["env", "eval_sets.default"])
+def test_arguments_that_another_class_takes_away_are_told(
+    key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = "tests.cli.test_entry_point"
+    chosen: dict[str, object] = {"class_path": f"{module}.Sized", "init_args": {"rooms": 3}}
+    for name in reversed(key.split(".")):
+        chosen = {name: chosen}
+    (tmp_path / "over.yaml").write_text(yaml.safe_dump({"data": chosen}))
+    line = ["--config", "over.yaml", f"--data.{key}.class_path", f"{module}.SizedToo"]
+    assert fails(capsys, *line).splitlines() == [
+        f"error: data.{key}.init_args.rooms must be set: SizedToo has no default for it",
+        "  another class_path takes the configured init_args away: give them again, after it",
+    ]
 
 
 MINE = "{class_path: Sokoban, init_args: {split: eval}}"

@@ -99,12 +99,21 @@ def _without_default(error: ConfigError, argv: Sequence[str]) -> ConfigError | N
         return None
     given = dict(every_setting(argv))
     names, kind = match[1].split(", "), match[2].rpartition(".")[2]
+    taken_from = ""
     for at, value in given.items():
         place = at.removesuffix(".class_path")
         is_set = all(f"{place}.init_args.{n}" in given or f"{place}.{n}" in given for n in names)
-        if isinstance(value, str) and value.rpartition(".")[2] == kind and not is_set:
+        if not isinstance(value, str) or value.rpartition(".")[2] != kind:
+            continue
+        if not is_set:
             return ConfigError(has_no_default(kind, match[1], place))
-    return None
+        taken_from = place
+    if not taken_from:
+        return None
+    return ConfigError(
+        f"{has_no_default(kind, match[1], taken_from)}\n"
+        "  another class_path takes the configured init_args away: give them again, after it"
+    )
 
 
 def _beside_class_path(unknown: str, argv: Sequence[str]) -> ConfigError | None:
