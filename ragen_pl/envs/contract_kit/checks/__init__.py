@@ -52,7 +52,7 @@ CHECKS: Mapping[str, _Check] = {
     "processes": _comparing(check_processes),
     "hostile answers": check_answers,
     "expert": check_expert,
-    "thoughts": check_thoughts,
+    "thoughts": _comparing(check_thoughts),
     "symmetries": _comparing(check_symmetries),
     "random play": check_random,
     "rewards": check_rewards,
