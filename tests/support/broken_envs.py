@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import os
 import random
 import threading
@@ -620,11 +621,14 @@ class Lettered(Guess):
         return "more less"
 
 
+_RESETS = itertools.count()
+
+
 class SeedBlind(Stairs):
-    """Draws its start from elsewhere than the seed."""
+    """Has another start at every reset, whatever the seed."""
 
     def reset(self, **given: Any) -> tuple[str, dict[str, Any]]:
-        super().reset(seed=random.SystemRandom().randrange(10**6), options=given.get("options"))
+        super().reset(seed=next(_RESETS), options=given.get("options"))
         return self.render_text(), {}
 
 
