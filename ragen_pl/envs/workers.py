@@ -412,4 +412,8 @@ class _Hosted:
         if method == "symmetries":
             self._symmetries.append(tuple(value))
             return len(self._symmetries) - 1, len(self._symmetries[-1])
-        return list(value) if method == "vocabulary" else value
+        if method == "vocabulary" and not isinstance(
+            value, str
+        ):  # which is refused where it arrives
+            return list(value)
+        return value
