@@ -160,8 +160,9 @@ def test_a_policy_that_never_followed_the_format_gets_the_remedy_for_that(
     assert "no valid turn (baseline 100%), which pins the return at -0.5; this is no" in told
     assert "collapse: RL began so" in told
     assert told.endswith(
-        "To teach the format, start with imitation (data.warm_start.iterations), or allow longer "
-        "responses (data.rollout.max_response_tokens); echo_trap.stop false only warns."
+        "To teach the format, start with imitation (data.warm_start.iterations; its teacher is the "
+        "environment's expert_turn, or another one of docs/teachers.md), or allow longer responses "
+        "(data.rollout.max_response_tokens); echo_trap.stop false only warns."
     )
     assert "learning rate" not in told
 
