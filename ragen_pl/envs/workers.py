@@ -412,8 +412,6 @@ class _Hosted:
         if method == "symmetries":
             self._symmetries.append(tuple(value))
             return len(self._symmetries) - 1, len(self._symmetries[-1])
-        if method == "vocabulary" and not isinstance(
-            value, str
-        ):  # which is refused where it arrives
-            return list(value)
-        return value
+        # A text, which is wrong, is refused where it arrives.
+        is_listed = method == "vocabulary" and not isinstance(value, str)
+        return list(value) if is_listed else value
