@@ -31,8 +31,10 @@ def load_yaml(text: str) -> Any:
         YAMLError: when it is broken.
         KeyFaultError: when a key is there twice or is no text.
     """
-    check_keys(text)
-    return yaml.safe_load(text)
+    loader = yaml.SafeLoader(text)
+    root = loader.get_single_node()
+    _check(root)
+    return None if root is None else loader.construct_document(root)
 
 
 def check_keys(text: str) -> None:
@@ -41,7 +43,10 @@ def check_keys(text: str) -> None:
     Raises:
         YAMLError, KeyFaultError: as ``load_yaml``.
     """
-    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    _check(yaml.compose(text, Loader=yaml.SafeLoader))
+
+
+def _check(root: Node | None) -> None:
     for mapping in _mappings(root, set()):
         lines: dict[str, int] = {}
         for key, _ in mapping.value:

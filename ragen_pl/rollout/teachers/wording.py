@@ -37,7 +37,8 @@ class Wording:
     """
 
     def __init__(self, task: TeachingTask) -> None:
-        self._env, self._chat, self._first_seed = task.env, task.chat, task.first_seed
+        self._env = CheckedEnv(copy.deepcopy(task.env))
+        self._chat, self._first_seed = task.chat, task.first_seed
         self._turn = _pattern(task.chat.prompts.turn)
         self._any_system: str | None = None
         self._systems_agree: bool | None = None
@@ -86,7 +87,7 @@ class Wording:
 
     def _start(self, seed: int) -> tuple[str, str] | None:
         """Return the system message and the first message of a seed; None if it has no start."""
-        env = CheckedEnv(copy.deepcopy(self._env))
+        env = self._env
         try:
             observation = env.reset(seed, noise_seed=0).observation
             with calling("instruction"):
