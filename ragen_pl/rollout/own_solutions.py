@@ -69,7 +69,8 @@ class OwnSolutions:
             found = writer.found(own, iteration)
             solutions += (each for each in found if isinstance(each, Solution))
             self._unwritten.update(each.reason for each in found if isinstance(each, Unwritten))
-        self._is_settled |= any(gather_objects(bool(solutions)))
+        if not self._is_settled:  # equal on all ranks, which need not ask each other any more
+            self._is_settled = any(gather_objects(bool(solutions)))
         return self.memory.batches(solutions, iteration)
 
     def warning(self) -> str | None:
