@@ -9,10 +9,12 @@ from lightning.pytorch import LightningModule, Trainer
 
 from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.report.tables import MAX_DIFFICULTIES
+from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.mixture import groups_by_env
 from ragen_pl.rollout.stats import RankMeans, Tallies, sum_tallies, tally_by_difficulty
 from ragen_pl.training.access import find_data_module
-from ragen_pl.training.callback import RolloutCallback
+from ragen_pl.training.callback import RolloutCallback, announce
+from ragen_pl.training.full_contexts import full_context_warning
 from ragen_pl.training.statistics import pass_at_k
 from ragen_pl.types import StopReason, Trajectory, TrajectoryGroup, Turn
 
@@ -31,6 +33,8 @@ class RolloutMetrics(RolloutCallback):
     sampling discards groups. Trajectories whose environment failed count only in the shares of stop
     reasons; those whose first prompt did not fit count as failures. In a mixture success, return,
     tokens and valid format are also split by environment, and difficulties are named after it.
+
+    It warns, once in a command, if the context ends most trajectories of a rollout.
     """
 
     def __init__(self) -> None:
@@ -43,6 +47,7 @@ class RolloutMetrics(RolloutCallback):
         self._counted = 0
         self._collections = 0
         self._tokens = 0
+        self._full_is_told = False
 
     def on_teaching_end(
         self, trainer: Trainer, module: LightningModule, metrics: Mapping[str, float]
@@ -127,6 +132,8 @@ class RolloutMetrics(RolloutCallback):
         self.record(self._env_shares())
         self.record(_by_difficulty(sum_tallies(gather_objects(self._played))))
         self.record({f"rollout/{name}": value for name, value in means.items()})
+        if data is not None:
+            self._warn(trainer, data.rollout, means)
         self.record({f"rollout/return/{name}": value for name, value in self._terms_mean().items()})
         self.record(
             {
@@ -134,6 +141,13 @@ class RolloutMetrics(RolloutCallback):
                 "rollout/sampled_tokens": float(sum(gather_objects(self._tokens))),
             }
         )
+
+    def _warn(self, trainer: Trainer, rollout: RolloutConfig, means: Mapping[str, float]) -> None:
+        share = means.get(f"stop_{StopReason.CONTEXT_FULL}", 0.0)
+        told = full_context_warning(share, rollout, self.iteration)
+        if told is not None and not self._full_is_told:
+            self._full_is_told = True
+            announce(trainer, told)
 
     def _terms_mean(self) -> dict[str, float]:
         """Return the mean sum of each reward term over all trajectories, also over those in which

@@ -32,7 +32,6 @@ from ragen_pl.training.dialogues import Dialogues
 from ragen_pl.training.environments import accepting, check_envs, envs_by_key, training_envs
 from ragen_pl.training.evaluation_sets import EvaluationConfig
 from ragen_pl.training.evaluator import EvaluationLoader, Evaluator
-from ragen_pl.training.full_contexts import FullContexts
 from ragen_pl.training.learner import Learner, current_learner
 from ragen_pl.training.lost_rollouts import LostRollouts
 from ragen_pl.training.own_callbacks import refuse_wrong_hooks
@@ -136,7 +135,6 @@ class RolloutDataModule(pl.LightningDataModule):
             hints,
             self.solutions,
             self.lost,
-            FullContexts(rollout),
         )
         self.evaluator = Evaluator(evaluation, self.dialogues)
         self._host: EnvHost | None = None

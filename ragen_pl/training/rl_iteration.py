@@ -23,7 +23,6 @@ from ragen_pl.training.collection import (
 )
 from ragen_pl.training.dialogues import Dialogues
 from ragen_pl.training.distillation import HintedRollout
-from ragen_pl.training.full_contexts import FullContexts
 from ragen_pl.training.learner import current_learner
 from ragen_pl.training.lost_rollouts import LostRollouts
 from ragen_pl.types import HindsightBatch, RolloutBatch, TrainingBatch
@@ -45,8 +44,6 @@ class RLIteration:
     """What is imitated in hindsight; None without it."""
     lost: LostRollouts
     """The rollouts without a sound trajectory."""
-    full: FullContexts
-    """The rollouts most of whose trajectories the context ends."""
 
     def batches(self, trainer: Trainer) -> Iterator[TrainingBatch | HindsightBatch]:
         """Collect a rollout and yield this rank's optimizer batches; every rank must call it.
@@ -67,7 +64,6 @@ class RLIteration:
                 self.dynamic_sampling,
             )
         self.starts.learn(collector.played)
-        self.full.take_note(trainer, collector.played, iteration)
         weights = collector.policy_weights(collected)
         if is_discarded(trainer):
             return  # such as after a collapse: no further step on this data

@@ -12,6 +12,7 @@ from callbacks import EntropyLogger, RolloutMetrics, entropy_logger
 from callbacks.entropy_logger import repeated_ngrams
 from ragen_pl.distributed.collectives import gather_objects as gather
 from ragen_pl.rollout import stats as rollout_stats
+from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.types import Completion, StopReason, Summary, TrajectoryGroup
 from tests.support.doubles import make_group, make_trajectory, make_turn
@@ -155,7 +156,8 @@ def test_a_curriculum_tells_what_it_goes_by() -> None:
     assert "rollout/success_uniform" not in recorded(RolloutMetrics(), groups)
     callback = RolloutMetrics()
     starts = SimpleNamespace(chooses_starts=True, running_success={"a": 0.75})
-    trainer = cast(Any, SimpleNamespace(datamodule=SimpleNamespace(starts=starts)))
+    data = SimpleNamespace(starts=starts, rollout=RolloutConfig())
+    trainer = cast(Any, SimpleNamespace(datamodule=data))
     callback.on_collection_end(trainer, NOTHING, groups)
     callback.on_rollout_end(trainer, NOTHING, groups)
     assert callback._recorded["rollout/success"] == 0.5

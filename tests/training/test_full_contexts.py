@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
+from callbacks import RolloutMetrics
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart
@@ -18,47 +18,32 @@ from ragen_pl.rollout.own_solutions import OwnSolutions
 from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.evaluation_sets import EvaluationConfig
-from ragen_pl.training.full_contexts import FullContexts
-from ragen_pl.types import StopReason, TrajectoryGroup
-from tests.support.doubles import make_group, make_trainer
+from ragen_pl.training.full_contexts import full_context_warning
+from tests.support.doubles import make_trainer
 from tests.support.recorded_play import embedded_chat
 from tests.support.toy_env import PROMPTS, Stairs, make_learner
 
-TRAINER = cast(Any, SimpleNamespace(is_global_zero=True, progress_bar_callback=None))
+CONFIG = RolloutConfig(max_context=300)
 
 
-def rollout(full: int, others: int) -> TrajectoryGroup:
-    group = make_group([0.0] * (full + others))
-    ends = [StopReason.CONTEXT_FULL] * full + [StopReason.MAX_TURNS] * others
-    played = zip(group.trajectories, ends, strict=True)
-    return replace(group, trajectories=tuple(replace(t, stop_reason=end) for t, end in played))
-
-
-def test_more_than_half_are_told_once(capsys: pytest.CaptureFixture[str]) -> None:
-    full = FullContexts(RolloutConfig(max_context=300))
-    full.take_note(TRAINER, [rollout(1, 1)], 3)
-    assert capsys.readouterr().out == ""
-    full.take_note(TRAINER, [rollout(3, 1), rollout(0, 1)], 4)
-    told = capsys.readouterr().out
+def test_more_than_half_are_told() -> None:
+    assert full_context_warning(0.5, CONFIG, 3) is None
+    told = full_context_warning(0.6, CONFIG, 4)
+    assert told is not None
     assert told.startswith(
-        "warning: 3 of 5 trajectories of iteration 5 ended as context_full: their next turn had no "
-        "room in data.rollout.max_context, 300 tokens."
+        "warning: 60% of the trajectories of iteration 5 ended as context_full: their next turn "
+        "had no room in data.rollout.max_context, 300 tokens."
     )
     assert "data.rollout.memory: Window" in told
-    full.take_note(TRAINER, [rollout(4, 0)], 5)
-    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(
     ("memory", "key"),
     [(Compact(budget=200), "memory.budget, 200 tokens"), (Window(2), "max_context, 300 tokens")],
 )
-def test_the_limit_is_named_where_it_is_set(
-    memory: Memory, key: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = RolloutConfig(max_context=300, memory=memory)
-    FullContexts(config).take_note(TRAINER, [rollout(2, 0)], 0)
-    told = capsys.readouterr().out
+def test_the_limit_is_named_where_it_is_set(memory: Memory, key: str) -> None:
+    told = full_context_warning(1.0, replace(CONFIG, memory=memory), 0)
+    assert told is not None
     assert f"data.rollout.{key}" in told
     assert "let a memory cut" not in told
 
@@ -81,9 +66,11 @@ def test_a_run_tells_of_full_contexts_and_of_unwritten_solutions(
         evaluation=EvaluationConfig(size=2),
     )
     module = make_learner(hindsight_lr=1e-3)
-    make_trainer(tmp_path, 2, [], limit_val_batches=0).fit(module, datamodule=data)
+    make_trainer(tmp_path, 2, [RolloutMetrics()], limit_val_batches=0).fit(module, datamodule=data)
     shown = capsys.readouterr().out
-    assert shown.count("warning: 4 of 4 trajectories of iteration 1 ended as context_full") == 1
+    assert (
+        shown.count("warning: 100% of the trajectories of iteration 1 ended as context_full") == 1
+    )
     assert f"data.rollout.max_context, {room + 4} tokens" in shown
     assert "warning: nothing was written" in shown
 
