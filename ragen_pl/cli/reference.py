@@ -29,7 +29,7 @@ from ragen_pl.cli.config.groups import (
     VOCABULARY,
     add_run_keys,
 )
-from ragen_pl.cli.config.schema import alternatives, constructor_keys, subclasses
+from ragen_pl.cli.config.schema import alternatives, constructor_keys, is_abstract, subclasses
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.starpo import StarPO
 
@@ -138,14 +138,8 @@ def _choices(kind: type) -> list[type]:
         for cls in (kind, *subclasses(kind))
         if _is_ours(cls) and not cls.__module__.startswith(_OPTIONAL)
     )
-    found = {cls for cls in ours if not (cls.__name__.startswith("_") or _is_abstract(cls))}
+    found = {cls for cls in ours if not (cls.__name__.startswith("_") or is_abstract(cls))}
     return sorted(found, key=lambda cls: cls.__name__)
-
-
-def _is_abstract(kind: type) -> bool:
-    """Return whether a class leaves methods to subclasses, whatever its metaclass."""
-    members = (inspect.getattr_static(kind, name) for name in dir(kind))
-    return any(getattr(member, "__isabstractmethod__", False) for member in members)
 
 
 # --- ranges ---------------------------------------------------------------------------------------

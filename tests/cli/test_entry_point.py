@@ -173,6 +173,10 @@ def fails(capsys: pytest.CaptureFixture[str], *args: str) -> str:
             ["data.rollout.rewards", "fromat has no class_path", "did you mean format?"],
         ),
         (
+            ["--data.eval_sets.defalt.size=6"],
+            ["data.eval_sets", "defalt has no class_path", "did you mean default?"],
+        ),
+        (
             ["--model.algorithm.thought_advantage={coef: 0}"],
             ["model.algorithm.thought_advantage.coef is 0", "must be positive"],
         ),

@@ -18,7 +18,7 @@ from lightning.pytorch.loggers import Logger
 from ragen_pl.cli.config.constructors import construct
 from ragen_pl.cli.config.files import same_class
 from ragen_pl.cli.config.messages import did_you_mean, shorten
-from ragen_pl.cli.config.schema import alternatives
+from ragen_pl.cli.config.schema import alternatives, is_abstract
 from ragen_pl.errors import ConfigError
 
 RUN_DIR = "<run_dir>"
@@ -228,7 +228,7 @@ def _is_by_name(annotation: Any) -> bool:
 
 def _has_classes(annotation: Any) -> bool:
     """Tell whether the entries of a mapping are of a class to choose."""
-    return any(inspect.isabstract(kind) for kind in alternatives(typing.get_args(annotation)[1]))
+    return any(map(is_abstract, alternatives(typing.get_args(annotation)[1])))
 
 
 def _as_config(value: Any) -> Any:

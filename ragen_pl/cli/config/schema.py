@@ -89,11 +89,15 @@ def find_class(name: str, base: type, path: str) -> type:
 
 
 def _can_be_chosen(kind: type) -> bool:
-    """Return whether a class is one for users, and whole: ``inspect.isabstract`` knows only those
-    whose metaclass is ``ABCMeta``."""
+    """Return whether a class is one for users, and whole."""
+    return not is_abstract(kind) and not kind.__name__.startswith("_")
+
+
+def is_abstract(kind: type) -> bool:
+    """Return whether a class leaves methods to subclasses: ``inspect.isabstract`` knows only those
+    whose metaclass is ``ABCMeta``, which that of environments is not."""
     members = (inspect.getattr_static(kind, name, None) for name in dir(kind))
-    is_whole = not any(getattr(each, "__isabstractmethod__", False) for each in members)
-    return is_whole and not kind.__name__.startswith("_")
+    return any(getattr(each, "__isabstractmethod__", False) for each in members)
 
 
 def _shadowed(module: str | None) -> str:
