@@ -474,6 +474,28 @@ MINE = "{class_path: Sokoban, init_args: {split: eval}}"
             for key in ("eval_sets", "envs")
             for value in (MINE, "{class_path: Sokoban}")
         ),
+        (
+            "data: {env: {one: {class_path: Sokoban}, two: {class_path: Bandit}}}",
+            [
+                "data.env.one names one of several, but data.env is a single one\n",
+                "several stand below data.envs: data.envs.one",
+            ],
+        ),
+        (
+            "data: {envs: {size: 6}}",
+            [
+                "data.envs.size is 6, but data.envs lists several by name\n",
+                "data.envs.NAME.size; of a single one it is data.env.size",
+            ],
+        ),
+        (
+            "data: {eval_sets: {size: 6}}",
+            ["data.eval_sets lists several", "such as data.eval_sets.default.size;"],
+        ),
+        (
+            "data: {envs: {size: {class_path: Sokoban}, split: Bandit}, rollot: {group_size: 2}}",
+            ["unknown key data.rollot"],
+        ),
     ],
 )
 def test_a_misplaced_key_of_a_file_is_told_with_its_place(
@@ -483,6 +505,34 @@ def test_a_misplaced_key_of_a_file_is_told_with_its_place(
     error = fails(capsys, "--config", "over.yaml")
     for words in told:
         assert words in error
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        (
+            "--data.env.size=6",
+            "error: data.env.size is set, but there is no data.env: data.envs lists several\n"
+            "  set it below a name, such as data.envs.sokoban.size\n",
+        ),
+        (
+            "--data.env.bandit.pair=high",
+            "error: data.env.bandit names one of several, but data.env is a single one\n"
+            "  several stand below data.envs: data.envs.bandit\n",
+        ),
+        (
+            "--data.envs.size=6",
+            "error: data.envs.size is 6, but data.envs lists several by name\n"
+            "  set it below a name, such as data.envs.sokoban.size; of a single one it is "
+            "data.env.size\n",
+        ),
+    ],
+)
+def test_a_key_of_the_one_environment_of_a_mixture_is_told_with_its_place(
+    capsys: pytest.CaptureFixture[str], option: str, told: str
+) -> None:
+    assert main(["fit", "--config", "mixture", option]) == 2
+    assert capsys.readouterr().err == told
 
 
 @pytest.mark.usefixtures("config")

@@ -14,6 +14,7 @@ from typing import Any
 
 from ragen_pl.cli.config.given import every_setting, last_given
 from ragen_pl.cli.config.messages import has_no_default
+from ragen_pl.cli.config.misplaced import misplaced
 from ragen_pl.cli.config.nearest import nearest_keys, with_hint
 from ragen_pl.cli.config.schema import (
     Schema,
@@ -61,6 +62,8 @@ def explain(error: ConfigError, argv: Sequence[str], schema: Schema) -> ConfigEr
         argv: The prepared command line that was parsed.
         schema: Top-level keys of the configuration.
     """
+    if found := misplaced(error, argv, schema):
+        return found
     path, keys, text = "", schema, ""
     kind = base = None
     cause: BaseException | None = error
