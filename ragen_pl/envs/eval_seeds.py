@@ -38,6 +38,8 @@ class EvalStart(NamedTuple):
     seed: int
     digest: str
     """Hash of the initial state and of what the agent is told of it."""
+    is_repeat: bool = False
+    """Whether an earlier start of the set has the same initial state."""
 
 
 def eval_starts(env: TextEnv, size: int) -> list[EvalStart]:
@@ -70,8 +72,8 @@ def eval_starts(env: TextEnv, size: int) -> list[EvalStart]:
             except Exception as error:  # the boundary to user code: any error is theirs
                 failed.append((seed, error))
                 continue
-            start = EvalStart(seed, _digest(env, seed))
-            if key not in seen:
+            start = EvalStart(seed, _digest(env, seed), key in seen)
+            if not start.is_repeat:
                 break
             repeat = start if repeat is None else repeat
         else:

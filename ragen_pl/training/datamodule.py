@@ -139,6 +139,8 @@ class RolloutDataModule(pl.LightningDataModule):
         )
         self.evaluator = Evaluator(evaluation, self.dialogues)
         self._host: EnvHost | None = None
+        self._told = set[str]()
+        """The warnings that were printed."""
 
     def _solutions(self) -> OwnSolutions | None:
         """Return the solutions that are imitated in hindsight; None without it.
@@ -230,20 +232,28 @@ class RolloutDataModule(pl.LightningDataModule):
 
     def setup(self, stage: str) -> None:
         """Check the parts of the run against each other, as the command does before it starts;
-        build the evaluation sets and print warnings about them, such as overlap with training."""
+        build the evaluation sets and print, once each, warnings about them, such as overlap with
+        training, or in an evaluation that their starts repeat."""
         if stage == "fit" and self.trainer is not None:
             self.check_run(self.trainer, current_learner(self.trainer))
         self._start_workers()
         for name in self.eval_sets:
             self.evaluator.evaluation_set(name)
-        if stage == "fit" and rank() == 0:
-            first = self.run_seed * SEEDS_PER_RUN
-            training_seeds = range(first, first + _COMPARED_TRAINING_SEEDS)
-            for warning in self.evaluator.warnings(self.envs, training_seeds):
-                print(warning)
-            if self.trainer is not None:
-                for warning in self._short_run_warnings(self.trainer):
-                    print(warning)
+        for line in self._warnings(stage) if rank() == 0 else ():
+            if line not in self._told:
+                self._told.add(line)
+                print(line)
+
+    def _warnings(self, stage: str) -> Iterator[str]:
+        """Yield what is to be told before a run or an evaluation."""
+        if stage != "fit":
+            yield from self.evaluator.repeats()
+            return
+        first = self.run_seed * SEEDS_PER_RUN
+        training_seeds = range(first, first + _COMPARED_TRAINING_SEEDS)
+        yield from self.evaluator.warnings(self.envs, training_seeds)
+        if self.trainer is not None:
+            yield from self._short_run_warnings(self.trainer)
 
     def _short_run_warnings(self, trainer: pl.Trainer) -> Iterator[str]:
         """Yield a line per part of the run that the trainer's limits leave out."""

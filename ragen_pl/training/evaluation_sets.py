@@ -132,6 +132,8 @@ class EvaluationSet:
     seeds: tuple[int, ...]
     fingerprint: str
     """Number and hash of the initial states and of what the agent is told of them."""
+    distinct: int
+    """Number of distinct initial states."""
 
     @classmethod
     def build(cls, name: str, env: TextEnv, index: int, size: int, pin: str | None = None) -> Self:
@@ -149,7 +151,9 @@ class EvaluationSet:
         starts = gather_objects(own)[0]
         if pin is not None:
             _check_pin(name, starts, pin)
-        return cls(name, env, index, tuple(start.seed for start in starts), fingerprint(starts))
+        seeds = tuple(start.seed for start in starts)
+        distinct = sum(not start.is_repeat for start in starts)
+        return cls(name, env, index, seeds, fingerprint(starts), distinct)
 
     @property
     def group_seeds(self) -> list[GroupSeed]:
@@ -159,6 +163,16 @@ class EvaluationSet:
     def noise_iteration(self, temperature: float) -> int:
         """Return the iteration number that seeds the sampling noise at a temperature."""
         return _FIRST_NOISE_ITERATION + self.index * 1000 + round(temperature * 100)
+
+    def repeats(self) -> str | None:
+        """Return a line that says that initial states repeat; None if they do not."""
+        if self.distinct == len(self.seeds):
+            return None
+        return (
+            f"data.eval_sets.{self.name}: {self.distinct} distinct starts, fewer than "
+            f"data.evaluation.size {len(self.seeds)}: starts are played several times, and "
+            "success is the mean over the distinct ones"
+        )
 
     def warnings(self, env: TextEnv, key: str, training_seeds: Iterable[int]) -> Iterator[str]:
         """Yield a line per reason why results on this set do not measure generalization, and one if
@@ -175,13 +189,9 @@ class EvaluationSet:
                 f"data.eval_sets.{self.name} is {type(self.env).__name__}, but {key} is "
                 f"{type(env).__name__}: it evaluates a different task from the one trained on"
             )
+        if repeats := self.repeats():
+            yield repeats
         found = overlap(self.env, self.seeds, env, seeds)
-        if found.starts < len(self.seeds):
-            yield (
-                f"data.eval_sets.{self.name}: {found.starts} distinct starts, fewer than "
-                f"data.evaluation.size {len(self.seeds)}: starts are played several times, and "
-                "success is the mean over the distinct ones"
-            )
         if found.shared:
             yield (
                 f"data.eval_sets.{self.name}: {found.shared} of its {found.starts} starts are "

@@ -71,6 +71,13 @@ class Evaluator:
                 continue
             yield from eval_set.warnings(envs[name], key_of(name), seeds)
 
+    def repeats(self) -> Iterator[str]:
+        """Yield a line per evaluation set whose initial states repeat. Where one rank alone calls
+        it, all evaluation sets must have been built."""
+        for eval_set in map(self.evaluation_set, self.dialogues.eval_sets):
+            if told := eval_set.repeats():
+                yield told
+
     def evaluate(
         self, trainer: Trainer, eval_set: str, temperature: float, samples: int = 1
     ) -> list[TrajectoryGroup]:

@@ -33,7 +33,16 @@ def test_an_eval_set_of_training_starts_warns(capsys: pytest.CaptureFixture[str]
         "success on these measures training, not generalization\n"
         f"data.eval_sets.new: 16 {FEWER}\n"
     )
-    make(Bandit(), few=Bandit(split="eval")).setup("validate")
+
+
+@pytest.mark.parametrize("stage", ["validate", "test", "predict"])
+def test_an_evaluation_tells_once_that_starts_repeat(
+    capsys: pytest.CaptureFixture[str], stage: str
+) -> None:
+    data = make(Bandit(), few=Bandit(split="eval"), whole=Sokoban(split="eval"))
+    data.setup(stage)
+    assert capsys.readouterr().out == f"data.eval_sets.few: 2 {FEWER}\n"
+    data.setup(stage)
     assert not capsys.readouterr().out
 
 
