@@ -29,6 +29,7 @@ from ragen_pl.cli.config.messages import refuse_unknown_command
 from ragen_pl.cli.help_page import help_page
 from ragen_pl.cli.new_project import new_project
 from ragen_pl.errors import ConfigError
+from ragen_pl.runtime.fault_place import module_that_exits, place_of_fault
 from ragen_pl.runtime.visible_text import log_visibly, visible
 from ragen_pl.runtime.wait_policy import limit_spinning
 
@@ -77,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         refuse_unknown_command(prepared)
         limit_spinning()  # before PyTorch is loaded
         run = _load(prepared)
-        with _own_modules_first():
+        with _own_modules_first(), _exits_told():
             status = run(prepared)
     except ConfigError as error:
         print(f"error: {visible(str(error))}", file=sys.stderr)
@@ -132,6 +133,27 @@ def _own_modules_first() -> Iterator[None]:
             yield
     finally:
         callbacks.__path__[:] = shipped
+
+
+@contextmanager
+def _exits_told() -> Iterator[None]:
+    """Tell of a user's module that ends the program when it is imported.
+
+    Raises:
+        ConfigError: naming the module, and what it ends with.
+    """
+    try:
+        yield
+    except SystemExit as error:
+        module = module_that_exits(error)
+        if not module:
+            raise
+        place, code = place_of_fault(error), 0 if error.code is None else error.code
+        raise ConfigError(
+            f"{module} cannot be imported: it ends the program, sys.exit({code!r})"
+            f"{f' ({place})' if place else ''}\n"
+            '  what only a script is to do belongs below if __name__ == "__main__":'
+        ) from error
 
 
 @contextmanager

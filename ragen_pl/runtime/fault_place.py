@@ -27,6 +27,15 @@ def place_of_fault(error: BaseException) -> str:
     return ""
 
 
+def module_that_exits(error: SystemExit) -> str:
+    """Return the name of the module whose import ended the program; empty if none did."""
+    if type(error) is not SystemExit:  # the program's own end, such as after a signal
+        return ""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    modules = [frame for frame in frames if frame.f_code.co_name == "<module>"]
+    return str(modules[-1].f_globals.get("__name__", "")) if modules else ""
+
+
 def is_users(path: Path) -> bool:
     """Tell whether a file is a user's: neither of this package, nor installed, nor of Python."""
     path = path.absolute()

@@ -82,3 +82,35 @@ def test_an_unfit_class_is_told(
     error = capsys.readouterr().err
     assert told in error
     assert len(error.splitlines()) <= 3
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("check-env", "--env", "leaves.Mine"),
+        ("fit", "--config", "tiny.yaml", "--data.env", "leaves.Mine"),
+        ("fit", "--config", "tiny.yaml", "--data.rollout.rewards.mine", "leaves.Mine"),
+        ("doctor", "--config", "tiny.yaml", "--model.algorithm.advantage", "leaves.Mine"),
+        ("plan", "--config", "tiny.yaml", "--trainer.callbacks+", "leaves.Mine"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("code", "told"), [("3", "3"), ("", "0"), ("'no licence'", "'no licence'")]
+)
+def test_a_module_that_ends_the_program_is_told(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: tuple[str, ...],
+    code: str,
+    told: str,
+) -> None:
+    (tmp_path / "leaves.py").write_text("import inner\n")
+    (tmp_path / "inner.py").write_text(f"import sys\n\nsys.exit({code})\n")
+    write_config(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert main(options) == 2
+    assert capsys.readouterr().err == (
+        f"error: inner cannot be imported: it ends the program, sys.exit({told}) (inner.py:3)\n"
+        '  what only a script is to do belongs below if __name__ == "__main__":\n'
+    )
