@@ -12,7 +12,13 @@ from typing import Any
 
 from ragen_pl.envs.replay import ReplayState
 from ragen_pl.envs.tools.calls import Call, CallForm, WrongCallError, read_call, written
-from ragen_pl.envs.tools.schema import ToolSchema, own_methods, sample_arguments, schema_of
+from ragen_pl.envs.tools.schema import (
+    ToolSchema,
+    is_cached,
+    own_methods,
+    sample_arguments,
+    schema_of,
+)
 from ragen_pl.envs.tools.toolbox import Toolbox, ToolUnavailableError
 from ragen_pl.errors import ConfigError
 
@@ -31,6 +37,7 @@ class ToolEnv(ReplayState):
     is the observation. It may call ``earn`` and ``end``. A wrong call, or one that raises, earns
     nothing and is answered with the reason; but a TypeError, an AttributeError or a NameError in a
     method whose arguments have the right types is its own slip, and fails as one in ``step`` does.
+    A method that keeps its results, as under ``functools.cache``, is refused.
 
     A subclass sets ``name`` and ``instruction`` and implements ``begin`` and ``task``. Its methods
     must be deterministic: states are restored by playing the moves again. What another
@@ -247,7 +254,16 @@ def _own_schemas(kind: type[ToolEnv]) -> tuple[ToolSchema, ...]:
                 f"tools: {kind.__name__}.{name} would be a tool, but has the name of a method of "
                 f"ToolEnv, {name}{inspect.signature(inherited)}: give it another one"
             )
-    return tuple(schema_of(method) for method in own_methods(kind, ToolEnv))
+    methods = list(own_methods(kind, ToolEnv))
+    for method in methods:
+        if is_cached(method):
+            raise ValueError(
+                f"tools: {kind.__name__}.{method.__name__} keeps its results (functools.cache), so "
+                "that an equal call is not carried out again: what it earns, ends and changes "
+                "would be left out, in later episodes too. Decorate a function without self "
+                "instead, and call it"
+            )
+    return tuple(map(schema_of, methods))
 
 
 def _overrides(own: Callable[..., Any], inherited: Callable[..., Any]) -> bool:

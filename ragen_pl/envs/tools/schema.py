@@ -189,6 +189,15 @@ def _name_of(method: object) -> str | None:
     return function.__name__ if inspect.isfunction(function) else None
 
 
+def is_cached(method: Callable[..., Any]) -> bool:
+    """Return whether a decorator, such as ``functools.lru_cache``, keeps a method's results."""
+    return _has_cache(inspect.unwrap(method, stop=_has_cache))
+
+
+def _has_cache(method: object) -> bool:
+    return hasattr(method, "cache_clear")
+
+
 def _described(method: object) -> str:
     if inspect.isfunction(method):
         return f"a function named {method.__qualname__}"

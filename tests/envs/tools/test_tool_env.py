@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 import json
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import pytest
@@ -186,6 +187,37 @@ def test_a_public_method_that_cannot_be_a_tool_is_refused() -> None:
 
     with pytest.raises(ValueError, match=r"Helper.help, a tool since its name does not begin with"):
         _ = Helper().tools
+
+
+def _logged(method: Callable[..., str]) -> Callable[..., str]:
+    @functools.wraps(method)
+    def call(*args: Any, **kwargs: Any) -> str:
+        return method(*args, **kwargs)
+
+    return call
+
+
+@pytest.mark.parametrize(
+    "decorate",
+    [
+        functools.cache,
+        functools.lru_cache(maxsize=2),
+        lambda method: _logged(functools.cache(method)),
+        lambda method: functools.cache(_logged(method)),
+    ],
+)
+def test_a_method_that_keeps_its_results_is_refused(decorate: Any) -> None:
+    """An equal call would silently earn and end nothing."""
+
+    class Kept(Vault):
+        @decorate  # type: ignore[untyped-decorator]
+        def push(self, force: int) -> str:
+            """Push the door."""
+            self.earn(1.0)
+            return "pushed"
+
+    with pytest.raises(ValueError, match=r"tools: Kept\.push keeps its results .* without self"):
+        check_contract(Kept(), "env")
 
 
 class Slip(Vault):
