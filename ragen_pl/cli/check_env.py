@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import chain
 
 from ragen_pl.cli.command_parser import CommandParser, seconds
+from ragen_pl.cli.config.files import DOCTOR, shown_command
 from ragen_pl.cli.doctor.subject import ExaminedRun
 from ragen_pl.cli.findings_page import print_findings
 from ragen_pl.cli.given_env import env_of_class
@@ -50,16 +51,21 @@ def check_env(argv: Sequence[str]) -> int:
         envs: Mapping[str, TextEnv] = {"env": env_of_class(options.env, rest)}
         return print_findings(_examined(envs, options.seconds), as_json=options.json)
     envs = _configured(rest)
-    found = chain(_examined(envs, options.seconds), [_unmeasured()])
+    found = chain(_examined(envs, options.seconds), [_unmeasured(rest)])
     return print_findings(found, as_json=options.json)
 
 
-def _unmeasured() -> CheckFinding:
-    """Return the note on what needs a tokenizer, which an environment alone does not have."""
+def _unmeasured(argv: Sequence[str]) -> CheckFinding:
+    """Return the note on what needs a tokenizer, which an environment alone does not have.
+
+    Args:
+        argv: Configs and options of the configuration.
+    """
     told = note(
         "whether prompts fit into data.rollout.max_context and the expert's answers into "
         "data.rollout.max_response_tokens is not measured here",
-        "doctor, with the same --config, measures them",
+        "doctor measures them:",
+        shown_command(DOCTOR, argv),
     )
     return CheckFinding("lengths", told, 0.0)
 

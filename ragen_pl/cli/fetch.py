@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import shlex
 import shutil
 import subprocess
 import sys
@@ -24,6 +23,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ragen_pl.cli.command_parser import CommandParser
+from ragen_pl.cli.config.files import shown_command
 from ragen_pl.envs.packages import load
 from ragen_pl.errors import ConfigError
 from ragen_pl.models.pretrained import MODELS
@@ -79,11 +79,10 @@ def fetch(argv: Sequence[str]) -> None:
     else:
         write_model(SOURCES[given.model], folder, given.source)
         print(f"{folder} holds {given.model}")
-    command = "ragen-pl" if shutil.which("ragen-pl") else "python run.py"
-    default = folder == MODELS / given.model
-    path = "" if default else f" --model.policy.path {shlex.quote(str(folder))}"
-    configs = "--config bandit --config bandit_examples --config smollm2-135m --config grpo"
-    print(f"learn with it (docs/real_model.md):\n  {command} fit {configs}{path}")
+    names = ("bandit", "bandit_examples", "smollm2-135m", "grpo")
+    configs = [part for name in names for part in ("--config", name)]
+    path = [] if folder == MODELS / given.model else ["--model.policy.path", str(folder)]
+    print(f"learn with it (docs/real_model.md):\n  {shown_command('fit', [*configs, *path])}")
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:

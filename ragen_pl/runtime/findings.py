@@ -38,6 +38,8 @@ class Finding:
     """What to do; empty if there is nothing to mend."""
     details: tuple[str, ...] = ()
     """Further lines, such as samples."""
+    command: str = ""
+    """What to type in a shell for the remedy, on a line that is not wrapped; empty for nothing."""
 
 
 def ok(text: str, *details: str) -> Finding:
@@ -45,9 +47,9 @@ def ok(text: str, *details: str) -> Finding:
     return Finding(Severity.OK, text, details=details)
 
 
-def note(text: str, remedy: str = "") -> Finding:
+def note(text: str, remedy: str = "", command: str = "") -> Finding:
     """Return the finding of a check that found nothing wrong, but could not see all."""
-    return Finding(Severity.NOTE, text, remedy)
+    return Finding(Severity.NOTE, text, remedy, command=command)
 
 
 def warning(text: str, remedy: str, *details: str) -> Finding:
@@ -79,6 +81,8 @@ class CheckFinding:
         parts = [_wrapped(head, finding.text)]
         if finding.remedy:
             parts.append(_wrapped(" " * (_INDENT - 2) + "→ ", finding.remedy))
+        if finding.command:
+            parts.append(" " * _INDENT + visible(finding.command))
         parts += [_wrapped(" " * _INDENT, detail) for detail in finding.details]
         return "\n".join(parts)
 
@@ -91,6 +95,7 @@ class CheckFinding:
             "level": str(self.finding.level),
             "text": self.finding.text,
             "remedy": self.finding.remedy,
+            **({"command": self.finding.command} if self.finding.command else {}),
             "details": list(self.finding.details),
             "seconds": round(self.seconds, 2),
         }

@@ -39,12 +39,24 @@ def test_action_names_that_no_answer_can_hold_are_failures(
     assert "an action named 'on || off'" in found["text"]
 
 
-def test_what_a_configuration_allows_is_left_to_doctor(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check-env", "--config", "bandit", "--json", "--seconds", "0.1"]) == 0
+def test_what_a_configuration_allows_is_left_to_doctor(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command has the same configs and options, one longer than a line among them."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    (tmp_path / "my own.yaml").write_text("data: {env: {init_args: {pair: named}}}")
+    given = ["--config=bandit", "-c", "my own.yaml", f"--run_dir={'long/' * 25}run"]
+    assert main(["check-env", *given, "--seconds", "0.1"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    command = f"--config bandit --config 'my own' --run_dir={'long/' * 25}run"
+    at = next(n for n, line in enumerate(shown) if "doctor measures them:" in line)
+    assert shown[at + 1].strip() == f"python run.py doctor {command}"
+    assert main(["check-env", *given, "--json", "--seconds", "0.1"]) == 0
     last = json.loads(capsys.readouterr().out)["findings"][-1]
     assert (last["check"], last["level"]) == ("lengths", "note")
     assert "data.rollout.max_context" in last["text"]
-    assert "doctor" in last["remedy"]
+    assert last["command"] == f"python run.py doctor {command}"
 
 
 @pytest.mark.parametrize("kind", ["Undecided", "Counted"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import re
+import shlex
+import shutil
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from itertools import combinations, pairwise
@@ -235,6 +237,30 @@ def prepare(argv: Sequence[str]) -> list[str]:
     paths = in_order([find_config(name) for name in names])
     configs = [part for path in paths for part in ("--config", str(path))]
     return [*([] if command is None else [command]), *configs, *others]
+
+
+def shown_command(command: str, argv: Sequence[str]) -> str:
+    """Return the line to type in a shell for a command.
+
+    Args:
+        command: The command.
+        argv: Its arguments, with names or paths of configs.
+    """
+    program = ("ragen-pl",) if shutil.which("ragen-pl") else ("python", "run.py")
+    shown = [
+        _shortest(arg) if place and _is_config(argv[place - 1]) else arg
+        for place, arg in enumerate(argv)
+    ]
+    return shlex.join((*program, command, *shown))
+
+
+def _shortest(config: str) -> str:
+    """Return the name by which a config is found, or else its path."""
+    name = Path(config).stem
+    try:
+        return name if find_config(name).samefile(config) else config
+    except (ConfigError, OSError):
+        return config
 
 
 def config_paths(argv: Sequence[str]) -> list[Path]:

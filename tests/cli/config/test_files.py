@@ -17,6 +17,7 @@ from ragen_pl.cli.config.files import (
     prepare,
     read_config,
     same_class,
+    shown_command,
 )
 from ragen_pl.cli.entry_point import main
 from ragen_pl.errors import ConfigError
@@ -205,3 +206,22 @@ def test_a_class_is_the_same_by_any_of_its_names() -> None:
     assert not same_class("ragen_pl.algorithms.estimators.GAE", "somewhere.else.GAE")
     assert not same_class("GAE", "BiLevelGAE")
     assert not same_class(None, "GAE")
+
+
+def test_a_command_is_shown_as_it_is_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A config by its name where that finds it; another of its name comes first here."""
+    monkeypatch.setattr("shutil.which", lambda _: "/bin/ragen-pl")
+    (tmp_path / "grpo.yaml").write_text("filter: {keep_fraction: 1.0}")
+    shipped = str(FOLDER / "algorithm" / "grpo.yaml")
+    given = [
+        "--config",
+        str(FOLDER / "experiment" / "sokoban.yaml"),
+        "--config",
+        shipped,
+        "--a=b c",
+    ]
+    shown = f"--config sokoban --config {shipped} '--a=b c'"
+    assert shown_command("doctor", given) == f"ragen-pl doctor {shown}"
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    assert shown_command("play", ["runs/a"]) == "python run.py play runs/a"
+    assert shown_command("fit", ["--config", "nowhere"]).endswith("--config nowhere")
