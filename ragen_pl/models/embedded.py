@@ -185,6 +185,11 @@ def build_tokenizer(pieces: Iterable[str]) -> PreTrainedTokenizerFast:
     )
 
 
+def is_embedded(tokenizer: PreTrainedTokenizerFast) -> bool:
+    """Return whether a tokenizer is an embedded model's, exported ones included."""
+    return bool(tokenizer.chat_template == CHAT_TEMPLATE)
+
+
 def read_markers(tokenizer: PreTrainedTokenizerFast) -> ChatMarkers:
     """Return the chat markers of an embedded tokenizer."""
     system, user, assistant, end = (token_id(tokenizer, mark) for mark in SPECIAL[1:])

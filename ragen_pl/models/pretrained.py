@@ -24,7 +24,7 @@ from transformers.utils.logging import disable_progress_bar
 from ragen_pl.distributed.collectives import rank
 from ragen_pl.models.base import LanguageModel, PolicyModel, drop_dropout
 from ragen_pl.models.chat_template import ChatTemplate
-from ragen_pl.models.embedded import CHAT_TEMPLATE, read_markers
+from ragen_pl.models.embedded import is_embedded, read_markers
 from ragen_pl.models.kernels.attention import choose_attention
 from ragen_pl.models.message_markers import ChatMarkers
 from ragen_pl.models.meta_device import build_on_meta
@@ -98,7 +98,7 @@ class PretrainedModel(PolicyModel):
                 "those of the tokenizers library are supported"
             )
         template = ChatTemplate(tokenizer, self.template_options)
-        if tokenizer.chat_template == CHAT_TEMPLATE:  # an embedded model, which keeps white space
+        if is_embedded(tokenizer):  # which keeps white space
             return tokenizer, read_markers(tokenizer)
         markers, rewrites = template.markers()
         if rewrites and rank() == 0:

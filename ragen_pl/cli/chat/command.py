@@ -11,11 +11,13 @@ from typing import Any
 
 from ragen_pl.cli.chat.conversation import ContextFullError, Conversation, TokenText
 from ragen_pl.cli.command_parser import CommandParser
+from ragen_pl.cli.config.files import PLAY, shown_command
 from ragen_pl.cli.loaded_policy import LoadedPolicy, find_policy
 from ragen_pl.errors import ConfigError
+from ragen_pl.models.embedded import is_embedded
 from ragen_pl.rollout.chat import Chat
 from ragen_pl.runtime.visible_text import visible
-from ragen_pl.training.run_folder import BEST, LAST
+from ragen_pl.training.run_folder import BEST, CONFIG, LAST, POLICY
 
 _DESCRIPTION = """\
 Talk to a policy in its own chat template.
@@ -71,12 +73,29 @@ def chat(argv: Sequence[str]) -> None:
         raise ConfigError(f"--max_new_tokens is {options.max_new_tokens}; it must be at least 1")
     policy = find_policy(options.place, options.policy)
     policy, system, opening = _protocol(policy)
+    if is_embedded(policy.language.tokenizer):
+        print(_about_embedded(options.place))
     _Dialogue(
         policy,
         system=system if options.system is None else options.system,
         opening=opening if options.opening is None else options.opening,
         options=options,
     ).run()
+
+
+def _about_embedded(place: Path) -> str:
+    """Return a line on what an embedded model can be asked.
+
+    Args:
+        place: The run, or a folder or checkpoint in it.
+    """
+    folders = (place, *place.parents)
+    runs = (each for each in folders if (each / CONFIG).is_file() and (each / POLICY).is_dir())
+    run = visible(shown_command(PLAY, [str(next(runs, "RUN"))]))
+    return (
+        "an embedded model: it has only learned its environment's texts, and answers free "
+        f"questions with strings of words; to see what it can do, type in a shell: {run}"
+    )
 
 
 def _check_temperature(key: str, value: float) -> None:

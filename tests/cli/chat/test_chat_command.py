@@ -11,8 +11,10 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from ragen_pl.cli.chat.conversation import ContextFullError, Conversation, TokenText
+from ragen_pl.cli.config.files import shown_command
 from ragen_pl.cli.entry_point import main
 from ragen_pl.cli.loaded_policy import find_policy
+from ragen_pl.models.embedded import EmbeddedModel
 from ragen_pl.models.message_markers import encode_segments
 from ragen_pl.types import EpisodeId, Request, Sampling
 from tests.support.templates import TEMPLATES, save_model
@@ -131,6 +133,27 @@ def test_a_damaged_policy_of_a_run_is_told_with_the_sound_one(talk, tmp_path: Pa
     assert "whose weights are damaged" in text
     assert text.endswith("\n  best is sound: --policy best\n")
     assert "policy> " in talk(tmp_path, "hi\n", "--policy", "best")
+
+
+def test_an_embedded_model_is_told_to_be_one(talk, folder: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    run_dir = tmp_path / "run"
+    last = run_dir / "policy" / "last"
+    model = EmbeddedModel(hidden_size=32, intermediate_size=32, num_layers=1, num_heads=2)
+    language = model.build(["Up"], 0)
+    language.model.save_pretrained(last)
+    language.tokenizer.save_pretrained(last)
+    first, second, *_ = talk(last, "hi\n").splitlines()
+    assert first.startswith("an embedded model: it has only learned its environment's texts")
+    assert first.endswith(" play RUN")
+    assert second.endswith("/help, /quit")
+    (run_dir / "config.yaml").write_text(
+        "data: {env: {class_path: ragen_pl.envs.Bandit}, "
+        "eval_sets: {default: {class_path: ragen_pl.envs.Bandit}}}\n"
+    )
+    for place in (run_dir, last):
+        first, *_ = talk(place, "hi\n").splitlines()
+        assert first.endswith(f"type in a shell: {shown_command('play', [str(run_dir)])}")
+    assert "embedded" not in talk(folder, "hi\n")
 
 
 @pytest.mark.parametrize(
