@@ -28,10 +28,10 @@ from ragen_pl.training.callback import (
     is_done,
     rollout_callbacks,
 )
-from ragen_pl.training.evaluation import PolicyResult
-from ragen_pl.training.explicit_evaluation import played_by_baseline, played_by_policy, score
+from ragen_pl.training.evaluation_results import PolicyResult
 from ragen_pl.training.generalization import training_gap
 from ragen_pl.training.run_folder import FINAL, RESULTS, UNTRAINED, read_results
+from ragen_pl.training.scored_policies import played_by_baseline, played_by_policy, score
 from ragen_pl.types import Phase, TrajectoryGroup
 
 _REPEATED = ("diagnostics/", "val/")

@@ -15,7 +15,7 @@ from ragen_pl.rollout.stats import RankMeans, Tallies, sum_tallies, tally_by_dif
 from ragen_pl.training.access import find_data_module
 from ragen_pl.training.callback import RolloutCallback, announce
 from ragen_pl.training.full_contexts import full_context_warning
-from ragen_pl.training.statistics import pass_at_k
+from ragen_pl.training.success_statistics import pass_at_k
 from ragen_pl.types import StopReason, Trajectory, TrajectoryGroup, Turn
 
 _STOP_REASONS = [each for each in StopReason if each is not StopReason.ENDPOINT_ERROR]

@@ -11,7 +11,7 @@ from ragen_pl.training.access import data_module, learner
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.collection import DynamicSampling
 from ragen_pl.training.datamodule import RolloutDataModule
-from ragen_pl.training.evaluation import EvalResult
+from ragen_pl.training.evaluation_results import EvalResult
 from ragen_pl.training.evaluation_sets import EvaluationConfig, EvaluationSet
 from ragen_pl.training.starpo import StarPO
 from ragen_pl.training.update import Update

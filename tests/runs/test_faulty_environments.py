@@ -26,7 +26,7 @@ from ragen_pl.rollout.packing import pack
 from ragen_pl.rollout.stats import GroupTable, trainable_trajectories
 from ragen_pl.training.collection import DynamicSampling
 from ragen_pl.training.datamodule import RolloutDataModule
-from ragen_pl.training.evaluation import summarize
+from ragen_pl.training.evaluation_results import summarize
 from ragen_pl.training.evaluation_sets import EvaluationConfig
 from ragen_pl.training.starpo import StarPO
 from ragen_pl.types import Completion, Request, Sampling, StopReason, TrajectoryGroup

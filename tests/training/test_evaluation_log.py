@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from ragen_pl.training.evaluation import summarize_all_ranks
+from ragen_pl.training.evaluation_results import summarize_all_ranks
 from ragen_pl.types import TrajectoryGroup
 from tests.support.doubles import make_group, make_trainer
 
 
 def on_two_ranks(other: list[TrajectoryGroup], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ragen_pl.training.evaluation.gather_objects", lambda own: [own, other])
+    monkeypatch.setattr(
+        "ragen_pl.training.evaluation_results.gather_objects", lambda own: [own, other]
+    )
 
 
 def test_shares_of_two_ranks_are_put_together(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ragen_pl.training.evaluation import PolicyResult, summarize
+from ragen_pl.training.evaluation_results import PolicyResult, summarize
 from ragen_pl.training.generalization import training_gap
 from tests.support.doubles import make_group
 
