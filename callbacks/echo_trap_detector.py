@@ -15,11 +15,12 @@ from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.ops.echo_trap.assess import GREEN, Assessment, Level, assess
 from ragen_pl.ops.echo_trap.indicators import Indicators
 from ragen_pl.ops.echo_trap.thresholds import CollapseThresholds
+from ragen_pl.rollout.group_table import GroupTable
 from ragen_pl.rollout.mixture import groups_by_env
-from ragen_pl.rollout.stats import GroupTable, RankMeans, trainable_trajectories
+from ragen_pl.rollout.rank_means import RankMeans
 from ragen_pl.training.access import learner
 from ragen_pl.training.callback import RolloutCallback, announce, may_stop
-from ragen_pl.types import Phase, Trajectory, TrajectoryGroup
+from ragen_pl.types import Phase, Trajectory, TrajectoryGroup, trainable_trajectories
 
 GRAD_NORM, APPROX_KL = "train/grad_norm_policy", "train/approx_kl"
 _ROUNDING = 1e-5

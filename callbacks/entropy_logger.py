@@ -9,9 +9,9 @@ from collections.abc import Hashable, Iterable, Sequence
 from lightning.pytorch import LightningModule, Trainer
 
 from ragen_pl.distributed.collectives import gather_objects
-from ragen_pl.rollout.stats import RankMeans, trainable_trajectories
+from ragen_pl.rollout.rank_means import RankMeans
 from ragen_pl.training.callback import RolloutCallback
-from ragen_pl.types import TrajectoryGroup, Turn
+from ragen_pl.types import TrajectoryGroup, Turn, trainable_trajectories
 
 NGRAM_TOKENS = 4
 """Tokens in a row that count as repeated if they occur twice in a response."""

@@ -19,11 +19,10 @@ from ragen_pl.ops.mutual_information import (
     merge_duplicates,
 )
 from ragen_pl.rollout.engines.cross_scoring import cross_score
-from ragen_pl.rollout.stats import trainable_trajectories
 from ragen_pl.training.access import data_module, learner
 from ragen_pl.training.callback import RolloutCallback, announce
 from ragen_pl.training.starpo import StarPO
-from ragen_pl.types import Trajectory, TrajectoryGroup
+from ragen_pl.types import Trajectory, TrajectoryGroup, trainable_trajectories
 
 T = TypeVar("T")
 Key = tuple[int, int, int]

@@ -11,7 +11,8 @@ from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.report.tables import MAX_DIFFICULTIES
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.mixture import groups_by_env
-from ragen_pl.rollout.stats import RankMeans, Tallies, sum_tallies, tally_by_difficulty
+from ragen_pl.rollout.rank_means import RankMeans
+from ragen_pl.rollout.tallies import Tallies, sum_tallies, tally_by_difficulty
 from ragen_pl.training.access import find_data_module
 from ragen_pl.training.callback import RolloutCallback, announce
 from ragen_pl.training.full_contexts import full_context_warning

@@ -12,10 +12,10 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from ragen_pl.rollout.stats import RankMeans, trainable_trajectories
+from ragen_pl.rollout.rank_means import RankMeans
 from ragen_pl.training.access import find_data_module, learner
 from ragen_pl.training.callback import RolloutCallback
-from ragen_pl.types import Phase, TrajectoryGroup
+from ragen_pl.types import Phase, TrajectoryGroup, trainable_trajectories
 
 _BAR = "{n_fmt}/{total_fmt} |{bar:20}| {desc}"
 _AVERAGED_ITERATIONS = 20

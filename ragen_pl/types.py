@@ -355,6 +355,11 @@ class TrajectoryGroup:
     """Name of its environment in the run's mixture; empty in a run with a single environment."""
 
 
+def trainable_trajectories(groups: Sequence[TrajectoryGroup]) -> list[Trajectory]:
+    """List the trajectories that may enter a loss."""
+    return [t for group in groups for t in group.trajectories if t.is_trainable]
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """Weight of each trajectory in the policy loss; 0 drops it. The critic may still train on

@@ -27,7 +27,7 @@ from ragen_pl.rollout.curriculum import (
 from ragen_pl.rollout.curriculum.checked import learned, pool_size_of, tally_of
 from ragen_pl.rollout.seeds import group_seeds
 from ragen_pl.rollout.shares import rounded_counts
-from ragen_pl.rollout.stats import Tallies, sum_tallies
+from ragen_pl.rollout.tallies import Tallies, sum_tallies
 from ragen_pl.types import TrajectoryGroup
 
 _DECAY = 0.8

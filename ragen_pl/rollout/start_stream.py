@@ -19,7 +19,7 @@ from ragen_pl.rollout.curriculum import (
 from ragen_pl.rollout.curriculum.checked import check_choice, learned, pool_size_of, tally_of
 from ragen_pl.rollout.mixture import Mixture
 from ragen_pl.rollout.seeds import SEEDS_PER_RUN, SeedStream, group_seeds
-from ragen_pl.rollout.stats import Tallies, sum_tallies
+from ragen_pl.rollout.tallies import Tallies, sum_tallies
 from ragen_pl.types import TrajectoryGroup
 
 _TRIED_FOR_DIFFICULTIES = 64

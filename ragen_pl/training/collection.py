@@ -16,9 +16,9 @@ from ragen_pl.ops.selection import fill_with_signal
 from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.collect import GroupSeed, collect
 from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.group_table import GroupTable
 from ragen_pl.rollout.packing import pack
 from ragen_pl.rollout.seeds import MAX_COLLECTIONS
-from ragen_pl.rollout.stats import GroupTable
 from ragen_pl.training.callback import refuse_double_metrics, rollout_callbacks
 from ragen_pl.training.checked_selection import check_selections
 from ragen_pl.types import Generate, RolloutBatch, Sampling, Selection, TrajectoryGroup

@@ -17,10 +17,10 @@ from ragen_pl.algorithms.estimators import GRPO, RLOO, DrGRPO, GiGPO, ReinforceP
 from ragen_pl.algorithms.estimators.base import WithoutCritic
 from ragen_pl.algorithms.filters import SoftWeights, TopFraction, TopP
 from ragen_pl.rollout.collect import GroupSeed
+from ragen_pl.rollout.group_table import GroupTable
 from ragen_pl.rollout.packing import pack
-from ragen_pl.rollout.stats import GroupTable, trainable_trajectories
 from ragen_pl.training.collection import DynamicSampling, collect_groups
-from ragen_pl.types import StopReason, TrajectoryGroup
+from ragen_pl.types import StopReason, TrajectoryGroup, trainable_trajectories
 from tests.support.doubles import make_trajectory, make_turn
 
 UNUSED = cast(Any, SimpleNamespace(is_global_zero=False))

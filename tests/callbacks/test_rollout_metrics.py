@@ -11,7 +11,7 @@ import pytest
 from callbacks import EntropyLogger, RolloutMetrics, entropy_logger
 from callbacks.entropy_logger import repeated_ngrams
 from ragen_pl.distributed.collectives import gather_objects as gather
-from ragen_pl.rollout import stats as rollout_stats
+from ragen_pl.rollout import rank_means
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.types import Completion, StopReason, Summary, TrajectoryGroup
@@ -166,7 +166,7 @@ def test_a_curriculum_tells_what_it_goes_by() -> None:
 
 
 def test_ranks_are_averaged_by_what_they_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollout_stats, "gather_objects", lambda value: gather(value) * 2)
+    monkeypatch.setattr(rank_means, "gather_objects", lambda value: gather(value) * 2)
     monkeypatch.setattr(entropy_logger, "gather_objects", lambda value: gather(value) * 2)
     assert recorded(RolloutMetrics(), two_trajectories())["rollout/success"] == 0.5
     assert recorded(EntropyLogger(), two_trajectories())["rollout/distinct_responses"] == 1 / 3

@@ -22,7 +22,7 @@ from ragen_pl.algorithms.filters import (
     TopK,
     TopP,
 )
-from ragen_pl.rollout import stats as rollout_stats
+from ragen_pl.rollout import group_table
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.types import TrajectoryGroup
 from tests.support.doubles import TinyModule, make_group, make_trajectory, make_turn, one_batch
@@ -91,7 +91,7 @@ def test_two_ranks_choose_what_one_would(monkeypatch: pytest.MonkeyPatch) -> Non
 
     chosen = {
         group.group_id: weights
-        for half, rows in zip(halves, on_ranks(2, work, monkeypatch, rollout_stats), strict=True)
+        for half, rows in zip(halves, on_ranks(2, work, monkeypatch, group_table), strict=True)
         for group, weights in zip(half, rows, strict=True)
     }
     alone = select(VarianceFilter(0.5, keep_per_group=2), GROUPS)

@@ -12,7 +12,7 @@ from ragen_pl.rollout.collect import GroupSeed
 from ragen_pl.rollout.curriculum import Curriculum, LevelReplay, TargetSuccess, Uniform
 from ragen_pl.rollout.seeds import group_seeds
 from ragen_pl.rollout.start_stream import StartStream
-from ragen_pl.rollout.stats import Tally
+from ragen_pl.rollout.tallies import Tally
 from tests.support.ranks import on_ranks
 from tests.support.toy_env import Lamp, NamedLamp
 

@@ -22,14 +22,21 @@ from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.collect import GroupSeed, collect
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.demonstrations import WarmStart
+from ragen_pl.rollout.group_table import GroupTable
 from ragen_pl.rollout.packing import pack
-from ragen_pl.rollout.stats import GroupTable, trainable_trajectories
 from ragen_pl.training.collection import DynamicSampling
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.evaluation_results import summarize
 from ragen_pl.training.evaluation_sets import EvaluationConfig
 from ragen_pl.training.starpo import StarPO
-from ragen_pl.types import Completion, Request, Sampling, StopReason, TrajectoryGroup
+from ragen_pl.types import (
+    Completion,
+    Request,
+    Sampling,
+    StopReason,
+    TrajectoryGroup,
+    trainable_trajectories,
+)
 from tests.support.doubles import make_trainer
 from tests.support.faulty import FaultyLamp, When, after_a_press, always, at_some_seeds
 from tests.support.toy_env import PROMPTS, NamedLamp, make_learner

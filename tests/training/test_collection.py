@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ragen_pl.errors import ConfigError
-from ragen_pl.rollout import stats as rollout_stats
+from ragen_pl.rollout import group_table
 from ragen_pl.rollout.collect import GroupSeed
 from ragen_pl.rollout.seeds import group_seeds
 from ragen_pl.training import collection
@@ -102,7 +102,7 @@ def test_ranks_decide_alike_and_share_evenly(
         lambda rank: collect_groups(worlds[rank].collect, seeds_of, dynamic),
         monkeypatch,
         collection,
-        rollout_stats,
+        group_table,
     )
     together = sorted(
         (group.group_id, group.seed, trains)

@@ -15,7 +15,7 @@ from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.curriculum import Curriculum, TargetSuccess
 from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.rollout.hindsight import HindsightImitation
-from ragen_pl.rollout.stats import sum_tallies, tally_by_difficulty
+from ragen_pl.rollout.tallies import sum_tallies, tally_by_difficulty
 from ragen_pl.training.collection import DynamicSampling
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.evaluation_sets import EvaluationConfig

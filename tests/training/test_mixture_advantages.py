@@ -28,8 +28,8 @@ from ragen_pl.algorithms.estimators import (
     trajectory,
 )
 from ragen_pl.distributed.batch_sharding import concatenate_batches
+from ragen_pl.rollout.group_table import GroupTable
 from ragen_pl.rollout.packing import pack
-from ragen_pl.rollout.stats import GroupTable
 from ragen_pl.training import update
 from ragen_pl.training.collection import mixed
 from ragen_pl.training.update import compute_advantages

@@ -10,9 +10,8 @@ from torch import Tensor
 from ragen_pl.cli.doctor.subject import ExaminedRun
 from ragen_pl.models.policy import Policy
 from ragen_pl.rollout.packing import pack
-from ragen_pl.rollout.stats import trainable_trajectories
 from ragen_pl.training.scoring import ForwardPasses, forward_policy
-from ragen_pl.types import RolloutBatch
+from ragen_pl.types import RolloutBatch, trainable_trajectories
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import ClassVar
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.boundary import CheckedEnv, EnvError
 from ragen_pl.rollout.collect import GroupSeed
-from ragen_pl.rollout.stats import Tallies, tally_by_difficulty, tally_by_start
+from ragen_pl.rollout.tallies import Tallies, tally_by_difficulty, tally_by_start
 from ragen_pl.types import TrajectoryGroup
 
 UNKNOWN = ""

@@ -17,7 +17,7 @@ from ragen_pl.errors import ConfigError
 from ragen_pl.rollout.collect import GroupSeed
 from ragen_pl.rollout.curriculum.base import UNKNOWN, Curriculum, difficulty_of
 from ragen_pl.rollout.shares import expected_counts, rounded_counts
-from ragen_pl.rollout.stats import Tallies, Tally, sum_tallies
+from ragen_pl.rollout.tallies import Tallies, Tally, sum_tallies
 
 _FORGOTTEN = 0.01
 """A difficulty with fewer trials left, after decay, counts as not played."""

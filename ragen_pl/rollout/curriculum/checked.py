@@ -17,7 +17,7 @@ from ragen_pl.envs.own_classes import calling, contract_error, described
 from ragen_pl.errors import ConfigError
 from ragen_pl.rollout.collect import GroupSeed
 from ragen_pl.rollout.curriculum.base import Curriculum
-from ragen_pl.rollout.stats import Tallies, Tally
+from ragen_pl.rollout.tallies import Tallies, Tally
 from ragen_pl.types import TrajectoryGroup
 
 
@@ -134,7 +134,7 @@ def _starts(curriculum: Curriculum, method: str, given: object) -> list[GroupSee
 
 
 def _tallies(curriculum: Curriculum, method: str, given: object) -> Tallies:
-    wanted = "a dict of Tally (ragen_pl.rollout.stats) by difficulty or start, of finite numbers"
+    wanted = "a dict of Tally (ragen_pl.rollout.tallies) by difficulty or start, of finite numbers"
     if not isinstance(given, Mapping):
         raise contract_error(curriculum, method, described(given), wanted)
     for name, tally in given.items():

@@ -13,7 +13,7 @@ from ragen_pl.envs.boundary import CheckedEnv
 from ragen_pl.rollout.collect import GroupSeed
 from ragen_pl.rollout.curriculum.base import UNKNOWN, Curriculum, difficulty_of
 from ragen_pl.rollout.curriculum.checked import candidates_of, chosen_by
-from ragen_pl.rollout.stats import Tallies, Tally
+from ragen_pl.rollout.tallies import Tallies, Tally
 
 
 def saved_progress(curriculum: Curriculum, progress: Tallies) -> dict[str, Any]:

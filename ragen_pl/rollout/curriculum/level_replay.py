@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from ragen_pl.rollout.collect import GroupSeed
 from ragen_pl.rollout.curriculum.base import Curriculum
-from ragen_pl.rollout.stats import Tallies
+from ragen_pl.rollout.tallies import Tallies
 
 _REPLAYED = 1e-6
 """Weight of a replayed start in averages over the environment's own mix of starts."""

@@ -24,7 +24,7 @@ from ragen_pl.rollout.curriculum import (
     Uniform,
     choose_starts,
 )
-from ragen_pl.rollout.stats import Tally
+from ragen_pl.rollout.tallies import Tally
 from tests.support.toy_env import Lamp, NamedLamp
 
 NAMES = ("a",) * 9 + ("b",) * 6 + ("c",) * 4 + (UNKNOWN,)

@@ -21,7 +21,7 @@ from ragen_pl.rollout.curriculum import (
 )
 from ragen_pl.rollout.mixture import Mixture, MixtureConfig
 from ragen_pl.rollout.start_stream import StartStream
-from ragen_pl.rollout.stats import Tally
+from ragen_pl.rollout.tallies import Tally
 from tests.support.doubles import make_group
 from tests.support.faulty import FaultyLamp, always
 from tests.support.ranks import on_ranks

@@ -9,7 +9,7 @@ import pytest
 
 from ragen_pl.rollout.collect import GroupSeed
 from ragen_pl.rollout.curriculum import LevelReplay, choose_starts
-from ragen_pl.rollout.stats import Tally
+from ragen_pl.rollout.tallies import Tally
 from tests.support.lamps import Lamp
 
 POOL = [GroupSeed(number, 100 + number) for number in range(8)]

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from ragen_pl.cli.doctor.subject import ExaminedRun
 from ragen_pl.envs.contract_kit.checks.rewards import constant_reward, spread_finding
+from ragen_pl.rollout.group_table import GroupTable
 from ragen_pl.rollout.rewards import ENV
-from ragen_pl.rollout.stats import GroupTable
 from ragen_pl.runtime.findings import Finding, Severity, ok, warning
 
 

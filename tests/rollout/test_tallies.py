@@ -1,4 +1,4 @@
-"""What is counted of a collection."""
+"""What is counted of trajectories."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from ragen_pl.rollout import stats as rollout_stats
-from ragen_pl.rollout.stats import (
-    RankMeans,
+from ragen_pl.rollout.tallies import (
     Tally,
     learning_gains,
     sum_tallies,
@@ -18,24 +16,6 @@ from ragen_pl.rollout.stats import (
 )
 from ragen_pl.types import StopReason, TrajectoryGroup
 from tests.support.doubles import make_group, make_trajectory, make_turn
-from tests.support.ranks import on_ranks
-
-
-def test_means_weigh_every_item_of_every_rank_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    items = [
-        [("length", 9.0, 3.0), ("length", 1.0, 1.0)],
-        [("length", 2.0, 1.0), ("own", 0.5, 1.0)],
-    ]
-
-    def means(rank: int) -> dict[str, float]:
-        found = RankMeans()
-        for name, value, count in items[rank]:
-            found.add(name, value, count)
-        found.add("nothing", 0.0, 0)
-        return found.means()
-
-    for found in on_ranks(2, means, monkeypatch, rollout_stats):
-        assert found == pytest.approx({"length": 12 / 5, "own": 0.5}, abs=1e-12)
 
 
 def test_gains_are_absolute_advantages() -> None:
