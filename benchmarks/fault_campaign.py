@@ -120,7 +120,7 @@ class Speaker:
         return [self._say(chat, request, sampling.max_new_tokens) for request in requests]
 
     def _say(self, chat: Chat, request: Request, limit: int) -> Completion:
-        draw = random.Random(f"press {request.episode} {request.turn}")
+        draw = random.Random(f"press {request.episode} {request.number}")
         answer = f"lit</think><answer>{draw.choice(('on', 'off'))}</answer>"
         ids, stopped = [*chat.encode([answer])[0], chat.markers.end], True
         is_training = request.episode.iteration < 1000

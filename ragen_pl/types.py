@@ -81,14 +81,15 @@ class EpisodeId:
 class Request:
     """A request for one completion.
 
-    The sampling noise is seeded by the episode and the turn, not by the row's index in a batch.
+    The sampling noise is seeded by the episode and the request's number in it, not by the row's
+    index in a batch.
     """
 
     prefix_ids: tuple[int, ...]
-    """All tokens that the agent sees, this turn's prompt included."""
+    """All tokens that the agent sees, this request's prompt included."""
     episode: EpisodeId
-    turn: int
-    """Number of the episode's request, from 0: a turn's or a summary's."""
+    number: int
+    """Number of the request in its episode, from 0; requests for summaries count, too."""
 
 
 @dataclass(frozen=True, slots=True)

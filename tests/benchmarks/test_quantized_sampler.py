@@ -14,7 +14,7 @@ from ragen_pl.types import Completion, EpisodeId, Request, Sampling
 
 SAMPLING = Sampling(max_new_tokens=6)
 REQUESTS = [
-    Request((5, 6, 7), EpisodeId(iteration=0, group_id=0, member=member), turn=0)
+    Request((5, 6, 7), EpisodeId(iteration=0, group_id=0, member=member), number=0)
     for member in range(4)
 ]
 

@@ -83,7 +83,7 @@ class Script:
         return [self.answer(r) for r in requests]
 
     def answer(self, request: Request) -> Completion:
-        place = request.episode.group_id, request.episode.member, request.turn
+        place = request.episode.group_id, request.episode.member, request.number
         text = self.answers.get(place, "more</answer>")
         stopped = not text.endswith("…")
         ids = [*CHAT.encode([text.removesuffix("…")])[0], *([CHAT.markers.end] if stopped else [])]
@@ -112,7 +112,7 @@ def test_members_share_a_start_and_live_ones_a_batch() -> None:
     assert list(played) == [(4, 0), (4, 1), (5, 0), (5, 1)]
     assert {t.initial_state["count"] for (group, _), t in played.items() if group == 4} == {40}
     assert [len(asked) for asked in script.asked] == [4, 4, 3], "the one that leapt is done"
-    assert {(r.episode.iteration, r.turn) for r in script.asked[2]} == {(7, 2)}
+    assert {(r.episode.iteration, r.number) for r in script.asked[2]} == {(7, 2)}
     assert played[4, 1].stop_reason is StopReason.TERMINATED
     assert played[4, 1].success
     assert played[5, 0].stop_reason is StopReason.MAX_TURNS
@@ -126,7 +126,7 @@ def test_a_prefix_is_all_that_was_asked_and_answered() -> None:
     for batch in script.asked:
         for request in batch:
             trajectory = played[request.episode.group_id, request.episode.member]
-            assert request.prefix_ids == trajectory.prefix_ids(request.turn)
+            assert request.prefix_ids == trajectory.prefix_ids(request.number)
 
 
 def test_a_turn_records_the_state_it_was_taken_in() -> None:

@@ -79,14 +79,14 @@ class Speaker:
 
     def answer(self, request: Request, limit: int) -> Completion:
         episode = request.episode
-        draw = torch.Generator().manual_seed(1000 * episode.member + request.turn)
+        draw = torch.Generator().manual_seed(1000 * episode.member + request.number)
         text = ("up</answer>", "rest</answer>", "none")[int(torch.randint(3, (), generator=draw))]
         (ids,) = CHAT.encode([text])
         stopped = bool(torch.rand((), generator=draw) < 0.7)
         stopped = stopped and len(ids) < limit
         tokens = (*ids, CHAT.markers.end) if stopped else tuple(ids[:limit])
         found = Completion(tokens, (-0.5,) * len(tokens), (0.1,) * len(tokens), stopped)
-        place = episode.group_id, episode.member, request.turn
+        place = episode.group_id, episode.member, request.number
         assert place not in self.told, "noise is drawn once for each request"
         self.told[place] = request, found
         return found

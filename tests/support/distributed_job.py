@@ -120,7 +120,7 @@ class Scripted(StarPO):
 
     def _say(self, request: Request) -> Completion:
         episode = request.episode
-        key = (episode.iteration, episode.group_id, episode.member, request.turn)
+        key = (episode.iteration, episode.group_id, episode.member, request.number)
         draw = random.Random(repr(key))
         chat = self.trainer.datamodule.dialogues.chat(self)  # type: ignore[attr-defined]
         if episode.iteration < WARM + HEALTHY and episode.group_id % 2 == 0:

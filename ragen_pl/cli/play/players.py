@@ -80,6 +80,6 @@ class ActorPlayer(GamePlayer):
             name = type(game.start.env).__name__
             raise ConfigError(f"--player is {self._actor.name}, which cannot play {name}")
         episode = game.episode
-        rng = random.Random(f"{episode.episode_id} {request.turn}")
+        rng = random.Random(f"{episode.episode_id} {request.number}")
         move = self._actor.act(episode.env, rng, episode.max_actions)
         return game.chat.written(game.chat.response_text(move.thought, move.actions))

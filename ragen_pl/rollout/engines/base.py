@@ -56,7 +56,7 @@ class Engine(ABC):
 
 
 def noise_key(seed: int, request: Request) -> tuple[int, int, int, int, int]:
-    """Return the seed of a row's noise in one turn, a function of the row's identity and of the
-    run's seed, but not of the row's index in a batch."""
+    """Return the seed of the noise of one request, a function of the episode's identity, the
+    request's number and the run's seed, but not of the row's index in a batch."""
     episode = request.episode
-    return seed, episode.iteration, episode.group_id, episode.member, request.turn
+    return seed, episode.iteration, episode.group_id, episode.member, request.number

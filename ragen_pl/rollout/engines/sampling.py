@@ -61,7 +61,7 @@ class SampledTokens:
 
 
 def uniform_noise(seed: int, request: Request, sampling: Sampling) -> np.ndarray:
-    """Return a uniform number per token of a turn, a function of seed and row identity."""
+    """Return a uniform number per token of a response (see ``noise_key``)."""
     bits = np.random.Philox(np.random.SeedSequence(noise_key(seed, request)))
     return np.random.Generator(bits).random(sampling.max_new_tokens, dtype=np.float32)
 

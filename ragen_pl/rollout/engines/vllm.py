@@ -187,7 +187,7 @@ class VLLMSampler:
 
 
 def row_seed(seed: int, request: Request) -> int:
-    """Return the seed of a row's turn, in [0, 2⁶³)."""
+    """Return the seed of a request's noise, in [0, 2⁶³)."""
     state = np.random.SeedSequence(noise_key(seed, request)).generate_state(1, np.uint64)
     return int(state[0]) >> 1
 
