@@ -181,10 +181,6 @@ class Unwritten:
     reason: str
 
 
-class _UnwrittenError(Exception):
-    """Why a plan was not written down."""
-
-
 def best_way(trajectories: Iterable[Trajectory]) -> tuple[str, ...] | None:
     """Return the actions that most surely lead from the common initial state to success, as far as
     the transitions of all members tell; None if no member succeeded.
@@ -224,31 +220,25 @@ class SolutionWriter:
         solved = [member for member in members if member.success]
         if not solved:
             return None
+        rate = len(solved) / len(members)
         num_actions = fewest = min(map(_num_actions, solved))
-        if self.config.rewrites(self.env, think=self.chat.prompts.think):
-            way = best_way(members)
-            rows: tuple[TokenRow, ...] = ()
-            if way is not None:
-                try:
-                    rows = self._written(group, way, iteration)
-                except _UnwrittenError as reason:
-                    return Unwritten(str(reason))
-            num_actions = fewest if way is None else len(way)
-        else:
+        if not self.config.rewrites(self.env, think=self.chat.prompts.think):
             rows = _sampled(solved)
+        elif (way := best_way(members)) is None:
+            return None
+        else:
+            written = self._variants(group, way, iteration)
+            if isinstance(written, Unwritten):
+                return written
+            rows, num_actions = written, len(way)
         if not rows:
             return None
-        rate = len(solved) / len(members)
         return Solution(iteration, group.group_id, rows, rate, num_actions, fewest)
 
-    def _written(
+    def _variants(
         self, group: TrajectoryGroup, way: tuple[str, ...], iteration: int
-    ) -> tuple[TokenRow, ...]:
-        """Return the variants of a way that could be written down.
-
-        Raises:
-            _UnwrittenError: if none could.
-        """
+    ) -> tuple[TokenRow, ...] | Unwritten:
+        """Return the variants of a way that could be written down; if none could, why."""
         rng = random.Random(f"hindsight {self.run_seed} {iteration} {group.group_id}")
         images = self._images(group.seed, way)
         longest = min(self.config.opening, len(way) - 1)
@@ -256,20 +246,18 @@ class SolutionWriter:
             (rng.randrange(len(images)), rng.randint(0, longest)): None
             for _ in range(self.config.variants if images else 0)
         }
-        rows, reason = list[TokenRow](), "the environment failed"
+        rows, reason = list[TokenRow](), Unwritten("the environment failed")
         for number, (index, length) in enumerate(choices):
             symmetry, image = images[index]
             opening = Opening(symmetry, image[:length])
             episode_id = EpisodeId(iteration, group.group_id, _FIRST_VARIANT + number)
-            try:
-                turns: Sequence[Turn] = self._write(group.seed, image[length:], opening, episode_id)
-            except _UnwrittenError as error:
-                turns, reason = (), str(error)
+            turns = self._write(group.seed, image[length:], opening, episode_id)
             is_short = rng.random() < self.config.first_turn_only
-            rows += _rows(turns[:1] if is_short else turns)
-        if not rows:
-            raise _UnwrittenError(reason)
-        return tuple(rows)
+            if isinstance(turns, Unwritten):
+                reason = turns
+            else:
+                rows += _rows(turns[:1] if is_short else turns)
+        return tuple(rows) or reason
 
     def _images(self, seed: int, way: tuple[str, ...]) -> list[tuple[Symmetry, tuple[str, ...]]]:
         """Return the symmetries at a start with the images of a way; none if the environment
@@ -286,12 +274,9 @@ class SolutionWriter:
 
     def _write(
         self, seed: int, plan: tuple[str, ...], opening: Opening, episode_id: EpisodeId
-    ) -> Sequence[Turn]:
-        """Play a plan with the thoughts of hindsight.
-
-        Raises:
-            _UnwrittenError: if it does not succeed, or cannot be put into true words.
-        """
+    ) -> Sequence[Turn] | Unwritten:
+        """Play a plan with the thoughts of hindsight; if it does not succeed, or cannot be put into
+        true words, return why."""
         episode = WrittenEpisode(
             copy.deepcopy(self.env),
             self.chat,
@@ -306,17 +291,17 @@ class SolutionWriter:
                 with episode.env_errors():
                     move = self._move(episode, rest)
                     if move is None:
-                        raise _UnwrittenError("hindsight_turn returned None")
+                        return Unwritten("hindsight_turn returned None")
                     episode.take(move)
                     rest = rest[len(move.actions) :]
-        except OverlongResponseError as error:  # the policy could not sample it either
-            raise _UnwrittenError("its text is longer than rollout.max_response_tokens") from error
+        except OverlongResponseError:  # the policy could not sample it either
+            return Unwritten("its text is longer than rollout.max_response_tokens")
         if any(turn.thought_correct is False for turn in episode.turns):
-            raise _UnwrittenError("thought_correct found a thought of hindsight_turn untrue")
+            return Unwritten("thought_correct found a thought of hindsight_turn untrue")
         if episode.error:
-            raise _UnwrittenError(episode.error)
+            return Unwritten(episode.error)
         if rest or not episode.success:
-            raise _UnwrittenError("the way did not succeed when it was played again")
+            return Unwritten("the way did not succeed when it was played again")
         return episode.turns
 
     def _move(self, episode: ChatEpisode, rest: tuple[str, ...]) -> Move | None:
