@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
-from ragen_pl.algorithms.coefficients import FixedCoefficients
+from ragen_pl.algorithms.coefficients import LossCoefficients
 from ragen_pl.algorithms.env_losses import choose_tokens, chooses_tokens
 from ragen_pl.distributed.batch_sharding import regroup
 from ragen_pl.distributed.collectives import all_reduce_sum, gather_objects
@@ -50,7 +50,7 @@ def policy_terms(module: StarPO, batch: TrainingBatch) -> ProbeView:
     measured. The old log-probs are the current ones, since nothing was updated yet. A KL penalty on
     rewards is left out.
     """
-    algorithm, coefficients = module.algorithm, module.coefficients
+    algorithm, coefficients = module.algorithm, module.coefficients.current
     reference = module.reference if algorithm.kl_in_loss else None
     rollout = replace(batch.rollout, policy_weights=torch.ones_like(batch.rollout.policy_weights))
     values = module.values(rollout, rollout.kept)
@@ -69,8 +69,8 @@ def policy_terms(module: StarPO, batch: TrainingBatch) -> ProbeView:
         micro_batch = replace(micro_batch, old_log_probs=output.log_probs.detach())
 
         def loss(entropy: float = 0.0, kl: float = 0.0) -> Tensor:
-            fixed = FixedCoefficients(kl, entropy, coefficients.entropy_band)
-            objective = PolicyObjective(algorithm, fixed, denominators)
+            alone = LossCoefficients(kl, entropy, coefficients.entropy_band)
+            objective = PolicyObjective(algorithm, alone, denominators)
             return objective(output, micro_batch, ref_log_probs)[0]
 
         task = loss()

@@ -29,8 +29,9 @@ class EntropyBand:
 
 
 @dataclass(frozen=True, slots=True)
-class FixedCoefficients:
-    """Weights of the KL term and the entropy bonus in one evaluation of the loss."""
+class LossCoefficients:
+    """What the loss reads in one update: the weights of the KL term and the entropy bonus, and the
+    band of entropies; None without smoothing, and before there is a history."""
 
     kl: float
     entropy: float
@@ -38,8 +39,8 @@ class FixedCoefficients:
 
 
 class Coefficients:
-    """Weights of the KL term and of the entropy bonus, fixed or controlled towards a target, and
-    the band of entropies.
+    """The coefficients of a run's losses: fixed, or controlled towards a target; and the history of
+    entropies, around which the band lies.
 
     They follow measurements over all ranks and are therefore equal on all. They are part of a
     checkpoint.
@@ -79,10 +80,9 @@ class Coefficients:
             self.kl = _controlled(self.kl, float(kl), penalty.control, raises=False)
 
     @property
-    def entropy_band(self) -> EntropyBand | None:
-        """The band of entropies in the next update; None without smoothing, and before there is a
-        history."""
-        return self._history.band
+    def current(self) -> LossCoefficients:
+        """The coefficients of the next update."""
+        return LossCoefficients(self.kl, self.entropy, self._history.band)
 
     def metrics(self) -> dict[str, Tensor]:
         """Return the current coefficients and band, and the KL of the rollout if rewards include
@@ -90,7 +90,7 @@ class Coefficients:
 
         Call it before ``observe``, which sets the coefficients of the next update.
         """
-        metrics, band = {"train/entropy_coef": self.entropy}, self.entropy_band
+        metrics, band = {"train/entropy_coef": self.entropy}, self._history.band
         if band is not None:
             metrics |= {
                 "train/entropy_band_low": band.low,

@@ -19,7 +19,7 @@ import torch
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
 
-from ragen_pl.algorithms.coefficients import Coefficients, FixedCoefficients
+from ragen_pl.algorithms.coefficients import Coefficients, LossCoefficients
 from ragen_pl.algorithms.config import Algorithm, ThoughtAdvantage
 from ragen_pl.algorithms.env_losses import choose_tokens, token_losses
 from ragen_pl.algorithms.estimators import CriticConfig
@@ -183,8 +183,7 @@ class PolicyObjective:
     """The policy loss: surrogate − entropy bonus + KL term."""
 
     algorithm: Algorithm
-    coefficients: Coefficients | FixedCoefficients
-    """Coefficients of the entropy bonus and the KL term in this update."""
+    coefficients: LossCoefficients
     denominators: LossDenominators
 
     def __call__(
@@ -351,7 +350,7 @@ class Update:
         rollout, chosen = batch.rollout, batch.rollout.kept
         algorithm = self.algorithm
         denominators = LossDenominators.of(rollout, algorithm.aggregation)
-        objective = PolicyObjective(algorithm, self.coefficients, denominators)
+        objective = PolicyObjective(algorithm, self.coefficients.current, denominators)
         value_objective = None
         if algorithm.critic is not None and self.policy.value_head is not None:
             value_objective = ValueObjective(batch, algorithm.critic)

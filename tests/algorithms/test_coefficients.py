@@ -110,9 +110,9 @@ def smoothed(*entropies: float, config: EntropySmoothing = SMOOTHING) -> Coeffic
 
 
 def test_the_band_lies_around_the_mean_of_the_latest_updates() -> None:
-    assert smoothed().entropy_band is None
+    assert smoothed().current.entropy_band is None
     assert "train/entropy_band_low" not in smoothed().metrics()
-    band = smoothed(9.0, 0.3, 0.5).entropy_band
+    band = smoothed(9.0, 0.3, 0.5).current.entropy_band
     assert band is not None
     assert (band.low, band.high) == pytest.approx((0.2, 0.8))
     assert band.weight == pytest.approx(3.0 * (1 - math.exp(-3 / 4)))
@@ -123,14 +123,14 @@ def test_the_band_lies_around_the_mean_of_the_latest_updates() -> None:
 
 
 def test_an_entropy_that_is_not_finite_is_no_part_of_the_history() -> None:
-    found = smoothed(0.3, float("nan"), float("inf"), 0.5).entropy_band
-    assert found == smoothed(0.3, 0.5).entropy_band
+    found = smoothed(0.3, float("nan"), float("inf"), 0.5).current.entropy_band
+    assert found == smoothed(0.3, 0.5).current.entropy_band
 
 
 def test_without_smoothing_there_is_no_band() -> None:
     coefficients = Coefficients(Algorithm())
     coefficients.observe(MUCH, NONE)
-    assert coefficients.entropy_band is None
+    assert coefficients.current.entropy_band is None
     assert coefficients.state_dict()["history"] == {"latest": [], "updates": 0}
 
 
@@ -139,25 +139,25 @@ def test_a_resumed_history_gives_the_same_bands_bit_for_bit() -> None:
     whole, before = smoothed(*drawn.tolist()), smoothed(*drawn[:4].tolist())
     after = smoothed()
     after.load_state_dict(json.loads(json.dumps(before.state_dict())))
-    assert after.entropy_band == before.entropy_band
+    assert after.current.entropy_band == before.current.entropy_band
     for entropy in drawn[4:]:
         after.observe(entropy, NONE)
-    assert after.entropy_band == whole.entropy_band
+    assert after.current.entropy_band == whole.current.entropy_band
     assert after.state_dict() == whole.state_dict()
 
 
 def test_a_checkpoint_without_a_history_and_one_of_another_window() -> None:
     old = smoothed()
     old.load_state_dict({"kl": 0.0, "entropy": 0.01})  # from before there was smoothing
-    assert old.entropy_band is None
+    assert old.current.entropy_band is None
     shorter = EntropySmoothing(low=0.5, high=2.0, weight=3.0, window=1, ramp=4.0)
     changed = smoothed(config=shorter)
     changed.load_state_dict(smoothed(0.1, 0.4).state_dict())
     weight = 3.0 * -math.expm1(-2 / 4)
-    assert changed.entropy_band == EntropyBand(0.2, 0.8, weight)
+    assert changed.current.entropy_band == EntropyBand(0.2, 0.8, weight)
     unused = Coefficients(Algorithm())
     unused.load_state_dict(smoothed(0.1).state_dict())
-    assert unused.entropy_band is None
+    assert unused.current.entropy_band is None
 
 
 def test_a_smoothing_that_cannot_act_is_refused() -> None:

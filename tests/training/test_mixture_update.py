@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ragen_pl.algorithms.coefficients import EntropyBand, FixedCoefficients
+from ragen_pl.algorithms.coefficients import EntropyBand, LossCoefficients
 from ragen_pl.algorithms.config import Algorithm, EntropyBonus, EnvAlgorithm, KLPenalty
 from ragen_pl.algorithms.env_losses import choose_tokens, token_losses
 from ragen_pl.algorithms.estimators import GRPO, ReinforcePlusPlus
@@ -136,7 +136,7 @@ def test_factors_weigh_terms_and_no_metric(aggregation: Aggregation) -> None:
     denominators = LossDenominators.of(rollout, aggregation)
     band = EntropyBand(0.4, 0.9, 2.0)
     batch = TrainingBatch(rollout, old, zeros, zeros, zeros)
-    loss, metrics = PolicyObjective(algorithm, FixedCoefficients(0.7, 0.3, band), denominators)(
+    loss, metrics = PolicyObjective(algorithm, LossCoefficients(0.7, 0.3, band), denominators)(
         PolicyOutput(new, entropy, None), batch, reference
     )
     assert rollout.env_ids is not None

@@ -108,7 +108,7 @@ def gradients(
     advantage, reference = draws[2], draws[3]
     kept = rollout.policy_weights > 0
     denominators = LossDenominators.of(rollout, algorithm.aggregation)
-    coefficients = Coefficients(algorithm)
+    coefficients = Coefficients(algorithm).current
     zeros = torch.zeros(shape, dtype=torch.float64)
     whole = TrainingBatch(rollout, zeros, zeros, advantage, zeros + 1)
     policy_objective = PolicyObjective(algorithm, coefficients, denominators)
@@ -168,7 +168,7 @@ def test_the_success_estimator_gives_the_mean_negative_log_likelihood() -> None:
     zeros = torch.zeros_like(here)
     part = TrainingBatch(kept, here, zeros, advantage[rollout.policy_weights > 0], zeros)
     denominators = LossDenominators.of(rollout, algorithm.aggregation)
-    objective = PolicyObjective(algorithm, Coefficients(algorithm), denominators)
+    objective = PolicyObjective(algorithm, Coefficients(algorithm).current, denominators)
     _, metrics = objective(PolicyOutput(here, zeros, None), part)
     imitated = kept.loss_mask & kept.successes[:, None]
     assert bool(imitated.any())

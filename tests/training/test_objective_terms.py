@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ragen_pl.algorithms.coefficients import EntropyBand, FixedCoefficients
+from ragen_pl.algorithms.coefficients import EntropyBand, LossCoefficients
 from ragen_pl.algorithms.config import Algorithm, EntropyBonus, KLPenalty
 from ragen_pl.algorithms.estimators import CriticConfig
 from ragen_pl.algorithms.policy_losses import Clip, ClipCov, KLCov
@@ -50,7 +50,7 @@ def test_the_objective_is_surrogate_less_entropy_plus_divergence(
     part = TrainingBatch(rollout, old, zeros, advantages, zeros).rows(at)
     objective = PolicyObjective(
         algorithm,
-        FixedCoefficients(kl=0.7, entropy=0.3),
+        LossCoefficients(kl=0.7, entropy=0.3),
         LossDenominators.of(rollout, algorithm.aggregation),
     )
     loss, metrics = objective(PolicyOutput(new[at], entropy[at], None), part, reference[at])
@@ -86,7 +86,7 @@ def test_a_band_takes_each_tokens_distance_off_the_bonus(aggregation: str) -> No
 
     def loss(weight: float | None) -> float:
         band = None if weight is None else EntropyBand(0.4, 0.9, weight)
-        fixed = FixedCoefficients(kl=0.0, entropy=0.3, entropy_band=band)
+        fixed = LossCoefficients(kl=0.0, entropy=0.3, entropy_band=band)
         return float(PolicyObjective(algorithm, fixed, denominators)(output, part)[0])
 
     distances = torch.where(
@@ -108,7 +108,7 @@ def test_entropy_ends_at_the_upper_end_of_a_band_from_either_side(start: float) 
     logits = start * torch.tensor([1.0, 0.0, -1.0, 0.5], dtype=torch.float64)
     zeros = torch.zeros_like(rollout.rewards)
     part = TrainingBatch(rollout, zeros, zeros, zeros, zeros)
-    fixed = FixedCoefficients(0.0, 1.0, EntropyBand(0.9, 1.0, weight=2.0))
+    fixed = LossCoefficients(0.0, 1.0, EntropyBand(0.9, 1.0, weight=2.0))
     algorithm = Algorithm()
     denominators = LossDenominators.of(rollout, algorithm.aggregation)
     objective, entropy = PolicyObjective(algorithm, fixed, denominators), torch.zeros(())
@@ -139,7 +139,7 @@ def test_chosen_tokens_have_the_loss_of_chosen_tokens(
     apart = (-advantages * move.exp() + 0.7 * move.abs()) * float(isinstance(loss, KLCov))
     expected = weighed(torch.where(chosen, apart, plain), rollout, aggregation, soft=True)
     objective = PolicyObjective(
-        algorithm, FixedCoefficients(0.0, 0.0), LossDenominators.of(rollout, algorithm.aggregation)
+        algorithm, LossCoefficients(0.0, 0.0), LossDenominators.of(rollout, algorithm.aggregation)
     )
     part = replace(whole, chosen=chosen).rows(at)
     found = objective(PolicyOutput(new[at], zeros[at], None), part)[0]
@@ -167,7 +167,7 @@ def test_the_gradient_of_the_objective_is_that_of_its_value(
     part = TrainingBatch(rollout, old, zeros, advantages, zeros)
 
     def objective(log_probs: Tensor, entropy: Tensor) -> Tensor:
-        coefficients = FixedCoefficients(kl=0.7, entropy=0.3)
+        coefficients = LossCoefficients(kl=0.7, entropy=0.3)
         policy_objective = PolicyObjective(algorithm, coefficients, denominators)
         return policy_objective(PolicyOutput(log_probs, entropy, None), part, reference)[0]
 

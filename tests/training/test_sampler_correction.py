@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from ragen_pl.algorithms.coefficients import FixedCoefficients
+from ragen_pl.algorithms.coefficients import LossCoefficients
 from ragen_pl.algorithms.config import Algorithm, Optimization
 from ragen_pl.algorithms.estimators import GRPO
 from ragen_pl.algorithms.policy_losses import LogLikelihood, PolicyLoss
@@ -104,7 +104,7 @@ def losses(
     zeros = torch.zeros_like(old)
     row = TrainingBatch(part, old, zeros, 0.7 * torch.ones_like(old), zeros)
     denominators = LossDenominators.of(part, algorithm.aggregation)
-    objective = PolicyObjective(algorithm, FixedCoefficients(0.0, 0.0), denominators)
+    objective = PolicyObjective(algorithm, LossCoefficients(0.0, 0.0), denominators)
     return float(objective(scores, row)[0])
 
 

@@ -215,7 +215,7 @@ def test_no_split_changes_the_update_within_a_band_of_entropies(
         ESTIMATORS["GRPO"].estimator, entropy=EntropyBonus(0.1, smoothing=SMOOTHING)
     )
     monkeypatch.setattr(Coefficients, "__init__", _with_a_past)
-    assert Coefficients(algorithm).entropy_band is not None
+    assert Coefficients(algorithm).current.entropy_band is not None
     check_every_split(algorithm, monkeypatch, seed)
     plain = Algorithm(ESTIMATORS["GRPO"].estimator, entropy=EntropyBonus(0.1))
     rollout = collection(seed)
