@@ -24,8 +24,9 @@ from ragen_pl.models.base import LanguageModel
 from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.collect import collect
 from ragen_pl.rollout.engines.in_process import InProcessSampler
-from ragen_pl.training.callback import RolloutCallback, rollout_callbacks
+from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.evaluation_results import EvalResult, summarize
+from ragen_pl.training.trainer import rollout_callbacks
 from ragen_pl.types import Generate, Sampling, TrajectoryGroup
 
 MOST_ROWS = 32

@@ -25,7 +25,6 @@ from ragen_pl.models.export import export_policy
 from ragen_pl.runtime.durable_files import draft_of, put_in_place, recover, remove
 from ragen_pl.runtime.faults import FaultKind, record_fault
 from ragen_pl.training.access import data_module, learner
-from ragen_pl.training.callback import announce
 from ragen_pl.training.run_folder import (
     BEST,
     CHECKPOINTS,
@@ -36,6 +35,7 @@ from ragen_pl.training.run_folder import (
     Export,
     RunMetadata,
 )
+from ragen_pl.training.trainer import announce
 
 
 class Checkpoints(Checkpoint):

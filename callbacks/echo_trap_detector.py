@@ -19,7 +19,8 @@ from ragen_pl.rollout.group_table import GroupTable
 from ragen_pl.rollout.mixture import groups_by_env
 from ragen_pl.rollout.rank_means import RankMeans
 from ragen_pl.training.access import learner
-from ragen_pl.training.callback import RolloutCallback, announce, may_stop
+from ragen_pl.training.callback import RolloutCallback
+from ragen_pl.training.trainer import announce, may_stop
 from ragen_pl.types import Phase, Trajectory, TrajectoryGroup, trainable_trajectories
 
 GRAD_NORM, APPROX_KL = "train/grad_norm_policy", "train/approx_kl"

@@ -13,7 +13,8 @@ from lightning.pytorch import LightningModule, Trainer
 from ragen_pl.distributed.collectives import gather_objects, rank
 from ragen_pl.runtime.faults import Fault, Receiver, add_receiver, remove_receiver
 from ragen_pl.training.access import learner
-from ragen_pl.training.callback import RolloutCallback, announce
+from ragen_pl.training.callback import RolloutCallback
+from ragen_pl.training.trainer import announce
 
 FOLDER = "faults"
 _MOST_EARLY = 10_000

@@ -13,8 +13,9 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 from callbacks.checkpoints import Checkpoints
 from ragen_pl.distributed.collectives import gather_objects, rank, world_size
-from ragen_pl.training.callback import RolloutCallback, announce, find_callback
+from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.run_folder import CHECKPOINTS, LAST
+from ragen_pl.training.trainer import announce, find_callback
 from ragen_pl.types import TrajectoryGroup
 
 _SIGNALS = [signal.SIGINT, signal.SIGTERM]

@@ -20,8 +20,9 @@ from ragen_pl.ops.mutual_information import (
 )
 from ragen_pl.rollout.engines.cross_scoring import cross_score
 from ragen_pl.training.access import data_module, learner
-from ragen_pl.training.callback import RolloutCallback, announce
+from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.starpo import StarPO
+from ragen_pl.training.trainer import announce
 from ragen_pl.types import Trajectory, TrajectoryGroup, trainable_trajectories
 
 T = TypeVar("T")

@@ -13,7 +13,8 @@ from ragen_pl.report.page import MAX_TRAJECTORIES, REPORT, build_report
 from ragen_pl.report.run_data import RunReader
 from ragen_pl.runtime.durable_files import write_text
 from ragen_pl.runtime.faults import FaultKind, record_fault
-from ragen_pl.training.callback import RolloutCallback, announce
+from ragen_pl.training.callback import RolloutCallback
+from ragen_pl.training.trainer import announce
 
 WhenToWrite = Literal["validations", "end", "never"]
 

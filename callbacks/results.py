@@ -21,17 +21,12 @@ from ragen_pl.rollout.baselines import BASELINES
 from ragen_pl.runtime.durable_files import write_text
 from ragen_pl.runtime.faults import FaultKind, record_fault
 from ragen_pl.training.access import data_module, learner
-from ragen_pl.training.callback import (
-    RESERVED,
-    RolloutCallback,
-    announce,
-    is_done,
-    rollout_callbacks,
-)
+from ragen_pl.training.callback import RESERVED, RolloutCallback
 from ragen_pl.training.evaluation_results import PolicyResult
 from ragen_pl.training.generalization import training_gap
 from ragen_pl.training.run_folder import FINAL, RESULTS, UNTRAINED, read_results
 from ragen_pl.training.scored_policies import played_by_baseline, played_by_policy, score
+from ragen_pl.training.trainer import announce, is_done, rollout_callbacks
 from ragen_pl.types import Phase, TrajectoryGroup
 
 _REPEATED = ("diagnostics/", "val/")

@@ -15,12 +15,8 @@ from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.distributed.snapshot import Plain, restore_snapshot, take_snapshot
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.training.access import find_data_module, learner
-from ragen_pl.training.callback import (
-    RolloutCallback,
-    all_callbacks,
-    announce,
-    find_callback,
-)
+from ragen_pl.training.callback import RolloutCallback
+from ragen_pl.training.trainer import all_callbacks, announce, find_callback
 from ragen_pl.types import TrajectoryGroup
 
 

@@ -14,9 +14,10 @@ from ragen_pl.rollout.mixture import groups_by_env
 from ragen_pl.rollout.rank_means import RankMeans
 from ragen_pl.rollout.tallies import Tallies, sum_tallies, tally_by_difficulty
 from ragen_pl.training.access import find_data_module
-from ragen_pl.training.callback import RolloutCallback, announce
+from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.full_contexts import full_context_warning
 from ragen_pl.training.success_statistics import pass_at_k
+from ragen_pl.training.trainer import announce
 from ragen_pl.types import StopReason, Trajectory, TrajectoryGroup, Turn
 
 _STOP_REASONS = [each for each in StopReason if each is not StopReason.ENDPOINT_ERROR]

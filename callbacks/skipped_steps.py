@@ -13,7 +13,7 @@ from ragen_pl.distributed.checkpoint_io import WRITE_ERRORS, describe_write_erro
 from ragen_pl.distributed.collectives import rank
 from ragen_pl.runtime.faults import FaultKind, record_shared_fault
 from ragen_pl.training.access import learner
-from ragen_pl.training.callback import announce
+from ragen_pl.training.trainer import announce
 
 FOLDER = "skipped"
 

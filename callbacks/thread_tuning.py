@@ -8,7 +8,8 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 
 from ragen_pl.runtime.threads import ThreadTuner
-from ragen_pl.training.callback import RolloutCallback, announce
+from ragen_pl.training.callback import RolloutCallback
+from ragen_pl.training.trainer import announce
 
 _MAX_ANNOUNCED = 5
 """Maximum number of announced changes, since there can be many if the machine's load varies."""

@@ -30,8 +30,9 @@ from ragen_pl.rollout.packing import member_of
 from ragen_pl.runtime.durable_files import write_lines
 from ragen_pl.runtime.faults import FaultKind, record_fault
 from ragen_pl.training.access import completed_iterations, data_module, learner, policy_name
-from ragen_pl.training.callback import RolloutCallback, announce, find_callback
+from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.training.run_folder import TRAJECTORIES, file_name_of
+from ragen_pl.training.trainer import announce, find_callback
 from ragen_pl.types import Evaluation, Selection, TrainingBatch, TrajectoryGroup
 
 _MEGABYTE = 1_000_000

@@ -14,7 +14,8 @@ from ragen_pl.algorithms.filters import FilterRule, TopFraction
 from ragen_pl.ops.selection import Order, group_mean, max_variance_subset, ranking
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.group_table import GroupTable
-from ragen_pl.training.callback import RolloutCallback, announce
+from ragen_pl.training.callback import RolloutCallback
+from ragen_pl.training.trainer import announce
 from ragen_pl.types import Selection, TrajectoryGroup
 
 Score = Literal["std", "variance", "mean", "length", "entropy"]

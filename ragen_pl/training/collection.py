@@ -19,8 +19,8 @@ from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.group_table import GroupTable
 from ragen_pl.rollout.packing import pack
 from ragen_pl.rollout.seeds import MAX_COLLECTIONS
-from ragen_pl.training.callback import refuse_double_metrics, rollout_callbacks
 from ragen_pl.training.checked_selection import check_selections
+from ragen_pl.training.trainer import refuse_double_metrics, rollout_callbacks
 from ragen_pl.types import Generate, RolloutBatch, Sampling, Selection, TrajectoryGroup
 
 _NO_SIGNAL = "dropped: all members have the same return, and dynamic sampling found no better group"

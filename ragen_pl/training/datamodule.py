@@ -26,7 +26,6 @@ from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.rollout.seeds import SEEDS_PER_RUN
 from ragen_pl.rollout.self_distillation import SelfDistillation
 from ragen_pl.rollout.start_stream import StartStream
-from ragen_pl.training.callback import all_callbacks, is_done, rollout_callbacks
 from ragen_pl.training.collection import DynamicSampling
 from ragen_pl.training.dialogues import Dialogues
 from ragen_pl.training.environments import accepting, check_envs, envs_by_key, training_envs
@@ -38,6 +37,7 @@ from ragen_pl.training.own_callbacks import refuse_wrong_hooks
 from ragen_pl.training.rl_iteration import RLIteration
 from ragen_pl.training.short_runs import critic_alone, cut_warm_start
 from ragen_pl.training.teaching import Teaching, taught_envs, warm_starts
+from ragen_pl.training.trainer import all_callbacks, is_done, rollout_callbacks
 from ragen_pl.types import Demonstration, HindsightBatch, Phase, TrainingBatch
 
 IterationBatch = TrainingBatch | Demonstration | HindsightBatch

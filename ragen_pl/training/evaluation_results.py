@@ -24,13 +24,13 @@ from lightning.pytorch import LightningModule, Trainer
 
 from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.runtime.faults import FaultKind, record_shared_fault
-from ragen_pl.training.callback import announce
 from ragen_pl.training.success_statistics import (
     effective_sample_size,
     mean_over_starts,
     pass_at_k,
     wilson_interval,
 )
+from ragen_pl.training.trainer import announce
 from ragen_pl.types import Evaluation, Trajectory, TrajectoryGroup
 
 

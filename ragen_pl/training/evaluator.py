@@ -15,12 +15,12 @@ from ragen_pl.rollout.baselines import play_baseline
 from ragen_pl.rollout.collect import collect
 from ragen_pl.rollout.conversation import converse
 from ragen_pl.rollout.mixture import env_of_set
-from ragen_pl.training.callback import rollout_callbacks
 from ragen_pl.training.dialogues import Dialogues
 from ragen_pl.training.environments import key_of
 from ragen_pl.training.evaluation_sets import EvaluationConfig, EvaluationSet
 from ragen_pl.training.learner import current_learner
 from ragen_pl.training.lost_rollouts import check_room
+from ragen_pl.training.trainer import rollout_callbacks
 from ragen_pl.types import Evaluation, Sampling, TrajectoryGroup
 
 

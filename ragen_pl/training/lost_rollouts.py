@@ -11,7 +11,7 @@ from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.errors import ConfigError
 from ragen_pl.runtime.faults import FaultKind, record_shared_fault
-from ragen_pl.training.callback import announce
+from ragen_pl.training.trainer import announce
 from ragen_pl.types import TrajectoryGroup
 
 _MOST_LOST = 3

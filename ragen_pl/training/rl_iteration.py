@@ -14,7 +14,6 @@ from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.hints import Hints
 from ragen_pl.rollout.own_solutions import OwnSolutions
 from ragen_pl.rollout.start_stream import StartStream
-from ragen_pl.training.callback import announce, is_discarded, rollout_callbacks
 from ragen_pl.training.collection import (
     CollectedGroups,
     Collector,
@@ -25,6 +24,7 @@ from ragen_pl.training.dialogues import Dialogues
 from ragen_pl.training.distillation import HintedRollout
 from ragen_pl.training.learner import current_learner
 from ragen_pl.training.lost_rollouts import LostRollouts
+from ragen_pl.training.trainer import announce, is_discarded, rollout_callbacks
 from ragen_pl.types import HindsightBatch, RolloutBatch, TrainingBatch
 
 

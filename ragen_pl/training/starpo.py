@@ -42,7 +42,6 @@ from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.engines import Engine, InProcess, Sampler
 from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.rollout.self_distillation import SelfDistillation
-from ragen_pl.training.callback import announce, clear_iteration_metrics
 from ragen_pl.training.distillation import HintedRollout, distill
 from ragen_pl.training.evaluation_results import log_evaluation
 from ragen_pl.training.networks import Networks, build_networks
@@ -50,6 +49,7 @@ from ragen_pl.training.optimizers import build_optimizer
 from ragen_pl.training.rehearsal import rehearse
 from ragen_pl.training.sampler import PolicySampler
 from ragen_pl.training.scoring import ForwardPasses, ValueFunction, check_log_prob_gap
+from ragen_pl.training.trainer import announce, clear_iteration_metrics
 from ragen_pl.training.update import (
     REDUCTIONS,
     Update,

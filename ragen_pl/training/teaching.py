@@ -24,9 +24,9 @@ from ragen_pl.rollout.hints import Hints
 from ragen_pl.rollout.mixture import Mixture
 from ragen_pl.rollout.seeds import FIRST_DEMONSTRATION, SEEDS_PER_RUN
 from ragen_pl.rollout.teachers import Lesson, LessonQuestion, Lessons
-from ragen_pl.training.callback import announce, rollout_callbacks
 from ragen_pl.training.dialogues import Dialogues
 from ragen_pl.training.learner import current_learner
+from ragen_pl.training.trainer import announce, rollout_callbacks
 from ragen_pl.types import Demonstration, DemonstrationSet
 
 

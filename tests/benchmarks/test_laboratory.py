@@ -29,7 +29,7 @@ from ragen_pl.algorithms.config import EntropySmoothing, KLPenalty
 from ragen_pl.algorithms.estimators import GAE, GRPO, GiGPO
 from ragen_pl.algorithms.policy_losses import CISPO, GSPO, SAPO, Clip, ClipCov, KLCov
 from ragen_pl.rollout.engines import InProcess
-from ragen_pl.training.callback import rollout_callbacks
+from ragen_pl.training.trainer import rollout_callbacks
 from tests.benchmarks.test_collapse_study import run as summary
 from tests.cli.test_configs import Assembled, assemble, filter_of
 

@@ -19,7 +19,7 @@ from ragen_pl.cli.config.files import FOLDER, KINDS, prepare
 from ragen_pl.models import PretrainedModel
 from ragen_pl.models.lora import LoRA
 from ragen_pl.rollout.engines import VLLM, InProcess
-from ragen_pl.training.callback import rollout_callbacks
+from ragen_pl.training.trainer import rollout_callbacks
 from tests.support.extras import is_slow, need_packages
 
 SHIPPED = {

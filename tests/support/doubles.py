@@ -16,8 +16,8 @@ from ragen_pl.distributed.snapshot import take_snapshot
 from ragen_pl.envs.bandit import Bandit
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.rollout.actors import Actor
-from ragen_pl.training.callback import (
-    RolloutCallback,
+from ragen_pl.training.callback import RolloutCallback
+from ragen_pl.training.trainer import (
     clear_iteration_metrics,
     is_discarded,
     is_done,
