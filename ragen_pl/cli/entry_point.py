@@ -29,7 +29,7 @@ from ragen_pl.cli.config.messages import refuse_unknown_command
 from ragen_pl.cli.help_page import help_page
 from ragen_pl.cli.new_project import new_project
 from ragen_pl.errors import ConfigError
-from ragen_pl.runtime.fault_place import module_that_exits, place_of_fault
+from ragen_pl.runtime.fault_place import how_it_ends, module_that_exits
 from ragen_pl.runtime.visible_text import log_visibly, visible
 from ragen_pl.runtime.wait_policy import limit_spinning
 
@@ -148,10 +148,8 @@ def _exits_told() -> Iterator[None]:
         module = module_that_exits(error)
         if not module:
             raise
-        place, code = place_of_fault(error), 0 if error.code is None else error.code
         raise ConfigError(
-            f"{module} cannot be imported: it ends the program, sys.exit({code!r})"
-            f"{f' ({place})' if place else ''}\n"
+            f"{module} cannot be imported: {how_it_ends(error)}\n"
             '  what only a script is to do belongs below if __name__ == "__main__":'
         ) from error
 

@@ -27,9 +27,21 @@ def place_of_fault(error: BaseException) -> str:
     return ""
 
 
+def is_own_end(error: SystemExit) -> bool:
+    """Return whether the program ends itself, such as after a signal, by an exception of its own;
+    ``sys.exit`` in a user's code raises a plain one."""
+    return type(error) is not SystemExit
+
+
+def how_it_ends(error: SystemExit) -> str:
+    """Describe a call of ``sys.exit`` in a user's code: its argument, file and line."""
+    place, code = place_of_fault(error), 0 if error.code is None else error.code
+    return f"it ends the program, sys.exit({code!r})" + (f" ({place})" if place else "")
+
+
 def module_that_exits(error: SystemExit) -> str:
     """Return the name of the module whose import ended the program; empty if none did."""
-    if type(error) is not SystemExit:  # the program's own end, such as after a signal
+    if is_own_end(error):
         return ""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     modules = [frame for frame in frames if frame.f_code.co_name == "<module>"]

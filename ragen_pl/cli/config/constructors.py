@@ -14,7 +14,14 @@ from typing import Any, TypeVar
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from ragen_pl.errors import ConfigError
-from ragen_pl.runtime.fault_place import OWN_CODE, is_below, place_of_fault
+from ragen_pl.runtime.fault_place import (
+    OWN_CODE,
+    how_it_ends,
+    is_below,
+    is_own_end,
+    module_that_exits,
+    place_of_fault,
+)
 from ragen_pl.runtime.visible_text import one_line
 
 T = TypeVar("T")
@@ -31,21 +38,24 @@ def construct(kind: type[T], /, *args: Any, **kwargs: Any) -> T:
     """Build an instance of a class, in the parser's place.
 
     Raises:
-        ConstructorError: when the constructor fails for another reason than a refused argument.
-            What this package's own constructors raise is left as it is.
+        ConstructorError: when the constructor fails for another reason than a refused argument, or
+            ends the program. What this package's own constructors raise is left as it is.
     """
+    name = f"{kind.__module__}.{kind.__qualname__}"
     try:
         return kind(*args, **kwargs)
     except (ConfigError, MisconfigurationException):
         raise
+    except SystemExit as error:
+        if is_own_end(error) or module_that_exits(error):  # an import in it is told by the module
+            raise
+        raise ConstructorError(f"{name} cannot be built: {how_it_ends(error)}") from error
     except Exception as error:  # the boundary to user code: any error is theirs
         place = place_of_fault(error)
         is_own = not place and is_below(Path(inspect.getfile(kind)), OWN_CODE)
         if is_own or _is_message(error, kind):
             raise
-        raise ConstructorError(
-            f"{kind.__module__}.{kind.__qualname__} cannot be built: {told(error, place)}"
-        ) from error
+        raise ConstructorError(f"{name} cannot be built: {told(error, place)}") from error
 
 
 def told(error: BaseException, place: str) -> str:

@@ -12,7 +12,7 @@ from ragen_pl.envs import Sokoban
 from tests.support.tiny_run import write_config
 
 _FAULTY = """
-import json
+import argparse, json, sys
 from lightning.pytorch import Callback
 from ragen_pl.algorithms.estimators import GRPO
 from ragen_pl.envs import Sokoban
@@ -43,6 +43,18 @@ class Watcher(Callback):
 class Estimator(GRPO):
     def __init__(self) -> None:
         raise RuntimeError
+
+class Leaver(Sokoban):
+    def __init__(self, code: int = 3) -> None:
+        sys.exit(code)
+
+class LeavingWatcher(Callback):
+    def __init__(self) -> None:
+        argparse.ArgumentParser(prog="mine").parse_args(["--unknown"])
+
+class Importer(Sokoban):
+    def __init__(self) -> None:
+        import leaving
 """
 
 
@@ -50,6 +62,7 @@ class Estimator(GRPO):
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("own")
     (made / "faulty.py").write_text(_FAULTY)
+    (made / "leaving.py").write_text("raise SystemExit\n")
     write_config(made)
     return made
 
@@ -85,6 +98,39 @@ def test_check_env_tells_it_alike(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check-env", "--env", "faulty.Env"]) == 2
     told = "error: faulty.Env cannot be built: KeyError: 'rooms' (faulty.py:11)\n"
     assert capsys.readouterr().err == told
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (
+            ["fit", "--config", "tiny.yaml", "--data.env=faulty.Leaver"],
+            "faulty.Leaver cannot be built: it ends the program, sys.exit(3) (faulty.py:36)\n",
+        ),
+        (
+            ["fit", "--config", "tiny.yaml", "--data.eval_sets.more=faulty.Leaver"],
+            "faulty.Leaver cannot be built: it ends the program, sys.exit(3) (faulty.py:36)\n",
+        ),
+        (
+            ["check-env", "--env", "faulty.Leaver", "--env.code", "4"],
+            "faulty.Leaver cannot be built: it ends the program, sys.exit(4) (faulty.py:36)\n",
+        ),
+        (
+            ["plan", "--config", "tiny.yaml", "--trainer.callbacks+=faulty.LeavingWatcher"],
+            "faulty.LeavingWatcher cannot be built: it ends the program, sys.exit(2) (faulty.py:40)"
+            "\n",
+        ),
+        (
+            ["check-env", "--env", "faulty.Importer"],
+            "leaving cannot be imported: it ends the program, sys.exit(0) (leaving.py:1)\n",
+        ),
+    ],
+)
+def test_a_constructor_that_ends_the_program_is_told(
+    args: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(args) == 2
+    assert f"error: {told}" in capsys.readouterr().err
 
 
 def test_a_fault_of_this_package_keeps_its_traceback() -> None:
