@@ -482,6 +482,16 @@ MINE = "{class_path: Sokoban, init_args: {split: eval}}"
             ],
         ),
         (
+            "data: {env: {one: Sokoban, two: Bandit}}",
+            ["data.env.one names one of several", "several stand below data.envs: data.envs.one"],
+        ),
+        ("data: {env: {class: Sokoban}}", ["unknown key data.env.init_args.class (value Sokoban)"]),
+        (
+            "data: {envs: {class_path: Bandit}}",
+            ["default: {class_path: Bandit}; a single one is data.env\n"],
+        ),
+        ("data: {envs: Bandit}", ["data.envs is Bandit; it must be a mapping; a single one is da"]),
+        (
             "data: {envs: {size: 6}}",
             [
                 "data.envs.size is 6, but data.envs lists several by name\n",
@@ -519,6 +529,14 @@ def test_a_misplaced_key_of_a_file_is_told_with_its_place(
             "--data.env.bandit.pair=high",
             "error: data.env.bandit names one of several, but data.env is a single one\n"
             "  several stand below data.envs: data.envs.bandit\n",
+        ),
+        *(
+            (
+                f"--data.env.one={kind}",
+                "error: data.env.one names one of several, but data.env is a single one\n"
+                "  several stand below data.envs: data.envs.one\n",
+            )
+            for kind in ("Sokoban", "ragen_pl.envs.Bandit", "my_envs.Mine")
         ),
         (
             "--data.envs.size=6",

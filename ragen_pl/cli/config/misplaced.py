@@ -6,6 +6,7 @@ name.
 
 from __future__ import annotations
 
+import re
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from ragen_pl.cli.config.given import every_setting
+from ragen_pl.cli.config.parser import NAMELESS
 from ragen_pl.cli.config.schema import (
     Schema,
     constructor_keys,
@@ -40,6 +42,10 @@ class _Homes:
         """Return whether parts of this class may have a key."""
         return any(key in (constructor_keys(each) or ()) for each in subclasses(self.kind))
 
+    def has_class(self, name: object) -> bool:
+        """Return whether a value names a known class of these parts, with or without its module."""
+        return str(name).rpartition(".")[2] in (each.__name__ for each in subclasses(self.kind))
+
 
 def misplaced(error: ConfigError, argv: Sequence[str], schema: Schema) -> ConfigError | None:
     """Return an error that says where a key belongs; None if none is misplaced so.
@@ -55,6 +61,10 @@ def misplaced(error: ConfigError, argv: Sequence[str], schema: Schema) -> Config
         cause = cause.__cause__ or cause.__context__
     about, given = "\n".join(texts), dict(every_setting(argv))
     for homes in _homes(schema):
+        if re.match(
+            rf"{homes.several[0]}(: {NAMELESS}| is \S+; it must be a mapping$)", str(error)
+        ):
+            return ConfigError(f"{error}; a single one is {homes.one}")
         places = [place for place in (homes.one, *homes.several) if place in about]
         for at, value in given.items():
             place = next((each for each in places if at.startswith(f"{each}.")), None)
@@ -76,10 +86,11 @@ def _below_one(
     """Return an error for a name below the key of a single part, or for a key of a part where
     several are listed instead; None for any other key."""
     one, several = homes.one, homes.several[0]
-    if key in _OF_CLASS:
+    if key in _OF_CLASS or (not homes.has_key(key) and get_close_matches(key, _OF_CLASS)):
         return None
+    is_named = not below and (homes.has_class(value) or _is_own_class(value))
     is_class = below == "class_path" or (isinstance(value, dict) and "class_path" in value)
-    if not homes.has_key(key) and (is_class or f"{several}.{key}" in given):
+    if not homes.has_key(key) and (is_named or is_class or f"{several}.{key}" in given):
         return ConfigError(
             f"{one}.{key} names one of several, but {one} is a single one\n"
             f"  several stand below {several}: {several}.{key}"
@@ -99,7 +110,7 @@ def _below_several(
     """Return an error for a key of a part in place of a part's name; None for any other key."""
     if isinstance(value, dict) or value is None or key in _OF_CLASS or not homes.has_key(key):
         return None
-    if str(value).rpartition(".")[2] in (each.__name__ for each in subclasses(homes.kind)):
+    if homes.has_class(value):
         return None  # a part with the name of a key
     name = _first_name(place, given) or "NAME"
     return ConfigError(
@@ -107,6 +118,11 @@ def _below_several(
         f"  set it below a name, such as {place}.{name}.{key}; of a single one it is "
         f"{homes.one}.{key}"
     )
+
+
+def _is_own_class(value: object) -> bool:
+    """Return whether a value looks like a class in a user's module, which is not imported yet."""
+    return isinstance(value, str) and bool(re.fullmatch(r"([^\W\d]\w*\.)+[A-Z]\w*", value))
 
 
 def _first_name(place: str, given: Mapping[str, Any]) -> str | None:

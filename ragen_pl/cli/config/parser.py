@@ -26,6 +26,8 @@ RUN_DIR = "<run_dir>"
 parsing."""
 _FOLDER_KEYS = ("save_dir", "dir")
 """Argument names for a logger's folder; the first one that a class has is used."""
+NAMELESS = "it maps names to classes, and here the name is missing"
+"""What is said of a class that stands in place of a mapping from names to classes."""
 _ON_CLASS_CHANGE = "discard_init_args_on_class_path_change"
 """The parser's function that decides which arguments a change of class keeps."""
 _ON_VALUE = "adapt_typehints"
@@ -172,10 +174,7 @@ def _refuse_nameless(value: Any) -> None:
     if not set(given) & {"class_path", "init_args"}:
         return
     kind = value.get("class_path") if isinstance(value, dict) else None
-    raise ValueError(
-        "it maps names to classes, and here the name is missing\n"
-        f"put one above, such as default: {{class_path: {kind or '…'}}}"
-    )
+    raise ValueError(f"{NAMELESS}\nput one above, such as default: {{class_path: {kind or '…'}}}")
 
 
 def _refuse_without_class(value: Any, before: Mapping[str, Any]) -> None:
