@@ -44,8 +44,8 @@ class Prepared(Application):
 
 def prepared(options: Sequence[str], threads: int) -> Prepared:
     """Build the parts of a real command."""
-    folder = tempfile.mkdtemp(prefix="race-")
-    return Prepared(prepare(["fit", *options, "--threads", str(threads), "--run_dir", folder]))
+    with tempfile.TemporaryDirectory(prefix="race-") as folder:  # nothing runs, nothing is written
+        return Prepared(prepare(["fit", *options, "--threads", str(threads), "--run_dir", folder]))
 
 
 class Side:
