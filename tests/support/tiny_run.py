@@ -64,7 +64,9 @@ def command(*args: object) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1"}
+    """Return the environment of a run's process: one thread, and the stack of every Python thread
+    in its output if it ends in native code."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
 
 
 def run(folder: Path, *args: object) -> subprocess.CompletedProcess[str]:
