@@ -19,6 +19,7 @@ from ragen_pl.report.tables import Validation, format_json, format_results
 from ragen_pl.rollout.actors import Actor
 from ragen_pl.rollout.baselines import BASELINES
 from ragen_pl.runtime.durable_files import write_text
+from ragen_pl.runtime.fault_place import how_it_ends, is_own_end
 from ragen_pl.runtime.faults import FaultKind, record_fault
 from ragen_pl.training.access import data_module, learner
 from ragen_pl.training.callback import RESERVED, RolloutCallback
@@ -269,7 +270,9 @@ class Results(RolloutCallback):
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
         """Report what is known; nothing may be gathered here, as other ranks may have exited."""
-        if isinstance(exception, KeyboardInterrupt | SystemExit | SIGTERMException):
+        if isinstance(exception, SystemExit) and not is_own_end(exception):
+            self._report(trainer, "failed", how_it_ends(exception))
+        elif isinstance(exception, KeyboardInterrupt | SystemExit | SIGTERMException):
             self._report(trainer, "interrupted", str(exception) or type(exception).__name__)
         else:
             is_explained = isinstance(exception, ConfigError)

@@ -29,7 +29,12 @@ from ragen_pl.cli.config.messages import refuse_unknown_command
 from ragen_pl.cli.help_page import help_page
 from ragen_pl.cli.new_project import new_project
 from ragen_pl.errors import ConfigError
-from ragen_pl.runtime.fault_place import how_it_ends, module_that_exits
+from ragen_pl.runtime.fault_place import (
+    how_it_ends,
+    is_own_end,
+    module_that_exits,
+    place_of_fault,
+)
 from ragen_pl.runtime.visible_text import log_visibly, visible
 from ragen_pl.runtime.wait_policy import limit_spinning
 
@@ -137,15 +142,22 @@ def _own_modules_first() -> Iterator[None]:
 
 @contextmanager
 def _exits_told() -> Iterator[None]:
-    """Tell of a user's module that ends the program when it is imported.
+    """Tell of a user's code that ends the program: a module when it is imported, or an environment
+    or callback in a run.
 
     Raises:
-        ConfigError: naming the module, and what it ends with.
+        ConfigError: naming the module or the line, and what it ends with.
     """
     try:
         yield
     except SystemExit as error:
+        if is_own_end(error):
+            raise
         module = module_that_exits(error)
+        if not module and place_of_fault(error):
+            raise ConfigError(
+                f"code of yours ended the run: {how_it_ends(error)}; raise an exception instead"
+            ) from error
         if not module:
             raise
         raise ConfigError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -113,4 +114,54 @@ def test_a_module_that_ends_the_program_is_told(
     assert capsys.readouterr().err == (
         f"error: inner cannot be imported: it ends the program, sys.exit({told}) (inner.py:3)\n"
         '  what only a script is to do belongs below if __name__ == "__main__":\n'
+    )
+
+
+LEAVING = """
+import sys
+
+from lightning.pytorch import Callback
+from ragen_pl.envs import Bandit
+
+
+class Door(Bandit):
+    def step(self, action):
+        sys.exit(3)
+
+
+class Leaver(Callback):
+    def setup(self, trainer, pl_module, stage):
+        sys.exit()
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("check-env", "--env", "leaving.Door"), "sys.exit(3) (leaving.py:10)"),
+        (
+            ("fit", "--config", "tiny.yaml", "--data.env", "leaving.Door", "--run_dir", "run"),
+            "sys.exit(3) (leaving.py:10)",
+        ),
+        (
+            ("fit", "--config", "tiny.yaml", "--trainer.callbacks+", "leaving.Leaver"),
+            "sys.exit(0) (leaving.py:15)",
+        ),
+    ],
+)
+def test_code_that_ends_a_run_is_told(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: tuple[str, ...],
+    told: str,
+) -> None:
+    monkeypatch.delitem(sys.modules, "leaving", raising=False)  # of the case before
+    (tmp_path / "leaving.py").write_text(LEAVING)
+    write_config(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert main(options) == 2
+    assert capsys.readouterr().err.endswith(
+        f"error: code of yours ended the run: it ends the program, {told}; raise an exception "
+        "instead\n"
     )

@@ -47,7 +47,8 @@ def construct(kind: type[T], /, *args: Any, **kwargs: Any) -> T:
     except (ConfigError, MisconfigurationException):
         raise
     except SystemExit as error:
-        if is_own_end(error) or module_that_exits(error):  # an import in it is told by the module
+        is_own = is_own_end(error) or is_below(Path(inspect.getfile(kind)), OWN_CODE)
+        if is_own or module_that_exits(error):  # told where the command ends, by line or by module
             raise
         raise ConstructorError(f"{name} cannot be built: {how_it_ends(error)}") from error
     except Exception as error:  # the boundary to user code: any error is theirs
