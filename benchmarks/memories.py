@@ -1,14 +1,15 @@
 """Thirty turns of 2048 with each memory: success, tokens read and trained on, peak memory.
 
-``python benchmarks/memories.py OUT_DIR [--iterations 12] [--only State …]``
+``python benchmarks/memories.py OUT_DIR [--seeds 0 1 2] [--iterations 20] [--only State …]``
 
 Each memory trains the same small embedded model with ``memories.yaml``, from the same
-demonstrations' starts, in a process of one thread. Success and return are those of the final policy
-on held-out starts; tokens read are what the sampler computed for one trajectory in the rollouts,
-sampled tokens among them, which is what remains after its cache; tokens trained on are the
-unpadded rows of the optimizer batches. Peak memory is the process's.
+demonstrations' starts, in a process of one thread for each seed. Success and return are those of
+the final policy on held-out starts; tokens read are what the sampler computed for one trajectory in
+the rollouts, sampled tokens among them, which is what remains after its cache; tokens trained on
+are the unpadded rows of the optimizer batches. Peak memory is the process's.
 
-Writes ``memories.json`` and prints a table. It needs the extra ``envs``.
+Writes ``memories.json`` and prints a table: success for each seed, else means over the seeds, and
+the largest peak. It needs the extra ``envs``.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
+
+import yaml
 
 if __name__ == "__main__":  # started as a file, the packages beside it must be found
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -85,13 +89,15 @@ def _tokens_processed(module: LightningModule) -> int:
     return int(getattr(learner(module).sampler.engine, "tokens_processed", 0))
 
 
-def train(name: str, folder: Path, more: Sequence[str]) -> None:
-    """Train with one memory in a process of its own."""
+def train(name: str, seed: int, folder: Path, iterations: int) -> None:
+    """Train with one memory in a process of its own, for ``iterations`` of RL."""
+    warm = int(yaml.safe_load(CONFIG.read_text())["data"]["warm_start"]["iterations"])
     command = (
         *(sys.executable, str(ROOT / "run.py"), "fit", "--config", str(CONFIG)),
         *("--run_dir", str(folder), "--data.rollout.memory", name, *OPTIONS[name]),
         *("--trainer.callbacks+=benchmarks.memories.MemoryCosts", "--report.write", "never"),
-        *("--threads", "1", *more),
+        *("--seed_everything", str(seed), "--trainer.max_epochs", str(warm + iterations)),
+        *("--threads", "1"),
     )
     subprocess.run(command, cwd=ROOT, check=True)
 
@@ -121,42 +127,53 @@ def read(folder: Path) -> dict[str, Any]:
     }
 
 
-def table(found: dict[str, dict[str, Any]]) -> str:
-    """Return the table of all memories."""
+def table(found: dict[str, list[dict[str, Any]]]) -> str:
+    """Return the table of all memories, of which each has a run for every seed."""
     rows = [
         ["memory", "imitated", "success", "return", "sequences", "read", "trained on", "peak MiB"]
     ]
-    for name, facts in found.items():
-        low, high = facts["interval"]
+    for name, runs in found.items():
+        peak = max(run["peak_mib"] for run in runs)
         rows.append(
             [
                 name,
-                f"{facts['warm_started']:.2f}",
-                f"{facts['success']:.2f} ({low:.2f}-{high:.2f})",
-                f"{facts['return']:.2f}",
-                f"{facts['sequences']:.1f}",
-                f"{facts['read']:,.0f}",
-                f"{facts['trained']:,.0f}",
-                f"{facts['peak_mib']:,.0f}",
+                " ".join(f"{run['warm_started']:.2f}" for run in runs),
+                " ".join(
+                    f"{run['success']:.2f} ({run['interval'][0]:.2f}-{run['interval'][1]:.2f})"
+                    for run in runs
+                ),
+                f"{_mean(runs, 'return'):.2f}",
+                f"{_mean(runs, 'sequences'):.1f}",
+                f"{_mean(runs, 'read'):,.0f}",
+                f"{_mean(runs, 'trained'):,.0f}",
+                f"{peak:,.0f}",
             ]
         )
     return format_table(rows)
+
+
+def _mean(runs: list[dict[str, Any]], key: str) -> float:
+    return fmean(float(run[key]) for run in runs)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Train with each memory, unless its run is there, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--iterations", type=int, default=12, help="of RL")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--iterations", type=int, default=20, help="of RL")
     parser.add_argument("--only", nargs="+", choices=list(OPTIONS), default=list(OPTIONS))
     options = parser.parse_args(argv)
     folder = options.folder.resolve()
-    for name in options.only:
-        run = folder / name.lower()
+    runs = {
+        (name, seed): folder / f"{name.lower()}_{seed}"
+        for seed in options.seeds
+        for name in options.only
+    }
+    for (name, seed), run in runs.items():
         if not (run / COSTS).exists():
-            warm = 3  # as in memories.yaml
-            train(name, run, ("--trainer.max_epochs", str(warm + options.iterations)))
-    found = {name: read(folder / name.lower()) for name in options.only}
+            train(name, seed, run, options.iterations)
+    found = {name: [read(runs[name, seed]) for seed in options.seeds] for name in options.only}
     (folder / "memories.json").write_text(json.dumps(found, indent=1))
     print(table(found))
 
