@@ -52,20 +52,46 @@ def test_appended_contexts_with_results_are_the_templates_own(shape: str) -> Non
 
 @pytest.mark.parametrize(
     ("shape", "opening", "closing"),
-    [("hermes", "<tool_call>\n", "\n</tool_call>"), ("bare", "", "")],
+    [
+        ("hermes", "<tool_call>\n", "\n</tool_call>"),
+        ("bare", "", ""),
+        ("tagged", "<tool_call>\n<function=", "\n</function>\n</tool_call>"),
+        ("paired", "<tool_call>", "\n</tool_call>"),
+    ],
 )
 def test_the_form_of_a_call_is_read_from_the_template(
     shape: str, opening: str, closing: str
 ) -> None:
     markers = ChatTemplate(make_tokenizer(TOOL_TEMPLATES[shape]), {}).tool_markers(TOOLS)
     assert (markers.opening, markers.closing) == (opening, closing)
+    assert (markers.tags is None) == (shape in ("hermes", "bare"))
+
+
+@pytest.mark.parametrize("shape", ["tagged", "paired"])
+@pytest.mark.parametrize(
+    "arguments", [{}, {"query": "Oslo"}, {"query": "a\n  b", "top": 3, "of": ["x", None]}]
+)
+def test_a_call_between_tags_is_written_as_the_template_writes_it(
+    shape: str, arguments: dict[str, Any]
+) -> None:
+    template = ChatTemplate(make_tokenizer(TOOL_TEMPLATES[shape]), {})
+    markers = template.tool_markers(TOOLS)
+    assert markers.tags is not None
+    call = {"name": "search", "arguments": arguments}
+    written = f"{markers.opening}{markers.tags.write(json.dumps(call))}{markers.closing}"
+    asked = conversation("Find it.", [], "Where?")
+    function = {"type": "function", "function": call}
+    whole = [*asked, {"role": "assistant", "content": "", "tool_calls": [function]}]
+    text = template.render(whole, add_generation_prompt=False)
+    assert text is not None
+    assert text.endswith(f"{written}<|im_end|>\n")
 
 
 @pytest.mark.parametrize("shape", [*TEMPLATES, *REFUSED])
 def test_a_template_without_tools_is_refused(shape: str) -> None:
     tokenizer = make_tokenizer({**TEMPLATES, **REFUSED}[shape])
     markers, _ = ChatTemplate(tokenizer, {}).markers()
-    wanted = "write calls as JSON" if shape == "calls as tags" else "does not show tools"
+    wanted = "writes calls neither as JSON" if shape == "calls as tags" else "does not show tools"
     with pytest.raises(ValueError, match=f"{wanted}.*set prompts.tools to answer"):
         Chat(Prompts(tools="template"), tokenizer, markers, 1)
 
