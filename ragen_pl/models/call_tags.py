@@ -142,10 +142,16 @@ def _value(text: str, kind: Any) -> Any:
     """Return the value that a text stands for; the text where it stands for none of its kind."""
     if _takes_text(kind):
         return text
+    if text.strip() in _PYTHONS:
+        return _PYTHONS[text.strip()]
     try:
         return json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):
         return text
+
+
+_PYTHONS = {"True": True, "False": False, "None": None}
+"""Values as Python spells them, which templates of Qwen's coders write."""
 
 
 def _takes_text(kind: Any) -> bool:

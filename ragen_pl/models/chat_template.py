@@ -236,7 +236,8 @@ class ChatTemplate:
         ):
             return markers
         result = replace(markers, user=tuple(user), assistant=self._segments(assistant))
-        return result if self._keeps_results(frame, markers, result) else markers
+        own = replace(frame, answered=answered)  # of a turn that calls, which may keep its thought
+        return result if self._keeps_results(own, markers, result) else markers
 
     def _render_with_results(self, frame: _Frame, talk: Messages) -> str | None:
         """Render a conversation whose later user messages are results of calls."""

@@ -14,7 +14,7 @@ from ragen_pl.models.message_markers import Segments, encode_segments
 from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.prompts import Prompts
 from tests.support.templates import TEMPLATES, make_tokenizer
-from tests.support.tool_templates import REFUSED, TOOL_TEMPLATES
+from tests.support.tool_templates import LATE_THOUGHTS, REFUSED, TOOL_TEMPLATES
 
 SCHEMA = ToolSchema(
     "search",
@@ -65,6 +65,18 @@ def test_the_form_of_a_call_is_read_from_the_template(
     markers = ChatTemplate(make_tokenizer(TOOL_TEMPLATES[shape]), {}).tool_markers(TOOLS)
     assert (markers.opening, markers.closing) == (opening, closing)
     assert (markers.tags is None) == (shape in ("hermes", "bare"))
+
+
+def test_results_have_their_own_form_where_thoughts_of_calls_are_kept() -> None:
+    """They once became user messages, since earlier responses differ after a result."""
+    tokenizer = make_tokenizer(LATE_THOUGHTS)
+    markers = ChatTemplate(tokenizer, {}).tool_markers(TOOLS)
+    (ids,) = encode_segments(tokenizer, [(markers.message.end, *markers.result.later("1. Oslo"))])
+    asked = conversation("Find it.", [("Where?", "Hm")], "1. Oslo")
+    asked[-1]["role"] = "tool"
+    text = rendered(ChatTemplate(tokenizer, {}), asked)
+    assert text.endswith(f"Hm{tokenizer.decode(list(ids))}")
+    assert "<tool_response>" in text
 
 
 @pytest.mark.parametrize("shape", ["tagged", "paired"])

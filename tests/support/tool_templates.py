@@ -69,3 +69,17 @@ REFUSED = {
 }
 """Templates whose tools cannot be used: one that shows them in short conversations alone, and one
 that writes calls without their arguments."""
+LATE_THOUGHTS = (
+    _HERMES.replace(
+        "{% for m in talk %}",
+        "{% set seen = namespace(last=0) %}{% for m in talk %}{% if m.role == 'user' %}"
+        "{% set seen.last = loop.index0 %}{% endif %}{% endfor %}{% for m in talk %}",
+    )
+    .replace(
+        "{{ '<|im_start|>' + m.role }}",
+        "{{ '<|im_start|>' + m.role }}{% if m.role == 'assistant' and loop.index0 > seen.last %}"
+        "{{ '\n<think>\n\n</think>\n' }}{% endif %}",
+    )
+    .replace("{{ '<|im_start|>assistant\n' }}", "{{ '<|im_start|>assistant\n<think>\n' }}")
+)
+"""A template that keeps the thoughts of calls since the last user message, as Qwen's do."""
