@@ -29,6 +29,8 @@ class OpenEnv(LiveReplay):
     connection was closed in between is played again. A call that takes longer than ``time_limit``,
     and a connection that breaks during a call, end the trajectory; the next reset connects again.
 
+    The difficulty of a start is the first observation's entry ``difficulty``, if there is one.
+
     Args:
         url: The server's address, such as ``http://127.0.0.1:8000``.
         instruction: The task in words; null takes the observation's entry ``instruction``.
@@ -77,6 +79,7 @@ class OpenEnv(LiveReplay):
         self._reset_arguments = json.dumps(reset_arguments or {})
         self._instruction, self._text = instruction, ""
         self._told: str | None = None
+        self._difficulty = ""
         self._pieces = SampledPieces()
 
     @property
@@ -87,7 +90,7 @@ class OpenEnv(LiveReplay):
     def begin(self, seed: int, noise_seed: int) -> dict[str, Any]:
         """Reset the server's environment with the seed."""
         enter_split(seed, self.split, lambda each: self._ask(each, noise_seed))
-        return {}
+        return {"difficulty": self._difficulty} if self._difficulty else {}
 
     def _ask(self, seed: int, noise_seed: int) -> str:
         """Reset; return a key of the start."""
@@ -96,6 +99,8 @@ class OpenEnv(LiveReplay):
         observation, _, done = self._read(answer)
         if done:
             raise ValueError(f"the server's episode of seed {seed} ends with its reset")
+        named = observation.get("difficulty")
+        self._difficulty = str(named) if isinstance(named, str | int | float) else ""
         if self._instruction is None:
             self._told = self._text_at(observation, "instruction", "give instruction: the task")
         return f"{self.instruction}\n{self._text}"

@@ -49,6 +49,7 @@ OBSERVATION_SCHEMA: Mapping[str, Any] = {
             "anyOf": [{"type": "array", "items": _TEXT}, {"type": "null"}],
             "description": "Names of the actions, after a reset; null for free text",
         },
+        "difficulty": {**_TEXT, "description": "The difficulty of the start, after a reset"},
         "actions_left": {"type": "integer", "description": "Messages until the episode ends"},
         "success": {**_FLAG, "description": "Whether the task is done"},
         "truncated": {**_FLAG, "description": "Whether a limit ended the episode"},
@@ -151,6 +152,7 @@ class _Session:
         if task is not None:
             actions = None if task.actions is None else list(task.actions)
             observation |= {"instruction": task.instruction, "actions": actions}
+            observation |= {"difficulty": task.difficulty} if task.difficulty else {}
         reward = None if task is not None else reply.reward
         return {"observation": observation, "reward": reward, "done": reply.done}
 

@@ -86,6 +86,7 @@ def test_a_served_environment_plays_like_itself(url: str) -> None:
     for seed in range(12):
         assert played(far, seed, seed + 1) == played(near, seed, seed + 1)
         assert far.instruction == near.instruction
+        assert far.difficulty_of(seed) == near.difficulty_of(seed) != ""
 
 
 def test_the_contract_holds(url: str) -> None:
