@@ -294,10 +294,12 @@ class Results(RolloutCallback):
             f"rollout: {totals['trajectories_per_second']:.1f} trajectories/s, "
             f"{totals['tokens_per_second']:.0f} tokens/s; "
         )
+        account = _learned_by(trainer)
+        learned_by = f"learned by {account}\n\n" if account else ""
         first_line = reason.partition("\n")[0]  # an error is printed whole when the command ends
         announce(
             trainer,
-            f"\n{self._table()}\n\n{self._training_gap(trainer)}"
+            f"\n{self._table()}\n\n{learned_by}{self._training_gap(trainer)}"
             f"{status}{': ' + first_line if first_line else ''}; {totals['iterations']} iterations "
             f"in {totals['seconds']:.0f} s; {rates if totals['trajectories'] else ''}"
             f"{_run_dir(trainer) / RESULTS}",
@@ -353,6 +355,7 @@ class Results(RolloutCallback):
             **self._counters.results(self._seconds()),
             "warm_start_iterations": warm.iterations,
             "demonstrations": warm.demonstrations if warm.iterations else 0,
+            "learned_by": _learned_by(trainer),
             **{k: v for c in rollout_callbacks(trainer) for k, v in c.results().items()},
             "evaluations": [entry.to_dict() for entry in self.evaluations],
             "history": _columns(self._history),
@@ -386,6 +389,12 @@ class Results(RolloutCallback):
 
 def _run_dir(trainer: Trainer) -> Path:
     return Path(trainer.default_root_dir)
+
+
+def _learned_by(trainer: Trainer) -> str:
+    """Say what the scores owe to hindsight imitation; empty without it."""
+    solutions = data_module(trainer).solutions
+    return "" if solutions is None else solutions.account
 
 
 def _end_status(trainer: Trainer, iterations: int) -> tuple[str, str]:

@@ -17,6 +17,7 @@ from typing import Any
 from jinja2.exceptions import TemplateError
 from transformers import PreTrainedTokenizerFast
 
+from ragen_pl.models.call_tags import CallTags, tags_of
 from ragen_pl.models.message_markers import (
     ChatMarkers,
     Segments,
@@ -155,7 +156,7 @@ class ChatTemplate:
         If the template has no messages for results, they are user messages.
 
         Raises:
-            ValueError: if the template has no tools, or calls are not written in JSON.
+            ValueError: if the template has no tools, or calls in a form that cannot be read.
         """
         given = ChatTemplate(self.tokenizer, self.options, tools)
         frame = given._frame(has_system_role=True) or given._frame(has_system_role=False)
@@ -167,32 +168,48 @@ class ChatTemplate:
                 "not show tools, or moves them when a turn is added: set prompts.tools to answer"
             )
         markers, _ = given.markers()
-        opening, closing = given._call_form()
-        return ToolMarkers(markers, given._result_markers(frame, markers), opening, closing)
+        opening, tags, closing = given._call_form()
+        results = given._result_markers(frame, markers)
+        return ToolMarkers(markers, results, opening, closing, tags)
 
-    def _call_form(self) -> tuple[str, str]:
-        """Return the texts before and after the JSON of a call.
+    def _call_form(self) -> tuple[str, CallTags | None, str]:
+        """Return the texts before and after a call, and the tags within it; None for JSON.
 
         Raises:
             ValueError: if the template writes calls in another form.
         """
-        call = {"name": "tool0mark", "arguments": {"argument0mark": "value0mark"}}
+        none, one, two = (self._call_text(count) for count in range(3))
+        match = _CALL.fullmatch(one or "")
+        if match is not None and _is_call(match[2]):
+            return match[1].lstrip(), None, match[3].rstrip()
+        pairs = [[f"argument{number}mark", f"value{number}mark"] for number in range(2)]
+        marks = (["tool0mark"], ["tool0mark", *pairs[0]], ["tool0mark", *pairs[0], *pairs[1]])
+        written = zip((none, one, two), marks, strict=True)
+        found = tags_of([_between(text, names) for text, names in written])
+        if found is None:
+            raise ValueError(
+                "prompts.tools is template, but policy.path names a model whose chat template "
+                "writes calls neither as JSON with a name and arguments nor with tags around the "
+                "name, the arguments and their values: set prompts.tools to answer"
+            )
+        return found
+
+    def _call_text(self, count: int) -> str | None:
+        """Return a call with so many arguments as the template writes it; None if it cannot be told
+        from the message around it."""
+        arguments = {f"argument{number}mark": f"value{number}mark" for number in range(count)}
+        call = {"name": "tool0mark", "arguments": arguments}
         asked = conversation("system0mark", [], "user0mark")
         function = {"type": "function", "id": "call00000", "function": call}
         said = {"role": "assistant", "content": "", "tool_calls": [function]}
         plain = {"role": "assistant", "content": "response0mark"}
         texts = [self.render([*asked, each], add_generation_prompt=False) for each in (said, plain)]
         around = _between(texts[1], ["response0mark"])
-        if texts[0] is not None and around is not None:
-            before, after = around
-            text = texts[0].removeprefix(before).removesuffix(after)
-            match = _CALL.fullmatch(text)
-            if match is not None and texts[0] == before + text + after and _is_call(match[2]):
-                return match[1].lstrip(), match[3].rstrip()
-        raise ValueError(
-            "prompts.tools is template, but policy.path names a model whose chat template does not "
-            "write calls as JSON with a name and arguments: set prompts.tools to answer"
-        )
+        if texts[0] is None or around is None:
+            return None
+        before, after = around
+        text = texts[0].removeprefix(before).removesuffix(after)
+        return text if texts[0] == before + text + after else None
 
     def _result_markers(self, frame: _Frame, markers: ChatMarkers) -> ChatMarkers:
         """Return the markers around results of calls; those of user messages if there are none of
@@ -219,7 +236,8 @@ class ChatTemplate:
         ):
             return markers
         result = replace(markers, user=tuple(user), assistant=self._segments(assistant))
-        return result if self._keeps_results(frame, markers, result) else markers
+        own = replace(frame, answered=answered)  # of a turn that calls, which may keep its thought
+        return result if self._keeps_results(own, markers, result) else markers
 
     def _render_with_results(self, frame: _Frame, talk: Messages) -> str | None:
         """Render a conversation whose later user messages are results of calls."""

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 
 from transformers import PreTrainedTokenizerFast
 
+from ragen_pl.models.call_tags import CallTags
+
 Segments = tuple[int | str, ...]
 """A context: token ids, and texts between them; adjacent texts are encoded as one."""
 
@@ -55,9 +57,11 @@ class ToolMarkers:
     """The same with ``user`` and ``assistant`` around the result of a call in place of a user
     message, if the template knows results."""
     opening: str
-    """Text before the JSON of a call; may be empty."""
+    """Text before a call; may be empty before one in JSON."""
     closing: str
-    """Text after it; may be empty."""
+    """Text after it; may be empty after one in JSON."""
+    tags: CallTags | None = None
+    """What stands within a call; None for JSON with a name and arguments."""
 
 
 class ToolTemplate(Protocol):
@@ -67,7 +71,7 @@ class ToolTemplate(Protocol):
         """Return the markers of conversations with these tools.
 
         Raises:
-            ValueError: if the template has no tools, or calls are not written in JSON.
+            ValueError: if the template has no tools, or calls in a form that cannot be read.
         """
         ...
 

@@ -87,6 +87,8 @@ class RunData:
     entries: tuple[Entry, ...]
     notes: tuple[str, ...]
     """A sentence for each part that is missing or damaged."""
+    learned_by: str = ""
+    """What the scores owe to hindsight imitation; empty without it, or if it was not recorded."""
 
 
 class RunReader:
@@ -129,6 +131,7 @@ class RunReader:
             environment=_read_environment(self.path, notes),
             entries=entries,
             notes=tuple(notes),
+            learned_by=str(results.get("learned_by") or ""),
         )
 
     def _read_entries(self, notes: list[str]) -> tuple[Entry, ...]:

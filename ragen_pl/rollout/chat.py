@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
 from ragen_pl.envs.base import TextEnv
+from ragen_pl.models.call_tags import CallTags
 from ragen_pl.models.message_markers import (
     ChatMarkers,
     Segments,
@@ -40,14 +41,20 @@ class Dialogue:
         prompts: The wording of the prompts.
         max_actions_per_turn: Maximum actions in one response.
         enclosure: What stands around the answer.
+        tags: What stands within an answer that is a call in the template's form; None if answers
+            are actions as they are.
     """
 
     def __init__(
-        self, prompts: Prompts, max_actions_per_turn: int, enclosure: Enclosure = ANSWER
+        self,
+        prompts: Prompts,
+        max_actions_per_turn: int,
+        enclosure: Enclosure = ANSWER,
+        tags: CallTags | None = None,
     ) -> None:
         self.prompts = prompts
         self.max_actions_per_turn = max_actions_per_turn
-        self.enclosure = enclosure
+        self.enclosure, self.tags = enclosure, tags
         self.opening_tag = "<think>" if prompts.think else enclosure.opening
 
     def system_text(self, env: TextEnv) -> str:
@@ -63,19 +70,41 @@ class Dialogue:
             observation=observation,
         )
 
-    def parse(self, response: str, known: tuple[str, ...] | None) -> ParsedResponse:
+    def parse(
+        self,
+        response: str,
+        known: tuple[str, ...] | None,
+        tools: Iterable[Mapping[str, Any]] = (),
+    ) -> ParsedResponse:
         """Parse a response that follows the forced opening tag."""
-        return self.parse_whole(self.opening_tag + response, known)
+        return self.parse_whole(self.opening_tag + response, known, tools)
 
-    def parse_whole(self, response: str, known: tuple[str, ...] | None) -> ParsedResponse:
-        """Parse a response with its opening tag."""
-        return parse_response(
+    def parse_whole(
+        self,
+        response: str,
+        known: tuple[str, ...] | None,
+        tools: Iterable[Mapping[str, Any]] = (),
+    ) -> ParsedResponse:
+        """Parse a response with its opening tag.
+
+        Args:
+            response: The response.
+            known: The environment's action names, or None if actions are free text.
+            tools: The environment's tools, whose schemas a call between tags is read by.
+        """
+        parsed = parse_response(
             response,
             think=self.prompts.think,
             known=known,
             max_actions=self.max_actions_per_turn,
             enclosure=self.enclosure,
         )
+        if self.tags is None or not parsed.actions:
+            return parsed
+        call = self.tags.read(parsed.actions[0], tools)
+        if call is None:
+            return ParsedResponse(parsed.thought, (), is_valid=False)
+        return replace(parsed, actions=(call,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +143,7 @@ class Chat(Dialogue):
         self.tokenizer = tokenizer
         self.markers = markers
         self._tool_markers: dict[str, ToolMarkers] = {}
-        super().__init__(prompts, max_actions_per_turn, self._enclosure(prompts))
+        super().__init__(prompts, max_actions_per_turn, *self._call_form(prompts))
         header = self.decode(encode_segments(tokenizer, [markers.assistant])[0]).rstrip()
         self._forced: Segments = () if header.endswith(self.opening_tag) else (self.opening_tag,)
         if header.endswith("<think>") and not prompts.think:
@@ -125,16 +154,16 @@ class Chat(Dialogue):
             )
         self._pieces: dict[int, str] = {}
 
-    def _enclosure(self, prompts: Prompts) -> Enclosure:
-        """Return what stands around an answer, or around a call in the template's form.
+    def _call_form(self, prompts: Prompts) -> tuple[Enclosure, CallTags | None]:
+        """Return what stands around an answer, or around and within a call in the template's form.
 
         Raises:
             ValueError: if the template has no form of calls that can be read.
         """
         if prompts.tools == "answer":
-            return ANSWER
+            return ANSWER, None
         markers = self._markers_with(_PROBE)
-        return Enclosure(markers.opening, markers.closing)
+        return Enclosure(markers.opening, markers.closing), markers.tags
 
     def _markers_with(self, tools: Sequence[Mapping[str, Any]]) -> ToolMarkers:
         """Return the markers of conversations with these tools."""
@@ -254,7 +283,8 @@ class Chat(Dialogue):
 
     def response_text(self, thought: str, actions: Sequence[str]) -> str:
         """Return the text of a response, without the forced opening tag."""
-        answer = f" {SEPARATOR} ".join(actions)
+        written = actions if self.tags is None else map(self.tags.write, actions)
+        answer = f" {SEPARATOR} ".join(written)
         opening, closing = self.enclosure.opening, self.enclosure.closing
         if self.prompts.think:
             return f"{thought}</think>{opening}{answer}{closing}"

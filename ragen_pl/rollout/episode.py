@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -443,9 +444,14 @@ class ChatEpisode(DialogueEpisode):
                 self.message = self.write_next_turn()
                 self.context.add_turn(self.message)
 
+    @cached_property
+    def _tools(self) -> Sequence[Mapping[str, Any]]:
+        """The tools by whose schemas calls are read; none where calls say the types themselves."""
+        return () if self.chat.tags is None else self.env.env.tools
+
     def _parse(self, completion: Completion) -> Response:
         text = self.chat.decode(completion.token_ids)
-        parsed = self.chat.parse(text, self.env.actions)
+        parsed = self.chat.parse(text, self.env.actions, self._tools)
         return Response(
             actions=parsed.actions,
             prompt_ids=self.context.prompt,
@@ -479,7 +485,7 @@ class ChatEpisode(DialogueEpisode):
                 contains tags.
         """
         text = self.chat.response_text(move.thought, move.actions)
-        parsed = self.chat.parse(text, self.env.actions)
+        parsed = self.chat.parse(text, self.env.actions, self._tools)
         is_altered = self.chat.prompts.think and parsed.thought != move.thought.strip()
         if not parsed.is_valid or is_altered:
             raise contract_error(

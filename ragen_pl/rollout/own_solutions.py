@@ -49,6 +49,17 @@ class OwnSolutions:
         """How many ways could not be written down, by reason, until one could or it was told."""
         self._is_settled = False
 
+    @property
+    def account(self) -> str:
+        """What a run with it learned by, in words that stand beside its scores."""
+        own = "imitation of its own solutions in hindsight, which no expert is asked for"
+        told = f"{own}, without RL's updates" if self.config.alone else f"RL and {own}"
+        named = [name for name, config in self.config_in.items() if config.symmetries]
+        where = f" of {', '.join(named)}" if any(named) else " of the task"
+        return (
+            f"{told}; it uses the symmetries{where}, which are given knowledge" if named else told
+        )
+
     def batches(
         self, groups: Sequence[TrajectoryGroup], chats: Mapping[str, Chat], iteration: int
     ) -> list[HindsightBatch]:

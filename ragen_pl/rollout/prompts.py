@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ragen_pl.envs.base import TextEnv
+from ragen_pl.envs.tools.env import ToolEnv
 from ragen_pl.rollout.responses import ANSWER, SEPARATOR, Enclosure, actions_per_turn
 
 THINK_FORMAT = "<think>...</think><answer>...</answer>"
@@ -127,7 +128,7 @@ def _stray_brace(template: str) -> str:
 
 
 def check_tools(prompts: Prompts, envs: dict[str, TextEnv]) -> None:
-    """Refuse environments without tools where the model's template is to show them.
+    """Refuse environments whose tools the model's template could not show and call.
 
     Args:
         prompts: The wording of the dialogue.
@@ -141,6 +142,11 @@ def check_tools(prompts: Prompts, envs: dict[str, TextEnv]) -> None:
             raise ValueError(
                 f"data.prompts.tools is template, but data.{key} is {type(env).__name__}, whose "
                 "actions are not calls of tools: set data.prompts.tools to answer"
+            )
+        if isinstance(env, ToolEnv) and env.calls == "brackets":
+            raise ValueError(
+                f"data.prompts.tools is template, but calls of data.{key} is brackets, which is "
+                "not the template's form: set calls to json, or data.prompts.tools to answer"
             )
 
 

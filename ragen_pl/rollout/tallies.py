@@ -11,6 +11,8 @@ from ragen_pl.types import Trajectory, TrajectoryGroup
 
 _ROUNDING = 1e-9
 """Standard deviation, relative to the returns, that rounding alone can cause."""
+_STEP = 2.0**-40
+"""Gains are multiples of it, so that sums of thousands are exact, in whatever order ranks add."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ def _counted(group: TrajectoryGroup) -> Iterator[tuple[Trajectory, float]]:
 def learning_gains(returns: Sequence[float]) -> list[float]:
     """Return each trajectory's absolute advantage: |return − mean| / standard deviation of the
     group, as a proxy for what can be learned from it (SEC, arXiv 2505.14970); zeros where the
-    returns are equal, up to rounding. Their mean is at most 1.
+    returns are equal, up to rounding. Their mean is at most 1, up to 2^-40.
     """
     if not returns:
         return []
@@ -86,7 +88,7 @@ def learning_gains(returns: Sequence[float]) -> list[float]:
     std = math.sqrt(fmean((each - mean) ** 2 for each in returns))
     if std <= _ROUNDING * (1.0 + max(map(abs, returns))):
         return [0.0] * len(returns)
-    return [abs(each - mean) / std for each in returns]
+    return [_STEP * round(abs(each - mean) / std / _STEP) for each in returns]
 
 
 def sum_tallies(parts: Iterable[Tallies]) -> Tallies:

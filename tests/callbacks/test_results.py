@@ -14,6 +14,9 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from callbacks import Results, RolloutMetrics
 from ragen_pl.errors import ConfigError
+from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.hindsight import HindsightImitation
+from ragen_pl.rollout.own_solutions import OwnSolutions
 from ragen_pl.training.callback import RolloutCallback
 from ragen_pl.types import TrajectoryGroup
 from tests.support.doubles import TinyData, TinyModule, make_group, make_trainer
@@ -52,7 +55,7 @@ def test_a_whole_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     make_trainer(tmp_path, 4, callbacks).fit(module, datamodule=data)
     results = read(tmp_path)
     assert (results["status"], results["reason"], results["iterations"]) == ("finished", "", 4)
-    assert results["demonstrations"] == 1000
+    assert (results["demonstrations"], results["learned_by"]) == (1000, "")
     assert (results["trajectories"], results["sampled_tokens"]) == (48, 96)
     assert results["tokens_per_second"] > 0
     told = [(e["policy"], e["eval_set"], e["temperature"]) for e in results["evaluations"]]
@@ -214,6 +217,23 @@ def test_a_run_that_is_made_longer_twice_keeps_the_scores_of_its_latest_end(
         fit(5, StopIn(4, OSError("no space")))
     assert final() == [3, 3]
     assert fit(5) == [5, 5]
+
+
+def test_scores_stand_beside_what_they_owe_to_hindsight(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = TinyData(mixed)
+    data.solutions = OwnSolutions(
+        HindsightImitation(symmetries=True),
+        {"": Stairs()},
+        {"": RolloutConfig()},
+        think=True,
+        run_seed=0,
+    )
+    make_trainer(tmp_path, 1, [Results(temperatures=(0.5,))]).fit(TinyModule(), datamodule=data)
+    told = read(tmp_path)["learned_by"]
+    assert "symmetries of the task" in told
+    assert f"\n\nlearned by {told}\n\nfinished" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("iteration", [0, 2])

@@ -14,7 +14,7 @@ from ragen_pl.models.message_markers import Segments, encode_segments
 from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.prompts import Prompts
 from tests.support.templates import TEMPLATES, make_tokenizer
-from tests.support.tool_templates import REFUSED, TOOL_TEMPLATES
+from tests.support.tool_templates import LATE_THOUGHTS, REFUSED, TOOL_TEMPLATES
 
 SCHEMA = ToolSchema(
     "search",
@@ -52,20 +52,58 @@ def test_appended_contexts_with_results_are_the_templates_own(shape: str) -> Non
 
 @pytest.mark.parametrize(
     ("shape", "opening", "closing"),
-    [("hermes", "<tool_call>\n", "\n</tool_call>"), ("bare", "", "")],
+    [
+        ("hermes", "<tool_call>\n", "\n</tool_call>"),
+        ("bare", "", ""),
+        ("tagged", "<tool_call>\n<function=", "\n</function>\n</tool_call>"),
+        ("paired", "<tool_call>", "\n</tool_call>"),
+    ],
 )
 def test_the_form_of_a_call_is_read_from_the_template(
     shape: str, opening: str, closing: str
 ) -> None:
     markers = ChatTemplate(make_tokenizer(TOOL_TEMPLATES[shape]), {}).tool_markers(TOOLS)
     assert (markers.opening, markers.closing) == (opening, closing)
+    assert (markers.tags is None) == (shape in ("hermes", "bare"))
+
+
+def test_results_have_their_own_form_where_thoughts_of_calls_are_kept() -> None:
+    """They once became user messages, since earlier responses differ after a result."""
+    tokenizer = make_tokenizer(LATE_THOUGHTS)
+    markers = ChatTemplate(tokenizer, {}).tool_markers(TOOLS)
+    (ids,) = encode_segments(tokenizer, [(markers.message.end, *markers.result.later("1. Oslo"))])
+    asked = conversation("Find it.", [("Where?", "Hm")], "1. Oslo")
+    asked[-1]["role"] = "tool"
+    text = rendered(ChatTemplate(tokenizer, {}), asked)
+    assert text.endswith(f"Hm{tokenizer.decode(list(ids))}")
+    assert "<tool_response>" in text
+
+
+@pytest.mark.parametrize("shape", ["tagged", "paired"])
+@pytest.mark.parametrize(
+    "arguments", [{}, {"query": "Oslo"}, {"query": "a\n  b", "top": 3, "of": ["x", None]}]
+)
+def test_a_call_between_tags_is_written_as_the_template_writes_it(
+    shape: str, arguments: dict[str, Any]
+) -> None:
+    template = ChatTemplate(make_tokenizer(TOOL_TEMPLATES[shape]), {})
+    markers = template.tool_markers(TOOLS)
+    assert markers.tags is not None
+    call = {"name": "search", "arguments": arguments}
+    written = f"{markers.opening}{markers.tags.write(json.dumps(call))}{markers.closing}"
+    asked = conversation("Find it.", [], "Where?")
+    function = {"type": "function", "function": call}
+    whole = [*asked, {"role": "assistant", "content": "", "tool_calls": [function]}]
+    text = template.render(whole, add_generation_prompt=False)
+    assert text is not None
+    assert text.endswith(f"{written}<|im_end|>\n")
 
 
 @pytest.mark.parametrize("shape", [*TEMPLATES, *REFUSED])
 def test_a_template_without_tools_is_refused(shape: str) -> None:
     tokenizer = make_tokenizer({**TEMPLATES, **REFUSED}[shape])
     markers, _ = ChatTemplate(tokenizer, {}).markers()
-    wanted = "write calls as JSON" if shape == "calls as tags" else "does not show tools"
+    wanted = "writes calls neither as JSON" if shape == "calls as tags" else "does not show tools"
     with pytest.raises(ValueError, match=f"{wanted}.*set prompts.tools to answer"):
         Chat(Prompts(tools="template"), tokenizer, markers, 1)
 

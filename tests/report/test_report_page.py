@@ -133,6 +133,7 @@ def test_boards_are_pictures_stored_once(page: Page) -> None:
 def test_the_tables_need_no_script(page: Page) -> None:
     for words in ("75.0 %", "25.0 %", "success fell", "warm-started", "data.env.init_args.size"):
         assert words in page.words
+    assert "Learned by RL and the <symmetries> of the task." in page.words
 
 
 def test_hostile_names_are_escaped(folder: Path, tmp_path: Path) -> None:

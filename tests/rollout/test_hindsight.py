@@ -641,6 +641,33 @@ def test_a_run_that_writes_nothing_is_told_once_and_why(kind: type[TextEnv], rea
     assert solutions.warning() is None, "once"
 
 
+@pytest.mark.parametrize(
+    ("envs", "keys", "end"),
+    [
+        ({"": Sokoban()}, {}, "which no expert is asked for"),
+        ({"": Sokoban()}, {"alone": True}, "asked for, without RL's updates"),
+        (
+            {"": Sokoban()},
+            {"symmetries": True},
+            "asked for; it uses the symmetries of the task, which are given knowledge",
+        ),
+        (
+            {"room": Sokoban(), "arms": Bandit(), "ice": FrozenLake()},
+            {"symmetries": True},
+            "it uses the symmetries of room, ice, which are given knowledge",
+        ),
+    ],
+)
+def test_scores_say_what_they_owe_to_hindsight(
+    envs: dict[str, TextEnv], keys: dict[str, Any], end: str
+) -> None:
+    rollouts = dict.fromkeys(envs, CONFIG)
+    config = HindsightImitation(**keys)
+    account = OwnSolutions(config, envs, rollouts, think=True, run_seed=0).account
+    assert account.startswith("imitation" if config.alone else "RL and imitation")
+    assert account.endswith(end)
+
+
 def test_a_run_that_writes_something_is_told_nothing() -> None:
     solutions, chat = own_solutions(Stairs())
     assert solutions.batches(solved(Stairs(), [0]), chat, 0)

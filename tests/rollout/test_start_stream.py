@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.rollout import curriculum as curricula
+from ragen_pl.rollout import start_stream as streams
 from ragen_pl.rollout.collect import GroupSeed
-from ragen_pl.rollout.curriculum import Curriculum, LevelReplay, TargetSuccess, Uniform
+from ragen_pl.rollout.curriculum import (
+    Curriculum,
+    LearningProgress,
+    LevelReplay,
+    TargetSuccess,
+    Uniform,
+    choice,
+)
 from ragen_pl.rollout.seeds import group_seeds
 from ragen_pl.rollout.start_stream import StartStream
 from ragen_pl.rollout.tallies import Tally
+from ragen_pl.types import TrajectoryGroup
+from tests.support.doubles import make_group
 from tests.support.ranks import on_ranks
 from tests.support.toy_env import Lamp, NamedLamp
 
@@ -86,6 +100,43 @@ def test_ranks_choose_alike(monkeypatch: pytest.MonkeyPatch) -> None:
 
     alone = choose()
     assert on_ranks(2, choose, monkeypatch, curricula) == [alone, alone]
+
+
+@pytest.mark.parametrize("kind", [TargetSuccess, LearningProgress, LevelReplay])
+def test_ranks_learn_what_one_learns_and_a_saved_progress_goes_on(
+    kind: Callable[[], Curriculum], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the bit: a choice may hang on it."""
+    draw = random.Random(1)
+    played = [
+        make_group([draw.random() for _ in range(5)], group_id=number, seed=number)
+        for number in range(12)
+    ]
+    named = [
+        replace(
+            group,
+            trajectories=tuple(
+                replace(each, difficulty=("lit", "dark")[group.seed // 2 % 2], success=n % 3 == 0)
+                for n, each in enumerate(group.trajectories)
+            ),
+        )
+        for group in played
+    ]
+
+    def run(groups: Sequence[TrajectoryGroup]) -> tuple[Any, list[GroupSeed]]:
+        starts = make_starts(kind(), groups=8)
+        for _ in range(2):
+            starts.learn(groups)
+        return starts.state_dict(3), starts.group_seeds(3, 0)
+
+    alone = run(named)
+    assert len(alone[0]["progress"]) == (12 if kind is LevelReplay else 2)
+    parts = on_ranks(2, lambda rank: run(named[rank::2]), monkeypatch, streams, choice)
+    assert parts == [alone, alone]
+    resumed = make_starts(kind(), groups=8)
+    resumed.load_state_dict(json.loads(json.dumps(alone[0])))
+    assert resumed.state_dict(3) == alone[0]
+    assert resumed.group_seeds(3, 0) == alone[1]
 
 
 def test_progress_from_before_there_were_curricula_is_none() -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from ragen_pl.envs import SearchQA, Sokoban
+from ragen_pl.envs import SearchQA, Sokoban, TextEnv
+from ragen_pl.envs.tools import ToolEnv
 from ragen_pl.models.chat_template import ChatTemplate
 from ragen_pl.rollout.actors import ExpertActor
 from ragen_pl.rollout.chat import Chat
@@ -26,6 +27,25 @@ CONFIG = RolloutConfig(
     max_turns=6, max_actions_per_turn=1, max_response_tokens=120, max_context=6000
 )
 CALL = Enclosure("<tool_call>\n", "\n</tool_call>")
+
+
+class Counting(ToolEnv):
+    """Repeats what it is told, with its types."""
+
+    name, instruction, task, max_actions = "counting", "Count.", "Count.", 6
+
+    def begin(self, seed: int, noise_seed: int) -> dict[str, Any]:
+        return {}
+
+    def count(self, text: str, times: int, marks: list[str] | None = None) -> str:
+        """Count.
+
+        Args:
+            text: What.
+            times: How often.
+            marks: By what.
+        """
+        return f"{text!r} {times!r} {marks!r}"
 
 
 def chat(shape: str = "hermes", **prompts: Any) -> Chat:
@@ -59,13 +79,12 @@ def whole(played: ChatEpisode) -> str:
 
 
 @pytest.mark.parametrize("think", [True, False])
-@pytest.mark.parametrize("shape", ["hermes", "bare", "no results"])
+@pytest.mark.parametrize("shape", TOOL_TEMPLATES)
 def test_the_dialogue_is_what_the_template_renders(shape: str, think: bool) -> None:
     talk = chat(shape, think=think, tools="template", turn="{observation}")
     played = episode(talk)
-    first, opening = played.observation, talk.enclosure.opening
-    thought = "I look.</think>" + opening if think else ""
-    said = thought + search("works") + talk.enclosure.closing
+    first = played.observation
+    said = talk.response_text("I look.", [search("works")])
     say(played, said)
     assert played.turns[0].is_valid
     assert played.turns[0].actions == (search("works"),)
@@ -103,7 +122,7 @@ def test_in_the_answer_the_system_message_has_the_tools() -> None:
 
 
 @pytest.mark.parametrize("think", [True, False])
-@pytest.mark.parametrize("shape", ["hermes", "bare", "chatml"])
+@pytest.mark.parametrize("shape", ["hermes", "bare", "tagged", "paired", "chatml"])
 def test_the_expert_s_calls_are_demonstrations_in_either_form(shape: str, think: bool) -> None:
     tools: Any = "answer" if shape == "chatml" else "template"
     talk = chat(shape, think=think, tools=tools)
@@ -115,8 +134,28 @@ def test_the_expert_s_calls_are_demonstrations_in_either_form(shape: str, think:
     assert [turn.actions for turn in played.turns] == [move.actions for move in moves]
     opening, closing = talk.enclosure.opening, talk.enclosure.closing
     for turn in played.turns:
-        assert (talk.opening_tag + turn.response).endswith(f"{opening}{turn.actions[0]}{closing}")
+        call = turn.actions[0] if talk.tags is None else talk.tags.write(turn.actions[0])
+        assert (talk.opening_tag + turn.response).endswith(f"{opening}{call}{closing}")
         assert (turn.thought_tokens > 0) is think
+
+
+@pytest.mark.parametrize("think", [True, False])
+@pytest.mark.parametrize("shape", ["tagged", "paired"])
+def test_a_call_between_tags_reaches_the_environment_with_its_types(
+    shape: str, think: bool
+) -> None:
+    talk = chat(shape, think=think, tools="template")
+    assert talk.tags is not None
+    played = ChatEpisode(Counting(), talk, CONFIG, seed=3, episode_id=EpisodeId(0, 0, 0))
+    call = json.dumps({"name": "count", "arguments": {"text": "7", "times": 3, "marks": ["a"]}})
+    say(played, talk.response_text("I count.", [call]))
+    assert (played.turns[0].actions, played.turns[0].is_valid) == ((call,), True)
+    assert "'7' 3 ['a']" in played.observation
+    wrong = json.dumps({"name": "count", "arguments": {"text": "7", "times": "many"}})
+    say(played, talk.response_text("I count.", [wrong]))
+    assert "Error: times of count is 'many'; it must be an integer" in played.observation
+    say(played, talk.response_text("I count.", ["count[7]"]).replace("arg_", "").replace(">", ""))
+    assert (played.turns[2].actions, played.turns[2].is_valid) == ((), False)
 
 
 @pytest.mark.parametrize(
@@ -151,9 +190,13 @@ def test_a_bare_call_is_the_rest_of_the_response() -> None:
 
 
 def test_environments_without_tools_are_refused() -> None:
-    prompts, envs = Prompts(tools="template"), {"env": SearchQA(), "eval_sets.x": Sokoban()}
+    prompts = Prompts(tools="template")
+    envs: dict[str, TextEnv] = {"env": SearchQA(), "eval_sets.x": Sokoban()}
     with pytest.raises(ValueError, match=r"data.prompts.tools is template, but data.eval_sets.x"):
         check_tools(prompts, envs)
     check_tools(Prompts(), envs)
+    brackets: dict[str, TextEnv] = {"env": SearchQA(calls="brackets")}
+    with pytest.raises(ValueError, match=r"calls of data.env is brackets.*set calls to json"):
+        check_tools(prompts, brackets)
     with pytest.raises(ValueError, match=r"data.env is Sokoban, whose actions are not calls"):
         RolloutDataModule(Sokoban(), {"default": Sokoban()}, prompts)

@@ -14,7 +14,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ragen_pl.envs.arrays import Features
-from ragen_pl.envs.base import IDENTITY, NoExpertError, Symmetry, TextEnv, refuse_after_end
+from ragen_pl.envs.base import (
+    IDENTITY,
+    NoExpertError,
+    Symmetry,
+    TextEnv,
+    noise_generator,
+    refuse_after_end,
+)
 from ragen_pl.envs.tools import ToolEnv
 from tests.support.lamps import Stairs
 
@@ -185,6 +192,21 @@ class Lucky(Stairs):
     def step(self, action: str) -> Step:
         text, reward, *rest = super().step(action)
         return text, reward + self.rng.random(), *rest  # type: ignore[return-value]
+
+
+class SeldomLucky(Stairs):
+    """Pays more in one step of 32, as a noise says that the start decides, too: healthy."""
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        first = super().reset(seed=seed, options=options)
+        self.rng = noise_generator("seldom", seed or 0, options)
+        return first
+
+    def step(self, action: str) -> Step:
+        text, reward, *rest = super().step(action)
+        return text, reward + (self.rng.random() < 1 / 32), *rest  # type: ignore[return-value]
 
 
 class Repeating(Lucky):

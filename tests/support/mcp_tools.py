@@ -1,8 +1,10 @@
-"""A small MCP server for tests, run as a program over its standard input and output."""
+"""A small MCP server for tests, run as a program over its standard input and output, or over HTTP
+at the port that is its argument."""
 
 from __future__ import annotations
 
 import os
+import sys
 import time
 
 from mcp.server.mcpserver import MCPServer
@@ -42,4 +44,7 @@ def sleep(seconds: float) -> str:
 
 
 if __name__ == "__main__":
-    server.run()
+    if len(sys.argv) > 1:
+        server.run("streamable-http", port=int(sys.argv[1]))
+    else:
+        server.run()

@@ -170,6 +170,7 @@ def write_run(run: Path, texts: Sequence[str] = ("Up Left",), num_groups: int = 
             evaluation("final", [1, 2, 3], [4]),
         ],
         alarm=[{"iteration": 20, "level": "amber", "reason": "success fell"}],
+        learned_by="RL and the <symmetries> of the task",
     )
     writer = SummaryWriter(str(run / "tensorboard"))  # type: ignore[no-untyped-call]
     for step in range(1, 41):

@@ -33,6 +33,23 @@ _BARE = (
     "{{ '<|eot_id|>' }}{% endfor %}{% if add_generation_prompt %}"
     "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
 )
+_JSON_CALL = (
+    '{{ \'\n<tool_call>\n{"name": "\' + call.function.name '
+    "+ '\", \"arguments\": ' + call.function.arguments | tojson + '}\n</tool_call>' }}"
+)
+_VALUE = "{{ value if value is string else value | tojson }}"
+_TAGGED_CALL = (
+    "{{ '\n<tool_call>\n<function=' + call.function.name + '>\n' }}"
+    "{% for name, value in call.function.arguments | items %}"
+    "{{ '<parameter=' + name + '>\n' }}" + _VALUE + "{{ '\n</parameter>\n' }}"
+    "{% endfor %}{{ '</function>\n</tool_call>' }}"
+)
+_PAIRED_CALL = (
+    "{{ '\n<tool_call>' + call.function.name }}"
+    "{% for name, value in call.function.arguments | items %}"
+    "{{ '\n<arg_key>' + name + '</arg_key>\n<arg_value>' }}" + _VALUE + "{{ '</arg_value>' }}"
+    "{% endfor %}{{ '\n</tool_call>' }}"
+)
 TOOL_TEMPLATES = {
     "hermes": _HERMES,
     "bare": _BARE,
@@ -41,15 +58,28 @@ TOOL_TEMPLATES = {
         "'\n</tool_response><|im_end|>\n' }}",
         "{{ raise_exception('no results here') }}",
     ),
+    "tagged": _HERMES.replace(_JSON_CALL, _TAGGED_CALL),
+    "paired": _HERMES.replace(_JSON_CALL, _PAIRED_CALL),
 }
-"""Shapes, no copies: of Qwen and Hermes, of Llama 3, and one that knows calls but no results."""
+"""Shapes, no copies: of Qwen and Hermes, of Llama 3, one that knows calls but no results, and calls
+between tags, as Qwen's coders and GLM write them."""
 REFUSED = {
     "moves the tools": _HERMES.replace("{% if tools %}", "{% if tools and talk | length < 3 %}"),
-    "calls as tags": _HERMES.replace(
-        '{{ \'\n<tool_call>\n{"name": "\' + call.function.name '
-        "+ '\", \"arguments\": ' + call.function.arguments | tojson + '}\n</tool_call>' }}",
-        "{{ '<function=' + call.function.name + '>' }}",
-    ),
+    "calls as tags": _HERMES.replace(_JSON_CALL, "{{ '<function=' + call.function.name + '>' }}"),
 }
 """Templates whose tools cannot be used: one that shows them in short conversations alone, and one
-that writes calls in another form than JSON."""
+that writes calls without their arguments."""
+LATE_THOUGHTS = (
+    _HERMES.replace(
+        "{% for m in talk %}",
+        "{% set seen = namespace(last=0) %}{% for m in talk %}{% if m.role == 'user' %}"
+        "{% set seen.last = loop.index0 %}{% endif %}{% endfor %}{% for m in talk %}",
+    )
+    .replace(
+        "{{ '<|im_start|>' + m.role }}",
+        "{{ '<|im_start|>' + m.role }}{% if m.role == 'assistant' and loop.index0 > seen.last %}"
+        "{{ '\n<think>\n\n</think>\n' }}{% endif %}",
+    )
+    .replace("{{ '<|im_start|>assistant\n' }}", "{{ '<|im_start|>assistant\n<think>\n' }}")
+)
+"""A template that keeps the thoughts of calls since the last user message, as Qwen's do."""

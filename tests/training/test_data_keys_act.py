@@ -8,7 +8,8 @@ would act through them alone.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
+from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,7 +19,13 @@ import pytest
 from callbacks import EntropyLogger, EvaluationTable, RolloutMetrics, VarianceFilter
 from ragen_pl.envs import Bandit
 from ragen_pl.rollout.config import RolloutConfig, TrajectoryLimits
-from ragen_pl.rollout.curriculum import TargetSuccess, Uniform
+from ragen_pl.rollout.curriculum import (
+    Curriculum,
+    LearningProgress,
+    LevelReplay,
+    TargetSuccess,
+    Uniform,
+)
 from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.rollout.hindsight import HindsightImitation
 from ragen_pl.rollout.memory import State, Window
@@ -31,6 +38,7 @@ from ragen_pl.training.evaluation_sets import Budget, EvaluationConfig
 from tests.support.config_key_effects import Effect, KeyProof, differ, every_key, spelled
 from tests.support.doubles import make_trainer
 from tests.support.toy_env import PROMPTS, NamedLamp, Stairs, make_learner
+from tests.support.watch import Watch
 
 
 class PaidLamp(NamedLamp):
@@ -263,6 +271,39 @@ def test_room_is_a_sets_own() -> None:
 
 def test_the_curriculum_acts() -> None:
     assert PROOFS["data"].effect(0, ("curriculum",), Uniform()) is Effect.CHANGED
+
+
+CURRICULA: Mapping[Curriculum, Mapping[str, Any]] = {
+    LearningProgress(pool_factor=2): {"pool_factor": 3, "decay": 0.1, "temperature": 5.0},
+    LevelReplay(replay=0.9, score_temperature=0.02): {
+        "replay": 0.1,
+        "memory": 2,
+        "score_temperature": 20.0,
+        "staleness": 1.0,
+    },
+}
+"""Curricula beside those above, with other values of their keys."""
+
+
+@lru_cache
+def chosen_by(curriculum: Curriculum) -> list[int]:
+    """Train with a curriculum for long enough that it has something to go by; return the seeds that
+    were played."""
+    wide = replace(ROLLOUT, num_groups=4)
+    data = RolloutDataModule(**THINKING | {"curriculum": curriculum, "rollout": wide})
+    watch = Watch(dies_at=None)
+    trainer = make_trainer(Path(), 6, [watch], limit_val_batches=0)
+    trainer.fit(make_learner(), datamodule=data)
+    return [group.seed for groups in watch.played.values() for group in groups]
+
+
+@pytest.mark.parametrize(
+    ("curriculum", "key"), [(each, key) for each, keys in CURRICULA.items() for key in keys]
+)
+def test_a_key_of_every_curriculum_acts(curriculum: Curriculum, key: str) -> None:
+    other = replace(curriculum, **{key: CURRICULA[curriculum][key]})  # type: ignore[type-var]
+    assert chosen_by(curriculum) != chosen_by(other)
+    assert {field.name for field in fields(curriculum)} == {*CURRICULA[curriculum]}  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

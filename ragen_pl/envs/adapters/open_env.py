@@ -29,6 +29,10 @@ class OpenEnv(LiveReplay):
     connection was closed in between is played again. A call that takes longer than ``time_limit``,
     and a connection that breaks during a call, end the trajectory; the next reset connects again.
 
+    The difficulty of a start is the first observation's entry ``difficulty``, if there is one. What
+    a prompt says of actions in free text is its entry ``actions_text``, such as the tools that they
+    call.
+
     Args:
         url: The server's address, such as ``http://127.0.0.1:8000``.
         instruction: The task in words; null takes the observation's entry ``instruction``.
@@ -77,6 +81,7 @@ class OpenEnv(LiveReplay):
         self._reset_arguments = json.dumps(reset_arguments or {})
         self._instruction, self._text = instruction, ""
         self._told: str | None = None
+        self._difficulty = self._actions_text = ""
         self._pieces = SampledPieces()
 
     @property
@@ -84,10 +89,16 @@ class OpenEnv(LiveReplay):
         """The task in words; empty before the first reset if the server tells it."""
         return (self._told or "") if self._instruction is None else self._instruction
 
+    @property
+    def actions_text(self) -> str:
+        """What the server says of actions in free text; else what every environment says."""
+        told = self._actions_text if self.actions is None else ""
+        return told or super().actions_text
+
     def begin(self, seed: int, noise_seed: int) -> dict[str, Any]:
         """Reset the server's environment with the seed."""
         enter_split(seed, self.split, lambda each: self._ask(each, noise_seed))
-        return {}
+        return {"difficulty": self._difficulty} if self._difficulty else {}
 
     def _ask(self, seed: int, noise_seed: int) -> str:
         """Reset; return a key of the start."""
@@ -96,6 +107,10 @@ class OpenEnv(LiveReplay):
         observation, _, done = self._read(answer)
         if done:
             raise ValueError(f"the server's episode of seed {seed} ends with its reset")
+        told = observation.get("actions_text")
+        self._actions_text = told if isinstance(told, str) else ""
+        named = observation.get("difficulty")
+        self._difficulty = str(named) if isinstance(named, str | int | float) else ""
         if self._instruction is None:
             self._told = self._text_at(observation, "instruction", "give instruction: the task")
         return f"{self.instruction}\n{self._text}"

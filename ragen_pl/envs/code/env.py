@@ -101,8 +101,7 @@ class Code(TextEnv):
         """Pose the problem that the seed decides; nothing is random after it."""
         self._problem_name = self._chosen(resolve_seed(self, seed))
         self._programs, self._report, self._best = (), "", 0.0
-        difficulty = self._problem.difficulty
-        return self.render_text(), {"difficulty": difficulty} if difficulty else {}
+        return self.render_text(), {"difficulty": self._problem.level}
 
     def _chosen(self, seed: int) -> str:
         rng = random.Random(f"code {seed}")

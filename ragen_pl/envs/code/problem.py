@@ -22,6 +22,10 @@ class Case:
     """Whether a list of the output alone is right, too."""
 
 
+_LINES = (5, 10, 20, 40)
+"""Most lines of the solutions of each difficulty but the last."""
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """A problem, and how programs that solve it are tested.
@@ -44,6 +48,20 @@ class Problem:
     solution: str = ""
     """A program that solves the problem; empty if none is known."""
     difficulty: str = ""
+    """The source's own name of it; empty if it has none."""
+
+    @property
+    def level(self) -> str:
+        """The difficulty: the source's own, or a range of the known solution's lines; empty without
+        either."""
+        lines = sum(bool(line.strip()) for line in self.solution.splitlines())
+        if self.difficulty or not lines:
+            return self.difficulty
+        most = next((most for most in _LINES if lines <= most), None)
+        if most is None:
+            return f"{_LINES[-1] + 1}+ lines"
+        least = 1 + max((each for each in _LINES if each < most), default=0)
+        return f"{least}-{most} lines"
 
     @property
     def num_tests(self) -> int:

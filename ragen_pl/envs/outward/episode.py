@@ -46,6 +46,8 @@ class Task:
     actions_text: str
     """What a prompt says of the actions."""
     max_actions: int
+    difficulty: str
+    """Empty if the environment names none."""
 
 
 class OutwardEpisode:
@@ -83,11 +85,14 @@ class OutwardEpisode:
         """Begin the episode that a seed decides; ``noise_seed`` decides what is random later."""
         self._goes_on, self._num_messages = False, 0
         try:
-            self._text = self._env.reset(seed, noise_seed).observation
+            first = self._env.reset(seed, noise_seed)
+            self._text = first.observation
             with calling("actions_text"):
                 actions_text = str(self._env.env.actions_text)
             task = Task(
-                self._env.instruction, self._env.actions, actions_text, self._env.max_actions
+                *(self._env.instruction, self._env.actions, actions_text),
+                max_actions=self._env.max_actions,
+                difficulty=first.difficulty,
             )
         except EnvError as error:
             raise self._failed(error) from error

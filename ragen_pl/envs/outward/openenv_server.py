@@ -49,6 +49,11 @@ OBSERVATION_SCHEMA: Mapping[str, Any] = {
             "anyOf": [{"type": "array", "items": _TEXT}, {"type": "null"}],
             "description": "Names of the actions, after a reset; null for free text",
         },
+        "actions_text": {
+            **_TEXT,
+            "description": "What a prompt says of the actions, tools included, after a reset",
+        },
+        "difficulty": {**_TEXT, "description": "The difficulty of the start, after a reset"},
         "actions_left": {"type": "integer", "description": "Messages until the episode ends"},
         "success": {**_FLAG, "description": "Whether the task is done"},
         "truncated": {**_FLAG, "description": "Whether a limit ended the episode"},
@@ -151,6 +156,8 @@ class _Session:
         if task is not None:
             actions = None if task.actions is None else list(task.actions)
             observation |= {"instruction": task.instruction, "actions": actions}
+            observation["actions_text"] = task.actions_text
+            observation |= {"difficulty": task.difficulty} if task.difficulty else {}
         reward = None if task is not None else reply.reward
         return {"observation": observation, "reward": reward, "done": reply.done}
 

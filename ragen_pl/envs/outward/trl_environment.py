@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
+import json
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any, ClassVar, Literal
 
@@ -17,12 +19,16 @@ _MOST_NAMED = 32
 """Most actions that the tool's schema lists one by one."""
 _FAILED = "The environment failed. The episode has ended."
 _ENDED = "The episode has ended."
+_TRLS = ("reset", "get_reward")
+"""Methods that TRL calls itself."""
+_TYPES: Mapping[str, Any] = {"string": str, "integer": int, "number": float, "boolean": bool}
 
 
 class TRLEnvironment:
     """An environment as TRL's ``GRPOTrainer`` uses it: a subclass is an ``environment_factory``.
 
-    ``trl_environment`` makes the subclass, with the tool ``act``. TRL makes one instance per
+    ``trl_environment`` makes the subclass, with the tool ``act`` or, of an environment of tools,
+    with these. TRL makes one instance per
     rollout of a batch and resets it with the columns of the dataset's row.
 
     ``reset`` needs the column ``seed``, which decides the initial state: TRL repeats a row for all
@@ -33,7 +39,9 @@ class TRLEnvironment:
 
     _prototype: ClassVar[TextEnv]
     _instances: ClassVar[count[int]]
+    _has_tools: ClassVar[bool]
     act: ClassVar[Callable[[TRLEnvironment, str], str]]
+    """Missing where the environment has tools of its own."""
 
     def __init__(self) -> None:
         self._episode = OutwardEpisode(self._prototype)
@@ -61,11 +69,13 @@ class TRLEnvironment:
             self._reward = None
             return _FAILED
         self._reward = 0.0
-        return (
-            f"{task.instruction.rstrip()}\nActions: {task.actions_text}\n"
-            f"Take one action with each call of the tool act, at most {task.max_actions}.\n"
-            f"{reply.text}"
+        how = (
+            f"Call one tool at a time, at most {task.max_actions} times."
+            if self._has_tools
+            else f"Actions: {task.actions_text}\n"
+            f"Take one action with each call of the tool act, at most {task.max_actions}."
         )
+        return f"{task.instruction.rstrip()}\n{how}\n{reply.text}"
 
     def _noise_seed(self) -> int:
         """Return a seed that differs between processes, instances and resets."""
@@ -95,18 +105,32 @@ class TRLEnvironment:
 def trl_environment(env: TextEnv, name: str | None = None) -> type[TRLEnvironment]:
     """Make a class for TRL's ``environment_factory`` of an environment.
 
+    The tools of a ``ToolEnv`` are the class's, with their own arguments and descriptions.
+
     Args:
         env: The environment; every instance plays a copy.
         name: Name of the class, which is also that of the reward in TRL's logs; None takes the
             environment's.
+
+    Raises:
+        ValueError: if a tool has the name of one of TRL's methods.
     """
+    functions = [dict(tool["function"]) for tool in env.tools]
+    taken = next((each["name"] for each in functions if each["name"] in _TRLS), None)
+    if taken is not None:
+        raise ValueError(
+            f"{type(env).__name__} has a tool named {taken}, which is a method that TRL calls "
+            "itself: rename the tool"
+        )
+    tools = {str(each["name"]): _own_tool(each) for each in functions} or {"act": _tool(env)}
     title = "".join(map(str.capitalize, re.split(r"[\W_]+", env.name))) + "Environment"
     attributes = {
         "__doc__": f"{env.name} for TRL's environment_factory.",
         "__module__": __name__,
         "_prototype": env,
         "_instances": count(),
-        "act": _tool(env),
+        "_has_tools": bool(functions),
+        **tools,
     }
     return type(name or title, (TRLEnvironment,), attributes)
 
@@ -131,6 +155,57 @@ def _tool(env: TextEnv) -> Callable[[TRLEnvironment, str], str]:
     kind: Any = Literal[tuple(known)] if is_named and known is not None else str
     act.__annotations__ = {"action": kind, "return": str}
     return act
+
+
+def _own_tool(function: Mapping[str, Any]) -> Callable[..., str]:
+    """Make a tool that calls one of the environment's, of its JSON schema.
+
+    Any arguments are taken: wrong ones are answered by the environment.
+    """
+    name, schema = str(function["name"]), function.get("parameters", {})
+    kinds: Mapping[str, Any] = schema.get("properties", {})
+
+    def call(self: TRLEnvironment, **arguments: Any) -> str:
+        return self._take(json.dumps({"name": name, "arguments": arguments}, default=str))
+
+    hints = {key: _type_of(kind) for key, kind in kinds.items()}
+    required = schema.get("required", ())
+    parameters = [
+        inspect.Parameter(
+            key,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if key in required else kind.get("default"),
+            annotation=hints[key],
+        )
+        for key, kind in kinds.items()
+    ]
+    own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [own, *parameters], return_annotation=str
+    )
+    call.__annotations__ = {**hints, "return": str}
+    call.__name__ = name
+    described = (f"    {key}: {_line(kind.get('description', key))}" for key, kind in kinds.items())
+    args = "\n".join(("Args:", *described)) + "\n\n" if kinds else ""
+    told = _line(function.get("description", name))
+    call.__doc__ = f"{told}\n\n{args}Returns:\n    What happens next.\n"
+    return call
+
+
+def _line(text: Any) -> str:
+    return " ".join(str(text).split())
+
+
+def _type_of(kind: Mapping[str, Any]) -> Any:
+    """Return the type of a JSON schema; any where it is none of the simple ones."""
+    if "enum" in kind:
+        return Literal[tuple(kind["enum"])]
+    options = [_type_of(each) for each in kind.get("anyOf", ()) if each.get("type") != "null"]
+    if len(options) == 1:
+        return options[0] | None
+    if kind.get("type") == "array":
+        return list[_type_of(kind.get("items", {}))]  # type: ignore[misc]  # made at run time
+    return _TYPES.get(str(kind.get("type")), Any)
 
 
 def seed_rows(seeds: Sequence[int]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""``MCPServer``: the tools of a server of the Model Context Protocol, as a subprocess."""
+"""``MCPServer``: the tools of a server of the Model Context Protocol."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import atexit
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,37 +17,50 @@ from ragen_pl.envs.packages import load
 from ragen_pl.envs.tools.schema import ToolSchema
 from ragen_pl.envs.tools.toolbox import Toolbox, ToolUnavailableError
 
-_Key = tuple[int, tuple[str, ...], tuple[tuple[str, str], ...], float]
-
 
 class MCPServer(Toolbox):
-    """The tools of an MCP server that is started as a subprocess and talked to over its pipes.
+    """The tools of an MCP server, which is started as a subprocess and talked to over its pipes, or
+    runs elsewhere and is talked to over HTTP.
 
-    It starts when the tools are first asked for. All trajectories of a process share it, so it must
-    keep nothing between calls. One that ends is started again for the next trajectory.
+    It starts, or is connected to, when the tools are first asked for. All trajectories of a process
+    share it, so it must keep nothing between calls. One that ends is started, or connected to,
+    again for the next trajectory.
 
     Args:
         command: The program and its arguments, such as ``[python, -m, my_server]``.
         environment: Variables of the program beside a few safe ones, such as ``PATH``.
         timeout_s: Seconds that a start or a call may take. Calls are handed on one at a time; the
             time that one waits for its turn does not count.
+        url: Address of a server that runs already, in place of ``command``, such as
+            ``http://127.0.0.1:8000/mcp`` (the protocol's streamable HTTP).
+        token_variable: Environment variable that holds the bearer token of that server, if it asks
+            for one.
     """
 
     is_repeatable = False
 
     def __init__(
         self,
-        command: Sequence[str],
+        command: Sequence[str] | None = None,
         environment: Mapping[str, str] | None = None,
         timeout_s: float = 30.0,
+        url: str | None = None,
+        token_variable: str | None = None,
     ) -> None:
-        if not command:
-            raise ValueError("command: it is empty; name the program that serves the tools")
         if not timeout_s > 0:
             raise ValueError(f"timeout_s: {timeout_s} is not positive")
+        if (command is None) == (url is None):
+            given = "neither command nor url is" if command is None else "command and url are both"
+            raise ValueError(
+                f"{given} given: name the program that serves the tools, or the address of a "
+                "server that runs"
+            )
+        self._server: _Program | _Address
+        if url is None:
+            self._server = _Program.of(command or (), environment or {}, token_variable)
+        else:
+            self._server = _Address.of(url, environment, token_variable)
         load("mcp", "MCPServer", "mcp")
-        self._command = tuple(command)
-        self._environment = tuple(sorted((environment or {}).items()))
         self._timeout_s = timeout_s
 
     def schemas(self) -> tuple[ToolSchema, ...]:
@@ -65,15 +80,88 @@ class MCPServer(Toolbox):
         return self._connection().call(name, arguments)
 
     def _connection(self) -> _Connection:
-        key = (os.getpid(), self._command, self._environment, self._timeout_s)
+        key = (os.getpid(), self._server, self._timeout_s)
         with _OPENING:
             found = _OPEN.get(key)
             if found is None or found.has_ended:
                 if found is not None:  # what the server holds, such as a port, is free for the next
                     found.close()
-                found = _OPEN[key] = _Connection(self._command, self._environment, self._timeout_s)
+                found = _OPEN[key] = _Connection(self._server, self._timeout_s)
         return found
 
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """A server that is started as a subprocess."""
+
+    command: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(
+        cls, command: Sequence[str], environment: Mapping[str, str], token_variable: str | None
+    ) -> _Program:
+        if not command:
+            raise ValueError("command: it is empty; name the program that serves the tools")
+        if token_variable is not None:
+            raise ValueError(
+                f"token_variable is {token_variable}, which is for a server at a url; what a "
+                "program needs to know stands in environment"
+            )
+        return cls(tuple(command), tuple(sorted(environment.items())))
+
+    def __str__(self) -> str:
+        return f"the MCP server {' '.join(self.command)}"
+
+    @asynccontextmanager
+    async def transport(self) -> AsyncIterator[Any]:
+        """Start it and yield what a client talks over."""
+        mcp = load("mcp", "MCPServer", "mcp")
+        stdio = load("mcp.client.stdio", "MCPServer", "mcp")
+        program, *arguments = self.command
+        variables = {**stdio.get_default_environment(), **dict(self.environment)}
+        server = mcp.StdioServerParameters(command=program, args=arguments, env=variables)
+        with Path(os.devnull).open("w", encoding="utf-8") as unread:  # not over the run's display
+            yield stdio.stdio_client(server, errlog=unread)
+
+
+@dataclass(frozen=True, slots=True)
+class _Address:
+    """A server that runs elsewhere."""
+
+    url: str
+    token_variable: str | None
+
+    @classmethod
+    def of(
+        cls, url: str, environment: Mapping[str, str] | None, token_variable: str | None
+    ) -> _Address:
+        scheme, separator, rest = url.partition("://")
+        if scheme not in ("http", "https") or not separator or not rest:
+            raise ValueError(f"url: {url!r} is no address such as http://127.0.0.1:8000/mcp")
+        if environment is not None:
+            raise ValueError("environment is given, which is for a command; leave it out")
+        if token_variable is not None and not os.environ.get(token_variable):
+            raise ValueError(
+                f"token_variable: the environment variable {token_variable} is not set; set it to "
+                f"the token of {url}"
+            )
+        return cls(url, token_variable)
+
+    def __str__(self) -> str:
+        return f"the MCP server at {self.url}"
+
+    @asynccontextmanager
+    async def transport(self) -> AsyncIterator[Any]:
+        """Yield what a client talks over."""
+        http = load("mcp.client.streamable_http", "MCPServer", "mcp")
+        token = os.environ.get(self.token_variable, "") if self.token_variable else ""
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        async with http.create_mcp_http_client(headers=headers) as client:
+            yield http.streamable_http_client(self.url, http_client=client)
+
+
+_Key = tuple[int, _Program | _Address, float]
 
 _OPEN: dict[_Key, _Connection] = {}
 _OPENING = threading.Lock()
@@ -96,19 +184,14 @@ def end_servers() -> None:
 class _Connection:
     """A running server: one thread talks to it, others wait for what it says."""
 
-    def __init__(
-        self, command: Sequence[str], environment: Sequence[tuple[str, str]], timeout_s: float
-    ) -> None:
-        self._what = f"the MCP server {' '.join(command)}"
-        self._timeout_s = timeout_s
+    def __init__(self, server: _Program | _Address, timeout_s: float) -> None:
+        self._what, self._timeout_s = str(server), timeout_s
         self.schemas: tuple[ToolSchema, ...] = ()
         self._error = ""
         self._is_ready, self._loop = threading.Event(), asyncio.new_event_loop()
         self._calls: asyncio.Queue[_Request | None] = asyncio.Queue()
         self._in_hand: asyncio.Future[Any] | None = None
-        self._thread = threading.Thread(
-            target=self._run, args=(command, environment), name="mcp", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, args=(server,), name="mcp", daemon=True)
         self._thread.start()
         if not self._is_ready.wait(timeout_s) or self._error:
             self.close()
@@ -151,9 +234,9 @@ class _Connection:
         if self._in_hand is not None:
             self._in_hand.cancel()
 
-    def _run(self, command: Sequence[str], environment: Sequence[tuple[str, str]]) -> None:
+    def _run(self, server: _Program | _Address) -> None:
         try:
-            self._loop.run_until_complete(self._serve(command, environment))
+            self._loop.run_until_complete(self._serve(server))
         except asyncio.CancelledError:  # it was closed in the middle of a call
             self._error = self._error or "was closed"
         except Exception as error:  # the boundary to the server: whatever ends it is told
@@ -170,20 +253,13 @@ class _Connection:
                     request.fail(self._error)
             self._loop.close()
 
-    async def _serve(self, command: Sequence[str], environment: Sequence[tuple[str, str]]) -> None:
-        """Start the server and talk to it until it ends."""
+    async def _serve(self, server: _Program | _Address) -> None:
+        """Talk to the server until it ends, a call at a time."""
         mcp = load("mcp", "MCPServer", "mcp")
-        stdio = load("mcp.client.stdio", "MCPServer", "mcp")
-        program, *arguments = command
-        variables = {**stdio.get_default_environment(), **dict(environment)}
-        server = mcp.StdioServerParameters(command=program, args=arguments, env=variables)
-        with Path(os.devnull).open("w", encoding="utf-8") as unread:  # not over the run's display
-            pipes = stdio.stdio_client(server, errlog=unread)
-            await self._hand_on(mcp, pipes)
-
-    async def _hand_on(self, mcp: Any, pipes: Any) -> None:
-        """Hand on calls, one at a time."""
-        async with mcp.Client(pipes, read_timeout_seconds=self._timeout_s) as client:
+        async with (
+            server.transport() as transport,
+            mcp.Client(transport, read_timeout_seconds=self._timeout_s) as client,
+        ):
             self.schemas = await _listed(client)
             self._is_ready.set()
             while (request := await self._calls.get()) is not None:

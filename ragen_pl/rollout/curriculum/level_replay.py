@@ -77,7 +77,8 @@ class LevelReplay(Curriculum):
         replayed: list[GroupSeed] = []
         for _ in range(count):
             weights = [priorities[str(start.seed)] for start in known]
-            (start,) = rng.choices(known, weights)
+            # Where only age counts, what was just played has none.
+            (start,) = rng.choices(known, weights if any(weights) else None)
             known.remove(start)
             replayed.append(replace(start, weight=_REPLAYED))
         new = fresh[: wanted - count]

@@ -170,7 +170,8 @@ class Replayer:
         """
         if not turn.response.startswith(chat.opening_tag):
             raise RefusedLineError(f"a response that does not begin with {chat.opening_tag}")
-        parsed = chat.parse_whole(turn.response, known)
+        tools = () if chat.tags is None else self.env.tools
+        parsed = chat.parse_whole(turn.response, known, tools)
         if turn.actions is None:
             if not parsed.is_valid:
                 raise RefusedLineError("a response that breaks the format or names no known action")

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from aiohttp import WSMsgType, web
 
-from ragen_pl.envs import FrozenLake, Sokoban
+from ragen_pl.envs import FrozenLake, SearchQA, Sokoban
 from ragen_pl.envs.adapters import OpenEnv
 from ragen_pl.envs.contract import check_contract
 from ragen_pl.envs.outward.openenv_server import OpenEnvServer
@@ -86,6 +86,20 @@ def test_a_served_environment_plays_like_itself(url: str) -> None:
     for seed in range(12):
         assert played(far, seed, seed + 1) == played(near, seed, seed + 1)
         assert far.instruction == near.instruction
+        assert far.difficulty_of(seed) == near.difficulty_of(seed) != ""
+
+
+def test_the_tools_of_a_served_environment_are_told() -> None:
+    near = SearchQA(people=60)
+    with serving_env(near) as url:
+        far = OpenEnv(url, max_actions=3)
+        assert far.actions_text == "free text"
+        text, info = far.reset(seed=4)
+        assert (text, info["difficulty"]) == (near.reset(seed=4)[0], "2")
+        assert far.actions_text == near.actions_text
+        assert '{"name": "search", "description": "Search the documents' in far.actions_text
+        far.step('{"name": "search", "arguments": {"query": "tea"}}')
+        assert far.actions_text == near.actions_text
 
 
 def test_the_contract_holds(url: str) -> None:

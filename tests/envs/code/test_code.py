@@ -224,3 +224,23 @@ def test_wrong_keys_are_named() -> None:
         Code(Given(ADD), tries=0)
     with pytest.raises(ValueError, match="shown_tests: -1"):
         Code(Given(ADD), shown_tests=-1)
+
+
+@pytest.mark.parametrize(
+    ("solution", "difficulty", "level"),
+    [
+        ("", "", ""),
+        ("", "hard", "hard"),
+        ("a\nb", "hard", "hard"),
+        ("a\n\nb\n", "", "1-5 lines"),
+        ("a\n" * 6, "", "6-10 lines"),
+        ("a\n" * 20, "", "11-20 lines"),
+        ("a\n" * 40, "", "21-40 lines"),
+        ("a\n" * 41, "", "41+ lines"),
+    ],
+)
+def test_a_problem_without_a_difficulty_is_as_hard_as_its_solution_is_long(
+    solution: str, difficulty: str, level: str
+) -> None:
+    problem = Problem("x", "Do it.", (Case("", ""),), solution=solution, difficulty=difficulty)
+    assert make(problem).reset(seed=0)[1] == {"difficulty": level}

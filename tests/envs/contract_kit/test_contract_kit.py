@@ -12,7 +12,7 @@ from ragen_pl.cli.doctor.subject import ExaminedRun
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.contract import check_contract
 from ragen_pl.envs.contract_kit import assert_contract, examine_env
-from ragen_pl.envs.contract_kit.checks import CHECKS, answers
+from ragen_pl.envs.contract_kit.checks import CHECKS, answers, starts
 from ragen_pl.envs.contract_kit.examination import examine
 from ragen_pl.envs.contract_kit.subject import ExaminedEnv
 from ragen_pl.envs.contract_kit.trial import LONGEST, play, play_at_random
@@ -140,11 +140,22 @@ def test_what_disappoints_is_a_warning(kind: type[TextEnv], name: str, told: str
     assert re.search(told, found.text), found.text
 
 
-@pytest.mark.parametrize("kind", [Stairs, broken.Guess, broken.Lucky])
+@pytest.mark.parametrize("kind", [Stairs, broken.Guess, broken.Lucky, broken.SeldomLucky])
 def test_healthy_environments_pass_every_check(kind: type[TextEnv]) -> None:
     lines = list(examine_env(kind(), seconds=0.5))
     assert {line.check for line in lines} == set(CHECKS)
     assert [line.text for line in lines if line.finding.level is not Severity.OK] == []
+
+
+def test_noise_that_seldom_matters_is_no_other_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A random opponent's first move, say; two more noise seeds once had to show it."""
+    levels = []
+    for noise_seeds in (starts._MORE_NOISE_SEEDS, 3):
+        monkeypatch.setattr(starts, "_MORE_NOISE_SEEDS", noise_seeds)
+        subject = ExaminedEnv(broken.SeldomLucky(), "env", seconds=10.0)
+        (line,) = examine(subject, {"starts": CHECKS["starts"]})
+        levels.append(line.finding.level)
+    assert levels == [Severity.OK, Severity.WARNING]
 
 
 def test_what_follows_the_end_is_told() -> None:

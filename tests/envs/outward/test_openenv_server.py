@@ -58,6 +58,8 @@ def test_an_episode_is_the_environment_s_own() -> None:
                 "text": text,
                 "instruction": twin.instruction,
                 "actions": list(twin.actions or ()),
+                "actions_text": "Up, Down, Left, Right",
+                "difficulty": "4-5",
                 "actions_left": 10,
                 "success": False,
                 "truncated": False,

@@ -6,7 +6,7 @@ import inspect
 import random
 import subprocess
 import sys
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 import pytest
 from transformers.utils.chat_template_utils import get_json_schema
@@ -14,6 +14,7 @@ from transformers.utils.chat_template_utils import get_json_schema
 from ragen_pl.envs import Bandit, FrozenLake, Sokoban, Sudoku
 from ragen_pl.envs.base import TextEnv
 from ragen_pl.envs.outward import TRLEnvironment, seed_rows, trl_environment
+from ragen_pl.envs.tools import Calculator, ToolEnv
 from tests.support.faulty import FaultyLamp
 from tests.support.lamps import Lamp
 
@@ -154,6 +155,73 @@ def test_a_fault_of_the_environment_has_no_reward(method: str) -> None:
     assert played.get_reward() is None
     played.reset(seed=2)
     assert played.get_reward() == 0.0
+
+
+class Counter(ToolEnv):
+    """Count to three."""
+
+    name, instruction, task, max_actions = "counter", "Count.", "Count to three.", 6
+    toolboxes = (Calculator(),)
+
+    def begin(self, seed: int, noise_seed: int) -> dict[str, Any]:
+        self._left = 3
+        return {}
+
+    def count(
+        self,
+        by: int,
+        how: Literal["up", "down"] = "up",
+        names: list[str] | None = None,
+        loudly: bool = False,
+    ) -> str:
+        """Count on.
+
+        Args:
+            by: Steps.
+            how: Direction.
+            names: What is counted.
+        """
+        self._left -= by if how == "up" else -by
+        if not self._left:
+            self.end(1.0, success=True)
+        return f"{self._left} {names} {loudly}"
+
+
+def test_tools_of_an_environment_are_the_classs_own() -> None:
+    factory = trl_environment(Counter())
+    assert tools(factory) == ["calculate", "count"]
+    played = factory()
+    for tool in Counter().tools:
+        told = get_json_schema(getattr(played, tool["function"]["name"]))["function"]
+        wanted = dict(tool["function"])
+        assert told.pop("return")["type"] == "string"
+        assert told["description"] == wanted["description"]
+        mine, its = told["parameters"], wanted["parameters"]
+        assert mine.get("required", []) == its["required"]
+        assert mine["properties"].keys() == its["properties"].keys()
+    assert get_json_schema(factory().count)["function"]["parameters"]["properties"]["how"][  # type: ignore[attr-defined]
+        "enum"
+    ] == ["up", "down"]
+    text = played.reset(seed=1)
+    assert "Call one tool at a time, at most 6 times.\nCount to three." in text
+    assert '{"name"' not in text
+    assert played.calculate(expression="1 + 1") == "Count to three.\n2"  # type: ignore[attr-defined]
+    call: Any = played.count  # type: ignore[attr-defined]
+    assert call(by=1, names=["a"]) == "Count to three.\n2 ['a'] False"
+    assert "Error: by of count is 'one'; it must be an integer" in call(by="one")
+    assert "Error:" in call()
+    assert call(by=2).endswith("The episode has ended. It is a success.")
+    assert played.get_reward() == 1.0
+
+
+def test_a_tool_with_the_name_of_a_method_of_trls_is_refused() -> None:
+    class Restarting(Counter):
+        def get_reward(self) -> str:
+            """Ask for a reward."""
+            return "no"
+
+    with pytest.raises(ValueError, match=r"Restarting has a tool named get_reward.* rename the"):
+        trl_environment(Restarting())
 
 
 def test_names_of_classes() -> None:

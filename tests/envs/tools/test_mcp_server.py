@@ -6,6 +6,9 @@ import copy
 import json
 import os
 import pickle
+import re
+import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -117,6 +120,39 @@ def test_servers_end_in_the_middle_of_a_call() -> None:
         os.kill(process, 0)
 
 
+@pytest.fixture(name="address")
+def _address() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """Start the server over HTTP."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    with subprocess.Popen([*SERVER, str(port)], stderr=subprocess.DEVNULL) as process:
+        for _ in range(300):
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}/mcp", process
+        process.kill()
+
+
+def test_a_server_that_runs_elsewhere_is_called_at_its_address(
+    address: tuple[str, subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, process = address
+    monkeypatch.setenv("SOME_TOKEN", "secret")
+    box = MCPServer(url=url, token_variable="SOME_TOKEN", timeout_s=10.0)
+    assert [schema.name for schema in box.schemas()][:2] == ["add", "process"]
+    assert int(box.call("process", {})) == process.pid
+    assert pickle.loads(pickle.dumps(box)).call("add", {"a": 1, "b": 2}) == "3"
+    assert box.call("broken", {}).startswith("Error: ")
+    process.kill()
+    process.wait()
+    for _ in range(2):
+        with pytest.raises(ToolUnavailableError, match=f"the MCP server at {re.escape(url)}"):
+            box.call("add", {"a": 1, "b": 2})
+
+
 @pytest.mark.parametrize("command", [["/nowhere"], [sys.executable, "-c", "print(1)"]])
 def test_what_is_no_server_is_named(command: list[str]) -> None:
     with pytest.raises(ToolUnavailableError, match=f"the MCP server {command[0]}.* failed: "):
@@ -126,5 +162,17 @@ def test_what_is_no_server_is_named(command: list[str]) -> None:
 def test_other_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="command: it is empty"):
         MCPServer([])
+    with pytest.raises(ValueError, match="neither command nor url is given"):
+        MCPServer()
+    with pytest.raises(ValueError, match="command and url are both given"):
+        MCPServer(["x"], url="http://127.0.0.1:1/mcp")
+    with pytest.raises(ValueError, match=r"url: '127\.0\.0\.1' is no address"):
+        MCPServer(url="127.0.0.1")
+    with pytest.raises(ValueError, match="environment is given, which is for a command"):
+        MCPServer(url="http://127.0.0.1:1/mcp", environment={})
+    with pytest.raises(ValueError, match="token_variable is KEY, which is for a server at a url"):
+        MCPServer(["x"], token_variable="KEY")
+    with pytest.raises(ValueError, match="variable NO_SUCH_TOKEN is not set"):
+        MCPServer(url="http://127.0.0.1:1/mcp", token_variable="NO_SUCH_TOKEN")
     with pytest.raises(ValueError, match="timeout_s: 0 is not positive"):
         MCPServer(["x"], timeout_s=0)

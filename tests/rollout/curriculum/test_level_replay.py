@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -84,3 +85,15 @@ def test_the_latest_score_counts_and_the_lowest_are_forgotten() -> None:
 def test_values_out_of_range_are_refused(key: str, value: float) -> None:
     with pytest.raises(ValueError, match=rf"curriculum\.{key} is {value}"):
         LevelReplay(**{key: value})  # type: ignore[arg-type]
+
+
+def test_where_age_alone_counts_what_was_just_played_is_as_good_as_each_other() -> None:
+    """Such a choice once ended the run."""
+    progress = {seed: replace(tally, age=int(seed == "7")) for seed, tally in known(40).items()}
+    drawn = Counter[int]()
+    for seed in range(9):
+        curriculum, rng = LevelReplay(staleness=1.0), random.Random(seed)
+        chosen = choose_starts(curriculum, Lamp(), POOL, 8, progress, rng)
+        drawn.update(start.seed for start in chosen[4:])
+    assert drawn[7] == 9
+    assert len(drawn) > 15
