@@ -54,7 +54,7 @@ def to_markdown(day: Day, parts: Sequence[Part], outcomes: Mapping[str, PartResu
     ended = [outcomes[part.name] for part in parts if part.name in outcomes]
     sizes = ", tiny shapes: no figure here is a measurement" if day.tiny else ""
     blocks = [f"# The GPU day: device `{day.device}`{sizes}"]
-    blocks += [_aims(day, figures), _speed(figures), _beside(figures)]
+    blocks += [_aims(day, figures), _numerics(figures), _speed(figures), _beside(figures)]
     blocks += [_memory(figures), _seconds(figures)]
     blocks += [_parts(parts, outcomes), _notes(ended)]
     blocks += [_failure(outcome) for outcome in ended]
@@ -82,6 +82,20 @@ def _aims(day: Day, figures: Figures) -> str:
 
 def _aim(aim: Aim, figure: Figure | None, verdict: Verdict) -> str:
     return f"| {aim.entry} | {aim.what} | {aim.bound} | {_value(figure)} | {verdict} |"
+
+
+def _numerics(figures: Figures) -> str:
+    """Return a row per type and way of computing: how far log-probs are from the sampled ones."""
+    ways = [name for name in figures if name.startswith("numerics/") and name.endswith("/gap")]
+    if not ways:
+        return ""
+    lines = ["## Sampled and recomputed log-probs", ""]
+    lines += _header(["type, way", "largest gap, nats", "mean"])
+    for name in ways:
+        way = name.removeprefix("numerics/").removesuffix("/gap").replace("/", ", ")
+        mean = figures.get(name.removesuffix("gap") + "mean_gap")
+        lines.append(_row([way, _value(figures[name]), _value(mean)]))
+    return "\n".join(lines)
 
 
 def _speed(figures: Figures) -> str:

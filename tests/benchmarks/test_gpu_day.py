@@ -339,6 +339,9 @@ def test_the_page_has_every_aim_and_a_row_per_variant(tmp_path: Path) -> None:
         Figure("speed/0.5b/lora/update_mfu", 0.4321),
         Figure("speed/0.5b/graphs_gain", 1.5),
         Figure("vllm/0.5b/rollout", 777.0, "tokens/s"),
+        Figure("numerics/bf16/flash/gap", 0.25),
+        Figure("numerics/bf16/flash/mean_gap", 0.03),
+        Figure("numerics/fp32/cpu_gap", 2e-5),
         Figure("beside/tiny/rollout_short/fp32", 3.25, "trajectories/s"),
         Figure("beside/tiny/rollout_short/fp32/to_generate", 2.5),
         Figure("beside/7b_lora/training/bf16", 0.5, "trajectories/s"),
@@ -354,6 +357,7 @@ def test_the_page_has_every_aim_and_a_row_per_variant(tmp_path: Path) -> None:
     assert "12,345" in row
     assert "0.4321" in row
     assert "| 0.5b | vLLM | – | – | 777 |" in page
+    assert "| bf16, flash | 0.25 | 0.03 |" in page
     assert "| tiny | rollout_short | fp32 | 3.25 | 2.5 | – | – |" in page
     assert "| 7b_lora | training | bf16 | 0.5 | – | 1.75 | 0.25 |" in page
     assert page.count("| 7b_lora |") == 1, "the best of each has no rate of its own"
