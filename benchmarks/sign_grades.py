@@ -101,19 +101,49 @@ def grade_sign(runs: Sequence[ScoredRun], threshold: float) -> SignGrade:
         if run.collapsed_at is not None
     ]
     healthy = [run for run in runs if run.outcome == "healthy"]
+    alarms = [run.first_above(threshold) is not None for run in healthy]
+    return _grade(leads, alarms)
+
+
+def _grade(leads: Sequence[float], alarms: Sequence[bool]) -> SignGrade:
+    """Grade the leads over collapses, and whether there was an alarm in each healthy run."""
     return SignGrade(
         len(leads),
         sum(lead > 0 for lead in leads),
         median(leads) if leads else math.nan,
-        len(healthy),
-        sum(run.first_above(threshold) is not None for run in healthy),
+        len(alarms),
+        sum(alarms),
     )
 
 
-def silent_threshold(runs: Sequence[ScoredRun]) -> float:
-    """Return the lowest threshold without a false alarm: the highest score of a healthy run.
+def grade_on_other_folds(runs: Sequence[ScoredRun], folds: Sequence[str]) -> SignGrade | None:
+    """Grade a sign at thresholds that other runs gave: each run at the lowest threshold without a
+    false alarm in the healthy runs of the other folds.
 
-    Chosen on the runs that are graded, so it flatters; it puts signs without a threshold of their
-    own, or with a bad one, on equal terms.
+    So signs without a threshold of their own, or with a bad one, stand on equal terms, and no run
+    has a part in the threshold that it is graded at.
+
+    Args:
+        runs: The runs.
+        folds: Each run's fold, such as its seed.
+
+    Returns:
+        The grade, without folds outside of which no healthy run has a score; None if it is so with
+        all of them.
     """
+    leads, alarms = list[float](), list[bool]()
+    for fold in dict.fromkeys(folds):
+        own = [run for run, its in zip(runs, folds, strict=True) if its == fold]
+        bar = silent_threshold([run for run, its in zip(runs, folds, strict=True) if its != fold])
+        for run in own if bar > SILENT else ():
+            first = run.first_above(bar)
+            if run.collapsed_at is not None:
+                leads.append(lead_time(first, run.collapsed_at))
+            elif run.outcome == "healthy":
+                alarms.append(first is not None)
+    return _grade(leads, alarms) if leads or alarms else None
+
+
+def silent_threshold(runs: Sequence[ScoredRun]) -> float:
+    """Return the lowest threshold without a false alarm: the highest score of a healthy run."""
     return max((run.peak() for run in runs if run.outcome == "healthy"), default=SILENT)

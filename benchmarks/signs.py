@@ -8,9 +8,9 @@ AUROC over runs, and over iterations at a fixed horizon (``sign_grades``). Runs 
 stay healthy by ``collapse_study``'s definition, which no sign has a part in. Every score uses what
 was known when the collection was judged: metrics of an update count from the next collection on.
 
-The last columns grade every sign at the lowest threshold that raises no false alarm in these runs,
-also those without a threshold of their own. The alarm is graded as the runs recorded it, and as its
-present rules judge what they recorded.
+The last columns grade every sign, also those without a threshold of their own, at thresholds that
+runs of other seeds gave: the lowest without a false alarm there. The alarm is graded as the runs
+recorded it, and as its present rules judge what they recorded.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from benchmarks.sign_grades import (
     SignGrade,
     auroc_at_horizon,
     auroc_of_runs,
+    grade_on_other_folds,
     grade_sign,
-    silent_threshold,
 )
 from ragen_pl.ops.echo_trap import CollapseThresholds, Indicators, assess
 from ragen_pl.ops.echo_trap import thresholds as limits
@@ -307,11 +307,13 @@ SIGNS = (
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """The history of a finished run, with its outcome."""
+    """The history of a finished run, with its outcome and its seed."""
 
     outcome: Outcome
     collapsed_at: int | None
     history: History
+    seed: str
+    """Name of its folder: a laboratory's are ``…/seed20``."""
 
 
 def read(folders: Iterable[Path]) -> list[RecordedRun]:
@@ -323,7 +325,8 @@ def read(folders: Iterable[Path]) -> list[RecordedRun]:
         success = series(results["history"], "rollout/success")
         if success and results.get("status") in ("finished", "stopped"):
             at = collapse_iteration(success)
-            found.append(RecordedRun(outcome(success), at, results["history"]))
+            history, seed = results["history"], path.parent.name
+            found.append(RecordedRun(outcome(success), at, history, seed))
     return found
 
 
@@ -339,33 +342,32 @@ def markdown(runs: Sequence[RecordedRun], horizon: int, signs: Sequence[Sign] = 
     header = [
         *("sign", "raised", "collapses flagged before", "median lead", "false alarms"),
         *("AUROC of runs", f"AUROC at {horizon} iterations"),
-        *("flagged without false alarm", "median lead then"),
+        *("flagged at other seeds' thresholds", "median lead then", "false alarms then"),
     ]
-    rows = [_row(sign, scored(runs, sign), horizon) for sign in signs]
+    seeds = [run.seed for run in runs]
+    rows = [_row(sign, scored(runs, sign), seeds, horizon) for sign in signs]
     body = table(header, [row for row in rows if row])
     return f"# Signs of collapse\n\n{len(runs)} runs: {counts}. {DEFINITIONS}\n\n{body}\n"
 
 
-def _row(sign: Sign, runs: Sequence[ScoredRun], horizon: int) -> list[str]:
+def _row(sign: Sign, runs: Sequence[ScoredRun], seeds: Sequence[str], horizon: int) -> list[str]:
     """Write a sign's row; empty if no run measured it."""
     if all(run.peak() == SILENT for run in runs):
         return []
-    strict, bar = None, silent_threshold(runs)
-    if bar > SILENT:
-        strict = grade_sign(runs, bar)
-    own = [""] * 3
-    if sign.when:
-        found = grade_sign(runs, sign.threshold)
-        own = [
-            of_collapses(found),
-            lead(found.median_lead),
-            f"{found.false_alarms} of {found.healthy}",
-        ]
+    own = grade_sign(runs, sign.threshold) if sign.when else None
     return [
-        *(sign.name, sign.when or "–", *(cell or "–" for cell in own)),
+        *(sign.name, sign.when or "–", *_cells(own)),
         *(_probability(auroc_of_runs(runs)), _probability(auroc_at_horizon(runs, horizon))),
-        *(("–", "–") if strict is None else (of_collapses(strict), lead(strict.median_lead))),
+        *_cells(grade_on_other_folds(runs, seeds)),
     ]
+
+
+def _cells(found: SignGrade | None) -> list[str]:
+    """Write collapses flagged, median lead and false alarms; dashes where nothing was graded."""
+    if found is None:
+        return ["–"] * 3
+    alarms = f"{found.false_alarms} of {found.healthy}"
+    return [of_collapses(found), lead(found.median_lead), alarms]
 
 
 def of_collapses(found: SignGrade) -> str:

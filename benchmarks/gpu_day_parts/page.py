@@ -54,7 +54,8 @@ def to_markdown(day: Day, parts: Sequence[Part], outcomes: Mapping[str, PartResu
     ended = [outcomes[part.name] for part in parts if part.name in outcomes]
     sizes = ", tiny shapes: no figure here is a measurement" if day.tiny else ""
     blocks = [f"# The GPU day: device `{day.device}`{sizes}"]
-    blocks += [_aims(day, figures), _speed(figures), _memory(figures), _seconds(figures)]
+    blocks += [_aims(day, figures), _numerics(figures), _speed(figures), _beside(figures)]
+    blocks += [_memory(figures), _seconds(figures)]
     blocks += [_parts(parts, outcomes), _notes(ended)]
     blocks += [_failure(outcome) for outcome in ended]
     return "\n\n".join(block for block in blocks if block) + "\n"
@@ -83,6 +84,20 @@ def _aim(aim: Aim, figure: Figure | None, verdict: Verdict) -> str:
     return f"| {aim.entry} | {aim.what} | {aim.bound} | {_value(figure)} | {verdict} |"
 
 
+def _numerics(figures: Figures) -> str:
+    """Return a row per type and way of computing: how far log-probs are from the sampled ones."""
+    ways = [name for name in figures if name.startswith("numerics/") and name.endswith("/gap")]
+    if not ways:
+        return ""
+    lines = ["## Sampled and recomputed log-probs", ""]
+    lines += _header(["type, way", "largest gap, nats", "mean"])
+    for name in ways:
+        way = name.removeprefix("numerics/").removesuffix("/gap").replace("/", ", ")
+        mean = figures.get(name.removesuffix("gap") + "mean_gap")
+        lines.append(_row([way, _value(figures[name]), _value(mean)]))
+    return "\n".join(lines)
+
+
 def _speed(figures: Figures) -> str:
     """Return a row per shape and variant, and vLLM's where it was measured."""
     rows = []
@@ -105,6 +120,22 @@ def _speed(figures: Figures) -> str:
     titles = ["shape", "variant", *_SPEED]
     lines = ["## Speed", "", _row(titles), _row(["---", "---", *["---:"] * len(_SPEED)])]
     return "\n".join([*lines, *map(_row, rows)])
+
+
+def _beside(figures: Figures) -> str:
+    """Return a row per model, what it did, and how: ours beside generate's rollouts or TRL's
+    training."""
+    rates = [name for name in figures if name.startswith("beside/") and name.count("/") == 3]
+    if not rates:
+        return ""
+    titles = ["model", "what", "way", "trajectories/s", "times generate", "times TRL"]
+    titles.append("of the arithmetic limit")
+    lines = ["## Beside generate and TRL", "", _row(titles), _row(["---"] * 3 + ["---:"] * 4)]
+    for name in rates:
+        shares = (figures.get(f"{name}/{key}") for key in ("to_generate", "to_trl", "of_limit"))
+        cells = [_value(figures[name], with_unit=False), *map(_value, shares)]
+        lines.append(_row([*name.split("/")[1:], *cells]))
+    return "\n".join(lines)
 
 
 def _memory(figures: Figures) -> str:

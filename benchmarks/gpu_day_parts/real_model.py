@@ -1,5 +1,8 @@
-"""A pretrained model with adapters, as its config has them: the bandit, and Sokoban for the rest of
-the time."""
+"""A pretrained model by its recipes: the bandit, and Sokoban for the rest of the time.
+
+Adapters are trained as the model's config has them, but for SmolLM2-135M's Sokoban, whose recipe
+for GPUs trains all weights.
+"""
 
 from __future__ import annotations
 

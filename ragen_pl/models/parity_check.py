@@ -12,8 +12,11 @@ from ragen_pl.models.kernels.last_layer import states_at
 from ragen_pl.models.meta_device import with_depth
 
 _TOLERANCE, _TOLERANCE_OF_A_GPU = 1e-3, 1e-2
-"""Largest difference of float32 log-probs, over the whole vocabulary, that rounding explains: with
-135M parameters it was 1.2e-3 on an H200."""
+"""Largest difference of float32 log-probs, at the middle one of some tokens, that rounding
+explains."""
+_BLOCK = 7
+"""Tokens of the first of two blocks. Each is judged by itself: what is wrong with a cache shows in
+the second alone."""
 _LAYERS = 6
 """Number of layers checked in a 16-bit model; some models alternate between types of attention."""
 
@@ -42,12 +45,24 @@ def check_log_prob_parity(model: PreTrainedModel, path: str) -> None:
     model.train(was_training)
     tolerance = _TOLERANCE if ids.device.type == "cpu" else _TOLERANCE_OF_A_GPU
     for name, log_probs in found.items():
-        gap = float((log_probs - own).abs().max())
+        gap = _gap(log_probs, own)
         if not gap <= tolerance:
             raise ValueError(
                 f"policy.path is {path}, a {type(model).__name__} whose log-probs in {name} would "
-                f"differ by up to {gap:.3g} from its own: its architecture is not supported"
+                f"differ by {gap:.3g} from its own: its architecture is not supported"
             )
+
+
+def _gap(log_probs: Tensor, own: Tensor) -> float:
+    """Return the larger of the two blocks' medians of a token's largest difference over the
+    vocabulary; NaN where there is one.
+
+    Args:
+        log_probs: (1, T, V).
+        own: (1, T, V).
+    """
+    largest = (log_probs - own).abs().amax(-1)[0]
+    return float(torch.stack([part.median() for part in largest.tensor_split([_BLOCK])]).max())
 
 
 def _shallow(model: PreTrainedModel) -> PreTrainedModel:
@@ -72,7 +87,7 @@ def _trainer_log_probs(model: PreTrainedModel, ids: Tensor) -> Tensor:
 def _sampler_log_probs(model: PreTrainedModel, ids: Tensor) -> Tensor:
     """Compute log-probs in two blocks with a cache, as ``rollout.engines.in_process`` does."""
     cache, found = RaggedCache(1, ids.shape[1], ids.device), []
-    for block in (ids[:, :7], ids[:, 7:]):
+    for block in ids.tensor_split([_BLOCK], dim=1):
         counts = np.array([block.shape[1]])
         positions, mask = cache.open_block(block.shape[1], counts)
         found.append(

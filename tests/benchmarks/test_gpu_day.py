@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu_day import PAGE, RESULTS, check_folder, main, run_day
+from benchmarks.gpu_day import PAGE, RESULTS, check_folder, chosen_parts, main, run_day
 from benchmarks.gpu_day_parts.__main__ import run_part
 from benchmarks.gpu_day_parts.aims import AIMS, Aim, Verdict
 from benchmarks.gpu_day_parts.beside import race
-from benchmarks.gpu_day_parts.catalog import BESIDE_TRL, PARTS, part_named
+from benchmarks.gpu_day_parts.catalog import BESIDE_TRL, PARTS, SHAPES, part_named
 from benchmarks.gpu_day_parts.fit_run import FitRun, fit_options
 from benchmarks.gpu_day_parts.page import PHASES, to_markdown
 from benchmarks.gpu_day_parts.part import (
@@ -169,12 +169,21 @@ def test_the_parts_fit_into_half_an_hour_and_exist() -> None:
     assert [each.name for each in PARTS if not each.seconds] == ["real_sokoban"]
     rest = names.index("real_sokoban")
     assert sum(each.seconds for each in PARTS[:rest]) < 29 * 60
+    assert set(BESIDE_TRL) == {f"{shape}{lora}" for shape in SHAPES for lora in ("", "_lora")}
     larger = {f"beside_{name}" for name in BESIDE_TRL} - {"beside_0.5b", "beside_0.5b_lora"}
     assert set(names[rest + 1 :]) == larger | {"nccl"}, "what a call may leave for the next"
     assert len({each.name for each in PARTS}) == len(PARTS)
     for each in PARTS:
         assert importlib.util.find_spec(f"benchmarks.gpu_day_parts.{each.module}") is not None
         assert part_named(each.name) is each
+
+
+def test_a_part_alone_may_take_the_calls_whole_time() -> None:
+    assert chosen_parts(None) == list(PARTS)
+    (alone,) = chosen_parts(["sokoban", "sokoban"])
+    assert alone == replace(part_named("sokoban"), seconds=0.0)
+    both = chosen_parts(["vllm", "sokoban"])
+    assert both == [part_named("sokoban"), part_named("vllm")], "in the catalog's order"
 
 
 def test_a_missing_package_is_named(tmp_path: Path) -> None:
@@ -288,13 +297,16 @@ def test_what_aims_name_beside_others_is_measured() -> None:
 
 
 def test_larger_shapes_need_trl_and_room_for_both_sides() -> None:
-    day, h100 = Day(Path()), 79 * 2**30
+    day, h100, h200 = Day(Path()), 79 * 2**30, 139 * 2**30
     for name in BESIDE_TRL:
         assert {"trl", "datasets"} <= set(part_named(f"beside_{name}").packages)
-        race(day, name).check_room(h100)
+        if name != "7b":
+            race(day, name).check_room(h200 if name == "3b" else h100)
     assert race(day, "0.5b_lora").needed < race(day, "0.5b").needed / 3
     with pytest.raises(SkipPart, match=r"both sides' weights and what trains them are 21\d GiB"):
-        race(day, "7b").check_room(h100)
+        race(day, "7b").check_room(h200)
+    with pytest.raises(SkipPart, match="are 92 GiB"):
+        race(day, "3b").check_room(h100)
 
 
 @pytest.mark.parametrize("aim", AIMS, ids=lambda aim: aim.figure)
@@ -327,6 +339,15 @@ def test_the_page_has_every_aim_and_a_row_per_variant(tmp_path: Path) -> None:
         Figure("speed/0.5b/lora/update_mfu", 0.4321),
         Figure("speed/0.5b/graphs_gain", 1.5),
         Figure("vllm/0.5b/rollout", 777.0, "tokens/s"),
+        Figure("numerics/bf16/flash/gap", 0.25),
+        Figure("numerics/bf16/flash/mean_gap", 0.03),
+        Figure("numerics/fp32/cpu_gap", 2e-5),
+        Figure("beside/tiny/rollout_short/fp32", 3.25, "trajectories/s"),
+        Figure("beside/tiny/rollout_short/fp32/to_generate", 2.5),
+        Figure("beside/7b_lora/training/bf16", 0.5, "trajectories/s"),
+        Figure("beside/7b_lora/training/bf16/of_limit", 0.25),
+        Figure("beside/7b_lora/training/bf16/to_trl", 1.75),
+        Figure("beside/7b_lora/training/best_against_best/to_trl", 1.75),
     )
     outcome = PartResult("speed_0.5b", Status.DONE, figures=figures)
     page = to_markdown(Day(tmp_path), PARTS, {"speed_0.5b": outcome})
@@ -336,6 +357,10 @@ def test_the_page_has_every_aim_and_a_row_per_variant(tmp_path: Path) -> None:
     assert "12,345" in row
     assert "0.4321" in row
     assert "| 0.5b | vLLM | – | – | 777 |" in page
+    assert "| bf16, flash | 0.25 | 0.03 |" in page
+    assert "| tiny | rollout_short | fp32 | 3.25 | 2.5 | – | – |" in page
+    assert "| 7b_lora | training | bf16 | 0.5 | – | 1.75 | 0.25 |" in page
+    assert page.count("| 7b_lora |") == 1, "the best of each has no rate of its own"
     assert page.count("not run yet") == len(PARTS) - 1
     assert "Seconds, planned" not in page
     assert "Memory, planned" not in page

@@ -17,6 +17,7 @@ from benchmarks.sign_grades import (
     auroc,
     auroc_at_horizon,
     auroc_of_runs,
+    grade_on_other_folds,
     grade_sign,
     silent_threshold,
 )
@@ -77,6 +78,24 @@ def test_leads_flags_and_false_alarms() -> None:
     assert silent_threshold(runs) == 2.0
     assert grade_sign(runs, silent_threshold(runs)).false_alarms == 0
     assert silent_threshold(runs[:2]) == SILENT
+
+
+def test_thresholds_come_from_the_runs_of_other_seeds() -> None:
+    runs = [
+        fallen(3, 0, 2, 0),  # above b's 1: 2 ahead
+        healthy(0, 4),  # above 1: a false alarm
+        fallen(2, 0, 3, 5),  # a's threshold is 4: on the day
+        healthy(1, 0),
+    ]
+    found = grade_on_other_folds(runs, ["a", "a", "b", "b"])
+    assert found is not None
+    assert (found.collapses, found.flagged, found.median_lead) == (2, 1, 1.0)
+    assert (found.healthy, found.false_alarms) == (2, 1)
+    assert grade_on_other_folds(runs, ["a"] * 4) is None, "nothing outside of the only fold"
+    assert grade_on_other_folds([fallen(1, 0), healthy(SILENT)], ["a", "b"]) is None
+    partly = grade_on_other_folds(runs[:3], ["a", "a", "b"])
+    assert partly is not None
+    assert (partly.collapses, partly.healthy) == (1, 0), "for a there is nothing to learn from"
 
 
 def history(length: int = 30, **series: Any) -> History:
@@ -142,17 +161,19 @@ def test_the_race_reads_finished_runs_of_rl(
     assert signs.main([str(tmp_path)]) == 1
     falls = [0.5] * 12 + [0.0] * 18
     kl = [0.004] * 30
-    write(tmp_path, "a/healthy", history(train__update_kl=kl))
-    write(tmp_path, "a/fell", history(rollout__success=falls, train__update_kl=[0.1] * 30))
+    write(tmp_path, "a/seed1", history(train__update_kl=kl))
+    write(tmp_path, "b/seed2", history(train__update_kl=kl))
+    write(tmp_path, "a/seed3", history(rollout__success=falls, train__update_kl=[0.1] * 30))
     write(tmp_path, "b/running", history(), status="running")
     write(tmp_path, "warm_start", {"train/imitation_loss": [1.0]})
     out = tmp_path / "signs.md"
     assert signs.main([str(tmp_path), "--out", str(out)]) == 0
     assert out.read_text() in capsys.readouterr().out
     lines = out.read_text().splitlines()
-    assert any(line.startswith("2 runs: 1 collapsed, 0 worn, 1 healthy") for line in lines)
+    assert any(line.startswith("3 runs: 1 collapsed, 0 worn, 2 healthy") for line in lines)
     (row,) = [line for line in lines if line.startswith("| KL of the iteration's update")]
     # Success, averaged over five, is below half of its peak from the third iteration of 0 on.
-    # The KL is as high in its earlier iterations, 7 of 39 others, and unknown in 2 of them.
-    assert f"| 1 of 1 | 12 | 0 of 1 | 1.00 | {(32 + 7 / 2) / 39:.2f} | 1 of 1 | 12 |" in row
+    # The KL is as high in its earlier iterations, 7 of 69 others, and unknown in 2 of them.
+    own, other = "| 1 of 1 | 12 | 0 of 2 |", "| 1 of 1 | 12 | 0 of 2 |"
+    assert f"{own} 1.00 | {(62 + 7 / 2) / 69:.2f} {other}" in row
     assert not any("approximate KL of several" in line for line in lines)  # nobody measured it

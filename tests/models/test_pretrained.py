@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -111,7 +112,7 @@ def test_what_cannot_be_trained_is_refused(tmp_path: Path, monkeypatch: pytest.M
     capped = save_model(tmp_path / "capped", "Gemma2", final_logit_softcapping=2.0)
     for dtype in ("float32", "bfloat16"):
         model = PretrainedModel(str(capped), dtype, "grouped_matmul")  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="log-probs in training would differ by up to"):
+        with pytest.raises(ValueError, match="log-probs in training would differ by"):
             model.build((), 0)
 
 
@@ -134,6 +135,43 @@ def test_a_gap_beyond_rounding_is_refused(
     model = PretrainedModel(str(save_model(tmp_path)))
     with pytest.raises(ValueError, match="in sampling would") if is_refused else nullcontext():
         model.build((), 0)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "is_refused"), [([5], False), ([4, 5, 6], False), ([7, 8, 9, 10, 11], True)]
+)
+def test_single_tokens_that_round_badly_are_no_other_architecture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokens: list[int], is_refused: bool
+) -> None:
+    """SmolLM2-135M after an iteration on the bandit: 6e-3 at one of twelve tokens, 2e-4 at half of
+    them, with two threads. What differs in a whole block, as behind a wrong cache, is refused."""
+    exact = parity_check._sampler_log_probs
+
+    def rounded(*given: Any) -> torch.Tensor:
+        found = exact(*given)
+        found[:, tokens, 3] += 6e-3
+        return found
+
+    monkeypatch.setattr(parity_check, "_sampler_log_probs", rounded)
+    model = PretrainedModel(str(save_model(tmp_path)))
+    with pytest.raises(ValueError, match="in sampling would") if is_refused else nullcontext():
+        model.build((), 0)
+
+
+@pytest.mark.parametrize("token", [2, 9])
+def test_log_probs_that_are_not_numbers_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: int
+) -> None:
+    exact = parity_check._sampler_log_probs
+
+    def broken(*given: Any) -> torch.Tensor:
+        found = exact(*given)
+        found[:, token] = math.nan
+        return found
+
+    monkeypatch.setattr(parity_check, "_sampler_log_probs", broken)
+    with pytest.raises(ValueError, match="would differ by nan"):
+        PretrainedModel(str(save_model(tmp_path))).build((), 0)
 
 
 def test_soft_capped_attention_is_supported(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +32,7 @@ from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.training.starpo import StarPO
 from ragen_pl.types import Sampling, TrajectoryGroup
 from tests.support.smollm2 import obtain_smollm2
+from tests.support.tiny_run import ROOT, run_process
 
 pytestmark = pytest.mark.real_model
 
@@ -161,3 +165,36 @@ def check_export(exported: Path, folder: Path, held: dict[str, Any]) -> None:
     assert AutoTokenizer.from_pretrained(exported).chat_template
     _, from_export = score(Policy(plain), groups)
     torch.testing.assert_close(from_export, trained, atol=1e-4, rtol=0)
+
+
+SHORTER = (
+    *("--trainer.max_epochs=1", "--trainer.check_val_every_n_epoch=1", "--threads=1"),
+    *("--data.rollout.num_groups=1", "--data.rollout.group_size=4", "--data.evaluation.size=2"),
+    *("--results.temperatures=[1.0]", "--filter.include_zero=true"),
+)
+
+
+def test_the_pages_recipe_runs_as_it_is_written(folder: Path, tmp_path: Path) -> None:
+    """Fetch, a dialogue, a run, its report, and a dialogue with what it exported, which was once
+    refused: its log-probs round worse than those of the model that was fetched."""
+    page = (ROOT / "docs/real_model.md").read_text(encoding="utf-8")
+    found = re.search(r"## Ten minutes\n+```bash\n(.*?)```", page, re.DOTALL)
+    assert found
+    text = found[1].replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if "run.py" in line]
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models/smollm2-135m").symlink_to(folder)
+    program = shlex.join([sys.executable, str(ROOT / "run.py")])
+    said: dict[str, list[str]] = {}
+    for line in lines:
+        (name,) = re.findall(r"run\.py (\w+)", line)
+        line = line.replace("python run.py", program)
+        line += " " + shlex.join(SHORTER) if name == "fit" else ""
+        done = run_process(["bash", "-c", f"set -o pipefail; {line}"], tmp_path)
+        assert done.returncode == 0, (line, done.stderr[-2000:])
+        said.setdefault(name, []).append(done.stdout)
+    assert list(said) == ["fetch", "chat", "fit", "report"]
+    before, after = said["chat"]
+    assert "policy> The capital of France is Paris." in before
+    assert re.search(r"policy> \S", after)
+    assert (tmp_path / "runs/bandit_smollm2/report.html").is_file()
