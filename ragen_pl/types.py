@@ -519,9 +519,6 @@ class TrainingBatch(TensorBatch):
     on_policy: bool = False
     """Whether the batch gets a single update, at the weights that sampled it: its loss then takes
     the update's own log-probs for the old ones."""
-    chosen: Tensor | None = None
-    """(B, T) bool: the tokens of an optimizer batch that the policy loss treats apart; None before
-    they are chosen, and for a loss that has no such tokens."""
 
     def __len__(self) -> int:
         return len(self.rollout)
@@ -530,6 +527,20 @@ class TrainingBatch(TensorBatch):
     def lengths(self) -> Tensor:
         """(B,) int: tokens of each row."""
         return self.rollout.lengths
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyBatch(TrainingBatch):
+    """An optimizer batch for the policy loss, which may treat some of its tokens apart."""
+
+    chosen: Tensor | None = field(kw_only=True)
+    """(B, T) bool: these tokens; None for a loss that has none."""
+
+    @classmethod
+    def of(cls, batch: TrainingBatch, chosen: Tensor | None) -> Self:
+        """Return a training batch with its chosen tokens."""
+        given = {each.name: getattr(batch, each.name) for each in fields(TrainingBatch)}
+        return cls(**given, chosen=chosen)
 
 
 @dataclass(frozen=True, slots=True)

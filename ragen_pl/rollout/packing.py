@@ -16,6 +16,7 @@ from ragen_pl.ops.shape_buckets import round_down
 from ragen_pl.rollout.config import MAX_GROUP_SIZE
 from ragen_pl.types import (
     Answer,
+    PolicyBatch,
     RolloutBatch,
     TokenBatch,
     TokenRow,
@@ -26,7 +27,7 @@ from ragen_pl.types import (
     token_sequences,
 )
 
-Batch = TypeVar("Batch", TokenBatch, TrainingBatch)
+Batch = TypeVar("Batch", TokenBatch, PolicyBatch, TrainingBatch)
 
 
 def member_of(trajectory_id: int) -> int:

@@ -18,7 +18,7 @@ from ragen_pl.algorithms.policy_losses import CISPO, GSPO, Clip, KLCov, LogLikel
 from ragen_pl.models.policy import PolicyOutput
 from ragen_pl.ops.losses import Aggregation
 from ragen_pl.training.update import LossDenominators, PolicyObjective
-from ragen_pl.types import RolloutBatch, TrainingBatch
+from ragen_pl.types import PolicyBatch, RolloutBatch, TrainingBatch
 from tests.support.algorithms import AGGREGATIONS, LOSSES
 from tests.support.toy_worlds import at_tokens, collection, draws
 from tests.training.test_objective_terms import weighed
@@ -135,7 +135,7 @@ def test_factors_weigh_terms_and_no_metric(aggregation: Aggregation) -> None:
     entropy, reference = at_tokens(rollout, 12).abs(), new - at_tokens(rollout, 13)
     denominators = LossDenominators.of(rollout, aggregation)
     band = EntropyBand(0.4, 0.9, 2.0)
-    batch = TrainingBatch(rollout, old, zeros, zeros, zeros)
+    batch = PolicyBatch(rollout, old, zeros, zeros, zeros, chosen=None)
     loss, metrics = PolicyObjective(algorithm, LossCoefficients(0.7, 0.3, band), denominators)(
         PolicyOutput(new, entropy, None), batch, reference
     )
@@ -182,7 +182,7 @@ def test_a_loss_of_ones_own_that_is_the_runs_changes_no_bit(name: str) -> None:
     own = replace(plain, per_env={"b": EnvAlgorithm(policy_loss=LOSSES[name])})
     rollout = mixture(9)
     new, old, advantages = draws(rollout, 9)
-    batch = TrainingBatch(rollout, old, torch.zeros_like(old), advantages, old)
+    batch = PolicyBatch(rollout, old, torch.zeros_like(old), advantages, old, chosen=None)
     gradients = []
     for algorithm in (plain, own):
         log_probs = new.clone().requires_grad_()
