@@ -20,12 +20,12 @@ from ragen_pl.rollout.curriculum import Curriculum, Uniform
 from ragen_pl.rollout.demonstrations import WarmStart
 from ragen_pl.rollout.hindsight import HindsightImitation
 from ragen_pl.rollout.hints import Hints
-from ragen_pl.rollout.mixture import MixtureConfig, mixture_of
+from ragen_pl.rollout.mixture import Mixture, MixtureConfig, check_difficulties
 from ragen_pl.rollout.own_solutions import OwnSolutions
 from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.rollout.seeds import SEEDS_PER_RUN
 from ragen_pl.rollout.self_distillation import SelfDistillation
-from ragen_pl.rollout.start_stream import StartStream
+from ragen_pl.rollout.start_stream import SingleEnvStream, StartStream
 from ragen_pl.training.collection import DynamicSampling
 from ragen_pl.training.dialogues import Dialogues
 from ragen_pl.training.environments import accepting, check_envs, envs_by_key, training_envs
@@ -91,7 +91,7 @@ class RolloutDataModule(pl.LightningDataModule):
         evaluation.check_names(eval_sets)
         self.eval_sets: Final = {n: each for n, each in eval_sets.items() if each is not None}
         """With ``envs``, shared by the parts below; worker processes take their places in it."""
-        self.mixture = mixture_of(self.envs, mixture, curriculum, run_seed)
+        mixture.check_names(self.envs)
         check_envs(envs_by_key(self.envs, self.eval_sets), prompts, self.check_env)
         for name, term in rollout.reward_terms.items():
             check_term = partial(
@@ -102,8 +102,8 @@ class RolloutDataModule(pl.LightningDataModule):
             )
             accepting(check_term, self.envs)
         taught = taught_envs(warm_start, self.envs, think=prompts.think)
-        if self.mixture is not None:
-            self.mixture.check_difficulties(warm_start.difficulty_names)
+        if self.is_mixture:
+            check_difficulties(warm_start.difficulty_names, self.envs)
         if not self.eval_sets:
             raise ValueError(
                 "data.eval_sets is empty; name at least one evaluation set to evaluate on"
@@ -113,20 +113,13 @@ class RolloutDataModule(pl.LightningDataModule):
         """The rollout in each environment: in a mixture, with limits of its own."""
         self.hindsight, self.distillation = hindsight, distillation
         self.evaluation, self.dynamic_sampling = evaluation, dynamic_sampling
-        self.curriculum, self.run_seed = curriculum, run_seed
-        self.starts = StartStream(
-            self.envs,
-            curriculum,
-            self.mixture,
-            groups=rollout.num_groups * rollout.online_k,
-            first_iteration=warm_start.iterations,
-            run_seed=run_seed,
-        )
+        self.run_seed = run_seed
+        self.starts = self._starts(curriculum, mixture)
         self.solutions, hints = self._solutions(), self._hints()
         self.dialogues = Dialogues(
             prompts, rollout, self.rollout_in, evaluation, self.envs, self.eval_sets
         )
-        own = warm_starts(warm_start, taught, self.mixture)
+        own = warm_starts(warm_start, taught, mixture)
         self.teaching = Teaching(warm_start, own, self.dialogues, hints, run_seed)
         self.lost = LostRollouts()
         self.rl_iteration = RLIteration(
@@ -141,6 +134,23 @@ class RolloutDataModule(pl.LightningDataModule):
         self._host: EnvHost | None = None
         self._told = set[str]()
         """The warnings that were printed."""
+
+    def _starts(self, curriculum: Curriculum, mixture: MixtureConfig) -> StartStream:
+        """Return the starts of the run.
+
+        Raises:
+            ValueError: when a curriculum has nothing to choose between.
+        """
+        groups = self.rollout.num_groups * self.rollout.online_k
+        if self.is_mixture:
+            return Mixture(self.envs, mixture, curriculum, groups=groups, run_seed=self.run_seed)
+        return SingleEnvStream(
+            self.envs,
+            curriculum,
+            groups=groups,
+            first_iteration=self.warm_start.iterations,
+            run_seed=self.run_seed,
+        )
 
     def _solutions(self) -> OwnSolutions | None:
         """Return the solutions that are imitated in hindsight; None without it.
@@ -183,6 +193,11 @@ class RolloutDataModule(pl.LightningDataModule):
         but play."""
         names = ", ".join(type(each).__name__ for each in self.envs.values())
         return f"{type(self).__name__} of {names}"
+
+    @property
+    def is_mixture(self) -> bool:
+        """Whether there are several environments to train in."""
+        return len(self.envs) > 1
 
     @property
     def env(self) -> TextEnv:

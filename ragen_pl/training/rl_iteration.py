@@ -69,9 +69,7 @@ class RLIteration:
             return  # such as after a collapse: no further step on this data
         if self.lost.is_lost(trainer, collected.groups, envs.values()):
             return
-        mixture = self.starts.mixture
-        scales = None if mixture is None else mixture.reward_scales()
-        packed = collector.pack(collected, weights, scales)
+        packed = collector.pack(collected, weights, self.starts.reward_scales)
         batches: Sequence[TrainingBatch] = []
         if self.solutions is None or not self.solutions.config.alone:
             batches = self._rl_batches(trainer, packed, collected, weights, chats)

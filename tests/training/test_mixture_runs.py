@@ -192,7 +192,7 @@ def test_fingerprints_name_every_environment() -> None:
 def test_a_single_environment_has_no_traces_of_mixtures() -> None:
     data = make_data(envs={}, env=NamedLamp(), mixture=MixtureConfig())
     data.trainer = cast(Any, type("T", (), {"lightning_module": type("M", (), {"iteration": 1})})())
-    assert data.mixture is None
+    assert not data.is_mixture
     assert list(data.envs) == [""]
     assert set(data.state_dict()) == {"seeds", "progress", "by_start", "lost_in_a_row"}
 
