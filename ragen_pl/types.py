@@ -475,10 +475,10 @@ class RolloutBatch(TokenBatch):
     """(B,) bool."""
     policy_weights: Tensor
     """(B,) float ≥ 0."""
-    env_ids: Tensor | None = None
-    """(B,) int: each row's environment, as its place in ``env_names``; None without a mixture."""
-    env_names: tuple[str, ...] = ()
-    """The environments of the mixture, in the same order on every rank."""
+    env_ids: Tensor
+    """(B,) int: each row's environment, as its place in ``env_names``."""
+    env_names: tuple[str, ...] = ("",)
+    """The environments, in the same order on every rank; without a mixture one, named ``""``."""
 
     def __post_init__(self) -> None:
         shape = self.input_ids.shape
@@ -487,7 +487,7 @@ class RolloutBatch(TokenBatch):
         for name in (*names, *more):
             assert getattr(self, name).shape == shape, f"{name} is not (B, T)"
         of_row = ("group_ids", "trajectory_ids", "sequence_index", "trajectory_tokens")
-        for name in (*of_row, "successes", "policy_weights"):
+        for name in (*of_row, "successes", "policy_weights", "env_ids"):
             assert getattr(self, name).shape == shape[:1], f"{name} is not (B,)"
 
     @property

@@ -26,7 +26,7 @@ def losses_of_rows(algorithm: Algorithm, rollout: RolloutBatch) -> list[tuple[Po
         else:
             places.append(len(losses))
             losses.append(override.policy_loss)
-    if rollout.env_ids is None or len(losses) == 1:
+    if len(losses) == 1:
         return [
             (algorithm.policy_loss, torch.arange(len(rollout), device=rollout.loss_mask.device))
         ]

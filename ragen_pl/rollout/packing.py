@@ -127,6 +127,7 @@ def pack(
         trajectory_tokens=torch.tensor([t.num_sampled_tokens for t in owned], dtype=torch.long),
         successes=torch.tensor([t.success for t in owned], dtype=torch.bool),
         policy_weights=torch.tensor([weights[index] for index in owners], dtype=torch.float32),
+        env_ids=torch.zeros(len(owned), dtype=torch.long),
     )
 
 

@@ -39,9 +39,9 @@ class StartStream(ABC):
         """
 
     @property
-    def reward_scales(self) -> Mapping[str, float] | None:
-        """The factors of the rewards that train, by environment; None without a mixture."""
-        return None
+    def reward_scales(self) -> Mapping[str, float]:
+        """The factors of the rewards that train, by environment."""
+        return {"": 1.0}
 
     @property
     @abstractmethod

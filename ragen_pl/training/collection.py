@@ -238,14 +238,14 @@ class Collector:
         self,
         collected: CollectedGroups,
         weights: Sequence[Sequence[float]],
-        reward_scales: Mapping[str, float] | None = None,
+        reward_scales: Mapping[str, float],
     ) -> RolloutBatch:
         """Pack this rank's trainable trajectories with their policy weights.
 
         Args:
             collected: The groups.
             weights: Policy weight of each trajectory, by group.
-            reward_scales: Factors of the rewards by environment, in a mixture; None without one.
+            reward_scales: Factors of the rewards, by environment.
         """
         pairs = [
             (trajectory, weight)
@@ -258,16 +258,14 @@ class Collector:
             weights=[weight for _, weight in pairs],
             temperature=self.rollout.temperature,
         )
-        if reward_scales is None:
-            return rollout
         env_of = {group.group_id: group.env for group in collected.groups}
-        return mixed(rollout, env_of, reward_scales)
+        return scaled_by_env(rollout, env_of, reward_scales)
 
 
-def mixed(
+def scaled_by_env(
     rollout: RolloutBatch, env_of: Mapping[int, str], reward_scales: Mapping[str, float]
 ) -> RolloutBatch:
-    """Return a rollout of a mixture, whose rows know their environment.
+    """Return a rollout whose rows know their environment, and whose rewards have its scale.
 
     Args:
         rollout: The packed trajectories.

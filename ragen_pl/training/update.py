@@ -86,7 +86,7 @@ def _advantages(
     """Return advantages and the critic's targets of whole trajectories; in a mixture, those of each
     environment by itself."""
     estimator, thought = algorithm.advantage, algorithm.thought_advantage
-    if rollout.env_ids is None:
+    if len(rollout.env_names) == 1:
         return _advantages_in_env(rollout, values, estimator, thought, kl_penalty)
     if kl_penalty is not None:
         kl_penalty = kl_factors(rollout, algorithm)[:, None] * kl_penalty
@@ -144,8 +144,8 @@ def kl_factors(rollout: RolloutBatch, algorithm: Algorithm) -> Tensor:
 
 
 def _of_envs(rollout: RolloutBatch, factors: Mapping[str, float]) -> Tensor:
-    """Look up each row's factor by its environment; 1 for one without, and without a mixture."""
-    if rollout.env_ids is None:
+    """Look up each row's factor by its environment; 1 for one without."""
+    if not factors:
         return rollout.rewards.new_ones(len(rollout))
     by_env = rollout.rewards.new_tensor([factors.get(name, 1.0) for name in rollout.env_names])
     return by_env[rollout.env_ids]

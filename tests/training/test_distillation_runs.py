@@ -319,6 +319,5 @@ def test_in_a_mixture_every_environment_has_its_own_hints(
     fit(tmp_path, env=None, envs={"one": Stairs(), "other": Stairs()}, eval_sets={"one": Stairs()})
     envs = set[int]()
     for batch, hinted in seen:
-        assert batch.rollout.env_ids is not None
         envs |= set(batch.rollout.env_ids[hinted.rows].tolist())
     assert envs == {0, 1}

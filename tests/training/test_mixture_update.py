@@ -90,10 +90,13 @@ def test_the_gradient_is_the_sum_of_those_of_each_environment_alone(
     algorithm, rollout = replace(algorithm, aggregation=aggregation, kl=kl), mixture(5)
     whole = update(algorithm, rollout, budget, tiny())
     parts = {}
-    assert rollout.env_ids is not None
     for index, env in enumerate(ENVS[:3]):
         rows = rollout.env_ids == index
-        its = replace(rollout.rows(rows), env_ids=None, env_names=())
+        its = replace(
+            rollout.rows(rows),
+            env_ids=torch.zeros(int(rows.sum()), dtype=torch.long),
+            env_names=("",),
+        )
         found = update(alone(algorithm, env), its, ONE, tiny())
         parts[env] = share_of(rollout, rows, aggregation), found
         assert float(found.gradients["policy.model.head.weight"].abs().max()) > 1e-4
@@ -139,7 +142,6 @@ def test_factors_weigh_terms_and_no_metric(aggregation: Aggregation) -> None:
     loss, metrics = PolicyObjective(algorithm, LossCoefficients(0.7, 0.3, band), denominators)(
         PolicyOutput(new, entropy, None), batch, reference
     )
-    assert rollout.env_ids is not None
     of_bonus, of_kl = (
         torch.tensor(factors, dtype=torch.float64)[rollout.env_ids][:, None]
         for factors in ((1.0, 0.0, 3.0), (1.0, 2.5, 0.0))
@@ -157,7 +159,6 @@ def test_each_loss_chooses_among_the_tokens_of_its_environments() -> None:
     rollout = mixture(3)
     _, old, advantages = draws(rollout, 3)
     batch = TrainingBatch(rollout, old, torch.zeros_like(old), advantages, old)
-    assert rollout.env_ids is not None
     assert choose_tokens(replace(MIXED, per_env={}), batch) is None
     own = replace(MIXED, per_env={"c": EnvAlgorithm(policy_loss=KLCov(0.2))})
     is_b, is_c = (rollout.env_ids == index for index in (1, 2))

@@ -55,6 +55,7 @@ def batch(seed: int, rows: int = 6, length: int = 9) -> RolloutBatch:
         trajectory_tokens=loss_mask.sum(1),
         successes=torch.arange(rows) % 3 == 1,
         policy_weights=weights,
+        env_ids=torch.zeros(rows, dtype=torch.long),
     )
 
 
