@@ -18,10 +18,9 @@ from ragen_pl.errors import ConfigError
 from ragen_pl.rollout.config import RolloutConfig
 from ragen_pl.rollout.curriculum import Curriculum, Uniform
 from ragen_pl.rollout.demonstrations import WarmStart
-from ragen_pl.rollout.hindsight import HindsightImitation
+from ragen_pl.rollout.hindsight import HindsightImitation, Solutions
 from ragen_pl.rollout.hints import Hints
 from ragen_pl.rollout.mixture import Mixture, MixtureConfig, check_difficulties
-from ragen_pl.rollout.own_solutions import OwnSolutions
 from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.rollout.seeds import SEEDS_PER_RUN
 from ragen_pl.rollout.self_distillation import SelfDistillation
@@ -152,7 +151,7 @@ class RolloutDataModule(pl.LightningDataModule):
             run_seed=self.run_seed,
         )
 
-    def _solutions(self) -> OwnSolutions | None:
+    def _solutions(self) -> Solutions | None:
         """Return the solutions that are imitated in hindsight; None without it.
 
         Raises:
@@ -162,7 +161,7 @@ class RolloutDataModule(pl.LightningDataModule):
         if config is None:
             return None
         accepting(partial(config.check, rollout=self.rollout, think=think), self.envs)
-        return OwnSolutions(config, self.envs, self.rollout_in, think=think, run_seed=self.run_seed)
+        return Solutions(config, self.envs, self.rollout_in, think=think, run_seed=self.run_seed)
 
     def _hints(self) -> Hints | None:
         """Return the hints of self-distillation; None without it.

@@ -11,8 +11,8 @@ from ragen_pl.distributed.batch_sharding import optimizer_batches
 from ragen_pl.distributed.collectives import gather_objects
 from ragen_pl.rollout.chat import Chat
 from ragen_pl.rollout.config import RolloutConfig
+from ragen_pl.rollout.hindsight import Solutions
 from ragen_pl.rollout.hints import Hints
-from ragen_pl.rollout.own_solutions import OwnSolutions
 from ragen_pl.rollout.start_stream import StartStream
 from ragen_pl.training.collection import (
     CollectedGroups,
@@ -40,7 +40,7 @@ class RLIteration:
     """Further collections; None for one."""
     hints: Hints | None
     """The hints of self-distillation; None without it."""
-    solutions: OwnSolutions | None
+    solutions: Solutions | None
     """What is imitated in hindsight; None without it."""
     lost: LostRollouts
     """The rollouts without a sound trajectory."""
