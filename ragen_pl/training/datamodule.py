@@ -32,11 +32,11 @@ from ragen_pl.training.evaluation_sets import EvaluationConfig
 from ragen_pl.training.evaluator import EvaluationLoader, Evaluator
 from ragen_pl.training.learner import Learner, current_learner
 from ragen_pl.training.lost_rollouts import LostRollouts
-from ragen_pl.training.own_callbacks import refuse_wrong_hooks
 from ragen_pl.training.rl_iteration import RLIteration
 from ragen_pl.training.short_runs import critic_alone, cut_warm_start
 from ragen_pl.training.teaching import Teaching, taught_envs, warm_starts
 from ragen_pl.training.trainer import all_callbacks, is_done, rollout_callbacks
+from ragen_pl.training.user_callbacks import refuse_wrong_hooks
 from ragen_pl.types import Demonstration, HindsightBatch, Phase, TrainingBatch
 
 IterationBatch = TrainingBatch | Demonstration | HindsightBatch
