@@ -12,9 +12,9 @@ from typing import Any
 
 from ragen_pl.errors import ConfigError
 from ragen_pl.report.tables import format_table
-from ragen_pl.training.evaluation_results import EvalResult, PolicyResult
+from ragen_pl.training.evaluation.results import EvalResult, PolicyResult
+from ragen_pl.training.evaluation.success_statistics import PairedDifference, paired_difference
 from ragen_pl.training.run_folder import FINAL, RESULTS
-from ragen_pl.training.success_statistics import PairedDifference, paired_difference
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,8 @@ from ragen_pl.rollout.start_stream import SingleEnvStream, StartStream
 from ragen_pl.training.collection import DynamicSampling
 from ragen_pl.training.dialogues import Dialogues
 from ragen_pl.training.environments import accepting, check_envs, envs_by_key, training_envs
-from ragen_pl.training.evaluation_sets import EvaluationConfig
-from ragen_pl.training.evaluator import EvaluationLoader, Evaluator
+from ragen_pl.training.evaluation.evaluator import EvaluationLoader, Evaluator
+from ragen_pl.training.evaluation.sets import EvaluationConfig
 from ragen_pl.training.learner import Learner, current_learner
 from ragen_pl.training.lost_rollouts import LostRollouts
 from ragen_pl.training.rl_iteration import RLIteration

@@ -27,7 +27,7 @@ from ragen_pl.training import distillation, scoring, starpo
 from ragen_pl.training import teaching as teaching_module
 from ragen_pl.training.datamodule import RolloutDataModule
 from ragen_pl.training.distillation import HintedRollout, distill
-from ragen_pl.training.evaluation_sets import EvaluationConfig
+from ragen_pl.training.evaluation.sets import EvaluationConfig
 from ragen_pl.training.starpo import StarPO
 from ragen_pl.types import RolloutBatch, TrainingBatch
 from tests.support.doubles import make_trainer

@@ -16,7 +16,7 @@ from ragen_pl.rollout.hindsight import HindsightImitation, Solutions
 from ragen_pl.rollout.memory import Compact, Memory, Window
 from ragen_pl.rollout.prompts import Prompts
 from ragen_pl.training.datamodule import RolloutDataModule
-from ragen_pl.training.evaluation_sets import EvaluationConfig
+from ragen_pl.training.evaluation.sets import EvaluationConfig
 from ragen_pl.training.full_contexts import full_context_warning
 from tests.support.doubles import make_trainer
 from tests.support.recorded_play import embedded_chat
