@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from lightning.pytorch import Trainer
 
@@ -51,23 +52,17 @@ class RLIteration:
         All work that needs the learner is done before the first batch is yielded: the trainer
         prefetches one batch, so later work would run between optimizer steps.
         """
-        learner, rollout = current_learner(trainer), self.dialogues.rollout
+        learner = current_learner(trainer)
         iteration, chats = learner.iteration, self.dialogues.chats(learner)
-        envs = self.dialogues.envs
-        collector = Collector(
-            trainer, envs, chats, rollout, self.dialogues.rollout_in, learner.generate
-        )
+        collector = Collector(trainer, self.dialogues)
         with learner.rollout_weights(self.dialogues.max_context):
-            collected = collect_groups(
-                lambda seeds: collector.collect(seeds, iteration),
-                lambda nth: self.starts.group_seeds(iteration, nth),
-                self.dynamic_sampling,
-            )
+            seeds_of = partial(self.starts.group_seeds, iteration)
+            collected = collect_groups(collector.collect, seeds_of, self.dynamic_sampling)
         self.starts.learn(collector.played)
         weights = collector.policy_weights(collected)
         if is_discarded(trainer):
             return  # such as after a collapse: no further step on this data
-        if self.lost.is_lost(trainer, collected.groups, envs.values()):
+        if self.lost.is_lost(trainer, collected.groups, self.dialogues.envs.values()):
             return
         packed = collector.pack(collected, weights, self.starts.reward_scales)
         batches: Sequence[TrainingBatch] = []
@@ -78,7 +73,7 @@ class RLIteration:
             hindsight = self.solutions.batches(collector.played, chats, iteration)
             if told := self.solutions.warning():
                 announce(trainer, f"warning: {told}")
-        for _ in range(rollout.ppo_epochs):
+        for _ in range(self.dialogues.rollout.ppo_epochs):
             yield from batches
         yield from hindsight  # after RL, whose ratios are those of the weights that sampled
 
